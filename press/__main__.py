@@ -1,0 +1,50 @@
+"""python -m press COMMAND: see `python -m press --help`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from press.chapters import PressError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except PressError as error:
+        for line in error.problems:
+            print(line, file=sys.stderr)
+        return 2
+
+
+def _export(options: argparse.Namespace) -> int:
+    from press.export import export
+
+    return _report(export(options.root, options.check), options.check)
+
+
+def _report(lines: list[str], check: bool) -> int:
+    for line in lines:
+        print(line, file=sys.stderr if check else sys.stdout)
+    return 1 if check and lines else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="press", description=__doc__)
+    parser.add_argument(
+        "--root", type=Path, default=ROOT, help="the repository's folder"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    export = commands.add_parser("export", help="write annotated/")
+    export.add_argument("--check", action="store_true", help="only compare")
+    export.set_defaults(run=_export)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
