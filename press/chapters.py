@@ -73,7 +73,8 @@ class Chapter:
 
 def read_book(root: Path) -> list[Chapter]:
     """All chapters in the order of the book; every problem at once."""
-    chapters, problems = [], []
+    chapters: list[Chapter] = []
+    problems: list[str] = []
     for path in sorted((root / "book").glob("*.md"), key=lambda p: p.name):
         if path.name in NOT_CHAPTERS:
             continue
@@ -90,8 +91,8 @@ def read_chapter(path: Path) -> Chapter:
     where = f"book/{path.name}"
     if not NAME.fullmatch(path.name):
         raise PressError(
-            f"{where}: a chapter is called NN-name.md, an appendix A1-name.md "
-            "(lower case, digits and hyphens)"
+            f"{where}: a chapter is called NN-name.md, an appendix "
+            "A1-name.md (lower case, digits and hyphens)"
         )
     try:
         text = path.read_text(encoding="utf-8")

@@ -143,7 +143,7 @@ def collect(
 ) -> tuple[dict[str, Module], list[str]]:
     """The modules with their blocks, and what is wrong inside cells."""
     modules = {"__init__": Module("__init__")}
-    problems = []
+    problems: list[str] = []
     for place, chapter in enumerate(chapters):
         for cell in chapter.code:
             try:
@@ -236,7 +236,8 @@ def _defined(node: ast.stmt) -> Iterator[str]:
 
 def _check_statements(block: Block, target: str) -> list[str]:
     """Only imports, then definitions and constants."""
-    found, last, imports_over = [], 0, False
+    found: list[str] = []
+    last, imports_over = 0, False
     for node in block.tree.body:
         if node.lineno <= last:
             found.append(f"line {node.lineno} holds two statements")
@@ -258,15 +259,15 @@ def _check_statements(block: Block, target: str) -> list[str]:
             dunder = name.startswith("__") and name.endswith("__")
             if dunder and (target, name) != ("__init__", "__version__"):
                 found.append(f"'{name}' is the press's to write")
-    for node in ast.walk(block.tree):
-        if isinstance(node, ast.ImportFrom):
-            if node.level:
+    for part in ast.walk(block.tree):
+        if isinstance(part, ast.ImportFrom):
+            if part.level:
                 found.append(
-                    f"line {node.lineno}: relative import; write "
+                    f"line {part.lineno}: relative import; write "
                     f"'from {PACKAGE}.module import name'"
                 )
-            if any(name.name == "*" for name in node.names):
-                found.append(f"line {node.lineno}: import names, not *")
+            if any(name.name == "*" for name in part.names):
+                found.append(f"line {part.lineno}: import names, not *")
     return [block.problem(what) for what in found]
 
 
@@ -311,14 +312,15 @@ def _check_names(module: Module) -> list[str]:
 
 
 def _origin(item: Import) -> tuple[str, str | None]:
-    """Imports with the same origin may repeat (`import a.b`, `import a.c`)."""
+    """Equal where imports may repeat (`import a.b` and `import a.c`)."""
     whole = item.name is None and item.alias is None
     return (item.module.split(".")[0] if whole else item.module, item.name)
 
 
 def _place(block: Block) -> str:
     cell = block.cell
-    return f'book/{cell.file}, section "{cell.heading}", code cell {cell.number}'
+    section = f'book/{cell.file}, section "{cell.heading}"'
+    return f"{section}, code cell {cell.number}"
 
 
 def _check_own_imports(
@@ -365,8 +367,10 @@ def _own_import(
     if name is not None and name not in source.names:
         return f"imports '{name}', which {PACKAGE}.{rest} does not define"
     if name is not None and source.names[name].chapter > block.chapter:
-        later = source.names[name].cell.file
-        return f"imports {PACKAGE}.{rest}.{name}, which only book/{later} defines"
+        later = f"book/{source.names[name].cell.file}"
+        return (
+            f"imports {PACKAGE}.{rest}.{name}, which only {later} defines"
+        )
     return None
 
 

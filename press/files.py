@@ -68,9 +68,9 @@ def replace(path: Path, text: str) -> bool:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.chmod(temporary, 0o644)  # mkstemp's 0600 would be committed
-        os.replace(temporary, path)
+        Path(temporary).chmod(0o644)  # mkstemp makes it 0600
+        Path(temporary).replace(path)
     except BaseException:
-        os.unlink(temporary)
+        Path(temporary).unlink()
         raise
     return True
