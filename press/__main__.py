@@ -27,6 +27,12 @@ def _export(options: argparse.Namespace) -> int:
     return _report(export(options.root, options.check), options.check)
 
 
+def _notebooks(options: argparse.Namespace) -> int:
+    from press.notebooks import notebooks
+
+    return _report(notebooks(options.root, options.check), options.check)
+
+
 def _report(lines: list[str], check: bool) -> int:
     for line in lines:
         print(line, file=sys.stderr if check else sys.stdout)
@@ -40,9 +46,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    export = commands.add_parser("export", help="write annotated/")
-    export.add_argument("--check", action="store_true", help="only compare")
-    export.set_defaults(run=_export)
+    for name, run, what in [
+        ("export", _export, "write annotated/"),
+        ("notebooks", _notebooks, "write book/notebooks/"),
+    ]:
+        command = commands.add_parser(name, help=what)
+        command.add_argument(
+            "--check", action="store_true", help="only compare, exit 1"
+        )
+        command.set_defaults(run=run)
     return parser
 
 
