@@ -33,6 +33,20 @@ def _notebooks(options: argparse.Namespace) -> int:
     return _report(notebooks(options.root, options.check), options.check)
 
 
+def _execute(options: argparse.Namespace) -> int:
+    from press.execute import execute
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    problems = execute(
+        options.root, options.chapters, options.jobs, options.force, say
+    )
+    for line in problems:
+        print(line, file=sys.stderr)
+    return 1 if problems else 0
+
+
 def _report(lines: list[str], check: bool) -> int:
     for line in lines:
         print(line, file=sys.stderr if check else sys.stdout)
@@ -55,6 +69,11 @@ def _parser() -> argparse.ArgumentParser:
             "--check", action="store_true", help="only compare, exit 1"
         )
         command.set_defaults(run=run)
+    execute = commands.add_parser("execute", help="run the chapters")
+    execute.add_argument("chapters", nargs="*", metavar="CHAPTER")
+    execute.add_argument("--jobs", type=int, help="default: the cores")
+    execute.add_argument("--force", action="store_true", help="run all")
+    execute.set_defaults(run=_execute)
     return parser
 
 

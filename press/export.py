@@ -146,6 +146,7 @@ def collect(
     problems: list[str] = []
     for place, chapter in enumerate(chapters):
         for cell in chapter.code:
+            problems += _check_width(cell)
             try:
                 target = target_of(cell, chapter)
                 if target is None:
@@ -232,6 +233,15 @@ def _defined(node: ast.stmt) -> Iterator[str]:
 
 
 # --- what is refused ------------------------------------------------------
+
+
+def _check_width(cell: Cell) -> list[str]:
+    """The page shows so many columns, and scrolls beyond."""
+    return [
+        cell.problem(f"line {row} has {len(line)} columns, not {COLUMNS}")
+        for row, line in enumerate(cell.source.splitlines(), 1)
+        if len(line) > COLUMNS
+    ]
 
 
 def _check_statements(block: Block, target: str) -> list[str]:
