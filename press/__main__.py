@@ -47,6 +47,13 @@ def _execute(options: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
+def _site(options: argparse.Namespace) -> int:
+    from press.site import site
+
+    print(site(options.root))
+    return 0
+
+
 def _report(lines: list[str], check: bool) -> int:
     for line in lines:
         print(line, file=sys.stderr if check else sys.stdout)
@@ -74,6 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     execute.add_argument("--jobs", type=int, help="default: the cores")
     execute.add_argument("--force", action="store_true", help="run all")
     execute.set_defaults(run=_execute)
+    page = commands.add_parser("site", help="set the pages as site/")
+    page.set_defaults(run=_site)
     return parser
 
 

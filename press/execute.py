@@ -116,7 +116,10 @@ def as_notebook(chapter: Chapter) -> Any:
         "display_name": "Python 3",
         "language": "python",
     }
-    notebook.metadata["language_info"] = {"name": "python"}
+    notebook.metadata["language_info"] = {
+        "name": "python",
+        "pygments_lexer": "ipython3",
+    }
     for row, cell in enumerate(chapter.cells):
         new = getattr(nbformat.v4, f"new_{cell.kind}_cell")
         notebook.cells.append(
