@@ -60,5 +60,5 @@ html_theme_options = {
     "use_download_button": False,
     "use_fullscreen_button": False,
     "use_repository_button": True,
-    "extra_footer": "",
+    "navbar_persistent": [],
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -224,8 +223,3 @@ def _failure(chapter: Chapter, notebook: Any, error: Exception) -> str:
                     text = "\n".join(output.traceback)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     return f"{place.problem(kind.splitlines()[0])}\n{plain}"
-
-
-def clean(root: Path) -> None:
-    for name in ("build", "site"):
-        shutil.rmtree(root / name, ignore_errors=True)

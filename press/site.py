@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 import os
 import re
@@ -133,8 +132,8 @@ def _facts(chapter: Chapter, project: Project, seconds: float) -> str:
     parts = [
         f"runs in {took} (at most {chapter.minutes} min on two cores)",
         f"makes {', '.join(modules)}" if modules else "",
-        f'<a href="{html.escape(project.colab(notebook))}">open in Colab</a>',
-        f'<a href="{html.escape(project.source(notebook))}">notebook</a>',
+        f'<a href="{project.colab(notebook)}">open in Colab</a>',
+        f'<a href="{project.source(notebook)}">notebook</a>',
     ]
     spans = "".join(f"<span>{part}</span>" for part in parts if part)
     paragraph = f'<p class="chapter-facts">{spans}</p>'
