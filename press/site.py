@@ -18,8 +18,8 @@ import nbformat
 
 from press.chapters import Chapter, PressError, read_book
 from press.execute import executed_path, join
-from press.export import PACKAGE, target_of
 from press.keys import Package, key
+from press.modules import PACKAGE, target_of
 from press.project import Project, read_project
 
 LARGE = 300_000  # characters of SVG beyond which the PNG is shown
