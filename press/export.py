@@ -62,8 +62,15 @@ def assemble(chapters: list[Chapter]) -> dict[str, str]:
             problems += check_flakes(module, lines, origin)
             texts[module.name] = "\n".join(lines) + "\n"
     if problems:
-        raise PressError(*sorted(set(problems), key=_natural))
+        raise PressError(*sorted(set(problems), key=_order))
     return texts
+
+
+def _order(problem: str) -> tuple[str, int, str]:
+    """By chapter and cell."""
+    match = re.match(r"book/(\S+), .*?code cell (\d+)", problem)
+    file, number = match.groups() if match else ("", "0")
+    return (file, int(number), problem)
 
 
 # --- the text of a module -------------------------------------------------
