@@ -67,24 +67,20 @@ def page_sources(root: Path) -> dict[str, bytes]:
         del files[chapter.file]
     if "index.md" in files:
         index = files["index.md"].decode()
-        files["index.md"] = _contents(index, chapters).encode()
+        pages = sorted(Path(name).stem for name in files)
+        files["index.md"] = _links(_contents(index, pages)).encode()
     return files
 
 
-def _contents(index: str, chapters: list[Chapter]) -> str:
-    """The tables of contents with chapters in the place of patterns.
+def _contents(index: str, pages: list[str]) -> str:
+    """The tables of contents with pages in the place of patterns.
 
     A part that has no chapter yet is left out: Sphinx would warn.
     """
 
     def fill(match: re.Match[str]) -> str:
         head, patterns = match[1], match[2].split()
-        found = [
-            c.name
-            for p in patterns
-            for c in chapters
-            if fnmatchcase(c.name, p)
-        ]
+        found = [n for p in patterns for n in pages if fnmatchcase(n, p)]
         return "\n".join([head, *found, "```"]) if found else ""
 
     toctree = r"(```\{toctree\}\n(?::.*\n)*)((?:(?!```).*\n)*)```"
@@ -111,12 +107,21 @@ def _page(root: Path, chapter: Chapter, project: Project) -> bytes:
             if found:
                 break
     for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = _links(cell.source)
         for output in cell.get("outputs", []):
             _choose_format(cell, output)
     # nothing of the last run's circumstances: equal content, equal pages
     notebook.metadata.pop("annotated")
     data = json.dumps(notebook, sort_keys=True, ensure_ascii=False)
     return data.encode()
+
+
+def _links(markdown: str) -> str:
+    """Chapters link to each other by source; their pages are notebooks."""
+    return re.sub(
+        r"\]\((?:\./)?([0-9A-Z]\d-[\w-]+)\.md", r"](\1.ipynb", markdown
+    )
 
 
 def _facts(chapter: Chapter, project: Project, seconds: float) -> str:
@@ -193,8 +198,34 @@ def _sphinx(root: Path, folder: Path) -> None:
     env = dict(os.environ, LC_ALL="C.UTF-8")
     if not (output / "index.html").is_file():
         shutil.rmtree(trees, ignore_errors=True)
-    done = subprocess.run([*command, str(folder), str(output)], env=env)
+    done = subprocess.run(
+        [*command, str(folder), str(output)],
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
     if done.returncode:
         raise PressError(
-            "Sphinx found the faults above: site/ is not whole"
+            *_places(done.stderr, read_book(root), folder),
+            "Sphinx found the faults above: site/ is not whole",
         )
+
+
+def _places(text: str, chapters: list[Chapter], folder: Path) -> list[str]:
+    """Sphinx's messages with chapter and section for its line numbers."""
+    named = {chapter.name: chapter for chapter in chapters}
+
+    def place(match: re.Match[str]) -> str:
+        chapter = named[match[1]]
+        number = int(match[2] or 0) // 10_000 - 1  # MyST-NB counts so
+        if not 0 <= number < len(chapter.cells):
+            return f"book/{chapter.file}"
+        section = chapter.cells[number].heading
+        return f'book/{chapter.file}, section "{section}"'
+
+    text = text.replace(f"{folder}{os.sep}", "")
+    names = "|".join(map(re.escape, named)) or "-"
+    return re.sub(
+        rf"^({names})\.ipynb(?::(\d+))?", place, text, flags=re.M
+    ).splitlines()
