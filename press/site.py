@@ -31,17 +31,26 @@ TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-exercise")
 def site(root: Path) -> str:
     """Build site/ unless it is current; one line on what was done."""
     sources = page_sources(root)
-    stamp = root / "build" / "site.stamp"
+    build = root / "build"
+    stamp = build / "site.stamp"
     wanted = _digest(sources)
     index = root / "site" / "index.html"
     if index.is_file() and stamp.is_file() and stamp.read_text() == wanted:
         return "site/ is current"
-    folder = root / "build" / "source"
-    _mirror(sources, folder)
     stamp.unlink(missing_ok=True)
-    _sphinx(root, folder)
+    _mirror(sources, build / "source")
+    _sphinx(root)
+    html = build / "html"
+    pages = {
+        path.relative_to(html).as_posix(): path.read_bytes()
+        for path in sorted(html.rglob("*"))
+        if path.is_file()
+    }
+    _mirror(pages, root / "site")
     stamp.write_text(wanted)
-    return f"site/ holds {len(list(index.parent.glob('*.html')))} pages"
+    return (
+        f"site/ holds {sum(name.endswith('.html') for name in pages)} pages"
+    )
 
 
 def page_sources(root: Path) -> dict[str, bytes]:
@@ -188,26 +197,25 @@ def _mirror(sources: dict[str, bytes], folder: Path) -> None:
             path.write_bytes(data)
 
 
-def _sphinx(root: Path, folder: Path) -> None:
-    """Warnings are errors, those apart that book/conf.py names."""
-    project = read_project(root)
-    option = f"html_theme_options.repository_url={project.repository}"
-    output, trees = root / "site", root / "build" / "doctrees"
+def _sphinx(root: Path) -> None:
+    """From build/source to build/html; warnings are errors."""
+    source, build = root / "build" / "source", root / "build"
+    address = read_project(root).repository
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-j", "auto"]
-    command += ["-W", "--keep-going", "-q", "-D", option, "-d", str(trees)]
-    env = dict(os.environ, LC_ALL="C.UTF-8")
-    if not (output / "index.html").is_file():
-        shutil.rmtree(trees, ignore_errors=True)
+    command += ["-W", "--keep-going", "-q", "-d", str(build / "doctrees")]
+    command += ["-D", f"html_theme_options.repository_url={address}"]
     done = subprocess.run(
-        [*command, str(folder), str(output)],
-        env=env,
+        [*command, str(source), str(build / "html")],
+        env=dict(os.environ, LC_ALL="C.UTF-8"),
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
     )
     if done.returncode:
+        # else the next run would not read, and warn of, these pages again
+        shutil.rmtree(build / "doctrees", ignore_errors=True)
         raise PressError(
-            *_places(done.stderr, read_book(root), folder),
+            *_places(done.stderr, read_book(root), source),
             "Sphinx found the faults above: site/ is not whole",
         )
 
