@@ -29,7 +29,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
     book.chapter(
         "02-one",
         ":::{admonition} Paper §3\n:class: paper\nIt says $a$.\n:::",
-        "## Section\n\nSee [the next](03-two.md), {cite}`vaswani2017attention`.",
+        "## Section\n\nSee [the next](03-two.md).",
+        "{cite}`vaswani2017attention` is cited.",
         exported("ONE = 1"),
         code(
             """
