@@ -51,7 +51,7 @@ def execute(
             todo.append((chapter, wanted))
     fresh = len(chapters) - len(todo)
     say(f"{fresh} of {len(chapters)} chapters are executed already")
-    jobs = jobs or len(os.sched_getaffinity(0)) if todo else 1
+    jobs = jobs or _cores()
     light = [item for item in todo if item[0].minutes <= 1]
     heavy = [item for item in todo if item[0].minutes > 1]
     problems: list[str] = []
@@ -63,6 +63,13 @@ def execute(
     for item in heavy:
         problems += _run(root, *item, None, say)
     return problems
+
+
+def _cores() -> int:
+    """What this process may use, where the system can say so."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def select(chapters: list[Chapter], names: list[str]) -> list[Chapter]:
