@@ -1,0 +1,64 @@
+# The book and its package. `make` alone lists what it can do.
+#
+# Needed: make and Python 3.10 or newer. Everything else goes into .venv.
+# Another Python: make book PYTHON=python3.12
+
+PYTHON ?= python3
+PORT ?= 8000
+VENV := .venv
+BIN := $(VENV)/bin
+PRESS := $(BIN)/python -m press
+READY := $(VENV)/.ready
+# what the unit tests depend on
+TESTED := $(shell find annotated press tests book data benchmarks \
+	-name '*.py' -o -name '*.md' -o -name '*.yml' -o -name '*.toml' \
+	-o -name '*.tsv' -o -name '*.json' -o -name '*.ipynb' 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help book serve test style notebooks export check lab clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+book: $(READY) ## run every chapter that is stale and set the pages as site/
+	@$(PRESS) book
+
+serve: $(READY) ## show site/ in the browser (PORT=8000)
+	@$(PRESS) serve --port $(PORT)
+
+test: $(READY) style check build/tests.passed ## style, types, drift, unit tests, every chapter
+	@$(PRESS) execute
+	@echo "All is well."
+
+export: $(READY) ## write annotated/ and data/pocket/ from the chapters
+	@$(PRESS) export
+	@$(PRESS) samples
+
+notebooks: $(READY) ## write book/notebooks/*.ipynb from the chapters
+	@$(PRESS) notebooks
+
+check: $(READY) ## say which derived files have drifted from the chapters
+	@$(PRESS) check
+
+style: $(READY) ## ruff and mypy
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/mypy
+
+lab: $(READY) ## edit the chapters as notebooks in JupyterLab
+	JUPYTER_CONFIG_PATH=$(CURDIR)/press/lab $(BIN)/jupyter lab book
+
+clean: ## remove what was built (.venv stays)
+	rm -rf build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# unit tests run when something that they read is newer than their last pass
+build/tests.passed: $(READY) $(TESTED) pyproject.toml
+	@$(BIN)/python -m pytest -q
+	@mkdir -p build && touch $@
+
+$(READY): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "This needs Python 3.10 or newer; try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[book,dev]'
+	@touch $@

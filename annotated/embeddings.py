@@ -1,0 +1,109 @@
+from __future__ import annotations
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Embeddings(nn.Module):
+    """The matrices between tokens and vectors (§3.4).
+
+    tie "all" is the paper: one matrix reads the source, reads the target
+    and scores the output; "decoder" shares the last two; "none" shares
+    nothing. A shared matrix is one tensor, not a copy.
+    """
+
+    def __init__(
+        self, src_vocab: int, tgt_vocab: int, d_model: int, tie: str = "all"
+    ):
+        super().__init__()
+
+        def table(vocab: int) -> nn.Parameter:
+            # after the factor √d_model a component has variance 1
+            return nn.Parameter(torch.randn(vocab, d_model) * d_model**-0.5)
+
+        self.target = table(tgt_vocab)
+        self.source = self.target if tie == "all" else table(src_vocab)
+        self.output = table(tgt_vocab) if tie == "none" else self.target
+        self.scale = math.sqrt(d_model)
+
+    def read_source(self, ids: Tensor) -> Tensor:
+        """Source ids (…) -> vectors (…, d_model), scaled by √d_model."""
+        return F.embedding(ids, self.source) * self.scale
+
+    def read_target(self, ids: Tensor) -> Tensor:
+        """Target ids (…) -> vectors (…, d_model), scaled by √d_model."""
+        return F.embedding(ids, self.target) * self.scale
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(…, d_model) -> (…, tgt_vocab): the softmax's input."""
+        return F.linear(x, self.output)
+
+
+def sinusoids(length: int, d_model: int) -> Tensor:
+    """The positional encodings of §3.5: (length, d_model).
+
+    Column 2i is sin(pos / 10000^(2i/d_model)), column 2i + 1 its cosine.
+    Computed in float64, so that far positions keep their digits.
+    """
+    position = torch.arange(length, dtype=torch.float64)[:, None]
+    even = torch.arange(0, d_model, 2, dtype=torch.float64)
+    angle = position / 10_000 ** (even / d_model)
+    table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
+    return table[:, :d_model].float()
+
+
+class SinusoidalPositions(nn.Module):
+    """Fixed positions (§3.5); the table grows with the longest sentence."""
+
+    table: Tensor
+
+    def __init__(self, d_model: int, length: int = 256):
+        super().__init__()
+        self.register_buffer(
+            "table", sinusoids(length, d_model), persistent=False
+        )
+
+    def forward(self, positions: Tensor, length: int) -> Tensor:
+        """positions (…), each < length -> (…, d_model)"""
+        if length > len(self.table):
+            longer = sinusoids(max(length, 2 * len(self.table)), self.table.size(1))
+            self.table = longer.to(self.table)
+        return F.embedding(positions, self.table)
+
+
+class LearnedPositions(nn.Module):
+    """One learned vector a position (§3.5; Table 3, row E)."""
+
+    def __init__(self, d_model: int, length: int):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(length, d_model) * 0.02)
+
+    def forward(self, positions: Tensor, length: int) -> Tensor:
+        """positions (…), each < length -> (…, d_model). Raises ValueError
+        where the sentence is longer than the table.
+        """
+        if length > len(self.table):
+            raise ValueError(
+                f"a sentence of {length} tokens, but max_len is "
+                f"{len(self.table)}: learned positions go no further"
+            )
+        return F.embedding(positions, self.table)
+
+
+def shift_matrix(k: int, d_model: int) -> Tensor:
+    """M with M @ PE(pos) = PE(pos + k) for every pos (§3.5).
+
+    (d_model, d_model), in float64, made of d_model / 2 rotations.
+    Raises ValueError where d_model is odd.
+    """
+    if d_model % 2:
+        raise ValueError(f"d_model must be even, not {d_model}")
+    even = torch.arange(0, d_model, 2, dtype=torch.float64)
+    angle = k / 10_000 ** (even / d_model)
+    cos, sin = angle.cos(), angle.sin()
+    turns = torch.stack(
+        [torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], dim=-2
+    )
+    return torch.block_diag(*turns)

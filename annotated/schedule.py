@@ -1,0 +1,39 @@
+from __future__ import annotations
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+def learning_rate(
+    step: int, d_model: int, warmup: int = 4000, factor: float = 1.0
+) -> float:
+    """The paper's schedule (§5.3, equation 3), times factor.
+
+    step counts from 1. Raises ValueError for a step or warm-up below 1.
+    """
+    if step < 1 or warmup < 1:
+        raise ValueError(
+            f"step and warmup start at 1, not {step} and {warmup}"
+        )
+    return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+
+
+def make_optimizer(
+    parameters: Iterable[nn.Parameter],
+    betas: tuple[float, float] = (0.9, 0.98),
+    eps: float = 1e-9,
+) -> torch.optim.Adam:
+    """Adam with the constants of §5.3, fused where the device has it.
+
+    The rate is set anew before every step; see set_learning_rate.
+    """
+    parameters = list(parameters)
+    fused = parameters[0].device.type in ("cpu", "cuda")
+    return torch.optim.Adam(parameters, lr=0.0, betas=betas, eps=eps, fused=fused)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Use rate from the next step on."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate

@@ -1,0 +1,64 @@
+"""How Sphinx sets the book; `python -m press site` calls it."""
+
+project = "Attention, Annotated"
+author = "the authors of Attention, Annotated"
+html_title = project
+
+extensions = [
+    "myst_nb",
+    "sphinx_design",
+    "sphinx_copybutton",
+    "sphinx_exercise",
+    "sphinxcontrib.bibtex",
+]
+exclude_patterns = ["_static/README.md"]
+
+# the press has executed the chapters already
+nb_execution_mode = "off"
+nb_merge_streams = True
+nb_ipywidgets_js = {}  # by default MyST-NB loads these from another host
+nb_mime_priority_overrides = [
+    ("html", "image/svg+xml", 10),
+    ("html", "image/png", 20),
+    ("html", "text/html", 30),
+]
+
+myst_enable_extensions = [
+    "amsmath",
+    "attrs_block",
+    "attrs_inline",
+    "colon_fence",
+    "deflist",
+    "dollarmath",
+]
+myst_heading_anchors = 4
+numfig = True
+bibtex_bibfiles = ["references.bib"]
+bibtex_default_style = "plain"
+bibtex_reference_style = "author_year"
+copybutton_selector = "div.cell_input pre, div[class*='highlight-'] > pre"
+
+# MathJax is in _static: the site works with no network
+mathjax_path = "mathjax/tex-svg-full.js"
+mathjax3_config = {
+    "options": {"enableMenu": False},
+    "svg": {"fontCache": "global"},
+}
+mathjax4_config = mathjax3_config  # Sphinx 9 asks for it by this name
+
+html_theme = "sphinx_book_theme"
+html_static_path = ["_static"]
+html_css_files = ["book.css"]
+html_favicon = "_static/logo.svg"
+html_logo = "_static/logo.svg"
+html_copy_source = False
+html_show_sourcelink = False
+html_show_sphinx = False
+html_theme_options = {
+    "logo": {"text": project},
+    "show_toc_level": 2,
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+    "use_repository_button": True,
+    "navbar_persistent": [],
+}

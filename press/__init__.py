@@ -1,0 +1,1 @@
+"""The press: everything that is derived from the chapters in book/."""

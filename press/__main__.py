@@ -1,0 +1,148 @@
+"""The press makes everything that is derived from the chapters in book/."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from press.chapters import PressError
+
+ROOT = Path(__file__).resolve().parent.parent
+Options = argparse.Namespace
+
+# Each command imports what it needs: Jupyter and Sphinx start slowly.
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    options.root = options.root.resolve()
+    try:
+        return int(options.run(options))
+    except PressError as error:
+        for line in error.problems:
+            print(line, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(130)  # kernels follow; their threads would be waited for
+
+
+def _export(options: Options) -> int:
+    from press.export import export
+
+    return _report(export(options.root, options.check), options.check)
+
+
+def _notebooks(options: Options) -> int:
+    from press.notebooks import notebooks
+
+    return _report(notebooks(options.root, options.check), options.check)
+
+
+def _samples(options: Options) -> int:
+    from press.checks import samples
+
+    return _report(samples(options.root, options.check), options.check)
+
+
+def _check(options: Options) -> int:
+    from press.checks import check
+
+    drifted = check(options.root)
+    if drifted:
+        drifted.append("mend it with `make export notebooks`, and commit")
+    return _report(drifted, True)
+
+
+def _report(lines: list[str], check: bool) -> int:
+    for line in lines:
+        print(line, file=sys.stderr if check else sys.stdout)
+    return 1 if check and lines else 0
+
+
+def _execute(options: Options) -> int:
+    from press.execute import execute
+
+    problems = execute(
+        options.root, options.chapters, options.jobs, options.force, _say
+    )
+    return _report(problems, True)
+
+
+def _site(options: Options) -> int:
+    from press.site import site
+
+    _say(site(options.root))
+    return 0
+
+
+def _book(options: Options) -> int:
+    """All of it in one process, which starts once."""
+    from press.execute import execute
+    from press.export import export
+    from press.notebooks import notebooks
+
+    _report([*export(options.root), *notebooks(options.root)], False)
+    problems = execute(options.root, None, options.jobs, say=_say)
+    if problems:
+        return _report(problems, True)
+    _site(options)
+    page = options.root / "site" / "index.html"
+    _say(f"\nThe book: open {page.as_uri()}\n      or run `make serve`")
+    return 0
+
+
+def _serve(options: Options) -> int:
+    from press.serve import serve
+
+    serve(options.root, options.port)
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m press", description=__doc__
+    )
+    parser.add_argument(
+        "--root", type=Path, default=ROOT, help="the repository's folder"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(
+        name: str, run: Callable[[Options], int], what: str
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=what, description=what)
+        command.set_defaults(run=run)
+        return command
+
+    for name, run, what in [
+        ("export", _export, "write annotated/ from the tagged cells"),
+        ("notebooks", _notebooks, "write book/notebooks/*.ipynb"),
+        ("samples", _samples, "write data/pocket/*.tsv"),
+    ]:
+        add(name, run, what).add_argument(
+            "--check", action="store_true", help="only compare, exit 1"
+        )
+    add("check", _check, "say which derived files have drifted")
+    execute = add("execute", _execute, "run the chapters that are stale")
+    execute.add_argument("chapters", nargs="*", metavar="CHAPTER")
+    execute.add_argument("--force", action="store_true", help="run all")
+    add("site", _site, "set the executed chapters as site/")
+    book = add("book", _book, "export, notebooks, execute and site")
+    for command in (execute, book):
+        command.add_argument("--jobs", type=int, help="default: the cores")
+    serve = add("serve", _serve, "show site/ in the browser")
+    serve.add_argument("--port", type=int, default=8000)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""Read the chapters. Nothing else in the press parses book/*.md."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import yaml
+
+COLUMNS = 76
+NAME = re.compile(r"(\d\d|[A-Z]\d)-[a-z0-9]+(-[a-z0-9]+)*\.md")
+NOT_CHAPTERS = {"index.md"}
+
+
+class PressError(Exception):
+    """What a person has to mend, one line each."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell, and where a person finds it."""
+
+    file: str  # of the chapter, "02-attention.md"
+    heading: str  # the section that it stands in
+    number: int  # among the code cells of the chapter, from 1
+    kind: str  # "code" or "markdown"
+    source: str
+    metadata: dict[str, Any]
+
+    @property
+    def tags(self) -> list[str]:
+        return list(self.metadata.get("tags", []))
+
+    def problem(self, what: str) -> str:
+        """What is wrong, after chapter, section heading and cell."""
+        lines = [line for line in self.source.splitlines() if line.strip()]
+        first = lines[0].strip() if lines else "empty"
+        return (
+            f'book/{self.file}, section "{self.heading}", '
+            f"code cell {self.number} ({first}): {what}"
+        )
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One book/NN-name.md."""
+
+    path: Path
+    title: str
+    module: str | None
+    minutes: int
+    cells: tuple[Cell, ...]
+
+    @property
+    def file(self) -> str:
+        return self.path.name
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def code(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.kind == "code"]
+
+
+def read_book(root: Path) -> list[Chapter]:
+    """All chapters in the order of the book; every problem at once."""
+    chapters: list[Chapter] = []
+    problems: list[str] = []
+    for path in sorted((root / "book").glob("*.md"), key=lambda p: p.name):
+        if path.name in NOT_CHAPTERS:
+            continue
+        try:
+            chapters.append(read_chapter(path))
+        except PressError as error:
+            problems += error.problems
+    if problems:
+        raise PressError(*problems)
+    return chapters
+
+
+def read_chapter(path: Path) -> Chapter:
+    where = f"book/{path.name}"
+    if not NAME.fullmatch(path.name):
+        raise PressError(
+            f"{where}: a chapter is called NN-name.md, an appendix "
+            "A1-name.md (lower case, digits and hyphens)"
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+        notebook = jupytext.reads(text, fmt="md:myst")
+    except Exception as error:  # jupytext raises what its parsers raise
+        line = " ".join(str(error).split())
+        raise PressError(f"{where}: cannot be read: {line}") from None
+    module, minutes = _front_matter(where, text)
+    heading, number, cells = "", 0, []
+    for cell in notebook.cells:
+        number += cell.cell_type == "code"
+        if cell.cell_type == "markdown":
+            found = headings(cell.source)
+            heading = found[-1][1] if found else heading
+        metadata = dict(cell.metadata)
+        cells.append(
+            Cell(
+                path.name,
+                heading,
+                number,
+                cell.cell_type,
+                cell.source,
+                metadata,
+            )
+        )
+    titles = [
+        title
+        for cell in cells
+        if cell.kind == "markdown"
+        for level, title in headings(cell.source)
+        if level == 1
+    ]
+    if len(titles) != 1:
+        raise PressError(
+            f"{where}: a chapter has one title (a line '# …'), "
+            f"this one has {len(titles)}"
+        )
+    return Chapter(path, titles[0], module, minutes, tuple(cells))
+
+
+def headings(markdown: str) -> list[tuple[int, str]]:
+    """(level, text) of the headings outside fences."""
+    found, fence = [], ""
+    for line in markdown.splitlines():
+        mark = re.match(r"\s*(`{3,}|~{3,}|:{3,})(.*)", line)
+        if fence:
+            closes = (
+                mark and mark[1].startswith(fence) and not mark[2].strip()
+            )
+            fence = "" if closes else fence
+        elif mark:
+            fence = mark[1]
+        elif title := re.match(r"(#{1,6})\s+(.+?)\s*#*\s*$", line):
+            found.append((len(title[1]), title[2]))
+    return found
+
+
+def _front_matter(where: str, text: str) -> tuple[str | None, int]:
+    """The chapter's module and its minutes."""
+    match = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
+    try:
+        data = yaml.safe_load(match[1]) if match else None
+    except yaml.YAMLError as error:
+        line = " ".join(str(error).split())
+        raise PressError(f"{where}: front matter: {line}") from None
+    if not isinstance(data, dict):
+        raise PressError(
+            f"{where}: the front matter (--- … ---) is missing"
+        )
+    problems = []
+
+    def get(*keys: str) -> Any:
+        value: Any = data
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    if get("jupytext", "text_representation", "format_name") != "myst":
+        problems.append(
+            "jupytext.text_representation.format_name is 'myst'"
+        )
+    if get("kernelspec", "name") != "python3":
+        problems.append("kernelspec.name is 'python3'")
+    module, minutes = (
+        get("annotated", "module"),
+        get("annotated", "minutes"),
+    )
+    if module is not None and not re.fullmatch(
+        r"[a-z][a-z0-9_]*", str(module)
+    ):
+        problems.append(
+            f"annotated.module is a module's name, not {module!r}"
+        )
+    if type(minutes) is not int or minutes < 1:
+        problems.append(
+            f"annotated.minutes is a whole number from 1, not {minutes!r}"
+        )
+    unknown = set(get("annotated") or {}) - {"module", "minutes"}
+    problems += [
+        f"annotated.{key} means nothing here" for key in sorted(unknown)
+    ]
+    if problems:
+        raise PressError(*(f"{where}: front matter: {p}" for p in problems))
+    return module, minutes

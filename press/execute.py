@@ -1,0 +1,225 @@
+"""Execute the chapters whose outputs are out of date, each on its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from jupyter_client.kernelspec import KernelSpecManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from press import files
+from press.chapters import Chapter, PressError, read_book
+from press.keys import Package, key
+
+# both formats: the site takes the SVG where it is small, else the PNG
+IPYTHON_CONFIG = """\
+c.InlineBackend.figure_formats = {"svg", "retina"}
+c.HistoryManager.enabled = False
+"""
+MATPLOTLIB_CONFIG = """\
+figure.facecolor: white
+savefig.facecolor: white
+svg.hashsalt: annotated
+"""
+Say = Callable[[str], None]
+
+
+def execute(
+    root: Path,
+    names: list[str] | None = None,
+    jobs: int | None = None,
+    force: bool = False,
+    say: Say = print,
+) -> list[str]:
+    """Bring build/executed/ up to date; what went wrong, by chapter."""
+    chapters = select(read_book(root), names or [])
+    package = Package(root)
+    todo: list[tuple[Chapter, str]] = []
+    for chapter in chapters:
+        wanted = key(chapter, package)
+        if force or not join(root, chapter, wanted):
+            todo.append((chapter, wanted))
+    fresh = len(chapters) - len(todo)
+    say(f"{fresh} of {len(chapters)} chapters are executed already")
+    jobs = jobs or len(os.sched_getaffinity(0)) if todo else 1
+    light = [item for item in todo if item[0].minutes <= 1]
+    heavy = [item for item in todo if item[0].minutes > 1]
+    problems: list[str] = []
+    with ThreadPoolExecutor(jobs) as pool:
+        threads = 1 if jobs > 1 and len(light) > 1 else None
+        results = [pool.submit(_run, root, *x, threads, say) for x in light]
+        for result in results:
+            problems += result.result()
+    for item in heavy:
+        problems += _run(root, *item, None, say)
+    return problems
+
+
+def select(chapters: list[Chapter], names: list[str]) -> list[Chapter]:
+    """Chapters by `02`, `02-attention` or `book/02-attention.md`."""
+    if not names:
+        return chapters
+    chosen: list[Chapter] = []
+    for name in names:
+        stem = Path(name).name.removesuffix(".md")
+        found = [c for c in chapters if stem in (c.name, c.name[:2])]
+        if not found:
+            raise PressError(f"'{name}' is no chapter of book/")
+        chosen += found
+    return chosen
+
+
+# --- what is on disk ------------------------------------------------------
+
+
+def executed_path(root: Path, chapter: Chapter) -> Path:
+    return root / "build" / "executed" / f"{chapter.name}.ipynb"
+
+
+def join(root: Path, chapter: Chapter, wanted: str) -> bool:
+    """Put the chapter's present prose around outputs that are current."""
+    path = executed_path(root, chapter)
+    try:
+        old = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+    except (OSError, ValueError):
+        return False
+    record = old.metadata.get("annotated", {})
+    done = [cell for cell in old.cells if cell.cell_type == "code"]
+    if record.get("key") != wanted or len(done) != len(chapter.code):
+        return False
+    notebook = as_notebook(chapter)
+    fresh = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell, before in zip(fresh, done, strict=True):
+        cell.outputs = before.outputs
+        cell.execution_count = before.execution_count
+    notebook.metadata["annotated"] = record
+    files.replace(path, nbformat.writes(notebook))
+    return True
+
+
+def as_notebook(chapter: Chapter) -> Any:
+    """The chapter with its MyST as it is, and no outputs."""
+    notebook = nbformat.v4.new_notebook()
+    notebook.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
+    notebook.metadata["language_info"] = {
+        "name": "python",
+        "pygments_lexer": "ipython3",
+    }
+    for row, cell in enumerate(chapter.cells):
+        new = getattr(nbformat.v4, f"new_{cell.kind}_cell")
+        notebook.cells.append(
+            new(cell.source, id=f"cell-{row}", metadata=cell.metadata)
+        )
+    return notebook
+
+
+# --- one chapter ----------------------------------------------------------
+
+
+def _run(
+    root: Path, chapter: Chapter, wanted: str, threads: int | None, say: Say
+) -> list[str]:
+    """Execute one chapter and keep it; problems are returned."""
+    say(f"{chapter.name}: executing")
+    notebook = as_notebook(chapter)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="press-") as scratch:
+        try:
+            _execute(
+                notebook, root, Path(scratch), threads, chapter.minutes
+            )
+        except Exception as error:  # a kernel can end in many ways
+            problem = _failure(chapter, notebook, error)
+            say(f"{chapter.name}: FAILED\n{problem}")
+            return [problem.splitlines()[0]]
+    seconds = round(time.monotonic() - start, 1)
+    notebook.metadata["annotated"] = {"key": wanted, "seconds": seconds}
+    files.replace(executed_path(root, chapter), nbformat.writes(notebook))
+    say(f"{chapter.name}: {seconds:.0f} s")
+    if seconds > 60 * chapter.minutes:
+        say(
+            f"{chapter.name}: WARNING: ran {seconds / 60:.1f} minutes, "
+            f"its front matter allows {chapter.minutes}"
+        )
+    return []
+
+
+def _execute(
+    notebook: Any,
+    root: Path,
+    scratch: Path,
+    threads: int | None,
+    minutes: int,
+) -> None:
+    """Run all cells in a fresh kernel of this Python, in a new folder."""
+    profile = scratch / ".ipython" / "profile_default"
+    profile.mkdir(parents=True)
+    (profile / "ipython_kernel_config.py").write_text(IPYTHON_CONFIG)
+    settings = scratch / ".matplotlibrc"
+    settings.write_text(MATPLOTLIB_CONFIG)
+    work = scratch / "work"
+    work.mkdir()
+    client = NotebookClient(
+        notebook,
+        timeout=600 * minutes,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(work)}},
+    )
+    manager = client.create_kernel_manager()
+    # no other folder: a kernel that the user registered is another Python
+    manager.kernel_spec_manager = KernelSpecManager(
+        kernel_dirs=[], ensure_native_kernel=True
+    )
+    if os.name == "posix":  # no ports to race for, or to listen at
+        manager.transport = "ipc"
+        manager.ip = str(scratch / "kernel")
+    client.execute(env=_environment(root, scratch, threads))
+
+
+def _environment(
+    root: Path, scratch: Path, threads: int | None
+) -> dict[str, str]:
+    env = dict(os.environ)
+    paths = [str(root), env.get("PYTHONPATH", "")]
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    programs = [str(Path(sys.executable).parent), env.get("PATH", "")]
+    env["PATH"] = os.pathsep.join(filter(None, programs))
+    env["IPYTHONDIR"] = str(scratch / ".ipython")
+    env["MATPLOTLIBRC"] = str(scratch / ".matplotlibrc")
+    env["PYTHONHASHSEED"] = "0"
+    env["SOURCE_DATE_EPOCH"] = "0"  # matplotlib writes the date into SVG
+    env.pop("MPLBACKEND", None)
+    if threads is not None:
+        env["OMP_NUM_THREADS"] = str(threads)
+        env["MKL_NUM_THREADS"] = str(threads)
+    return env
+
+
+def _failure(chapter: Chapter, notebook: Any, error: Exception) -> str:
+    """Chapter, heading and cell in the first line; then the traceback."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    reached = [i for i, cell in enumerate(code) if cell.execution_count]
+    place = chapter.code[reached[-1] if reached else 0]
+    text, kind = str(error), type(error).__name__
+    if isinstance(error, CellExecutionError):
+        for cell, origin in zip(code, chapter.code, strict=True):
+            for output in cell.outputs:
+                if output.output_type == "error":
+                    place, kind = origin, f"{output.ename}: {output.evalue}"
+                    text = "\n".join(output.traceback)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return f"{place.problem(kind.splitlines()[0])}\n{plain}"

@@ -1,0 +1,149 @@
+"""What a chapter's outputs depend on, and nothing else.
+
+The key of a chapter changes with its code, with the code of the package
+that it uses (directly or not), with the data files that this code reads and
+with the versions of what computes and draws. Prose does not change it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+
+from IPython.core.inputtransformer2 import TransformerManager
+
+from press.chapters import Cell, Chapter
+from press.export import PACKAGE
+
+RECIPE = 1  # raise it when execution itself changes
+VERSIONS = ("torch", "numpy", "tokenizers", "matplotlib", "seaborn")
+COMMAND = "cli"  # the module behind the command line `annotated …`
+# what the exporter writes around the code changes with headings: prose
+GENERATED = re.compile(
+    r'\A""".*?^"""\n|^# (?:\d\d|[A-Z]\d)-[a-z0-9-]+\.md: .*\n(?:#   .*\n)*',
+    re.DOTALL | re.MULTILINE,
+)
+
+
+class Package:
+    """The exported modules as they are on disk."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / PACKAGE
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        return {
+            path.stem: GENERATED.sub("", path.read_text(encoding="utf-8"))
+            for path in sorted(self.folder.glob("*.py"))
+        }
+
+    @cached_property
+    def data(self) -> dict[str, str]:
+        return {
+            path.name: path.read_text(encoding="utf-8")
+            for path in sorted(self.folder.glob("*.[tj]*"))
+            if path.suffix in {".toml", ".json"}
+        }
+
+    @cached_property
+    def edges(self) -> dict[str, set[str]]:
+        return {
+            name: set(used_modules(text)) & set(self.sources)
+            for name, text in self.sources.items()
+        }
+
+    def closure(self, names: set[str]) -> list[str]:
+        found: set[str] = set()
+        todo = names & set(self.sources)
+        todo |= {"__init__"} & set(self.sources) if todo else set()
+        while todo:
+            name = todo.pop()
+            found.add(name)
+            todo |= self.edges[name] - found
+        return sorted(found)
+
+
+def key(chapter: Chapter, package: Package) -> str:
+    """A hash: equal keys, equal outputs."""
+    code = [(cell.source, _matters(cell)) for cell in chapter.code]
+    used: set[str] = set()
+    for cell in chapter.code:
+        used |= set(used_modules(plain_python(cell.source)))
+    modules = package.closure(used)
+    texts = [package.sources[name] for name in modules]
+    everything = "\n".join([*texts, *(source for source, _ in code)])
+    parts = [
+        RECIPE,
+        code,
+        list(zip(modules, texts, strict=True)),
+        [item for item in package.data.items() if item[0] in everything],
+        platform.python_version(),
+        [_version(name) for name in VERSIONS],
+    ]
+    data = json.dumps(parts, sort_keys=True).encode()
+    return hashlib.sha256(data).hexdigest()
+
+
+def _matters(cell: Cell) -> list[str]:
+    """The tags that change what is executed."""
+    return sorted({"raises-exception", "skip-execution"} & set(cell.tags))
+
+
+def _version(name: str) -> str:
+    try:
+        return f"{name} {metadata.version(name)}"
+    except metadata.PackageNotFoundError:
+        return f"{name} none"
+
+
+def plain_python(source: str) -> str:
+    """A cell without IPython's syntax: magics become calls."""
+    return str(TransformerManager().transform_cell(source))
+
+
+def used_modules(code: str) -> Iterator[str]:
+    """The modules of the package that code imports or names.
+
+    Strings count too: they may be programs for a subprocess or lines for
+    a shell, where `annotated train …` means the command line.
+    """
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:  # the execution will say so, with its place
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield from _modules_in(name.name)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from _modules_in(node.module)
+            if node.module == PACKAGE:
+                yield from (name.name for name in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from _modules_in(node.value)
+            yield from _imported_in(node.value)
+            if _is_command(node.value):
+                yield COMMAND
+
+
+def _modules_in(text: str) -> Iterator[str]:
+    for match in re.finditer(rf"\b{PACKAGE}\.([a-z]\w*)", text):
+        yield match[1]
+
+
+def _imported_in(text: str) -> Iterator[str]:
+    for match in re.finditer(rf"\bfrom {PACKAGE} import ([\w, ]+)", text):
+        yield from re.findall(r"\w+", match[1])
+
+
+def _is_command(text: str) -> bool:
+    words = rf"(^|[\s;&|(/]){PACKAGE}\s+[a-z-]|-m\s+{PACKAGE}\b"
+    return text == PACKAGE or re.search(words, text) is not None

@@ -1,0 +1,123 @@
+"""Write book/notebooks/*.ipynb: no outputs, the same bytes every time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from press import files, myst
+from press.chapters import Chapter, read_book
+from press.project import Project, read_project
+
+SETUP = """\
+# Colab does not have the book's package; a local set-up has it already
+import importlib.util
+
+if importlib.util.find_spec("annotated") is None:
+    %pip install --quiet {install}"""
+BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
+
+
+def notebooks(root: Path, check: bool = False) -> list[str]:
+    """Write the notebooks (or, to check, say what has drifted)."""
+    folder = root / "book" / "notebooks"
+    expected = expected_notebooks(root)
+    present = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".ipynb_checkpoints" not in path.parts
+    ]
+    if check:
+        return files.drift(expected, present, root)
+    return files.write(expected, present, _is_ours, root)
+
+
+def expected_notebooks(root: Path) -> dict[Path, str]:
+    chapters = read_book(root)
+    project = read_project(root)
+    index = myst.index(chapters, root, project)
+    return {
+        root / "book" / "notebooks" / f"{chapter.name}.ipynb": _text(
+            chapter, project, index
+        )
+        for chapter in chapters
+    }
+
+
+def _text(chapter: Chapter, project: Project, index: myst.Index) -> str:
+    translator = myst.Translator(chapter.file, index)
+    cells = [
+        _markdown(_header(chapter, project)),
+        _code(SETUP.format(install=project.install), []),
+    ]
+    for cell in chapter.cells:
+        if cell.kind == "code":
+            cells.append(_code(cell.source, cell.tags))
+        elif text := translator.translate(cell.source):
+            cells.append(_markdown(text))
+    _name_cells(chapter, cells)
+    notebook = {
+        "cells": cells,
+        "metadata": {
+            "annotated": {"source": f"book/{chapter.file}"},
+            "kernelspec": {
+                "display_name": "Python 3",
+                "language": "python",
+                "name": "python3",
+            },
+            "language_info": {"name": "python"},
+        },
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    return json.dumps(notebook, ensure_ascii=False, indent=1) + "\n"
+
+
+def _header(chapter: Chapter, project: Project) -> str:
+    source = project.source(f"book/{chapter.file}")
+    colab = project.colab(f"book/notebooks/{chapter.name}.ipynb")
+    return (
+        f"[![Open in Colab]({BADGE})]({colab}) · "
+        f"made from [book/{chapter.file}]({source}): edit it there"
+    )
+
+
+def _markdown(text: str) -> dict[str, Any]:
+    return {
+        "cell_type": "markdown",
+        "id": "",
+        "metadata": {},
+        "source": text.splitlines(keepends=True),
+    }
+
+
+def _code(source: str, tags: list[str]) -> dict[str, Any]:
+    return {
+        "cell_type": "code",
+        "execution_count": None,
+        "id": "",
+        "metadata": {"tags": tags} if tags else {},
+        "outputs": [],
+        "source": source.splitlines(keepends=True),
+    }
+
+
+def _name_cells(chapter: Chapter, cells: list[dict[str, Any]]) -> None:
+    """Ids from content: they move with a cell, and change with it only."""
+    seen: dict[str, int] = {}
+    for cell in cells:
+        text = "".join(cell["source"])
+        key = "\0".join((chapter.name, cell["cell_type"], text))
+        seen[key] = seen.get(key, 0) + 1
+        data = f"{key}\0{seen[key]}".encode()
+        cell["id"] = hashlib.sha256(data).hexdigest()[:16]
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return "source" in data["metadata"]["annotated"]
+    except (ValueError, KeyError, TypeError):
+        return False

@@ -1,0 +1,49 @@
+"""Addresses: all of them from [project.urls] Repository in pyproject."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from press.chapters import PressError
+
+BRANCH = "main"
+
+
+@dataclass(frozen=True)
+class Project:
+    """Where the book lives on the web."""
+
+    repository: str
+
+    @property
+    def slug(self) -> str:
+        """owner/name."""
+        return "/".join(self.repository.split("/")[-2:])
+
+    def source(self, path: str) -> str:
+        return f"{self.repository}/blob/{BRANCH}/{path}"
+
+    def raw(self, path: str) -> str:
+        return f"{self.repository}/raw/{BRANCH}/{path}"
+
+    def colab(self, path: str) -> str:
+        site = "https://colab.research.google.com/github"
+        return f"{site}/{self.slug}/blob/{BRANCH}/{path}"
+
+    @property
+    def install(self) -> str:
+        return f"git+{self.repository}"
+
+
+def read_project(root: Path) -> Project:
+    # Python 3.10 has no tomllib, and one line needs no parser
+    text = (root / "pyproject.toml").read_text(encoding="utf-8")
+    match = re.search(r'^Repository = "(https://[^"\s]+?)/?"', text, re.M)
+    if match is None:
+        raise PressError(
+            "pyproject.toml: [project.urls] has no line "
+            'Repository = "https://…"'
+        )
+    return Project(match[1])

@@ -1,0 +1,200 @@
+"""Assemble build/source/ and let Sphinx set it as site/."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from fnmatch import fnmatchcase
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from press.chapters import Chapter, PressError, read_book
+from press.execute import executed_path, join
+from press.export import PACKAGE, target_of
+from press.keys import Package, key
+from press.project import Project, read_project
+
+LARGE = 300_000  # characters of SVG beyond which the PNG is shown
+# what lies in book/ and is no part of the pages
+APART = {"notebooks", "results", "exercises", "__pycache__"}
+TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-exercise")
+
+
+def site(root: Path) -> str:
+    """Build site/ unless it is current; one line on what was done."""
+    sources = page_sources(root)
+    stamp = root / "build" / "site.stamp"
+    wanted = _digest(sources)
+    index = root / "site" / "index.html"
+    if index.is_file() and stamp.is_file() and stamp.read_text() == wanted:
+        return "site/ is current"
+    folder = root / "build" / "source"
+    _mirror(sources, folder)
+    stamp.unlink(missing_ok=True)
+    _sphinx(root, folder)
+    stamp.write_text(wanted)
+    return f"site/ holds {len(list(index.parent.glob('*.html')))} pages"
+
+
+def page_sources(root: Path) -> dict[str, bytes]:
+    """Every file that Sphinx sees, by its path."""
+    chapters = read_book(root)
+    project, package = read_project(root), Package(root)
+    stale = [c for c in chapters if not join(root, c, key(c, package))]
+    if stale:
+        names = " ".join(chapter.name for chapter in stale)
+        raise PressError(f"run `python -m press execute {names}` first")
+    files = {
+        f"{chapter.name}.ipynb": _page(root, chapter, project)
+        for chapter in chapters
+    }
+    book = root / "book"
+    for path in sorted(book.rglob("*")):
+        name = path.relative_to(book).as_posix()
+        parts = set(name.split("/"))
+        hidden = any(part.startswith(".") for part in parts)
+        if path.is_file() and not hidden and not APART & parts:
+            files[name] = path.read_bytes()
+    for chapter in chapters:
+        del files[chapter.file]
+    if "index.md" in files:
+        index = files["index.md"].decode()
+        files["index.md"] = _contents(index, chapters).encode()
+    return files
+
+
+def _contents(index: str, chapters: list[Chapter]) -> str:
+    """The tables of contents with chapters in the place of patterns.
+
+    A part that has no chapter yet is left out: Sphinx would warn.
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        head, patterns = match[1], match[2].split()
+        found = [
+            c.name
+            for p in patterns
+            for c in chapters
+            if fnmatchcase(c.name, p)
+        ]
+        return "\n".join([head, *found, "```"]) if found else ""
+
+    toctree = r"(```\{toctree\}\n(?::.*\n)*)((?:(?!```).*\n)*)```"
+    return re.sub(toctree, fill, index)
+
+
+def _page(root: Path, chapter: Chapter, project: Project) -> bytes:
+    """The executed chapter, with its number and a line below its title."""
+    text = executed_path(root, chapter).read_text(encoding="utf-8")
+    notebook = nbformat.reads(text, as_version=4)
+    seconds = notebook.metadata["annotated"]["seconds"]
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            line = _facts(chapter, project, seconds)
+            number = chapter.name.split("-")[0].lstrip("0")
+            start = f"# {number} · " if number else "# "
+            cell.source, found = re.subn(
+                r"^# +(.*)$",
+                lambda m: f"{start}{m[1]}\n\n{line}\n",  # noqa: B023
+                cell.source,
+                count=1,
+                flags=re.M,
+            )
+            if found:
+                break
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            _choose_format(cell, output)
+    # nothing of the last run's circumstances: equal content, equal pages
+    notebook.metadata.pop("annotated")
+    data = json.dumps(notebook, sort_keys=True, ensure_ascii=False)
+    return data.encode()
+
+
+def _facts(chapter: Chapter, project: Project, seconds: float) -> str:
+    """Time, modules and links, as one line of HTML."""
+    targets = {target_of(cell, chapter) for cell in chapter.code}
+    modules = []
+    for name in sorted(filter(None, targets)):
+        address = project.source(f"{PACKAGE}/{name}.py")
+        code = f"<code>{PACKAGE}.{name}</code>"
+        modules.append(f'<a href="{address}">{code}</a>')
+    notebook = f"book/notebooks/{chapter.name}.ipynb"
+    took = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
+    parts = [
+        f"runs in {took} (at most {chapter.minutes} min on two cores)",
+        f"makes {', '.join(modules)}" if modules else "",
+        f'<a href="{project.colab(notebook)}">open in Colab</a>',
+        f'<a href="{project.source(notebook)}">notebook</a>',
+    ]
+    spans = "".join(f"<span>{part}</span>" for part in parts if part)
+    paragraph = f'<p class="chapter-facts">{spans}</p>'
+    return f"```{{raw}} html\n{paragraph}\n```"
+
+
+def _choose_format(cell: Any, output: Any) -> None:
+    """SVG for drawings; PNG, at half its pixels, for what is large."""
+    data = output.get("data", {})
+    if "image/svg+xml" not in data or "image/png" not in data:
+        return
+    if len(data["image/svg+xml"]) <= LARGE:
+        del data["image/png"]
+        return
+    del data["image/svg+xml"]
+    width = output.metadata.get("image/png", {}).get("width")
+    image = cell.metadata.setdefault("mystnb", {}).setdefault("image", {})
+    if width and "width" not in image:
+        image["width"] = f"{width}px"
+
+
+# --- files and Sphinx -----------------------------------------------------
+
+
+def _digest(sources: dict[str, bytes]) -> str:
+    tools = [f"{name} {metadata.version(name)}" for name in TOOLS]
+    total = hashlib.sha256("\n".join(tools).encode())
+    total.update(Path(__file__).read_bytes())
+    for name in sorted(sources):
+        total.update(name.encode() + b"\0")
+        total.update(hashlib.sha256(sources[name]).digest())
+    return total.hexdigest()
+
+
+def _mirror(sources: dict[str, bytes], folder: Path) -> None:
+    """Make folder hold exactly these files; equal ones keep their time."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_file():
+            if path.relative_to(folder).as_posix() not in sources:
+                path.unlink()
+        elif not any(path.iterdir()):
+            path.rmdir()
+    for name, data in sources.items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != data:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+
+def _sphinx(root: Path, folder: Path) -> None:
+    """Warnings are errors, those apart that book/conf.py names."""
+    project = read_project(root)
+    option = f"html_theme_options.repository_url={project.repository}"
+    output, trees = root / "site", root / "build" / "doctrees"
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-j", "auto"]
+    command += ["-W", "--keep-going", "-q", "-D", option, "-d", str(trees)]
+    env = dict(os.environ, LC_ALL="C.UTF-8")
+    if not (output / "index.html").is_file():
+        shutil.rmtree(trees, ignore_errors=True)
+    done = subprocess.run([*command, str(folder), str(output)], env=env)
+    if done.returncode:
+        raise PressError(
+            "Sphinx found the faults above: site/ is not whole"
+        )

@@ -1,0 +1,317 @@
+"""What the exporter writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from press.__main__ import main
+from press.chapters import PressError
+from press.export import MARK, export
+
+from .conftest import Book, code, exported
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LISTS = """
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+
+LISTS = (Callable, Iterable, Iterator, MutableMapping, Sequence, nn)
+ALSO = (os, torch)
+"""
+
+
+def test_a_module_as_a_whole(book: Book) -> None:
+    book.chapter(
+        "02-one",
+        "## Why `this`\n\nProse.",
+        exported("""
+            import math
+            from collections.abc import Sequence
+
+            TAU = 2 * math.pi
+
+
+            def turn(angles: Sequence[float]) -> list[float]:
+                return [angle % TAU for angle in angles]
+        """),
+        code("turn([7.0])"),
+        exported("_HIDDEN = 1"),
+        module="angles",
+        title="Angles & more",
+    )
+    book.chapter(
+        "04-two",
+        "## Again",
+        exported("""
+            from __future__ import annotations
+
+            from annotated.shapes import Square
+
+            # a decision, kept
+            def side(square: Square) -> float:
+                return math.sqrt(square.area)
+        """),
+        module="angles",
+    )
+    book.chapter(
+        "03-shapes",
+        exported("""
+            class Square:
+                area = 4.0
+        """),
+        module="shapes",
+    )
+    export(book.root)
+    assert (
+        book.read("annotated/angles.py")
+        == f'''\
+"""annotated.angles.
+
+{MARK}
+
+- 02-one.md: Angles & more
+- 04-two.md: A title
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from annotated.shapes import Square
+
+__all__ = ["TAU", "turn", "side"]
+
+
+# 02-one.md: Why this
+TAU = 2 * math.pi
+
+
+def turn(angles: Sequence[float]) -> list[float]:
+    return [angle % TAU for angle in angles]
+
+
+_HIDDEN = 1
+
+
+# 04-two.md: Again
+# a decision, kept
+def side(square: Square) -> float:
+    return math.sqrt(square.area)
+'''
+    )
+    assert sorted(book.files()) == [
+        "annotated/__init__.py",
+        "annotated/angles.py",
+        "annotated/py.typed",
+        "annotated/shapes.py",
+    ]
+
+
+def test_imports_are_merged_in_the_order_that_ruff_asks_for(
+    book: Book,
+) -> None:
+    book.chapter(
+        "02-one",
+        exported("""
+            import torch
+            import os
+            from torch import nn
+            from collections.abc import Sequence
+        """),
+        exported(LISTS),
+        exported("""
+            import os
+            import numpy as np
+            from torch import Tensor, nn, float32
+            from torch.nn import functional as F
+            from torch import nn as layers
+            from annotated.early import A_CONSTANT, zeta, Alpha, beta
+
+            ALL = (np, Tensor, nn, float32, F, layers, A_CONSTANT)
+            MORE = (zeta, Alpha, beta)
+        """),
+        module="late",
+    )
+    book.chapter(
+        "01-early",
+        exported("A_CONSTANT = Alpha = beta = zeta = 1"),
+        module="early",
+    )
+    export(book.root)
+    text = book.read("annotated/late.py")
+    assert text[text.index("import os") : text.index("\n\n__all__")] == (
+        "import os\n"
+        "from collections.abc import (\n"
+        "    Callable,\n"
+        "    Iterable,\n"
+        "    Iterator,\n"
+        "    MutableMapping,\n"
+        "    Sequence,\n"
+        ")\n"
+        "\n"
+        "import numpy as np\n"
+        "import torch\n"
+        "from torch import Tensor, float32, nn\n"
+        "from torch import nn as layers\n"
+        "from torch.nn import functional as F\n"
+        "\n"
+        "from annotated.early import A_CONSTANT, Alpha, beta, zeta"
+    )
+    command = [sys.executable, "-m", "ruff"]
+    config = ["--config", str(REPOSITORY / "pyproject.toml")]
+    for step in (["check"], ["format", "--check"]):
+        subprocess.run(
+            [*command, *step, *config, str(book.root / "annotated")],
+            check=True,
+        )
+
+
+def test_targets_by_tag(book: Book) -> None:
+    book.chapter(
+        "02-one",
+        code(
+            "def draw() -> int:\n    return 1", "export:plots", "hide-input"
+        ),
+        code('__version__ = "1.2.3"', "export:__init__"),
+        code(
+            """
+            import sys
+
+            from annotated.plots import draw
+
+            if __name__ == "__main__":
+                sys.exit(draw())
+            """,
+            "export:__main__",
+        ),
+    )
+    export(book.root)
+    assert "def draw" in book.read("annotated/plots.py")
+    assert '__all__ = ["__version__"]' in book.read("annotated/__init__.py")
+    assert "__all__" not in book.read("annotated/__main__.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "annotated"], cwd=book.root
+    )
+    assert done.returncode == 1
+
+
+def test_a_second_run_touches_nothing(book: Book) -> None:
+    book.chapter("02-one", exported("ONE = 1"), module="one")
+    first = export(book.root)
+    assert first == [
+        "wrote annotated/__init__.py",
+        "wrote annotated/one.py",
+        "wrote annotated/py.typed",
+    ]
+    times = [p.stat().st_mtime_ns for p in book.root.glob("annotated/*")]
+    assert export(book.root) == []
+    assert times == [
+        p.stat().st_mtime_ns for p in book.root.glob("annotated/*")
+    ]
+
+
+def test_prose_between_cells_changes_no_byte(book: Book) -> None:
+    path = book.chapter(
+        "02-one", "## Here", exported("ONE = 1"), module="one"
+    )
+    export(book.root)
+    before = book.files()
+    text = path.read_text().replace("## Here", "Prose\n\n## Here\n\nMore.")
+    path.write_text(text)
+    assert export(book.root) == []
+    assert book.files() == before
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"PYTHONHASHSEED": "1", "LC_ALL": "C", "PYTHONUTF8": "0"},
+        {"PYTHONHASHSEED": "2", "LC_ALL": "C.UTF-8", "TZ": "Asia/Tokyo"},
+    ],
+)
+def test_same_bytes_in_any_folder_and_locale(
+    book: Book, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    book.chapter(
+        "02-one",
+        "## Größe",
+        exported("""
+            from collections.abc import Set, Mapping, Sequence
+
+            NAMES: Set[str] = {"ä", "→", "б"}
+            OTHER = (Mapping, Sequence)
+        """),
+        module="one",
+        title="Maße",
+    )
+    book.write("book/results/b.json", '{"z": "ü", "a": 1}')
+    export(book.root)
+    before = book.files()
+    for name in before:
+        (book.root / name).unlink()
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), **settings}
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    command = [sys.executable, "-m", "press", "--root", str(book.root)]
+    subprocess.run([*command, "export"], check=True, env=env, cwd=elsewhere)
+    after = book.files()
+    assert after == before
+    assert b"\r" not in b"".join(after.values())
+
+
+def test_stale_modules_go_and_strangers_stay(book: Book) -> None:
+    path = book.chapter("02-one", exported("ONE = 1"), module="one")
+    export(book.root)
+    path.write_text(path.read_text().replace("module: one", "module: uno"))
+    assert export(book.root) == [
+        "wrote annotated/uno.py",
+        "removed annotated/one.py",
+    ]
+    book.write("annotated/mine.py", "ONE = 1\n")
+    with pytest.raises(
+        PressError, match=r"annotated/mine\.py was not made"
+    ):
+        export(book.root)
+    assert (book.root / "annotated/mine.py").is_file()
+
+
+def test_data_that_the_package_carries(book: Book) -> None:
+    book.chapter("02-one", exported("ONE = 1"), module="one")
+    book.write("data/registry.toml", "[copy]\nlicence = 'ours'\n")
+    book.write("book/results/b.json", '{"bleu": 36.5, "a": "ü"}')
+    book.write("book/results/a.json", '{"bleu": 1}')
+    export(book.root)
+    assert book.read("annotated/registry.toml").startswith("[copy]")
+    runs = json.loads(book.read("annotated/results.json"))
+    assert list(runs) == ["a", "b"]
+    assert runs["b"]["bleu"] == 36.5
+    assert "ü" in book.read("annotated/results.json")
+    (book.root / "data/registry.toml").unlink()
+    assert export(book.root) == ["removed annotated/registry.toml"]
+    book.write("book/results/c.json", "{")
+    with pytest.raises(PressError, match=r"book/results/c\.json"):
+        export(book.root)
+
+
+def test_the_command_line(
+    book: Book, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = book.chapter("02-one", exported("ONE = 1"), module="one")
+    press = ["--root", str(book.root), "export"]
+    assert main([*press, "--check"]) == 1
+    assert "annotated/one.py is missing" in capsys.readouterr().err
+    assert main(press) == 0
+    assert main([*press, "--check"]) == 0
+    path.write_text(path.read_text().replace("ONE = 1", "ONE = ("))
+    capsys.readouterr()
+    assert main(press) == 2
+    output = capsys.readouterr()
+    assert "does not parse" in output.err
+    assert "Traceback" not in output.err
+    assert book.read("annotated/one.py").count("ONE = 1") == 1
