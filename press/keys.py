@@ -20,7 +20,7 @@ from pathlib import Path
 from IPython.core.inputtransformer2 import TransformerManager
 
 from press.chapters import Cell, Chapter
-from press.export import PACKAGE
+from press.modules import PACKAGE
 
 RECIPE = 1  # raise it when execution itself changes
 VERSIONS = ("torch", "numpy", "tokenizers", "matplotlib", "seaborn")

@@ -22,7 +22,7 @@ CELLS = {
         "try:\n    import torch\nexcept ImportError:\n    torch = None",
         "is no import",
     ),
-    "unpacking": ("A, B = 1, 2", "is no import"),
+    "unpacking": ("A, *B = 1, 2", "is no import"),
     "an attribute": ("import math\nmath.x = 1", "line 2 .* is no import"),
     "augmented": ("A = 1\nA += 1", r"line 2 \(A \+= 1\) is no import"),
     "no value": ("A: int", "is no import"),
@@ -54,6 +54,10 @@ CELLS = {
     "undefined type": ("def f(x: Tensor) -> None: ...", "name 'Tensor'"),
     "used too early": ("B = A\nA = 1", "undefined name 'A'"),
     "of the notebook": ("X = get_ipython()", "name 'get_ipython'"),
+    "annotation too early": (
+        "class A:\n    def f(self) -> A: ...",
+        "line 2: undefined name 'A' here, only further down",
+    ),
     "unused": ("import math\n\nA = 1", "'math' imported but unused"),
     "unused as": ("import numpy as np\n\nA = 1", "imported but unused"),
     "unused from": ("from math import pi\n\nA = 1", "'math.pi' imported"),
@@ -138,6 +142,7 @@ def test_refused_in_a_cell(book: Book, name: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
+        "PAD, BOS = 0, 1",
         "A = ('" + "x" * 68 + "')",
         "from typing import overload\n\n\n@overload\n"
         "def f(x: int) -> int: ...\n@overload\ndef f(x: str) -> str: ...\n"
