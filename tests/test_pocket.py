@@ -790,6 +790,70 @@ def test_what_stands_first_does_not_change_the_split():
                 assert other not in {p.source for p in drawn("train")}
 
 
+@pytest.mark.parametrize(
+    ("verb", "subject", "thing", "known"),
+    [
+        ("sehen", FRAU, KIND, False),
+        ("sehen", MANN, KIND, True),  # der
+        ("sehen", FRAU, HUND, True),  # den
+        ("sehen", FRAU, Phrase("Kind", plural=True), True),  # sieht
+        ("sehen", THEY, Phrase("Kind", plural=True), False),
+        ("sehen", WE, Phrase("Kind", plural=True), True),
+        ("sehen", ANNA, PAUL, False),
+        ("lesen", FRAU, Phrase("Zeitung"), True),  # who reads whom?
+        ("sehen", Phrase("Katze"), Phrase("Tür"), True),
+        ("finden", Phrase("Katze"), FRAU, False),
+    ],
+)
+def test_knows_when_order_alone_tells_who_does_it(
+    verb, subject, thing, known
+):
+    assert pocket.clear(Clause(verb, subject, thing)) is known
+
+
+def turned(clause: Clause) -> Clause | None:
+    """Subject and accusative changed, where the verb puts up with it."""
+    subject, thing = clause.subject, clause.accusative
+    if thing is None or "question" in (subject[1], thing[1]):
+        return None
+    verb = pocket.VERBS[clause.verb]
+    fits = pocket.kind_of(thing) in verb.subject
+    if not fits or pocket.kind_of(subject) not in verb.slots[-1].kinds:
+        return None
+    if PRONOUN_OBJECT.get(subject.noun, "") == "-":
+        return None
+    return clause._replace(subject=thing, accusative=subject)
+
+
+PRONOUN_OBJECT = {w: row.accusative for w, row in pocket.PRONOUNS.items()}
+
+
+def test_nobody_can_take_the_object_for_the_subject():
+    checked = 0
+    for attempt in range(8000):
+        draw = pocket.Draw(f"turned {attempt}")
+        meaning = pocket.draw_meaning(draw)
+        front = pocket.draw_front(draw, meaning)
+        clause = turned(meaning.clause)
+        if clause and front == "accusative":
+            said = realise(meaning, front).source
+            assert realise(meaning._replace(clause=clause)).source != said
+            checked += 1
+        for role in ("subject", "accusative", "dative"):
+            phrase = getattr(meaning.clause, role)
+            clause = phrase and phrase.relative and turned(phrase.relative)
+            if clause and phrase.relative.tense != "likes":
+                other = meaning.clause._replace(
+                    **{role: phrase._replace(relative=clause)}
+                )
+                said = realise(meaning).source
+                assert (
+                    realise(meaning._replace(clause=other)).source != said
+                )
+                checked += 1
+    assert checked > 50
+
+
 def check_one_reading(count: int) -> None:
     """No German sentence has two meanings, let alone two translations."""
     seen: dict[str, tuple[str, Meaning]] = {}
