@@ -15,7 +15,7 @@ TESTED := $(shell find annotated press tests book data benchmarks \
 	-o -name '*.tsv' -o -name '*.json' -o -name '*.ipynb' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help book serve test style notebooks export check lab clean
+.PHONY: help book serve test style format notebooks export check lab clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -45,6 +45,10 @@ style: $(READY) ## ruff and mypy
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 
+format: $(READY) ## format the exported cells, the press and the tests
+	@$(PRESS) format
+	@$(BIN)/ruff format --quiet --exclude annotated
+
 lab: $(READY) ## edit the chapters as notebooks in JupyterLab
 	JUPYTER_CONFIG_PATH=$(CURDIR)/press/lab $(BIN)/jupyter lab book
 
@@ -59,6 +63,5 @@ build/tests.passed: $(READY) $(TESTED) pyproject.toml
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "This needs Python 3.10 or newer; try: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[book,dev]'
 	@touch $@

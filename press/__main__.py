@@ -43,6 +43,12 @@ def _notebooks(options: Options) -> int:
     return _report(notebooks(options.root, options.check), options.check)
 
 
+def _format(options: Options) -> int:
+    from press.format import format_book
+
+    return _report(format_book(options.root), False)
+
+
 def _samples(options: Options) -> int:
     from press.checks import samples
 
@@ -131,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
         add(name, run, what).add_argument(
             "--check", action="store_true", help="only compare, exit 1"
         )
+    add("format", _format, "format the exported cells of the chapters")
     add("check", _check, "say which derived files have drifted")
     execute = add("execute", _execute, "run the chapters that are stale")
     execute.add_argument("chapters", nargs="*", metavar="CHAPTER")

@@ -12,7 +12,7 @@ import yaml
 
 COLUMNS = 76
 NAME = re.compile(r"(\d\d|[A-Z]\d)-[a-z0-9]+(-[a-z0-9]+)*\.md")
-NOT_CHAPTERS = {"index.md"}
+NOT_CHAPTERS = {"index.md", "references.md"}
 
 
 class PressError(Exception):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from press import files
 from press.chapters import PressError
-from press.export import PACKAGE, export
+from press.export import export
+from press.modules import PACKAGE
 from press.notebooks import notebooks
 
 WRITE = """

@@ -18,30 +18,38 @@ import nbformat
 
 from press.chapters import Chapter, PressError, read_book
 from press.execute import executed_path, join
-from press.export import PACKAGE, target_of
 from press.keys import Package, key
+from press.modules import PACKAGE, target_of
 from press.project import Project, read_project
 
 LARGE = 300_000  # characters of SVG beyond which the PNG is shown
 # what lies in book/ and is no part of the pages
 APART = {"notebooks", "results", "exercises", "__pycache__"}
+APART |= {"paper.yml", "paper.d"}
 TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-exercise")
 
 
 def site(root: Path) -> str:
     """Build site/ unless it is current; one line on what was done."""
     sources = page_sources(root)
-    stamp = root / "build" / "site.stamp"
+    build = root / "build"
+    stamp = build / "site.stamp"
     wanted = _digest(sources)
     index = root / "site" / "index.html"
     if index.is_file() and stamp.is_file() and stamp.read_text() == wanted:
         return "site/ is current"
-    folder = root / "build" / "source"
-    _mirror(sources, folder)
     stamp.unlink(missing_ok=True)
-    _sphinx(root, folder)
+    _mirror(sources, build / "source")
+    _sphinx(root)
+    html = build / "html"
+    pages = {
+        path.relative_to(html).as_posix(): path.read_bytes()
+        for path in sorted(html.rglob("*"))
+        if path.is_file()
+    }
+    _mirror(pages, root / "site")
     stamp.write_text(wanted)
-    return f"site/ holds {len(list(index.parent.glob('*.html')))} pages"
+    return f"site/ holds {len(list(html.glob('*.html')))} pages"
 
 
 def page_sources(root: Path) -> dict[str, bytes]:
@@ -67,24 +75,21 @@ def page_sources(root: Path) -> dict[str, bytes]:
         del files[chapter.file]
     if "index.md" in files:
         index = files["index.md"].decode()
-        files["index.md"] = _contents(index, chapters).encode()
+        pages = [n for n in files if n.endswith((".ipynb", ".md"))]
+        pages = sorted(Path(name).stem for name in pages)
+        files["index.md"] = _links(_contents(index, pages)).encode()
     return files
 
 
-def _contents(index: str, chapters: list[Chapter]) -> str:
-    """The tables of contents with chapters in the place of patterns.
+def _contents(index: str, pages: list[str]) -> str:
+    """The tables of contents with pages in the place of patterns.
 
     A part that has no chapter yet is left out: Sphinx would warn.
     """
 
     def fill(match: re.Match[str]) -> str:
         head, patterns = match[1], match[2].split()
-        found = [
-            c.name
-            for p in patterns
-            for c in chapters
-            if fnmatchcase(c.name, p)
-        ]
+        found = [n for p in patterns for n in pages if fnmatchcase(n, p)]
         return "\n".join([head, *found, "```"]) if found else ""
 
     toctree = r"(```\{toctree\}\n(?::.*\n)*)((?:(?!```).*\n)*)```"
@@ -111,12 +116,21 @@ def _page(root: Path, chapter: Chapter, project: Project) -> bytes:
             if found:
                 break
     for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = _links(cell.source)
         for output in cell.get("outputs", []):
             _choose_format(cell, output)
     # nothing of the last run's circumstances: equal content, equal pages
     notebook.metadata.pop("annotated")
     data = json.dumps(notebook, sort_keys=True, ensure_ascii=False)
     return data.encode()
+
+
+def _links(markdown: str) -> str:
+    """Chapters link to each other by source; their pages are notebooks."""
+    return re.sub(
+        r"\]\((?:\./)?([0-9A-Z]\d-[\w-]+)\.md", r"](\1.ipynb", markdown
+    )
 
 
 def _facts(chapter: Chapter, project: Project, seconds: float) -> str:
@@ -183,18 +197,43 @@ def _mirror(sources: dict[str, bytes], folder: Path) -> None:
             path.write_bytes(data)
 
 
-def _sphinx(root: Path, folder: Path) -> None:
-    """Warnings are errors, those apart that book/conf.py names."""
-    project = read_project(root)
-    option = f"html_theme_options.repository_url={project.repository}"
-    output, trees = root / "site", root / "build" / "doctrees"
+def _sphinx(root: Path) -> None:
+    """From build/source to build/html; warnings are errors."""
+    source, build = root / "build" / "source", root / "build"
+    address = read_project(root).repository
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-j", "auto"]
-    command += ["-W", "--keep-going", "-q", "-D", option, "-d", str(trees)]
-    env = dict(os.environ, LC_ALL="C.UTF-8")
-    if not (output / "index.html").is_file():
-        shutil.rmtree(trees, ignore_errors=True)
-    done = subprocess.run([*command, str(folder), str(output)], env=env)
+    command += ["-W", "--keep-going", "-q", "-d", str(build / "doctrees")]
+    command += ["-D", f"html_theme_options.repository_url={address}"]
+    done = subprocess.run(
+        [*command, str(source), str(build / "html")],
+        env=dict(os.environ, LC_ALL="C.UTF-8"),
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
     if done.returncode:
+        # else the next run would not read, and warn of, these pages again
+        shutil.rmtree(build / "doctrees", ignore_errors=True)
         raise PressError(
-            "Sphinx found the faults above: site/ is not whole"
+            *_places(done.stderr, read_book(root), source),
+            "Sphinx found the faults above: site/ is not whole",
         )
+
+
+def _places(text: str, chapters: list[Chapter], folder: Path) -> list[str]:
+    """Sphinx's messages with chapter and section for its line numbers."""
+    named = {chapter.name: chapter for chapter in chapters}
+
+    def place(match: re.Match[str]) -> str:
+        chapter = named[match[1]]
+        number = int(match[2] or 0) // 10_000 - 1  # MyST-NB counts so
+        if not 0 <= number < len(chapter.cells):
+            return f"book/{chapter.file}"
+        section = chapter.cells[number].heading
+        return f'book/{chapter.file}, section "{section}"'
+
+    text = text.replace(f"{folder}{os.sep}", "book/")
+    names = "|".join(map(re.escape, named)) or "-"
+    return re.sub(
+        rf"^book/({names})\.ipynb(?::(\d+))?", place, text, flags=re.M
+    ).splitlines()

@@ -22,7 +22,7 @@ CELLS = {
         "try:\n    import torch\nexcept ImportError:\n    torch = None",
         "is no import",
     ),
-    "unpacking": ("A, B = 1, 2", "is no import"),
+    "unpacking": ("A, *B = 1, 2", "is no import"),
     "an attribute": ("import math\nmath.x = 1", "line 2 .* is no import"),
     "augmented": ("A = 1\nA += 1", r"line 2 \(A \+= 1\) is no import"),
     "no value": ("A: int", "is no import"),
@@ -54,6 +54,10 @@ CELLS = {
     "undefined type": ("def f(x: Tensor) -> None: ...", "name 'Tensor'"),
     "used too early": ("B = A\nA = 1", "undefined name 'A'"),
     "of the notebook": ("X = get_ipython()", "name 'get_ipython'"),
+    "annotation too early": (
+        "class A:\n    def f(self) -> A: ...",
+        "line 2: undefined name 'A' here, only further down",
+    ),
     "unused": ("import math\n\nA = 1", "'math' imported but unused"),
     "unused as": ("import numpy as np\n\nA = 1", "imported but unused"),
     "unused from": ("from math import pi\n\nA = 1", "'math.pi' imported"),
@@ -138,6 +142,7 @@ def test_refused_in_a_cell(book: Book, name: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
+        "PAD, BOS = 0, 1",
         "A = ('" + "x" * 68 + "')",
         "from typing import overload\n\n\n@overload\n"
         "def f(x: int) -> int: ...\n@overload\ndef f(x: str) -> str: ...\n"
@@ -193,6 +198,15 @@ def test_modules_that_import_each_other(book: Book) -> None:
 def test_an_export_tag_that_is_misspelt(book: Book, tag: str) -> None:
     book.chapter("02-one", code("ONE = 1", f'"{tag}"'), module="one")
     with pytest.raises(PressError, match="is neither 'export' nor"):
+        export(book.root)
+
+
+def test_a_program_that_the_chapter_would_start(book: Book) -> None:
+    book.chapter("02-one", code("exit()", "export:__main__"))
+    with pytest.raises(PressError, match="add the tag 'skip-execution'"):
+        export(book.root)
+    book.chapter("02-one", code("exit()", "export:one", "skip-execution"))
+    with pytest.raises(PressError, match="is no import, definition"):
         export(book.root)
 
 

@@ -1,0 +1,274 @@
+"""What the exporter refuses, with chapter, section and cell."""
+
+from __future__ import annotations
+
+import ast
+
+from pyflakes import checker, messages
+
+from press.chapters import COLUMNS, Cell, Chapter
+from press.modules import (
+    PACKAGE,
+    Block,
+    Import,
+    Module,
+    defined_by,
+    imports_of,
+    is_import,
+    own_modules,
+    parts_of,
+)
+
+FUTURE = (
+    " here, only further down (for an annotation, begin the chapter's "
+    "first exported cell with `from __future__ import annotations`)"
+)
+# the block and the line in its cell that a line of a module comes from
+Place = tuple[Block, int] | None
+
+
+def check_cells(
+    modules: dict[str, Module], chapters: list[Chapter]
+) -> list[str]:
+    """What is wrong with a cell by itself."""
+    problems: list[str] = []
+    for chapter in chapters:
+        for cell in chapter.code:
+            problems += _check_width(cell)
+    for module in modules.values():
+        for block in module.blocks:
+            problems += _check_statements(block)
+    return problems
+
+
+def check_modules(
+    modules: dict[str, Module], chapters: list[Chapter]
+) -> list[str]:
+    """What is wrong between cells: names and imports."""
+    problems: list[str] = []
+    for module in modules.values():
+        problems += _check_names(module)
+        problems += _check_own_imports(module, modules, chapters)
+    return problems + _check_cycles(modules)
+
+
+def _check_width(cell: Cell) -> list[str]:
+    """The page shows so many columns, and scrolls beyond."""
+    return [
+        cell.problem(f"line {row} has {len(line)} columns, not {COLUMNS}")
+        for row, line in enumerate(cell.source.splitlines(), 1)
+        if len(line) > COLUMNS
+    ]
+
+
+def _check_statements(block: Block) -> list[str]:
+    """Only imports, then definitions and constants."""
+    found: list[str] = []
+    target = block.target
+    last, imports_over = 0, False
+    for node in block.tree.body:
+        if node.lineno <= last:
+            found.append(f"line {node.lineno} holds two statements")
+        last = node.end_lineno or node.lineno
+        if is_import(node):
+            if imports_over:
+                found.append(
+                    f"line {node.lineno}: imports stand first in their cell"
+                )
+            continue
+        imports_over = True
+        if not _is_definition(node) and not _starts(node, target):
+            text = ast.unparse(node).splitlines()[0]
+            found.append(
+                f"line {node.lineno} ({text}) is no import, definition or "
+                "constant: take it into a cell that is not exported"
+            )
+        for name in defined_by(node):
+            dunder = name.startswith("__") and name.endswith("__")
+            if dunder and (target, name) != ("__init__", "__version__"):
+                found.append(f"'{name}' is the press's to write")
+    for part in ast.walk(block.tree):
+        if isinstance(part, ast.ImportFrom):
+            if part.level:
+                found.append(
+                    f"line {part.lineno}: relative import; write "
+                    f"'from {PACKAGE}.module import name'"
+                )
+            if any(name.name == "*" for name in part.names):
+                found.append(f"line {part.lineno}: import names, not *")
+    if target == "__main__" and "skip-execution" not in block.cell.tags:
+        found.append(
+            "would start the program in the chapter: add the tag "
+            "'skip-execution'"
+        )
+    return [block.problem(what) for what in found]
+
+
+def _is_definition(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign):
+        parts = [
+            part for target in node.targets for part in parts_of(target)
+        ]
+        return all(isinstance(part, ast.Name) for part in parts)
+    if isinstance(node, ast.AnnAssign):
+        return isinstance(node.target, ast.Name) and node.value is not None
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return isinstance(node, kinds)
+
+
+def _starts(node: ast.stmt, target: str) -> bool:
+    """`main()` or `if __name__ == "__main__":`, in __main__.py alone."""
+    if target != "__main__":
+        return False
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "__name__ == '__main__'"
+    call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    return call or isinstance(node, ast.Raise)
+
+
+def _check_names(module: Module) -> list[str]:
+    """No name is defined twice, or imported from two places."""
+    problems = []
+    seen: dict[str, tuple[object, Block]] = {}
+    for block in module.blocks:
+        bindings: list[tuple[str, object]] = [
+            (i.bound, _origin(i)) for i in block.imports
+        ]
+        bindings += [(name, object()) for name in block.names]
+        for name, origin in bindings:
+            before, other = seen.setdefault(name, (origin, block))
+            if before != origin and name != "_":
+                problems.append(
+                    block.problem(
+                        f"'{name}' is in {PACKAGE}.{module.name} already, "
+                        f"from {_place(other)}"
+                    )
+                )
+    return problems
+
+
+def _origin(item: Import) -> tuple[str, str | None]:
+    """Equal where imports may repeat (`import a.b` and `import a.c`)."""
+    whole = item.name is None and item.alias is None
+    return (item.module.split(".")[0] if whole else item.module, item.name)
+
+
+def _place(block: Block) -> str:
+    cell = block.cell
+    section = f'book/{cell.file}, section "{cell.heading}"'
+    return f"{section}, code cell {cell.number}"
+
+
+def _check_own_imports(
+    module: Module, modules: dict[str, Module], chapters: list[Chapter]
+) -> list[str]:
+    """What is imported from the package is there, and not further on."""
+    problems = []
+    for block in module.blocks:
+        for node in ast.walk(block.tree):
+            for item in imports_of(node):
+                what = _own_import(item, block, module, modules, chapters)
+                if what:
+                    problems.append(block.problem(what))
+    return problems
+
+
+def _own_import(
+    item: Import,
+    block: Block,
+    module: Module,
+    modules: dict[str, Module],
+    chapters: list[Chapter],
+) -> str | None:
+    top, _, rest = item.module.partition(".")
+    if top != PACKAGE:
+        return None
+    name = item.name
+    if not rest:  # `from annotated import module_or_name`
+        rest, name = (name, None) if name in modules else ("__init__", name)
+    rest = rest or "__init__"
+    if rest not in modules:
+        return f"imports {PACKAGE}.{rest}, which no chapter exports"
+    source = modules[rest]
+    if rest == module.name:
+        return (
+            f"imports {PACKAGE}.{rest} into itself: import what earlier "
+            "chapters put there in a cell that is not exported"
+        )
+    if rest != "__init__" and source.first > block.chapter:
+        return (
+            f"imports {PACKAGE}.{rest}, which only book/"
+            f"{chapters[source.first].file} begins"
+        )
+    if name is not None and name not in source.names:
+        return f"imports '{name}', which {PACKAGE}.{rest} does not define"
+    if name is not None and source.names[name].chapter > block.chapter:
+        later = f"book/{source.names[name].cell.file}"
+        return (
+            f"imports {PACKAGE}.{rest}.{name}, which only {later} defines"
+        )
+    return None
+
+
+def _check_cycles(modules: dict[str, Module]) -> list[str]:
+    """No two modules import each other when they load."""
+    edges: dict[str, dict[str, Block]] = {}
+    for module in modules.values():
+        for item, block in module.imports.items():
+            for name in own_modules(item, set(modules)):
+                edges.setdefault(module.name, {}).setdefault(name, block)
+    problems = []
+    for start in sorted(edges):
+        for step, block in sorted(edges[start].items()):
+            if start in _reachable(step, edges):
+                problems.append(
+                    block.problem(
+                        f"{PACKAGE}.{start} imports {PACKAGE}.{step}, "
+                        "which imports it back"
+                    )
+                )
+    return problems
+
+
+def _reachable(start: str, edges: dict[str, dict[str, Block]]) -> set[str]:
+    found, todo = set(), [start]
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += edges.get(name, {})
+    return found
+
+
+def check_flakes(
+    module: Module, lines: list[str], origin: list[Place]
+) -> list[str]:
+    """Undefined names, unused imports: whatever pyflakes sees."""
+    tree = ast.parse("\n".join(lines) + "\n")
+    found = checker.Checker(tree, filename=f"{module.name}.py").messages
+    problems = []
+    for message in sorted(found, key=lambda m: (m.lineno, m.col)):
+        what = message.message % message.message_args
+        name = str(message.message_args[0])
+        place = origin[message.lineno - 1]
+        if isinstance(message, messages.UnusedImport):
+            place = _place_of_import(name, module)
+        elif isinstance(message, messages.UndefinedName):
+            what += FUTURE if name in module.names else ""
+        if place is None:  # in a line that the press wrote
+            problems.append(f"{PACKAGE}/{module.name}.py: {what}")
+        else:
+            block, row = place
+            problems.append(block.problem(f"line {row}: {what}"))
+    return problems
+
+
+def _place_of_import(text: str, module: Module) -> Place:
+    """Where the import is that pyflakes calls `a.b`, `a.b as c` …"""
+    name = text.split(" as ")[-1]
+    for item, block in module.imports.items():
+        if name in (item.bound, item.module, f"{item.module}.{item.name}"):
+            for node in block.tree.body:
+                if item in imports_of(node):
+                    return block, node.lineno
+    return None

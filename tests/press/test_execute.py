@@ -1,0 +1,240 @@
+"""Executing chapters: when, how, and what is said of a failure."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import nbformat
+import pytest
+
+from press.chapters import PressError, read_book
+from press.execute import execute
+from press.export import export
+from press.keys import Package, key, used_modules
+
+from .conftest import Book, code, exported, make_book
+
+
+def run(book: Book, *names: str, **options: Any) -> list[str]:
+    """The chapters that were executed; problems are a failure."""
+    said: list[str] = []
+    export(book.root)
+    problems = execute(book.root, list(names), say=said.append, **options)
+    assert problems == []
+    return [line.split(":")[0] for line in said if "executing" in line]
+
+
+def outputs(book: Book, name: str) -> list[str]:
+    path = book.root / "build" / "executed" / f"{name}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    return [
+        str(output.get("text") or output["data"]["text/plain"])
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+    ]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Book:
+    """Three chapters in a row, the last of which uses the first."""
+    book = make_book(tmp_path_factory.mktemp("library"))
+    book.chapter(
+        "02-one", exported("ONE = 1\nTWO = 2"), code("ONE"), module="one"
+    )
+    book.chapter(
+        "03-two",
+        exported("from annotated.one import TWO\n\nFOUR = TWO + TWO"),
+        module="two",
+    )
+    book.chapter("04-three", code("from annotated.two import FOUR\nFOUR"))
+    book.chapter("05-alone", "## Aside", code("import os\nos.listdir()"))
+    return book
+
+
+def test_chapters_execute_once_and_again_with_what_they_use(
+    library: Book,
+) -> None:
+    book = library
+    everything = ["02-one", "03-two", "04-three", "05-alone"]
+    assert sorted(run(book)) == everything
+    assert outputs(book, "02-one") == ["1"]
+    assert outputs(book, "04-three") == ["4"]
+    assert outputs(book, "05-alone") == ["[]"]  # an empty folder
+    assert run(book) == []
+
+    # prose, even headings, which stand in the package as comments
+    book.edit("book/02-one.md", "# A title", "# Another\n\n## Section")
+    assert run(book) == []
+    executed = book.read("build/executed/02-one.ipynb")
+    assert "## Section" in executed
+    assert outputs(book, "02-one") == ["1"]
+
+    # code goes through modules: 04 uses two, which uses one
+    book.edit("book/02-one.md", "TWO = 2", "TWO = 3")
+    assert sorted(run(book)) == ["02-one", "03-two", "04-three"]
+    assert outputs(book, "04-three") == ["6"]
+
+    # a chapter's own cells, and no other chapter
+    book.edit("book/05-alone.md", "os.listdir()", "len(os.listdir())")
+    assert run(book) == ["05-alone"]
+    assert run(book, "05", force=True) == ["05-alone"]
+
+
+def test_a_failure_names_its_cell_and_the_others_run(book: Book) -> None:
+    book.chapter(
+        "02-one", "## Here", code("1"), code("# a\n1 / 0"), code("2")
+    )
+    book.chapter("03-two", code("3"))
+    said: list[str] = []
+    problems = execute(book.root, say=said.append)
+    assert problems == [
+        'book/02-one.md, section "Here", code cell 2 (# a): '
+        "ZeroDivisionError: division by zero"
+    ]
+    assert any("----> 2 1 / 0" in line for line in said)
+    assert not any("\x1b" in line for line in said)
+    assert outputs(book, "03-two") == ["3"]
+    assert not (book.root / "build/executed/02-one.ipynb").exists()
+
+
+def test_a_kernel_that_dies_and_a_slow_chapter(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book.chapter("02-one", code("1"), code("import os\nos._exit(3)"))
+    book.chapter("03-two", code("2"))
+    clock = SimpleNamespace(monotonic=itertools.count(0, 100).__next__)
+    monkeypatch.setattr("press.execute.time", clock)
+    said: list[str] = []
+    problems = execute(book.root, jobs=1, say=said.append)
+    assert len(problems) == 1
+    assert "code cell 2 (import os): DeadKernelError" in problems[0]
+    assert any("WARNING: ran 1.7 minutes" in line for line in said)
+
+
+def test_figures_come_as_svg_and_png_and_always_the_same(
+    book: Book,
+) -> None:
+    book.chapter(
+        "02-one",
+        code("import matplotlib.pyplot as plt\nplt.plot([1, 2]);"),
+    )
+    found = []
+    for _ in range(2):
+        run(book, force=True)
+        path = book.root / "build/executed/02-one.ipynb"
+        (output,) = nbformat.read(path, as_version=4).cells[-1].outputs
+        assert set(output.data) >= {"image/svg+xml", "image/png"}
+        found.append(output.data)
+    assert found[0] == found[1]
+
+
+def test_a_chapter_that_is_not_there(book: Book) -> None:
+    with pytest.raises(PressError, match="'17' is no chapter"):
+        execute(book.root, ["17"])
+
+
+# --- keys -----------------------------------------------------------------
+
+USES = {
+    "import annotated.one": {"one"},
+    "from annotated.one import f": {"one"},
+    "from annotated import one": {"one"},
+    "def f():\n    from annotated.one import g": {"one"},
+    "run(['python', '-c', 'from annotated.one import f'])": {"one"},
+    "run(['annotated', 'train', 'copy'])": {"cli"},
+    "run('annotated train copy', shell=True)": {"cli"},
+    "run(['python', '-m', 'annotated.one'])": {"one"},
+    "run('python -m annotated train', shell=True)": {"cli"},
+    "import_module('annotated.one')": {"one"},
+    "'annotated by us'": {"cli"},  # too much is safe, too little is not
+    "x = annotated": set(),
+    "import torch\n'the book'": set(),
+}
+
+
+@pytest.mark.parametrize("source", USES)
+def test_modules_that_code_uses(source: str) -> None:
+    assert set(used_modules(source)) == USES[source]
+
+
+@pytest.fixture
+def shelf(book: Book) -> Book:
+    """A chapter and a package, to be changed by a test."""
+    book.chapter("02-one", exported("ONE = 1"), module="one")
+    book.chapter(
+        "03-cli",
+        exported("""
+            from annotated.one import ONE
+
+            DATA = ("results.json", ONE)
+
+
+            def main() -> None: ...
+        """),
+        module="cli",
+    )
+    book.chapter("04-book", code("%%bash\nannotated train copy"))
+    book.write("book/results/a.json", "{}")
+    export(book.root)
+    return book
+
+
+def keys(book: Book) -> dict[str, str]:
+    package = Package(book.root)
+    return {c.name: key(c, package) for c in read_book(book.root)}
+
+
+def changed(book: Book, before: dict[str, str]) -> set[str]:
+    export(book.root)
+    after = keys(book)
+    return {name for name in after if before[name] != after[name]}
+
+
+def test_a_shell_cell_uses_the_command_line(shelf: Book) -> None:
+    before = keys(shelf)
+    shelf.edit("book/02-one.md", "ONE = 1", "ONE = 10")
+    assert changed(shelf, before) == {"02-one", "03-cli", "04-book"}
+
+
+def test_data_counts_where_code_reads_it(shelf: Book) -> None:
+    before = keys(shelf)
+    shelf.write("book/results/b.json", "{}")
+    assert changed(shelf, before) == {"03-cli", "04-book"}
+
+
+def test_tags_count_where_they_change_the_execution(shelf: Book) -> None:
+    before = keys(shelf)
+    shelf.edit("book/02-one.md", "[export]", "[export, hide-input]")
+    assert changed(shelf, before) == set()
+    shelf.edit("book/02-one.md", "hide-input", "raises-exception")
+    assert changed(shelf, before) == {"02-one"}
+
+
+def test_versions_count(
+    shelf: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = keys(shelf)
+    monkeypatch.setattr("press.keys.metadata.version", lambda name: "9.9")
+    assert changed(shelf, before) == {"02-one", "03-cli", "04-book"}
+
+
+def test_alt_text_is_prose(book: Book) -> None:
+    path = book.chapter("02-one", code("1"))
+    before = keys(book)
+    text = path.read_text().replace(
+        "ipython3\n", 'ipython3\n---\nmystnb: {image: {alt: "x"}}\n---\n'
+    )
+    path.write_text(text)
+    assert changed(book, before) == set()
+
+
+def test_the_ledger_of_a_chapter(book: Book, tmp_path: Path) -> None:
+    book.chapter("02-one", code("1"))
+    run(book)
+    path = book.root / "build/executed/02-one.ipynb"
+    record = nbformat.read(path, as_version=4).metadata["annotated"]
+    assert record["key"] == keys(book)["02-one"]
+    assert 0 < record["seconds"] < 60

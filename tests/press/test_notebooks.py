@@ -1,0 +1,130 @@
+"""Notebooks for Colab and Jupyter."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import nbformat
+import pytest
+
+from press.chapters import PressError
+from press.notebooks import notebooks
+
+from .conftest import Book, code, exported
+
+
+def load(book: Book, name: str = "02-one") -> dict[str, Any]:
+    return json.loads(book.read(f"book/notebooks/{name}.ipynb"))
+
+
+def sources(notebook: dict[str, Any]) -> list[str]:
+    return ["".join(cell["source"]) for cell in notebook["cells"]]
+
+
+def test_a_notebook_is_valid_and_empty_of_outputs(book: Book) -> None:
+    book.chapter(
+        "02-one", "Prose.", exported("ONE = 1"), code("ONE"), module="one"
+    )
+    notebooks(book.root)
+    path = book.root / "book/notebooks/02-one.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(not cell.outputs for cell in cells)
+    assert all(cell.execution_count is None for cell in cells)
+    assert cells[1].metadata.tags == ["export"]
+
+
+def test_the_header_and_the_set_up_read_the_address_from_one_place(
+    book: Book,
+) -> None:
+    book.chapter("02-one", code("1"))
+    notebooks(book.root)
+    header, setup, *_ = sources(load(book))
+    assert (
+        "(https://colab.research.google.com/github/someone/some-book/blob/"
+        "main/book/notebooks/02-one.ipynb)" in header
+    )
+    assert "someone/some-book/blob/main/book/02-one.md)" in header
+    assert "git+https://github.com/someone/some-book" in setup
+    book.edit("pyproject.toml", "someone/some-book", "other/name")
+    notebooks(book.root)
+    assert "someone" not in book.read("book/notebooks/02-one.ipynb")
+
+
+def test_the_set_up_installs_only_where_the_package_is_missing(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    book.chapter("02-one", code("1"))
+    notebooks(book.root)
+    setup = TransformerManager().transform_cell(sources(load(book))[1])
+    calls: list[tuple[str, ...]] = []
+
+    class Shell:
+        def run_line_magic(self, *arguments: str) -> None:
+            calls.append(arguments)
+
+    for found, expected in [(object(), 0), (None, 1)]:
+        monkeypatch.setattr(
+            "importlib.util.find_spec", lambda name, found=found: found
+        )
+        calls.clear()
+        exec(setup, {"get_ipython": Shell})
+        assert len(calls) == expected
+    assert calls[0][:1] == ("pip",)
+
+
+def test_a_second_run_writes_nothing(book: Book) -> None:
+    book.chapter("02-one", "Prose.", code("1"), code("1"))
+    assert notebooks(book.root) == ["wrote book/notebooks/02-one.ipynb"]
+    assert notebooks(book.root) == []
+    assert notebooks(book.root, check=True) == []
+
+
+def test_ids_follow_their_cells(book: Book) -> None:
+    path = book.chapter("02-one", code("1"), code("2"), code("2"))
+    notebooks(book.root)
+    before = [cell["id"] for cell in load(book)["cells"]]
+    assert len(set(before)) == len(before)
+    assert all(re.fullmatch(r"[a-z0-9-]{1,64}", name) for name in before)
+    text = path.read_text()
+    path.write_text(
+        text.replace("# A title", "# A title\n\n```{code-cell}\n0\n```\n")
+    )
+    notebooks(book.root)
+    after = [cell["id"] for cell in load(book)["cells"]]
+    assert len(after) == len(before) + 1
+    assert [name for name in after if name in before] == before
+
+
+def test_what_is_not_executed_is_no_code(book: Book) -> None:
+    book.chapter("02-one", code("exit()", "skip-execution"))
+    notebooks(book.root)
+    assert load(book)["cells"][-1]["cell_type"] == "markdown"
+    assert sources(load(book))[-1] == "```python\nexit()\n```"
+
+
+def test_extra_files(book: Book) -> None:
+    path = book.chapter("02-one", code("1"))
+    notebooks(book.root)
+    path.rename(path.with_name("03-one.md"))
+    assert notebooks(book.root, check=True) == [
+        "book/notebooks/02-one.ipynb comes from no chapter",
+        "book/notebooks/03-one.ipynb is missing",
+    ]
+    assert "removed book/notebooks/02-one.ipynb" in notebooks(book.root)
+    book.write("book/notebooks/mine.ipynb", "{}")
+    with pytest.raises(PressError, match=r"mine\.ipynb was not made by"):
+        notebooks(book.root)
+
+
+def test_no_address(book: Book) -> None:
+    book.chapter("02-one")
+    book.write("pyproject.toml", "[project]\n")
+    with pytest.raises(PressError, match="Repository"):
+        notebooks(book.root)

@@ -1,0 +1,88 @@
+"""This repository's own settings agree with each other."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from press.project import read_project
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted((ROOT / "press").glob("*.py"))
+
+
+def test_the_address_of_the_repository_stands_once() -> None:
+    slug = read_project(ROOT).slug
+    holders = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("press", "book", "tests", ".")
+        for path in sorted((ROOT / folder).glob("*"))
+        if path.suffix in {".py", ".md", ".toml", ".css"}
+        and slug in path.read_text(encoding="utf-8")
+    ]
+    # README and index are read where no tool fills it in
+    assert set(holders) <= {"pyproject.toml", "README.md", "book/index.md"}
+
+
+def test_the_version_is_the_package_s() -> None:
+    package = ROOT / "annotated" / "__init__.py"
+    if not package.is_file() or "__version__" not in package.read_text():
+        pytest.skip("the package states no version")
+    pattern = r'^(?:__version__|version) = "(.+)"$'
+    texts = [
+        path.read_text(encoding="utf-8")
+        for path in (package, ROOT / "pyproject.toml")
+    ]
+    stated = [re.findall(pattern, text, re.M) for text in texts]
+    assert stated[0] == stated[1]
+
+
+def test_the_lock_file_has_every_dependency_and_this_torch() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    locked = set(re.findall(r"^([a-z0-9-]+)==", lock, re.M))
+    wanted = set(re.findall(r'"([a-zA-Z0-9-]+)>=', project))
+    assert wanted - locked <= {"setuptools", "nbgrader"}
+    assert re.search(r"^torch==2\.13\.0$", lock, re.M)
+
+
+def test_make_lists_its_targets() -> None:
+    done = subprocess.run(
+        ["make", "--no-print-directory"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    listed = set(re.findall(r"^  make ([a-z]+)", done.stdout, re.M))
+    assert listed >= {
+        "book", "serve", "test", "notebooks", "export", "check", "lab",
+        "clean", "help",
+    }  # fmt: skip
+
+
+def test_help_of_the_press() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "press", "--help"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for name in ("export", "notebooks", "execute", "site", "check"):
+        assert re.search(rf"^    {name} ", done.stdout, re.M)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_function_fits_a_screen(path: Path) -> None:
+    import ast
+
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= 60, f"{node.name} has {length} lines"
