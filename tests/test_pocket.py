@@ -166,6 +166,12 @@ BY_HAND = [
         "Anna is writing a letter .",
     ),
     (
+        says("lesen", FRAU, BUCH, tense="progressive"),
+        "",
+        "Die Frau liest gerade das Buch .",
+        "The woman is reading the book .",
+    ),
+    (
         says("lesen", PAUL, BUCH, tense="already"),
         "",
         "Paul hat das Buch schon gelesen .",
