@@ -51,7 +51,7 @@ def execute(
             todo.append((chapter, wanted))
     fresh = len(chapters) - len(todo)
     say(f"{fresh} of {len(chapters)} chapters are executed already")
-    jobs = jobs or len(os.sched_getaffinity(0)) if todo else 1
+    jobs = jobs or _cores()
     light = [item for item in todo if item[0].minutes <= 1]
     heavy = [item for item in todo if item[0].minutes > 1]
     problems: list[str] = []
@@ -63,6 +63,13 @@ def execute(
     for item in heavy:
         problems += _run(root, *item, None, say)
     return problems
+
+
+def _cores() -> int:
+    """What this process may use, where the system can say so."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def select(chapters: list[Chapter], names: list[str]) -> list[Chapter]:
@@ -176,6 +183,9 @@ def _execute(
     client = NotebookClient(
         notebook,
         timeout=600 * minutes,
+        on_cell_start=lambda cell, cell_index: cell.metadata.update(
+            begun=1
+        ),
         coalesce_streams=True,
         resources={"metadata": {"path": str(work)}},
     )
@@ -188,6 +198,8 @@ def _execute(
         manager.transport = "ipc"
         manager.ip = str(scratch / "kernel")
     client.execute(env=_environment(root, scratch, threads))
+    for cell in notebook.cells:
+        cell.metadata.pop("begun", None)
 
 
 def _environment(
@@ -212,8 +224,8 @@ def _environment(
 def _failure(chapter: Chapter, notebook: Any, error: Exception) -> str:
     """Chapter, heading and cell in the first line; then the traceback."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    reached = [i for i, cell in enumerate(code) if cell.execution_count]
-    place = chapter.code[reached[-1] if reached else 0]
+    begun = [i for i, cell in enumerate(code) if "begun" in cell.metadata]
+    place = chapter.code[begun[-1] if begun else 0]
     text, kind = str(error), type(error).__name__
     if isinstance(error, CellExecutionError):
         for cell, origin in zip(code, chapter.code, strict=True):

@@ -27,8 +27,9 @@ VERSIONS = ("torch", "numpy", "tokenizers", "matplotlib", "seaborn")
 COMMAND = "cli"  # the module behind the command line `annotated …`
 # what the exporter writes around the code changes with headings: prose
 GENERATED = re.compile(
-    r'\A""".*?^"""\n|^# (?:\d\d|[A-Z]\d)-[a-z0-9-]+\.md: .*\n(?:#   .*\n)*',
-    re.DOTALL | re.MULTILINE,
+    r'\A"""[\s\S]*?^"""\n'
+    r"|^# (?:\d\d|[A-Z]\d)-[a-z0-9-]+\.md: .*\n(?:#   .*\n)*",
+    re.MULTILINE,
 )
 
 

@@ -53,7 +53,9 @@ def _text(chapter: Chapter, project: Project, index: myst.Index) -> str:
         _code(SETUP.format(install=project.install), []),
     ]
     for cell in chapter.cells:
-        if cell.kind == "code":
+        if "skip-execution" in cell.tags:  # "run all" shall not run it
+            cells.append(_markdown(f"```python\n{cell.source}\n```"))
+        elif cell.kind == "code":
             cells.append(_code(cell.source, cell.tags))
         elif text := translator.translate(cell.source):
             cells.append(_markdown(text))

@@ -77,7 +77,7 @@ def _check_statements(block: Block) -> list[str]:
                 )
             continue
         imports_over = True
-        if not _is_definition(node) and not _is_guard(node, target):
+        if not _is_definition(node) and not _starts(node, target):
             text = ast.unparse(node).splitlines()[0]
             found.append(
                 f"line {node.lineno} ({text}) is no import, definition or "
@@ -96,6 +96,11 @@ def _check_statements(block: Block) -> list[str]:
                 )
             if any(name.name == "*" for name in part.names):
                 found.append(f"line {part.lineno}: import names, not *")
+    if target == "__main__" and "skip-execution" not in block.cell.tags:
+        found.append(
+            "would start the program in the chapter: add the tag "
+            "'skip-execution'"
+        )
     return [block.problem(what) for what in found]
 
 
@@ -111,14 +116,14 @@ def _is_definition(node: ast.stmt) -> bool:
     return isinstance(node, kinds)
 
 
-def _is_guard(node: ast.stmt, target: str) -> bool:
-    """`if __name__ == "__main__":`, which __main__.py alone may hold."""
-    return (
-        target == "__main__"
-        and isinstance(node, ast.If)
-        and ast.unparse(node.test) == "__name__ == '__main__'"
-        and not node.orelse
-    )
+def _starts(node: ast.stmt, target: str) -> bool:
+    """`main()` or `if __name__ == "__main__":`, in __main__.py alone."""
+    if target != "__main__":
+        return False
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "__name__ == '__main__'"
+    call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    return call or isinstance(node, ast.Raise)
 
 
 def _check_names(module: Module) -> list[str]:

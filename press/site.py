@@ -25,6 +25,7 @@ from press.project import Project, read_project
 LARGE = 300_000  # characters of SVG beyond which the PNG is shown
 # what lies in book/ and is no part of the pages
 APART = {"notebooks", "results", "exercises", "__pycache__"}
+APART |= {"paper.yml", "paper.d"}
 TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-exercise")
 
 
@@ -48,9 +49,7 @@ def site(root: Path) -> str:
     }
     _mirror(pages, root / "site")
     stamp.write_text(wanted)
-    return (
-        f"site/ holds {sum(name.endswith('.html') for name in pages)} pages"
-    )
+    return f"site/ holds {len(list(html.glob('*.html')))} pages"
 
 
 def page_sources(root: Path) -> dict[str, bytes]:
@@ -76,7 +75,8 @@ def page_sources(root: Path) -> dict[str, bytes]:
         del files[chapter.file]
     if "index.md" in files:
         index = files["index.md"].decode()
-        pages = sorted(Path(name).stem for name in files)
+        pages = [n for n in files if n.endswith((".ipynb", ".md"))]
+        pages = sorted(Path(name).stem for name in pages)
         files["index.md"] = _links(_contents(index, pages)).encode()
     return files
 
@@ -232,8 +232,8 @@ def _places(text: str, chapters: list[Chapter], folder: Path) -> list[str]:
         section = chapter.cells[number].heading
         return f'book/{chapter.file}, section "{section}"'
 
-    text = text.replace(f"{folder}{os.sep}", "")
+    text = text.replace(f"{folder}{os.sep}", "book/")
     names = "|".join(map(re.escape, named)) or "-"
     return re.sub(
-        rf"^({names})\.ipynb(?::(\d+))?", place, text, flags=re.M
+        rf"^book/({names})\.ipynb(?::(\d+))?", place, text, flags=re.M
     ).splitlines()

@@ -106,7 +106,9 @@ def test_agrees_with_torch_forward_and_gradient(
     if kind in ("causal", "both"):
         mask = mask.tril()
     given_mask = None if kind == "none" else mask
-    ours = with_gradients(lambda q, k, v: function(q, k, v, given_mask), *qkv)
+    ours = with_gradients(
+        lambda q, k, v: function(q, k, v, given_mask), *qkv
+    )
     theirs = with_gradients(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask), *qkv
     )
@@ -217,7 +219,8 @@ def test_a_query_without_keys_gives_zero_and_no_nan(function, road, dtype):
     mask[1] = False  # a whole sentence
     with taking(road):
         out, *grads = with_gradients(
-            lambda q, k, v: function(q, k, v, mask), *(x.to(dtype) for x in qkv)
+            lambda q, k, v: function(q, k, v, mask),
+            *(x.to(dtype) for x in qkv),
         )
     assert (out[0, :, 2] == 0).all() and (out[1] == 0).all()
     assert all(x.isfinite().all() for x in (out, *grads))

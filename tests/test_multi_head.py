@@ -20,7 +20,9 @@ precisions = pytest.mark.parametrize(
 )
 
 
-def layer_of(seed=0, d_model=12, num_heads=3, dtype=torch.float64, **options):
+def layer_of(
+    seed=0, d_model=12, num_heads=3, dtype=torch.float64, **options
+):
     """A layer whose biases are random, too, so that they count."""
     torch.manual_seed(seed)
     layer = MultiHeadAttention(d_model, num_heads, **options).to(dtype)
@@ -34,12 +36,14 @@ def copied_to_torch(layer, d_model, num_heads, dtype):
     theirs = nn.MultiheadAttention(
         d_model, num_heads, batch_first=True, dtype=dtype
     )
-    theirs.load_state_dict({
-        "in_proj_weight": layer.projection.weight,
-        "in_proj_bias": layer.projection.bias,
-        "out_proj.weight": layer.output.weight,
-        "out_proj.bias": layer.output.bias,
-    })
+    theirs.load_state_dict(
+        {
+            "in_proj_weight": layer.projection.weight,
+            "in_proj_bias": layer.projection.bias,
+            "out_proj.weight": layer.output.weight,
+            "out_proj.bias": layer.output.bias,
+        }
+    )
     return theirs
 
 
@@ -65,7 +69,9 @@ def lengths_to_mask(lengths, width):
 @precisions
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("length", [7, CPU_PLAIN_KEYS + 1])
-def test_agrees_with_torch_on_a_padded_batch(dtype, tolerance, causal, length):
+def test_agrees_with_torch_on_a_padded_batch(
+    dtype, tolerance, causal, length
+):
     ours = layer_of(dtype=dtype)
     theirs = copied_to_torch(ours, 12, 3, dtype)
     real = lengths_to_mask([length, 4, 1], length)
@@ -73,7 +79,11 @@ def test_agrees_with_torch_on_a_padded_batch(dtype, tolerance, causal, length):
     b = a.detach().clone().requires_grad_()
     out = ours(a, mask=real[:, None, None], causal=causal)
     expected, weights = theirs(
-        b, b, b, key_padding_mask=~real, average_attn_weights=False,
+        b,
+        b,
+        b,
+        key_padding_mask=~real,
+        average_attn_weights=False,
         attn_mask=~causal_mask(length) if causal else None,
     )
     seen = ours.weights(a, mask=real[:, None, None], causal=causal)
@@ -113,11 +123,16 @@ def test_agrees_with_torch_where_keys_come_from_elsewhere(dtype, tolerance):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(("d_k", "d_v"), [(5, 3), (3, 5), (None, 7), (2, None)])
+@pytest.mark.parametrize(
+    ("d_k", "d_v"), [(5, 3), (3, 5), (None, 7), (2, None)]
+)
 @pytest.mark.parametrize("masked", [False, True])
 def test_separate_key_and_value_sizes_agree_with_the_loop(d_k, d_v, masked):
     layer = layer_of(d_k=d_k, d_v=d_v)
-    x, memory = torch.randn(2, 4, 12).double(), torch.randn(2, 6, 12).double()
+    x, memory = (
+        torch.randn(2, 4, 12).double(),
+        torch.randn(2, 6, 12).double(),
+    )
     real = lengths_to_mask([6, 2], 6)
     out = layer(x, memory, real[:, None, None] if masked else None)
     expected = by_loop(layer, x, memory, real[:, None] if masked else None)
@@ -191,7 +206,9 @@ def test_the_future_does_not_change_the_past(seed, length, cut):
     later = x.clone()
     later[:, cut:] = torch.randn(2, length - cut, 12)
     out, other = (layer(t, causal=True) for t in (x, later))
-    torch.testing.assert_close(out[:, :cut], other[:, :cut], rtol=0, atol=1e-13)
+    torch.testing.assert_close(
+        out[:, :cut], other[:, :cut], rtol=0, atol=1e-13
+    )
 
 
 @few
@@ -255,7 +272,9 @@ def test_weights_are_dropped_in_training_only():
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("num_heads", [1, 2, 8])
-def test_the_number_of_heads_changes_no_number_of_parameters(num_heads, bias):
+def test_the_number_of_heads_changes_no_number_of_parameters(
+    num_heads, bias
+):
     layer = MultiHeadAttention(64, num_heads, bias=bias)
     count = sum(p.numel() for p in layer.parameters())
     assert count == 4 * 64 * 64 + 4 * 64 * bias

@@ -185,10 +185,10 @@ def test_targets_by_tag(book: Book) -> None:
 
             from annotated.plots import draw
 
-            if __name__ == "__main__":
-                sys.exit(draw())
+            sys.exit(draw())
             """,
             "export:__main__",
+            "skip-execution",
         ),
     )
     export(book.root)

@@ -24,8 +24,8 @@ CASES = {
         "**Exercise** · Predict (3 minutes)\n\nWords",
     ),
     "solution": (
-        ":::{solution} ex-a\n:class: dropdown\nIt is *4*.\n:::",
-        "<details>\n<summary>Solution</summary>\n\nIt is *4*.\n\n</details>",
+        ":::{solution} ex-a\n:class: dropdown\nIt is 4.\n:::",
+        "<details>\n<summary>Solution</summary>\n\nIt is 4.\n\n</details>",
     ),
     "hint": (
         ":::{hint}\n:class: dropdown\nWords\n:::",

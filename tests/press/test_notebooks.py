@@ -102,6 +102,13 @@ def test_ids_follow_their_cells(book: Book) -> None:
     assert [name for name in after if name in before] == before
 
 
+def test_what_is_not_executed_is_no_code(book: Book) -> None:
+    book.chapter("02-one", code("exit()", "skip-execution"))
+    notebooks(book.root)
+    assert load(book)["cells"][-1]["cell_type"] == "markdown"
+    assert sources(load(book))[-1] == "```python\nexit()\n```"
+
+
 def test_extra_files(book: Book) -> None:
     path = book.chapter("02-one", code("1"))
     notebooks(book.root)

@@ -201,6 +201,15 @@ def test_an_export_tag_that_is_misspelt(book: Book, tag: str) -> None:
         export(book.root)
 
 
+def test_a_program_that_the_chapter_would_start(book: Book) -> None:
+    book.chapter("02-one", code("exit()", "export:__main__"))
+    with pytest.raises(PressError, match="add the tag 'skip-execution'"):
+        export(book.root)
+    book.chapter("02-one", code("exit()", "export:one", "skip-execution"))
+    with pytest.raises(PressError, match="is no import, definition"):
+        export(book.root)
+
+
 def test_two_export_tags(book: Book) -> None:
     book.chapter(
         "02-one", code("ONE = 1", "export", "export:two"), module="one"

@@ -29,7 +29,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
     book.chapter(
         "02-one",
         ":::{admonition} Paper §3\n:class: paper\nIt says $a$.\n:::",
-        "## Section\n\nSee [the next](03-two.md), {cite}`vaswani2017attention`.",
+        "## Section\n\nSee [the next](03-two.md).",
+        "{cite}`vaswani2017attention` is cited.",
         exported("ONE = 1"),
         code(
             """
@@ -50,7 +51,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
     book.chapter("03-two", code("import sys\n!echo $((40 + 2))"), minutes=3)
     export(book.root)
     assert execute(book.root, say=lambda line: None) == []
-    assert site(book.root) == "site/ holds 8 pages"
+    assert site(book.root) == "site/ holds 7 pages"
     return book
 
 
@@ -143,7 +144,7 @@ def test_prose_is_set_again_and_faults_are_told(built: Book) -> None:
         )
     assert "Further" not in page(built, "03-two")
     built.write("book/03-two.md", before + "\n## Further\n\nMore.\n")
-    assert "holds 8 pages" in site(built.root)
+    assert "holds 7 pages" in site(built.root)
     assert "Further" in page(built, "03-two")
 
 

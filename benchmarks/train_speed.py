@@ -1,0 +1,570 @@
+"""The time of a training step: this book's model, torch's and Marian's.
+
+    python benchmarks/train_speed.py
+    python benchmarks/train_speed.py --json book/results/train-speed.json
+
+Three Transformers of one shape learn from the same batches, in one
+process, in turn: `annotated`, `torch.nn.Transformer` and, where the
+package `transformers` is installed, Hugging Face's Marian. A step is
+forward, loss, backward and update, in float32. benchmarks/README.md says
+what is equal, what is not, and how to read the table.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import tyro
+from torch import Tensor, nn
+
+from annotated.batches import Batch, Corpus, Sentences
+from annotated.embeddings import sinusoids
+from annotated.model import Transformer, TransformerConfig
+from annotated.schedule import make_optimizer, set_learning_rate
+from annotated.tokens import EOS, PAD, SPECIALS
+from annotated.training import TrainingConfig, batch_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The shape, the batches and the measurement."""
+
+    d_model: int = 256
+    layers: int = 3
+    """in the encoder, and again in the decoder"""
+    num_heads: int = 4
+    d_ff: int = 1024
+    vocab: int = 4000
+    dropout: float = 0.1
+    """on every sub-layer's output and on the embeddings, as in §5.4"""
+    smoothing: float = 0.1
+    sentences: int = 64
+    """sentence pairs in a batch"""
+    length: int = 24
+    """the most tokens in a sentence, its end sign included"""
+    batches: int = 4
+    """different batches; a round trains on each of them once"""
+    rounds: int = 15
+    warmup: int = 2
+    """rounds that run before and do not count"""
+    rate: float = 3e-4
+    """learning rate"""
+    threads: int = os.cpu_count() or 1
+    seed: int = 0
+    json: Path | None = None
+    """also write the result here, as the results ledger has it"""
+
+    def __post_init__(self) -> None:
+        free = {"dropout", "smoothing", "rate", "seed", "json", "warmup"}
+        for name in {f.name for f in fields(self)} - free:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if self.length < SHORTEST:
+            raise ValueError(f"length must be at least {SHORTEST}")
+
+
+# --- sentences ------------------------------------------------------------
+
+# The lengths of the 29,000 training pairs of Multi30k, English-German, with
+# one BPE vocabulary of 4,000 and the end sign counted: the logarithm of the
+# source's is normal with this mean and deviation, and so is the logarithm
+# of the target's divided by the source's.
+SOURCE = (2.76, 0.31)
+RATIO = (0.05, 0.17)
+SHORTEST = 4
+
+
+def draw_lengths(
+    count: int, longest: int, draw: np.random.Generator
+) -> np.ndarray:
+    """Lengths of sentence pairs as they come in a text: (count, 2).
+
+    A pair with a side below SHORTEST or above longest is drawn again.
+    """
+    kept = np.empty((0, 2), dtype=np.int64)
+    while len(kept) < count:
+        source = np.exp(draw.normal(*SOURCE, size=count))
+        target = source * np.exp(draw.normal(*RATIO, size=count))
+        pairs = np.stack([source, target], axis=1).round().astype(np.int64)
+        fit = ((pairs >= SHORTEST) & (pairs <= longest)).all(axis=1)
+        kept = np.concatenate([kept, pairs[fit]])
+    return kept[:count]
+
+
+def draw_batches(settings: Settings, full: bool) -> list[Batch]:
+    """The batches that everyone trains on.
+
+    Sentences stand in the order in which they were drawn: nothing groups
+    them by length. If full, all have the greatest length: no padding. The
+    word of rank r comes with a probability in proportion to 1/(r + 2.7).
+    """
+    draw = np.random.default_rng(settings.seed)
+    count = settings.batches * settings.sentences
+    lengths = draw_lengths(count, settings.length, draw)
+    if full:
+        lengths = np.full_like(lengths, settings.length)
+    words = settings.vocab - len(SPECIALS)
+    chance = 1 / (np.arange(words) + 3.7)
+    chance /= chance.sum()
+
+    def side(column: int) -> Sentences:
+        ids = draw.choice(words, int(lengths[:, column].sum()), p=chance)
+        ids = np.split(
+            ids + len(SPECIALS), np.cumsum(lengths[:, column])[:-1]
+        )
+        # a batch puts EOS behind each, or BOS before it
+        return Sentences.of([sentence[:-1] for sentence in ids])
+
+    corpus = Corpus(side(0), side(1))
+    order = np.arange(count).reshape(settings.batches, settings.sentences)
+    return [corpus.batch(pairs) for pairs in order]
+
+
+def real_share(batches: Sequence[Batch]) -> float:
+    """Which part of the places of these batches is no padding."""
+    sides = [side for batch in batches for side in (batch.src, batch.tgt)]
+    real = sum(int((side != PAD).sum()) for side in sides)
+    return real / sum(side.numel() for side in sides)
+
+
+# --- the three ------------------------------------------------------------
+
+
+@dataclass
+class Contender:
+    """A model in training, and the mean loss of a batch by it."""
+
+    name: str
+    model: nn.Module
+    loss: Callable[[Batch], Tensor]
+    rate: float
+
+    def __post_init__(self) -> None:
+        self.optimizer = make_optimizer(self.model.parameters())
+        set_learning_rate(self.optimizer, self.rate)
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
+
+    def step(self, batch: Batch) -> float:
+        """Learn from one batch; the mean loss per target token."""
+        loss = self.loss(batch)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.item()
+
+
+def ours(settings: Settings) -> Contender:
+    """annotated, as its trainer calls it."""
+    model = Transformer(
+        TransformerConfig(
+            src_vocab=settings.vocab,
+            tgt_vocab=settings.vocab,
+            num_encoder_layers=settings.layers,
+            num_decoder_layers=settings.layers,
+            d_model=settings.d_model,
+            d_ff=settings.d_ff,
+            num_heads=settings.num_heads,
+            dropout=settings.dropout,
+            pad_id=PAD,
+        )
+    ).train()
+    config = TrainingConfig(label_smoothing=settings.smoothing)
+
+    def loss(batch: Batch) -> Tensor:
+        total, _, tokens = batch_loss(model, batch, config)
+        return total / tokens
+
+    return Contender("annotated", model, loss, settings.rate)
+
+
+def padded_loss(
+    logits: Tensor, batch: Batch, smoothing: float
+) -> Tensor:
+    """The loss as everyone writes it: torch's, on all places."""
+    return F.cross_entropy(
+        logits.flatten(0, 1),
+        batch.labels.flatten(),
+        ignore_index=PAD,
+        label_smoothing=smoothing,
+    )
+
+
+class TorchModel(nn.Module):
+    """torch.nn.Transformer with what it leaves to its user: embeddings,
+    one matrix for all of them and the output, and positions.
+    """
+
+    def __init__(self, settings: Settings):
+        super().__init__()
+        d_model = settings.d_model
+        self.core = nn.Transformer(
+            d_model,
+            settings.num_heads,
+            settings.layers,
+            settings.layers,
+            settings.d_ff,
+            settings.dropout,
+            batch_first=True,
+        )
+        for module in self.core.modules():
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0  # on the weights
+            if hasattr(module, "linear1"):
+                module.dropout.p = 0.0  # between the two linear maps
+        self.embedding = nn.Embedding(settings.vocab, d_model)
+        nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
+        self.register_buffer(
+            "positions", sinusoids(settings.length, d_model)
+        )
+        self.dropout = nn.Dropout(settings.dropout)
+        self.scale = math.sqrt(d_model)
+
+    def read(self, ids: Tensor) -> Tensor:
+        x = self.embedding(ids) * self.scale
+        return self.dropout(x + self.positions[: ids.size(1)])
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        padding = src == PAD
+        future = self.core.generate_square_subsequent_mask(tgt.size(1))
+        x = self.core(
+            self.read(src),
+            self.read(tgt),
+            tgt_mask=future,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+            tgt_is_causal=True,
+        )
+        return F.linear(x, self.embedding.weight)
+
+
+def torch_model(settings: Settings) -> Contender:
+    """torch.nn.Transformer."""
+    model = TorchModel(settings).train()
+
+    def loss(batch: Batch) -> Tensor:
+        logits = model(batch.src, batch.tgt)
+        return padded_loss(logits, batch, settings.smoothing)
+
+    return Contender("torch.nn", model, loss, settings.rate)
+
+
+def marian(settings: Settings) -> Contender:
+    """Marian as Hugging Face wrote it, from a configuration, untrained.
+
+    Raises ImportError where `transformers` is not installed.
+    """
+    from transformers import MarianConfig, MarianMTModel
+
+    model = MarianMTModel(
+        MarianConfig(
+            vocab_size=settings.vocab,
+            d_model=settings.d_model,
+            encoder_layers=settings.layers,
+            decoder_layers=settings.layers,
+            encoder_attention_heads=settings.num_heads,
+            decoder_attention_heads=settings.num_heads,
+            encoder_ffn_dim=settings.d_ff,
+            decoder_ffn_dim=settings.d_ff,
+            dropout=settings.dropout,
+            attention_dropout=0.0,
+            activation_dropout=0.0,
+            activation_function="relu",
+            scale_embedding=True,
+            max_position_embeddings=settings.length,
+            pad_token_id=PAD,
+            eos_token_id=EOS,
+            forced_eos_token_id=None,
+            decoder_start_token_id=PAD,
+            use_cache=False,
+        )
+    ).train()
+
+    def loss(batch: Batch) -> Tensor:
+        logits = model(
+            input_ids=batch.src,
+            attention_mask=(batch.src != PAD).long(),
+            decoder_input_ids=batch.tgt,
+        ).logits
+        return padded_loss(logits, batch, settings.smoothing)
+
+    return Contender("Marian", model, loss, settings.rate)
+
+
+MAKERS = (ours, torch_model, marian)
+
+
+# --- the measurement ------------------------------------------------------
+
+
+def matrix_flops(settings: Settings, batches: Sequence[Batch]) -> float:
+    """Floating-point operations of the matrix products that a step needs,
+    averaged over batches. Padding needs none.
+    """
+    d, layers = settings.d_model, settings.layers
+    network = 2 * d * settings.d_ff
+    total = 0.0
+    for batch in batches:
+        n = (batch.src != PAD).sum(dim=1).double()
+        m = (batch.tgt != PAD).sum(dim=1).double()
+        source = layers * (4 * d * d + network + 2 * d * d)  # memory's k, v
+        target = layers * (4 * d * d + network + 2 * d * d)
+        target += d * settings.vocab
+        weights = source * n.sum() + target * m.sum()
+        looks = layers * 2 * d * (n * n + m * m + n * m).sum()
+        total += float(weights + looks)
+    # a product is 2 operations; the backward pass has two for each
+    return 2 * 3 * total / len(batches)
+
+
+def peak_flops(size: int = 2048) -> float:
+    """Floating-point operations a second in one large matrix product."""
+    a = torch.ones(size, size)
+    start = time.perf_counter()
+    a @ a
+    return 2 * size**3 / (time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One contender in one setting."""
+
+    name: str
+    parameters: int
+    step_ms: float  # median over rounds of the mean over batches
+    tokens_per_second: float  # target tokens, padding not counted
+    peak_share: float  # needed matrix operations / the machine's peak
+    ratio: float  # its time / ours, the median over rounds
+    first_loss: float
+    last_loss: float
+
+
+def measure(
+    settings: Settings, batches: list[Batch], makers: Sequence[Any]
+) -> tuple[list[Outcome], float]:
+    """Train everyone in turn; the outcomes and the machine's peak."""
+    contenders: list[Contender] = []
+    for make in makers:
+        torch.manual_seed(settings.seed)
+        contenders.append(make(settings))
+    seconds = {c.name: list[float]() for c in contenders}
+    losses = {c.name: list[float]() for c in contenders}
+    peak = 0.0
+    for turn in range(settings.warmup + settings.rounds):
+        peak = max(peak, peak_flops())
+        for contender in contenders:
+            start = time.perf_counter()
+            loss = [contender.step(batch) for batch in batches]
+            took = (time.perf_counter() - start) / len(batches)
+            losses[contender.name] += loss
+            if turn >= settings.warmup:
+                seconds[contender.name].append(took)
+    flops = matrix_flops(settings, batches)
+    tokens = sum(batch.tokens for batch in batches) / len(batches)
+    own = seconds[contenders[0].name]
+    outcomes = []
+    for contender in contenders:
+        times, loss = seconds[contender.name], losses[contender.name]
+        outcomes.append(
+            Outcome(
+                contender.name,
+                contender.parameters,
+                1e3 * median(times),
+                tokens / median(times),
+                flops / median(times) / peak,
+                median(t / o for t, o in zip(times, own, strict=True)),
+                loss[0],
+                sum(loss[-len(batches) :]) / len(batches),
+            )
+        )
+    return outcomes, peak
+
+
+def doubts(settings: Settings, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """What is wrong with the losses: a fast step that does not learn, or
+    learns something else, is no step.
+    """
+    even = math.log(settings.vocab)
+    for one in outcomes:
+        if abs(one.first_loss - even) > 1:
+            yield (
+                f"{one.name} begins with a loss of {one.first_loss:.2f}, "
+                f"far from ln {settings.vocab} = {even:.2f}"
+            )
+        if not one.last_loss < one.first_loss - 0.1:
+            yield (
+                f"{one.name} does not learn: its loss went from "
+                f"{one.first_loss:.2f} to {one.last_loss:.2f}"
+            )
+
+
+# --- the report -----------------------------------------------------------
+
+
+def available() -> tuple[list[Any], str | None]:
+    """Who can take part, and why someone cannot."""
+    try:
+        import transformers  # noqa: F401
+    except ImportError as error:
+        reason = f"Marian is left out: {error} (pip install transformers)"
+        return [ours, torch_model], reason
+    return list(MAKERS), None
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in ("numpy", "transformers"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def processor() -> str:
+    """What the machine calls its processor."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def commit() -> str | None:
+    """The commit of this checkout; a + for what is not committed."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+"]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def table(outcomes: Sequence[Outcome]) -> list[str]:
+    head = (
+        f"{'':12}{'ms a step':>10}{'tokens/s':>10}{'of peak':>9}"
+        f"{'time / ours':>13}{'loss':>16}"
+    )
+    lines = [head]
+    for one in outcomes:
+        loss = f"{one.first_loss:.2f} → {one.last_loss:.2f}"
+        lines.append(
+            f"{one.name:12}{one.step_ms:10.1f}{one.tokens_per_second:10,.0f}"
+            f"{one.peak_share:9.0%}{one.ratio:13.2f}{loss:>16}"
+        )
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    settings = tyro.cli(
+        Settings, args=argv, description=(__doc__ or "").splitlines()[0]
+    )
+    torch.set_num_threads(settings.threads)
+    start = time.perf_counter()
+    makers, absent = available()
+    metrics: dict[str, Any] = {}
+    wrong: list[str] = []
+    print(
+        f"{settings.layers}+{settings.layers} layers, d_model "
+        f"{settings.d_model}, {settings.num_heads} heads, d_ff "
+        f"{settings.d_ff}, vocabulary {settings.vocab:,}; "
+        f"{settings.sentences} pairs of at most {settings.length} tokens; "
+        f"{settings.threads} threads; median of {settings.rounds} rounds"
+    )
+    print(", ".join(f"{k} {v}" for k, v in versions().items()))
+    if absent:
+        print(absent)
+    for setting in ("as they come", "full"):
+        batches = draw_batches(settings, full=setting == "full")
+        outcomes, peak = measure(settings, batches, makers)
+        share = real_share(batches)
+        print(
+            f"\n{setting}: {share:.0%} of the places hold a word, the rest "
+            f"padding; peak {peak / 1e9:.0f} GFLOP/s"
+        )
+        print("\n".join(table(outcomes)))
+        metrics[setting] = {
+            "real_share": share,
+            "peak_gflops": peak / 1e9,
+            "flops_per_step": matrix_flops(settings, batches),
+            "contenders": {
+                one.name: {k: v for k, v in asdict(one).items() if k != "name"}
+                for one in outcomes
+            },
+            "fastest_other_ratio": min(one.ratio for one in outcomes[1:]),
+        }
+        wrong += [f"{setting}: {what}" for what in doubts(settings, outcomes)]
+    if wrong:
+        print("\n".join(["", *wrong]), file=sys.stderr)
+        return 1
+    if settings.json is not None:
+        write(settings, metrics, time.perf_counter() - start)
+    return 0
+
+
+def write(
+    settings: Settings, metrics: dict[str, Any], seconds: float
+) -> None:
+    """The result as a file of book/results (see its README)."""
+    shape = asdict(replace(settings, json=None))
+    del shape["json"]
+    entry = {
+        "kind": "speed",
+        "command": "python benchmarks/train_speed.py",
+        "commit": commit(),
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "hardware": {
+            "processor": processor(),
+            "threads": settings.threads,
+            "accelerator": None,
+        },
+        "versions": versions(),
+        "seed": settings.seed,
+        "seconds": round(seconds, 1),
+        "settings": shape,
+        "metrics": rounded(metrics),
+    }
+    assert settings.json is not None
+    settings.json.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(entry, indent=2, ensure_ascii=False) + "\n"
+    settings.json.write_text(text, encoding="utf-8")
+    print(f"\nwritten to {settings.json}")
+
+
+def rounded(value: Any) -> Any:
+    """Floats to four significant digits, all the way down."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""Every part of the paper is in the book, and where the map says.
+
+book/paper.yml lists the parts, book/paper.d/*.yml says where each is
+treated; the form of both is told at the head of paper.yml.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from press.chapters import headings
+
+ROOT = Path(__file__).resolve().parents[1]
+COVERAGE = ("item", "chapter", "section", "symbol", "test")
+
+
+# --- what a map has to fulfil ---------------------------------------------
+
+
+def problems(root: Path) -> list[str]:
+    """What is wrong with the map of this book, one line each."""
+    items = load(root / "book" / "paper.yml")
+    covered: dict[str, list[Path]] = {}
+    found: list[str] = []
+    for path in sorted((root / "book" / "paper.d").glob("*.yml")):
+        for entry in load(path):
+            covered.setdefault(entry.get("item", ""), []).append(path)
+            known = entry.get("item") in {one["item"] for one in items}
+            if not known:
+                found.append(f"{path.name}: no item is {entry.get('item')!r}")
+            where = f"{path.name}, {entry.get('item')}: "
+            found += [where + what for what in wrong(entry, root, path.stem)]
+    for name, count in Counter(one["item"] for one in items).items():
+        if count > 1:
+            found.append(f"paper.yml: {name} is there {count} times")
+    for one in items:
+        planned = one.get("planned")
+        if planned is None and one["item"] not in covered:
+            found.append(f"{one['item']}: neither covered nor planned")
+        if planned and list((root / "book").glob(f"{planned}-*.md")):
+            found.append(
+                f"{one['item']}: planned for chapter {planned}, which "
+                "exists: cover it there, and take 'planned' away"
+            )
+    return found
+
+
+def load(path: Path) -> list[dict[str, Any]]:
+    return yaml.safe_load(path.read_text(encoding="utf-8")) or []
+
+
+def wrong(
+    entry: dict[str, Any], root: Path, file: str
+) -> Iterator[str]:
+    """Where a line of coverage points at nothing."""
+    if set(entry) != set(COVERAGE):
+        yield f"has {', '.join(entry)} and not {', '.join(COVERAGE)}"
+        return
+    if entry["chapter"] != file:
+        yield f"chapter {entry['chapter']} is not that of the file"
+    chapter = root / "book" / f"{entry['chapter']}.md"
+    if not chapter.is_file():
+        yield f"there is no book/{chapter.name}"
+    elif entry["section"] not in sections(chapter):
+        yield f"{chapter.name} has no heading {entry['section']!r}"
+    if entry["symbol"] is not None and not resolves(entry["symbol"]):
+        yield f"{entry['symbol']} cannot be imported"
+    if entry["test"] is not None and not is_test(root, entry["test"]):
+        yield f"there is no test {entry['test']}"
+
+
+@functools.cache
+def sections(chapter: Path) -> set[str]:
+    """Its title and its headings."""
+    text = chapter.read_text(encoding="utf-8")
+    body = re.sub(r"\A---\n.*?^---\n", "", text, flags=re.S | re.M)
+    return {title for _, title in headings(body)}
+
+
+def resolves(symbol: str) -> bool:
+    """Whether annotated.module.name, or a method of it, is there."""
+    package, _, rest = symbol.partition(".")
+    module, _, names = rest.partition(".")
+    if package != "annotated" or not names:
+        return False
+    try:
+        found: Any = importlib.import_module(f"annotated.{module}")
+    except ModuleNotFoundError:
+        return False
+    for name in names.split("."):
+        if not hasattr(found, name):
+            return False
+        found = getattr(found, name)
+    return True
+
+
+def is_test(root: Path, name: str) -> bool:
+    """Whether tests/test_file.py::test_name is there."""
+    path, _, function = name.partition("::")
+    file = root / path
+    return file.is_file() and function in functions(file)
+
+
+@functools.cache
+def functions(file: Path) -> set[str]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in tree.body if isinstance(node, kinds)}
+
+
+# --- this book fulfils it -------------------------------------------------
+
+
+def test_every_part_of_the_paper_is_covered_or_planned() -> None:
+    found = problems(ROOT)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        (r"(abstract|[1-7](\.\d)*|acknowledgements) p\d+", 60),
+        (r"3\.2\.3 point \d", 3),
+        (r"(eq \d|3\.2\.2 eq|3\.5 eq)", 5),
+        (r"fn \d", 5),
+        (r"fig \d( left| right)?", 6),  # Figure 2 is two
+        (r"table \d", 4),
+        (r"table 1 row .+", 4),
+        (r"table 2 row .+", 10),
+        (r"table 3 row .+", 20),
+        (r"table 4 row .+", 12),
+    ],
+)
+def test_the_inventory_is_complete(kind: str, count: int) -> None:
+    items = [one["item"] for one in load(ROOT / "book" / "paper.yml")]
+    assert sum(bool(re.fullmatch(kind, item)) for item in items) == count
+
+
+def test_paragraphs_are_counted_without_a_gap() -> None:
+    last: dict[str, int] = {}
+    for one in load(ROOT / "book" / "paper.yml"):
+        match = re.fullmatch(r"(.+) p(\d+)", one["item"])
+        if match:
+            section, number = match[1], int(match[2])
+            assert number == last.get(section, 0) + 1, one["item"]
+            last[section] = number
+
+
+# --- and what is wrong would be seen --------------------------------------
+
+CHAPTER = """\
+---
+annotated: {module: masks}
+---
+
+# Masks
+
+## Padding
+"""
+LINE = {
+    "item": "3 p1",
+    "chapter": "03-masks",
+    "section": "Padding",
+    "symbol": "annotated.masks.padding_mask",
+    "test": "tests/test_masks.py::test_padding",
+}
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    """A small book with one item, which is covered."""
+    (tmp_path / "book" / "paper.d").mkdir(parents=True)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "book" / "03-masks.md").write_text(CHAPTER)
+    test = "def test_padding():\n    assert True\n"
+    (tmp_path / "tests" / "test_masks.py").write_text(test)
+    inventory(tmp_path, {"item": "3 p1", "about": "the model"})
+    cover(tmp_path)
+    return tmp_path
+
+
+def inventory(root: Path, *items: dict[str, str]) -> None:
+    (root / "book" / "paper.yml").write_text(yaml.safe_dump(list(items)))
+
+
+def cover(root: Path, **changes: str | None) -> None:
+    path = root / "book" / "paper.d" / "03-masks.yml"
+    path.write_text(yaml.safe_dump([LINE | changes]))
+
+
+def test_a_map_that_holds_has_no_problem(book: Path) -> None:
+    assert problems(book) == []
+
+
+def test_a_line_may_do_without_symbol_and_test(book: Path) -> None:
+    cover(book, symbol=None, test=None)
+    assert problems(book) == []
+
+
+def test_an_item_that_nobody_treats_is_missed(book: Path) -> None:
+    (book / "book" / "paper.d" / "03-masks.yml").unlink()
+    assert problems(book) == ["3 p1: neither covered nor planned"]
+
+
+def test_a_plan_stands_in_for_a_chapter_to_come(book: Path) -> None:
+    (book / "book" / "paper.d" / "03-masks.yml").unlink()
+    inventory(book, {"item": "3 p1", "about": "", "planned": "04"})
+    assert problems(book) == []
+
+
+def test_a_plan_is_over_when_its_chapter_is_there(book: Path) -> None:
+    inventory(book, {"item": "3 p1", "about": "", "planned": "03"})
+    (problem,) = problems(book)
+    assert "planned for chapter 03, which exists" in problem
+
+
+def test_an_item_is_listed_once(book: Path) -> None:
+    inventory(book, *[{"item": "3 p1", "about": "the model"}] * 2)
+    assert problems(book) == ["paper.yml: 3 p1 is there 2 times"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"item": "3 p9"}, "no item is '3 p9'"),
+        ({"chapter": "03-maps"}, "there is no book/03-maps.md"),
+        ({"chapter": "04-masks"}, "chapter 04-masks is not that of the"),
+        ({"section": "The past"}, "has no heading 'The past'"),
+        ({"symbol": "annotated.masks.mask_all"}, "cannot be imported"),
+        ({"symbol": "annotated.ghosts.Ghost"}, "cannot be imported"),
+        ({"symbol": "padding_mask"}, "cannot be imported"),
+        ({"test": "tests/test_masks.py::test_ghost"}, "there is no test"),
+        ({"test": "tests/test_ghost.py::test_padding"}, "there is no test"),
+        ({"page": "12"}, "and not item, chapter, section, symbol, test"),
+    ],
+)
+def test_a_line_that_points_at_nothing_is_named(
+    book: Path, changes: dict[str, str], complaint: str
+) -> None:
+    cover(book, **changes)
+    found = problems(book)
+    assert any(complaint in problem for problem in found), found

@@ -1,0 +1,227 @@
+"""Chapter 10: text becomes ids, and comes back unharmed."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tokenizers import models
+
+from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
+
+KINDS = ("bpe", "wordpiece", "word")
+LINES = [
+    "the lower the newer the wider",
+    "the newest and the widest river",
+    "der Fluss ist größer als der Bach",
+    "die größten Flüsse sind die ältesten",
+] * 3
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(request):
+    return Tokenizer.train(LINES, 300, request.param)
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return Tokenizer.train(LINES, 300)
+
+
+BPE = Tokenizer.train(LINES, 300)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+
+
+@given(TEXT)
+@example("")
+@example(" ")
+@example("  leading, trailing  and   inner blanks ")
+@example("\ttabs\r\n and lines\u2028\u3000")
+@example("größte Äpfel, naïve cafés, 東京, 😀👩‍👧, e\u0301")
+@example("a\0b")
+@example("<s> is </s> not <pad> or <unk>")
+@example("x" * 1000)
+def test_bpe_gives_back_any_text_to_the_last_blank(text):
+    assert BPE.decode(BPE.encode([text])) == [text]
+
+
+@given(TEXT)
+def test_bpe_never_says_unknown_nor_a_special(text):
+    assert all(i > UNK for i in BPE.encode([text])[0])
+
+
+@given(st.lists(st.integers(0, len(BPE) - 1), max_size=20))
+def test_any_ids_decode_to_valid_text(ids):
+    (line,) = BPE.decode([ids])
+    assert line.encode("utf-8").decode("utf-8") == line
+
+
+def test_a_word_has_the_same_tokens_wherever_it_stands(bpe):
+    first, later = bpe.encode(["river", "the river"])
+    assert later[-len(first) :] == first
+
+
+def test_an_empty_line_has_no_tokens(tokenizer):
+    assert tokenizer.encode(["", "the"])[0] == []
+    assert tokenizer.decode([[]]) == [""]
+    assert tokenizer.encode([]) == tokenizer.decode([]) == []
+
+
+def test_a_lone_surrogate_becomes_the_replacement_character(tokenizer):
+    tokenizer.encode(["\ud800"])  # no error
+    assert BPE.decode(BPE.encode(["a\udcffb\ud800"])) == ["a\ufffdb\ufffd"]
+    trained = Tokenizer.train(["a \ud800", "a b"], 300)
+    assert trained.decode(trained.encode(["a"])) == ["a"]
+
+
+def test_two_surrogates_that_belong_together_become_their_character():
+    assert BPE.decode(BPE.encode(["\ud83d\ude00"])) == ["😀"]
+
+
+def test_the_specials_are_ids_0_to_3_and_decode_drops_them(tokenizer):
+    inner = tokenizer.inner
+    assert [inner.id_to_token(i) for i in range(4)] == SPECIALS
+    assert [PAD, BOS, EOS, UNK] == [0, 1, 2, 3]
+    (ids,) = tokenizer.encode(["the newest"])
+    assert tokenizer.decode([[BOS, *ids, EOS, PAD]]) == ["the newest"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_that_spells_a_special_does_not_become_one(kind):
+    spelled = " ".join(SPECIALS)
+    for lines in (LINES, LINES + [spelled] * 9):
+        tokenizer = Tokenizer.train(lines, 300, kind)
+        (ids,) = tokenizer.encode([f"the {spelled} </s>"])
+        assert not {PAD, BOS, EOS} & set(ids)
+        inner = tokenizer.inner
+        assert [inner.id_to_token(i) for i in range(4)] == SPECIALS
+        assert len(set(inner.get_vocab().values())) == len(tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "word"])
+def test_words_come_back_with_one_blank_between(kind):
+    tokenizer = Tokenizer.train(LINES, 300, kind)
+    ids = tokenizer.encode(["  the \t newest   river "])
+    assert tokenizer.decode(ids) == ["the newest river"]
+
+
+def test_word_pieces_spell_a_word_that_was_never_seen():
+    tokenizer = Tokenizer.train(LINES, 300, "wordpiece")
+    (ids,) = tokenizer.encode(["lowest"])
+    assert UNK not in ids
+    assert len(ids) > 1
+    assert tokenizer.decode([ids]) == ["lowest"]
+
+
+def test_a_word_that_was_never_seen_is_unknown():
+    tokenizer = Tokenizer.train(LINES, 300, "word")
+    assert tokenizer.encode(["lowest river"])[0][0] == UNK
+
+
+def test_words_are_numbered_by_frequency_then_alphabet():
+    tokenizer = Tokenizer.train(["b a c a", "c a b d"], 7, "word")
+    assert tokenizer.encode(["a b c d"]) == [[4, 5, 6, UNK]]
+
+
+def test_of_words_keeps_the_order_and_counts_a_word_once():
+    words = ["<unk>", "<pad>", "zwei", "eins", "zwei"]
+    tokenizer = Tokenizer.of_words(words)
+    assert len(tokenizer) == 6
+    assert tokenizer.encode(["eins zwei drei"]) == [[5, 4, UNK]]
+
+
+def test_tokens_are_shown_without_their_blank(bpe):
+    (ids,) = bpe.encode(["the newest"])
+    shown = bpe.tokens([BOS, *ids, EOS])
+    assert shown == ["<s>", "the", "new", "est", "</s>"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_vocabulary_is_no_larger_than_asked(kind):
+    for vocab in (280, 290, 300):
+        assert len(Tokenizer.train(LINES, vocab, kind)) <= vocab
+
+
+def test_save_and_load_give_the_same_tokenizer(tokenizer, tmp_path):
+    text = ["the newest </s> größte  Bach ", "", "\0 <pad>"]
+    tokenizer.save(tmp_path / "tokenizer.json")
+    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert len(again) == len(tokenizer)
+    ids = tokenizer.encode(text)
+    assert again.encode(text) == ids
+    assert again.decode(ids) == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b"half"])
+def test_a_damaged_file_is_named(bpe, tmp_path, content):
+    path = tmp_path / "tokenizer.json"
+    bpe.save(path)
+    if content == b"half":
+        content = path.read_bytes()[: path.stat().st_size // 2]
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer"):
+        Tokenizer.load(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"nothing\.json is no tokenizer"):
+        Tokenizer.load(tmp_path / "nothing.json")
+
+
+def test_a_tokenizer_with_other_specials_is_refused(tmp_path):
+    path = tmp_path / "foreign.json"
+    words = {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "the": 4}
+    model = models.WordLevel(words, unk_token="[UNK]")
+    tokenizers.Tokenizer(model).save(str(path))
+    with pytest.raises(ValueError, match=r"ids 0 to 3 are \['\[PAD\]'"):
+        Tokenizer.load(path)
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="bpe, wordpiece, word, not 'char'"):
+        Tokenizer.train(LINES, 300, "char")
+
+
+@pytest.mark.parametrize("vocab", [-1, 0, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vocabulary_too_small_says_how_large_it_must_be(kind, vocab):
+    with pytest.raises(ValueError, match="vocab must be at least") as error:
+        Tokenizer.train(LINES, vocab, kind)
+    least = int(str(error.value).split("at least ")[1].split()[0])
+    assert len(Tokenizer.train(LINES, least, kind)) == least
+
+
+def test_bpe_needs_every_byte_and_the_specials():
+    with pytest.raises(ValueError, match="at least 260"):
+        Tokenizer.train(LINES, 259)
+
+
+PROBE = "from tests.test_tokens import *; print(*map(digest, KINDS))"
+
+
+def digest(kind):
+    trained = Tokenizer.train(LINES, 300, kind).inner.to_str()
+    return hashlib.sha256(trained.encode()).hexdigest()
+
+
+def test_training_is_the_same_in_every_process():
+    run = subprocess.run(
+        [sys.executable, "-c", PROBE],
+        capture_output=True,
+        cwd=Path(__file__).parent.parent,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.split() == [digest(kind) for kind in KINDS]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_very_long_line_is_encoded(kind):
+    tokenizer = Tokenizer.train(LINES, 300, kind)
+    line = "the größte " * 5_000 + "x" * 45_000
+    (ids,) = tokenizer.encode([line])
+    assert len(ids) >= 10_000
