@@ -85,8 +85,13 @@ def render(
         lines += ["", *_import_lines(list(module.imports))]
     names = [name for block in module.blocks for name in block.names]
     public = [n for n in names if n[0] != "_" or n == "__version__"]
-    if public and module.name != "__main__":
+    gap = ["", ""]
+    if module.name == "__main__":
+        gap = [""]  # a program, whose call stands right below its imports
+    elif public:
         lines += ["", *_bracketed("__all__ = [", public, "]")]
+    elif module.blocks:
+        lines += ["", "__all__: list[str] = []"]
     origin: list[Place] = [None] * len(lines)
     sections = groupby(
         (block for block in module.blocks if block.body),
@@ -95,10 +100,10 @@ def render(
     for (file, heading), blocks in sections:
         comment = _wrap(f"{file}: {_plain(heading)}", "# ", "#   ")
         for block in blocks:
-            lines += ["", "", *comment, *(line for _, line in block.body)]
-            origin += [None] * (2 + len(comment))
+            lines += [*gap, *comment, *(line for _, line in block.body)]
+            origin += [None] * (len(gap) + len(comment))
             origin += [(block, row) for row, _ in block.body]
-            comment = []
+            gap, comment = ["", ""], []
     return lines, origin
 
 

@@ -1,0 +1,417 @@
+"""Chapter 14: runs that are stopped, killed, damaged and taken up."""
+
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from annotated.model import Transformer, TransformerConfig, count_parameters
+from annotated.training import (
+    Trainer,
+    TrainingConfig,
+    TrainingError,
+    checkpoints,
+    copy_corpus,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+    save_weights,
+)
+
+SHAPE = {
+    "src_vocab": 12,
+    "tgt_vocab": 12,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "d_model": 16,
+    "d_ff": 32,
+    "num_heads": 2,
+    "dropout": 0.2,
+}
+CONFIG = TrainingConfig(batch_tokens=60, warmup=10, max_steps=16)
+CORPUS = copy_corpus(40, vocab=12, length=5)
+EPOCH = len(CORPUS.plan(CONFIG.batch_tokens, CONFIG.seed, 0))
+
+
+def new_trainer(seed=0, config=CONFIG, **changes):
+    torch.manual_seed(seed)
+    model = Transformer(TransformerConfig(**(SHAPE | changes)))
+    return Trainer(model, CORPUS, config)
+
+
+def run(trainer, until=CONFIG.max_steps):
+    if trainer.step >= until:
+        return
+    for progress in trainer.steps():
+        if progress.step == until:
+            return
+
+
+def weights(trainer):
+    return {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    trainer = new_trainer()
+    run(trainer)
+    return weights(trainer), trainer.tokens
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A trainer after 3 steps and its checkpoint."""
+    trainer = new_trainer()
+    run(trainer, 3)
+    return trainer, save_checkpoint(trainer, tmp_path, keep=5)
+
+
+# --- taken up as if nothing had happened ----------------------------------
+
+
+def test_the_run_spans_several_epochs():
+    assert 2 < EPOCH < CONFIG.max_steps / 2
+
+
+@pytest.mark.parametrize("stop", range(CONFIG.max_steps + 1))
+def test_a_run_that_was_stopped_ends_with_the_same_weights(
+    stop, uninterrupted, tmp_path
+):
+    """At any step, the last of an epoch and the first among them."""
+    trainer = new_trainer()
+    run(trainer, stop)
+    place = save_checkpoint(trainer, tmp_path, keep=1)
+    torch.rand(stop)  # the later process has a past of its own
+    trainer = new_trainer(seed=99)
+    load_checkpoint(trainer, place)
+    assert trainer.step == stop
+    run(trainer)
+    expected, tokens = uninterrupted
+    assert_same(weights(trainer), expected)
+    assert trainer.tokens == tokens
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_it_is_so_on_any_number_of_threads(threads, tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        whole, first = new_trainer(), new_trainer()
+        run(whole)
+        run(first, 7)
+        place = save_checkpoint(first, tmp_path, keep=1)
+        second = new_trainer(seed=5)
+        load_checkpoint(second, place)
+        run(second)
+        assert_same(weights(second), weights(whole))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_stopped_many_times_it_is_still_the_same(uninterrupted, tmp_path):
+    trainer = new_trainer()
+    for stop in (2, 3, 8, 15):
+        run(trainer, stop)
+        place = save_checkpoint(trainer, tmp_path, keep=1)
+        trainer = new_trainer(seed=stop)
+        load_checkpoint(trainer, place)
+    run(trainer)
+    assert_same(weights(trainer), uninterrupted[0])
+
+
+def test_the_seconds_go_on_counting(saved):
+    trainer, place = saved
+    spent = trainer.seconds
+    config = replace(CONFIG, max_minutes=spent / 60 / 2)
+    later = new_trainer(config=config)
+    load_checkpoint(later, place)
+    assert list(later.steps()) == []
+
+
+@pytest.mark.parametrize("change", [{"batch_tokens": 30}, {"seed": 1}])
+def test_a_run_with_other_batches_is_refused(saved, change):
+    _, place = saved
+    other = new_trainer(config=replace(CONFIG, **change))
+    with pytest.raises(TrainingError, match=next(iter(change))):
+        load_checkpoint(other, place)
+
+
+def test_another_corpus_is_refused(saved):
+    trainer, place = saved
+    other = Trainer(
+        trainer.model, copy_corpus(41, vocab=12, length=5), CONFIG
+    )
+    with pytest.raises(TrainingError, match="would not be the same"):
+        load_checkpoint(other, place)
+
+
+# --- killed and out of space ----------------------------------------------
+
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+import torch
+from tests.test_checkpoints import new_trainer, run
+from annotated import training
+
+folder, how = Path(sys.argv[1]), sys.argv[2]
+
+def die(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def write_half_and_die(state, path):
+    whole(state, path)
+    with open(path, "rb+") as file:
+        file.truncate(path.stat().st_size // 2)
+    die()
+
+def delete_half_and_die(path, *args, **kwargs):
+    (Path(path) / "model.safetensors").unlink()
+    die()
+
+trainer = new_trainer()
+run(trainer, 2)
+training.save_checkpoint(trainer, folder, keep=1)
+run(trainer, 4)
+whole = torch.save
+if how == "in mid-write":
+    training.torch.save = write_half_and_die
+if how == "before the rename":
+    training.Path.rename = die
+if how == "while deleting the old one":
+    training.shutil.rmtree = delete_half_and_die
+if how == "at any moment":
+    print("ready", flush=True)
+    while True:
+        training.save_checkpoint(trainer, folder, keep=2)
+        trainer.step += 1
+training.save_checkpoint(trainer, folder, keep=1)
+"""
+
+
+def start(folder, how):
+    root = Path(__file__).parents[1]
+    return subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(folder), how],
+        env=os.environ | {"PYTHONPATH": str(root)},
+        cwd=root,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def assert_whole(folder, steps):
+    """Just these checkpoints are listed, and each can be taken up."""
+    assert [int(p.name) for p in checkpoints(folder)] == steps
+    for place in checkpoints(folder):
+        later = new_trainer(seed=9)
+        load_checkpoint(later, place)
+        run(later, later.step + 1)
+
+
+@pytest.mark.parametrize(
+    ("how", "left"),
+    [
+        ("in mid-write", [2]),
+        ("before the rename", [2]),
+        ("while deleting the old one", [4]),
+    ],
+)
+def test_kill_9_leaves_no_half_checkpoint(how, left, tmp_path):
+    process = start(tmp_path, how)
+    process.wait(timeout=120)
+    process.stdout.close()
+    assert process.returncode == -signal.SIGKILL
+    assert_whole(tmp_path, left)
+    # the next one tidies up after the killed one
+    trainer = new_trainer()
+    load_checkpoint(trainer, checkpoints(tmp_path)[-1])
+    run(trainer, 6)
+    save_checkpoint(trainer, tmp_path, keep=1)
+    assert [p.name for p in tmp_path.iterdir()] == ["00000006"]
+
+
+def test_kill_9_at_any_moment(tmp_path):
+    process = start(tmp_path, "at any moment")
+    assert process.stdout.readline() == "ready\n"
+    draw = random.Random(time.time_ns())
+    time.sleep(draw.uniform(0.05, 0.5))
+    process.kill()
+    process.wait(timeout=60)
+    process.stdout.close()
+    found = checkpoints(tmp_path)
+    assert 1 <= len(found) <= 3  # the old, the kept, and one not yet dropped
+    for place in found:
+        torch.load(place / "state.pt", weights_only=True)
+        load_weights(new_trainer().model, place / "model.safetensors")
+
+
+@pytest.mark.parametrize("writer", ["torch.save", "save_weights"])
+def test_a_full_disk_leaves_the_earlier_checkpoint(
+    writer, saved, tmp_path, monkeypatch
+):
+    trainer, place = saved
+    run(trainer, 5)
+
+    def full(thing, path):
+        Path(path).write_bytes(b"as far as it went")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"annotated.training.{writer}", full)
+        with pytest.raises(OSError, match="No space left"):
+            save_checkpoint(trainer, tmp_path, keep=5)
+    assert_whole(tmp_path, [3])
+    save_checkpoint(trainer, tmp_path, keep=5)
+    assert_whole(tmp_path, [3, 5])
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+# --- kept and dropped -----------------------------------------------------
+
+
+def test_the_last_k_are_kept(tmp_path):
+    trainer = new_trainer()
+    for progress in trainer.steps():
+        place = save_checkpoint(trainer, tmp_path, keep=3)
+        assert place.name == f"{progress.step:08d}"
+        assert len(checkpoints(tmp_path)) == min(progress.step, 3)
+    assert_whole(tmp_path, [14, 15, 16])
+
+
+def test_what_is_no_checkpoint_is_left_alone(tmp_path):
+    for name in ("2024-results", "1", "notes", "000000001"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "12345678").write_text("a file of eight digits")
+    trainer = new_trainer()
+    run(trainer, 1)
+    save_checkpoint(trainer, tmp_path, keep=1)
+    run(trainer, 2)
+    save_checkpoint(trainer, tmp_path, keep=1)
+    assert [p.name for p in checkpoints(tmp_path)] == ["00000002"]
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_a_checkpoint_may_be_written_again(saved, tmp_path):
+    trainer, place = saved
+    (place / "state.pt").write_bytes(b"damaged")
+    assert save_checkpoint(trainer, tmp_path, keep=1) == place
+    assert_whole(tmp_path, [3])
+
+
+def test_the_new_checkpoint_is_kept_where_there_are_later_ones(tmp_path):
+    """A run taken up at an earlier checkpoint than its last."""
+    trainer = new_trainer()
+    for stop in (4, 8):
+        run(trainer, stop)
+        save_checkpoint(trainer, tmp_path, keep=2)
+    trainer = new_trainer()
+    load_checkpoint(trainer, tmp_path / "00000004")
+    run(trainer, 5)
+    place = save_checkpoint(trainer, tmp_path, keep=1)
+    assert place.is_dir()
+    load_checkpoint(new_trainer(), place)
+
+
+def test_no_folder_has_no_checkpoints(tmp_path):
+    assert checkpoints(tmp_path / "nothing") == []
+
+
+# --- damaged and not fitting ----------------------------------------------
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "state.pt"])
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.5, 0.9, 0.999])
+def test_a_truncated_file_is_named_and_nothing_is_loaded(saved, file, part):
+    _, place = saved
+    path = place / file
+    with path.open("rb+") as opened:
+        opened.truncate(int(part * path.stat().st_size))
+    trainer = new_trainer(seed=4)
+    before = weights(trainer)
+    with pytest.raises(ValueError, match=f"{file} cannot be read"):
+        load_checkpoint(trainer, place)
+    assert_same(weights(trainer), before)
+    assert trainer.step == 0
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "state.pt"])
+def test_a_file_of_something_else_is_named(saved, file):
+    _, place = saved
+    (place / file).write_bytes(random.Random(0).randbytes(5000))
+    with pytest.raises(ValueError, match=f"{file} cannot be read"):
+        load_checkpoint(new_trainer(), place)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "state.pt"])
+def test_a_missing_file_is_named(saved, file):
+    _, place = saved
+    (place / file).unlink()
+    with pytest.raises(ValueError, match=f"{file} cannot be read"):
+        load_checkpoint(new_trainer(), place)
+
+
+def test_a_state_runs_no_code(saved):
+    """state.pt is data: a pickle that would call something is refused."""
+    _, place = saved
+    torch.save({"step": shutil.rmtree}, place / "state.pt")
+    with pytest.raises(ValueError, match="state.pt cannot be read"):
+        load_checkpoint(new_trainer(), place)
+
+
+@pytest.mark.parametrize(
+    ("change", "tensor"),
+    [
+        ({"d_ff": 48}, "feed_forward"),
+        ({"num_encoder_layers": 2}, r"encoder\.layers\.1\..* is absent in the"),
+        ({"tie": "none"}, r"embeddings\.output is absent in the file"),
+        ({"src_vocab": 13, "tgt_vocab": 13}, r"\(12, 16\) in the file, \(13,"),
+    ],
+)
+def test_weights_that_do_not_fit_name_the_tensor(saved, change, tensor):
+    _, place = saved
+    trainer = new_trainer(**change)
+    before = weights(trainer)
+    with pytest.raises(ValueError, match=tensor):
+        load_weights(trainer.model, place / "model.safetensors")
+    assert_same(weights(trainer), before)
+
+
+def test_a_tensor_too_many_is_named(saved):
+    trainer, place = saved
+    path = place / "model.safetensors"
+    extra = safetensors.torch.load_file(path) | {"more": torch.ones(2)}
+    safetensors.torch.save_file(extra, path)
+    with pytest.raises(ValueError, match=r"more is \(2,\) in the file"):
+        load_weights(trainer.model, path)
+
+
+@pytest.mark.parametrize("tie", ["all", "decoder", "none"])
+def test_weights_come_back_and_a_tied_one_is_stored_once(tie, tmp_path):
+    one, other = new_trainer(1, tie=tie), new_trainer(2, tie=tie)
+    path = tmp_path / "model.safetensors"
+    save_weights(one.model, path)
+    load_weights(other.model, path)
+    assert_same(weights(one), weights(other))
+    assert (other.model.embeddings.output is other.model.embeddings.target) == (
+        tie != "none"
+    )
+    stored = safetensors.torch.load_file(path)
+    count = count_parameters(one.model.config)
+    assert sum(t.numel() for t in stored.values()) == count

@@ -1,0 +1,545 @@
+"""The command line: annotated.cli, from appendix A5."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from safetensors.torch import load_file
+
+import annotated
+from annotated import corpora, recipes
+from annotated.cli import main
+from annotated.recipes import RECIPES, Recipe, read_metrics
+
+TINY = (
+    "--train-pairs 200 --num-encoder-layers 1 --num-decoder-layers 1 "
+    "--d-model 16 --d-ff 16 --num-heads 2 --batch-tokens 200 "
+    "--max-steps 20 --save-every 10 --keep 2"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """The one line that a refusal consists of."""
+        assert self.code == 2, self
+        assert self.out == ""
+        assert self.err.endswith("\n")
+        *before, line = self.err.splitlines()
+        assert line.startswith("annotated: "), self.err
+        assert "Traceback" not in self.err
+        return line
+
+
+Call = Callable[..., Done]
+
+
+@pytest.fixture
+def call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    """Give a command line to main, and bytes to its standard input."""
+
+    def run(line: str, stdin: bytes = b"") -> Done:
+        monkeypatch.setattr(sys, "argv", ["annotated", *shlex.split(line)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the command line, in another process. Do not touch."""
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    done = process(f"train copy --out {folder} {TINY}")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 20
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run, to do things to."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def process(line: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """The command line as a process of its own."""
+    root = Path(annotated.__file__).parent.parent
+    return subprocess.run(
+        [sys.executable, "-m", "annotated", *shlex.split(line)],
+        env=os.environ | {"PYTHONPATH": str(root)},
+        stdin=subprocess.DEVNULL,
+        **{"stdout": -1, "stderr": -1} | options,
+    )
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+# --- help -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", ["", "-h", "--help"])
+def test_help_names_the_verbs(call: Call, line: str) -> None:
+    done = call(line)
+    assert done.code == 0
+    for verb in ("recipes", "train", "translate", "evaluate"):
+        assert f"  {verb} " in done.out
+
+
+@pytest.mark.parametrize("line", ["recipes", "train", "train --help"])
+def test_recipes_are_listed(call: Call, line: str) -> None:
+    done = call(line)
+    assert done.code == 0
+    for name, recipe in RECIPES.items():
+        assert name in done.out
+        assert recipe.about in done.out
+
+
+def test_every_field_of_a_recipe_is_an_option_and_explained(
+    call: Call,
+) -> None:
+    done = call("train multi30k --help")
+    assert done.code == 0
+    words = " ".join(done.out.replace("│", " ").split())
+    for field in dataclasses.fields(Recipe):
+        option = f"--{field.name.replace('_', '-')} "
+        assert option in words, option
+        # an option without a text is followed by its default at once
+        after = words.split(option, 1)[1].split("(default", 1)[0]
+        assert len(after.split()) >= 3, f"{option} has no text"
+
+
+@pytest.mark.parametrize("verb", ["translate", "evaluate"])
+def test_the_other_verbs_explain_themselves(call: Call, verb: str) -> None:
+    done = call(f"{verb} --help")
+    assert done.code == 0
+    for option in ("--run", "--beam", "--alpha", "--extra", "--device"):
+        assert option in done.out
+
+
+# --- lines that cannot be obeyed ------------------------------------------
+
+WRONG = {
+    "verb": ("trane", "no verb 'trane'; there are recipes, train"),
+    "recipe": ("train cpoy --out x", "no recipe 'cpoy'; there are copy"),
+    "no out": ("train copy", "--out"),
+    "no value": ("train copy --out", "--out"),
+    "field": ("train copy --out x --layers 3", "--layers"),
+    "no number": ("train copy --out x --d-model wide", "--d-model"),
+    "no choice": ("train copy --out x --norm mid", "--norm"),
+    "number": ("train copy --out x --d-model 7", "does not divide d_model"),
+    "step": ("train copy --out x --max-steps 0", "max_steps must be"),
+    "beam": ("train copy --out x --beam 0", "beam must be at least 1"),
+    "too much": ("train copy --out x y", "y"),
+    "data": ("train copy --out x --data coyp", "no data set 'coyp'"),
+    "device": ("train copy --out x --device tpu", "no device 'tpu'"),
+    "no run": ("translate", "--run"),
+    "not a run": ("translate --run .", ". is no run folder"),
+    "no folder": ("evaluate --run nowhere --split test", "nowhere is no run"),
+    "nothing": ("evaluate --run x", "--split, or --src with --ref"),
+    "both": ("evaluate --run x --split test --src a --ref b", "--split, or"),
+    "src": ("evaluate --run x --src a", "--src and --ref go together"),
+    "ref": ("evaluate --run x --ref a", "--split, or --src with --ref"),
+    "split, ref": ("evaluate --run x --split test --ref a", "go together"),
+    "resume": ("train copy --out nowhere --resume", "nowhere is no run"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_line_is_answered_with_one_clear_line(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line, complaint = WRONG[name]
+    done = call(line)
+    assert complaint in done.complaint
+    assert done.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_refuses_with_exit_code_2(tmp_path: Path) -> None:
+    done = process("train copy --out x --d-model 7", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"annotated: ")
+    assert done.stderr.count(b"\n") == 1
+
+
+# --- train ----------------------------------------------------------------
+
+
+def test_a_folder_that_is_in_use_is_not_written_to(
+    call: Call, run: Path
+) -> None:
+    before = content(run)
+    done = call(f"train reverse --out {run} {TINY}")
+    assert "is not empty" in done.complaint
+    assert content(run) == before
+
+
+def test_any_field_can_be_changed(run: Path) -> None:
+    fields = json.loads((run / "recipe.json").read_text())
+    assert (fields["d_model"], fields["keep"]) == (16, 2)
+    assert fields["tokenizer"] == RECIPES["copy"].tokenizer
+
+
+def test_a_stopped_run_says_how_to_go_on_and_does(
+    call: Call,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = recipes._Log.step
+
+    def stop_at_7(log: Any, progress: Any) -> None:
+        step(log, progress)
+        if progress.step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(recipes._Log, "step", stop_at_7)
+        done = call(f"train copy --out {folder} {TINY}")
+    assert done.code == 128 + signal.SIGTERM
+    assert done.out == ""
+    last = done.err.splitlines()[-1]
+    assert last == "annotated: stopped at step 7: --resume goes on"
+    # what was given at the beginning need not be given again
+    done = call(f"train copy --out {folder} --resume")
+    assert done.code == 0
+    assert "resuming at step 7" in done.err
+    assert json.loads(done.out)["steps"] == 20
+    one, other = (
+        load_file(p / "model.safetensors") for p in (finished, folder)
+    )
+    assert all((one[name] == other[name]).all() for name in one)
+    assert [e["step"] for e in read_metrics(folder) if "loss" in e] == [
+        1,
+        10,
+        20,
+    ]
+
+
+def test_to_resume_with_another_field_is_refused(
+    call: Call, run: Path
+) -> None:
+    before = content(run)
+    done = call(f"train copy --out {run} --resume --d-ff 32")
+    assert "begun with d_ff 16: resume it with that" in done.complaint
+    done = call(f"train reverse --out {run} --resume")
+    assert "was begun with data 'copy'" in done.complaint
+    assert content(run) == before
+
+
+def test_with_resume_a_run_can_be_made_longer(call: Call, run: Path) -> None:
+    done = call(f"train copy --out {run} --resume --max-steps 25")
+    assert json.loads(done.out)["steps"] == 25
+
+
+def test_minutes_end_a_run_too(call: Call, tmp_path: Path) -> None:
+    line = f"train copy --out {tmp_path / 'run'} {TINY} --max-minutes 1e-9"
+    assert json.loads(call(line).out)["steps"] == 1
+
+
+def test_what_diverges_is_said_to(call: Call, tmp_path: Path) -> None:
+    line = f"train copy --out {tmp_path / 'run'} {TINY} --warmup 1"
+    done = call(f"{line} --rate 1e30")
+    assert "the loss is" in done.complaint
+    assert "at step" in done.complaint
+
+
+def test_ones_own_files_can_be_trained_on(call: Call, tmp_path: Path) -> None:
+    for split, count in (("train", 60), ("valid", 9), ("test", 9)):
+        for language, word in (("it", "cane"), ("en", "dog")):
+            lines = "".join(f"{word} {i}\n" for i in range(count))
+            (tmp_path / f"{split}.{language}").write_text(lines)
+    run = tmp_path / "run"
+    line = f"--data {tmp_path} --source it --target en --vocab 300"
+    tiny = TINY.replace("--train-pairs 200", "")
+    done = call(f"train multi30k --out {run} {line} {tiny} --max-steps 2")
+    assert done.code == 0, done.err
+    done = call(f"evaluate --run {run} --split test --json --extra 5")
+    assert json.loads(done.out)["sentences"] == 9
+
+
+# --- bad files ------------------------------------------------------------
+
+
+@pytest.fixture
+def multi30k(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small multi30k in $ANNOTATED_DATA, to damage; no network."""
+
+    def no_network(*_: Any, **__: Any) -> None:
+        raise requests.ConnectionError("no route to host")
+
+    folder = tmp_path / "data" / "multi30k"
+    folder.mkdir(parents=True)
+    for split in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            path = folder / f"{split}.{language}.gz"
+            path.write_bytes(gzip.compress(b"a dog runs\n" * 20))
+    monkeypatch.setenv("ANNOTATED_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(corpora.pooch, "retrieve", no_network)
+    monkeypatch.setattr(corpora, "PAUSES", (0,))
+    return folder
+
+
+DAMAGE = {
+    "absent": (None, "Fetch https://"),
+    "short": (gzip.compress(b"ein Hund\n" * 19), "has 19"),
+    "empty": (gzip.compress(b""), "is empty"),
+    "latin": (gzip.compress(b"ein\nM\xe4dchen\n"), "line 2, byte 2: not UTF"),
+    "nul": (gzip.compress(b"ein\n\0\n"), "line 2: a NUL byte"),
+    "cut": (gzip.compress(b"ein Hund\n" * 20)[:-9], "is damaged"),
+    "page": (b"<!doctype html>", "is damaged"),
+}
+
+
+@pytest.mark.parametrize("file", ["train.de.gz", "val.de.gz"])
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_bad_file_is_named_and_nothing_begun(
+    call: Call, tmp_path: Path, multi30k: Path, file: str, name: str
+) -> None:
+    text, complaint = DAMAGE[name]
+    if text is None:
+        (multi30k / file).unlink()
+    else:
+        (multi30k / file).write_bytes(text)
+    done = call(f"train multi30k --out {tmp_path / 'run'}")
+    assert complaint in done.complaint
+    assert file in done.complaint
+    assert str(multi30k) in done.complaint
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_bad_reference_file_is_named(
+    call: Call, run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_bytes(b"a b\nc\n")
+    (tmp_path / "b").write_bytes(b"a b\n")
+    line = f"evaluate --run {run} --src {tmp_path / 'a'} --ref {tmp_path}"
+    assert "a has 2 lines but" in call(f"{line}/b").complaint
+    assert "absent cannot be read" in call(f"{line}/absent").complaint
+
+
+def test_a_damaged_run_is_named(call: Call, run: Path) -> None:
+    path = run / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:3000])
+    done = call(f"translate --run {run}", b"a b\n")
+    assert f"{path} cannot be read" in done.complaint
+
+
+def test_an_error_about_a_file_is_readable(
+    call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied", "x/recipe.json")
+
+    monkeypatch.setattr(Path, "read_text", locked)
+    done = call(f"translate --run {run}")
+    assert done.complaint == "annotated: x/recipe.json: Permission denied"
+
+
+def test_want_of_memory_is_said_so(
+    call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (MemoryError(), RuntimeError("CUDA out of memory. Tried")):
+
+        def fails(*_: Any, error: Exception = error) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(recipes.Run, "open", fails)
+            done = call(f"translate --run {run}")
+        assert "not enough memory" in done.complaint
+
+
+def test_a_mistake_of_ours_is_not_hidden(
+    call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("the size of tensor a must match")
+
+    monkeypatch.setattr(recipes.Run, "open", fails)
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        call(f"translate --run {run}")
+
+
+# --- translate ------------------------------------------------------------
+
+ODD = {
+    "blank": b"\n",
+    "blanks": b" \t \n",
+    "nothing": b"",
+    "no last end": b"a b\nc d",
+    "Windows": b"a b\r\nc d\r\n",
+    "a return": b"a\rb\n",
+    "malformed": b"a \xff\xfe b\n\xc3\nc\n",
+    "separators": "a\u2028b\u2029c\x85d\n".encode(),
+    "controls": bytes(range(1, 10)) + bytes(range(11, 32)) + b"\x7f\n",
+    "nul": b"a\0b\n\0\n",
+    "emoji": "a 👩‍👩‍👧 b \u202eabc\n".encode(),
+    "signature": b"\xef\xbb\xbfa b\n",
+    "unknown": "ß ß ß\nzz\n".encode(),
+    "special": b"<pad> <s> </s> <unk>\n",
+    "long": b"a " * 50_000 + b"\nb\n",
+    "long word": b"a" * 100_000 + b"\nb\n",
+    "many": b"a b c\n\n" * 30,
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_every_line_is_answered_with_a_line(
+    call: Call, run: Path, name: str
+) -> None:
+    text = ODD[name]
+    done = call(f"translate --run {run} --beam 1 --extra 1", text)
+    assert done.code == 0, done.err
+    lines = text.split(b"\n")
+    expected = len(lines) - (lines[-1] == b"")
+    assert len(done.out.splitlines()) == expected
+    for line, answer in zip(lines, done.out.split("\n"), strict=False):
+        if not line.strip():
+            assert answer == ""
+
+
+def test_lines_come_in_order_whatever_their_lengths(
+    call: Call, run: Path
+) -> None:
+    texts = [b"a b c d e f", b"a", b"", b"c d", b"a b c d e f", b"b"]
+    together = call(f"translate --run {run}", b"\n".join(texts)).out
+    alone = [call(f"translate --run {run}", t + b"\n").out for t in texts]
+    assert together == "".join(alone)
+
+
+def test_much_input_is_read_in_parts(
+    call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    translate = recipes.Run.translate
+
+    def noted(self: Any, lines: list[str], search: Any) -> Any:
+        sizes.append(len(lines))
+        return translate(self, [""] * len(lines), search)
+
+    monkeypatch.setattr(recipes.Run, "translate", noted)
+    done = call(f"translate --run {run}", b"a\n" * 2500)
+    assert (sizes, done.out) == ([1000, 1000, 500], "\n" * 2500)
+    sizes.clear()
+    call(f"translate --run {run}", (b"a" * 2**19 + b"\n") * 5)
+    assert sizes == [2, 2, 1]
+
+
+def test_nbest_numbers_the_lines(call: Call, run: Path) -> None:
+    done = call(f"translate --run {run} --nbest 3", b"a b\n\nc\n")
+    rows = [line.split("\t") for line in done.out.splitlines()]
+    assert [row[0] for row in rows] == ["0"] * 3 + ["1"] + ["2"] * 3
+    assert all(len(row) == 3 for row in rows)
+    scores = [float(row[1]) for row in rows[:3]]
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        ("--nbest 5", "nbest 5 is more than beam 4"),
+        ("--beam 0", "beam must be at least 1"),
+        ("--alpha nan", "alpha must be 0 or more"),
+        ("--extra 0", "extra must be at least 1"),
+        ("--nbest 0", "nbest must be at least 1"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(
+    call: Call, run: Path, option: str, complaint: str
+) -> None:
+    done = call(f"translate --run {run} {option}", b"a\n")
+    assert complaint in done.complaint
+
+
+def test_a_reader_who_leaves_is_not_complained_to(finished: Path) -> None:
+    for line in ("--help", "recipes"):
+        read, write = os.pipe()
+        os.close(read)
+        done = process(line, stdout=write)
+        os.close(write)
+        assert (done.returncode, done.stderr) == (141, b"")
+
+
+# --- evaluate -------------------------------------------------------------
+
+KEYS = ["bleu", "signature", "chrf", "exact_match", "sentences", "seconds"]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> str:
+    """Options for a test set of three lines."""
+    (tmp_path / "src").write_bytes(b"a b\n\nc d e\n")
+    (tmp_path / "ref").write_bytes(b"a b\n\nc d e\n")
+    return f"--src {tmp_path / 'src'} --ref {tmp_path / 'ref'}"
+
+
+def test_json_has_the_promised_keys(call: Call, run: Path, pair: str) -> None:
+    done = call(f"evaluate --run {run} {pair} --json")
+    assert (done.code, done.out.count("\n")) == (0, 1)
+    scores = json.loads(done.out)
+    assert list(scores) == KEYS
+    assert scores["sentences"] == 3
+    assert scores["exact_match"] >= 33.3  # the blank line, at least
+    assert "tok:13a|" in scores["signature"]
+
+
+def test_without_json_there_is_a_table(
+    call: Call, run: Path, pair: str
+) -> None:
+    done = call(f"evaluate --run {run} {pair}")
+    assert [line.split()[0] for line in done.out.splitlines()] == KEYS
+
+
+def test_split_compounds_signs_with_another_name(
+    call: Call, run: Path, pair: str
+) -> None:
+    done = call(f"evaluate --run {run} {pair} --split-compounds --json")
+    assert "tok:13a+hyphens|" in json.loads(done.out)["signature"]
+
+
+def test_a_split_of_the_recipes_data_is_scored(
+    call: Call, run: Path
+) -> None:
+    line = f"evaluate --run {run} --split valid --beam 1 --extra 1 --json"
+    assert json.loads(call(line).out)["sentences"] == 1000
+    done = call(f"evaluate --run {run} --split dev")
+    assert "copy has no split 'dev'; it has train, valid" in done.complaint

@@ -1,0 +1,621 @@
+"""Chapter 15: greedy search, beam search, and its fast form."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from annotated.batches import Sentences, pad_rows
+from annotated.decoding import (
+    Hypothesis,
+    SearchConfig,
+    _Memory,
+    _next_logits,
+    beam_search,
+    greedy_search,
+    length_penalty,
+    output_limit,
+    plain_beam_search,
+    search_in_order,
+)
+from annotated.model import Transformer, TransformerConfig
+from annotated.tokens import BOS, EOS, PAD, SPECIALS
+from annotated.training import Trainer, TrainingConfig, copy_corpus
+
+VOCAB = 11
+KINDS = {
+    "paper": {"tie": "all"},
+    "pre-norm": {"norm": "pre"},
+    "learned": {"positions": "learned", "max_len": 30},
+    "window": {"window": 3},
+    "sizes": {"d_k": 3, "d_v": 7},
+    "deep": {"num_decoder_layers": 3, "num_heads": 4, "norm": "pre"},
+}
+
+
+def push_end(model, by):
+    """Make the model like EOS more, or less."""
+    before = model.embeddings.logits
+
+    def logits(x):
+        pushed = before(x)
+        pushed[..., EOS] += by
+        return pushed
+
+    model.embeddings.logits = logits
+    return model
+
+
+def random_model(seed=0, sure=2.0, end=-2.0, **changes):
+    """A model with random tastes: the surer, the more they differ; end
+    is added to the logit of EOS, so that not every best output is empty.
+    """
+    torch.manual_seed(seed)
+    shape = {
+        "src_vocab": VOCAB,
+        "tgt_vocab": VOCAB,
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 2,
+        "d_model": 16,
+        "d_ff": 32,
+        "num_heads": 2,
+        "dropout": 0.5,  # search must switch it off
+        "tie": "none",
+    }
+    model = Transformer(TransformerConfig(**(shape | changes)))
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "bias" in name or "gain" in name:
+                p += 0.1 * torch.randn_like(p)
+        model.embeddings.output *= sure
+        model.embeddings.output[EOS] *= 2
+    return push_end(model, end)
+
+
+def random_sentences(count, seed=0, longest=7, vocab=VOCAB):
+    draw = np.random.default_rng(seed)
+    return [
+        draw.integers(len(SPECIALS), vocab, draw.integers(0, longest + 1))
+        .astype(int)
+        .tolist()
+        for _ in range(count)
+    ]
+
+
+def assert_equal(one, other, tolerance=1e-4):
+    """The same hypotheses in the same order, with the same numbers."""
+    assert [h.ids for h in one] == [h.ids for h in other]
+    for a, b in zip(one, other, strict=True):
+        for x, y in ((a.score, b.score), (a.log_probability, b.log_probability)):
+            assert x == pytest.approx(y, abs=tolerance, rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def half_trained():
+    """A copier that has begun to copy: it ends its outputs, mostly."""
+    model = random_model(0, sure=1.0, end=0.0, dropout=0.1)
+    corpus = copy_corpus(1000, vocab=VOCAB, length=5, seed=1)
+    config = TrainingConfig(batch_tokens=300, warmup=100, max_steps=120)
+    for _ in Trainer(model, corpus, config).steps():
+        pass
+    return model
+
+
+# --- by hand --------------------------------------------------------------
+
+WORDS = [*SPECIALS, *"it the dogs is was dog barks loud".split()]
+CHANCES = {
+    "<s>": {"it": 0.45, "the": 0.40, "dogs": 0.15},
+    "it": {"is": 0.6, "was": 0.4},
+    "is": {"loud": 1.0},
+    "was": {"loud": 1.0},
+    "the": {"dog": 1.0},
+    "dogs": {"</s>": 1.0},
+    "dog": {"barks": 0.9, "</s>": 0.1},
+    "barks": {"</s>": 1.0},
+    "loud": {"</s>": 1.0},
+}
+
+
+class Table(torch.nn.Module):
+    """A model whose next word depends on the last one alone."""
+
+    def __init__(self):
+        super().__init__()
+        size = len(WORDS)
+        self.config = TransformerConfig(src_vocab=size, tgt_vocab=size)
+        rows = torch.zeros(size, size)
+        rows[:, PAD] = 1e-9
+        for last, following in CHANCES.items():
+            for word, chance in following.items():
+                rows[WORDS.index(last), WORDS.index(word)] = chance
+        self.logits = torch.nn.Parameter(rows.log())
+
+    def forward(self, src, tgt):
+        return self.logits[tgt]
+
+
+def texts(hypotheses):
+    return [" ".join(WORDS[i] for i in h.ids) for h in hypotheses]
+
+
+def test_greedy_search_decides_too_early():
+    found = plain_beam_search(Table(), [], SearchConfig(beam=1))
+    assert texts(found) == ["it is loud"]
+    p = 0.45 * 0.6
+    assert found[0].log_probability == pytest.approx(math.log(p), abs=1e-5)
+    penalty = (9 / 6) ** 0.6  # three words and the end
+    assert found[0].score == pytest.approx(math.log(p) / penalty, abs=1e-5)
+
+
+def test_a_beam_of_two_finds_what_greedy_search_does_not():
+    found = plain_beam_search(Table(), [], SearchConfig(beam=2))
+    assert texts(found) == ["the dog barks"]
+    p = 0.40 * 0.9
+    assert found[0].log_probability == pytest.approx(math.log(p), abs=1e-5)
+
+
+def test_alpha_decides_between_short_and_long():
+    """"dogs": 0.15 in 2 tokens, "it was loud": 0.45 · 0.3 in 4."""
+    table = Table()
+    with torch.no_grad():
+        for word, chance in (("is", 0.7), ("was", 0.3)):
+            table.logits[WORDS.index("it"), WORDS.index(word)] = math.log(chance)
+    wide = SearchConfig(beam=8, nbest=8)
+    ranks = {}
+    for alpha in (0.0, 1.0):
+        found = texts(plain_beam_search(table, [], replace(wide, alpha=alpha)))
+        ranks[alpha] = found.index("dogs"), found.index("it was loud")
+    assert ranks[0.0][0] < ranks[0.0][1]
+    assert ranks[1.0][0] > ranks[1.0][1]
+
+
+def test_impossible_sentences_are_not_given_back():
+    found = plain_beam_search(Table(), [], SearchConfig(beam=12, nbest=12))
+    assert set(texts(found)) == {
+        "dogs",
+        "it is loud",
+        "it was loud",
+        "the dog",
+        "the dog barks",
+    }
+
+
+@pytest.mark.parametrize(
+    ("length", "alpha", "penalty"),
+    [(1, 0.6, 1.0), (7, 1.0, 2.0), (7, 0.5, 2**0.5), (19, 0.5, 2.0), (9, 0, 1)],
+)
+def test_the_length_penalty_by_hand(length, alpha, penalty):
+    assert length_penalty(length, alpha) == pytest.approx(penalty)
+
+
+# --- the fast search is the plain one -------------------------------------
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("kind", KINDS)
+def test_fast_and_plain_agree(kind, beam):
+    """7 sentences on each of 30 models."""
+    seed = 100 * beam + list(KINDS).index(kind)
+    model = random_model(seed, sure=(1.0, 2.0, 4.0)[seed % 3], **KINDS[kind])
+    config = SearchConfig(
+        beam=beam, alpha=(0.0, 0.6, 1.2)[beam % 3], extra=4, nbest=(beam + 1) // 2
+    )
+    sentences = random_sentences(7, seed)
+    found = beam_search(model, sentences, config)
+    for sentence, hypotheses in zip(sentences, found, strict=True):
+        assert_equal(hypotheses, plain_beam_search(model, sentence, config))
+
+
+def test_the_scores_are_those_of_the_whole_model():
+    """log P by one pass over the output, and P / penalty, EOS counted."""
+    model = random_model(3).eval()
+    config = SearchConfig(extra=5, nbest=3)
+    for sentence in random_sentences(6, 1):
+        for h in beam_search(model, [sentence], config)[0]:
+            src = torch.tensor([[*sentence, EOS]])
+            with torch.no_grad():
+                logits = model(src, torch.tensor([[BOS, *h.ids]]))
+            log_p = logits.log_softmax(dim=-1)[0]
+            total = sum(
+                log_p[i, token].item() for i, token in enumerate([*h.ids, EOS])
+            )
+            assert h.log_probability == pytest.approx(total, abs=1e-4)
+            penalty = ((5 + len(h.ids) + 1) / 6) ** 0.6
+            assert h.score == pytest.approx(total / penalty, abs=1e-4)
+
+
+def test_the_n_best_are_different_and_in_order():
+    model = random_model(4, sure=1.0)
+    config = SearchConfig(beam=6, nbest=6, extra=5)
+    for hypotheses in beam_search(model, random_sentences(10, 2), config):
+        assert len(hypotheses) == 6
+        assert len({tuple(h.ids) for h in hypotheses}) == 6
+        scores = [h.score for h in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+
+
+def test_the_best_does_not_depend_on_how_many_are_asked_for():
+    model, sentences = random_model(5), random_sentences(10, 3)
+    one, three = (
+        beam_search(model, sentences, SearchConfig(nbest=n, extra=5))
+        for n in (1, 3)
+    )
+    for best, several in zip(one, three, strict=True):
+        assert_equal(best, several[:1])
+
+
+def patient_beam_search(model, src, config):
+    """Beam search that never stops before the limit; no line is shared."""
+    model.eval()
+    source = torch.tensor([[*src, EOS]])
+    limit = len(src) + config.extra
+    beams = {(): 0.0}
+    ended = {}
+    for length in range(1, limit + 1):
+        grown = {}
+        for ids, so_far in beams.items():
+            with torch.no_grad():
+                logits = model(source, torch.tensor([[BOS, *ids]]))
+            for token, p in enumerate(logits[0, -1].softmax(-1).tolist()):
+                if token == EOS:
+                    total = so_far + math.log(p)
+                    penalty = ((5 + length) / 6) ** config.alpha
+                    ended[ids] = total / penalty
+                elif token not in (PAD, BOS):
+                    grown[(*ids, token)] = so_far + math.log(p)
+        best = sorted(grown, key=grown.get, reverse=True)[: config.beam]
+        beams = {ids: grown[ids] for ids in best}
+    best = sorted(ended, key=ended.get, reverse=True)[: config.nbest]
+    return [(list(ids), ended[ids]) for ids in best]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
+def test_stopping_early_loses_nothing(alpha):
+    early = 0
+    for seed in range(8):
+        model = random_model(seed, sure=3.0, end=-3.0)
+        config = SearchConfig(beam=3, alpha=alpha, extra=12, nbest=1 + seed % 3)
+        for sentence in random_sentences(2, seed):
+            found, steps = watched(model, sentence, config)
+            patient = patient_beam_search(model, sentence, config)
+            assert [h.ids for h in found] == [ids for ids, _ in patient]
+            scores = [score for _, score in patient]
+            assert [h.score for h in found] == pytest.approx(scores, abs=1e-4)
+            early += steps < len(sentence) + 12
+    assert early > 0  # else nothing was tested
+
+
+def watched(model, sentence, config):
+    """What beam_search finds and how many steps it took."""
+    steps = 0
+    before = model.embeddings.logits
+
+    def count(x):
+        nonlocal steps
+        steps += 1
+        return before(x)
+
+    model.embeddings.logits = count
+    found = beam_search(model, [sentence], config)[0]
+    model.embeddings.logits = before
+    return found, steps
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
+def test_a_beam_as_wide_as_the_language_finds_the_best_of_all(alpha):
+    """All 364 sentences of at most 5 tokens out of 3."""
+    every = [
+        list(ids)
+        for n in range(6)
+        for ids in itertools.product(range(3, 6), repeat=n)
+    ]
+    tgt = pad_rows([np.array(ids, dtype=int) for ids in every], before=BOS)
+    labels = pad_rows([np.array(ids, dtype=int) for ids in every], after=EOS)
+    real = labels != PAD
+    missed = 0
+    for seed in range(12):
+        model = random_model(seed, 3.0, -4.0, src_vocab=6, tgt_vocab=6).eval()
+        sentence = random_sentences(1, seed, longest=2, vocab=6)[0]
+        source = torch.tensor([[*sentence, EOS]]).expand(len(every), -1)
+        with torch.no_grad():
+            log_p = model(source, tgt).log_softmax(dim=-1)
+        log_p = log_p.gather(2, labels[:, :, None]).squeeze(2) * real
+        penalty = ((5 + real.sum(1)) / 6) ** alpha
+        scores = log_p.sum(1) / penalty
+        config = SearchConfig(
+            beam=3**5, alpha=alpha, extra=6 - len(sentence), nbest=5
+        )
+        found = beam_search(model, [sentence], config)[0]
+        best = scores.topk(5)
+        assert [h.ids for h in found] == [every[i] for i in best.indices]
+        values = best.values.tolist()
+        assert [h.score for h in found] == pytest.approx(values, abs=1e-4)
+        narrow = replace(config, beam=1, nbest=1)
+        greedy = beam_search(model, [sentence], narrow)[0][0]
+        missed += greedy.ids != found[0].ids
+    assert missed > 0  # else the task is too easy to test anything
+
+
+def test_fast_and_plain_agree_on_a_model_that_has_learned(half_trained):
+    sentences = random_sentences(40, 6)
+    lengths = set()
+    for beam in (1, 2, 5):
+        config = SearchConfig(beam=beam, nbest=(beam + 1) // 2, extra=10)
+        found = beam_search(half_trained, sentences, config)
+        for sentence, hypotheses in zip(sentences, found, strict=True):
+            plain = plain_beam_search(half_trained, sentence, config)
+            assert_equal(hypotheses, plain)
+            lengths.add(len(hypotheses[0].ids) - len(sentence))
+    assert 0 in lengths  # it has learned to end
+    assert len(lengths) > 1  # and is not perfect
+
+
+# --- greedy ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_beam_of_one_is_the_argmax_loop(kind):
+    model = random_model(7, end=2.0, **KINDS[kind]).eval()
+    sentences = random_sentences(12, 5)
+    found = beam_search(model, sentences, SearchConfig(beam=1, extra=6))
+    for sentence, [h] in zip(sentences, found, strict=True):
+        src, out = torch.tensor([[*sentence, EOS]]), [BOS]
+        while len(out) < len(sentence) + 6:
+            with torch.no_grad():
+                logits = model(src, torch.tensor([out]))[0, -1]
+            logits[[PAD, BOS]] = -math.inf
+            if int(logits.argmax()) == EOS:
+                break
+            out.append(int(logits.argmax()))
+        assert h.ids == out[1:]
+        greedy = greedy_search(model, sentence, SearchConfig(1, 0.6, 6))
+        assert_equal([h], [greedy])
+
+
+
+# --- the cache ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_with_memory_gives_the_logits_of_the_whole_model(kind):
+    model = random_model(11, **KINDS[kind]).eval()
+    src = pad_rows([np.array(s) for s in ([5, 6, 7, 8], [9], [4, 4])], after=EOS)
+    tgt = torch.randint(3, VOCAB, (6, 9))  # two rows a sentence
+    tgt[:, 0] = BOS
+    with torch.no_grad():
+        memory = _Memory(model, src, beam=2, length=9)
+        for step in range(9):
+            logits = _next_logits(model, tgt[:, step], step, memory)
+            whole = model(src.repeat_interleave(2, 0), tgt[:, : step + 1])
+            torch.testing.assert_close(
+                logits, whole[:, -1], atol=1e-5, rtol=1e-5
+            )
+
+
+def test_memory_follows_reordering_and_retiring():
+    model = random_model(12, window=5).eval()
+    src = pad_rows([np.array(s) for s in ([5, 6, 7], [9], [4, 4])], after=EOS)
+    rows_src = src.repeat_interleave(2, 0)
+    tgt = torch.randint(3, VOCAB, (6, 8))
+    tgt[:, 0] = BOS
+    with torch.no_grad():
+        memory = _Memory(model, src, beam=2, length=8)
+        for step in range(4):
+            _next_logits(model, tgt[:, step], step, memory)
+        rows = torch.tensor([1, 1, 2, 3, 5, 4])  # within each sentence
+        memory.reorder(rows, 4)
+        tgt = tgt[rows].clone()
+        tgt[:, 4:] = torch.randint(3, VOCAB, (6, 4))
+        _next_logits(model, tgt[:, 4], 4, memory)
+        keep = torch.tensor([2, 0])
+        rows = torch.tensor([4, 5, 0, 1])
+        memory.keep(keep, rows)
+        tgt, rows_src = tgt[rows], rows_src[rows]
+        for step in range(5, 8):
+            logits = _next_logits(model, tgt[:, step], step, memory)
+            whole = model(rows_src, tgt[:, : step + 1])
+            torch.testing.assert_close(
+                logits, whole[:, -1], atol=1e-5, rtol=1e-5
+            )
+
+
+def test_the_source_is_remembered_once_a_sentence():
+    model = random_model(0)
+    src = torch.full((3, 5), 7)
+    memory = _Memory(model, src, beam=4, length=9)
+    for k, v in memory.source:
+        assert k.shape == v.shape == (3, 2, 5, 8)
+    for k, v in memory.target:
+        assert k.shape == v.shape == (12, 2, 9, 8)
+
+
+# --- independence ---------------------------------------------------------
+
+MODEL = random_model(21)
+lines = st.lists(
+    st.lists(st.integers(len(SPECIALS), VOCAB - 1), max_size=9),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(sentences=lines, beam=st.integers(1, 4), data=st.data())
+def test_a_sentence_does_not_feel_its_neighbours(sentences, beam, data):
+    """Whatever their order, their number and their length."""
+    config = SearchConfig(beam=beam, extra=4, nbest=beam)
+    together = beam_search(MODEL, sentences, config)
+    order = data.draw(st.permutations(range(len(sentences))))
+    shuffled = beam_search(MODEL, [sentences[i] for i in order], config)
+    size = data.draw(st.integers(1, 30))
+    batched = search_in_order(MODEL, sentences, config, batch_tokens=size)
+    for place, i in enumerate(order):
+        alone = beam_search(MODEL, [sentences[i]], config)[0]
+        assert_equal(together[i], alone)
+        assert_equal(shuffled[place], alone)
+        assert_equal(batched[i], alone)
+
+
+def test_results_come_back_in_the_order_given():
+    sentences = random_sentences(40, 8, longest=20)
+    config = SearchConfig(beam=2, extra=3)
+    found = search_in_order(MODEL, sentences, config, batch_tokens=50)
+    expected = [beam_search(MODEL, [s], config)[0] for s in sentences]
+    for one, other in zip(found, expected, strict=True):
+        assert_equal(one, other)
+
+
+def test_arrays_and_corpora_can_be_searched():
+    sentences = random_sentences(5, 9)
+    expected = beam_search(MODEL, sentences)
+    for form in (Sentences.of(sentences), [np.array(s) for s in sentences]):
+        for one, other in zip(beam_search(MODEL, form), expected, strict=True):
+            assert_equal(one, other)
+
+
+# --- limits and edges -----------------------------------------------------
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("search", ["fast", "plain"])
+def test_no_output_is_longer_than_allowed(beam, search):
+    """A model that never wants to end: source + extra tokens with EOS."""
+    model = random_model(2, end=-1e4)
+    config = SearchConfig(beam=beam, extra=3)
+    for sentence in ([], [4], [4, 5, 6, 7, 8]):
+        if search == "fast":  # together with a longer one
+            found = beam_search(model, [sentence, [5] * 12], config)[0]
+        else:
+            found = plain_beam_search(model, sentence, config)
+        assert len(found[0].ids) == len(sentence) + 3 - 1
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_model_that_ends_at_once_says_nothing(beam):
+    model = random_model(2, end=1e4)
+    found = beam_search(model, [[4, 5], []], SearchConfig(beam=beam))
+    assert [h[0].ids for h in found] == [[], []]
+    assert found[0][0].score == pytest.approx(0.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_an_output_has_words_only(beam):
+    """Even where padding and the start symbol are the likeliest."""
+    model = random_model(6)
+    before = model.embeddings.logits
+
+    def mad(x):
+        logits = before(x)
+        logits[..., [PAD, BOS]] += 10.0
+        return logits
+
+    model.embeddings.logits = mad
+    config = SearchConfig(beam=beam, extra=6, nbest=beam)
+    for hypotheses in beam_search(model, random_sentences(6, 4), config):
+        for h in hypotheses:
+            assert not {PAD, BOS, EOS} & set(h.ids)
+
+
+def test_nothing_in_nothing_out():
+    assert beam_search(MODEL, []) == []
+    assert search_in_order(MODEL, []) == []
+
+
+def test_an_empty_sentence_has_an_answer():
+    [found] = beam_search(MODEL, [[]], SearchConfig(extra=4))
+    assert_equal(found, plain_beam_search(MODEL, [], SearchConfig(extra=4)))
+    assert len(found[0].ids) < 4
+
+
+@pytest.mark.parametrize("beam", [3, 9, 40])
+def test_a_beam_may_be_wider_than_the_vocabulary(beam):
+    model = random_model(8, src_vocab=5, tgt_vocab=5)
+    config = SearchConfig(beam=beam, extra=2, nbest=beam)
+    for sentence in ([], [4], [4, 4, 3]):
+        [found] = beam_search(model, [sentence], config)
+        assert_equal(found, plain_beam_search(model, sentence, config))
+        # with two words: all sentences of at most length + 1 of them
+        sentences = 2 ** (len(sentence) + 2) - 1
+        assert len(found) == min(beam, sentences)
+
+
+def test_learned_positions_end_the_output():
+    model = random_model(1, end=-1e4, positions="learned", max_len=8)
+    config = SearchConfig(beam=2, extra=50)
+    assert output_limit(model, 5, config) == 8
+    [found] = beam_search(model, [[4] * 5], config)
+    assert len(found[0].ids) == 7
+    assert_equal(found, plain_beam_search(model, [4] * 5, config))
+
+
+@pytest.mark.parametrize("search", [beam_search, plain_beam_search])
+def test_a_source_beyond_learned_positions_is_refused(search):
+    model = random_model(1, positions="learned", max_len=8)
+    source = [4] * 8  # and EOS
+    with pytest.raises(ValueError, match="9 tokens, but max_len is 8"):
+        search(model, [source] if search is beam_search else source, SearchConfig())
+
+
+def test_sinusoids_grow_and_the_model_still_trains():
+    """An output beyond the table of positions, then a step of training."""
+    model = random_model(1, end=-1e4, dropout=0.0)
+    [found] = beam_search(model, [[4] * 300], SearchConfig(beam=1, extra=300))
+    assert len(found[0].ids) == 599
+    corpus = copy_corpus(20, vocab=VOCAB)
+    config = TrainingConfig(batch_tokens=100, max_steps=3, warmup=5)
+    assert len(list(Trainer(model, corpus, config).steps())) == 3
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("beam", [1, 2])
+def test_search_leaves_the_model_as_it_was(training, beam):
+    model = random_model(1).train(training)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    random_state = torch.get_rng_state()
+    config = SearchConfig(beam=beam, extra=3)
+    one = beam_search(model, [[4, 5]], config)[0]
+    assert_equal(one, plain_beam_search(model, [4, 5], config))
+    assert all(m.training is training for m in model.modules())
+    assert torch.equal(torch.get_rng_state(), random_state)
+    for name, p in model.named_parameters():
+        assert torch.equal(p, before[name])
+        assert p.grad is None
+
+
+def test_float64_models_can_be_searched():
+    model = random_model(3).double()
+    config = SearchConfig(extra=4, nbest=2)
+    for sentence in random_sentences(4, 3):
+        [found] = beam_search(model, [sentence], config)
+        assert_equal(found, plain_beam_search(model, sentence, config))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *((field, 0) for field in ("beam", "extra", "nbest")),
+        *((field, 1.5) for field in ("beam", "extra", "nbest")),
+        ("alpha", -0.1),
+        ("alpha", math.inf),
+        ("alpha", math.nan),
+    ],
+)
+def test_a_wrong_field_is_named(field, value):
+    with pytest.raises(ValueError, match=rf"^{field} must "):
+        SearchConfig(**{field: value})
+
+
+def test_more_cannot_be_given_back_than_were_kept():
+    with pytest.raises(ValueError, match="nbest 5 is more than beam 4"):
+        SearchConfig(nbest=5)
+
+
+def test_the_defaults_are_the_papers():
+    assert SearchConfig() == SearchConfig(beam=4, alpha=0.6, extra=50, nbest=1)
+    assert Hypothesis([4], -1.0, -0.5).ids == [4]

@@ -1,0 +1,224 @@
+"""Scores and averages: annotated.evaluation, from chapter 16."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sacrebleu.metrics import BLEU, CHRF
+from safetensors.torch import save_file
+
+from annotated import evaluation
+from annotated.evaluation import (
+    average_weights,
+    ledger,
+    score,
+    split_hyphens,
+)
+
+HYPOTHESES = [
+    "a dog runs across the grass .",
+    "two men sit on a bench .",
+    "the woman sings the song in the rain .",
+]
+REFERENCES = [
+    "a dog is running across the grass .",
+    "two men are sitting on a wooden bench .",
+    "a woman sings her song in the rain .",
+]
+
+
+# --- score ----------------------------------------------------------------
+
+
+def test_bleu_is_what_a_person_counts() -> None:
+    # clipped matches of runs of 1 to 4 words, and 23 words against 26
+    product = 19 / 23 * 12 / 20 * 5 / 17 * 3 / 14
+    by_hand = 100 * math.exp(1 - 26 / 23) * product ** (1 / 4)
+    assert score(HYPOTHESES, REFERENCES)["bleu"] == round(by_hand, 2)
+
+
+def test_score_is_sacrebleus() -> None:
+    found = score(HYPOTHESES, REFERENCES)
+    bleu, chrf = BLEU(), CHRF()
+    exact = bleu.corpus_score(HYPOTHESES, [REFERENCES]).score
+    assert found["bleu"] == round(exact, 2)
+    assert found["signature"] == str(bleu.get_signature())
+    exact = chrf.corpus_score(HYPOTHESES, [REFERENCES]).score
+    assert found["chrf"] == round(exact, 2)
+
+
+def test_the_signature_names_case_and_tokeniser() -> None:
+    parts = score(HYPOTHESES, REFERENCES)["signature"].split("|")
+    assert {"nrefs:1", "case:mixed", "tok:13a"} <= set(parts)
+
+
+def test_case_counts() -> None:
+    upper = [line.upper() for line in REFERENCES]
+    assert score(upper, REFERENCES)["bleu"] < 20
+
+
+def test_exact_match_is_the_share_of_equal_lines() -> None:
+    found = score(["a", "b", "c", ""], ["a", "B", "c", ""])
+    assert found["exact_match"] == 75.0
+    assert found["sentences"] == 4
+
+
+def test_a_perfect_system_has_a_hundred_everywhere() -> None:
+    found = score(REFERENCES, REFERENCES)
+    assert [found[k] for k in ("bleu", "chrf", "exact_match")] == [100] * 3
+
+
+@pytest.mark.parametrize("silent", [[""] * 3, ["   "] * 3])
+def test_saying_nothing_scores_nothing(silent: list[str]) -> None:
+    found = score(silent, REFERENCES)
+    assert (found["bleu"], found["chrf"], found["exact_match"]) == (0, 0, 0)
+
+
+def test_sides_of_unlike_number_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 hypotheses, 3 references"):
+        score(HYPOTHESES[:2], REFERENCES)
+
+
+def test_nothing_to_score_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing to score"):
+        score([], [])
+
+
+# --- the paper's way of counting ------------------------------------------
+
+
+def test_words_are_split_at_inner_hyphens_only() -> None:
+    split = "Rhein ##AT##-##AT## Main ##AT##-##AT## Region"
+    assert split_hyphens("Rhein-Main-Region") == split
+    assert split_hyphens("Haus- und Hof - ja") == "Haus- und Hof - ja"
+
+
+def test_split_compounds_counts_the_split_words() -> None:
+    hyp = ["Der SPD-Politiker fordert eine EU-weite Regelung."]
+    ref = ["Der CDU-Politiker fordert eine EU-weite Regelung."]
+    # by hand: 11 tokens on both sides, of which one is wrong, the second
+    assert len(split_hyphens(hyp[0]).split()) == 11
+    product = 10 / 11 * 8 / 10 * 7 / 9 * 6 / 8
+    found = score(hyp, ref, split_compounds=True)
+    assert found["bleu"] == round(100 * product**0.25, 2)
+    assert found["bleu"] > score(hyp, ref)["bleu"]
+
+
+def test_the_two_ways_of_counting_cannot_be_confused() -> None:
+    plain = score(HYPOTHESES, REFERENCES)["signature"]
+    split = score(HYPOTHESES, REFERENCES, split_compounds=True)["signature"]
+    assert "tok:13a|" in plain
+    assert "tok:13a+hyphens|" in split
+
+
+# --- averages -------------------------------------------------------------
+
+
+def saved(folder: Path, **weights: torch.Tensor) -> Path:
+    path = folder / f"{len(list(folder.iterdir()))}.safetensors"
+    save_file(weights, path)
+    return path
+
+
+def test_the_average_is_the_mean_of_every_number(tmp_path: Path) -> None:
+    paths = [
+        saved(tmp_path, w=torch.tensor([[v, -v]]), b=torch.tensor([2 * v]))
+        for v in (1.0, 2.0, 6.0)
+    ]
+    mean = average_weights(paths)
+    assert mean["w"].tolist() == [[3.0, -3.0]]
+    assert mean["b"].tolist() == [6.0]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=9))
+def test_the_average_is_rounded_once(values: list[float]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [
+            saved(Path(folder), w=torch.tensor([v], dtype=torch.float32))
+            for v in values
+        ]
+        mean = average_weights(paths)["w"]
+    exact = math.fsum(values) / len(values)
+    expected = torch.tensor([exact], dtype=torch.float32)
+    torch.testing.assert_close(mean, expected, rtol=1e-7, atol=1e-30)
+
+
+def test_the_average_of_one_is_itself(tmp_path: Path) -> None:
+    weights = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    mean = average_weights([saved(tmp_path, w=weights)])
+    assert torch.equal(mean["w"], weights)
+
+
+def test_the_average_keeps_the_type(tmp_path: Path) -> None:
+    for kind in (torch.float64, torch.bfloat16):
+        path = saved(tmp_path, w=torch.ones(2, dtype=kind))
+        assert average_weights([path])["w"].dtype == kind
+
+
+def test_no_checkpoints_have_no_average() -> None:
+    with pytest.raises(ValueError, match="no checkpoints"):
+        average_weights([])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"w": torch.ones(3)}, {"v": torch.ones(2)}, {}],
+    ids=["another shape", "another name", "nothing"],
+)
+def test_weights_of_two_models_are_not_averaged(
+    tmp_path: Path, other: dict[str, torch.Tensor]
+) -> None:
+    one, two = saved(tmp_path, w=torch.ones(2)), saved(tmp_path, **other)
+    for pair in ([one, two], [two, one]):
+        with pytest.raises(ValueError, match="differ in [vw]") as caught:
+            average_weights(pair)
+        assert str(one) in str(caught.value)
+        assert str(two) in str(caught.value)
+
+
+@pytest.mark.parametrize("cut", [0, 4, 30, -1])
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, cut: int) -> None:
+    path = saved(tmp_path, w=torch.ones(20))
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(ValueError, match=f"{path.name} cannot be read"):
+        average_weights([path])
+
+
+def test_an_absent_checkpoint_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="absent.safetensors"):
+        average_weights([tmp_path / "absent.safetensors"])
+
+
+# --- the ledger -----------------------------------------------------------
+
+
+def test_an_empty_ledger_has_no_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation.resources, "files", lambda _: tmp_path)
+    assert ledger() == {}
+
+
+def test_the_ledger_gives_runs_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = {"multi30k-cpu": {"metrics": {"test": {"bleu": 1.5}}}}
+    (tmp_path / "results.json").write_text(json.dumps(runs), "utf-8")
+    monkeypatch.setattr(evaluation.resources, "files", lambda _: tmp_path)
+    assert ledger()["multi30k-cpu"]["metrics"]["test"]["bleu"] == 1.5
+
+
+def test_every_run_of_the_ledger_can_be_repeated() -> None:
+    for name, run in ledger().items():
+        for key in ("recipe", "commit", "command", "hardware", "versions",
+                    "seed", "wall_seconds", "metrics"):  # fmt: skip
+            assert key in run, f"{name} does not say its {key}"

@@ -1,0 +1,709 @@
+"""Runs and their folders: annotated.recipes, from chapter 18."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from annotated import recipes
+from annotated.corpora import DataError
+from annotated.decoding import SearchConfig
+from annotated.evaluation import average_weights
+from annotated.recipes import (
+    RECIPES,
+    Recipe,
+    Run,
+    RunError,
+    Stopped,
+    load_text,
+    one_line,
+    pick_device,
+    read_metrics,
+    read_recipe,
+    train_recipe,
+)
+from annotated.training import checkpoints, load_weights
+
+TINY = dataclasses.replace(
+    RECIPES["copy"],
+    train_pairs=200,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    d_model=16,
+    d_ff=16,
+    num_heads=2,
+    dropout=0.1,
+    batch_tokens=200,
+    max_steps=20,
+    save_every=5,
+    keep=2,
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that went from beginning to end. Look, do not touch."""
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    train_recipe(TINY, folder)
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run, to do things to."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file below folder, byte for byte."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def at_step(
+    monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], None]
+) -> None:
+    """Do something in the middle of a training run, after a step."""
+    step = recipes._Log.step
+
+    def and_act(log: Any, progress: Any) -> None:
+        step(log, progress)
+        if progress.step == number:
+            action()
+
+    monkeypatch.setattr(recipes._Log, "step", and_act)
+
+
+def send(*signals: int) -> Callable[[], None]:
+    def action() -> None:
+        for number in signals:
+            os.kill(os.getpid(), number)
+
+    return action
+
+
+def same_training(one: Path, other: Path) -> None:
+    """Weights are equal bit for bit, and so is what was noted."""
+    for name in ("model.safetensors", "checkpoints/00000020/model.safetensors"):
+        a, b = load_file(one / name), load_file(other / name)
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[key], b[key]) for key in a), name
+    notes = []
+    for folder in (one, other):
+        notes.append(read_metrics(folder))
+        for entry in notes[-1]:
+            entry.pop("seconds", None)
+    assert notes[0] == notes[1]
+
+
+# --- recipes --------------------------------------------------------------
+
+
+def test_every_recipe_is_told_apart_by_name_and_purpose() -> None:
+    assert {"copy", "reverse", "pocket", "multi30k"} <= RECIPES.keys()
+    assert len({r.about for r in RECIPES.values()}) == len(RECIPES)
+
+
+def test_a_recipe_without_changes_is_the_papers_base_model() -> None:
+    recipe = Recipe(about="", data="wmt")
+    model = recipe.model_config(37_000, 37_000)
+    training, search = recipe.training_config(), recipe.search_config()
+    assert (model.d_model, model.d_ff, model.num_heads) == (512, 2048, 8)
+    assert (model.num_encoder_layers, model.num_decoder_layers) == (6, 6)
+    assert (model.dropout, training.label_smoothing) == (0.1, 0.1)
+    assert (training.batch_tokens, training.max_steps) == (25_000, 100_000)
+    assert (training.warmup, training.rate, training.keep) == (4000, 1.0, 5)
+    assert (search.beam, search.alpha, search.extra) == (4, 0.6, 50)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("train_pairs", 0),
+        ("vocab", 0),
+        ("seed", -1),
+        ("seed", 2**63),
+        ("d_model", 250),
+        ("dropout", 1.0),
+        ("norm", "mid"),
+        ("batch_tokens", 0),
+        ("max_minutes", -1.0),
+        ("rate", float("nan")),
+        ("beam", 0),
+        ("alpha", -0.1),
+        ("precision", "float16"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_name_of_its_field(
+    field: str, value: Any
+) -> None:
+    with pytest.raises(ValueError, match=field):
+        Recipe(about="", data="copy", **{field: value})
+
+
+# --- text -----------------------------------------------------------------
+
+
+def test_pocket_goes_in_both_directions() -> None:
+    there = dataclasses.replace(RECIPES["pocket"], train_pairs=5)
+    back = dataclasses.replace(there, source="en", target="de")
+    assert load_text(there, "train") == load_text(back, "train")[::-1]
+
+
+def test_a_language_that_synthetic_data_has_not_is_refused() -> None:
+    wrong = dataclasses.replace(RECIPES["pocket"], source="fr")
+    with pytest.raises(DataError, match="languages de and en, not fr"):
+        load_text(wrong, "train")
+
+
+def own_corpus(folder: Path, **files: bytes) -> Recipe:
+    """A recipe that trains on files of its own; some may be replaced."""
+    lines = b"".join(b"%c b c\n" % (97 + i % 16) for i in range(40))
+    folder.mkdir(exist_ok=True)
+    for split in ("train", "valid"):
+        for language in ("en", "de"):
+            name = f"{split}.{language}"
+            text = files.get(name.replace(".", "_"), lines)
+            (folder / name).write_bytes(text)
+    return dataclasses.replace(
+        TINY, data=str(folder), source="en", target="de", train_pairs=None
+    )
+
+
+def test_train_pairs_takes_the_first_of_a_real_corpus(
+    tmp_path: Path,
+) -> None:
+    recipe = own_corpus(tmp_path / "own")
+    some = dataclasses.replace(recipe, train_pairs=3)
+    assert len(load_text(recipe, "train")[0]) == 40
+    assert load_text(some, "train")[0] == ["a b c", "b b c", "c b c"]
+    assert len(load_text(some, "valid")[0]) == 40
+
+
+def test_pairs_with_a_blank_side_are_not_trained_on(tmp_path: Path) -> None:
+    recipe = own_corpus(
+        tmp_path / "own",
+        train_en=b"a b\n\n  \na\n",
+        train_de=b"a b\na\nb\n\n",
+    )
+    _, corpus = Run.begin(recipe, tmp_path / "run")
+    assert len(corpus) == 1
+
+
+BROKEN = {
+    "lines": ({"train_de": b"a\n"}, "40 lines but .*has 1"),
+    "valid lines": ({"valid_en": b"a\n"}, "has 1 lines but .*has 40"),
+    "empty": ({"train_en": b""}, "train.en is empty"),
+    "utf-8": ({"valid_de": b"a\n\xff\n"}, "valid.de, line 2, byte 1"),
+    "nul": ({"train_de": b"a\0\n"}, "train.de, line 1: a NUL byte"),
+    "blank": (
+        {"train_en": b"\n\n", "train_de": b"a\nb\n"},
+        "train: no pair has words on both sides",
+    ),
+    "blank valid": (
+        {"valid_en": b"a\nb\n", "valid_de": b"\n \n"},
+        "valid: no pair has words on both sides",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_corpus_begins_no_run(tmp_path: Path, name: str) -> None:
+    files, complaint = BROKEN[name]
+    recipe = own_corpus(tmp_path / "own", **files)
+    with pytest.raises(DataError, match=complaint):
+        train_recipe(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_sentences_beyond_learned_positions_begin_no_run(
+    tmp_path: Path,
+) -> None:
+    recipe = dataclasses.replace(TINY, positions="learned", max_len=8)
+    with pytest.raises(RunError, match="max_len 8 is too short"):
+        train_recipe(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# --- training -------------------------------------------------------------
+
+
+def test_a_finished_run_has_all_its_files(finished: Path) -> None:
+    assert set(content(finished)) == {
+        "recipe.json",
+        "source.json",
+        "target.json",
+        "metrics.jsonl",
+        "model.safetensors",
+        "summary.json",
+        "checkpoints/00000015/model.safetensors",
+        "checkpoints/00000015/state.pt",
+        "checkpoints/00000020/model.safetensors",
+        "checkpoints/00000020/state.pt",
+    }
+    assert read_recipe(finished) == TINY
+
+
+def test_the_model_is_the_mean_of_the_checkpoints(finished: Path) -> None:
+    places = checkpoints(finished / "checkpoints")
+    mean = average_weights([p / "model.safetensors" for p in places])
+    model = load_file(finished / "model.safetensors")
+    assert all(torch.equal(mean[name], model[name]) for name in model)
+
+
+def test_the_summary_says_what_was_done(finished: Path) -> None:
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["steps"] == 20
+    assert summary["averaged"] == 2
+    assert 1 < summary["epochs"] < 20
+    steps = [e for e in read_metrics(finished) if "loss" in e]
+    assert summary["tokens"] == steps[-1]["tokens"]
+    assert summary["valid"].keys() == {"loss", "nll", "perplexity"}
+
+
+def test_steps_and_validations_are_noted(finished: Path) -> None:
+    notes = read_metrics(finished)
+    assert [e["step"] for e in notes if "loss" in e] == [1, 10, 20]
+    assert [e["step"] for e in notes if "valid" in e] == [5, 10, 15, 20]
+
+
+def test_a_folder_with_anything_in_it_is_left_alone(run: Path) -> None:
+    before = content(run)
+    with pytest.raises(RunError, match="is not empty.*--resume"):
+        train_recipe(TINY, run)
+    assert content(run) == before
+
+
+def test_a_file_is_no_place_for_a_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(RunError, match="is not empty"):
+        train_recipe(TINY, tmp_path / "file")
+    with pytest.raises(OSError, match="Not a directory"):
+        train_recipe(TINY, tmp_path / "file" / "run")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(PermissionError):
+        train_recipe(TINY, tmp_path / "locked" / "run")
+
+
+def test_training_does_not_disturb_the_dice_of_others(run: Path) -> None:
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    Run.open(run)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", ["tpu", "cuda:99", "meta", "mps"])
+def test_a_device_that_is_not_there_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(RunError, match=f"no device '{name}'"):
+        train_recipe(TINY, tmp_path / "run", device=name)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_processor_is_there() -> None:
+    assert pick_device("cpu") == "cpu"
+    assert pick_device() in ("cpu", "cuda")
+
+
+# --- stop, and go on ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [(signal.SIGTERM, 7), (signal.SIGINT, 10), (signal.SIGTERM, 3)],
+    ids=["between checkpoints", "at a checkpoint", "before the first"],
+)
+def test_a_run_taken_up_again_is_the_run_that_never_stopped(
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    step: int,
+) -> None:
+    handler = signal.getsignal(number)
+    with monkeypatch.context() as patch:
+        at_step(patch, step, send(number))
+        with pytest.raises(Stopped, match=f"at step {step}: --resume"):
+            train_recipe(TINY, tmp_path / "run")
+    assert signal.getsignal(number) is handler
+    train_recipe(TINY, tmp_path / "run", resume=True)
+    if step == 10:  # who stops at a checkpoint does not wait to validate
+        notes = (tmp_path / "run" / "metrics.jsonl").read_text()
+        assert '"step": 10, "valid"' not in notes
+        return
+    same_training(finished, tmp_path / "run")
+
+
+def test_a_second_signal_stops_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_step(monkeypatch, 7, send(signal.SIGINT, signal.SIGINT))
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train_recipe(TINY, tmp_path / "run")
+    assert signal.getsignal(signal.SIGINT) is handler
+    places = checkpoints(tmp_path / "run" / "checkpoints")
+    assert [p.name for p in places] == ["00000005"]
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing gets a chance to clean up."""
+
+
+def killed() -> None:
+    raise Killed
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        at_step(patch, 11, killed)
+        with pytest.raises(Killed):
+            train_recipe(TINY, folder)
+    # the marks of a kill: a line cut off, a checkpoint half written
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 20, "loss": 9.9}\n{"step": 2')
+    begun = folder / "checkpoints" / ".00000015.123"
+    begun.mkdir()
+    (begun / "model.safetensors").write_bytes(b"half")
+    train_recipe(TINY, folder, resume=True)
+    same_training(finished, folder)
+    assert not begun.exists()
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "state.pt"])
+@pytest.mark.parametrize("size", [0, 100, None])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    finished: Path,
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    size: int | None,
+) -> None:
+    path = run / "checkpoints" / "00000020" / file
+    if size is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:size])
+    train_recipe(TINY, run, resume=True)
+    said = capsys.readouterr().err
+    assert f"00000020/{file} cannot be read" in said
+    assert "set aside as damaged-00000020" in said
+    assert "resuming at step 15" in said
+    same_training(finished, run)
+
+
+def test_a_checkpoint_of_something_else_gives_way_too(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save({"step": 20}, run / "checkpoints" / "00000020" / "state.pt")
+    train_recipe(TINY, run, resume=True)
+    assert "resuming at step 15" in capsys.readouterr().err
+
+
+def test_with_no_checkpoint_whole_nothing_is_pretended(run: Path) -> None:
+    for place in checkpoints(run / "checkpoints"):
+        (place / "state.pt").write_bytes(b"")
+    with pytest.raises(RunError, match="no checkpoint that is whole"):
+        train_recipe(TINY, run, resume=True)
+
+
+def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run / "checkpoints" / "00000020" / "state.pt").write_bytes(b"")
+    at_step(monkeypatch, 17, send(signal.SIGTERM))
+    with pytest.raises(Stopped):
+        train_recipe(TINY, run, resume=True)
+    places = checkpoints(run / "checkpoints")
+    assert [p.name for p in places] == ["00000015", "00000017"]
+
+
+def test_to_resume_a_finished_run_changes_nothing(
+    finished: Path, run: Path
+) -> None:
+    train_recipe(TINY, run, resume=True)
+    same_training(finished, run)
+
+
+def test_a_finished_run_can_be_made_longer(
+    run: Path, tmp_path: Path
+) -> None:
+    longer = dataclasses.replace(TINY, max_steps=30)
+    train_recipe(longer, run, resume=True)
+    train_recipe(longer, tmp_path / "at once")
+    a, b = (
+        load_file(folder / "model.safetensors")
+        for folder in (run, tmp_path / "at once")
+    )
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert read_recipe(run) == longer
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("d_model", 32), ("seed", 1), ("train_pairs", 100), ("keep", 3)],
+)
+def test_a_resumed_run_must_be_the_same_run(
+    run: Path, field: str, value: int
+) -> None:
+    before = content(run)
+    other = dataclasses.replace(TINY, **{field: value})
+    old = getattr(TINY, field)
+    complaint = f"begun with {field} {old}: .* not with {value}"
+    with pytest.raises(RunError, match=complaint):
+        train_recipe(other, run, resume=True)
+    assert content(run) == before
+
+
+def test_where_nothing_was_begun_nothing_is_resumed(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no run folder.*recipe.json"):
+        train_recipe(TINY, tmp_path / "run", resume=True)
+    assert not (tmp_path / "run").exists()
+
+
+# --- a full disk ----------------------------------------------------------
+
+
+def full_disk(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def small_files(save: Callable[..., Path]) -> Callable[..., Path]:
+    """save, where no file can grow beyond 1,000 bytes."""
+
+    def limited(*args: Any) -> Path:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        try:
+            return save(*args)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited
+
+
+@pytest.mark.parametrize("kind", ["no space", "no growth"])
+def test_a_full_disk_costs_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    save = recipes.save_checkpoint
+    fails = full_disk if kind == "no space" else small_files(save)
+
+    def second_fails(trainer: Any, *args: Any) -> Path:
+        how: Callable[..., Any] = save if trainer.step == 5 else fails
+        return how(trainer, *args)
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(recipes, "save_checkpoint", second_fails)
+        with pytest.raises(RunError, match="step 10 could not be written"):
+            train_recipe(TINY, folder)
+    assert os.listdir(folder / "checkpoints") == ["00000005"]
+    train_recipe(TINY, folder, resume=True)
+    assert (folder / "model.safetensors").exists()
+
+
+def test_a_full_disk_at_the_end_costs_no_model(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = content(run)
+    limited = small_files(recipes.save_weights)
+    monkeypatch.setattr(recipes, "save_weights", limited)
+    with pytest.raises(RunError, match="averaged model could not be"):
+        train_recipe(TINY, run, resume=True)
+    assert content(run) == before
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.json"
+    recipes.write_json(path, {"a": "ä"})
+    monkeypatch.setattr(Path, "replace", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        recipes.write_json(path, {"b": 1})
+    assert content(tmp_path) == {"x.json": '{\n  "a": "ä"\n}\n'.encode()}
+
+
+# --- opening a run --------------------------------------------------------
+
+
+def test_what_was_trained_can_be_opened(finished: Path) -> None:
+    run = Run.open(finished)
+    weights = load_file(finished / "model.safetensors")
+    for name, parameter in run.model.named_parameters():
+        assert torch.equal(parameter, weights[name])
+    assert not run.model.training
+
+
+def test_a_run_under_way_opens_at_its_newest_checkpoint(run: Path) -> None:
+    (run / "model.safetensors").unlink()
+    newest = run / "checkpoints" / "00000020" / "model.safetensors"
+    model = Run.open(run).model
+    expected = load_file(newest)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, expected[name])
+
+
+def test_any_weights_of_the_run_can_be_opened(run: Path) -> None:
+    older = run / "checkpoints" / "00000015" / "model.safetensors"
+    model = Run.open(run, older).model
+    before = {n: p.clone() for n, p in model.named_parameters()}
+    load_weights(model, older)
+    assert all(torch.equal(before[n], p) for n, p in model.named_parameters())
+
+
+def test_a_run_without_weights_says_so(run: Path) -> None:
+    (run / "model.safetensors").unlink()
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(RunError, match="no weights yet"):
+        Run.open(run)
+
+
+def replaced(**changes: Any) -> Callable[[Path], None]:
+    """Change fields of recipe.json; None takes them out."""
+
+    def change(run: Path) -> None:
+        fields = json.loads((run / "recipe.json").read_text()) | changes
+        fields = {k: v for k, v in fields.items() if v is not ...}
+        (run / "recipe.json").write_text(json.dumps(fields))
+
+    return change
+
+
+def written(name: str, text: bytes) -> Callable[[Path], None]:
+    return lambda run: (run / name).write_bytes(text) and None
+
+
+def cut(name: str, size: int) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        path = run / name
+        path.write_bytes(path.read_bytes()[:size])
+
+    return change
+
+
+def another_vocabulary(run: Path) -> None:
+    for name in ("source.json", "target.json"):
+        tokens = json.loads((run / name).read_text())
+        words = tokens["model"]["vocab"]
+        words.pop(max(words, key=words.get))
+        (run / name).write_text(json.dumps(tokens))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no folder": (shutil.rmtree, "is no run folder"),
+    "no recipe": (lambda r: (r / "recipe.json").unlink(), "no recipe.json"),
+    "no tokens": (lambda r: (r / "target.json").unlink(), "target.json"),
+    "no JSON": (written("recipe.json", b"{"), "recipe.json is damaged"),
+    "empty": (written("recipe.json", b""), "recipe.json is damaged"),
+    "a list": (written("recipe.json", b"[]"), "holds no fields"),
+    "bytes": (written("recipe.json", b"\xff\xfe"), "recipe.json is damaged"),
+    "unknown field": (replaced(heads=3), "knows no field heads"),
+    "missing field": (replaced(data=...), "data"),
+    "wrong value": (replaced(d_model=17), "num_heads 2 does not divide"),
+    "wrong type": (replaced(d_model="16"), "d_model must be"),
+    "wrong kind": (replaced(dropout="much"), "is damaged"),
+    "no tokenizer": (written("source.json", b"{}"), "source.json is no"),
+    "half a tokenizer": (cut("source.json", 99), "source.json is no"),
+    "another vocabulary": (another_vocabulary, "does not fit the model"),
+    "another model": (replaced(d_ff=8), "does not fit the model"),
+    "no weights": (cut("model.safetensors", 0), "cannot be read"),
+    "half the weights": (cut("model.safetensors", 5000), "cannot be read"),
+    "other weights": (
+        lambda r: save_file({"w": torch.ones(1)}, r / "model.safetensors"),
+        "does not fit the model",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_run_is_refused_with_the_reason(
+    run: Path, name: str
+) -> None:
+    damage, complaint = DAMAGE[name]
+    damage(run)
+    with pytest.raises(RunError, match=complaint) as caught:
+        Run.open(run)
+    assert str(run) in str(caught.value)
+
+
+# --- translating ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def opened(finished: Path) -> Run:
+    return Run.open(finished)
+
+
+def test_every_line_has_its_translation(opened: Run) -> None:
+    lines = ["a b", "", "c", "  \t ", "zzz", "d " * 600, "a b"]
+    found = opened.translate(lines)
+    assert [len(best) for best in found] == [1] * len(lines)
+    assert found[1][0].text == found[3][0].text == ""
+    assert found[0] == found[-1]
+
+
+def test_no_lines_have_no_translations(opened: Run) -> None:
+    assert opened.translate([]) == []
+    assert opened.translate(["", " "])[1][0].score == 0.0
+
+
+def test_a_long_line_is_translated_in_pieces(
+    opened: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipes, "MAX_SOURCE", 3)
+    whole = opened.translate(["a b c d e f g"])[0]
+    parts = opened.translate(["a b c", "d e f", "g"])
+    text = " ".join(part[0].text for part in parts)
+    assert [t.text for t in whole] == [text]
+
+
+def test_nbest_comes_in_order_the_best_first(opened: Run) -> None:
+    search = SearchConfig(beam=4, nbest=3)
+    best = opened.translate(["a b c d"], search)[0]
+    assert len(best) == 3
+    scores = [t.score for t in best]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_learned_positions_bound_the_pieces(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(
+        TINY, positions="learned", max_len=14, extra=3, max_steps=1
+    )
+    train_recipe(recipe, tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    assert len(run.translate(["a " * 100])) == 1
+    with pytest.raises(RunError, match="extra 14 is too much for max_len 14"):
+        run.translate(["a"], SearchConfig(extra=14))
+
+
+@pytest.mark.parametrize("end", list("\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"))
+def test_no_translation_is_two_lines(end: str) -> None:
+    assert one_line(f"a{end}b") == "a b"
+    assert one_line(f"a{end}") == "a"

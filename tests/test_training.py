@@ -1,0 +1,462 @@
+"""Chapter 14: a step, the loop, validation, the copy task."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from annotated.batches import Corpus, Sentences
+from annotated.decoding import SearchConfig, greedy_search
+from annotated.model import Transformer, TransformerConfig
+from annotated.schedule import learning_rate
+from annotated.tokens import PAD, SPECIALS
+from annotated.training import (
+    Trainer,
+    TrainingConfig,
+    TrainingError,
+    batch_loss,
+    copy_corpus,
+    evaluating,
+    greedy_accuracy,
+    validate,
+)
+
+
+def small_model(seed=0, **changes):
+    torch.manual_seed(seed)
+    shape = {
+        "src_vocab": 12,
+        "tgt_vocab": 12,
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "d_model": 16,
+        "d_ff": 32,
+        "num_heads": 2,
+    }
+    return Transformer(TransformerConfig(**(shape | changes)))
+
+
+def small_corpus(count=40, **kind):
+    return copy_corpus(count, vocab=12, length=5, **kind)
+
+
+CONFIG = TrainingConfig(batch_tokens=60, warmup=10, max_steps=12)
+
+
+def train(model, corpus=None, config=CONFIG):
+    return list(Trainer(model, corpus or small_corpus(), config).steps())
+
+
+def weights(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def same(one, other):
+    """Whether two models, or sets of weights, are equal bit for bit."""
+    if isinstance(one, torch.nn.Module):
+        one, other = weights(one), weights(other)
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def far(one, other):
+    """The largest difference of a weight."""
+    one, other = weights(one), weights(other)
+    return max((one[n] - other[n]).abs().max().item() for n in one)
+
+
+# --- the loop -------------------------------------------------------------
+
+
+def test_the_loss_falls():
+    history = train(small_model(), config=replace(CONFIG, max_steps=60))
+    first, last = history[:5], history[-5:]
+    assert sum(p.loss for p in last) < 0.8 * sum(p.loss for p in first)
+
+
+def test_steps_equal_a_loop_by_hand():
+    """Against torch's cross_entropy and Adam, with the rate of eq. 3.
+
+    Without biases: that of the keys has a gradient of 0, and Adam would
+    make steps of its rounding errors.
+    """
+    ours, theirs = (small_model(dropout=0.0, bias=False) for _ in "ab")
+    corpus, config = small_corpus(), replace(CONFIG, rate=0.7)
+    train(ours, corpus, config)
+    adam = torch.optim.Adam(
+        theirs.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9
+    )
+    batches = [
+        batch
+        for epoch in range(4)
+        for batch in corpus.plan(config.batch_tokens, config.seed, epoch)
+    ]
+    for step in range(1, config.max_steps + 1):
+        batch = corpus.batch(batches[step - 1])
+        logits = theirs(batch.src, batch.tgt)
+        loss = F.cross_entropy(
+            logits.flatten(0, 1),
+            batch.labels.flatten(),
+            ignore_index=PAD,
+            label_smoothing=0.1,
+        )  # torch's mean is over the target tokens
+        adam.zero_grad()
+        loss.backward()
+        adam.param_groups[0]["lr"] = learning_rate(step, 16, 10, 0.7)
+        adam.step()
+    assert far(ours, theirs) < 1e-4
+    assert far(ours, small_model(dropout=0.0, bias=False)) > 0.05
+
+
+def test_the_same_run_twice_gives_the_same_weights():
+    one, other = small_model(), small_model()
+    assert train(one)[-1].loss == train(other)[-1].loss
+    assert same(one, other)
+
+
+def test_another_seed_gives_another_run():
+    one, other = small_model(), small_model()
+    train(one)
+    train(other, config=replace(CONFIG, seed=1))
+    assert not same(one, other)
+
+
+def test_a_step_does_not_depend_on_who_else_draws_random_numbers():
+    alone, beside, rival = small_model(), small_model(), small_model(1)
+    train(alone)
+    both = zip(
+        Trainer(beside, small_corpus(), CONFIG).steps(),
+        Trainer(rival, small_corpus(seed=3), CONFIG).steps(),
+        strict=True,
+    )
+    for _ in both:
+        torch.rand(7)
+        validate(beside, small_corpus(seed=5), CONFIG)
+    assert same(alone, beside)
+
+
+def test_dropout_differs_from_step_to_step():
+    """With the rate at nearly nothing, only dropout moves the loss."""
+    model = small_model(dropout=0.5)
+    pair = Corpus(Sentences.of([[4, 5, 6, 7]]), Sentences.of([[4, 5, 6, 7]]))
+    history = train(model, pair, replace(CONFIG, rate=1e-12))
+    assert len({round(p.loss, 5) for p in history}) == len(history)
+
+
+def test_progress_says_what_happened():
+    corpus = small_corpus()
+    history = train(small_model(), corpus)
+    plan = corpus.plan(CONFIG.batch_tokens, CONFIG.seed, 0)
+    assert [p.step for p in history] == list(range(1, 13))
+    assert [p.epoch for p in history] == [
+        i // len(plan) for i in range(len(history))
+    ]
+    counts = [corpus.batch(pairs).tokens for pairs in plan]
+    assert history[0].tokens == counts[0]
+    assert history[1].tokens == counts[0] + counts[1]
+    assert history[2].rate == learning_rate(3, 16, CONFIG.warmup)
+    assert all(p.gradient_norm > 0 for p in history)
+    seconds = [p.seconds for p in history]
+    assert seconds == sorted(seconds)
+    assert seconds[0] > 0
+
+
+def test_an_epoch_uses_every_pair_once():
+    corpus, used = small_corpus(), []
+
+    class Watched(Corpus):
+        def batch(self, pairs):
+            used.extend(pairs.tolist())
+            return super().batch(pairs)
+
+    steps = len(corpus.plan(CONFIG.batch_tokens, 0, 0))
+    watched = Watched(corpus.src, corpus.tgt)
+    train(small_model(), watched, replace(CONFIG, max_steps=steps))
+    assert sorted(used) == list(range(len(corpus)))
+
+
+def test_max_steps_ends_the_run():
+    trainer = Trainer(small_model(), small_corpus(), CONFIG)
+    assert len(list(trainer.steps())) == trainer.step == CONFIG.max_steps
+    assert list(trainer.steps()) == []
+
+
+def test_max_minutes_ends_the_run():
+    config = replace(CONFIG, max_minutes=1e-9)
+    trainer = Trainer(small_model(), small_corpus(), config)
+    assert len(list(trainer.steps())) == 1
+    assert list(trainer.steps()) == []  # its time is used up
+
+
+def test_breaking_off_and_going_on_changes_nothing():
+    one, other = small_model(), small_model()
+    train(one)
+    trainer = Trainer(other, small_corpus(), CONFIG)
+    for progress in trainer.steps():
+        if progress.step == 5:
+            break
+    # a gradient left behind, as by a cell that was interrupted
+    for p in other.parameters():
+        p.grad = torch.ones_like(p)
+    list(trainer.steps())
+    assert same(one, other)
+
+
+def test_clip_bounds_the_gradient():
+    seen = []
+    model, config = small_model(), replace(CONFIG, clip=0.01)
+    trainer = Trainer(model, small_corpus(), config)
+    for progress in trainer.steps():
+        grads = [p.grad.flatten() for p in model.parameters()]
+        seen.append((progress.gradient_norm, torch.cat(grads).norm().item()))
+    assert all(before > 0.1 for before, _ in seen)
+    assert all(abs(after - 0.01) < 1e-5 for _, after in seen)
+
+
+def test_bfloat16_learns_much_the_same():
+    full = train(small_model(dropout=0.0))
+    half = train(
+        small_model(dropout=0.0), config=replace(CONFIG, precision="bfloat16")
+    )
+    for one, other in zip(full, half, strict=True):
+        assert abs(one.loss - other.loss) < 0.05 * one.loss
+
+
+def test_an_empty_corpus_is_refused():
+    nothing = Corpus(Sentences.of([]), Sentences.of([]))
+    with pytest.raises(ValueError, match="training corpus is empty"):
+        Trainer(small_model(), nothing, CONFIG)
+    with pytest.raises(ValueError, match="validation corpus is empty"):
+        validate(small_model(), nothing, CONFIG)
+
+
+# --- numbers that are none ------------------------------------------------
+
+
+def test_a_nan_stops_the_run_and_names_the_batch():
+    model = small_model(tie="none")
+    corpus = small_corpus()
+    poisoned = 17
+    lines = [corpus.src[i].clip(max=10) for i in range(len(corpus))]
+    lines[poisoned] = np.array([11, 4])
+    corpus = Corpus(Sentences.of(lines), corpus.tgt)
+    with torch.no_grad():
+        model.embeddings.source[11] = math.nan
+    config = replace(CONFIG, batch_tokens=20, max_steps=100)
+    trainer = Trainer(model, corpus, config)
+    with pytest.raises(TrainingError) as stop:
+        list(trainer.steps())
+    message = str(stop.value)
+    assert "loss nan" in message
+    assert f"step {trainer.step + 1} " in message
+    pairs = trainer.corpus.plan(20, 0, trainer.epoch)[trainer.batch]
+    assert poisoned in pairs
+    assert str(sorted(pairs.tolist())[:8]) in message
+    rest = (p for n, p in model.named_parameters() if "source" not in n)
+    assert all(p.isfinite().all() for p in rest)
+
+
+def test_a_gradient_that_overflows_never_reaches_the_weights():
+    model = small_model()
+    trainer = Trainer(model, small_corpus(), CONFIG)
+    steps = trainer.steps()
+    for _ in range(3):
+        next(steps)
+    before = weights(model)
+    model.embeddings.target.register_hook(lambda grad: grad * math.inf)
+    with pytest.raises(TrainingError, match="step 4 .*gradient norm (inf|nan)"):
+        next(steps)
+    assert same(before, weights(model))
+    assert trainer.step == 3
+
+
+def test_an_absurd_rate_is_reported():
+    config = replace(CONFIG, rate=1e20, max_steps=100)
+    with pytest.raises(TrainingError, match="lower rate"):
+        train(small_model(), config=config)
+
+
+# --- configuration --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *((f, 0) for f in ("batch_tokens", "max_steps", "warmup")),
+        *((f, 0) for f in ("save_every", "keep", "max_minutes", "rate")),
+        *((f, -1) for f in ("batch_tokens", "max_minutes", "rate", "clip")),
+        *((f, 2.5) for f in ("batch_tokens", "max_steps", "keep", "seed")),
+        *((f, math.nan) for f in ("max_minutes", "rate", "clip")),
+        ("clip", 0.0),
+        ("seed", -1),
+        ("label_smoothing", -0.1),
+        ("label_smoothing", 1.0),
+        ("label_smoothing", math.nan),
+        ("precision", "float16"),
+    ],
+)
+def test_a_wrong_field_is_named(field, value):
+    with pytest.raises(ValueError, match=rf"^{field} must "):
+        TrainingConfig(**{field: value})
+
+
+def test_the_defaults_are_the_papers():
+    config = TrainingConfig()
+    assert config.batch_tokens == 25_000
+    assert config.max_steps == 100_000
+    assert config.warmup == 4000
+    assert config.label_smoothing == 0.1
+    assert config.rate == 1.0
+    assert config.clip is None
+
+
+# --- the loss of a batch --------------------------------------------------
+
+
+def reference_loss(model, batch, smoothing):
+    logits = model(batch.src, batch.tgt).flatten(0, 1)
+    return F.cross_entropy(
+        logits,
+        batch.labels.flatten(),
+        ignore_index=PAD,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_batch_loss_is_the_summed_cross_entropy(smoothing):
+    model = small_model(dropout=0.0)
+    batch = small_corpus().batch(range(9))
+    config = replace(CONFIG, label_smoothing=smoothing)
+    loss, nll, tokens = batch_loss(model, batch, config)
+    expected = reference_loss(model, batch, smoothing)
+    torch.testing.assert_close(loss, expected, atol=0.0, rtol=1e-5)
+    expected = reference_loss(model, batch, 0.0)
+    torch.testing.assert_close(nll, expected, atol=0.0, rtol=1e-5)
+    assert tokens == batch.tokens
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_the_gradient_of_a_batch_is_the_sum_of_its_parts(parts):
+    model, corpus = small_model(dropout=0.0), small_corpus()
+
+    def gradient(pieces):
+        model.zero_grad()
+        tokens = 0
+        for piece in pieces:
+            loss, _, count = batch_loss(model, corpus.batch(piece), CONFIG)
+            loss.backward()
+            tokens += count
+        grads = [p.grad.flatten() for p in model.parameters()]
+        return torch.cat(grads) / tokens
+
+    pairs = np.arange(20)
+    whole = gradient([pairs])
+    pieces = gradient(np.array_split(pairs, parts))
+    torch.testing.assert_close(pieces, whole, atol=1e-6, rtol=1e-4)
+    assert whole.norm() > 0.1
+
+
+# --- validation -----------------------------------------------------------
+
+
+def test_validation_is_a_mean_over_tokens_however_they_are_batched():
+    model, corpus = small_model(), small_corpus(60)
+    few, many, whole = (
+        validate(model, corpus, replace(CONFIG, batch_tokens=size))
+        for size in (8, 100, 10_000)
+    )
+    assert few == pytest.approx(whole, rel=1e-5)
+    assert many == pytest.approx(whole, rel=1e-5)
+    with evaluating(model):
+        batch = corpus.batch(range(len(corpus)))
+        nll = (reference_loss(model, batch, 0.0) / batch.tokens).item()
+        loss = (reference_loss(model, batch, 0.1) / batch.tokens).item()
+    assert whole["nll"] == pytest.approx(nll, rel=1e-5)
+    assert whole["loss"] == pytest.approx(loss, rel=1e-5)
+    assert whole["perplexity"] == pytest.approx(math.exp(nll), rel=1e-4)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_looking_leaves_the_model_as_it_was(training):
+    model = small_model(dropout=0.3).train(training)
+    before = weights(model)
+    one = validate(model, small_corpus(), CONFIG)
+    assert validate(model, small_corpus(), CONFIG) == one  # no dropout
+    greedy_accuracy(model, small_corpus())
+    assert all(m.training is training for m in model.modules())
+    assert all(p.grad is None for p in model.parameters())
+    assert same(before, weights(model))
+
+
+def test_the_mode_comes_back_after_an_error():
+    model = small_model().train()
+    with pytest.raises(KeyError), evaluating(model):
+        assert not model.training
+        assert not torch.is_grad_enabled()
+        raise KeyError
+    assert model.training
+    assert torch.is_grad_enabled()
+
+
+# --- the copy task --------------------------------------------------------
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_copy_corpus_is_what_it_says(backwards):
+    corpus = copy_corpus(300, vocab=9, length=6, backwards=backwards)
+    for i in range(len(corpus)):
+        src, tgt = corpus.src[i].tolist(), corpus.tgt[i].tolist()
+        assert tgt == (src[::-1] if backwards else src)
+        assert 1 <= len(src) <= 6
+        assert set(src) <= set(range(len(SPECIALS), 9))
+    assert set(corpus.src.lengths) == set(range(1, 7))
+    assert len(set(corpus.src.ids)) == 5
+
+
+def test_a_copy_corpus_is_a_function_of_its_seed():
+    one, again, other = (copy_corpus(50, seed=seed) for seed in (3, 3, 4))
+    assert one.src.ids.tolist() == again.src.ids.tolist()
+    assert one.src.ids.tolist() != other.src.ids.tolist()
+
+
+def learned(backwards, steps, seed=0):
+    """A small model after steps of a small copy task, and its test."""
+    model = small_model(seed, d_model=32, d_ff=128, dropout=0.0)
+    corpus = small_corpus(2000, seed=1, backwards=backwards)
+    test = small_corpus(200, seed=2, backwards=backwards)
+    config = TrainingConfig(
+        batch_tokens=300, warmup=150, rate=0.5, max_steps=steps
+    )
+    for _ in Trainer(model, corpus, config).steps():
+        pass
+    return model, test
+
+
+def test_greedy_accuracy_is_what_greedy_search_writes():
+    """On a model that is half-way: some right, some not."""
+    model, test = learned(backwards=False, steps=150)
+    limit = SearchConfig(beam=1, extra=3)
+    written = [
+        greedy_search(model, test.src[i].tolist(), limit).ids
+        for i in range(60)
+    ]
+    right = [ids == test.tgt[i].tolist() for i, ids in enumerate(written)]
+    some = Corpus(
+        Sentences.of([test.src[i] for i in range(60)]),
+        Sentences.of([test.tgt[i] for i in range(60)]),
+    )
+    tokens, whole = greedy_accuracy(model, some)
+    assert whole == sum(right) / 60
+    assert 0.0 < whole < 1.0
+    assert whole < tokens < 1.0
+    assert greedy_accuracy(model, some, batch_tokens=10) == (tokens, whole)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_small_copy_task_is_learned_without_a_mistake(backwards):
+    model, test = learned(backwards, steps=500)
+    assert greedy_accuracy(model, test) == (1.0, 1.0)
