@@ -8,6 +8,7 @@ Exported from the book; edit the chapter, then run `make export`.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -164,6 +165,10 @@ def plain_beam_search(
 
 
 # 15-search.md: Remembering
+def _layers(model: Transformer) -> list[DecoderLayer]:
+    return cast("list[DecoderLayer]", list(model.decoder.layers))
+
+
 class _Memory:
     """What the decoder keeps between steps: keys and values, of the source
     once a sentence, of the target once a row and position.
@@ -177,7 +182,7 @@ class _Memory:
         self.mask = packing.mask
         self.source: list[tuple[Tensor, Tensor]] = []
         self.target: list[tuple[Tensor, Tensor]] = []
-        for layer in model.decoder.layers:
+        for layer in _layers(model):
             cross, own = layer.cross_attention, layer.attention
             pair = cross.keys_values(memory)
             k, v = (cross.split(packing.pad(x)).contiguous() for x in pair)
@@ -212,7 +217,7 @@ def _next_logits(
     x = model.embeddings.read_target(ids)
     x = x + model.tgt_positions(place, step + 1)
     for layer, own, source in zip(
-        model.decoder.layers, memory.target, memory.source, strict=True
+        _layers(model), memory.target, memory.source, strict=True
     ):
         x = _layer_step(
             layer, x, step, model.config.window, own, source, memory.mask

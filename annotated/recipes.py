@@ -140,7 +140,7 @@ class Recipe:
         self, src_vocab: int, tgt_vocab: int
     ) -> TransformerConfig:
         """The model for these vocabularies. ValueError names a field."""
-        sizes = {
+        sizes: dict[str, Any] = {
             "src_vocab": src_vocab,
             "tgt_vocab": tgt_vocab,
             "pad_id": PAD,
@@ -165,7 +165,7 @@ def _shared(recipe: Recipe, config: type) -> dict[str, Any]:
     return {name: getattr(recipe, name) for name in names}
 
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "source": "symbols",
     "target": "symbols",
     "tokenizer": "word",

@@ -42,6 +42,6 @@ def _load(path: Path) -> list[dict[str, Any]]:
         raise PressError(f"{name}: {line}") from None
     if not all(isinstance(entry, dict) for entry in entries):
         raise PressError(
-            f"{name}: it is to be a list of entries, '- item: …'"
+            f"{name}: a list of entries is wanted, '- item: …'"
         )
     return entries
