@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 __all__ = ["smoothed_targets", "smoothed_loss"]
 
 
-# 13-regularisation.md: Label smoothing
+# 13-regularisation.md: What a smoothed label asks for
 def smoothed_targets(
     labels: Tensor, vocab: int, smoothing: float
 ) -> Tensor:
@@ -29,7 +29,7 @@ def smoothed_targets(
     return (1 - smoothing) * F.one_hot(labels, vocab) + smoothing / vocab
 
 
-# 13-regularisation.md: The loss, fast
+# 13-regularisation.md: The loss without the logits
 class _ChunkedLoss(torch.autograd.Function):
     """Softmax, loss and gradient a few rows at a time.
 

@@ -28,7 +28,7 @@ def learning_rate(
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-# 12-optimiser.md: Adam
+# 12-optimiser.md: Adam by hand
 def make_optimizer(
     parameters: Iterable[nn.Parameter],
     betas: tuple[float, float] = (0.9, 0.98),
