@@ -56,8 +56,8 @@ def execute(
     heavy = [item for item in todo if item[0].minutes > 1]
     problems: list[str] = []
     with ThreadPoolExecutor(jobs) as pool:
-        threads = 1 if jobs > 1 and len(light) > 1 else None
-        results = [pool.submit(_run, root, *x, threads, say) for x in light]
+        # one thread each, always: the same sums whatever else is running
+        results = [pool.submit(_run, root, *x, 1, say) for x in light]
         for result in results:
             problems += result.result()
     for item in heavy:
@@ -173,6 +173,8 @@ def _execute(
     minutes: int,
 ) -> None:
     """Run all cells in a fresh kernel of this Python, in a new folder."""
+    if not any(cell.cell_type == "code" for cell in notebook.cells):
+        return
     profile = scratch / ".ipython" / "profile_default"
     profile.mkdir(parents=True)
     (profile / "ipython_kernel_config.py").write_text(IPYTHON_CONFIG)

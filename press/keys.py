@@ -57,7 +57,7 @@ class Package:
     @cached_property
     def edges(self) -> dict[str, set[str]]:
         return {
-            name: set(used_modules(text)) & set(self.sources)
+            name: set(imported(ast.parse(text))) & set(self.sources)
             for name, text in self.sources.items()
         }
 
@@ -75,10 +75,7 @@ class Package:
 def key(chapter: Chapter, package: Package) -> str:
     """A hash: equal keys, equal outputs."""
     code = [(cell.source, _matters(cell)) for cell in chapter.code]
-    used: set[str] = set()
-    for cell in chapter.code:
-        used |= set(used_modules(plain_python(cell.source)))
-    modules = package.closure(used)
+    modules = package.closure({m for c in chapter.code for m in used_by(c)})
     texts = [package.sources[name] for name in modules]
     everything = "\n".join([*texts, *(source for source, _ in code)])
     parts = [
@@ -105,46 +102,44 @@ def _version(name: str) -> str:
         return f"{name} none"
 
 
-def plain_python(source: str) -> str:
-    """A cell without IPython's syntax: magics become calls."""
-    return str(TransformerManager().transform_cell(source))
+def used_by(cell: Cell) -> Iterator[str]:
+    """The modules of the package that a cell imports or names.
 
-
-def used_modules(code: str) -> Iterator[str]:
-    """The modules of the package that code imports or names.
-
-    Strings count too: they may be programs for a subprocess or lines for
-    a shell, where `annotated train …` means the command line.
+    Strings count where they are run, not exported: they may be programs
+    for a subprocess or lines for a shell, where `annotated train …` means
+    the command line.
     """
+    # without IPython's syntax: magics become calls with strings
+    code = TransformerManager().transform_cell(cell.source)
     try:
         tree = ast.parse(code)
     except SyntaxError:  # the execution will say so, with its place
         return
+    yield from imported(tree)
+    if any(tag.startswith("export") for tag in cell.tags):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from _named_in(node.value)
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """The modules of the package that code imports, wherever it does."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for name in node.names:
-                yield from _modules_in(name.name)
+                yield from _named_in(f"{name.name}.")
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from _modules_in(node.module)
+            yield from _named_in(f"{node.module}.")
             if node.module == PACKAGE:
                 yield from (name.name for name in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from _modules_in(node.value)
-            yield from _imported_in(node.value)
-            if _is_command(node.value):
-                yield COMMAND
 
 
-def _modules_in(text: str) -> Iterator[str]:
-    for match in re.finditer(rf"\b{PACKAGE}\.([a-z]\w*)", text):
-        yield match[1]
-
-
-def _imported_in(text: str) -> Iterator[str]:
-    for match in re.finditer(rf"\bfrom {PACKAGE} import ([\w, ]+)", text):
-        yield from re.findall(r"\w+", match[1])
-
-
-def _is_command(text: str) -> bool:
-    words = rf"(^|[\s;&|(/]){PACKAGE}\s+[a-z-]|-m\s+{PACKAGE}\b"
-    return text == PACKAGE or re.search(words, text) is not None
+def _named_in(text: str) -> Iterator[str]:
+    """Modules in `annotated.model`, `from annotated import model` …"""
+    yield from re.findall(rf"\b{PACKAGE}\.([a-z]\w*)", text)
+    for names in re.findall(rf"\bfrom {PACKAGE} import ([\w, ]+)", text):
+        yield from re.findall(r"\w+", names)
+    command = rf"(^|[\s;&|(/]){PACKAGE}\s+[a-z-]|-m\s+{PACKAGE}\b"
+    if text == PACKAGE or re.search(command, text):
+        yield COMMAND

@@ -262,6 +262,20 @@ def test_queries_keys_and_values_alone_are_those_of_the_layer():
         torch.testing.assert_close(layer.split(alone), whole)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_weights_shown_are_those_that_forward_uses(causal, masked):
+    layer = layer_of(d_v=3)
+    x = torch.randn(2, 5, 12).double()
+    mask = lengths_to_mask([5, 2], 5)[:, None, None] if masked else None
+    _, _, v = layer.heads(x)
+    mixed = layer.weights(x, mask=mask, causal=causal) @ v
+    torch.testing.assert_close(
+        layer.output(mixed.transpose(1, 2).flatten(2)),
+        layer(x, mask=mask, causal=causal),
+    )
+
+
 def test_weights_are_dropped_in_training_only():
     layer = layer_of(dropout=0.5)
     x = torch.randn(2, 5, 12).double()

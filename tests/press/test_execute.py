@@ -10,10 +10,10 @@ from typing import Any
 import nbformat
 import pytest
 
-from press.chapters import PressError, read_book
+from press.chapters import Cell, PressError, read_book
 from press.execute import execute
 from press.export import export
-from press.keys import Package, key, used_modules
+from press.keys import Package, key, used_by
 
 from .conftest import Book, code, exported, make_book
 
@@ -150,6 +150,8 @@ USES = {
     "run('python -m annotated train', shell=True)": {"cli"},
     "import_module('annotated.one')": {"one"},
     "'annotated by us'": {"cli"},  # too much is safe, too little is not
+    "!annotated train copy": {"cli"},
+    "%%bash\ncd x\nannotated train copy": {"cli"},
     "x = annotated": set(),
     "import torch\n'the book'": set(),
 }
@@ -157,7 +159,19 @@ USES = {
 
 @pytest.mark.parametrize("source", USES)
 def test_modules_that_code_uses(source: str) -> None:
-    assert set(used_modules(source)) == USES[source]
+    cell = Cell("02-one.md", "", 1, "code", source, {})
+    assert set(used_by(cell)) == USES[source]
+
+
+def test_words_in_exported_code_are_no_use() -> None:
+    source = "'see annotated.one, or run: annotated train'\nimport {}"
+    cell = Cell(
+        "", "", 1, "code", source.format("os"), {"tags": ["export"]}
+    )
+    assert set(used_by(cell)) == set()
+    source = source.format("annotated.two")
+    cell = Cell("", "", 1, "code", source, {"tags": ["export:one"]})
+    assert set(used_by(cell)) == {"two"}
 
 
 @pytest.fixture

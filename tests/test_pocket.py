@@ -1,0 +1,953 @@
+"""Pocket German: the grammar, its pairs and its splits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from annotated import pocket
+from annotated.pocket import (
+    Clause,
+    Meaning,
+    Pair,
+    Phrase,
+    alignment_error_rate,
+    pocket_pairs,
+    realise,
+    write_samples,
+)
+
+FRAU, MANN, KIND = Phrase("Frau"), Phrase("Mann"), Phrase("Kind")
+JUNGE, BUCH, HUND = Phrase("Junge"), Phrase("Buch"), Phrase("Hund")
+ANNA, PAUL = Phrase("Anna", "name"), Phrase("Paul", "name")
+ME, YOU, HE, SHE, WE, THEY = (
+    Phrase(word, "pronoun")
+    for word in ("I", "you", "he", "she", "we", "they")
+)
+IT = Phrase("it", "pronoun")
+WHO, WHAT = Phrase("who", "question"), Phrase("what", "question")
+
+
+def says(*clause, **more) -> Meaning:
+    return Meaning("statement", Clause(*clause, **more))
+
+
+def asks(*clause, **more) -> Meaning:
+    return Meaning("question", Clause(*clause, **more))
+
+
+def about(noun: str, plural: bool = False) -> Phrase:
+    return Phrase(noun, "relative", plural)
+
+
+# meaning, what German puts first, German, English: by hand
+BY_HAND = [
+    # agreement: articles, adjectives, weak nouns
+    (
+        says("sehen", Phrase("Mann", "a", False, ("alt",)), HUND),
+        "",
+        "Ein alter Mann sieht den Hund .",
+        "An old man sees the dog .",
+    ),
+    (
+        says("kaufen", ME, Phrase("Buch", "a", False, ("rot",))),
+        "",
+        "Ich kaufe ein rotes Buch .",
+        "I buy a red book .",
+    ),
+    (
+        says("helfen", YOU, dative=Phrase("Kind", plural=True)),
+        "",
+        "Du hilfst den Kindern .",
+        "You help the children .",
+    ),
+    (
+        says("sehen", FRAU, Phrase("Junge", "this", False, ("müde",))),
+        "",
+        "Die Frau sieht diesen müden Jungen .",
+        "The woman sees this tired boy .",
+    ),
+    (
+        says("trinken", WE, Phrase("Tee", "bare", False, ("kalt",))),
+        "",
+        "Wir trinken kalten Tee .",
+        "We drink cold tea .",
+    ),
+    (
+        says("lesen", YOU, Phrase("Zeitung", "two", True, ("alt",))),
+        "",
+        "Du liest zwei alte Zeitungen .",
+        "You read two old newspapers .",
+    ),
+    (
+        says("suchen", Phrase("Kind", "our"), Phrase("Hund", "my")),
+        "",
+        "Unser Kind sucht meinen Hund .",
+        "Our child looks for my dog .",
+    ),
+    (
+        says("spielen", KIND, prepositional=Phrase("Hund", "many", True)),
+        "",
+        "Das Kind spielt mit vielen Hunden .",
+        "The child plays with many dogs .",
+    ),
+    # verb second
+    (
+        says("lesen", FRAU, BUCH, time="today"),
+        "time",
+        "Heute liest die Frau das Buch .",
+        "Today the woman reads the book .",
+    ),
+    (
+        says("sehen", FRAU, HUND),
+        "accusative",
+        "Den Hund sieht die Frau .",
+        "The woman sees the dog .",
+    ),
+    (
+        says("singen", WE, place=("in", Phrase("Garten"))),
+        "place",
+        "Im Garten singen wir .",
+        "In the garden we sing .",
+    ),
+    # separable verbs
+    (
+        says("anrufen", MANN, KIND, time="evening"),
+        "",
+        "Der Mann ruft am Abend das Kind an .",
+        "The man calls the child in the evening .",
+    ),
+    (
+        says("abholen", SHE, HE),
+        "",
+        "Sie holt ihn ab .",
+        "She picks him up .",
+    ),
+    (
+        says("abholen", THEY, KIND, tense="past"),
+        "",
+        "Sie haben das Kind abgeholt .",
+        "They picked up the child .",
+    ),
+    # modals, perfect, what German says with adverbs
+    (
+        says("aufmachen", ME, Phrase("Tür"), tense="have_to"),
+        "",
+        "Ich muss die Tür aufmachen .",
+        "I have to open the door .",
+    ),
+    (
+        says("schlafen", Phrase("Hund", "no"), tense="want_to"),
+        "",
+        "Kein Hund will schlafen .",
+        "No dog wants to sleep .",
+    ),
+    (
+        says("gehen", FRAU, tense="past", goal=("in", Phrase("Stadt"))),
+        "",
+        "Die Frau ist in die Stadt gegangen .",
+        "The woman went into the city .",
+    ),
+    (
+        says("gehen", ANNA, goal=("zu", Phrase("Schule"))),
+        "",
+        "Anna geht zur Schule .",
+        "Anna goes to the school .",
+    ),
+    (
+        says("schreiben", ANNA, Phrase("Brief", "a"), tense="progressive"),
+        "",
+        "Anna schreibt gerade einen Brief .",
+        "Anna is writing a letter .",
+    ),
+    (
+        says("lesen", FRAU, BUCH, tense="progressive"),
+        "",
+        "Die Frau liest gerade das Buch .",
+        "The woman is reading the book .",
+    ),
+    (
+        says("lesen", PAUL, BUCH, tense="already"),
+        "",
+        "Paul hat das Buch schon gelesen .",
+        "Paul has already read the book .",
+    ),
+    (
+        says("laufen", Phrase("Hund", "bare", True), tense="likes"),
+        "",
+        "Hunde laufen gern .",
+        "Dogs like to run .",
+    ),
+    (
+        says(
+            "sein", Phrase("Katze", "every"), predicate="müde", time="today"
+        ),
+        "",
+        "Jede Katze ist heute müde .",
+        "Every cat is tired today .",
+    ),
+    # order of the objects
+    (
+        says("geben", FRAU, BUCH, KIND, time="today"),
+        "",
+        "Die Frau gibt heute dem Kind das Buch .",
+        "The woman gives the child the book today .",
+    ),
+    (
+        says("zeigen", WE, IT, HE),
+        "",
+        "Wir zeigen es ihm .",
+        "We show it to him .",
+    ),
+    (
+        says("gefallen", Phrase("Buch", plural=True), dative=FRAU),
+        "dative",
+        "Der Frau gefallen die Bücher .",
+        "The woman likes the books .",
+    ),
+    # negation
+    (
+        says("lesen", KIND, BUCH, negated=True),
+        "",
+        "Das Kind liest das Buch nicht .",
+        "The child does not read the book .",
+    ),
+    (
+        says(
+            "essen", KIND, Phrase("Apfel", "a"), tense="past", negated=True
+        ),
+        "",
+        "Das Kind hat keinen Apfel gegessen .",
+        "The child did not eat an apple .",
+    ),
+    (
+        says(
+            "trinken",
+            HE,
+            Phrase("Milch", "bare"),
+            tense="can",
+            negated=True,
+        ),
+        "",
+        "Er kann keine Milch trinken .",
+        "He cannot drink any milk .",
+    ),
+    (
+        says("warten", ME, prepositional=YOU, negated=True),
+        "",
+        "Ich warte nicht auf dich .",
+        "I do not wait for you .",
+    ),
+    # questions
+    (
+        asks("lesen", FRAU, BUCH, tense="past"),
+        "",
+        "Hat die Frau das Buch gelesen ?",
+        "Did the woman read the book ?",
+    ),
+    (
+        asks("anrufen", YOU, WHO, asked="accusative"),
+        "",
+        "Wen rufst du an ?",
+        "Whom do you call ?",
+    ),
+    (
+        asks("essen", WHO, Phrase("Käse"), asked="subject"),
+        "",
+        "Wer isst den Käse ?",
+        "Who eats the cheese ?",
+    ),
+    (
+        asks("spielen", KIND, prepositional=WHO, asked="prepositional"),
+        "",
+        "Mit wem spielt das Kind ?",
+        "With whom does the child play ?",
+    ),
+    (
+        asks("schlafen", THEY, tense="can", negated=True, asked="why"),
+        "",
+        "Warum können sie nicht schlafen ?",
+        "Why can they not sleep ?",
+    ),
+    # relative clauses
+    (
+        says(
+            "schlafen",
+            Phrase("Junge", relative=Clause("lesen", about("Junge"), BUCH)),
+        ),
+        "",
+        "Der Junge , der das Buch liest , schläft .",
+        "The boy who reads the book sleeps .",
+    ),
+    (
+        says(
+            "sehen",
+            ME,
+            Phrase(
+                "Kind",
+                plural=True,
+                relative=Clause("helfen", MANN, dative=about("Kind", True)),
+            ),
+            tense="past",
+        ),
+        "",
+        "Ich habe die Kinder , denen der Mann hilft , gesehen .",
+        "I saw the children whom the man helps .",
+    ),
+    (
+        says(
+            "finden",
+            SHE,
+            Phrase(
+                "Tasche",
+                "a",
+                relative=Clause("zeigen", PAUL, about("Tasche"), KIND),
+            ),
+        ),
+        "",
+        "Sie findet eine Tasche , die Paul dem Kind zeigt .",
+        "She finds a bag that Paul shows to the child .",
+    ),
+    (
+        says(
+            "lachen",
+            Phrase(
+                "Frau",
+                relative=Clause("warten", WE, prepositional=about("Frau")),
+            ),
+        ),
+        "",
+        "Die Frau , auf die wir warten , lacht .",
+        "The woman for whom we wait laughs .",
+    ),
+    # subordinate and coordinate clauses
+    (
+        Meaning(
+            "statement",
+            Clause("schlafen", ANNA),
+            "because",
+            Clause("sein", SHE, predicate="müde"),
+        ),
+        "second",
+        "Weil sie müde ist , schläft Anna .",
+        "Because she is tired , Anna sleeps .",
+    ),
+    (
+        Meaning(
+            "statement",
+            Clause("arbeiten", WE, tense="past"),
+            "although",
+            Clause("anrufen", THEY, WE, tense="past"),
+        ),
+        "",
+        "Wir haben gearbeitet , obwohl sie uns angerufen haben .",
+        "We worked although they called us .",
+    ),
+    (
+        Meaning(
+            "statement",
+            Clause("aufstehen", ME),
+            "but",
+            Clause("zurückkommen", YOU, tense="will"),
+        ),
+        "",
+        "Ich stehe auf , aber du wirst zurückkommen .",
+        "I get up , but you will come back .",
+    ),
+    (
+        says(
+            "fragen",
+            MANN,
+            complement=Clause("einkaufen", THEY, tense="should"),
+        ),
+        "",
+        "Der Mann fragt , ob sie einkaufen sollen .",
+        "The man asks whether they should shop .",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("meaning", "front", "german", "english"),
+    BY_HAND,
+    ids=[german for _, _, german, _ in BY_HAND],
+)
+def test_says_what_a_person_wrote(meaning, front, german, english):
+    pair = realise(meaning, front)
+    assert (pair.source, pair.target) == (german, english)
+
+
+def test_aligns_what_a_person_aligned():
+    sings = Clause("singen", about("Junge"), tense="likes")
+    boy = Phrase("Junge", relative=sings)
+    pair = realise(says("anrufen", FRAU, boy, negated=True))
+    german, english = pair.source.split(), pair.target.split()
+    assert {(german[i], english[j]) for i, j in pair.alignment} == {
+        ("Die", "The"),
+        ("Frau", "woman"),
+        ("ruft", "does"),
+        ("ruft", "call"),
+        ("den", "the"),
+        ("Jungen", "boy"),
+        ("der", "who"),
+        ("gern", "likes"),
+        ("gern", "to"),
+        ("singt", "likes"),
+        ("singt", "sing"),
+        ("nicht", "not"),
+        ("an", "call"),
+        (".", "."),
+    }
+
+
+def test_brackets_what_a_person_bracketed():
+    pair = realise(
+        says("helfen", ME, dative=KIND, tense="can", negated=True)
+    )
+    assert pair.source_tree == (
+        "(S (NP (PPER Ich)) (VMFIN kann) (VP (NP (ART dem) (NN Kind)) "
+        "(PTKNEG nicht) (VVINF helfen)) ($. .))"
+    )
+    assert pair.target_tree == (
+        "(S (NP (PRP I)) (VP (MD cannot) (VP (VB help) (NP (DT the) "
+        "(NN child)))) (. .))"
+    )
+
+
+@pytest.mark.parametrize(
+    ("determiner", "plural", "forms"),
+    [
+        (
+            "the",
+            False,
+            "der alte Junge, den alten Jungen, dem alten Jungen",
+        ),
+        (
+            "a",
+            False,
+            "ein alter Junge, einen alten Jungen, einem alten Jungen",
+        ),
+        (
+            "the",
+            True,
+            "die alten Jungen, die alten Jungen, den alten Jungen",
+        ),
+        (
+            "two",
+            True,
+            "zwei alte Jungen, zwei alte Jungen, zwei alten Jungen",
+        ),
+        (
+            "many",
+            True,
+            "viele alte Jungen, viele alte Jungen, vielen alten Jungen",
+        ),
+    ],
+)
+def test_declines(determiner, plural, forms):
+    phrase = Phrase("Junge", determiner, plural, ("alt",))
+    found = []
+    for case in ("nominative", "accusative", "dative"):
+        tree = pocket.german_phrase(phrase, case, "")
+        found.append(" ".join(re.findall(r" ([^ ()|]+)\|", tree)))
+    assert ", ".join(found) == forms
+
+
+@pytest.mark.parametrize(
+    ("verb", "forms"),
+    [
+        ("lesen", "lese liest liest lesen"),
+        ("schlafen", "schlafe schläfst schläft schlafen"),
+        ("warten", "warte wartest wartet warten"),
+        ("einladen", "lade lädst lädt laden"),
+        ("sitzen", None),
+    ],
+)
+def test_conjugates(verb, forms):
+    if forms is None:
+        assert verb not in pocket.VERBS
+        return
+    found = [pocket.german_present(pocket.VERBS[verb], i) for i in range(4)]
+    assert " ".join(found) == forms
+
+
+@pytest.mark.parametrize(
+    ("word", "third", "ing"),
+    [
+        ("go", "goes", "going"),
+        ("carry", "carries", "carrying"),
+        ("wash", "washes", "washing"),
+        ("write", "writes", "writing"),
+        ("run", "runs", "running"),
+        ("open", "opens", "opening"),
+        ("play", "plays", "playing"),
+        ("see", "sees", "seeing"),
+    ],
+)
+def test_english_endings(word, third, ing):
+    assert pocket.third_person(word) == third
+    assert pocket.ing(word) == ing
+
+
+# --- properties of what is drawn ------------------------------------------
+
+SPLITS = ("train", "valid", "test", "generalisation")
+
+
+@cache
+def drawn(split: str, seed: int = 0) -> list[Pair]:
+    counts = {
+        "train": 3000,
+        "valid": 300,
+        "test": 300,
+        "generalisation": 200,
+    }
+    return pocket_pairs(counts[split], split, seed)
+
+
+def everything() -> list[Pair]:
+    return [pair for split in SPLITS for pair in drawn(split)]
+
+
+def leaves(tree: str) -> list[str]:
+    return re.findall(r"\([^ ()]+ ([^ ()]+)\)", tree)
+
+
+def read_tree(text: str) -> list:
+    """A bracketed tree as nested lists [label, child, …]."""
+    stack: list[list] = [[]]
+    for label, word in re.findall(r"\(([^ ()]+)|([^ ()]+)|\)", text):
+        if label:
+            stack.append([label])
+        elif word:
+            stack[-1].append(word)
+        else:
+            done = stack.pop()
+            stack[-1].append(done)
+    ((tree,),) = stack
+    return tree
+
+
+def nodes(tree: list) -> Iterator[list]:
+    yield tree
+    for child in tree[1:]:
+        if isinstance(child, list):
+            yield from nodes(child)
+
+
+def labels(tree: list) -> list[str]:
+    return [child[0] for child in tree[1:]]
+
+
+def depth_of(tree: list) -> int:
+    """How many clauses lie in one another."""
+    inner = [depth_of(c) for c in tree[1:] if isinstance(c, list)]
+    return max(inner, default=0) + (tree[0] == "SBAR")
+
+
+def german_words() -> set[str]:
+    """Every form that the tables allow, computed without the rules."""
+    cases = ("nominative", "accusative", "dative")
+    found = {",", ".", "?", *pocket.NAMES, "im", "zum", "zur", "was"}
+    found |= {"heute", "gestern", "morgen", "am", "Abend", "jeden", "Tag"}
+    found |= {*pocket.PREPOSITIONS, *pocket.WHO.values(), "nicht"}
+    for words in (pocket.MIDDLE, pocket.ASKED, pocket.CONJUNCTIONS):
+        found |= set(words.values())
+    for forms in pocket.RELATIVE.values():
+        found |= set(forms)
+    for noun in pocket.NOUNS.values():
+        found |= {noun.german, noun.german_plural, noun.german_plural + "n"}
+    for stem, endings, *_ in pocket.DETERMINERS.values():
+        for case in cases:
+            found |= {stem + e for e in pocket.ENDINGS[endings, case]}
+    for word, end in product(
+        pocket.ADJECTIVES, ["", "e", "en", "er", "es", "em"]
+    ):
+        found |= {word, word.removesuffix("e") + end}
+    for row in pocket.PRONOUNS.values():
+        found |= {row.nominative, row.accusative, row.dative}
+    for row in pocket.FINITE.values():
+        found |= set(row[:4])
+    for name, verb in pocket.VERBS.items():
+        prefix = verb.infinitive.rpartition("|")[0]
+        found |= {name, prefix, verb.participle}
+        found |= {slot.german for slot in verb.slots}
+        for who in range(4):
+            word = pocket.german_present(verb, who)
+            found |= {word, prefix + word}
+    return found
+
+
+def english_words() -> set[str]:
+    found = {",", ".", "?", *pocket.NAMES, "a", "an", "any", "to", "into"}
+    found |= {"today", "yesterday", "tomorrow", "evening", "day", "not"}
+    found |= {
+        "who",
+        "whom",
+        "what",
+        "that",
+        "which",
+        "did",
+        "cannot",
+        "will",
+    }
+    found |= {*pocket.PREPOSITIONS.values(), *pocket.MIDDLE, *pocket.ASKED}
+    found |= {*pocket.CONJUNCTIONS, "may", "should", "can"}
+    for forms in pocket.ENGLISH_FINITE.values():
+        found |= set(forms)
+    for noun in pocket.NOUNS.values():
+        found |= {noun.english, noun.english_plural}
+    for row in pocket.DETERMINERS.values():
+        found |= set(row[4:])
+    for word, _ in pocket.ADJECTIVES.values():
+        found.add(word)
+    for row in pocket.PRONOUNS.values():
+        found |= {row.english, row.english_object}
+    for base in ("like", "want", "have"):
+        found |= {base, pocket.third_person(base)}
+    for verb in pocket.VERBS.values():
+        base, _, particle = verb.english.partition("|")
+        found |= {base, particle, verb.past, verb.past_participle}
+        found |= {pocket.third_person(base), pocket.ing(base)}
+        found |= {slot.english for slot in verb.slots}
+    return found
+
+
+def test_every_word_is_in_the_lexicon():
+    german, english = german_words(), english_words()
+    for pair in everything():
+        for words, known in (
+            (pair.source.split(), german),
+            (pair.target.split(), english),
+        ):
+            first, *others = words
+            assert first[0].isupper()
+            assert {first, first[0].lower() + first[1:]} & known, pair
+            assert set(others) <= known, (set(others) - known, pair)
+
+
+def test_leaves_of_the_trees_are_the_sentences():
+    for pair in everything():
+        assert " ".join(leaves(pair.source_tree)) == pair.source
+        assert " ".join(leaves(pair.target_tree)) == pair.target
+
+
+FINITE = {"VVFIN", "VAFIN", "VMFIN"}
+
+
+def test_the_finite_verb_is_second_or_first_in_main_clauses():
+    for pair in everything():
+        tree = read_tree(pair.source_tree)
+        halves = [child for child in tree[1:] if child[0] == "S"] or [tree]
+        for clause in halves:
+            tags = [tag for tag in labels(clause) if tag != "$,"]
+            place = [tag in FINITE for tag in tags].index(True)
+            yes_or_no = "(SQ" in pair.target_tree[:3]
+            assert place == (0 if yes_or_no else 1), pair
+
+
+def test_the_finite_verb_is_last_in_subordinate_clauses():
+    for pair in everything():
+        for clause in nodes(read_tree(pair.source_tree)):
+            if clause[0] == "SBAR":
+                assert clause[-1][0] == "S"
+                tags = labels(clause[-1])
+                while tags[-1] in ("$,", "SBAR"):  # what is said, asked
+                    tags.pop()
+                assert tags[-1] in FINITE, pair
+                assert sum(tag in FINITE for tag in tags) == 1, pair
+
+
+def test_participles_and_infinitives_close_their_phrase():
+    for pair in everything():
+        for phrase in nodes(read_tree(pair.source_tree)):
+            if phrase[0] == "VP":
+                assert phrase[-1][0] in ("VVPP", "VVINF"), pair
+
+
+def test_alignments_name_words_and_cover_what_matters():
+    # words of their own that the other language does without
+    german_alone = {"$,"}
+    english_alone = {"TO"}
+    for pair in everything():
+        sides = (
+            (
+                pair.source_tree,
+                {i for i, _ in pair.alignment},
+                german_alone,
+            ),
+            (
+                pair.target_tree,
+                {j for _, j in pair.alignment},
+                english_alone,
+            ),
+        )
+        assert list(pair.alignment) == sorted(set(pair.alignment))
+        for tree, aligned, alone in sides:
+            tags = re.findall(r"\(([^ ()]+) [^ ()]+\)", tree)
+            assert aligned <= set(range(len(tags)))
+            free = {tags[i] for i in range(len(tags)) if i not in aligned}
+            assert free <= alone, (free, pair)
+
+
+def test_aligned_nouns_and_verbs_translate_each_other():
+    english = {
+        form: {noun.english, noun.english_plural}
+        for noun in pocket.NOUNS.values()
+        for form in (
+            noun.german,
+            noun.german_plural,
+            noun.german_plural + "n",
+        )
+    }
+    for pair in everything():
+        source, target = pair.source.split(), pair.target.split()
+        for i, j in pair.alignment:
+            if source[i] in english and i:
+                assert target[j].lower() in english[source[i]], pair
+
+
+def test_a_and_an():
+    for pair in everything():
+        for article, word in re.findall(r"\b([Aa]n?) (\w+)", pair.target):
+            assert (article.lower() == "an") == (word[0] in "aeiou"), pair
+
+
+def test_english_subjects_and_verbs_agree():
+    checked = 0
+    for pair in everything():
+        for clause in nodes(read_tree(pair.target_tree)):
+            tags = labels(clause) if clause[0] == "S" else []
+            if "NP VP" not in " ".join(tags):
+                continue
+            subject, group = clause[tags.index("VP") :][:2]
+            while subject[1][0] == "NP":  # with a relative clause
+                subject = subject[1]
+            (tag, word), verb = subject[-1], group[1]
+            if verb[0] == "ADVP":
+                verb = group[2]
+            third = tag in ("NN", "NNP") or word in ("he", "she", "it")
+            third = third or word in ("He", "She")
+            if verb[0] in ("VBZ", "VBP"):
+                assert (verb[0] == "VBZ") == third, pair
+                checked += 1
+            if verb[1] in ("am", "is", "are", "was", "were"):
+                singular = verb[1] in ("am", "is", "was")
+                assert singular == (third or word == "I"), pair
+    assert checked > 1000
+
+
+def test_same_arguments_same_pairs():
+    again = pocket_pairs(50, "train")
+    assert again == drawn("train")[:50]
+    assert again != pocket_pairs(50, "train", seed=1)
+
+
+def test_known_first_pairs_everywhere():
+    # a change here changes every corpus that anyone has drawn
+    texts = [(p.source, p.target) for p in pocket_pairs(3, "test", seed=7)]
+    assert texts == KNOWN
+
+
+KNOWN = [
+    (
+        "Zwei Freundinnen trinken warmes Wasser .",
+        "Two friends drink warm water .",
+    ),
+    (
+        "Sie hofft , dass sie gerade ein Mädchen besucht .",
+        "She hopes that she is visiting a girl .",
+    ),
+    (
+        "Der Nachbar fragt , ob er Jonas helfen will .",
+        "The neighbour asks whether he wants to help Jonas .",
+    ),
+]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_pairs_of_one_call_are_different(split):
+    pairs = drawn(split)
+    assert len({pair.source for pair in pairs}) == len(pairs)
+
+
+def test_splits_share_no_sentence_on_either_side():
+    for side in ("source", "target"):
+        seen: dict[str, str] = {}
+        for split, seed in product(SPLITS, (0, 1)):
+            for pair in drawn(split, seed):
+                text = getattr(pair, side)
+                assert seen.setdefault(text, split) == split
+
+
+def test_what_stands_first_does_not_change_the_split():
+    """Each meaning of the test set, said the other way round."""
+    for attempt in range(1000):
+        draw = pocket.Draw(f"test 0 {attempt}")
+        meaning = pocket.draw_meaning(draw)
+        if pocket.split_of(meaning) == "test" and meaning.clause.time:
+            for front in ("", "time"):
+                other = realise(meaning, front).source
+                assert other not in {p.source for p in drawn("train")}
+
+
+@pytest.mark.parametrize(
+    ("verb", "subject", "thing", "known"),
+    [
+        ("sehen", FRAU, KIND, False),
+        ("sehen", MANN, KIND, True),  # der
+        ("sehen", FRAU, HUND, True),  # den
+        ("sehen", FRAU, Phrase("Kind", plural=True), True),  # sieht
+        ("sehen", THEY, Phrase("Kind", plural=True), False),
+        ("sehen", WE, Phrase("Kind", plural=True), True),
+        ("sehen", ANNA, PAUL, False),
+        ("lesen", FRAU, Phrase("Zeitung"), True),  # who reads whom?
+        ("sehen", Phrase("Katze"), Phrase("Tür"), True),
+        ("finden", Phrase("Katze"), FRAU, False),
+    ],
+)
+def test_knows_when_order_alone_tells_who_does_it(
+    verb, subject, thing, known
+):
+    assert pocket.clear(Clause(verb, subject, thing)) is known
+
+
+def turned(clause: Clause) -> Clause | None:
+    """Subject and accusative changed, where the verb puts up with it."""
+    subject, thing = clause.subject, clause.accusative
+    if thing is None or "question" in (subject[1], thing[1]):
+        return None
+    verb = pocket.VERBS[clause.verb]
+    fits = pocket.kind_of(thing) in verb.subject
+    if not fits or pocket.kind_of(subject) not in verb.slots[-1].kinds:
+        return None
+    if PRONOUN_OBJECT.get(subject.noun, "") == "-":
+        return None
+    return clause._replace(subject=thing, accusative=subject)
+
+
+PRONOUN_OBJECT = {w: row.accusative for w, row in pocket.PRONOUNS.items()}
+
+
+def test_nobody_can_take_the_object_for_the_subject():
+    checked = 0
+    for attempt in range(8000):
+        draw = pocket.Draw(f"turned {attempt}")
+        meaning = pocket.draw_meaning(draw)
+        front = pocket.draw_front(draw, meaning)
+        clause = turned(meaning.clause)
+        if clause and front == "accusative":
+            said = realise(meaning, front).source
+            assert realise(meaning._replace(clause=clause)).source != said
+            checked += 1
+        for role in ("subject", "accusative", "dative"):
+            phrase = getattr(meaning.clause, role)
+            clause = phrase and phrase.relative and turned(phrase.relative)
+            if clause and phrase.relative.tense != "likes":
+                other = meaning.clause._replace(
+                    **{role: phrase._replace(relative=clause)}
+                )
+                said = realise(meaning).source
+                assert (
+                    realise(meaning._replace(clause=other)).source != said
+                )
+                checked += 1
+    assert checked > 50
+
+
+def check_one_reading(count: int) -> None:
+    """No German sentence has two meanings, let alone two translations."""
+    seen: dict[str, tuple[str, Meaning]] = {}
+    for attempt in range(count):
+        draw = pocket.Draw(f"reading {attempt}")
+        meaning = pocket.draw_meaning(draw, deep=attempt % 10 == 0)
+        pair = realise(meaning, pocket.draw_front(draw, meaning))
+        known = seen.setdefault(pair.source, (pair.target, meaning))
+        assert known == (pair.target, meaning), pair.source
+
+
+def test_german_has_one_reading():
+    check_one_reading(10_000)
+
+
+@pytest.mark.slow
+def test_german_has_one_reading_in_many_sentences():
+    check_one_reading(200_000)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_generalisation_is_longer_and_deeper(side):
+    def length(pair: Pair) -> int:
+        return len(getattr(pair, side).split())
+
+    def depth(pair: Pair) -> int:
+        return depth_of(read_tree(getattr(pair, f"{side}_tree")))
+
+    known = [pair for split in SPLITS[:3] for pair in drawn(split)]
+    deep = drawn("generalisation")
+    assert min(map(length, deep)) > max(map(length, known))
+    assert min(map(depth, deep)) > max(map(depth, known))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"count": -1}, "count"),
+        ({"count": 2.0}, "count"),
+        ({"count": True}, "count"),
+        ({"count": 1, "split": "dev"}, "split"),
+        ({"count": 1, "seed": -3}, "seed"),
+        ({"count": 1, "seed": "0"}, "seed"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, name):
+    with pytest.raises(ValueError, match=f"^{name} must be"):
+        pocket_pairs(**arguments)
+
+
+def test_no_pairs_if_none_are_wanted():
+    assert pocket_pairs(0) == []
+
+
+# --- samples, alignments --------------------------------------------------
+
+SAMPLES = Path(__file__).resolve().parents[1] / "data" / "pocket"
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_committed_samples_are_what_the_grammar_says(split, tmp_path):
+    write_samples(tmp_path)
+    fresh = (tmp_path / f"{split}.tsv").read_bytes()
+    assert fresh == (SAMPLES / f"{split}.tsv").read_bytes()
+    head, *lines = fresh.decode().splitlines()
+    assert head.split("\t")[:3] == ["source", "target", "alignment"]
+    assert len(lines) == 200
+    pair = drawn(split)[0]
+    links = " ".join(f"{i}-{j}" for i, j in pair.alignment)
+    assert lines[0].split("\t") == [
+        pair.source,
+        pair.target,
+        links,
+        pair.source_tree,
+        pair.target_tree,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "rate"),
+    [
+        ({(0, 0), (1, 2)}, {(0, 0), (1, 2)}, 0.0),
+        ({(0, 0), (1, 2)}, {(0, 0), (1, 1)}, 0.5),
+        ({(0, 0)}, {(0, 0), (1, 1), (2, 2)}, 0.5),
+        ({(0, 0)}, set(), 1.0),
+        (set(), set(), 0.0),
+        ([(0, 1, 1), (1, 1, 1)], [(0, 1, 1), (0, 1, 1)], 1 / 3),
+    ],
+)
+def test_alignment_error_rate_by_hand(gold, predicted, rate):
+    assert alignment_error_rate(gold, predicted) == pytest.approx(rate)
