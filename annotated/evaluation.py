@@ -41,7 +41,8 @@ def score(
         raise ValueError("there is nothing to score")
     bleu, signature = _bleu(hypotheses, references, split_compounds)
     chrf = CHRF().corpus_score(hypotheses, [references])
-    equal = sum(map(str.__eq__, hypotheses, references))
+    pairs = zip(hypotheses, references, strict=True)
+    equal = sum(one == other for one, other in pairs)
     return {
         "bleu": round(bleu, 2),
         "signature": signature,

@@ -626,7 +626,8 @@ def _save(trainer: Trainer, folder: Path) -> None:
             trainer, folder / "checkpoints", trainer.config.keep
         )
     except (OSError, RuntimeError, SafetensorError) as error:
-        _remove_remains(folder)
+        for begun in (folder / "checkpoints").glob(".[0-9]*"):
+            shutil.rmtree(begun, ignore_errors=True)
         what = f"the checkpoint of step {trainer.step}"
         raise _unwritten(what, error) from None
 
@@ -639,15 +640,8 @@ def _unwritten(what: str, error: Exception) -> RunError:
     )
 
 
-def _remove_remains(folder: Path) -> None:
-    """Remove what a killed process had begun to write."""
-    for begun in (folder / "checkpoints").glob(".[0-9]*"):
-        shutil.rmtree(begun, ignore_errors=True)
-
-
 def _take_up(trainer: Trainer, folder: Path) -> None:
     """Load the newest checkpoint that is whole, and say which."""
-    _remove_remains(folder)
     places = checkpoints(folder / "checkpoints")[::-1]
     for place in places:
         try:

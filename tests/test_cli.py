@@ -168,10 +168,7 @@ WRONG = {
     "no choice": ("train copy --out x --norm mid", "--norm"),
     "number": ("train copy --out x --d-model 7", "does not divide d_model"),
     "step": ("train copy --out x --max-steps 0", "max_steps must be"),
-    "beam": (
-        "train copy --out x --beam 0",
-        "beam must be a whole number, at least 1",
-    ),
+    "beam": ("train copy --out x --beam 0", "beam must be"),
     "too much": ("train copy --out x y", "y"),
     "data": ("train copy --out x --data coyp", "no data set 'coyp'"),
     "device": ("train copy --out x --device tpu", "no device 'tpu'"),
@@ -293,8 +290,8 @@ def test_minutes_end_a_run_too(call: Call, tmp_path: Path) -> None:
 def test_what_diverges_is_said_to(call: Call, tmp_path: Path) -> None:
     line = f"train copy --out {tmp_path / 'run'} {TINY} --warmup 1"
     done = call(f"{line} --rate 1e30")
-    assert "has loss nan" in done.complaint
-    assert "at step" in done.complaint
+    assert "has loss" in done.complaint
+    assert "step " in done.complaint
 
 
 def test_ones_own_files_can_be_trained_on(
@@ -497,10 +494,10 @@ def test_nbest_numbers_the_lines(call: Call, run: Path) -> None:
     ("option", "complaint"),
     [
         ("--nbest 5", "nbest 5 is more than beam 4"),
-        ("--beam 0", "beam must be a whole number, at least 1"),
+        ("--beam 0", "beam must be"),
         ("--alpha nan", "alpha must be 0 or more"),
-        ("--extra 0", "extra must be a whole number, at least 1"),
-        ("--nbest 0", "nbest must be a whole number, at least 1"),
+        ("--extra 0", "extra must be"),
+        ("--nbest 0", "nbest must be"),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(

@@ -526,7 +526,7 @@ def test_a_full_disk_costs_no_checkpoint(
         patch.setattr(recipes, "save_checkpoint", second_fails)
         with pytest.raises(RunError, match="step 10 could not be written"):
             train_recipe(TINY, folder)
-    left = [place.name for place in (folder / "checkpoints").iterdir()]
+    left = [path.name for path in (folder / "checkpoints").iterdir()]
     assert left == ["00000005"]
     train_recipe(TINY, folder, resume=True)
     assert (folder / "model.safetensors").exists()
