@@ -156,12 +156,11 @@ class Contender:
     rate: float
 
     def __post_init__(self) -> None:
-        self.optimizer = make_optimizer(self.model.parameters())
+        # Marian has its table of sinusoids among its parameters
+        learned = [p for p in self.model.parameters() if p.requires_grad]
+        self.parameters = sum(p.numel() for p in learned)
+        self.optimizer = make_optimizer(learned)
         set_learning_rate(self.optimizer, self.rate)
-
-    @property
-    def parameters(self) -> int:
-        return sum(p.numel() for p in self.model.parameters())
 
     def step(self, batch: Batch) -> float:
         """Learn from one batch; the mean loss per target token."""
@@ -196,9 +195,7 @@ def ours(settings: Settings) -> Contender:
     return Contender("annotated", model, loss, settings.rate)
 
 
-def padded_loss(
-    logits: Tensor, batch: Batch, smoothing: float
-) -> Tensor:
+def padded_loss(logits: Tensor, batch: Batch, smoothing: float) -> Tensor:
     """The loss as everyone writes it: torch's, on all places."""
     return F.cross_entropy(
         logits.flatten(0, 1),
@@ -398,7 +395,9 @@ def measure(
     return outcomes, peak
 
 
-def doubts(settings: Settings, outcomes: Sequence[Outcome]) -> Iterator[str]:
+def doubts(
+    settings: Settings, outcomes: Sequence[Outcome]
+) -> Iterator[str]:
     """What is wrong with the losses: a fast step that does not learn, or
     learns something else, is no step.
     """
@@ -430,7 +429,10 @@ def available() -> tuple[list[Any], str | None]:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    found = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
     for name in ("numpy", "transformers"):
         try:
             found[name] = metadata.version(name)
@@ -514,12 +516,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             "peak_gflops": peak / 1e9,
             "flops_per_step": matrix_flops(settings, batches),
             "contenders": {
-                one.name: {k: v for k, v in asdict(one).items() if k != "name"}
+                one.name: {
+                    k: v for k, v in asdict(one).items() if k != "name"
+                }
                 for one in outcomes
             },
             "fastest_other_ratio": min(one.ratio for one in outcomes[1:]),
         }
-        wrong += [f"{setting}: {what}" for what in doubts(settings, outcomes)]
+        wrong += [
+            f"{setting}: {what}" for what in doubts(settings, outcomes)
+        ]
     if wrong:
         print("\n".join(["", *wrong]), file=sys.stderr)
         return 1
@@ -535,18 +541,14 @@ def write(
     shape = asdict(replace(settings, json=None))
     del shape["json"]
     entry = {
-        "kind": "speed",
+        "recipe": "train_speed",
         "command": "python benchmarks/train_speed.py",
         "commit": commit(),
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "hardware": {
-            "processor": processor(),
-            "threads": settings.threads,
-            "accelerator": None,
-        },
-        "versions": versions(),
+        "hardware": f"{processor()}, {settings.threads} threads",
+        "versions": ", ".join(f"{k} {v}" for k, v in versions().items()),
         "seed": settings.seed,
-        "seconds": round(seconds, 1),
+        "wall_seconds": round(seconds, 1),
         "settings": shape,
         "metrics": rounded(metrics),
     }
