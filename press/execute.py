@@ -173,6 +173,8 @@ def _execute(
     minutes: int,
 ) -> None:
     """Run all cells in a fresh kernel of this Python, in a new folder."""
+    if not any(cell.cell_type == "code" for cell in notebook.cells):
+        return
     profile = scratch / ".ipython" / "profile_default"
     profile.mkdir(parents=True)
     (profile / "ipython_kernel_config.py").write_text(IPYTHON_CONFIG)

@@ -60,8 +60,9 @@ def page_sources(root: Path) -> dict[str, bytes]:
     if stale:
         names = " ".join(chapter.name for chapter in stale)
         raise PressError(f"run `python -m press execute {names}` first")
+    pages = [chapter.name for chapter in chapters]
     files = {
-        f"{chapter.name}.ipynb": _page(root, chapter, project)
+        f"{chapter.name}.ipynb": _page(root, chapter, project, pages)
         for chapter in chapters
     }
     book = root / "book"
@@ -74,10 +75,9 @@ def page_sources(root: Path) -> dict[str, bytes]:
     for chapter in chapters:
         del files[chapter.file]
     if "index.md" in files:
-        index = files["index.md"].decode()
-        pages = [n for n in files if n.endswith((".ipynb", ".md"))]
-        pages = sorted(Path(name).stem for name in pages)
-        files["index.md"] = _links(_contents(index, pages)).encode()
+        others = [n[:-3] for n in sorted(files) if n.endswith(".md")]
+        index = _contents(files["index.md"].decode(), pages + others)
+        files["index.md"] = _links(index, pages).encode()
     return files
 
 
@@ -96,7 +96,9 @@ def _contents(index: str, pages: list[str]) -> str:
     return re.sub(toctree, fill, index)
 
 
-def _page(root: Path, chapter: Chapter, project: Project) -> bytes:
+def _page(
+    root: Path, chapter: Chapter, project: Project, pages: list[str]
+) -> bytes:
     """The executed chapter, with its number and a line below its title."""
     text = executed_path(root, chapter).read_text(encoding="utf-8")
     notebook = nbformat.reads(text, as_version=4)
@@ -117,7 +119,7 @@ def _page(root: Path, chapter: Chapter, project: Project) -> bytes:
                 break
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = _links(cell.source)
+            cell.source = _links(cell.source, pages)
         for output in cell.get("outputs", []):
             _choose_format(cell, output)
     # nothing of the last run's circumstances: equal content, equal pages
@@ -126,11 +128,11 @@ def _page(root: Path, chapter: Chapter, project: Project) -> bytes:
     return data.encode()
 
 
-def _links(markdown: str) -> str:
+def _links(markdown: str, pages: list[str]) -> str:
     """Chapters link to each other by source; their pages are notebooks."""
-    return re.sub(
-        r"\]\((?:\./)?([0-9A-Z]\d-[\w-]+)\.md", r"](\1.ipynb", markdown
-    )
+    names = "|".join(map(re.escape, pages))
+    pattern = rf"\]\((?:\./)?({names})\.md(?=[#)])"
+    return re.sub(pattern, r"](\1.ipynb", markdown)
 
 
 def _facts(chapter: Chapter, project: Project, seconds: float) -> str:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from annotated.loss import smoothed_loss, smoothed_targets
 
+calm = settings(deadline=None)  # a busy machine is no failure
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
@@ -28,7 +29,7 @@ def reference(x, weight, labels, smoothing):
     )
 
 
-# --- the targets -----------------------------------------------------------
+# --- the targets ---
 
 
 def test_four_words_by_hand():
@@ -37,6 +38,7 @@ def test_four_words_by_hand():
     torch.testing.assert_close(targets, torch.tensor(expected))
 
 
+@calm
 @given(st.integers(2, 50), st.floats(0, 0.99), st.integers(0, 3))
 def test_targets_are_distributions_with_the_label_on_top(
     vocab, smoothing, more
@@ -57,7 +59,7 @@ def test_without_smoothing_the_target_is_the_label():
     )
 
 
-# --- the loss --------------------------------------------------------------
+# --- the loss ---
 
 
 @pytest.mark.parametrize("rows", [None, 1, 5, 23, 100])
@@ -75,7 +77,7 @@ def test_value_and_gradient_agree_with_torch(dtype, smoothing, rows):
     torch.testing.assert_close(ours_grad, their_grad, **close)
 
 
-@settings(deadline=None, max_examples=40)
+@calm
 @given(
     st.integers(1, 12),
     st.integers(1, 30),
@@ -129,7 +131,7 @@ def test_a_model_that_knows_nothing_has_the_vocabulary_as_perplexity():
     x, weight, labels = make()
     loss, nll = smoothed_loss(torch.zeros_like(x), weight, labels, 0.1)
     for value in (loss, nll):
-        assert math.exp(value / 23) == pytest.approx(37, rel=1e-12)
+        assert math.exp(value.item() / 23) == pytest.approx(37, rel=1e-12)
 
 
 def test_a_model_that_is_sure_is_punished():
@@ -207,6 +209,6 @@ def test_bfloat16_vectors_with_float32_weights():
 def test_a_second_derivative_is_refused_not_wrong():
     x, weight, labels = make()
     loss, _ = smoothed_loss(x, weight, labels)
-    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+    (gradient,) = torch.autograd.grad(loss**2, x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
