@@ -156,12 +156,11 @@ class Contender:
     rate: float
 
     def __post_init__(self) -> None:
-        self.optimizer = make_optimizer(self.model.parameters())
+        # Marian has its table of sinusoids among its parameters
+        learned = [p for p in self.model.parameters() if p.requires_grad]
+        self.parameters = sum(p.numel() for p in learned)
+        self.optimizer = make_optimizer(learned)
         set_learning_rate(self.optimizer, self.rate)
-
-    @property
-    def parameters(self) -> int:
-        return sum(p.numel() for p in self.model.parameters())
 
     def step(self, batch: Batch) -> float:
         """Learn from one batch; the mean loss per target token."""
@@ -542,18 +541,14 @@ def write(
     shape = asdict(replace(settings, json=None))
     del shape["json"]
     entry = {
-        "kind": "speed",
+        "recipe": "train_speed",
         "command": "python benchmarks/train_speed.py",
         "commit": commit(),
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "hardware": {
-            "processor": processor(),
-            "threads": settings.threads,
-            "accelerator": None,
-        },
-        "versions": versions(),
+        "hardware": f"{processor()}, {settings.threads} threads",
+        "versions": ", ".join(f"{k} {v}" for k, v in versions().items()),
         "seed": settings.seed,
-        "seconds": round(seconds, 1),
+        "wall_seconds": round(seconds, 1),
         "settings": shape,
         "metrics": rounded(metrics),
     }
