@@ -1,11 +1,27 @@
-from __future__ import annotations
+"""annotated.embeddings.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- 06-embeddings.md: Embeddings and softmax
+- 07-positions.md: Positions
+"""
+
 import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+__all__ = [
+    "Embeddings",
+    "sinusoids",
+    "shift_matrix",
+    "SinusoidalPositions",
+    "LearnedPositions",
+]
 
+
+# 06-embeddings.md: One matrix, three uses
 class Embeddings(nn.Module):
     """The matrices between tokens and vectors (§3.4).
 
@@ -15,7 +31,11 @@ class Embeddings(nn.Module):
     """
 
     def __init__(
-        self, src_vocab: int, tgt_vocab: int, d_model: int, tie: str = "all"
+        self,
+        src_vocab: int,
+        tgt_vocab: int,
+        d_model: int,
+        tie: str = "all",
     ):
         super().__init__()
 
@@ -41,7 +61,10 @@ class Embeddings(nn.Module):
         return F.linear(x, self.output)
 
 
-def sinusoids(length: int, d_model: int) -> Tensor:
+# 07-positions.md: Sinusoids
+def sinusoids(
+    length: int, d_model: int, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """The positional encodings of §3.5: (length, d_model).
 
     Column 2i is sin(pos / 10000^(2i/d_model)), column 2i + 1 its cosine.
@@ -51,47 +74,10 @@ def sinusoids(length: int, d_model: int) -> Tensor:
     even = torch.arange(0, d_model, 2, dtype=torch.float64)
     angle = position / 10_000 ** (even / d_model)
     table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
-    return table[:, :d_model].float()
+    return table[:, :d_model].to(dtype)
 
 
-class SinusoidalPositions(nn.Module):
-    """Fixed positions (§3.5); the table grows with the longest sentence."""
-
-    table: Tensor
-
-    def __init__(self, d_model: int, length: int = 256):
-        super().__init__()
-        self.register_buffer(
-            "table", sinusoids(length, d_model), persistent=False
-        )
-
-    def forward(self, positions: Tensor, length: int) -> Tensor:
-        """positions (…), each < length -> (…, d_model)"""
-        if length > len(self.table):
-            longer = sinusoids(max(length, 2 * len(self.table)), self.table.size(1))
-            self.table = longer.to(self.table)
-        return F.embedding(positions, self.table)
-
-
-class LearnedPositions(nn.Module):
-    """One learned vector a position (§3.5; Table 3, row E)."""
-
-    def __init__(self, d_model: int, length: int):
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(length, d_model) * 0.02)
-
-    def forward(self, positions: Tensor, length: int) -> Tensor:
-        """positions (…), each < length -> (…, d_model). Raises ValueError
-        where the sentence is longer than the table.
-        """
-        if length > len(self.table):
-            raise ValueError(
-                f"a sentence of {length} tokens, but max_len is "
-                f"{len(self.table)}: learned positions go no further"
-            )
-        return F.embedding(positions, self.table)
-
-
+# 07-positions.md: The shift is a linear map
 def shift_matrix(k: int, d_model: int) -> Tensor:
     """M with M @ PE(pos) = PE(pos + k) for every pos (§3.5).
 
@@ -107,3 +93,44 @@ def shift_matrix(k: int, d_model: int) -> Tensor:
         [torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], dim=-2
     )
     return torch.block_diag(*turns)
+
+
+# 07-positions.md: Learned positions
+class SinusoidalPositions(nn.Module):
+    """Fixed positions (§3.5); the table grows with the longest sentence."""
+
+    table: Tensor
+
+    def __init__(self, d_model: int, length: int = 256):
+        super().__init__()
+        self.register_buffer(
+            "table", sinusoids(length, d_model), persistent=False
+        )
+
+    def forward(self, positions: Tensor, length: int) -> Tensor:
+        """positions (…), each < length -> (…, d_model)"""
+        size, d_model = self.table.shape
+        if length > size:
+            longer = sinusoids(max(length, 2 * size), d_model)
+            self.table = longer.to(self.table)
+        return F.embedding(positions, self.table)
+
+
+class LearnedPositions(nn.Module):
+    """One learned vector a position (§3.5; Table 3, row E)."""
+
+    def __init__(self, d_model: int, length: int):
+        super().__init__()
+        # as large as the sinusoids: mean square 1/2
+        self.table = nn.Parameter(torch.randn(length, d_model) * 0.5**0.5)
+
+    def forward(self, positions: Tensor, length: int) -> Tensor:
+        """positions (…), each < length -> (…, d_model). Raises ValueError
+        where the sentence is longer than the table.
+        """
+        if length > len(self.table):
+            raise ValueError(
+                f"a sentence of {length} tokens, but max_len is "
+                f"{len(self.table)}: learned positions go no further"
+            )
+        return F.embedding(positions, self.table)

@@ -1,4 +1,10 @@
-from __future__ import annotations
+"""annotated.layers.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- 05-layers.md: Feed-forward, residuals, normalisation
+"""
+
 from collections.abc import Callable
 
 import torch
@@ -8,12 +14,36 @@ from torch import Tensor, nn
 from annotated.attention import MultiHeadAttention
 from annotated.masks import Packing
 
+__all__ = [
+    "keep_mask",
+    "Dropout",
+    "FeedForward",
+    "LayerNorm",
+    "Residual",
+    "EncoderLayer",
+    "DecoderLayer",
+]
+
+
+# 05-layers.md: Dropout
+def keep_mask(x: Tensor, p: float) -> Tensor:
+    """What dropout multiplies x by: 0 with chance p, else 1/(1 - p)."""
+    draws = torch.empty(
+        (x.numel() + 3) // 4, dtype=torch.int64, device=x.device
+    )
+    draws.random_(-(2**63), None)  # four 16-bit draws in each
+    draws = draws.view(torch.int16)[: x.numel()].view(x.shape)
+    # 2^16 - 1 at most: an int16 compares with nothing larger
+    kept = min(round((1 - p) * 2**16), 2**16 - 1)
+    keep = draws.lt_(kept - 2**15).to(x.dtype)
+    return keep.mul_(2**16 / max(kept, 1))
+
 
 class Dropout(nn.Module):
     """Zero each number with chance p, scale the rest by 1/(1 - p) (§5.4).
 
     torch's dropout draws one random number a value, which on a CPU costs
-    more than a matrix product of the same size. Sixteen random bits are
+    as much as a matrix product of the same size. Sixteen random bits are
     enough to decide: p is honoured to 1/65,536.
     """
 
@@ -30,21 +60,19 @@ class Dropout(nn.Module):
         return x * keep_mask(x, self.p)
 
 
-def keep_mask(x: Tensor, p: float) -> Tensor:
-    """What dropout multiplies x by: 0 with chance p, else 1/(1 - p)."""
-    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64)
-    draws.random_(-(2**63), None)  # four 16-bit draws in each
-    draws = draws.view(torch.int16)[: x.numel()].view(x.shape)
-    kept = round((1 - p) * 2**16)
-    keep = draws.lt_(kept - 2**15).to(x.dtype)
-    return keep.mul_(2**16 / max(kept, 1))
-
-
+# 05-layers.md: The network, exported
 class FeedForward(nn.Module):
-    """Two linear maps with a ReLU between, at each position (§3.3, eq. 2)."""
+    """Two linear maps with a ReLU between, at each position (§3.3, eq. 2).
+
+    dropout is on the hidden units (the paper has none there).
+    """
 
     def __init__(
-        self, d_model: int, d_ff: int, dropout: float = 0.0, bias: bool = True
+        self,
+        d_model: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        bias: bool = True,
     ):
         super().__init__()
         self.inner = nn.Linear(d_model, d_ff, bias)
@@ -60,6 +88,7 @@ class FeedForward(nn.Module):
         return self.outer(self.dropout(F.relu(self.inner(x))))
 
 
+# 05-layers.md: Layer normalisation
 class LayerNorm(nn.Module):
     """Layer normalisation (§3.1): mean 0 and variance 1 over d_model.
 
@@ -74,9 +103,11 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, d_model) -> (…, d_model)"""
-        return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
+        d_model = self.gain.shape
+        return F.layer_norm(x, d_model, self.gain, self.bias, self.eps)
 
 
+# 05-layers.md: The residual connection
 class Residual(nn.Module):
     """What stands around every sub-layer (§3.1, §5.4).
 
@@ -99,6 +130,7 @@ class Residual(nn.Module):
         return self.norm(x + self.dropout(sublayer(x)))
 
 
+# 05-layers.md: An encoder layer
 class EncoderLayer(nn.Module):
     """Self-attention, then the position-wise network (§3.1)."""
 
@@ -130,6 +162,7 @@ class EncoderLayer(nn.Module):
         return self.around_feed_forward(x, self.feed_forward)
 
 
+# 05-layers.md: A decoder layer
 class DecoderLayer(nn.Module):
     """Causal self-attention, attention over the source, network (§3.1)."""
 

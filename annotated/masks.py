@@ -1,10 +1,22 @@
+"""annotated.masks.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- 03-masks.md: Masks
+"""
+
 from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+__all__ = ["padding_mask", "causal_mask", "window_mask", "Packing"]
 
+
+# 03-masks.md: Padding
 def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
     """Which keys are words, not padding: (batch, 1, 1, k_len) of bool.
 
@@ -14,11 +26,14 @@ def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
     return (ids != pad_id)[:, None, None, :]
 
 
+# 03-masks.md: The future
 def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
     """Position i may attend to j ≤ i (§3.2.3): (length, length) of bool."""
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    at = torch.arange(length, device=device)
+    return at[:, None] >= at[None, :]
 
 
+# 03-masks.md: A window
 def window_mask(
     length: int, r: int, device: torch.device | None = None
 ) -> Tensor:
@@ -34,28 +49,34 @@ def window_mask(
     return (at[:, None] - at[None, :]).abs() <= r // 2
 
 
+# 03-masks.md: No padding at all
 class _GatherRows(torch.autograd.Function):
-    """x[index], where a row of index that is -1 stands for zeros.
+    """x[index], with zeros in the rows that absent lists.
 
     Every row of x is asked for at most once, so the gradient is a gather
-    too, by the inverse index: no scatter, no atomic addition.
+    too, by the index of the way back: no scatter, no atomic addition.
     """
 
     @staticmethod
-    def forward(ctx, x, index, inverse):
-        ctx.save_for_backward(index, inverse)
-        return _rows(x, index)
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        index: Tensor,
+        absent: Tensor,
+        back: Tensor,
+        back_absent: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(index, absent, back, back_absent)
+        if not len(x):  # a batch of nothing but padding
+            return x.new_zeros(len(index), *x.shape[1:])
+        rows = x.index_select(0, index)
+        return rows.index_fill_(0, absent, 0.0) if len(absent) else rows
 
     @staticmethod
-    def backward(ctx, grad):
-        index, inverse = ctx.saved_tensors
-        return _GatherRows.apply(grad, inverse, index), None, None
-
-
-def _rows(x: Tensor, index: Tensor) -> Tensor:
-    rows = x.index_select(0, index.clamp(min=0))
-    absent = (index < 0).nonzero().squeeze(1)
-    return rows.index_fill_(0, absent, 0.0) if len(absent) else rows
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        index, absent, back, back_absent = ctx.saved_tensors
+        grad = _GatherRows.apply(grad, back, back_absent, index, absent)
+        return grad, None, None, None, None
 
 
 @dataclass(frozen=True)
@@ -69,20 +90,21 @@ class Packing:
 
     real: Tensor  # (batch, length) of bool
     index: Tensor  # (tokens,): the place of each token, row by row
-    inverse: Tensor  # (batch · length,): the token there, -1 for padding
+    inverse: Tensor  # (batch · length,): the token there, 0 for padding
+    absent: Tensor  # the places of padding, in the order of inverse
 
     @classmethod
     def of(cls, real: Tensor) -> Packing:
         """The packing of a batch, from real: (batch, length) of bool."""
         flat = real.flatten()
-        index = flat.nonzero().squeeze(1)
-        inverse = torch.where(flat, flat.cumsum(0) - 1, -1)
-        return cls(real, index, inverse)
+        index, absent = flat.nonzero()[:, 0], (~flat).nonzero()[:, 0]
+        inverse = torch.where(flat, flat.cumsum(0) - 1, 0)
+        return cls(real, index, inverse, absent)
 
     @property
     def full(self) -> bool:
         """Whether no place is padding."""
-        return self.index.numel() == self.real.numel()
+        return not len(self.absent)
 
     @property
     def positions(self) -> Tensor:
@@ -91,7 +113,7 @@ class Packing:
 
     @property
     def mask(self) -> Tensor | None:
-        """The padding mask (batch, 1, 1, length), None where all is real."""
+        """The padding mask (batch, 1, 1, length); None if full."""
         return None if self.full else self.real[:, None, None, :]
 
     def pack(self, x: Tensor) -> Tensor:
@@ -99,10 +121,14 @@ class Packing:
         x = x.flatten(0, 1)
         if self.full:
             return x
-        return _GatherRows.apply(x, self.index, self.inverse)
+        return _GatherRows.apply(
+            x, self.index, self.absent[:0], self.inverse, self.absent
+        )
 
     def pad(self, x: Tensor) -> Tensor:
         """(tokens, …) -> (batch, length, …)"""
         if not self.full:
-            x = _GatherRows.apply(x, self.inverse, self.index)
+            x = _GatherRows.apply(
+                x, self.inverse, self.absent, self.index, self.absent[:0]
+            )
         return x.unflatten(0, self.real.shape)

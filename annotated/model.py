@@ -1,6 +1,12 @@
+"""annotated.model.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- 08-transformer.md: The Transformer
+"""
+
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,16 +28,40 @@ from annotated.layers import (
 )
 from annotated.masks import Packing, window_mask
 
+__all__ = [
+    "COUNTS",
+    "RATES",
+    "CHOICES",
+    "TransformerConfig",
+    "check_config",
+    "Encoder",
+    "Decoder",
+    "Transformer",
+    "count_parameters",
+    "table3",
+]
 
+
+# 08-transformer.md: The configuration
 COUNTS = (
-    "src_vocab", "tgt_vocab", "num_encoder_layers", "num_decoder_layers",
-    "d_model", "d_ff", "num_heads", "d_k", "d_v", "window", "max_len",
+    "src_vocab",
+    "tgt_vocab",
+    "num_encoder_layers",
+    "num_decoder_layers",
+    "d_model",
+    "d_ff",
+    "num_heads",
+    "d_k",
+    "d_v",
+    "window",
+    "max_len",
 )
 RATES = ("dropout", "attention_dropout", "activation_dropout")
-CHOICES = {
+CHOICES: dict[str, tuple[Any, ...]] = {
     "norm": ("post", "pre"),
     "positions": ("sinusoidal", "learned"),
     "tie": ("all", "decoder", "none"),
+    "bias": (True, False),
 }
 
 
@@ -65,7 +95,7 @@ class TransformerConfig:
     bias: bool = True
     pad_id: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_config(self)
 
     @property
@@ -90,7 +120,12 @@ class TransformerConfig:
         cls, *, src_vocab: int, tgt_vocab: int, **changes: Any
     ) -> TransformerConfig:
         """The big model (Table 3, last row), with changes."""
-        shape = {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}
+        shape = {
+            "d_model": 1024,
+            "d_ff": 4096,
+            "num_heads": 16,
+            "dropout": 0.3,
+        }
         return cls(
             src_vocab=src_vocab, tgt_vocab=tgt_vocab, **(shape | changes)
         )
@@ -109,15 +144,19 @@ def check_config(config: TransformerConfig) -> None:
             )
     for name in RATES:
         value = getattr(config, name)
-        if not 0.0 <= value < 1.0:
-            raise ValueError(f"{name} must lie in [0, 1), not {value!r}")
+        if type(value) not in (int, float) or not 0 <= value < 1:
+            raise ValueError(
+                f"{name} must be a number in [0, 1), not {value!r}"
+            )
     for name, choices in CHOICES.items():
         value = getattr(config, name)
-        if value not in choices:
+        if type(value) is not type(choices[0]) or value not in choices:
+            allowed = ", ".join(map(str, choices))
             raise ValueError(
-                f"{name} must be one of {', '.join(choices)}, not {value!r}"
+                f"{name} must be one of {allowed}, not {value!r}"
             )
-    if None in (config.d_k, config.d_v) and config.d_model % config.num_heads:
+    divides = config.d_model % config.num_heads == 0
+    if None in (config.d_k, config.d_v) and not divides:
         raise ValueError(
             f"num_heads {config.num_heads} does not divide d_model "
             f"{config.d_model}: give d_k and d_v"
@@ -127,10 +166,14 @@ def check_config(config: TransformerConfig) -> None:
             'tie "all" needs one vocabulary, but src_vocab is '
             f"{config.src_vocab} and tgt_vocab {config.tgt_vocab}"
         )
-    if not 0 <= config.pad_id < min(config.src_vocab, config.tgt_vocab):
-        raise ValueError(f"pad_id {config.pad_id} is outside the vocabulary")
+    vocab = min(config.src_vocab, config.tgt_vocab)
+    if type(config.pad_id) is not int or not 0 <= config.pad_id < vocab:
+        raise ValueError(
+            f"pad_id {config.pad_id!r} is outside the vocabulary"
+        )
 
 
+# 08-transformer.md: The model by the paper
 def _attention(config: TransformerConfig) -> MultiHeadAttention:
     return MultiHeadAttention(
         config.d_model,
@@ -148,6 +191,12 @@ def _feed_forward(config: TransformerConfig) -> FeedForward:
     )
 
 
+def _last_norm(config: TransformerConfig) -> nn.Module:
+    # a pre-norm stack ends un-normalised: its sums have grown all the way
+    pre = config.norm == "pre"
+    return LayerNorm(config.d_model) if pre else nn.Identity()
+
+
 class Encoder(nn.Module):
     """N encoder layers (§3.1); with norm "pre", a last LayerNorm."""
 
@@ -162,8 +211,7 @@ class Encoder(nn.Module):
             )
             for _ in range(config.num_encoder_layers)
         )
-        pre = config.norm == "pre"
-        self.norm = LayerNorm(config.d_model) if pre else nn.Identity()
+        self.norm = _last_norm(config)
         self.window = config.window
 
     def forward(self, x: Tensor, packing: Packing) -> Tensor:
@@ -193,8 +241,7 @@ class Decoder(nn.Module):
             )
             for _ in range(config.num_decoder_layers)
         )
-        pre = config.norm == "pre"
-        self.norm = LayerNorm(config.d_model) if pre else nn.Identity()
+        self.norm = _last_norm(config)
         self.window = config.window
 
     def forward(
@@ -213,6 +260,7 @@ class Decoder(nn.Module):
         return self.norm(x)
 
 
+# 08-transformer.md: The whole
 class Transformer(nn.Module):
     """The model of the paper (§3, Figure 1).
 
@@ -226,9 +274,12 @@ class Transformer(nn.Module):
         self.embeddings = Embeddings(
             config.src_vocab, config.tgt_vocab, config.d_model, config.tie
         )
+        self.src_positions: LearnedPositions | SinusoidalPositions
+        self.tgt_positions: LearnedPositions | SinusoidalPositions
         if config.positions == "learned":
-            self.src_positions = LearnedPositions(config.d_model, config.max_len)
-            self.tgt_positions = LearnedPositions(config.d_model, config.max_len)
+            size = (config.d_model, config.max_len)
+            self.src_positions = LearnedPositions(*size)
+            self.tgt_positions = LearnedPositions(*size)
         else:
             self.src_positions = SinusoidalPositions(config.d_model)
             self.tgt_positions = self.src_positions
@@ -244,8 +295,8 @@ class Transformer(nn.Module):
         return packing.pad(self.embeddings.logits(x))
 
     def hidden(self, src: Tensor, tgt: Tensor) -> tuple[Tensor, Packing]:
-        """The decoder's output before the softmax, packed: (tokens, d_model)
-        of the target's real tokens in their order, and their packing.
+        """The decoder's output before the softmax: (tokens, d_model) of
+        the target's real tokens in their order, and their packing.
         """
         memory, src_packing = self._encode(src)
         packing = Packing.of(tgt != self.config.pad_id)
@@ -281,24 +332,24 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
         """The weights of every head: {"encoder.0": (batch, heads, q_len,
-        k_len), …, "decoder.0": …, "cross.0": …}, one row a query.
+        k_len), …, "decoder.0": …, "cross.0": …}, one row a query; the row
+        of a query that is padding means nothing. Call eval() before.
         """
         maps: dict[str, Tensor] = {}
         hooks = []
 
         def watch(name: str, attention: MultiHeadAttention) -> None:
-            def record(module, args, kwargs):
-                maps[name] = module.weights(*args, **kwargs)
+            def record(module: nn.Module, args: Any, kwargs: Any) -> None:
+                maps[name] = attention.weights(*args, **kwargs)
 
-            hooks.append(
-                attention.register_forward_pre_hook(record, with_kwargs=True)
-            )
+            hook = attention.register_forward_pre_hook
+            hooks.append(hook(record, with_kwargs=True))
 
-        for i, layer in enumerate(self.encoder.layers):
-            watch(f"encoder.{i}", layer.attention)
-        for i, layer in enumerate(self.decoder.layers):
-            watch(f"decoder.{i}", layer.attention)
-            watch(f"cross.{i}", layer.cross_attention)
+        for path, module in self.named_modules():
+            if isinstance(module, MultiHeadAttention):
+                stack, _, i, role = path.split(".")
+                kind = "cross" if role == "cross_attention" else stack
+                watch(f"{kind}.{i}", module)
         try:
             self.hidden(src, tgt)
         finally:
@@ -307,6 +358,7 @@ class Transformer(nn.Module):
         return maps
 
 
+# 08-transformer.md: Counting parameters
 def count_parameters(config: TransformerConfig) -> int:
     """How many numbers the model of this shape learns (Table 3)."""
     with torch.device("meta"):  # shapes without memory
@@ -314,6 +366,7 @@ def count_parameters(config: TransformerConfig) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+# 08-transformer.md: Table 3, the parameter column
 def table3(vocab: int) -> dict[str, TransformerConfig]:
     """Every row of Table 3 that changes the model, by name.
 
@@ -325,7 +378,8 @@ def table3(vocab: int) -> dict[str, TransformerConfig]:
     for d_k in (16, 32):
         changes[f"B-dk{d_k}"] = {"d_k": d_k, "d_v": 64}
     for n in (2, 4, 8):
-        changes[f"C-N{n}"] = {"num_encoder_layers": n, "num_decoder_layers": n}
+        stacks = ("num_encoder_layers", "num_decoder_layers")
+        changes[f"C-N{n}"] = dict.fromkeys(stacks, n)
     for d_model, d in [(256, 32), (1024, 128)]:
         changes[f"C-d{d_model}"] = {"d_model": d_model, "d_k": d, "d_v": d}
     for d_ff in (1024, 4096):

@@ -1,10 +1,19 @@
-from __future__ import annotations
+"""annotated.schedule.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- 12-optimiser.md: The optimiser and its schedule
+"""
+
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+
+__all__ = ["learning_rate", "make_optimizer", "set_learning_rate"]
 
 
+# 12-optimiser.md: The learning rate
 def learning_rate(
     step: int, d_model: int, warmup: int = 4000, factor: float = 1.0
 ) -> float:
@@ -19,6 +28,7 @@ def learning_rate(
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
+# 12-optimiser.md: Adam by hand
 def make_optimizer(
     parameters: Iterable[nn.Parameter],
     betas: tuple[float, float] = (0.9, 0.98),
@@ -29,11 +39,17 @@ def make_optimizer(
     The rate is set anew before every step; see set_learning_rate.
     """
     parameters = list(parameters)
-    fused = parameters[0].device.type in ("cpu", "cuda")
-    return torch.optim.Adam(parameters, lr=0.0, betas=betas, eps=eps, fused=fused)
+    # torch 2.3 has it on a GPU only
+    devices = ("cuda", "cpu") if torch.__version__ >= "2.4" else ("cuda",)
+    fused = all(p.device.type in devices for p in parameters)
+    return torch.optim.Adam(
+        parameters, lr=0.0, betas=betas, eps=eps, fused=fused
+    )
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, rate: float
+) -> None:
     """Use rate from the next step on."""
     for group in optimizer.param_groups:
         group["lr"] = rate

@@ -196,9 +196,7 @@ def ours(settings: Settings) -> Contender:
     return Contender("annotated", model, loss, settings.rate)
 
 
-def padded_loss(
-    logits: Tensor, batch: Batch, smoothing: float
-) -> Tensor:
+def padded_loss(logits: Tensor, batch: Batch, smoothing: float) -> Tensor:
     """The loss as everyone writes it: torch's, on all places."""
     return F.cross_entropy(
         logits.flatten(0, 1),
@@ -398,7 +396,9 @@ def measure(
     return outcomes, peak
 
 
-def doubts(settings: Settings, outcomes: Sequence[Outcome]) -> Iterator[str]:
+def doubts(
+    settings: Settings, outcomes: Sequence[Outcome]
+) -> Iterator[str]:
     """What is wrong with the losses: a fast step that does not learn, or
     learns something else, is no step.
     """
@@ -430,7 +430,10 @@ def available() -> tuple[list[Any], str | None]:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    found = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
     for name in ("numpy", "transformers"):
         try:
             found[name] = metadata.version(name)
@@ -514,12 +517,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             "peak_gflops": peak / 1e9,
             "flops_per_step": matrix_flops(settings, batches),
             "contenders": {
-                one.name: {k: v for k, v in asdict(one).items() if k != "name"}
+                one.name: {
+                    k: v for k, v in asdict(one).items() if k != "name"
+                }
                 for one in outcomes
             },
             "fastest_other_ratio": min(one.ratio for one in outcomes[1:]),
         }
-        wrong += [f"{setting}: {what}" for what in doubts(settings, outcomes)]
+        wrong += [
+            f"{setting}: {what}" for what in doubts(settings, outcomes)
+        ]
     if wrong:
         print("\n".join(["", *wrong]), file=sys.stderr)
         return 1

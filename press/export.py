@@ -12,6 +12,7 @@ from pathlib import Path
 from press import files
 from press.chapters import COLUMNS, Chapter, PressError, read_book
 from press.modules import PACKAGE, Import, Module, collect
+from press.paper import paper_map
 from press.refuse import Place, check_cells, check_flakes, check_modules
 
 MARK = "Exported from the book; edit the chapter, then run `make export`."
@@ -46,6 +47,8 @@ def expected_package(root: Path) -> dict[Path, str]:
         texts["registry.toml"] = text
     if ledger := sorted((root / "book" / "results").glob("*.json")):
         texts["results.json"] = _ledger(ledger)
+    if (paper := paper_map(root)) is not None:
+        texts["paper.json"] = paper
     return {root / PACKAGE / name: texts[name] for name in sorted(texts)}
 
 
@@ -224,6 +227,7 @@ def _ledger(paths: list[Path]) -> str:
 
 def _is_ours(path: Path) -> bool:
     """Whether the press wrote this file, so that it may remove it."""
-    if path.name in {"registry.toml", "results.json", "py.typed"}:
+    data = {"registry.toml", "results.json", "paper.json", "py.typed"}
+    if path.name in data:
         return True
     return path.suffix == ".py" and MARK.encode() in path.read_bytes()[:500]

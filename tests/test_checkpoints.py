@@ -58,7 +58,9 @@ def run(trainer, until=CONFIG.max_steps):
 
 
 def weights(trainer):
-    return {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
+    return {
+        n: p.detach().clone() for n, p in trainer.model.named_parameters()
+    }
 
 
 def assert_same(one, other):
@@ -256,7 +258,9 @@ def test_kill_9_at_any_moment(tmp_path):
     process.wait(timeout=60)
     process.stdout.close()
     found = checkpoints(tmp_path)
-    assert 1 <= len(found) <= 3  # the old, the kept, and one not yet dropped
+    assert (
+        1 <= len(found) <= 3
+    )  # the old, the kept, and one not yet dropped
     for place in found:
         torch.load(place / "state.pt", weights_only=True)
         load_weights(new_trainer().model, place / "model.safetensors")
@@ -379,9 +383,15 @@ def test_a_state_runs_no_code(saved):
     ("change", "tensor"),
     [
         ({"d_ff": 48}, "feed_forward"),
-        ({"num_encoder_layers": 2}, r"encoder\.layers\.1\..* is absent in the"),
+        (
+            {"num_encoder_layers": 2},
+            r"encoder\.layers\.1\..* is absent in the",
+        ),
         ({"tie": "none"}, r"embeddings\.output is absent in the file"),
-        ({"src_vocab": 13, "tgt_vocab": 13}, r"\(12, 16\) in the file, \(13,"),
+        (
+            {"src_vocab": 13, "tgt_vocab": 13},
+            r"\(12, 16\) in the file, \(13,",
+        ),
     ],
 )
 def test_weights_that_do_not_fit_name_the_tensor(saved, change, tensor):
@@ -409,9 +419,9 @@ def test_weights_come_back_and_a_tied_one_is_stored_once(tie, tmp_path):
     save_weights(one.model, path)
     load_weights(other.model, path)
     assert_same(weights(one), weights(other))
-    assert (other.model.embeddings.output is other.model.embeddings.target) == (
-        tie != "none"
-    )
+    assert (
+        other.model.embeddings.output is other.model.embeddings.target
+    ) == (tie != "none")
     stored = safetensors.torch.load_file(path)
     count = count_parameters(one.model.config)
     assert sum(t.numel() for t in stored.values()) == count

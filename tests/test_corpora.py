@@ -84,7 +84,9 @@ def test_the_data_folder_is_the_users_choice(
 def test_a_file_that_is_there_is_used(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpora.pooch, "retrieve", None)  # must not be called
+    monkeypatch.setattr(
+        corpora.pooch, "retrieve", None
+    )  # must not be called
     there = put(data / "multi30k" / "train.en.gz", b"anything")
     assert fetch("multi30k", "train.en.gz") == there
 
@@ -100,7 +102,9 @@ FAILURES = [
 ]
 
 
-@pytest.mark.parametrize("failure", FAILURES, ids=lambda f: type(f).__name__)
+@pytest.mark.parametrize(
+    "failure", FAILURES, ids=lambda f: type(f).__name__
+)
 def test_a_failed_download_says_what_a_person_can_do(
     data: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:

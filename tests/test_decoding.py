@@ -91,7 +91,10 @@ def assert_equal(one, other, tolerance=1e-4):
     """The same hypotheses in the same order, with the same numbers."""
     assert [h.ids for h in one] == [h.ids for h in other]
     for a, b in zip(one, other, strict=True):
-        for x, y in ((a.score, b.score), (a.log_probability, b.log_probability)):
+        for x, y in (
+            (a.score, b.score),
+            (a.log_probability, b.log_probability),
+        ):
             assert x == pytest.approx(y, abs=tolerance, rel=1e-6)
 
 
@@ -108,7 +111,10 @@ def half_trained():
 
 # --- by hand --------------------------------------------------------------
 
-WORDS = [*SPECIALS, *"it the dogs is was dog barks loud".split()]
+WORDS = [
+    *SPECIALS,
+    *["it", "the", "dogs", "is", "was", "dog", "barks", "loud"],
+]
 CHANCES = {
     "<s>": {"it": 0.45, "the": 0.40, "dogs": 0.15},
     "it": {"is": 0.6, "was": 0.4},
@@ -161,15 +167,19 @@ def test_a_beam_of_two_finds_what_greedy_search_does_not():
 
 
 def test_alpha_decides_between_short_and_long():
-    """"dogs": 0.15 in 2 tokens, "it was loud": 0.45 · 0.3 in 4."""
+    """ "dogs": 0.15 in 2 tokens, "it was loud": 0.45 · 0.3 in 4."""
     table = Table()
     with torch.no_grad():
         for word, chance in (("is", 0.7), ("was", 0.3)):
-            table.logits[WORDS.index("it"), WORDS.index(word)] = math.log(chance)
+            table.logits[WORDS.index("it"), WORDS.index(word)] = math.log(
+                chance
+            )
     wide = SearchConfig(beam=8, nbest=8)
     ranks = {}
     for alpha in (0.0, 1.0):
-        found = texts(plain_beam_search(table, [], replace(wide, alpha=alpha)))
+        found = texts(
+            plain_beam_search(table, [], replace(wide, alpha=alpha))
+        )
         ranks[alpha] = found.index("dogs"), found.index("it was loud")
     assert ranks[0.0][0] < ranks[0.0][1]
     assert ranks[1.0][0] > ranks[1.0][1]
@@ -188,7 +198,13 @@ def test_impossible_sentences_are_not_given_back():
 
 @pytest.mark.parametrize(
     ("length", "alpha", "penalty"),
-    [(1, 0.6, 1.0), (7, 1.0, 2.0), (7, 0.5, 2**0.5), (19, 0.5, 2.0), (9, 0, 1)],
+    [
+        (1, 0.6, 1.0),
+        (7, 1.0, 2.0),
+        (7, 0.5, 2**0.5),
+        (19, 0.5, 2.0),
+        (9, 0, 1),
+    ],
 )
 def test_the_length_penalty_by_hand(length, alpha, penalty):
     assert length_penalty(length, alpha) == pytest.approx(penalty)
@@ -202,9 +218,14 @@ def test_the_length_penalty_by_hand(length, alpha, penalty):
 def test_fast_and_plain_agree(kind, beam):
     """7 sentences on each of 30 models."""
     seed = 100 * beam + list(KINDS).index(kind)
-    model = random_model(seed, sure=(1.0, 2.0, 4.0)[seed % 3], **KINDS[kind])
+    model = random_model(
+        seed, sure=(1.0, 2.0, 4.0)[seed % 3], **KINDS[kind]
+    )
     config = SearchConfig(
-        beam=beam, alpha=(0.0, 0.6, 1.2)[beam % 3], extra=4, nbest=(beam + 1) // 2
+        beam=beam,
+        alpha=(0.0, 0.6, 1.2)[beam % 3],
+        extra=4,
+        nbest=(beam + 1) // 2,
     )
     sentences = random_sentences(7, seed)
     found = beam_search(model, sentences, config)
@@ -223,7 +244,8 @@ def test_the_scores_are_those_of_the_whole_model():
                 logits = model(src, torch.tensor([[BOS, *h.ids]]))
             log_p = logits.log_softmax(dim=-1)[0]
             total = sum(
-                log_p[i, token].item() for i, token in enumerate([*h.ids, EOS])
+                log_p[i, token].item()
+                for i, token in enumerate([*h.ids, EOS])
             )
             assert h.log_probability == pytest.approx(total, abs=1e-4)
             penalty = ((5 + len(h.ids) + 1) / 6) ** 0.6
@@ -280,13 +302,17 @@ def test_stopping_early_loses_nothing(alpha):
     early = 0
     for seed in range(8):
         model = random_model(seed, sure=3.0, end=-3.0)
-        config = SearchConfig(beam=3, alpha=alpha, extra=12, nbest=1 + seed % 3)
+        config = SearchConfig(
+            beam=3, alpha=alpha, extra=12, nbest=1 + seed % 3
+        )
         for sentence in random_sentences(2, seed):
             found, steps = watched(model, sentence, config)
             patient = patient_beam_search(model, sentence, config)
             assert [h.ids for h in found] == [ids for ids, _ in patient]
             scores = [score for _, score in patient]
-            assert [h.score for h in found] == pytest.approx(scores, abs=1e-4)
+            assert [h.score for h in found] == pytest.approx(
+                scores, abs=1e-4
+            )
             early += steps < len(sentence) + 12
     assert early > 0  # else nothing was tested
 
@@ -316,11 +342,15 @@ def test_a_beam_as_wide_as_the_language_finds_the_best_of_all(alpha):
         for ids in itertools.product(range(3, 6), repeat=n)
     ]
     tgt = pad_rows([np.array(ids, dtype=int) for ids in every], before=BOS)
-    labels = pad_rows([np.array(ids, dtype=int) for ids in every], after=EOS)
+    labels = pad_rows(
+        [np.array(ids, dtype=int) for ids in every], after=EOS
+    )
     real = labels != PAD
     missed = 0
     for seed in range(12):
-        model = random_model(seed, 3.0, -4.0, src_vocab=6, tgt_vocab=6).eval()
+        model = random_model(
+            seed, 3.0, -4.0, src_vocab=6, tgt_vocab=6
+        ).eval()
         sentence = random_sentences(1, seed, longest=2, vocab=6)[0]
         source = torch.tensor([[*sentence, EOS]]).expand(len(every), -1)
         with torch.no_grad():
@@ -378,14 +408,15 @@ def test_a_beam_of_one_is_the_argmax_loop(kind):
         assert_equal([h], [greedy])
 
 
-
 # --- the cache ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_with_memory_gives_the_logits_of_the_whole_model(kind):
     model = random_model(11, **KINDS[kind]).eval()
-    src = pad_rows([np.array(s) for s in ([5, 6, 7, 8], [9], [4, 4])], after=EOS)
+    src = pad_rows(
+        [np.array(s) for s in ([5, 6, 7, 8], [9], [4, 4])], after=EOS
+    )
     tgt = torch.randint(3, VOCAB, (6, 9))  # two rows a sentence
     tgt[:, 0] = BOS
     with torch.no_grad():
@@ -400,7 +431,9 @@ def test_a_step_with_memory_gives_the_logits_of_the_whole_model(kind):
 
 def test_memory_follows_reordering_and_retiring():
     model = random_model(12, window=5).eval()
-    src = pad_rows([np.array(s) for s in ([5, 6, 7], [9], [4, 4])], after=EOS)
+    src = pad_rows(
+        [np.array(s) for s in ([5, 6, 7], [9], [4, 4])], after=EOS
+    )
     rows_src = src.repeat_interleave(2, 0)
     tgt = torch.randint(3, VOCAB, (6, 8))
     tgt[:, 0] = BOS
@@ -475,7 +508,9 @@ def test_arrays_and_corpora_can_be_searched():
     sentences = random_sentences(5, 9)
     expected = beam_search(MODEL, sentences)
     for form in (Sentences.of(sentences), [np.array(s) for s in sentences]):
-        for one, other in zip(beam_search(MODEL, form), expected, strict=True):
+        for one, other in zip(
+            beam_search(MODEL, form), expected, strict=True
+        ):
             assert_equal(one, other)
 
 
@@ -559,13 +594,19 @@ def test_a_source_beyond_learned_positions_is_refused(search):
     model = random_model(1, positions="learned", max_len=8)
     source = [4] * 8  # and EOS
     with pytest.raises(ValueError, match="9 tokens, but max_len is 8"):
-        search(model, [source] if search is beam_search else source, SearchConfig())
+        search(
+            model,
+            [source] if search is beam_search else source,
+            SearchConfig(),
+        )
 
 
 def test_sinusoids_grow_and_the_model_still_trains():
     """An output beyond the table of positions, then a step of training."""
     model = random_model(1, end=-1e4, dropout=0.0)
-    [found] = beam_search(model, [[4] * 300], SearchConfig(beam=1, extra=300))
+    [found] = beam_search(
+        model, [[4] * 300], SearchConfig(beam=1, extra=300)
+    )
     assert len(found[0].ids) == 599
     corpus = copy_corpus(20, vocab=VOCAB)
     config = TrainingConfig(batch_tokens=100, max_steps=3, warmup=5)
@@ -617,5 +658,7 @@ def test_more_cannot_be_given_back_than_were_kept():
 
 
 def test_the_defaults_are_the_papers():
-    assert SearchConfig() == SearchConfig(beam=4, alpha=0.6, extra=50, nbest=1)
+    assert SearchConfig() == SearchConfig(
+        beam=4, alpha=0.6, extra=50, nbest=1
+    )
     assert Hypothesis([4], -1.0, -0.5).ids == [4]

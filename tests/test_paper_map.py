@@ -37,9 +37,13 @@ def problems(root: Path) -> list[str]:
             covered.setdefault(entry.get("item", ""), []).append(path)
             known = entry.get("item") in {one["item"] for one in items}
             if not known:
-                found.append(f"{path.name}: no item is {entry.get('item')!r}")
+                found.append(
+                    f"{path.name}: no item is {entry.get('item')!r}"
+                )
             where = f"{path.name}, {entry.get('item')}: "
-            found += [where + what for what in wrong(entry, root, path.stem)]
+            found += [
+                where + what for what in wrong(entry, root, path.stem)
+            ]
     for name, count in Counter(one["item"] for one in items).items():
         if count > 1:
             found.append(f"paper.yml: {name} is there {count} times")
@@ -59,9 +63,7 @@ def load(path: Path) -> list[dict[str, Any]]:
     return yaml.safe_load(path.read_text(encoding="utf-8")) or []
 
 
-def wrong(
-    entry: dict[str, Any], root: Path, file: str
-) -> Iterator[str]:
+def wrong(entry: dict[str, Any], root: Path, file: str) -> Iterator[str]:
     """Where a line of coverage points at nothing."""
     if set(entry) != set(COVERAGE):
         yield f"has {', '.join(entry)} and not {', '.join(COVERAGE)}"
@@ -154,6 +156,15 @@ def test_paragraphs_are_counted_without_a_gap() -> None:
             section, number = match[1], int(match[2])
             assert number == last.get(section, 0) + 1, one["item"]
             last[section] = number
+
+
+def test_the_map_in_the_preface_has_every_chapter() -> None:
+    text = (ROOT / "book" / "00-preface.md").read_text(encoding="utf-8")
+    boxes = text[text.index("\nSTACK = [") : text.index("\nAFTERNOON = ")]
+    shown, later = boxes.split("\nLATER = ")
+    there = {p.name[:2] for p in (ROOT / "book").glob("[0-9]*.md")} - {"00"}
+    assert set(re.findall(r"\b\d\d\b", later)).isdisjoint(there)
+    assert there <= set(re.findall(r"\b\d\d\b", shown))
 
 
 # --- and what is wrong would be seen --------------------------------------

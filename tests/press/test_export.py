@@ -320,3 +320,24 @@ def test_the_command_line(
     assert "does not parse" in output.err
     assert "Traceback" not in output.err
     assert book.read("annotated/one.py").count("ONE = 1") == 1
+
+
+def test_the_paper_map_travels_with_the_package(book: Book) -> None:
+    book.write(
+        "book/paper.yml", '- {item: "3 p1", about: ü}\n- {item: b}\n'
+    )
+    line = "- {item: 3 p1, chapter: 03-masks, symbol: null}\n"
+    book.write("book/paper.d/03-masks.yml", line)
+    export(book.root)
+    first, second = json.loads(book.read("annotated/paper.json"))
+    assert first["about"] == "ü"
+    assert first["covered"] == [{"chapter": "03-masks", "symbol": None}]
+    assert second["covered"] == []
+
+
+@pytest.mark.parametrize("text", ["- [", "- only a name\n"])
+def test_a_paper_map_that_is_none_is_named(book: Book, text: str) -> None:
+    book.write("book/paper.yml", "- {item: a}\n")
+    book.write("book/paper.d/03-masks.yml", text)
+    with pytest.raises(PressError, match=r"book/paper\.d/03-masks\.yml"):
+        export(book.root)

@@ -1,0 +1,183 @@
+"""annotated.plots.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- 02-attention.md: Attention
+- 03-masks.md: Masks
+"""
+
+import sys
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+__all__ = [
+    "PAPER",
+    "use_book_style",
+    "plot_grid",
+    "plot_attention",
+    "plot_heads",
+    "plot_mask",
+]
+
+
+# 02-attention.md: Attention
+PAPER = "#fcfcfa"  # opaque: a figure stays legible on a dark page
+
+
+def use_book_style() -> None:
+    """The look of every figure: colours that colour-blind readers can
+    tell apart, a light background, and sharp SVG in a notebook.
+    """
+    look = {
+        "figure.facecolor": PAPER,
+        "axes.facecolor": PAPER,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlesize": "medium",
+        "figure.figsize": (6.4, 3.4),
+        "figure.constrained_layout.use": True,
+        "grid.color": "#e4e4e0",
+        "legend.frameon": False,
+        "svg.hashsalt": "annotated",  # the same figure, the same bytes
+    }
+    sns.set_theme(
+        "paper", "whitegrid", "colorblind", font_scale=1.1, rc=look
+    )
+    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython():
+        from matplotlib_inline import backend_inline
+
+        backend_inline.set_matplotlib_formats("svg")
+
+
+def plot_grid(
+    values: Tensor,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    ax: Axes,
+    texts: Sequence[Sequence[str]] | None = None,
+    vmin: float = 0.0,
+    vmax: float = 1.0,
+) -> None:
+    """A matrix as cells of blue, NaN left blank, with labels and texts.
+
+    (seaborn's heat map redraws the whole figure for every one in it.)
+    """
+    numbers = values.detach().float().cpu().numpy()
+    ax.pcolormesh(
+        numbers,
+        vmin=vmin,
+        vmax=vmax,
+        cmap="Blues",
+        edgecolors="#d8d8d4",
+        linewidth=0.5,
+    )
+    ax.set_xticks(np.arange(len(columns)) + 0.5, columns)
+    ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    ax.set_aspect("equal")
+    ax.invert_yaxis()
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    if max(map(len, columns), default=0) > 2:
+        slant = {"rotation": 60, "ha": "left", "rotation_mode": "anchor"}
+        plt.setp(ax.get_xticklabels(), **slant)
+    dark = numbers > (vmin + vmax) / 2
+    for i, row in enumerate(texts or ()):
+        for j, text in enumerate(row):
+            ax.text(
+                j + 0.5,
+                i + 0.5,
+                text,
+                color="white" if dark[i, j] else "#444444",
+                ha="center",
+                va="center",
+                fontsize="small",
+            )
+
+
+def plot_attention(
+    weights: Tensor,
+    q_tokens: Sequence[str] | None = None,
+    k_tokens: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+    annotate: bool | None = None,
+) -> Axes:
+    """A heat map of attention weights (q_len, k_len): a row a query.
+
+    k_tokens default to q_tokens where the matrix is square. The weights
+    are written into the cells where annotate is true; by default where
+    there are at most 6 keys.
+    """
+    q_len, k_len = weights.shape
+    if k_tokens is None and q_len == k_len:
+        k_tokens = q_tokens
+    if annotate is None:
+        annotate = k_len <= 6
+    if ax is None:
+        cell = 0.5 if annotate else 0.34  # inches
+        size = (1.2 + cell * k_len, 0.9 + cell * q_len)
+        ax = plt.subplots(figsize=size)[1]
+    rows = q_tokens or list(map(str, range(q_len)))
+    columns = k_tokens or list(map(str, range(k_len)))
+    texts = [[f"{w:.2f}" for w in row] for row in weights.tolist()]
+    plot_grid(weights, rows, columns, ax, texts if annotate else None)
+    if title is not None:
+        ax.set_title(title)
+    return ax
+
+
+def plot_heads(
+    weights: Tensor,
+    q_tokens: Sequence[str],
+    k_tokens: Sequence[str] | None = None,
+    titles: Sequence[str] | None = None,
+    columns: int = 4,
+) -> Figure:
+    """A heat map for each head: weights (heads, q_len, k_len).
+
+    titles default to "head 1", "head 2", …
+    """
+    heads, q_len, k_len = weights.shape
+    columns = min(columns, heads)
+    rows = -(-heads // columns)
+    size = (0.7 + columns * 0.2 * k_len, 0.6 + rows * (0.3 + 0.2 * q_len))
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
+    for ax in axes.flat[heads:]:
+        ax.remove()
+    for i, (ax, head) in enumerate(zip(axes.flat, weights, strict=False)):
+        name = f"head {i + 1}" if titles is None else titles[i]
+        plot_attention(head, q_tokens, k_tokens, ax, name, annotate=False)
+        if i % columns:
+            ax.set_yticks([])
+        if i >= columns:
+            ax.set_xticks([])
+    return figure
+
+
+# 03-masks.md: All kinds in one figure
+def plot_mask(
+    mask: Tensor,
+    q_tokens: Sequence[str],
+    k_tokens: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """A mask (q_len, k_len): blue = may attend, × = may not."""
+    if ax is None:
+        size = (1.0 + 0.3 * mask.size(1), 0.8 + 0.3 * mask.size(0))
+        ax = plt.subplots(figsize=size)[1]
+    columns = q_tokens if k_tokens is None else k_tokens
+    crosses = [["" if may else "×" for may in row] for row in mask.tolist()]
+    plot_grid(mask, q_tokens, columns, ax, crosses, vmax=1.6)
+    ax.tick_params(labelsize="small")
+    if title is not None:
+        ax.set_title(title)
+    return ax

@@ -1,0 +1,783 @@
+"""annotated.recipes.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- 18-multi30k.md: Multi30k and IWSLT: real sentences
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from tqdm import tqdm
+
+from annotated.batches import Corpus, Sentences
+from annotated.corpora import (
+    SYNTHETIC,
+    DataError,
+    load_pairs,
+    synthetic_pairs,
+)
+from annotated.decoding import Hypothesis, SearchConfig, search_in_order
+from annotated.evaluation import average_weights
+from annotated.model import Transformer, TransformerConfig
+from annotated.tokens import PAD, Tokenizer
+from annotated.training import (
+    Progress,
+    Trainer,
+    TrainingConfig,
+    checkpoints,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+    save_weights,
+    validate,
+)
+
+__all__ = [
+    "Recipe",
+    "SMALL",
+    "RECIPES",
+    "load_text",
+    "load_usable",
+    "encode_pairs",
+    "train_tokenizers",
+    "RunError",
+    "write_text",
+    "write_json",
+    "read_recipe",
+    "MAX_SOURCE",
+    "Translation",
+    "one_line",
+    "Run",
+    "Stopped",
+    "read_metrics",
+    "FREE",
+    "pick_device",
+    "train_recipe",
+]
+
+
+# 18-multi30k.md: Recipes
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """All that a run is made of: data, tokens, model, training, search.
+
+    Fields that TransformerConfig, TrainingConfig or SearchConfig have too
+    mean what they mean there. Without changes: the paper's base model.
+    ValueError names a wrong field.
+    """
+
+    about: str  # one line that says what this is
+    data: str  # a data set's name, or a folder of your own files
+    source: str = "en"  # the language translated from
+    target: str = "de"  # the language translated into
+    train_pairs: int | None = None  # pairs to train on, if not all
+    vocab: int = 37_000  # tokens in a vocabulary, at most
+    # what a token is: byte pairs, word pieces, or words
+    tokenizer: Literal["bpe", "wordpiece", "word"] = "bpe"
+    num_encoder_layers: int = 6  # layers of the encoder
+    num_decoder_layers: int = 6  # layers of the decoder
+    d_model: int = 512  # width of the model
+    d_ff: int = 2048  # width inside the feed-forward networks
+    num_heads: int = 8  # attention heads in a layer
+    d_k: int | None = None  # key size, if not d_model / num_heads
+    d_v: int | None = None  # value size, if not d_model / num_heads
+    dropout: float = 0.1  # residual dropout, P_drop
+    attention_dropout: float = 0.0  # dropout of attention weights
+    activation_dropout: float = 0.0  # dropout in the feed-forward
+    norm: Literal["post", "pre"] = "post"  # where LayerNorm stands
+    # how a position is written
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    # which of the embeddings and the softmax share their weights
+    tie: Literal["all", "decoder", "none"] = "all"
+    window: int | None = None  # tokens that self-attention sees, if not all
+    max_len: int = 1024  # tokens in a sentence, for learned positions
+    batch_tokens: int = 25_000  # tokens in a batch, on each side
+    max_steps: int = 100_000  # steps at which training ends
+    max_minutes: float | None = None  # minutes of training, at most
+    warmup: int = 4000  # steps in which the learning rate rises
+    rate: float = 1.0  # factor of the learning rate
+    label_smoothing: float = 0.1  # probability given to all words evenly
+    clip: float | None = None  # bound of the gradient's norm
+    # the numbers that layers compute with
+    precision: Literal["float32", "bfloat16"] = "float32"
+    seed: int = 0  # of synthetic data, first weights, batches, dropout
+    save_every: int = 1000  # steps between checkpoints
+    keep: int = 5  # checkpoints kept, and averaged at the end
+    beam: int = 4  # hypotheses that search keeps
+    alpha: float = 0.6  # exponent of the length penalty
+    extra: int = 50  # tokens that a translation may be longer by
+
+    def __post_init__(self) -> None:
+        for name in ("train_pairs", "vocab"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(
+                    f"{name} must be at least 1, not {value!r}"
+                )
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be 0 or more, not {self.seed!r}")
+        self.model_config(self.vocab, self.vocab)
+        self.training_config()
+        self.search_config()
+
+    def model_config(
+        self, src_vocab: int, tgt_vocab: int
+    ) -> TransformerConfig:
+        """The model for these vocabularies. ValueError names a field."""
+        sizes: dict[str, Any] = {
+            "src_vocab": src_vocab,
+            "tgt_vocab": tgt_vocab,
+            "pad_id": PAD,
+        }
+        return TransformerConfig(
+            **_shared(self, TransformerConfig), **sizes
+        )
+
+    def training_config(self) -> TrainingConfig:
+        """How to train. ValueError names a field."""
+        return TrainingConfig(**_shared(self, TrainingConfig))
+
+    def search_config(self) -> SearchConfig:
+        """How to search. ValueError names a field."""
+        return SearchConfig(**_shared(self, SearchConfig))
+
+
+def _shared(recipe: Recipe, config: type) -> dict[str, Any]:
+    """The fields of recipe that config has as well."""
+    own = {f.name for f in dataclasses.fields(recipe)}
+    names = [f.name for f in dataclasses.fields(config) if f.name in own]
+    return {name: getattr(recipe, name) for name in names}
+
+
+SMALL: dict[str, Any] = {
+    "source": "symbols",
+    "target": "symbols",
+    "tokenizer": "word",
+    "vocab": 20,
+    "train_pairs": 20_000,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 2,
+    "d_model": 64,
+    "d_ff": 256,
+    "num_heads": 4,
+    "dropout": 0.0,
+    "batch_tokens": 1000,
+    "warmup": 400,
+    "rate": 0.5,
+    "max_steps": 1000,
+    "save_every": 500,
+    "keep": 1,
+}
+
+
+RECIPES = {
+    "copy": Recipe(
+        about="say the input again (chapter 14)", data="copy", **SMALL
+    ),
+    "reverse": Recipe(
+        about="say the input backwards (chapter 14)",
+        data="reverse",
+        **SMALL,
+    ),
+    "pocket": Recipe(
+        about="German to English from a grammar (chapter 17)",
+        data="pocket",
+        source="de",
+        target="en",
+        train_pairs=50_000,
+        tokenizer="word",
+        vocab=2000,
+        tie="decoder",
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        d_model=128,
+        d_ff=512,
+        num_heads=4,
+        dropout=0.1,
+        batch_tokens=2000,
+        warmup=500,
+        max_steps=2000,
+        save_every=500,
+        keep=2,
+    ),
+    "multi30k": Recipe(
+        about="English to German, 29,000 captions (chapter 18)",
+        data="multi30k",
+        vocab=8000,
+        num_encoder_layers=3,
+        num_decoder_layers=3,
+        d_model=256,
+        d_ff=1024,
+        num_heads=4,
+        dropout=0.2,
+        batch_tokens=3000,
+        warmup=1500,
+        max_steps=20_000,
+        max_minutes=28,
+        save_every=200,
+        keep=8,
+    ),
+}
+
+
+# 18-multi30k.md: From a recipe to numbers
+def load_text(recipe: Recipe, split: str) -> tuple[list[str], list[str]]:
+    """The pairs of a split of the recipe's data, and in its direction.
+
+    Of synthetic data there are train_pairs to train on (20,000 unless
+    given) and 1,000 in each other split. Raises DataError.
+    """
+    own = SYNTHETIC.get(recipe.data)
+    wanted = (recipe.source, recipe.target)
+    count = recipe.train_pairs if split == "train" else None
+    if own is None:
+        src, tgt = load_pairs(recipe.data, split, *wanted)
+        return src[:count], tgt[:count]
+    if wanted not in (own, own[::-1]):
+        raise DataError(
+            f"{recipe.data} has the languages {' and '.join(own)}, not "
+            f"{' and '.join(wanted)}"
+        )
+    count = count or (20_000 if split == "train" else 1000)
+    pairs = synthetic_pairs(recipe.data, split, count, recipe.seed)
+    return pairs if wanted == own else pairs[::-1]
+
+
+def load_usable(recipe: Recipe, split: str) -> tuple[list[str], list[str]]:
+    """load_text without the pairs that have a blank side."""
+    pairs = zip(*load_text(recipe, split), strict=True)
+    both = [(s, t) for s, t in pairs if s.strip() and t.strip()]
+    if not both:
+        raise DataError(
+            f"{recipe.data}, {split}: no pair has words on both sides"
+        )
+    return [s for s, _ in both], [t for _, t in both]
+
+
+def encode_pairs(
+    pairs: tuple[Sequence[str], Sequence[str]],
+    source: Tokenizer,
+    target: Tokenizer,
+) -> Corpus:
+    """Lines to ids; pairs with an empty side are left out."""
+    src, tgt = source.encode(pairs[0]), target.encode(pairs[1])
+    both = [(s, t) for s, t in zip(src, tgt, strict=True) if s and t]
+    return Corpus(
+        Sentences.of([s for s, _ in both]),
+        Sentences.of([t for _, t in both]),
+    )
+
+
+def train_tokenizers(
+    recipe: Recipe, pairs: tuple[Sequence[str], Sequence[str]]
+) -> tuple[Tokenizer, Tokenizer]:
+    """One tokenizer for both sides where the recipe ties all (§3.4, §5.1),
+    else one a side.
+    """
+    if recipe.tie == "all":
+        lines = [*pairs[0], *pairs[1]]
+        shared = Tokenizer.train(lines, recipe.vocab, recipe.tokenizer)
+        return shared, shared
+    src, tgt = (
+        Tokenizer.train(side, recipe.vocab, recipe.tokenizer)
+        for side in pairs
+    )
+    return src, tgt
+
+
+# 18-multi30k.md: A run and its folder
+class RunError(ValueError):
+    """A run that cannot begin or be used; the message says what to do."""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(text, "utf-8")
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON to path, whole or not at all."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    write_text(path, text + "\n")
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe of a run folder. RunError where there is none to use."""
+    path = folder / "recipe.json"
+    if not path.is_file():
+        raise RunError(
+            f"{folder} is no run folder, or not a whole one: it has no "
+            "recipe.json"
+        )
+    try:
+        values = json.loads(path.read_text("utf-8"))
+        if not isinstance(values, dict):
+            raise ValueError("it holds no fields")
+        known = {f.name for f in dataclasses.fields(Recipe)}
+        if strange := values.keys() - known:
+            raise ValueError(
+                f"this version knows no field {', '.join(sorted(strange))}"
+            )
+        return Recipe(**values)
+    except (TypeError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}") from None
+
+
+def _first_model(
+    recipe: Recipe, source: Tokenizer, target: Tokenizer
+) -> Transformer:
+    """The model with its first weights, a function of the recipe's seed."""
+    config = recipe.model_config(len(source), len(target))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        return Transformer(config)
+
+
+def _check_lengths(recipe: Recipe, corpus: Corpus) -> None:
+    """Learned positions are as many as max_len, and no more."""
+    longest = 1 + int(
+        max(corpus.src.lengths.max(), corpus.tgt.lengths.max())
+    )
+    if recipe.positions == "learned" and longest > recipe.max_len:
+        raise RunError(
+            f"{recipe.data} has a sentence of {longest} tokens: max_len "
+            f"{recipe.max_len} is too short for it"
+        )
+
+
+MAX_SOURCE = 512
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A line of text and the score that search gave it."""
+
+    text: str
+    score: float
+
+
+def one_line(text: str) -> str:
+    """text without line breaks of any kind: one line in, one line out."""
+    return " ".join(text.splitlines()).strip()
+
+
+def _most_source(config: TransformerConfig, search: SearchConfig) -> int:
+    """The longest piece, in tokens, that the model can translate."""
+    if config.positions == "sinusoidal":
+        return MAX_SOURCE
+    most = min(MAX_SOURCE, config.max_len - search.extra)
+    if most < 1:
+        raise RunError(
+            f"extra {search.extra} is too much for max_len {config.max_len}"
+        )
+    return most
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder in memory: recipe, tokenizers, model."""
+
+    recipe: Recipe
+    source: Tokenizer
+    target: Tokenizer
+    model: Transformer
+
+    @classmethod
+    def begin(cls, recipe: Recipe, folder: Path) -> tuple[Run, Corpus]:
+        """Make a new run folder; returns the run and its training corpus.
+
+        Raises RunError where the folder has something in it already, and
+        writes nothing before all else has gone well.
+        """
+        if folder.exists() and (
+            not folder.is_dir() or any(folder.iterdir())
+        ):
+            raise RunError(
+                f"{folder} is not empty: choose another --out, or --resume"
+            )
+        pairs = load_usable(recipe, "train")
+        source, target = train_tokenizers(recipe, pairs)
+        corpus = encode_pairs(pairs, source, target)
+        _check_lengths(recipe, corpus)
+        run = cls(
+            recipe, source, target, _first_model(recipe, source, target)
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        source.save(folder / "source.json")
+        target.save(folder / "target.json")
+        # last: a folder that has it is a whole one
+        write_json(folder / "recipe.json", dataclasses.asdict(recipe))
+        return run, corpus
+
+    @classmethod
+    def as_begun(cls, folder: Path) -> Run:
+        """The run as begin left it: the model has its first weights.
+
+        Raises RunError where a part is missing, damaged or does not fit.
+        """
+        recipe = read_recipe(folder)
+        try:
+            source = Tokenizer.load(folder / "source.json")
+            target = Tokenizer.load(folder / "target.json")
+            model = _first_model(recipe, source, target)
+        except ValueError as error:
+            raise RunError(f"{folder} is damaged: {error}") from None
+        return cls(recipe, source, target, model)
+
+    @classmethod
+    def open(cls, folder: Path, weights: Path | None = None) -> Run:
+        """Read a run folder, with the weights of its model.safetensors, or
+        of its newest checkpoint where training has not finished.
+
+        Raises RunError where a part is missing or does not fit.
+        """
+        run = cls.as_begun(folder)
+        places = [folder, *checkpoints(folder / "checkpoints")[::-1]]
+        found = [p / "model.safetensors" for p in places]
+        found = [weights] if weights else [p for p in found if p.exists()]
+        if not found:
+            raise RunError(f"{folder} has no weights yet: train it first")
+        try:
+            load_weights(run.model, found[0])
+        except ValueError as error:
+            raise RunError(str(error)) from None
+        run.model.eval()
+        return run
+
+    def translate(
+        self, lines: Sequence[str], search: SearchConfig | None = None
+    ) -> list[list[Translation]]:
+        """The nbest translations of each line, the best first.
+
+        A blank line gives a blank one; a line of more than MAX_SOURCE
+        tokens is translated in pieces, whose best are put together.
+        """
+        search = search or self.recipe.search_config()
+        most = _most_source(self.model.config, search)
+        pieces, owner = [], []
+        for i, ids in enumerate(self.source.encode(lines)):
+            end = len(ids) if lines[i].strip() else 0
+            for first in range(0, end, most):
+                pieces.append(ids[first : first + most])
+                owner.append(i)
+        found: list[list[list[Hypothesis]]] = [[] for _ in lines]
+        results = search_in_order(self.model, pieces, search)
+        for i, hypotheses in zip(owner, results, strict=True):
+            found[i].append(hypotheses)
+        return [self._texts(parts) for parts in found]
+
+    def _texts(self, parts: list[list[Hypothesis]]) -> list[Translation]:
+        if not parts:
+            return [Translation("", 0.0)]
+        if len(parts) == 1:
+            texts = self.target.decode([h.ids for h in parts[0]])
+            return [
+                Translation(one_line(text), h.score)
+                for text, h in zip(texts, parts[0], strict=True)
+            ]
+        texts = self.target.decode([p[0].ids for p in parts])
+        score = sum(p[0].score for p in parts) / len(parts)
+        text = " ".join(one_line(text) for text in texts)
+        return [Translation(text, score)]
+
+
+# 18-multi30k.md: Stop, and go on
+class Stopped(Exception):
+    """Training was asked to stop, and did, with a checkpoint written."""
+
+    def __init__(self, step: int, number: int):
+        super().__init__(f"stopped at step {step}: --resume goes on")
+        self.number = number  # of the signal
+
+
+class _StopSignals:
+    """The first SIGTERM or SIGINT is noted; a second acts as ever."""
+
+    def __enter__(self) -> _StopSignals:
+        self.number = 0
+        self.before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self.before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.number = number
+        self.__exit__()
+        # not print: the signal may have come in the middle of one
+        os.write(2, b"\nstopping after this step; again: stop at once\n")
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """What a run has noted, in order: {"step": …, "loss": …, …} for steps,
+    {"step": …, "valid": {…}} for validations.
+    """
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text("utf-8", errors="replace").split("\n"):
+        try:
+            entry = json.loads(line)
+        except ValueError:  # the end of a run that was killed
+            continue
+        if isinstance(entry, dict) and "step" in entry:
+            found.append(entry)
+    return found
+
+
+class _Log:
+    """metrics.jsonl, and a progress bar, or plain lines without one."""
+
+    def __init__(self, folder: Path, trainer: Trainer):
+        self.trainer = trainer
+        path = folder / "metrics.jsonl"
+        # a resumed run forgets what came after its checkpoint
+        kept = [
+            e for e in read_metrics(folder) if e["step"] <= trainer.step
+        ]
+        write_text(path, "".join(json.dumps(e) + "\n" for e in kept))
+        self.file = path.open("a", encoding="utf-8")
+        self.bar = tqdm(
+            total=trainer.config.max_steps,
+            initial=trainer.step,
+            unit="step",
+            dynamic_ncols=True,
+            disable=None,
+        )
+        self.said = time.monotonic()
+        self.recent: list[Progress] = []
+
+    def __enter__(self) -> _Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+        self.file.close()
+
+    def step(self, progress: Progress) -> None:
+        """Note a step; every tenth and the first go to the file."""
+        self.recent = [*self.recent[-9:], progress]
+        if progress.step % 10 == 0 or progress.step == 1:
+            self._write(dataclasses.asdict(progress))
+        self.bar.set_postfix_str(self._state(), refresh=False)
+        self.bar.update()
+        if self.bar.disable and time.monotonic() - self.said > 30:
+            self.said = time.monotonic()
+            self._say(f"step {progress.step}, {self._state()}")
+
+    def valid(self, step: int, scores: dict[str, float]) -> None:
+        """Note what validation found."""
+        self._write({"step": step, "valid": scores})
+        self._say(
+            f"step {step}: checkpoint, validation perplexity "
+            f"{scores['perplexity']:.2f}"
+        )
+
+    def _state(self) -> str:
+        first, last = self.recent[0], self.recent[-1]
+        loss = sum(p.loss for p in self.recent) / len(self.recent)
+        seconds = last.seconds - first.seconds
+        speed = (last.tokens - first.tokens) / seconds if seconds else 0.0
+        most = self.trainer.config.max_minutes
+        end = f" of {most:g}" if most else ""
+        return (
+            f"epoch {last.epoch}, loss {loss:.3f}, {speed:,.0f} tokens/s, "
+            f"{last.seconds / 60:.1f}{end} min"
+        )
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        self.file.write(json.dumps(entry) + "\n")
+        self.file.flush()
+
+    def _say(self, line: str) -> None:
+        tqdm.write(line, file=sys.stderr)
+
+
+def _save(trainer: Trainer, folder: Path) -> None:
+    """A checkpoint; RunError, with nothing lost, where it cannot be."""
+    try:
+        save_checkpoint(
+            trainer, folder / "checkpoints", trainer.config.keep
+        )
+    except (OSError, RuntimeError, SafetensorError) as error:
+        _remove_remains(folder)
+        what = f"the checkpoint of step {trainer.step}"
+        raise _unwritten(what, error) from None
+
+
+def _unwritten(what: str, error: Exception) -> RunError:
+    reason = " ".join(str(error).split())[:160]
+    return RunError(
+        f"{what} could not be written ({reason}): the checkpoints before "
+        "it are whole; make room, then --resume"
+    )
+
+
+def _remove_remains(folder: Path) -> None:
+    """Remove what a killed process had begun to write."""
+    for begun in (folder / "checkpoints").glob(".[0-9]*"):
+        shutil.rmtree(begun, ignore_errors=True)
+
+
+def _take_up(trainer: Trainer, folder: Path) -> None:
+    """Load the newest checkpoint that is whole, and say which."""
+    _remove_remains(folder)
+    places = checkpoints(folder / "checkpoints")[::-1]
+    for place in places:
+        try:
+            load_checkpoint(trainer, place)
+        except (KeyError, TypeError, ValueError) as error:
+            aside = place.with_name(f"damaged-{place.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            place.rename(aside)
+            print(f"{error}: set aside as {aside.name}", file=sys.stderr)
+            continue
+        print(f"resuming at step {trainer.step}", file=sys.stderr)
+        return
+    if places:
+        raise RunError(f"{folder} has no checkpoint that is whole")
+    print("no checkpoint yet: starting at step 0", file=sys.stderr)
+
+
+FREE = {"about", "max_steps", "max_minutes", "beam", "alpha", "extra"}
+
+
+def _resumed(recipe: Recipe, folder: Path) -> tuple[Run, Corpus]:
+    """The run in folder and its corpus. RunError where recipe is another
+    in anything but the fields that are FREE.
+    """
+    run = Run.as_begun(folder)
+    for f in dataclasses.fields(Recipe):
+        new, old = getattr(recipe, f.name), getattr(run.recipe, f.name)
+        if f.name not in FREE and new != old:
+            raise RunError(
+                f"{folder} was begun with {f.name} {old!r}: resume it with "
+                f"that, not with {new!r}"
+            )
+    pairs = load_usable(recipe, "train")
+    corpus = encode_pairs(pairs, run.source, run.target)
+    write_json(folder / "recipe.json", dataclasses.asdict(recipe))
+    return dataclasses.replace(run, recipe=recipe), corpus
+
+
+def pick_device(name: str | None = None) -> str:
+    """name, or a GPU where there is one. RunError where it is not there."""
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        if torch.device(name).type not in ("cpu", "cuda"):
+            raise RuntimeError("only cpu and cuda are supported")
+        torch.empty(1, device=name)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).split("\n")[0]
+        raise RunError(f"no device {name!r}: {reason}") from None
+    return name
+
+
+# 18-multi30k.md: Training a recipe
+def train_recipe(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Train a recipe into a run folder; returns the run's summary.
+
+    On SIGTERM or SIGINT it writes a checkpoint and raises Stopped. At the
+    end the last keep checkpoints are averaged into model.safetensors
+    (§6.1). Raises DataError, RunError, TrainingError or ValueError.
+    """
+    training, device = recipe.training_config(), pick_device(device)
+    valid_text = load_usable(recipe, "valid")
+    start = _resumed if resume else Run.begin
+    run, corpus = start(recipe, folder)
+    valid = encode_pairs(valid_text, run.source, run.target)
+    _check_lengths(recipe, valid)
+    trainer = Trainer(run.model.to(device), corpus, training)
+    if resume:
+        _take_up(trainer, folder)
+    _say_what(run, corpus, device)
+    with _StopSignals() as stop, _Log(folder, trainer) as log:
+        for progress in trainer.steps():
+            log.step(progress)
+            wish = stop.number  # looked at once, for it may come any time
+            due = trainer.step % training.save_every == 0
+            if due or wish:
+                _save(trainer, folder)
+            if wish:
+                raise Stopped(trainer.step, wish)
+            if due:
+                scores = validate(run.model, valid, training)
+                log.valid(trainer.step, scores)
+    return _finish(run, trainer, valid, folder)
+
+
+def _say_what(run: Run, corpus: Corpus, device: str) -> None:
+    count = sum(p.numel() for p in run.model.parameters())
+    print(
+        f"{len(corpus):,} pairs, {len(run.source):,} and "
+        f"{len(run.target):,} tokens, {count:,} parameters, on {device}",
+        file=sys.stderr,
+    )
+
+
+def _finish(
+    run: Run, trainer: Trainer, valid: Corpus, folder: Path
+) -> dict[str, Any]:
+    """Average the last checkpoints, write the model and the summary."""
+    training, places = trainer.config, checkpoints(folder / "checkpoints")
+    if not places or int(places[-1].name) != trainer.step:
+        _save(trainer, folder)
+        places = checkpoints(folder / "checkpoints")
+    mean = average_weights([p / "model.safetensors" for p in places])
+    with torch.no_grad():
+        for name, parameter in run.model.named_parameters():
+            parameter.copy_(mean[name])
+    plan = trainer.corpus.plan(
+        training.batch_tokens, training.seed, trainer.epoch
+    )
+    summary = {
+        "steps": trainer.step,
+        "epochs": round(trainer.epoch + trainer.batch / len(plan), 2),
+        "tokens": trainer.tokens,
+        "seconds": round(trainer.seconds, 1),
+        "parameters": sum(p.numel() for p in run.model.parameters()),
+        "averaged": len(places),
+        "valid": validate(run.model, valid, training),
+    }
+    fresh = folder / f".model.safetensors.{os.getpid()}"
+    try:
+        save_weights(run.model, fresh)
+        fresh.replace(folder / "model.safetensors")
+        write_json(folder / "summary.json", summary)
+    except (OSError, SafetensorError) as error:
+        raise _unwritten("the averaged model", error) from None
+    finally:
+        fresh.unlink(missing_ok=True)
+    return summary

@@ -1,0 +1,47 @@
+"""The map of the paper: its parts, and where the book treats each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from press.chapters import PressError
+
+
+def paper_map(root: Path) -> str | None:
+    """book/paper.yml with the lines of book/paper.d/*.yml at each item.
+
+    None where there is no paper.yml. What the lines point at is for
+    tests/test_paper_map.py to check.
+    """
+    book = root / "book"
+    if not (book / "paper.yml").is_file():
+        return None
+    items = _load(book / "paper.yml")
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted((book / "paper.d").glob("*.yml")):
+        for line in _load(path):
+            item = line.pop("item", None)
+            lines.setdefault(str(item), []).append(line)
+    for item in items:
+        item["covered"] = lines.get(str(item.get("item")), [])
+    return json.dumps(items, indent=1, ensure_ascii=False) + "\n"
+
+
+def _load(path: Path) -> list[dict[str, Any]]:
+    name = f"book/{path.name}"
+    if path.parent.name != "book":
+        name = f"book/{path.parent.name}/{path.name}"
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8")) or []
+    except yaml.YAMLError as error:
+        line = " ".join(str(error).split())
+        raise PressError(f"{name}: {line}") from None
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise PressError(
+            f"{name}: a list of entries is wanted, '- item: …'"
+        )
+    return entries

@@ -1,0 +1,155 @@
+"""Chapter 07: sinusoids, learned positions, and the shift."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from annotated.embeddings import (
+    LearnedPositions,
+    SinusoidalPositions,
+    shift_matrix,
+    sinusoids,
+)
+
+quick = settings(max_examples=25, deadline=None)
+exact = {"rtol": 0.0, "atol": 1e-12}
+
+
+def test_sinusoids_are_the_values_by_hand():
+    # d_model 4: the frequencies are 1 and 1/100
+    expected = [
+        [0.0, 1.0, 0.0, 1.0],
+        [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)],
+        [math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)],
+    ]
+    got = sinusoids(3, 4, torch.float64)
+    expected = torch.tensor(expected, dtype=torch.float64)
+    torch.testing.assert_close(got, expected, **exact)
+
+
+def test_sinusoids_are_the_formula_of_the_paper():
+    table = sinusoids(40, 22, torch.float64)
+    for pos in range(40):
+        for i in range(11):
+            angle = pos / 10_000 ** (2 * i / 22)
+            assert abs(table[pos, 2 * i] - math.sin(angle)) < 1e-12
+            assert abs(table[pos, 2 * i + 1] - math.cos(angle)) < 1e-12
+
+
+def test_sinusoids_are_float32_unless_told_otherwise():
+    assert sinusoids(2, 4).dtype == torch.float32
+    assert sinusoids(2, 4, torch.float64).dtype == torch.float64
+
+
+def test_an_odd_width_ends_with_a_sine():
+    assert torch.equal(sinusoids(6, 5), sinusoids(6, 5)[:, :5])
+    assert sinusoids(6, 5).shape == (6, 5)
+    slowest = math.sin(5 / 10_000 ** (4 / 5))
+    assert sinusoids(6, 5)[5, 4].item() == pytest.approx(slowest)
+
+
+def test_far_positions_keep_their_digits():
+    far = 200_000
+    table = sinusoids(far + 1, 8)
+    assert table[far, 0].item() == pytest.approx(math.sin(far), abs=1e-7)
+    assert table[far, 2].item() == pytest.approx(
+        math.sin(far / 10), abs=1e-7
+    )
+
+
+def test_wavelengths_grow_from_2_pi_towards_10000_times_2_pi():
+    d_model = 16
+    slope = sinusoids(2, d_model, torch.float64)[1, 0::2].asin()
+    wavelength = 2 * math.pi / slope
+    ratio = wavelength[1:] / wavelength[:-1]
+    assert wavelength[0].item() == pytest.approx(2 * math.pi)
+    assert ratio.tolist() == pytest.approx([10_000 ** (2 / d_model)] * 7)
+    one_more = wavelength[-1] * ratio[-1]
+    assert one_more.item() == pytest.approx(10_000 * 2 * math.pi)
+
+
+@quick
+@given(k=st.integers(-200, 200), half=st.integers(1, 40))
+def test_a_shift_of_positions_is_one_matrix(k, half):
+    table = sinusoids(300, 2 * half, torch.float64)
+    here = table[: 300 - k] if k >= 0 else table[-k:]
+    there = table[k:] if k >= 0 else table[: 300 + k]
+    moved = here @ shift_matrix(k, 2 * half).T
+    torch.testing.assert_close(moved, there, **exact)
+
+
+@quick
+@given(
+    k=st.integers(-99, 99), m=st.integers(-99, 99), half=st.integers(1, 9)
+)
+def test_shifts_are_rotations_that_compose(k, m, half):
+    d_model = 2 * half
+    one = torch.eye(d_model).double()
+    a, b = shift_matrix(k, d_model), shift_matrix(m, d_model)
+    torch.testing.assert_close(a @ a.T, one, **exact)
+    torch.testing.assert_close(a @ b, shift_matrix(k + m, d_model), **exact)
+    assert torch.equal(shift_matrix(0, d_model), one)
+
+
+def test_the_shift_needs_pairs():
+    with pytest.raises(ValueError, match="d_model must be even, not 7"):
+        shift_matrix(1, 7)
+
+
+@quick
+@given(distance=st.integers(0, 150), half=st.integers(1, 40))
+def test_products_of_encodings_depend_on_the_distance_alone(distance, half):
+    table = sinusoids(300, 2 * half, torch.float64)
+    products = (table[: 300 - distance] * table[distance:]).sum(dim=1)
+    torch.testing.assert_close(
+        products, products[:1].expand_as(products), **exact
+    )
+    if distance == 0:
+        assert products[0].item() == pytest.approx(half)
+
+
+def test_fixed_positions_are_rows_of_the_table():
+    at = torch.tensor([0, 1, 2, 0, 1])
+    positions = SinusoidalPositions(6)
+    assert torch.equal(positions(at, 3), sinusoids(3, 6)[at])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_fixed_positions_grow_with_the_longest_sentence(dtype):
+    positions = SinusoidalPositions(6, length=4).to(dtype)
+    got = positions(torch.arange(50), 50)
+    assert got.dtype == dtype
+    assert torch.equal(got, sinusoids(50, 6).to(dtype))
+    assert len(positions.table) >= 50
+
+
+def test_fixed_positions_learn_nothing_and_save_nothing():
+    positions = SinusoidalPositions(6)
+    assert list(positions.parameters()) == []
+    assert positions.state_dict() == {}
+
+
+def test_learned_positions_are_rows_that_get_gradients():
+    positions = LearnedPositions(6, length=5)
+    at = torch.tensor([0, 1, 0])
+    assert torch.equal(positions(at, 2), positions.table[at])
+    positions(at, 2).sum().backward()
+    assert positions.table.grad[:, 0].tolist() == [2.0, 1.0, 0.0, 0.0, 0.0]
+
+
+def test_learned_positions_go_no_further_than_max_len():
+    positions = LearnedPositions(6, length=5)
+    assert positions(torch.arange(5), 5).shape == (5, 6)
+    with pytest.raises(ValueError, match="6 tokens, but max_len is 5"):
+        positions(torch.arange(6), 6)
+
+
+def test_learned_positions_start_as_loud_as_sinusoids():
+    torch.manual_seed(0)
+    loud = sinusoids(200, 64).square().mean().item()
+    learned = LearnedPositions(64, 200).table.square().mean().item()
+    assert loud == pytest.approx(0.5)
+    assert learned == pytest.approx(loud, rel=0.05)
