@@ -272,10 +272,11 @@ def _parse(verb: type, args: list[str], name: str, **extra: Any) -> Any:
     except SystemExit as stop:
         if not stop.code:
             raise
-    box = [
-        line.strip("│╭╮╰╯─|+- ") for line in said.getvalue().splitlines()
+    lines = [
+        line.strip("│╭╮╰╯─|+ ") for line in said.getvalue().splitlines()
     ]
-    what = " ".join(line for line in box[1:] if line)
+    # the first line is the box's title; rules are dashes alone
+    what = " ".join(line for line in lines[1:] if line.strip("-"))
     what = re.split(r" (?:Argument|For full) helptext", what)[0]
     raise UsageError(f"{name}: {what} (annotated {name} --help)")
 
