@@ -159,7 +159,7 @@ class Corpus:
             yield self.batch(pairs)
 
 
-# 11-batches.md: What padding costs
+# 11-batches.md: A pair has two lengths
 def plan_batches(
     src_lengths: NDArray,
     tgt_lengths: NDArray,

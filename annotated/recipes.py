@@ -112,6 +112,7 @@ class Recipe:
     max_minutes: float | None = None  # minutes of training, at most
     warmup: int = 4000  # steps in which the learning rate rises
     rate: float = 1.0  # factor of the learning rate
+    cooldown: int = 0  # steps before max_steps in which the rate goes to 0
     label_smoothing: float = 0.1  # probability given to all words evenly
     clip: float | None = None  # bound of the gradient's norm
     # the numbers that layers compute with

@@ -10,7 +10,12 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-__all__ = ["learning_rate", "make_optimizer", "set_learning_rate"]
+__all__ = [
+    "learning_rate",
+    "cooldown_factor",
+    "make_optimizer",
+    "set_learning_rate",
+]
 
 
 # 12-optimiser.md: The learning rate
@@ -26,6 +31,17 @@ def learning_rate(
             f"step and warmup start at 1, not {step} and {warmup}"
         )
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+
+
+# 12-optimiser.md: How it ends
+def cooldown_factor(step: int, last: int, cooldown: int) -> float:
+    """What the rate of a step is multiplied by so that it ends at 0: 1 at
+    first, and over the cooldown steps up to the last a falling line.
+    Not in the paper; cooldown 0 leaves every rate as it is.
+    """
+    if not cooldown:
+        return 1.0
+    return min(1.0, max(0, last - step + 1) / cooldown)
 
 
 # 12-optimiser.md: Adam by hand

@@ -25,6 +25,7 @@ from annotated.batches import Batch, Corpus, Sentences
 from annotated.loss import smoothed_loss
 from annotated.model import Transformer
 from annotated.schedule import (
+    cooldown_factor,
     learning_rate,
     make_optimizer,
     set_learning_rate,
@@ -54,10 +55,12 @@ __all__ = [
 class TrainingConfig:
     """How to train; the defaults are the paper's base model (§5).
 
-    batch_tokens counts each side; rate multiplies equation 3; a run ends
-    at max_steps or after max_minutes of training, whichever comes first;
-    clip bounds the gradient's norm; every save_every steps a checkpoint
-    is written and the last keep are kept. ValueError names a wrong field.
+    batch_tokens counts each side; rate multiplies equation 3, and over
+    the cooldown steps before max_steps it falls to 0 in a line; a run
+    ends at max_steps or after max_minutes of training, whichever comes
+    first; clip bounds the gradient's norm; every save_every steps a
+    checkpoint is written and the last keep are kept. ValueError names a
+    wrong field.
     """
 
     batch_tokens: int = 25_000
@@ -65,6 +68,7 @@ class TrainingConfig:
     max_minutes: float | None = None
     warmup: int = 4000
     rate: float = 1.0
+    cooldown: int = 0
     label_smoothing: float = 0.1
     clip: float | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -76,7 +80,7 @@ class TrainingConfig:
         least = dict.fromkeys(
             ("batch_tokens", "max_steps", "warmup", "save_every", "keep"), 1
         )
-        for name, low in (least | {"seed": 0}).items():
+        for name, low in (least | {"seed": 0, "cooldown": 0}).items():
             value = getattr(self, name)
             if type(value) is not int or value < low:
                 raise ValueError(
@@ -202,7 +206,9 @@ class Trainer:
     def _rate(self, step: int) -> float:
         config = self.config
         d_model = self.model.config.d_model
-        return learning_rate(step, d_model, config.warmup, config.rate)
+        return learning_rate(
+            step, d_model, config.warmup, config.rate
+        ) * cooldown_factor(step, config.max_steps, config.cooldown)
 
     def _learn(self, pairs: NDArray) -> tuple[float, float, float]:
         """One update; the batch's loss and nll, summed, and the norm of

@@ -49,6 +49,7 @@ mathjax4_config = mathjax3_config  # Sphinx 9 asks for it by this name
 html_theme = "sphinx_book_theme"
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
+html_js_files = ["book.js"]
 html_favicon = "_static/logo.svg"
 html_logo = "_static/logo.svg"
 html_copy_source = False
@@ -61,4 +62,6 @@ html_theme_options = {
     "use_fullscreen_button": False,
     "use_repository_button": True,
     "navbar_persistent": [],
+    "pygments_light_style": "a11y-light",
+    "pygments_dark_style": "github-dark",
 }

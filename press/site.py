@@ -205,6 +205,7 @@ def _sphinx(root: Path) -> None:
     address = read_project(root).repository
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-j", "auto"]
     command += ["-W", "--keep-going", "-q", "-d", str(build / "doctrees")]
+    command += ["--no-color"]  # its messages are read: see _places
     command += ["-D", f"html_theme_options.repository_url={address}"]
     done = subprocess.run(
         [*command, str(source), str(build / "html")],

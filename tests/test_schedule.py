@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annotated.schedule import (
+    cooldown_factor,
     learning_rate,
     make_optimizer,
     set_learning_rate,
@@ -67,6 +68,15 @@ def test_it_rises_in_a_line_and_falls_as_a_root(warmup, data):
 
 def test_the_factor_multiplies():
     assert learning_rate(7, 64, 9, 3.0) == 3 * learning_rate(7, 64, 9)
+
+
+def test_a_cool_down_is_a_line_to_zero():
+    factors = [cooldown_factor(step, 10, 4) for step in range(1, 12)]
+    assert factors == [1] * 7 + [0.75, 0.5, 0.25, 0]
+
+
+def test_without_a_cool_down_every_rate_stays():
+    assert {cooldown_factor(step, 10, 0) for step in range(1, 20)} == {1.0}
 
 
 @pytest.mark.parametrize(("step", "warmup"), [(0, 4000), (-1, 10), (5, 0)])

@@ -167,6 +167,14 @@ def test_progress_says_what_happened():
     assert seconds[0] > 0
 
 
+def test_the_last_steps_cool_down():
+    config = replace(CONFIG, cooldown=4)
+    history = train(small_model(), config=config)
+    plain = train(small_model())
+    shares = [a.rate / b.rate for a, b in zip(history, plain)]
+    assert shares == pytest.approx([1] * 9 + [0.75, 0.5, 0.25])
+
+
 def test_an_epoch_uses_every_pair_once():
     corpus, used = small_corpus(), []
 
@@ -297,6 +305,7 @@ def test_an_absurd_rate_is_reported():
         *((f, 0) for f in ("batch_tokens", "max_steps", "warmup")),
         *((f, 0) for f in ("save_every", "keep", "max_minutes", "rate")),
         *((f, -1) for f in ("batch_tokens", "max_minutes", "rate", "clip")),
+        *(("cooldown", value) for value in (-1, 0.5)),
         *((f, 2.5) for f in ("batch_tokens", "max_steps", "keep", "seed")),
         *((f, math.nan) for f in ("max_minutes", "rate", "clip")),
         ("clip", 0.0),
@@ -319,6 +328,7 @@ def test_the_defaults_are_the_papers():
     assert config.warmup == 4000
     assert config.label_smoothing == 0.1
     assert config.rate == 1.0
+    assert config.cooldown == 0
     assert config.clip is None
 
 
