@@ -93,12 +93,12 @@ def test_operations_are_what_torch_counts(change: dict[str, Any]) -> None:
 
 def really_kept(config: TransformerConfig, corpus: Any, pairs: Any) -> int:
     model = Transformer(config)
-    own = {p.data_ptr() for p in model.parameters()}
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     seen = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         place = tensor.untyped_storage()
-        if tensor.data_ptr() not in own:
+        if place.data_ptr() not in own:
             seen[place.data_ptr()] = place.nbytes()
         return tensor
 
