@@ -1,6 +1,7 @@
 """Chapter 14: runs that are stopped, killed, damaged and taken up."""
 
 import errno
+import json
 import os
 import random
 import shutil
@@ -21,6 +22,7 @@ from annotated.training import (
     TrainingConfig,
     TrainingError,
     checkpoints,
+    checksum,
     copy_corpus,
     load_checkpoint,
     load_weights,
@@ -154,6 +156,16 @@ def test_a_run_with_other_batches_is_refused(saved, change):
         load_checkpoint(other, place)
 
 
+def test_a_corpus_that_has_changed_is_refused(saved):
+    """As many pairs and tokens as before, and one word is another."""
+    trainer, place = saved
+    changed = copy_corpus(40, vocab=12, length=5)
+    changed.src.ids[17] = 4 + (changed.src.ids[17] + 1) % 8
+    other = Trainer(trainer.model, changed, CONFIG)
+    with pytest.raises(TrainingError, match="would not be the same"):
+        load_checkpoint(other, place)
+
+
 def test_another_corpus_is_refused(saved):
     trainer, place = saved
     other = Trainer(
@@ -266,7 +278,116 @@ def test_kill_9_at_any_moment(tmp_path):
         load_weights(new_trainer().model, place / "model.safetensors")
 
 
-@pytest.mark.parametrize("writer", ["torch.save", "save_weights"])
+RUNS = """
+import sys
+from pathlib import Path
+from tests.test_checkpoints import new_trainer
+from annotated import training
+
+trainer = new_trainer()
+folder = Path(sys.argv[1])
+for place in training.checkpoints(folder)[::-1]:
+    training.load_checkpoint(trainer, place)
+    break
+print("ready", flush=True)
+for progress in trainer.steps():
+    if progress.step % 2 == 0:
+        training.save_checkpoint(trainer, folder, keep=2)
+"""
+
+
+@pytest.mark.parametrize(
+    "times", [2, pytest.param(20, marks=pytest.mark.slow)]
+)
+def test_killed_again_and_again_it_ends_with_the_same_weights(
+    times, uninterrupted, tmp_path
+):
+    """kill -9 at random moments; half of the time goes into checkpoints."""
+    root = Path(__file__).parents[1]
+    draw = random.Random(time.time_ns())
+    for turn in range(times + 1):
+        process = subprocess.Popen(
+            [sys.executable, "-c", RUNS, str(tmp_path)],
+            env=os.environ | {"PYTHONPATH": str(root)},
+            cwd=root,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout.readline() == "ready\n"
+        if turn < times:
+            time.sleep(draw.uniform(0.0, 0.15))
+            process.kill()
+        process.wait(timeout=60)
+        process.stdout.close()
+    assert process.returncode == 0
+    trainer = new_trainer(seed=7)
+    load_checkpoint(trainer, checkpoints(tmp_path)[-1])
+    assert trainer.step == CONFIG.max_steps
+    assert_same(weights(trainer), uninterrupted[0])
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing gets a chance to clean up."""
+
+
+def kill_at(monkeypatch, call):
+    """Every system call that a checkpoint makes is a moment to be killed
+    at: this one is the last.
+    """
+    count = 0
+
+    def watched(owner, name):
+        real = getattr(owner, name)
+
+        def act(*args, **kwargs):
+            nonlocal count
+            count += 1
+            if count == call:
+                raise Killed
+            result = real(*args, **kwargs)
+            count += 1
+            if count == call:
+                raise Killed
+            return result
+
+        monkeypatch.setattr(owner, name, act)
+
+    watched(safetensors.torch, "save_file")
+    watched(torch, "save")
+    watched(os, "fsync")
+    watched(shutil, "rmtree")
+    for name in ("mkdir", "rename", "write_text"):
+        watched(Path, name)
+    return lambda: count
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_killed_inside_checkpoints_it_ends_with_the_same_weights(
+    seed, uninterrupted, tmp_path, monkeypatch
+):
+    """At twenty random places, most of them within a write."""
+    draw = random.Random(seed)
+    for _ in range(3):
+        trainer = new_trainer(seed=draw.randrange(99))
+        if found := checkpoints(tmp_path):
+            load_checkpoint(trainer, found[-1])
+        else:
+            trainer = new_trainer()
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            kill_at(patch, draw.randrange(1, 60))
+            for _ in trainer.steps():
+                save_checkpoint(trainer, tmp_path, keep=2)
+            raise Killed  # it got to the end
+    trainer = new_trainer()
+    if found := checkpoints(tmp_path):
+        load_checkpoint(trainer, found[-1])
+    run(trainer)
+    assert_same(weights(trainer), uninterrupted[0])
+
+
+@pytest.mark.parametrize(
+    "writer", ["torch.save", "safetensors.torch.save_file"]
+)
 def test_a_full_disk_leaves_the_earlier_checkpoint(
     writer, saved, tmp_path, monkeypatch
 ):
@@ -297,6 +418,26 @@ def test_the_last_k_are_kept(tmp_path):
         assert place.name == f"{progress.step:08d}"
         assert len(checkpoints(tmp_path)) == min(progress.step, 3)
     assert_whole(tmp_path, [14, 15, 16])
+
+
+def test_only_regular_checkpoints_count_and_others_give_way(tmp_path):
+    """Every fourth step is regular; one between is there to go on from."""
+    trainer = new_trainer()
+    left = []
+    for progress in trainer.steps():
+        if progress.step % 4 == 0 or progress.step in (5, 6, 13):
+            save_checkpoint(trainer, tmp_path, keep=2, every=4)
+            left.append([int(p.name) for p in checkpoints(tmp_path)])
+    assert left == [
+        [4],
+        [4, 5],
+        [4, 6],
+        [4, 8],
+        [8, 12],
+        [8, 12, 13],
+        [12, 16],
+    ]
+    assert [p.name for p in checkpoints(tmp_path, every=8)] == ["00000016"]
 
 
 def test_what_is_no_checkpoint_is_left_alone(tmp_path):
@@ -356,6 +497,28 @@ def test_a_truncated_file_is_named_and_nothing_is_loaded(saved, file, part):
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "state.pt"])
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_one_bit_that_flipped_is_noticed(saved, file, place):
+    """Within a tensor, say: every format would read it without a word."""
+    path = saved[1] / file
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"{file} cannot be read.*checksum"):
+        load_checkpoint(new_trainer(), saved[1])
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[1]", b"{}"])
+def test_without_checksums_nothing_is_believed(saved, content):
+    path = saved[1] / "checksums.json"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_checkpoint(new_trainer(), saved[1])
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "state.pt"])
 def test_a_file_of_something_else_is_named(saved, file):
     _, place = saved
     (place / file).write_bytes(random.Random(0).randbytes(5000))
@@ -375,6 +538,9 @@ def test_a_state_runs_no_code(saved):
     """state.pt is data: a pickle that would call something is refused."""
     _, place = saved
     torch.save({"step": shutil.rmtree}, place / "state.pt")
+    names = ("model.safetensors", "state.pt")
+    sums = {name: checksum(place / name) for name in names}
+    (place / "checksums.json").write_text(json.dumps(sums))
     with pytest.raises(ValueError, match="state.pt cannot be read"):
         load_checkpoint(new_trainer(), place)
 

@@ -122,6 +122,77 @@ def test_every_recipe_is_told_apart_by_name_and_purpose() -> None:
     assert len({r.about for r in RECIPES.values()}) == len(RECIPES)
 
 
+def test_the_wmt_recipes_are_the_papers() -> None:
+    for pair, vocab, kind in (
+        ("de", 37_000, "bpe"),
+        ("fr", 32_000, "wordpiece"),
+    ):
+        base, big = (
+            RECIPES[f"wmt14-en-{pair}-{size}"] for size in ("base", "big")
+        )
+        for recipe in (base, big):
+            assert recipe.data == f"wmt14-en-{pair}"
+            assert (recipe.source, recipe.target) == ("en", pair)
+            assert (recipe.vocab, recipe.tokenizer) == (vocab, kind)
+            assert (recipe.tie, recipe.norm) == ("all", "post")
+            assert (recipe.batch_tokens, recipe.warmup) == (25_000, 4000)
+            assert (recipe.rate, recipe.label_smoothing) == (1.0, 0.1)
+            assert (recipe.beam, recipe.alpha, recipe.extra) == (4, 0.6, 50)
+        assert (base.d_model, base.d_ff, base.num_heads) == (512, 2048, 8)
+        assert (big.d_model, big.d_ff, big.num_heads) == (1024, 4096, 16)
+        assert (base.max_steps, big.max_steps) == (100_000, 300_000)
+        assert (base.keep, big.keep) == (5, 20)
+        # ten minutes of the paper's machine, at 0.4 and 1.0 s a step
+        assert base.save_every * 0.4 == big.save_every * 1.0 == 600
+    assert RECIPES["wmt14-en-de-big"].dropout == 0.3
+    assert RECIPES["wmt14-en-fr-big"].dropout == 0.1
+
+
+TABLE3 = {
+    "base": {},
+    "A-h1": {"num_heads": 1, "d_k": 512, "d_v": 512},
+    "A-h4": {"num_heads": 4, "d_k": 128, "d_v": 128},
+    "A-h16": {"num_heads": 16, "d_k": 32, "d_v": 32},
+    "A-h32": {"num_heads": 32, "d_k": 16, "d_v": 16},
+    "B-dk16": {"d_k": 16, "d_v": 64},
+    "B-dk32": {"d_k": 32, "d_v": 64},
+    "C-N2": {"num_encoder_layers": 2, "num_decoder_layers": 2},
+    "C-N4": {"num_encoder_layers": 4, "num_decoder_layers": 4},
+    "C-N8": {"num_encoder_layers": 8, "num_decoder_layers": 8},
+    "C-d256": {"d_model": 256, "d_k": 32, "d_v": 32},
+    "C-d1024": {"d_model": 1024, "d_k": 128, "d_v": 128},
+    "C-ff1024": {"d_ff": 1024},
+    "C-ff4096": {"d_ff": 4096},
+    "D-drop0.0": {"dropout": 0.0},
+    "D-drop0.2": {"dropout": 0.2},
+    "D-eps0.0": {"label_smoothing": 0.0},
+    "D-eps0.2": {"label_smoothing": 0.2},
+    "E-learned": {"positions": "learned"},
+    "big": {
+        "d_model": 1024,
+        "d_ff": 4096,
+        "num_heads": 16,
+        "dropout": 0.3,
+        "max_steps": 300_000,
+        "save_every": 600,
+    },
+}
+
+
+def test_there_is_a_recipe_for_every_row_of_table_3() -> None:
+    found = {
+        name.removeprefix("table3-"): recipe
+        for name, recipe in RECIPES.items()
+        if name.startswith("table3-")
+    }
+    assert found.keys() == TABLE3.keys()
+    base = RECIPES["wmt14-en-de-base"]
+    for row, changes in TABLE3.items():
+        about = f"row {row} of Table 3 (chapter 20)"
+        expected: dict[str, Any] = changes | {"about": about, "keep": 1}
+        assert found[row] == dataclasses.replace(base, **expected), row
+
+
 def test_a_recipe_without_changes_is_the_papers_base_model() -> None:
     recipe = Recipe(about="", data="wmt")
     model = recipe.model_config(37_000, 37_000)
@@ -254,8 +325,11 @@ def test_a_finished_run_has_all_its_files(finished: Path) -> None:
         "metrics.jsonl",
         "model.safetensors",
         "summary.json",
+        "best.safetensors",
+        "checkpoints/00000015/checksums.json",
         "checkpoints/00000015/model.safetensors",
         "checkpoints/00000015/state.pt",
+        "checkpoints/00000020/checksums.json",
         "checkpoints/00000020/model.safetensors",
         "checkpoints/00000020/state.pt",
     }
@@ -277,6 +351,48 @@ def test_the_summary_says_what_was_done(finished: Path) -> None:
     steps = [e for e in read_metrics(finished) if "loss" in e]
     assert summary["tokens"] == steps[-1]["tokens"]
     assert summary["valid"].keys() == {"loss", "nll", "perplexity"}
+
+
+def test_the_best_checkpoint_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Validation finds step 10 the best; it is dropped, and stays."""
+    scores = iter([3.0, 1.0, 2.0, 1.5, 1.2])
+
+    def found(*_: Any) -> dict[str, float]:
+        return {"loss": 0.0, "nll": next(scores), "perplexity": 0.0}
+
+    kept: dict[str, bytes] = {}
+
+    def keep() -> None:
+        place = tmp_path / "run" / "checkpoints" / "00000010"
+        kept["10"] = (place / "model.safetensors").read_bytes()
+
+    monkeypatch.setattr(recipes, "validate", found)
+    at_step(monkeypatch, 11, keep)
+    summary = train_recipe(TINY, tmp_path / "run")
+    assert summary["best"] == 10
+    best = tmp_path / "run" / "best.safetensors"
+    assert best.read_bytes() == kept["10"]
+    places = checkpoints(tmp_path / "run" / "checkpoints")
+    assert [p.name for p in places] == ["00000015", "00000020"]
+
+
+def test_minutes_write_a_checkpoint_that_is_not_averaged(
+    tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always = dataclasses.replace(TINY, save_minutes=1e-9)
+    seen: list[list[str]] = []
+    places = tmp_path / "run" / "checkpoints"
+
+    def look() -> None:
+        seen.append([p.name[-2:] for p in checkpoints(places)])
+
+    at_step(monkeypatch, 18, look)
+    summary = train_recipe(always, tmp_path / "run")
+    assert seen == [["10", "15", "17"]]
+    assert summary["averaged"] == 2
+    same_training(finished, tmp_path / "run")
 
 
 def test_steps_and_validations_are_noted(finished: Path) -> None:
@@ -335,8 +451,13 @@ def test_the_processor_is_there() -> None:
 
 @pytest.mark.parametrize(
     ("number", "step"),
-    [(signal.SIGTERM, 7), (signal.SIGINT, 10), (signal.SIGTERM, 3)],
-    ids=["between checkpoints", "at a checkpoint", "before the first"],
+    [
+        (signal.SIGTERM, 7),
+        (signal.SIGINT, 10),
+        (signal.SIGTERM, 3),
+        (signal.SIGTERM, 17),
+    ],
+    ids=["between", "at a checkpoint", "before the first", "near the end"],
 )
 def test_a_run_taken_up_again_is_the_run_that_never_stopped(
     finished: Path,
@@ -536,8 +657,8 @@ def test_a_full_disk_at_the_end_costs_no_model(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = content(run)
-    limited = small_files(recipes.save_weights)
-    monkeypatch.setattr(recipes, "save_weights", limited)
+    limited = small_files(recipes.save_file)
+    monkeypatch.setattr(recipes, "save_file", limited)
     with pytest.raises(RunError, match="averaged model could not be"):
         train_recipe(TINY, run, resume=True)
     assert content(run) == before

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from annotated.batches import Corpus, Sentences
 from annotated.decoding import SearchConfig, greedy_search
@@ -14,13 +16,17 @@ from annotated.model import Transformer, TransformerConfig
 from annotated.schedule import learning_rate
 from annotated.tokens import PAD, SPECIALS
 from annotated.training import (
+    Team,
     Trainer,
     TrainingConfig,
     TrainingError,
     batch_loss,
     copy_corpus,
     evaluating,
+    fingerprint,
     greedy_accuracy,
+    share,
+    split_batch,
     validate,
 )
 
@@ -304,6 +310,7 @@ def test_an_absurd_rate_is_reported():
     [
         *((f, 0) for f in ("batch_tokens", "max_steps", "warmup")),
         *((f, 0) for f in ("save_every", "keep", "max_minutes", "rate")),
+        *((f, 0) for f in ("micro_tokens", "save_minutes")),
         *((f, -1) for f in ("batch_tokens", "max_minutes", "rate", "clip")),
         *(("cooldown", value) for value in (-1, 0.5)),
         *((f, 2.5) for f in ("batch_tokens", "max_steps", "keep", "seed")),
@@ -378,6 +385,65 @@ def test_the_gradient_of_a_batch_is_the_sum_of_its_parts(parts):
     pieces = gradient(np.array_split(pairs, parts))
     torch.testing.assert_close(pieces, whole, atol=1e-6, rtol=1e-4)
     assert whole.norm() > 0.1
+
+
+@pytest.mark.parametrize("most", [1, 10, 25])
+def test_a_batch_in_pieces_is_the_same_step(most):
+    whole, pieces = (small_model(dropout=0.0, bias=False) for _ in "ab")
+    a = train(whole)
+    b = train(pieces, config=replace(CONFIG, micro_tokens=most))
+    assert far(whole, pieces) < 1e-5
+    for one, other in zip(a, b, strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=1e-5)
+        assert one.nll == pytest.approx(other.nll, rel=1e-5)
+        assert one.tokens == other.tokens
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=40),
+    st.integers(1, 8),
+    st.one_of(st.none(), st.integers(1, 60)),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_split_batch_is_the_batch(lengths, count, most):
+    side = Sentences.of([[4] * n for n in lengths])
+    corpus, pairs = Corpus(side, side), np.arange(len(lengths))
+    pieces = split_batch(corpus, pairs, count, most)
+    assert len(pieces) % count == 0
+    assert np.concatenate(pieces).tolist() == pairs.tolist()
+    loads = [(side.lengths[piece] + 1).sum() for piece in pieces]
+    if most is not None:
+        assert all(
+            load <= most or len(piece) == 1 or len(pieces) >= len(pairs)
+            for load, piece in zip(loads, pieces, strict=True)
+        )
+    # no share is off by more than a sentence at either end
+    mean = (side.lengths + 1).sum() / len(pieces)
+    assert max(abs(load - mean) for load in loads) <= max(lengths) + 1
+
+
+def test_every_process_has_as_many_pieces_and_each_pair_is_in_one():
+    corpus, config = small_corpus(), replace(CONFIG, micro_tokens=9)
+    for pairs in corpus.plan(60, seed=0, epoch=0):
+        found, counts = [], set()
+        for rank in range(3):
+            team = Team()
+            team.rank, team.size = rank, 3
+            own = share(corpus, pairs, team, config)
+            counts.add(len(own))
+            found += [i for piece, w in own if w for i in piece.tolist()]
+        assert len(counts) == 1
+        assert sorted(found) == sorted(pairs.tolist())
+
+
+@pytest.mark.parametrize("side", ["src", "tgt"])
+@pytest.mark.parametrize("place", [0, 50, -1])
+def test_a_fingerprint_sees_every_word(side, place):
+    before = fingerprint(small_corpus())
+    changed = small_corpus()
+    getattr(changed, side).ids[place] += 1
+    assert fingerprint(changed) != before
+    assert fingerprint(small_corpus()) == before
 
 
 # --- validation -----------------------------------------------------------
