@@ -234,9 +234,7 @@ def tests(bench: Bench) -> dict[str, Any]:
                 counts[name] = int(match[1])
         report.unlink()
     lost = counts["failures"] + counts["errors"] + counts["skipped"]
-    failed = [
-        line for line in done.stdout.splitlines() if "FAILED" in line
-    ]
+    failed = [line for line in done.stdout.splitlines() if "FAILED" in line]
     if done.returncode not in (0, 1):
         raise RuntimeError(f"pytest: {done.stdout[-500:]}{done.stderr}")
     return counts | {"passed": counts["tests"] - lost, "failed": failed}
@@ -315,7 +313,9 @@ def speed_of(
             if progress.step > sizes.warm:
                 pairs = plans[epoch][progress.step - 1 - done]
                 batch = corpus.batch(pairs)
-                sides = [int((x != PAD).sum()) for x in (batch.src, batch.tgt)]
+                sides = [
+                    int((x != PAD).sum()) for x in (batch.src, batch.tgt)
+                ]
                 flops = needed_flops(config, batch)
                 rows.append((now - before, *sides, flops))
             if time.time() > end and len(rows) >= 2:

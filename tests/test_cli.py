@@ -621,7 +621,9 @@ def test_a_run_of_other_languages_is_refused(
 ) -> None:
     other = Path(shutil.copytree(run, tmp_path / "other"))
     recipe = json.loads((other / "recipe.json").read_text())
-    (other / "recipe.json").write_text(json.dumps(recipe | {"source": "en"}))
+    (other / "recipe.json").write_text(
+        json.dumps(recipe | {"source": "en"})
+    )
     done = call(f"evaluate --run {run} {pair} --against {other}")
     assert "translates en to symbols" in done.complaint
 
@@ -650,7 +652,9 @@ def test_the_last_checkpoints_are_averaged(
     out = tmp_path / "mean"
     done = call(f"average --run {run} --last 2 --out {out}")
     assert json.loads(done.out) == {"averaged": [10, 20]}
-    places = [weights_of(run / "checkpoints" / f"{n:08d}") for n in (10, 20)]
+    places = [
+        weights_of(run / "checkpoints" / f"{n:08d}") for n in (10, 20)
+    ]
     for name, mean in weights_of(out).items():
         both = (places[0][name].double() + places[1][name].double()) / 2
         assert torch.equal(mean, both.float())

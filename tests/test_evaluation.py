@@ -125,7 +125,7 @@ def test_the_two_ways_of_counting_cannot_be_confused() -> None:
 
 # --- is the difference chance? --------------------------------------------
 
-WORDS = "the a dog cat sees hears old new in on house garden .".split()
+WORDS = ["the", "a", "dog", "cat", "sees", "hears", "old", "new", "in", "."]
 
 
 def system(truth: list[str], rate: float, seed: int) -> list[str]:

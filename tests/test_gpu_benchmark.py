@@ -234,9 +234,8 @@ def test_the_call_writes_ledger_files(
     learned = json.loads((tmp_path / "gpu-learn.json").read_text())
     assert set(learned) == keys | {"samples"}
     assert learned["metrics"]["test"]["signature"]
-    assert entry["metrics"]["learn"]["bleu"] == (
-        learned["metrics"]["test"]["bleu"]
-    )
+    bleu = learned["metrics"]["test"]["bleu"]
+    assert entry["metrics"]["learn"]["bleu"] == bleu
 
 
 @pytest.mark.parametrize(
