@@ -11,23 +11,20 @@ also compares the losses: shared out or not, it has to be the same step.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
-import platform
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 import tyro
+from ledger import entry, write
 
 from annotated.model import Transformer, TransformerConfig
 from annotated.scale import join
@@ -182,44 +179,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, value in metrics.items():
         print(f"{name:28} {value}")
     if settings.json is not None:
-        report = ledger_entry(settings, metrics)
-        report["wall_seconds"] = round(time.perf_counter() - start, 1)
-        settings.json.write_text(json.dumps(report, indent=2) + "\n")
+        shape = {k: v for k, v in asdict(settings).items() if k != "json"}
+        result = entry(
+            "data_parallel",
+            "python benchmarks/data_parallel.py",
+            metrics,
+            wall_seconds=time.perf_counter() - start,
+            settings=shape,
+        )
+        write(settings.json, result)
     if metrics["largest_loss_gap"] > 1e-2:
         print("the losses differ: this is not the same step")
         return 1
     return 0
-
-
-def ledger_entry(
-    settings: Settings, metrics: dict[str, Any]
-) -> dict[str, Any]:
-    command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+"]
-    here = Path(__file__).parent
-    done = subprocess.run(command, cwd=here, capture_output=True, text=True)
-    model = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        names = [n for n in lines if n.startswith("model name")]
-        model = names[0].split(":", 1)[1].strip() if names else model
-    except OSError:
-        pass
-    changed = {k: v for k, v in asdict(settings).items() if k != "json"}
-    return {
-        "recipe": "benchmarks/data_parallel.py",
-        "command": "python benchmarks/data_parallel.py",
-        "commit": done.stdout.strip() or None,
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "hardware": f"{model}, {os.cpu_count()} cores",
-        "versions": {
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-        },
-        "seed": 0,
-        "wall_seconds": None,
-        "settings": changed,
-        "metrics": metrics,
-    }
 
 
 if __name__ == "__main__":

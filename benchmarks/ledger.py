@@ -34,15 +34,13 @@ def versions(*packages: str) -> str:
     return ", ".join(found)
 
 
-def hardware(threads: int | None = None) -> str:
-    """The GPU if there is one, the processor, the threads: one line."""
-    gpus = [
-        torch.cuda.get_device_name(i)
-        for i in range(torch.cuda.device_count())
-    ]
-    threads = threads or torch.get_num_threads()
-    parts = [f"{len(gpus)} × {gpus[0]}"] if gpus else []
-    return ", ".join([*parts, _processor(), f"{threads} threads"])
+def hardware(device: str = "cpu", threads: int | None = None) -> str:
+    """The GPU where it was used, the processor, the threads: one line."""
+    here = f"{_processor()}, {threads or torch.get_num_threads()} threads"
+    if device == "cpu":
+        return here
+    gpu = torch.cuda.get_device_properties(0)
+    return f"1 {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB; {here}"
 
 
 def _processor() -> str:
@@ -81,6 +79,7 @@ def entry(
     wall_seconds: float | None = None,
     settings: dict[str, Any] | None = None,
     packages: Sequence[str] = ("numpy",),
+    device: str = "cpu",
     threads: int | None = None,
     **more: Any,
 ) -> dict[str, Any]:
@@ -90,7 +89,7 @@ def entry(
         "command": command,
         "commit": commit(),
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "hardware": hardware(threads),
+        "hardware": hardware(device, threads),
         "versions": versions(*packages),
         "seed": seed,
         "wall_seconds": wall_seconds and round(wall_seconds, 1),

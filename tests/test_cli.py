@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import requests
+import torch
 from safetensors.torch import load_file
 
 import annotated
@@ -121,7 +122,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_help_names_the_verbs(call: Call, line: str) -> None:
     done = call(line)
     assert done.code == 0
-    for verb in ("recipes", "train", "translate", "evaluate"):
+    for verb in ("recipes", "train", "translate", "evaluate", "average"):
         assert f"  {verb} " in done.out
 
 
@@ -548,11 +549,184 @@ def test_without_json_there_is_a_table(
     assert [line.split()[0] for line in done.out.splitlines()] == KEYS
 
 
-def test_split_compounds_signs_with_another_name(
+def test_split_compounds_adds_keys_of_its_own(
     call: Call, run: Path, pair: str
 ) -> None:
     done = call(f"evaluate --run {run} {pair} --split-compounds --json")
-    assert "tok:13a+hyphens|" in json.loads(done.out)["signature"]
+    scores = json.loads(done.out)
+    assert [*KEYS[:-1], "split_bleu", "split_signature", "seconds"] == (
+        list(scores)
+    )
+    assert "tok:13a|" in scores["signature"]
+    assert "tok:13a+hyphens|" in scores["split_signature"]
+
+
+def test_two_runs_are_compared(
+    call: Call, run: Path, pair: str, tmp_path: Path
+) -> None:
+    other = shutil.copytree(run, tmp_path / "other")
+    line = f"evaluate --run {run} {pair} --against {other} --json"
+    scores = json.loads(call(line).out)
+    assert list(scores) == [*KEYS, "against"]
+    assert scores["against"]["bleu"] == scores["bleu"]
+    same = {"difference": 0.0, "low": 0.0, "high": 0.0, "p": 1.0}
+    for name in ("bleu_difference", "chrf_difference"):
+        assert scores["against"][name] == same
+
+
+def test_a_run_is_compared_with_translations_in_a_file(
+    call: Call, run: Path, pair: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "others.txt"
+    file.write_bytes((tmp_path / "ref").read_bytes())
+    line = f"evaluate --run {run} {pair} --against {file}"
+    scores = json.loads(call(f"{line} --json").out)
+    assert scores["against"]["exact_match"] == 100.0
+    assert scores["against"]["chrf_difference"]["difference"] == (
+        pytest.approx(scores["chrf"] - 100, abs=0.02)
+    )
+    table = call(line).out.splitlines()
+    assert "100.0" in next(x for x in table if x.startswith("exact_match"))
+    assert "p = " in next(x for x in table if "bleu_difference" in x)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"a\nb\n", "has 2 lines, the test set 3"),
+        (b"", "is empty"),
+        (b"a\n\xff\nb\n", "line 2, byte 1: not UTF-8"),
+    ],
+)
+def test_translations_that_do_not_belong_are_refused(
+    call: Call, run: Path, pair: str, tmp_path: Path,
+    content: bytes, complaint: str,
+) -> None:  # fmt: skip
+    (tmp_path / "others").write_bytes(content)
+    line = f"evaluate --run {run} {pair} --against {tmp_path / 'others'}"
+    assert complaint in call(line).complaint
+
+
+def test_another_run_that_is_none_is_refused(
+    call: Call, run: Path, pair: str, tmp_path: Path
+) -> None:
+    line = f"evaluate --run {run} {pair} --against"
+    done = call(f"{line} {tmp_path / 'nowhere'}")
+    assert "nowhere cannot be read" in done.complaint
+    assert "is no run folder" in call(f"{line} {tmp_path}").complaint
+
+
+def test_a_run_of_other_languages_is_refused(
+    call: Call, run: Path, pair: str, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    recipe = json.loads((other / "recipe.json").read_text())
+    (other / "recipe.json").write_text(
+        json.dumps(recipe | {"source": "en"})
+    )
+    done = call(f"evaluate --run {run} {pair} --against {other}")
+    assert "translates en to symbols" in done.complaint
+
+
+# --- average --------------------------------------------------------------
+
+
+def losses_of(run: Path, **nll: float) -> None:
+    """Let the validations of a run have been these, by step."""
+    entries = [
+        {"step": int(step[1:]), "valid": {"nll": value}}
+        for step, value in nll.items()
+    ]
+    text = "".join(json.dumps(entry) + "\n" for entry in entries)
+    (run / "metrics.jsonl").write_text(text)
+
+
+def weights_of(folder: Path) -> dict[str, Any]:
+    return load_file(folder / "model.safetensors")
+
+
+def test_the_last_checkpoints_are_averaged(
+    call: Call, run: Path, tmp_path: Path
+) -> None:
+    before = content(run)
+    out = tmp_path / "mean"
+    done = call(f"average --run {run} --last 2 --out {out}")
+    assert json.loads(done.out) == {"averaged": [10, 20]}
+    places = [
+        weights_of(run / "checkpoints" / f"{n:08d}") for n in (10, 20)
+    ]
+    for name, mean in weights_of(out).items():
+        both = (places[0][name].double() + places[1][name].double()) / 2
+        assert torch.equal(mean, both.float())
+    assert content(run) == before
+
+
+def test_a_mean_is_a_run_like_any_other(
+    call: Call, run: Path, pair: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "new" / "mean"
+    assert call(f"average --run {run} --out {out}").code == 0
+    assert call(f"translate --run {out}", b"a b\n").code == 0
+    done = call(f"evaluate --run {run} {pair} --against {out} --json")
+    # train ended with the mean of all that it kept
+    assert json.loads(done.out)["against"]["chrf_difference"]["p"] == 1.0
+
+
+def test_the_best_checkpoint_is_the_one_that_validated_best(
+    call: Call, run: Path, tmp_path: Path
+) -> None:
+    losses_of(run, s10=1.0, s20=2.0)
+    out = tmp_path / "best"
+    done = call(f"average --run {run} --best 1 --out {out}")
+    assert json.loads(done.out) == {"averaged": [10]}
+    best = weights_of(run / "checkpoints" / "00000010")
+    for name, weight in weights_of(out).items():
+        assert torch.equal(weight, best[name])
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ("--last 3", "3 checkpoints are wanted, but there are 2"),
+        ("--best 2", "2 validated checkpoints are wanted, but there are 1"),
+        ("--last 0", "at least 1 checkpoint is wanted, not 0"),
+        ("--best -1", "at least 1 checkpoint is wanted, not -1"),
+        ("--last 1 --best 1", "give --last or --best, not both"),
+    ],
+)
+def test_checkpoints_that_are_not_there_are_missed(
+    call: Call, run: Path, tmp_path: Path, options: str, complaint: str
+) -> None:
+    losses_of(run, s20=1.0)
+    out = tmp_path / "mean"
+    done = call(f"average --run {run} --out {out} {options}")
+    assert complaint in done.complaint
+    assert not out.exists()
+
+
+def test_a_mean_overwrites_nothing(call: Call, run: Path) -> None:
+    before = content(run)
+    done = call(f"average --run {run} --out {run}")
+    assert f"{run} is not empty: choose another --out" in done.complaint
+    done = call(f"average --run {run} --out {run / 'recipe.json'}")
+    assert "recipe.json is not empty" in done.complaint
+    assert content(run) == before
+
+
+def test_a_run_that_cannot_be_averaged_is_named(
+    call: Call, run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "mean"
+    done = call(f"average --run {tmp_path / 'no'} --out {out}")
+    assert "is no run folder" in done.complaint
+    place = run / "checkpoints" / "00000020" / "model.safetensors"
+    place.write_bytes(place.read_bytes()[:100])
+    done = call(f"average --run {run} --out {out}")
+    assert "00000020/model.safetensors cannot be read" in done.complaint
+    shutil.rmtree(run / "checkpoints")
+    done = call(f"average --run {run} --out {out}")
+    assert "has no checkpoints to average" in done.complaint
+    assert not out.exists()
 
 
 def test_a_split_of_the_recipes_data_is_scored(

@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,6 +17,8 @@ from safetensors.torch import save_file
 from annotated import evaluation
 from annotated.evaluation import (
     average_weights,
+    choose_checkpoints,
+    compare,
     ledger,
     score,
     split_hyphens,
@@ -81,7 +84,7 @@ def test_saying_nothing_scores_nothing(silent: list[str]) -> None:
 
 
 def test_sides_of_unlike_number_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 hypotheses, 3 references"):
+    with pytest.raises(ValueError, match="2 and 3 lines: not as many"):
         score(HYPOTHESES[:2], REFERENCES)
 
 
@@ -106,15 +109,151 @@ def test_split_compounds_counts_the_split_words() -> None:
     assert len(split_hyphens(hyp[0]).split()) == 11
     product = 10 / 11 * 8 / 10 * 7 / 9 * 6 / 8
     found = score(hyp, ref, split_compounds=True)
-    assert found["bleu"] == round(100 * product**0.25, 2)
-    assert found["bleu"] > score(hyp, ref)["bleu"]
+    assert found["split_bleu"] == round(100 * product**0.25, 2)
+    assert found["split_bleu"] > found["bleu"]
 
 
 def test_the_two_ways_of_counting_cannot_be_confused() -> None:
-    plain = score(HYPOTHESES, REFERENCES)["signature"]
-    split = score(HYPOTHESES, REFERENCES, split_compounds=True)["signature"]
-    assert "tok:13a|" in plain
-    assert "tok:13a+hyphens|" in split
+    plain = score(HYPOTHESES, REFERENCES)
+    both = score(HYPOTHESES, REFERENCES, split_compounds=True)
+    # the second way adds keys and changes none
+    assert both | plain == both
+    assert both.keys() - plain.keys() == {"split_bleu", "split_signature"}
+    assert "tok:13a|" in both["signature"]
+    assert "tok:13a+hyphens|" in both["split_signature"]
+
+
+# --- is the difference chance? --------------------------------------------
+
+WORDS = ["the", "a", "dog", "cat", "sees", "hears", "old", "new", "in", "."]
+
+
+def system(truth: list[str], rate: float, seed: int) -> list[str]:
+    """truth with a share of its words exchanged."""
+    draw = np.random.default_rng(seed)
+    return [
+        " ".join(
+            str(draw.choice(WORDS)) if draw.random() < rate else word
+            for word in line.split()
+        )
+        for line in truth
+    ]
+
+
+@pytest.fixture(scope="module")
+def truth() -> list[str]:
+    draw = np.random.default_rng(0)
+    return [
+        " ".join(draw.choice(WORDS, draw.integers(3, 15)))
+        for _ in range(200)
+    ]
+
+
+def test_differences_are_those_of_the_scores(truth: list[str]) -> None:
+    one, other = system(truth, 0.1, 1), system(truth, 0.3, 2)
+    scores = score(one, truth), score(other, truth)
+    found = compare(one, other, truth, draws=50)
+    for name in ("bleu", "chrf"):
+        exact = scores[0][name] - scores[1][name]
+        assert found[name]["difference"] == pytest.approx(exact, abs=0.011)
+
+
+@pytest.mark.parametrize("odd", ["", " ", "a", "a b", "日本語", "a-b c"])
+def test_differences_are_those_of_the_scores_for_odd_lines(
+    odd: str,
+) -> None:
+    one = [*HYPOTHESES, odd]
+    truth = [*REFERENCES, "a b c"]
+    found = compare(one, [*REFERENCES, ""], truth, draws=3)
+    scores = score(one, truth), score([*REFERENCES, ""], truth)
+    for name in ("bleu", "chrf"):
+        exact = scores[0][name] - scores[1][name]
+        assert found[name]["difference"] == pytest.approx(exact, abs=0.011)
+
+
+def test_saying_nothing_can_be_compared() -> None:
+    found = compare([""] * 3, REFERENCES, REFERENCES, draws=20)
+    for name in ("bleu", "chrf"):
+        assert found[name]["difference"] == -100
+        assert (found[name]["low"], found[name]["high"]) == (-100, -100)
+
+
+def test_a_system_does_not_differ_from_itself(truth: list[str]) -> None:
+    one = system(truth, 0.2, 1)
+    for found in compare(one, one, truth, draws=100).values():
+        assert found == {"difference": 0, "low": 0, "high": 0, "p": 1}
+
+
+def test_a_clear_difference_is_not_chance(truth: list[str]) -> None:
+    one, other = system(truth, 0.1, 1), system(truth, 0.4, 2)
+    for found in compare(one, other, truth).values():
+        assert found["low"] > 0
+        assert found["p"] == pytest.approx(1 / 1001, abs=1e-4)
+
+
+def test_sides_may_be_exchanged(truth: list[str]) -> None:
+    one, other = system(truth, 0.2, 1), system(truth, 0.22, 2)
+    there = compare(one, other, truth, draws=200)["bleu"]
+    back = compare(other, one, truth, draws=200)["bleu"]
+    assert there["difference"] == -back["difference"]
+    assert (there["low"], there["high"]) == (-back["high"], -back["low"])
+    assert there["p"] == back["p"]
+
+
+def test_equal_systems_are_seldom_told_apart(truth: list[str]) -> None:
+    """Of twenty pairs of systems of one quality, one is to be expected
+    below 5 %, and more than four would be a surprise of 1 in 300.
+    """
+    few = truth[:60]
+    p = [
+        compare(
+            system(few, 0.2, 2 * i), system(few, 0.2, 2 * i + 1), few, 100
+        )["bleu"]["p"]
+        for i in range(20)
+    ]
+    assert sum(value < 0.05 for value in p) <= 4
+
+
+def test_a_seed_gives_one_answer(truth: list[str]) -> None:
+    sides = system(truth, 0.2, 1), system(truth, 0.25, 2), truth
+    assert compare(*sides, seed=1) == compare(*sides, seed=1)
+    assert compare(*sides, seed=1) != compare(*sides, seed=2)
+
+
+def test_three_sides_must_be_as_long() -> None:
+    with pytest.raises(ValueError, match="3 and 2 and 3 lines"):
+        compare(HYPOTHESES, HYPOTHESES[:2], REFERENCES)
+    with pytest.raises(ValueError, match="nothing to score"):
+        compare([], [], [])
+
+
+# --- which checkpoints ----------------------------------------------------
+
+PLACES = [Path(f"{step:08d}") for step in (10, 20, 30, 40)]
+
+
+def test_the_last_are_the_last() -> None:
+    assert choose_checkpoints(PLACES, 2) == PLACES[2:]
+    assert choose_checkpoints(PLACES, 4) == PLACES
+
+
+def test_the_best_have_the_lowest_loss() -> None:
+    nll = {10: 3.0, 20: 1.0, 30: 2.0, 40: 4.0, 50: 0.0}
+    best = choose_checkpoints(PLACES, 2, nll)
+    assert sorted(best) == [PLACES[1], PLACES[2]]
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_no_checkpoint_is_no_choice(count: int) -> None:
+    with pytest.raises(ValueError, match=f"wanted, not {count}"):
+        choose_checkpoints(PLACES, count)
+
+
+def test_more_than_there_are_cannot_be_chosen() -> None:
+    with pytest.raises(ValueError, match="5 checkpoints .* there are 4"):
+        choose_checkpoints(PLACES, 5)
+    with pytest.raises(ValueError, match="2 validated .* there are 1"):
+        choose_checkpoints(PLACES, 2, {10: 1.0, 15: 0.5})
 
 
 # --- averages -------------------------------------------------------------

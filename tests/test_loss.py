@@ -134,6 +134,23 @@ def test_a_model_that_knows_nothing_has_the_vocabulary_as_perplexity():
         assert math.exp(value.item() / 23) == pytest.approx(37, rel=1e-12)
 
 
+@pytest.mark.parametrize("smoothing", [0.1, 0.2])
+def test_a_model_that_matches_its_target_pays_for_it(smoothing):
+    """Where the model says what is asked for, the gradient is 0, the loss
+    the target's entropy, and a label has 1 - ε + ε/V and no more.
+    """
+    labels = torch.arange(37)
+    targets = smoothed_targets(labels, 37, smoothing).double()
+    x = targets.log().requires_grad_()
+    loss, nll = smoothed_loss(x, torch.eye(37).double(), labels, smoothing)
+    entropy = -(targets * targets.log()).sum()
+    assert loss.item() == pytest.approx(entropy.item(), rel=1e-6)
+    own = 1 - smoothing + smoothing / 37
+    assert nll.item() / 37 == pytest.approx(-math.log(own), rel=1e-6)
+    (gradient,) = torch.autograd.grad(loss, x)
+    assert gradient.abs().max() < 1e-7
+
+
 def test_a_model_that_is_sure_is_punished():
     """Logits of 200 on the label: nll 0, the loss 0.1 · 36/37 · 200."""
     labels = torch.arange(37)

@@ -1,0 +1,269 @@
+"""benchmarks/gpu.py runs everywhere, in small, and survives a failure."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from annotated.model import Transformer
+from annotated.tokens import PAD
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[ModuleType]:
+    """benchmarks/gpu.py, which is a script and in no package."""
+    before = list(sys.path)
+    path = ROOT / "benchmarks" / "gpu.py"
+    spec = importlib.util.spec_from_file_location("gpu", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gpu"] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["gpu"]
+    sys.path[:] = before
+
+
+@pytest.fixture
+def bench(gpu: ModuleType, tmp_path: Path) -> Any:
+    end = time.time() + 60
+    return gpu.Bench(gpu.TINY, "cpu", tmp_path, "copy", end)
+
+
+def test_the_sections_fit_into_nine_minutes(gpu: ModuleType) -> None:
+    budgets = [seconds for _, seconds in gpu.SECTIONS.values()]
+    assert sum(budgets) + gpu.GRACE * len(budgets) <= 9 * 60
+
+
+def test_a_peak_is_measured(gpu: ModuleType, bench: Any) -> None:
+    found = gpu.peak(bench)
+    assert found["fp32_best_flops"] >= found["fp32_flops"] > 0
+    assert found["bf16_best_flops"] >= found["bf16_flops"] > 0
+
+
+def test_gpu_tests_are_counted(gpu: ModuleType, bench: Any) -> None:
+    counts = gpu.tests(bench)
+    assert counts["tests"] > 10
+    assert counts["failures"] == counts["errors"] == 0
+    if not torch.cuda.is_available():
+        assert counts["skipped"] == counts["tests"]
+        assert counts["passed"] == 0
+
+
+@pytest.mark.parametrize("name", ["base", "big"])
+def test_the_flops_of_a_step_are_counted_right(
+    gpu: ModuleType, name: str
+) -> None:
+    config = gpu.shape(gpu.TINY, name, dropout=0.0)
+    corpus = gpu.draw_corpus(gpu.TINY, 1, 0)
+    batch = corpus.batch([0, 0, 0])  # no padding
+    model = Transformer(config)
+    # with the plain loss: the counter overlooks products into a buffer
+    with FlopCounterMode(display=False) as counter:
+        logits = model(batch.src, batch.tgt)
+        F.cross_entropy(
+            logits.flatten(0, 1), batch.labels.flatten()
+        ).backward()
+    assert counter.get_total_flops() == gpu.needed_flops(config, batch)
+
+
+def test_sentences_are_as_long_as_said(gpu: ModuleType) -> None:
+    corpus = gpu.draw_corpus(gpu.Sizes(), 3000, 0)
+    for side in (corpus.src, corpus.tgt):
+        assert side.lengths.mean() == pytest.approx(27, rel=0.1)
+        assert side.lengths.max() <= 8 * 27
+        assert side.ids.min() > PAD and side.ids.max() < 37_000
+
+
+def test_full_size_is_the_papers(gpu: ModuleType) -> None:
+    base, big = (gpu.shape(gpu.Sizes(), name) for name in ("base", "big"))
+    assert (base.d_model, base.d_ff, base.num_heads) == (512, 2048, 8)
+    assert (big.d_model, big.d_ff, big.num_heads) == (1024, 4096, 16)
+    assert base.num_encoder_layers == big.num_decoder_layers == 6
+
+
+def test_training_speed_counts_real_tokens(
+    gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # compiling for a CPU takes longer than a test may
+    monkeypatch.setattr(gpu, "MODES", {"eager": None})
+    found = gpu.train_base(bench)["eager"]
+    assert found["steps"] == gpu.TINY.steps
+    assert 0 < found["tgt_tokens_per_step"] <= gpu.TINY.batch_tokens
+    both = found["src_tokens_per_step"] + found["tgt_tokens_per_step"]
+    seconds = found["steps"] * both / found["tokens_per_second"]
+    assert seconds == pytest.approx(
+        found["steps"] * found["step_ms"] / 1000, rel=0.9
+    )
+
+
+def test_the_share_of_the_peak_is_of_the_peak_measured(
+    gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "MODES", {"eager": None})
+    folder = bench.out / "sections"
+    folder.mkdir()
+    (folder / "peak.json").write_text('{"bf16_flops": 1e9}')
+    found = gpu.train_big(bench)["eager"]
+    share = found["needed_flops_per_second"] / 1e9
+    assert found["peak_share"] == pytest.approx(share)
+
+
+def test_one_mode_that_fails_leaves_the_others(
+    gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(model: Transformer) -> None:
+        raise RuntimeError("no such\n  compiler")
+
+    monkeypatch.setattr(gpu, "MODES", {"eager": None, "broken": fail})
+    found = gpu.train_base(bench)
+    assert found["eager"]["tokens_per_second"] > 0
+    assert found["broken"] == {"error": "RuntimeError: no such compiler"}
+    monkeypatch.setattr(gpu, "MODES", {"broken": fail})
+    with pytest.raises(RuntimeError, match="no such compiler"):
+        gpu.train_base(bench)
+
+
+def test_decoding_counts_the_best_hypotheses(
+    gpu: ModuleType, bench: Any
+) -> None:
+    found = gpu.decode(bench)
+    for road in ("fp32 beam 4", "bf16 beam 4", "bf16 greedy"):
+        assert found[road]["tokens_per_second"] > 0
+        per_sentence = (
+            found[road]["tokens_per_second"]
+            / found[road]["sentences_per_second"]
+        )
+        assert 1 <= per_sentence <= 8 * gpu.TINY.mean_length + 1
+
+
+def test_a_training_ends_with_a_bleu(gpu: ModuleType, bench: Any) -> None:
+    found = gpu.learn(bench)
+    assert found["steps"] == 6
+    assert 0 <= found["test"]["bleu"] <= 100
+    assert "tok:13a|" in found["test"]["signature"]
+    assert len(found["samples"]) == 5
+    assert not (bench.out / "run").exists()
+
+
+def test_a_section_that_fails_says_so_in_its_file(
+    gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(bench: Any) -> dict[str, Any]:
+        raise RuntimeError("CUDA error:\n an illegal memory access")
+
+    monkeypatch.setitem(gpu.SECTIONS, "peak", (fail, 1))
+    assert gpu.run_section("peak", bench) == 0
+    found = gpu.read(bench.out, "peak")
+    assert found["error"].endswith("CUDA error: an illegal memory access")
+
+
+def call(gpu: ModuleType, out: Path, *options: str) -> int:
+    return gpu.main(["--tiny", "--device=cpu", f"--out={out}", *options])
+
+
+def test_one_crash_and_one_standstill_leave_the_others(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = subprocess.Popen
+    code = {
+        "peak": "import os; os.abort()",
+        "decode": "import time; time.sleep(60)",
+    }
+
+    def popen(command: list[str], **more: Any) -> Any:
+        if "--section" in command:
+            name = command[command.index("--section") + 1]
+            if name in code:
+                command = [sys.executable, "-c", code[name]]
+            else:
+                place = tmp_path / "sections" / f"{name}.json"
+                place.write_text('{"seconds": 1.0}')
+                command = [sys.executable, "-c", "0"]
+        return real(command, **more)
+
+    monkeypatch.setattr(gpu.subprocess, "Popen", popen)
+    monkeypatch.setattr(gpu, "GRACE", 0)
+    budgets = {
+        n: (f, 1.5 if n == "decode" else s)
+        for n, (f, s) in gpu.SECTIONS.items()
+    }
+    monkeypatch.setattr(gpu, "SECTIONS", budgets)
+    assert call(gpu, tmp_path, "--only=peak,decode,train-base") == 1
+    entry = json.loads((tmp_path / "gpu.json").read_text())
+    assert entry["metrics"]["peak"] == {"error": "ended with exit code -6"}
+    assert entry["metrics"]["decode"]["error"].startswith("stopped after")
+    assert entry["metrics"]["train-base"] == {"seconds": 1.0}
+
+
+def test_what_is_left_out_for_lack_of_time_is_named(
+    gpu: ModuleType, tmp_path: Path
+) -> None:
+    assert call(gpu, tmp_path, "--only=peak", "--minutes=0.01") == 1
+    entry = json.loads((tmp_path / "gpu.json").read_text())
+    assert "minutes were used up" in entry["metrics"]["peak"]["error"]
+
+
+@pytest.mark.slow
+def test_the_call_writes_ledger_files(
+    gpu: ModuleType, tmp_path: Path
+) -> None:
+    options = ["--only=peak,learn", "--data=copy"]
+    assert call(gpu, tmp_path, *options) == 0
+    keys = {
+        "recipe", "command", "commit", "date", "hardware", "versions",
+        "seed", "wall_seconds", "settings", "metrics",
+    }  # fmt: skip
+    entry = json.loads((tmp_path / "gpu.json").read_text())
+    assert set(entry) == keys
+    assert entry["metrics"]["peak"]["fp32_flops"] > 0
+    learned = json.loads((tmp_path / "gpu-learn.json").read_text())
+    assert set(learned) == keys | {"samples"}
+    assert learned["metrics"]["test"]["signature"]
+    bleu = learned["metrics"]["test"]["bleu"]
+    assert entry["metrics"]["learn"]["bleu"] == bleu
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--only=peak,speed"], "no section speed; there are peak, tests"),
+        (["--device=cuda"], "no CUDA device"),
+    ],
+)
+def test_a_call_that_cannot_be_is_refused(
+    gpu: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    complaint: str,
+) -> None:
+    if "cuda" in options[0] and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(SystemExit) as stop:
+        call(gpu, tmp_path, *options)
+    assert stop.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_without_a_gpu_only_the_tiny_one_runs(
+    gpu: ModuleType, tmp_path: Path
+) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(SystemExit):
+        gpu.main([f"--out={tmp_path}"])
