@@ -23,10 +23,10 @@ from torch import Tensor
 __all__ = [
     "score",
     "split_hyphens",
+    "ledger",
     "compare",
     "average_weights",
     "choose_checkpoints",
-    "ledger",
 ]
 
 
@@ -89,6 +89,13 @@ def _split_bleu(
         "split_bleu": round(found.score, 2),
         "split_signature": signature.replace("tok:none", "tok:13a+hyphens"),
     }
+
+
+# 16-bleu-and-averaging.md: The ledger
+def ledger() -> dict[str, dict[str, Any]]:
+    """The runs that someone made, by name, as book/results has them."""
+    file = resources.files("annotated") / "results.json"
+    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
 
 
 # 16-bleu-and-averaging.md: Is the difference chance?
@@ -239,10 +246,3 @@ def choose_checkpoints(
             "run keeps as many as keep says"
         )
     return list(places[-count:])
-
-
-# 16-bleu-and-averaging.md: The ledger
-def ledger() -> dict[str, dict[str, Any]]:
-    """The runs that someone made, by name, as book/results has them."""
-    file = resources.files("annotated") / "results.json"
-    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
