@@ -504,7 +504,9 @@ def test_one_bit_that_flipped_is_noticed(saved, file, place):
     content = bytearray(path.read_bytes())
     content[int(place * len(content))] ^= 4
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"{file} cannot be read.*checksum"):
+    with pytest.raises(
+        ValueError, match=f"{file} cannot be read.*checksum"
+    ):
         load_checkpoint(new_trainer(), saved[1])
 
 

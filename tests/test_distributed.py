@@ -140,7 +140,12 @@ def learn(
     history = list(trainer.steps())
     weights = {n: w.numpy().copy() for n, w in trainer.weights().items()}
     losses = [p.loss for p in history]
-    return losses, [p.gradient_norm for p in history], trainer.tokens, weights
+    return (
+        losses,
+        [p.gradient_norm for p in history],
+        trainer.tokens,
+        weights,
+    )
 
 
 def assert_same_run(one: Any, other: Any, atol: float = 2e-5) -> None:
@@ -441,8 +446,9 @@ def test_torchrun_starts_the_same_command(tmp_path: Path) -> None:
 
 def test_shard_wants_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(recipes.RunError, match="use torchrun"), join(
-        "cpu", shard=True
+    with (
+        pytest.raises(recipes.RunError, match="use torchrun"),
+        join("cpu", shard=True),
     ):
         pass
 
