@@ -54,7 +54,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty data folder; downloads are tried without pauses."""
     folder = tmp_path / "data"
     monkeypatch.setenv("ANNOTATED_DATA", str(folder))
-    monkeypatch.setattr(corpora, "PAUSES", (0, 0))
+    monkeypatch.setattr(corpora, "PAUSES", (0, 0, 0))
     return folder
 
 
@@ -271,6 +271,7 @@ def test_another_process_goes_on_where_one_has_stopped(
 def test_a_server_that_fails_is_asked_again(server: Path, how: str) -> None:
     Server.how = [how]
     assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
+    assert len(Server.asked) == 2
 
 
 def test_a_server_without_ranges_sends_everything_again(
@@ -463,7 +464,8 @@ def test_a_member_of_an_archive_is_read_where_it_lies(
     assert list(Text(path, "b/zipped.de.gz").lines()) == ["Maus"]
     with pytest.raises(DataError, match="has no member rain.de"):
         list(Text(path, "rain.de").lines())
-    path.write_bytes(path.read_bytes()[:-700])
+    keep = 2570 if suffix == ".tar" else path.stat().st_size // 2
+    path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(DataError, match="damaged|cannot be read"):
         list(Text(path, "b/zipped.de.gz").lines())
 

@@ -113,7 +113,7 @@ def test_it_is_the_same_whoever_makes_it(files, tmp_path):
 def test_what_is_left_out_is_counted(tmp_path):
     src, tgt = sentences(100)
     src += ["", "Ja.", "wort " * 40, "gut"]
-    tgt += ["word", "This is much longer than yes.", "word " * 40, "\t "]
+    tgt += ["word", "This is very much longer than yes is.", "word " * 40, "\t "]
     files = put(tmp_path / "x.de", src), put(tmp_path / "x.en", tgt)
     rules = Cleaning(max_words=30, ratio=4)
     ready = prepare(of(files, cleaning=rules), tmp_path / "out", workers=1)
@@ -369,6 +369,7 @@ def test_a_run_takes_its_words_and_languages_from_the_folder(
     assert run.source.inner.get_vocab() == tokenizer.inner.get_vocab()
     said = capsys.readouterr().err
     assert "prepared with vocab 400: the recipe's 8000 is not used" in said
+    assert "source" not in said
     more = recipe_of(ready, max_steps=4)
     assert train_recipe(more, tmp_path / "run", resume=True)["steps"] == 4
 
