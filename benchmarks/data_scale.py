@@ -106,7 +106,9 @@ def timed(command: Sequence[str]) -> tuple[float, int, str]:
     watch.over.set()
     watch.join()
     if process.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
+        raise SystemExit(
+            f"{' '.join(command)} ended with {process.returncode}"
+        )
     return time.perf_counter() - begin, watch.peak, printed
 
 
@@ -115,7 +117,10 @@ def alone(name: str, *args: object) -> dict[str, Any]:
     command = [sys.executable, __file__, "--measure", name, *map(str, args)]
     seconds, peak, printed = timed(command)
     found = json.loads(printed.splitlines()[-1])
-    return found | {"process_seconds": seconds, "process_peak_mib": peak / 2**20}
+    return found | {
+        "process_seconds": seconds,
+        "process_peak_mib": peak / 2**20,
+    }
 
 
 def resident() -> float:
@@ -127,10 +132,25 @@ def resident() -> float:
 # --- the measurements -----------------------------------------------------
 
 
-def prepare(settings: Settings, source: Sequence[str], out: Path) -> dict[str, Any]:
+def prepare(
+    settings: Settings, source: Sequence[str], out: Path
+) -> dict[str, Any]:
     """Time and memory of `annotated data prepare`."""
-    command = [sys.executable, "-m", "annotated", "data", "prepare", *source]
-    command += ["--workers", str(settings.workers), "--out", str(out), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "annotated",
+        "data",
+        "prepare",
+        *source,
+    ]
+    command += [
+        "--workers",
+        str(settings.workers),
+        "--out",
+        str(out),
+        "--json",
+    ]
     seconds, peak, printed = timed(command)
     splits = json.loads(printed.splitlines()[-1])
     size = sum(path.stat().st_size for path in out.iterdir())
@@ -183,7 +203,8 @@ def planning(folder: str, *sizes: str) -> dict[str, Any]:
             "batches": len(plan),
             "plan_seconds": seconds,
             "padding_percent": waste,
-            "loader_tokens_per_second": tokens / (time.perf_counter() - begin),
+            "loader_tokens_per_second": tokens
+            / (time.perf_counter() - begin),
         }
     return found
 
@@ -240,7 +261,8 @@ def simulated(folder: str, pairs: str) -> dict[str, Any]:
         # equal in two processes: the plan is a function of seed and epoch
         "pairs_there": int(np.asarray(plan[middle], dtype=np.int64).sum()),
         "shape_there": list(batch.tgt.shape),
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        / 1024,
     }
 
 
@@ -267,7 +289,9 @@ MEASURES = {f.__name__: f for f in (opening, planning, training, simulated)}
 
 def run(settings: Settings, work: Path) -> dict[str, Any]:
     data = os.environ.get("ANNOTATED_DATA", "")
-    large = [f"{data}/{EUROPARL}.{language}.xz" for language in ("it", "en")]
+    large = [
+        f"{data}/{EUROPARL}.{language}.xz" for language in ("it", "en")
+    ]
     corpora: dict[str, list[str]] = {}
     if all(Path(path).exists() for path in large):
         corpora["europarl"] = [
@@ -290,7 +314,9 @@ def run(settings: Settings, work: Path) -> dict[str, Any]:
         place = work / "simulated"
         place.mkdir(exist_ok=True)
         alone("simulated", place, settings.simulated)
-        twice = [alone("simulated", place, settings.simulated) for _ in "ab"]
+        twice = [
+            alone("simulated", place, settings.simulated) for _ in "ab"
+        ]
         one = twice[0] | {
             "resumes_at_the_same_batch": twice[0]["pairs_there"]
             == twice[1]["pairs_there"]
@@ -300,7 +326,9 @@ def run(settings: Settings, work: Path) -> dict[str, Any]:
     return found
 
 
-def result(settings: Settings, metrics: dict[str, Any], seconds: float) -> dict[str, Any]:
+def result(
+    settings: Settings, metrics: dict[str, Any], seconds: float
+) -> dict[str, Any]:
     """What the ledger wants to know."""
     import tokenizers
 
@@ -311,7 +339,11 @@ def result(settings: Settings, metrics: dict[str, Any], seconds: float) -> dict[
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
     ]
-    values = {k: v for k, v in asdict(settings).items() if k not in ("json", "work")}
+    values = {
+        k: v
+        for k, v in asdict(settings).items()
+        if k not in ("json", "work")
+    }
     return {
         "recipe": "benchmarks/data_scale.py",
         "command": "python benchmarks/data_scale.py --json book/results/data-scale.json",

@@ -214,7 +214,9 @@ def by_lexsort(src, tgt, batch_tokens, seed, epoch):
     order = draw.permutation(len(src))
     order = order[np.lexsort((src[order], tgt[order]))]
     src, tgt = src[order] + 1, tgt[order] + 1
-    bands = math.ceil(2 * math.sqrt(max(src.sum(), tgt.sum()) / batch_tokens))
+    bands = math.ceil(
+        2 * math.sqrt(max(src.sum(), tgt.sum()) / batch_tokens)
+    )
     band = np.cumsum(tgt) * bands // (tgt.sum() + 1)
     order = order[np.lexsort((np.where(band % 2, src, -src), band))]
     return order, draw

@@ -250,13 +250,23 @@ def test_what_a_prepared_corpus_costs_is_measured(
     for language in ("de", "en"):
         path = tmp_path / f"x.{language}"
         path.write_text("\n".join(lines) + "\n", "utf-8")
-    source = ["pair", "--src", str(tmp_path / "x.de"), "--tgt", str(tmp_path / "x.en")]
+    source = [
+        "pair",
+        "--src",
+        str(tmp_path / "x.de"),
+        "--tgt",
+        str(tmp_path / "x.en"),
+    ]
     settings = scale.Settings(workers=1)
     out = tmp_path / "out"
-    made = scale.prepare(settings, [*source, "--vocab", "300", "--hold-out", "9"], out)
+    made = scale.prepare(
+        settings, [*source, "--vocab", "300", "--hold-out", "9"], out
+    )
     assert made["seconds"] > 0
     assert 10 < made["peak_mib"] < 5000
-    assert scale.opening(str(out))["pairs"] == made["splits"]["train"]["pairs"]
+    assert (
+        scale.opening(str(out))["pairs"] == made["splits"]["train"]["pairs"]
+    )
     found = scale.planning(str(out), "100")["100"]
     assert set(found["padding_percent"]) == {"source", "target"}
     assert found["loader_tokens_per_second"] > 0

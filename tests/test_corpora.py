@@ -69,7 +69,14 @@ def put(path: Path, content: bytes) -> Path:
 
 def test_every_data_set_says_where_it_is_from() -> None:
     for name, entry in registry().items():
-        for key in ("title", "about", "url", "homepage", "licence", "citation"):
+        for key in (
+            "title",
+            "about",
+            "url",
+            "homepage",
+            "licence",
+            "citation",
+        ):
             assert entry[key], f"{name} does not say its {key}"
         assert entry["url"].startswith("http")
         assert {entry["source"], entry["target"]} <= set(entry["languages"])
@@ -86,7 +93,9 @@ def test_multi30k_has_a_hash_for_every_file() -> None:
     entry = registry()["multi30k"]
     for split in entry["splits"].values():
         for language in entry["languages"]:
-            assert split["file"].format(language=language) in entry["sha256"]
+            assert (
+                split["file"].format(language=language) in entry["sha256"]
+            )
 
 
 @pytest.mark.parametrize("name", registry())
@@ -312,7 +321,9 @@ def test_wrong_bytes_are_thrown_away_and_loaded_once_more(
 
 
 def test_a_wrong_hash_is_told_and_nothing_is_kept(server: Path) -> None:
-    with pytest.raises(DataError, match=r"WrongHash: its hash is .* not 0+"):
+    with pytest.raises(
+        DataError, match=r"WrongHash: its hash is .* not 0+"
+    ):
         fetch("ours", "bad.gz")
     assert len(Server.asked) == 2
     assert not list(server.glob("*.gz")) + list(server.glob(".*.part"))
@@ -476,11 +487,15 @@ def test_a_test_set_of_wmt_is_read_as_it_is(tmp_path: Path) -> None:
 <p><seg id="2"> a
 b </seg></p></doc></srcset>"""
     text = Text(put(tmp_path / "x.sgm", sgm))
-    pairs = list(Part(text, text, "segments", languages=("en", "de")).pairs())
+    pairs = list(
+        Part(text, text, "segments", languages=("en", "de")).pairs()
+    )
     assert pairs == [("AT&T & more",) * 2, ("a b", "a b")]
 
 
-def test_a_newer_test_set_has_both_sides_in_one_file(tmp_path: Path) -> None:
+def test_a_newer_test_set_has_both_sides_in_one_file(
+    tmp_path: Path,
+) -> None:
     doc = """<doc id="{0}"><src lang="en"><p><seg id="1">dog {0}</seg></p></src>
 <ref lang="de" translator="A"><p><seg id="1">Hund {0}</seg></p></ref>
 <ref lang="de" translator="B"><p><seg id="1">Köter</seg></p></ref></doc>"""
@@ -564,7 +579,9 @@ def test_every_23rd_clean_pair_is_for_validation() -> None:
     pairs[3] = ("", "blank")
     dropped: Counter[str] = Counter()
     rows = list(
-        divide(pairs, Cleaning(), Division("line", 23, {0: "valid"}), dropped)
+        divide(
+            pairs, Cleaning(), Division("line", 23, {0: "valid"}), dropped
+        )
     )
     clean = [p for p in pairs if p[0]]
     held = [(s, t) for split, s, t in rows if split == "valid"]
@@ -664,7 +681,13 @@ def test_tatoeba_is_divided_by_its_source(data: Path) -> None:
 
 def test_iwslt14_is_cut_as_it_always_is(data: Path) -> None:
     talks = "".join(f"<url>x</url>\nWort {i} .\n" for i in range(1, 47))
-    sets = ["TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"]
+    sets = [
+        "TED.dev2010",
+        "TEDX.dev2012",
+        "TED.tst2010",
+        "TED.tst2011",
+        "TED.tst2012",
+    ]
     members = {}
     for language in ("de", "en"):
         members[f"de-en/train.tags.de-en.{language}"] = talks.encode()

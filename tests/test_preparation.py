@@ -45,7 +45,10 @@ def sentences(count: int) -> tuple[list[str], list[str]]:
     """Pairs that can be told from each other."""
     draw = np.random.default_rng(0)
     rows = [draw.integers(0, 99, draw.integers(1, 9)) for _ in range(count)]
-    src = [f"{i} " + " ".join(f"wort{n}" for n in row) for i, row in enumerate(rows)]
+    src = [
+        f"{i} " + " ".join(f"wort{n}" for n in row)
+        for i, row in enumerate(rows)
+    ]
     return src, [line.replace("wort", "word") for line in src]
 
 
@@ -69,7 +72,9 @@ def texts(ready: Prepared, split: str) -> list[tuple[str, str]]:
     corpus, tokenizers = ready.corpus(split), ready.tokenizers()
     sides = [
         t.decode([side[i].tolist() for i in range(len(side))])
-        for t, side in zip(tokenizers, (corpus.src, corpus.tgt), strict=True)
+        for t, side in zip(
+            tokenizers, (corpus.src, corpus.tgt), strict=True
+        )
     ]
     return list(zip(*sides, strict=True))
 
@@ -95,7 +100,10 @@ def test_the_folder_is_all_there_is(files, tmp_path):
     assert ready.settings["source"] == "de"
     src, tgt = load_text(
         dataclasses.replace(
-            RECIPES["pair"], data=str(ready.folder), source="de", target="en"
+            RECIPES["pair"],
+            data=str(ready.folder),
+            source="de",
+            target="en",
         ),
         "valid",
     )
@@ -113,7 +121,12 @@ def test_it_is_the_same_whoever_makes_it(files, tmp_path):
 def test_what_is_left_out_is_counted(tmp_path):
     src, tgt = sentences(100)
     src += ["", "Ja.", "wort " * 40, "gut"]
-    tgt += ["word", "This is very much longer than yes is.", "word " * 40, "\t "]
+    tgt += [
+        "word",
+        "This is very much longer than yes is.",
+        "word " * 40,
+        "\t ",
+    ]
     files = put(tmp_path / "x.de", src), put(tmp_path / "x.en", tgt)
     rules = Cleaning(max_words=30, ratio=4)
     ready = prepare(of(files, cleaning=rules), tmp_path / "out", workers=1)
@@ -149,7 +162,10 @@ def test_two_vocabularies_are_two(files, tmp_path):
     assert src.inner.get_vocab() != tgt.inner.get_vocab()
     back = ready.tokenizers("en")
     assert back[0].inner.get_vocab() == tgt.inner.get_vocab()
-    assert ready.corpus("train", "en").src[5].tolist() == ready.corpus("train").tgt[5].tolist()
+    assert (
+        ready.corpus("train", "en").src[5].tolist()
+        == ready.corpus("train").tgt[5].tolist()
+    )
 
 
 def test_sixteen_bits_are_enough_for_most_vocabularies(files, tmp_path):
@@ -167,7 +183,10 @@ def test_a_vocabulary_may_be_learnt_from_every_nth_pair(files, tmp_path):
 
 
 def test_files_for_validation_are_taken_as_they_are(files, tmp_path):
-    valid = put(tmp_path / "v.de", ["hallo"]), put(tmp_path / "v.en", ["hello"])
+    valid = (
+        put(tmp_path / "v.de", ["hallo"]),
+        put(tmp_path / "v.en", ["hello"]),
+    )
     ready = prepare(of(files, valid=valid), tmp_path / "out", workers=1)
     assert texts(ready, "valid") == [("hallo", "hello")]
     assert ready.manifest["splits"]["valid"]["read"] == 1
@@ -190,7 +209,9 @@ def test_a_folder_of_files_can_be_prepared(tmp_path):
 # --- stopping and going on ---
 
 
-@pytest.mark.parametrize("stage", ["_clean", "_vocabularies", "_encode", "_finish"])
+@pytest.mark.parametrize(
+    "stage", ["_clean", "_vocabularies", "_encode", "_finish"]
+)
 def test_a_preparation_that_was_stopped_goes_on(
     files, tmp_path, monkeypatch, stage
 ):
@@ -297,13 +318,20 @@ def test_a_worker_that_dies_is_told(files, tmp_path, monkeypatch):
 
 def test_lines_without_a_partner_are_refused(files, tmp_path):
     put(files[1], ["one"])
-    with pytest.raises(DataError, match="x.de has 300 lines but .*x.en has 1"):
+    with pytest.raises(
+        DataError, match="x.de has 300 lines but .*x.en has 1"
+    ):
         prepare(of(files), tmp_path / "out", workers=1)
 
 
 def test_a_corpus_of_which_nothing_is_left_is_refused(tmp_path):
-    files = put(tmp_path / "x.de", [""] * 9), put(tmp_path / "x.en", ["a"] * 9)
-    with pytest.raises(DataError, match="no pair is left for train.*blank side': 9"):
+    files = (
+        put(tmp_path / "x.de", [""] * 9),
+        put(tmp_path / "x.en", ["a"] * 9),
+    )
+    with pytest.raises(
+        DataError, match="no pair is left for train.*blank side': 9"
+    ):
         prepare(of(files), tmp_path / "out", workers=1)
 
 
@@ -383,7 +411,9 @@ def test_a_run_may_go_the_other_way(ready):
 
 
 def test_a_run_may_take_the_first_pairs(ready, tmp_path):
-    _, corpus = Run.begin(recipe_of(ready, train_pairs=17), tmp_path / "run")
+    _, corpus = Run.begin(
+        recipe_of(ready, train_pairs=17), tmp_path / "run"
+    )
     assert len(corpus) == 17
     assert corpus.tgt[16].tolist() == ready.corpus("train").tgt[16].tolist()
 
@@ -396,7 +426,9 @@ def test_one_matrix_wants_one_vocabulary(files, tmp_path):
 
 
 def test_the_recipe_pair_says_that_it_wants_data(tmp_path):
-    with pytest.raises(DataError, match="annotated data prepare pair --src"):
+    with pytest.raises(
+        DataError, match="annotated data prepare pair --src"
+    ):
         train_recipe(RECIPES["pair"], tmp_path / "run")
 
 
@@ -405,7 +437,15 @@ def test_the_recipe_pair_says_that_it_wants_data(tmp_path):
 
 def test_the_command_line_prepares_and_shows(files, tmp_path, capsys):
     obey(
-        ["data", "prepare", "pair", "--src", str(files[0]), "--tgt", str(files[1])]
+        [
+            "data",
+            "prepare",
+            "pair",
+            "--src",
+            str(files[0]),
+            "--tgt",
+            str(files[1]),
+        ]
         + ["--vocab", "400", "--hold-out", "10", "--workers", "1"]
         + ["--max-words", "7", "--out", str(tmp_path / "out")]
     )
@@ -426,9 +466,14 @@ def test_a_data_set_is_prepared_where_training_looks_for_it(
     src, tgt = sentences(100)
     folder = tmp_path / "tatoeba"
     folder.mkdir()
-    put(folder / "deu.txt", [f"{e}\t{d}" for e, d in zip(tgt, src, strict=True)])
+    put(
+        folder / "deu.txt",
+        [f"{e}\t{d}" for e, d in zip(tgt, src, strict=True)],
+    )
     obey(["data", "prepare", "tatoeba", "--vocab", "400", "--workers", "1"])
-    assert (tmp_path / "prepared" / "tatoeba.en-de" / "corpus.json").exists()
+    assert (
+        tmp_path / "prepared" / "tatoeba.en-de" / "corpus.json"
+    ).exists()
     recipe = dataclasses.replace(
         RECIPES["pair"], data="tatoeba", source="en", target="de"
     )
@@ -439,13 +484,19 @@ def test_a_data_set_is_prepared_where_training_looks_for_it(
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("data prepare pair --src a --out x", "give --src and --tgt, or --tsv"),
+        (
+            "data prepare pair --src a --out x",
+            "give --src and --tgt, or --tsv",
+        ),
         ("data prepare pair --src a --tgt b", "--out says where"),
         ("data prepare nothing --out x", "no data set 'nothing'"),
         ("data prepare . --out x", "a folder needs --source"),
         ("data show nothing", "no data set 'nothing'"),
         ("data fetch x", "list, show NAME, or prepare NAME"),
-        ("data prepare pair --src a --tgt b --valid-src c --out x", "go together"),
+        (
+            "data prepare pair --src a --tgt b --valid-src c --out x",
+            "go together",
+        ),
         ("data prepare tatoeba --source xx", "no language 'xx'"),
     ],
 )

@@ -270,7 +270,9 @@ def test_it_learns_the_same_from_lines_that_come_and_go(kind):
 def test_word_pieces_keep_the_commonest_letters(monkeypatch):
     rare = [chr(0x4E00 + i) + "x" for i in range(50)]
     monkeypatch.setattr(tokens, "MOST_LETTERS", 9)
-    made = Tokenizer.train(["the river is the sea"] * 9 + rare, 60, "wordpiece")
+    made = Tokenizer.train(
+        ["the river is the sea"] * 9 + rare, 60, "wordpiece"
+    )
     assert made.encode([rare[0], "the"])[0] == [UNK]
     assert UNK not in made.encode(["the"])[0]
 
@@ -301,11 +303,23 @@ def vocabularies():
     yield make({word: 1 for word in OLD})
 
 
-@pytest.mark.parametrize("vocab", list(vocabularies()), ids=lambda v: type(v).__module__)
+@pytest.mark.parametrize(
+    "vocab", list(vocabularies()), ids=lambda v: type(v).__module__
+)
 def test_a_torchtext_vocabulary_becomes_a_tokenizer(vocab):
     tokenizer, rows = from_torchtext(vocab)
-    assert tokenizer.encode(["a dog", "a cat <pad>"]) == [[5, 4], [5, UNK, UNK]]
-    assert [OLD[i] for i in rows] == ["<pad>", "<bos>", "<eos>", "<unk>", "dog", "a"]
+    assert tokenizer.encode(["a dog", "a cat <pad>"]) == [
+        [5, 4],
+        [5, UNK, UNK],
+    ]
+    assert [OLD[i] for i in rows] == [
+        "<pad>",
+        "<bos>",
+        "<eos>",
+        "<unk>",
+        "dog",
+        "a",
+    ]
     assert len(rows) == len(tokenizer)
 
 
