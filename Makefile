@@ -9,16 +9,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 PRESS := $(BIN)/python -m press
 READY := $(VENV)/.ready
+OLD := .venv-torchtext
 # what the unit tests depend on
 TESTED := $(shell find annotated press tests book data benchmarks \
 	-name '*.py' -o -name '*.md' -o -name '*.yml' -o -name '*.toml' \
 	-o -name '*.tsv' -o -name '*.json' -o -name '*.ipynb' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help book serve test style format notebooks export check lab clean
+.PHONY: help book serve test test-torchtext style format notebooks export \
+	check lab clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 book: $(READY) ## run every chapter that is stale and set the pages as site/
 	@$(PRESS) book
@@ -29,6 +31,11 @@ serve: $(READY) ## show site/ in the browser (PORT=8000)
 test: $(READY) style check build/tests.passed ## style, types, drift, unit tests, every chapter
 	@$(PRESS) execute
 	@echo "All is well."
+
+test-torchtext: $(OLD)/.ready ## unit tests with torch 2.3.1, where torchtext loads
+	@$(OLD)/bin/python -c 'import torchtext'
+	@$(OLD)/bin/python -m pytest -q --ignore tests/press -p no:cacheprovider
+	@echo "All is well with torchtext."
 
 export: $(READY) ## write annotated/ and data/pocket/ from the chapters
 	@$(PRESS) export
@@ -59,6 +66,14 @@ clean: ## remove what was built (.venv stays)
 build/tests.passed: $(READY) $(TESTED) pyproject.toml
 	@$(BIN)/python -m pytest -q
 	@mkdir -p build && touch $@
+
+# environment.yml, without conda: what it gives to pip, in a folder of its own
+$(OLD)/.ready: environment.yml pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13) and "torch 2.3.1 needs Python 3.10 to 3.12; try: make test-torchtext PYTHON=python3.11")'
+	$(PYTHON) -m venv $(OLD)
+	@sed -n 's/^      - //p' environment.yml > $(OLD)/pip.txt
+	$(OLD)/bin/python -m pip install --quiet -r $(OLD)/pip.txt 'pytest>=8.2' 'hypothesis>=6.100'
+	@touch $@
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "This needs Python 3.10 or newer; try: make PYTHON=python3.12")'

@@ -15,19 +15,36 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import tyro
 from safetensors import SafetensorError
 
-from annotated.corpora import read_lines, read_pair
+from annotated.corpora import (
+    SYNTHETIC,
+    DataError,
+    data_folder,
+    read_lines,
+    read_pair,
+    registry,
+    splits_of,
+)
 from annotated.decoding import SearchConfig
 from annotated.evaluation import (
     average_weights,
     choose_checkpoints,
     compare,
     score,
+)
+from annotated.preparation import (
+    Preparation,
+    Prepared,
+    of_files,
+    of_folder,
+    prepare,
+    registered,
+    usual_folder,
 )
 from annotated.recipes import (
     RECIPES,
@@ -51,6 +68,7 @@ from annotated.training import (
 )
 
 __all__ = [
+    "Prepare",
     "Train",
     "Translate",
     "Evaluate",
@@ -60,6 +78,194 @@ __all__ = [
     "obey",
     "main",
 ]
+
+
+# A5-command-line.md: Data
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepare:
+    """Clean and encode a corpus into a folder that opens at once."""
+
+    name: tyro.conf.Positional[str]
+    """a data set, a folder of your files, or pair"""
+
+    out: Path | None = None
+    """the folder to be made"""
+
+    src: Path | None = None
+    """pair: the file to translate from"""
+
+    tgt: Path | None = None
+    """pair: its translation, line by line"""
+
+    tsv: Path | None = None
+    """pair: one file with both in two columns, instead"""
+
+    valid_src: Path | None = None
+    """pair: a file for validation; unless given, some are held out"""
+
+    valid_tgt: Path | None = None
+    """pair: its translation"""
+
+    test_src: Path | None = None
+    """pair: a file for the test; unless given, some are held out"""
+
+    test_tgt: Path | None = None
+    """pair: its translation"""
+
+    hold_out: int = 100
+    """pair: of how many source sentences one is held out"""
+
+    source: str | None = None
+    """the language translated from"""
+
+    target: str | None = None
+    """the language translated into"""
+
+    vocab: int | None = None
+    """tokens in a vocabulary, at most"""
+
+    tokenizer: Literal["bpe", "wordpiece", "word"] | None = None
+    """what a token is"""
+
+    separate: tyro.conf.FlagCreatePairsOff[bool] = False
+    """a vocabulary for each side"""
+
+    vocab_pairs: int | None = None
+    """pairs that the vocabulary is learnt from, at most"""
+
+    min_words: int | None = None
+    """leave out pairs with fewer words on a side"""
+
+    max_words: int | None = None
+    """leave out pairs with more words on a side"""
+
+    ratio: float | None = None
+    """leave out pairs of which one side is so many times longer"""
+
+    lower: tyro.conf.FlagCreatePairsOff[bool] = False
+    """small letters only"""
+
+    unescape: tyro.conf.FlagCreatePairsOff[bool] = False
+    """write out &quot; and the like"""
+
+    workers: int | None = None
+    """processes that encode; unless given, one a core"""
+
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """print the report as JSON, one object on one line"""
+
+
+def _preparation(wish: Prepare) -> tuple[Preparation, Path]:
+    """What a command line asks to prepare, and where to."""
+    names = ("source", "target", "vocab", "tokenizer", "vocab_pairs")
+    changes = {n: getattr(wish, n) for n in names if getattr(wish, n)}
+    if wish.separate:
+        changes["shared"] = False
+    if wish.name == "pair":
+        made = _pair(wish, changes)
+    elif wish.name in registry():
+        made = registered(wish.name, **changes)
+    elif Path(wish.name).is_dir():
+        if not (wish.source and wish.target):
+            raise UsageError(
+                "data prepare: a folder needs --source, --target"
+            )
+        made = of_folder(Path(wish.name), **changes)
+    else:
+        raise UsageError(
+            f"data prepare: no data set {wish.name!r}; there are pair, "
+            f"{', '.join(registry())}, or a folder"
+        )
+    rules = ("min_words", "max_words", "ratio", "lower", "unescape")
+    cleaning = {n: getattr(wish, n) for n in rules if getattr(wish, n)}
+    made = dataclasses.replace(
+        made, cleaning=dataclasses.replace(made.cleaning, **cleaning)
+    )
+    if wish.out is None and wish.name not in registry():
+        raise UsageError("data prepare: --out says where to put it")
+    usual = usual_folder(made.name, made.source, made.target)
+    return made, wish.out or usual
+
+
+def _pair(wish: Prepare, changes: dict[str, Any]) -> Preparation:
+    """The files that a command line names, as a preparation."""
+    if wish.tsv and not (wish.src or wish.tgt):
+        src, tgt = wish.tsv, None
+    elif wish.src and wish.tgt and not wish.tsv:
+        src, tgt = wish.src, wish.tgt
+    else:
+        raise UsageError(
+            "data prepare pair: give --src and --tgt, or --tsv"
+        )
+    others: dict[str, Any] = {"hold_out": wish.hold_out}
+    for split in ("valid", "test"):
+        one = getattr(wish, f"{split}_src")
+        other = getattr(wish, f"{split}_tgt")
+        if (one is None) != (other is None):
+            raise UsageError(
+                f"data prepare pair: --{split}-src and --{split}-tgt go "
+                "together"
+            )
+        others[split] = (one, other) if one else None
+    return of_files(src, tgt, **others, **changes)
+
+
+def _data(args: list[str]) -> None:
+    """annotated data list, show NAME, prepare NAME."""
+    what, rest = (args[0] if args else "--help"), args[1:]
+    if what in ("-h", "--help"):
+        print("usage: annotated data list | show NAME | prepare NAME …")
+    elif what == "list":
+        for name, entry in registry().items():
+            print(f"{name:12} {entry['about']}; {_here(name, entry)}")
+            print(f"{'':12} {entry['title']}")
+    elif what == "show" and len(rest) == 1:
+        print(_show(rest[0]))
+    elif what == "prepare":
+        wish: Prepare = _parse(Prepare, rest, "data prepare")
+        made = prepare(*_preparation(wish), workers=wish.workers)
+        report = made.report() + f"\n{made.folder}: {made.fingerprint}"
+        print(json.dumps(made.manifest["splits"]) if wish.json else report)
+    else:
+        raise UsageError("data: list, show NAME, or prepare NAME")
+
+
+def _here(name: str, entry: dict[str, Any]) -> str:
+    """Whether a data set lies in the data folder."""
+    folder = data_folder() / entry.get("folder", name)
+    full = folder.is_dir() and any(folder.iterdir())
+    ready = list(data_folder().glob(f"prepared/{name}.*/corpus.json"))
+    return "prepared" if ready else "here" if full else "to be fetched"
+
+
+def _show(name: str) -> str:
+    """The card of a data set, or how a folder was prepared."""
+    if (Path(name) / "corpus.json").is_file():
+        found = Prepared.open(Path(name))
+        found.check()
+        settings = json.dumps(found.settings, indent=1, ensure_ascii=False)
+        return f"{settings}\n{found.report()}\n{found.fingerprint}: whole"
+    known = registry()
+    if name not in known:
+        raise DataError(
+            f"no data set {name!r}; there are {', '.join(known)}, or a "
+            "folder that data prepare made"
+        )
+    entry = known[name]
+    rows = {
+        "title": entry["title"],
+        "pairs": entry["about"],
+        "languages": ", ".join(entry["languages"]),
+        "splits": ", ".join(splits_of(entry)),
+        "clean": entry.get("clean", "as it is"),
+        "from": entry["url"],
+        "homepage": entry["homepage"],
+        "licence": entry["licence"],
+        "cite": entry["citation"],
+        "folder": f"{data_folder() / entry.get('folder', name)}",
+        "state": _here(name, entry),
+    }
+    return "\n".join(f"{key:10} {value}" for key, value in rows.items())
 
 
 # A5-command-line.md: Train
@@ -358,6 +564,7 @@ class UsageError(ValueError):
 
 VERBS = {
     "recipes": "list what can be trained",
+    "data": "list, show or prepare corpora",
     "train": "train RECIPE --out RUN",
     "translate": "translate standard input with --run RUN",
     "evaluate": "score --run RUN on a test set",
@@ -389,6 +596,8 @@ def obey(args: Sequence[str]) -> None:
         print(_help())
     elif verb == "recipes":
         print(_recipes())
+    elif verb == "data":
+        _data(rest)
     elif verb == "train":
         _train(rest)
     elif verb == "translate":
@@ -415,7 +624,9 @@ def _train(args: list[str]) -> None:
     if train.resume and train.out is not None:
         # what is not given is as the run has it, not as the recipe has it
         begun = read_recipe(train.out)
-        if begun.data != train.recipe.data:
+        # a recipe can be given any data of one's own, and pair has none
+        known = {*SYNTHETIC, *registry()} & {begun.data}
+        if known and train.recipe.data not in (begun.data, "pair"):
             raise RunError(
                 f"{train.out} was begun with data {begun.data!r}, which "
                 f"{name} does not train on"

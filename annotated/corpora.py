@@ -7,20 +7,35 @@ Exported from the book; edit the chapter, then run `make export`.
 
 from __future__ import annotations
 
+import bz2
+import errno
 import gzip
+import hashlib
+import html
+import http.client
 import lzma
 import os
+import re
+import shutil
 import sys
+import tarfile
 import time
+import urllib.error
+import urllib.request
+import zipfile
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from importlib import resources
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pooch
+from tqdm import tqdm
 
 from annotated.pocket import pocket_pairs
 
@@ -29,10 +44,21 @@ __all__ = [
     "registry",
     "data_folder",
     "PAUSES",
+    "STALL",
     "fetch",
+    "Text",
     "read_lines",
     "read_pair",
+    "Part",
+    "parts_of",
+    "splits_of",
+    "Division",
+    "Cleaning",
+    "count_words",
+    "divide",
+    "read_split",
     "load_pairs",
+    "own_files",
     "SYMBOLS",
     "SYNTHETIC",
     "synthetic_pairs",
@@ -60,81 +86,268 @@ def data_folder() -> Path:
     return Path(own) if own else Path(pooch.os_cache("annotated"))
 
 
-PAUSES = (0, 1, 4)  # seconds before each try
+PAUSES = (0, 1, 4, 16)  # seconds before each try
+STALL = 30  # seconds in which a server must say something
 
 
-def fetch(name: str, file: str) -> Path:
+def _folder(name: str) -> Path:
+    """Where the files of a registered data set lie."""
+    return data_folder() / registry()[name].get("folder", name)
+
+
+def fetch(name: str, file: str, url: str = "") -> Path:
     """The path of a data set's file, downloaded unless it is there.
 
     A file that is already in the data folder is taken as it is. Raises
     DataError where it can be had neither way.
     """
-    folder = data_folder() / name
+    folder, entry = _folder(name), registry()[name]
     if (folder / file).exists():
         return folder / file
-    entry = registry()[name]
-    url, known = f"{entry['url']}/{file}", entry["sha256"].get(file)
+    url = f"{url or entry['url']}/{file}"
+    known = entry.get("sha256", {}).get(file)
     failure: Exception | None = None
+    wrong = 0
     for pause in PAUSES:
         time.sleep(pause)
         try:
-            return _download(url, known, folder, file)
-        except (OSError, ValueError) as error:  # the network, the hash
+            return _download(url, known, folder / file)
+        except _WrongHash as error:
+            failure, wrong = error, wrong + 1
+            if wrong == 2:
+                break
+        except (OSError, ValueError, http.client.HTTPException) as error:
             failure = error
+            if isinstance(error, DataError) or _for_good(error):
+                break
     reason = " ".join(str(failure).split())[:160]
     raise DataError(
         f"{name}: {file} is not in {folder} and could not be downloaded "
-        f"({type(failure).__name__}: {reason}). Fetch {url} by other means "
-        "and put it there, or set ANNOTATED_DATA to a folder that has "
-        f"{name}/{file}"
+        f"({type(failure).__name__.strip('_')}: {reason}). Fetch {url} by "
+        "other means and put it there, or set ANNOTATED_DATA to a folder "
+        f"that has {folder.name}/{file}"
     )
 
 
-def _download(url: str, known: str | None, folder: Path, file: str) -> Path:
-    """pooch loads into a file of another name and moves it when whole."""
-    bar = sys.stderr.isatty()
-    return Path(pooch.retrieve(url, known, file, folder, progressbar=bar))
+class _WrongHash(ValueError):
+    pass
+
+
+def _for_good(error: Exception) -> bool:
+    """Whether another try would meet the same refusal."""
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code in (401, 403, 404, 410)
+    lasting = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC)
+    return isinstance(error, OSError) and error.errno in lasting
+
+
+def _download(url: str, known: str | None, place: Path) -> Path:
+    """Load url, or the rest of it, into place; whole or not at all."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = place.with_name(f".{place.name}.part")
+    mark = place.with_name(f".{place.name}.tag")  # which version part is
+    # what came earlier is only worth something if it can be checked
+    sure = part.exists() and (known or mark.exists())
+    have = part.stat().st_size if sure else 0
+    request = urllib.request.Request(url)
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    if have and mark.exists():
+        request.add_header("If-Range", mark.read_text("utf-8"))
+    try:
+        with urllib.request.urlopen(request, timeout=STALL) as answer:
+            have = _agreed(answer, have, part)
+            length = answer.headers.get("Content-Length")
+            whole = have + int(length) if length else None
+            _need_room(place.parent, (whole or 0) - have, url)
+            tag = answer.headers.get("ETag") or answer.headers.get(
+                "Last-Modified"
+            )
+            if tag and not tag.startswith("W/"):
+                mark.write_text(tag, "utf-8")
+            else:
+                mark.unlink(missing_ok=True)
+            _receive(answer, part, have, whole)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:
+            raise
+        # there is no rest: all is here, or it is another file
+        if not known or _hash(part, known) != known:
+            part.unlink()
+            raise
+    found = _hash(part, known) if known else None
+    if found != known:
+        part.unlink()
+        raise _WrongHash(f"its hash is {found}, not {known}")
+    mark.unlink(missing_ok=True)
+    return part.replace(place)
+
+
+def _agreed(answer: Any, have: int, part: Path) -> int:
+    """How much of the part stays: all of it, if the rest is coming."""
+    if answer.status != 206:
+        return 0
+    place = answer.headers.get("Content-Range", "")
+    if not place.startswith(f"bytes {have}-"):
+        part.unlink()
+        raise OSError(f"the server sent {place or 'an unknown part'}")
+    return have
+
+
+def _receive(answer: Any, part: Path, have: int, whole: int | None) -> None:
+    """Write what comes behind what is there; OSError if it is short."""
+    bar = tqdm(
+        desc=part.name.strip(".").removesuffix(".part"),
+        initial=have,
+        total=whole,
+        unit="B",
+        unit_scale=True,
+        disable=None,
+    )
+    with bar, part.open("ab" if have else "wb") as file:
+        while chunk := answer.read1(2**16):  # what there is
+            file.write(chunk)
+            bar.update(len(chunk))
+        got = file.tell()
+    if whole is not None and got != whole:
+        raise OSError(f"{got:,} of {whole:,} bytes came")
+
+
+def _need_room(folder: Path, size: int, what: object) -> None:
+    """DataError where a disk has not as many bytes to give."""
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise DataError(
+            f"{what} needs {size / 1e6:,.0f} MB, and {folder} has "
+            f"{free / 1e6:,.0f} MB left: make room, or set ANNOTATED_DATA "
+            "to a folder on another disk"
+        )
+
+
+def _hash(path: Path, known: str) -> str:
+    """The file's hash, of the kind that known is: md5:… or sha256."""
+    kind = "md5" if known.startswith("md5:") else "sha256"
+    digest = hashlib.new(kind, usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return (
+        f"md5:{digest.hexdigest()}" if kind == "md5" else digest.hexdigest()
+    )
 
 
 # 18-multi30k.md: Read strictly, or not at all
+@dataclass(frozen=True)
+class Text:
+    """A file of text, maybe compressed, maybe a member of an archive."""
+
+    path: Path
+    member: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}" + (f", {self.member}" if self.member else "")
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """Its bytes, unpacked. DataError where it cannot be read, also
+        while it is being read.
+        """
+        try:
+            with ExitStack() as stack:
+                file: Any = stack.enter_context(self.path.open("rb"))
+                if self.member:
+                    file = _member(stack, file, self)
+                unpack = _PACKED.get(Path(self.member or self.path).suffix)
+                yield stack.enter_context(unpack(file)) if unpack else file
+        except _DAMAGE as bad:
+            raise DataError(
+                f"{self} is damaged ({bad}): delete it and fetch it anew"
+            ) from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise DataError(f"{self} cannot be read: {reason}") from None
+
+    def lines(self, strict: bool = True) -> Iterator[str]:
+        """Its lines; only \\n ends one. DataError for a file that is
+        missing, empty or damaged; and, if strict, for a line that is not
+        UTF-8 or has a NUL byte. Otherwise such lines are marked: they
+        hold a lone surrogate.
+        """
+        with self.open() as file:
+            number = 0
+            for number, line in enumerate(file, start=1):
+                if number == 1:  # Windows' signature
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                try:
+                    line = line.removesuffix(b"\n")
+                    yield _decode(self, number, line, strict)
+                except DataError:
+                    # a damaged file is damaged before it is no text
+                    while file.read(2**20):
+                        pass
+                    raise
+            if not number:
+                raise DataError(f"{self} is empty")
+
+
+_PACKED: dict[str, Any] = {
+    ".gz": gzip.open,
+    ".xz": lzma.open,
+    ".bz2": bz2.open,
+}
+_DAMAGE = (
+    EOFError,
+    lzma.LZMAError,
+    zlib.error,
+    gzip.BadGzipFile,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+)
+
+
+def _member(stack: ExitStack, file: IO[bytes], text: Text) -> IO[bytes]:
+    """The member of an archive whose name ends as text wants it."""
+    wanted = text.member
+    if text.path.suffix == ".zip":
+        archive = stack.enter_context(zipfile.ZipFile(file))
+        for name in archive.namelist():
+            if f"/{name}".endswith(f"/{wanted}"):
+                return stack.enter_context(archive.open(name))
+    else:
+        tar = tarfile.open(fileobj=file, mode="r:*")  # noqa: SIM115
+        stack.enter_context(tar)
+        for info in tar:
+            if info.isfile() and f"/{info.name}".endswith(f"/{wanted}"):
+                found = tar.extractfile(info)
+                if found is not None:
+                    return stack.enter_context(found)
+    raise DataError(f"{text.path} has no member {wanted}")
+
+
+def _decode(text: Text, number: int, line: bytes, strict: bool) -> str:
+    if strict and b"\0" in line:
+        raise DataError(
+            f"{text}, line {number}: a NUL byte; is this UTF-8 text?"
+        )
+    try:
+        decoded = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if strict:
+            raise DataError(
+                f"{text}, line {number}, byte {error.start + 1}: not "
+                "UTF-8; convert the file, with iconv for instance"
+            ) from None
+        decoded = line.decode("utf-8", "surrogateescape")
+    return decoded.removesuffix("\r")
+
+
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, plain, .gz or .xz; only \\n ends a line.
+    """The lines of a UTF-8 file, plain, .gz, .xz or .bz2.
 
     Raises DataError for a file that is missing, empty, damaged, not
     UTF-8, or has a NUL byte, naming file and line.
     """
-    opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(
-        path.suffix, open
-    )
-    try:
-        with opener(path, "rb") as file:
-            content: bytes = file.read()
-    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as bad:
-        raise DataError(
-            f"{path} is damaged ({bad}): delete it and fetch it anew"
-        ) from None
-    except OSError as error:
-        reason = error.strerror or error
-        raise DataError(f"{path} cannot be read: {reason}") from None
-    if not content:
-        raise DataError(f"{path} is empty")
-    content = content.removeprefix(b"\xef\xbb\xbf")  # Windows' signature
-    return list(_decode(path, content.removesuffix(b"\n").split(b"\n")))
-
-
-def _decode(path: Path, lines: list[bytes]) -> Iterator[str]:
-    for number, line in enumerate(lines, start=1):
-        if b"\0" in line:
-            raise DataError(
-                f"{path}, line {number}: a NUL byte; is this UTF-8 text?"
-            )
-        try:
-            yield line.decode("utf-8").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}, line {number}, byte {error.start + 1}: not "
-                "UTF-8; convert the file, with iconv for instance"
-            ) from None
+    return list(Text(path).lines())
 
 
 def read_pair(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
@@ -142,17 +355,309 @@ def read_pair(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
 
     Raises DataError where they have not as many lines.
     """
-    sides = read_lines(src), read_lines(tgt)
-    if len(sides[0]) != len(sides[1]):
-        raise DataError(
-            f"{src} has {len(sides[0])} lines but {tgt} has "
-            f"{len(sides[1])}: line i of one must translate line i of the "
-            "other"
+    pairs = list(Part(Text(src), Text(tgt)).pairs())
+    return [s for s, _ in pairs], [t for _, t in pairs]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a corpus: two texts, or one with a column for each."""
+
+    src: Text
+    tgt: Text
+    form: str = "lines"
+    columns: tuple[int, int] = (0, 1)
+    languages: tuple[str, str] = ("", "")
+
+    def pairs(self, strict: bool = True) -> Iterator[tuple[str, str]]:
+        """Its pairs. DataError for what cannot be read, and where one
+        side has more than the other.
+        """
+        if self.form == "tsv":
+            yield from self._columns(strict)
+            return
+        sides = [
+            _FORMS[self.form](text, strict, language)
+            for text, language in zip(
+                (self.src, self.tgt), self.languages, strict=True
+            )
+        ]
+        counts = [0, 0]
+        for pair in zip_longest(*sides):
+            counts = [n + (x is not None) for n, x in zip(counts, pair)]
+            if None not in pair:
+                yield pair
+        if counts[0] != counts[1]:
+            raise DataError(
+                f"{self.src} has {counts[0]} lines but {self.tgt} has "
+                f"{counts[1]}: line i of one must translate line i of the "
+                "other"
+            )
+
+    def _columns(self, strict: bool) -> Iterator[tuple[str, str]]:
+        one, other = self.columns
+        for number, line in enumerate(self.src.lines(strict), start=1):
+            cells = line.split("\t")
+            if len(cells) <= max(one, other):
+                raise DataError(
+                    f"{self.src}, line {number}: {len(cells)} columns; "
+                    f"{max(one, other) + 1} are needed"
+                )
+            yield cells[one], cells[other]
+
+
+def _plain(text: Text, strict: bool, language: str) -> Iterator[str]:
+    return text.lines(strict)
+
+
+def _talks(text: Text, strict: bool, language: str) -> Iterator[str]:
+    """Lines of a talk, its title and description, without the rest."""
+    for line in text.lines(strict):
+        if not re.match(r"\s*<(?!title|description)", line):
+            yield re.sub(r"</?(title|description)>", "", line).strip()
+
+
+def _segments(text: Text, strict: bool, language: str) -> Iterator[str]:
+    """What stands in <seg>…</seg>; of a file with several sides, in the
+    first element of that language in each document.
+    """
+    whole = "\n".join(text.lines(strict))
+    documents = re.findall(r"<doc\b.*?</doc>", whole, re.S | re.I)
+    for document in documents or [whole]:
+        side = re.search(
+            rf'<(src|ref)\b[^>]*\blang="{language}".*?</\1>',
+            document,
+            re.S | re.I,
         )
-    return sides
+        found = re.findall(
+            r"<seg\b[^>]*>(.*?)</seg>",
+            side.group() if side and language else document,
+            re.S | re.I,
+        )
+        yield from (" ".join(html.unescape(s).split()) for s in found)
+
+
+_FORMS: dict[str, Any] = {
+    "lines": _plain,
+    "talks": _talks,
+    "segments": _segments,
+}
 
 
 # 18-multi30k.md: From a name to pairs
+def parts_of(name: str, split: str, source: str, target: str) -> list[Part]:
+    """The pieces of a split of a registered data set, fetched.
+
+    Raises DataError for a split or language that is not there.
+    """
+    entry = registry()[name]
+    for what, value, there in (
+        ("split", split, splits_of(entry)),
+        ("language", source, entry["languages"]),
+        ("language", target, entry["languages"]),
+    ):
+        if value not in there:
+            raise DataError(
+                f"{name} has no {what} {value!r}; it has {', '.join(there)}"
+            )
+    card = entry["splits"][split if split in entry["splits"] else "train"]
+    words = _words_of(entry, source, target)
+    return [
+        _registered(name, piece, source, target, words)
+        for piece in card.get("parts", [card])
+    ]
+
+
+def splits_of(entry: dict[str, Any]) -> list[str]:
+    """The splits of a data set, those divided off from train as well."""
+    divided = Division.of_entry(entry).places.values()
+    return [*entry["splits"], *(s for s in divided if s)]
+
+
+def _words_of(
+    entry: dict[str, Any], source: str, target: str
+) -> dict[str, str]:
+    """What is filled into file names."""
+    names = entry.get("names", {})
+    other = target if source == "en" else source
+    return {
+        "source": names.get(source, source),
+        "target": names.get(target, target),
+        "other": names.get(other, other),
+    }
+
+
+def _registered(
+    name: str,
+    piece: dict[str, Any],
+    source: str,
+    target: str,
+    words: dict[str, str],
+) -> Part:
+    """A piece of a registered split: its files, found or fetched."""
+    sides = []
+    for role, side in (("src", "source"), ("ref", "target")):
+        filled = words | {"language": words[side], "role": role}
+        file, member, url = (
+            piece.get(key, "").format(**filled)
+            for key in ("file", "member", "url")
+        )
+        sides.append(_text(name, file, member, url))
+    columns = piece.get("columns", [])
+    places = [
+        columns.index("en" if language == "en" else "other")
+        for language in (source, target)
+        if columns
+    ]
+    return Part(
+        sides[0],
+        sides[1],
+        piece.get("form", "lines"),
+        (places[0], places[1]) if places else (0, 1),
+        (source, target),
+    )
+
+
+def _text(name: str, file: str, member: str, url: str) -> Text:
+    """A file, or a member of an archive that someone may have unpacked."""
+    folder = _folder(name)
+    for place in (member, Path(member).name) if member else ():
+        if (folder / place).is_file():
+            return Text(folder / place)
+    return Text(fetch(name, file, url), member)
+
+
+@dataclass(frozen=True)
+class Division:
+    """How a corpus is divided: by the number of a pair, counted from 1,
+    or by a checksum of its source, modulo `of`. What has no place in
+    places is for training.
+    """
+
+    by: str = "line"
+    of: int = 1
+    places: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_entry(cls, entry: dict[str, Any]) -> Division:
+        """As the registry says."""
+        rule = entry.get("divide", {})
+        places = {v: k for k, v in rule.items() if k in ("valid", "test")}
+        return cls(rule.get("by", "line"), rule.get("of", 1), places)
+
+    def place(self, number: int, source: str) -> str:
+        """The split of a pair."""
+        if self.by == "source":
+            number = zlib.crc32(source.encode("utf-8", "replace"))
+        return self.places.get(number % self.of, "train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleaning:
+    """What a pair must be like. Words are counted as runs of letters and
+    digits; a punctuation mark is one more.
+    """
+
+    min_words: int = 1  # on either side
+    max_words: int | None = None  # on either side
+    ratio: float | None = None  # of the longer side to the shorter
+    lower: bool = False  # small letters only
+    unescape: bool = False  # &quot; and the like are written out
+
+    def __post_init__(self) -> None:
+        if self.ratio is not None and self.ratio < 1:
+            raise ValueError(f"ratio must be at least 1, not {self.ratio}")
+        if self.max_words is not None and self.max_words < self.min_words:
+            raise ValueError(
+                f"max_words {self.max_words} is less than min_words "
+                f"{self.min_words}"
+            )
+
+    def line(self, text: str) -> str:
+        """A line as it should be written."""
+        text = html.unescape(text) if self.unescape else text
+        return text.lower() if self.lower else text
+
+    def objection(self, src: str, tgt: str) -> str | None:
+        """Why a pair is left out; None if it is not."""
+        if not src.strip() or not tgt.strip():
+            return "a blank side"
+        if _marked(src) or _marked(tgt):
+            return "not UTF-8 text"
+        # a line has no more words than characters
+        most = self.max_words or max(len(src), len(tgt))
+        if (
+            max(len(src), len(tgt)) <= most
+            and self.ratio is None
+            and self.min_words <= 1
+        ):
+            return None
+        counts = sorted(map(count_words, (src, tgt)))
+        if counts[0] < self.min_words:
+            return f"fewer than {self.min_words} words"
+        if counts[1] > most:
+            return f"more than {most} words"
+        if self.ratio and counts[1] > self.ratio * counts[0]:
+            return f"lengths differ by more than {self.ratio:g} times"
+        return None
+
+
+def count_words(line: str) -> int:
+    """Words and punctuation marks."""
+    return len(re.findall(r"\w+|[^\w\s]", line))
+
+
+def _marked(line: str) -> bool:
+    """Whether a line was no text."""
+    return "\0" in line or not line.isascii() and bool(_HALF.search(line))
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def divide(
+    pairs: Iterable[tuple[str, str]],
+    cleaning: Cleaning,
+    division: Division,
+    dropped: Counter[str],
+) -> Iterator[tuple[str, str, str]]:
+    """(split, source, target) of each pair that is clean; dropped counts
+    the others, by reason. Pairs are numbered after they are cleaned.
+    """
+    number = 0
+    for src, tgt in pairs:
+        why = cleaning.objection(src, tgt)
+        if why:
+            dropped[why] += 1
+            continue
+        number += 1
+        src, tgt = cleaning.line(src), cleaning.line(tgt)
+        yield division.place(number, src), src, tgt
+
+
+def read_split(
+    name: str, split: str, source: str, target: str
+) -> Iterator[tuple[str, str]]:
+    """The pairs of a split of a registered data set, one at a time.
+
+    Raises DataError for what is not there or cannot be read.
+    """
+    entry = registry()[name]
+    parts = parts_of(name, split, source, target)
+    pairs = (pair for part in parts for pair in part.pairs())
+    cleaning = Cleaning(**entry.get("clean", {}))
+    division = Division.of_entry(entry)
+    if split in entry["splits"] and split != "train":
+        for src, tgt in pairs:
+            yield cleaning.line(src), cleaning.line(tgt)
+    elif "clean" not in entry and not division.places:
+        yield from pairs
+    else:
+        for place, src, tgt in divide(pairs, cleaning, division, Counter()):
+            if place == split:
+                yield src, tgt
+
+
 def load_pairs(
     name: str, split: str, source: str, target: str
 ) -> tuple[list[str], list[str]]:
@@ -163,46 +668,39 @@ def load_pairs(
     """
     known = registry()
     if name in known:
-        src, tgt = (
-            _registered(name, known[name], split, language)
-            for language in (source, target)
-        )
-    elif Path(name).is_dir():
-        src, tgt = (
-            _own(Path(name), f"{split}.{language}")
-            for language in (source, target)
-        )
-    else:
-        raise DataError(
-            f"no data set {name!r}; there are {', '.join(SYNTHETIC)}, "
-            f"{', '.join(known)}, or a folder with train.{source}, "
-            f"train.{target}, valid.{source} and valid.{target}"
-        )
-    return read_pair(src, tgt)
-
-
-def _registered(
-    name: str, entry: dict[str, Any], split: str, language: str
-) -> Path:
-    """The file of a registered data set, fetched."""
-    for what, value, there in (
-        ("split", split, entry["splits"]),
-        ("language", language, entry["languages"]),
-    ):
-        if value not in there:
+        if split == "train" and known[name].get("large"):
             raise DataError(
-                f"{name} has no {what} {value!r}; it has {', '.join(there)}"
+                f"{name} is too large to be read at every start: prepare "
+                f"it once, with annotated data prepare {name}"
             )
-    file = entry["splits"][split]["file"].format(language=language)
-    return fetch(name, file)
+        pairs = list(read_split(name, split, source, target))
+        return [s for s, _ in pairs], [t for _, t in pairs]
+    if Path(name).is_dir():
+        return read_pair(*own_files(Path(name), split, source, target))
+    raise DataError(
+        f"no data set {name!r}; there are {', '.join(SYNTHETIC)}, "
+        f"{', '.join(known)}, or a folder with train.{source}, "
+        f"train.{target}, valid.{source} and valid.{target}"
+    )
+
+
+def own_files(
+    folder: Path, split: str, source: str, target: str
+) -> tuple[Path, Path]:
+    """The files of a split in a folder of one's own, compressed or not."""
+    src, tgt = (
+        _own(folder, f"{split}.{language}") for language in (source, target)
+    )
+    return src, tgt
 
 
 def _own(folder: Path, file: str) -> Path:
-    """The file in a folder of one's own, compressed or not."""
-    for end in ("", ".gz", ".xz"):
+    ends = ("", ".gz", ".xz", ".bz2")
+    for end in ends:
         if (folder / (file + end)).is_file():
             return folder / (file + end)
-    raise DataError(f"{folder} has no file {file}, {file}.gz or {file}.xz")
+    others = ", ".join(file + end for end in ends[1:-1])
+    raise DataError(f"{folder} has no file {file}, {others} or {file}.bz2")
 
 
 SYMBOLS = tuple("abcdefghijklmnop")

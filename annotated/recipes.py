@@ -34,11 +34,13 @@ from annotated.corpora import (
     SYNTHETIC,
     DataError,
     load_pairs,
+    registry,
     synthetic_pairs,
 )
 from annotated.decoding import Hypothesis, SearchConfig, search_in_order
 from annotated.evaluation import average_weights
 from annotated.model import Transformer, TransformerConfig, table3
+from annotated.preparation import Prepared, usual_folder
 from annotated.tokens import PAD, Tokenizer
 from annotated.training import (
     Progress,
@@ -61,6 +63,8 @@ __all__ = [
     "wmt14_recipes",
     "table3_recipes",
     "RECIPES",
+    "prepared_data",
+    "settled",
     "load_text",
     "load_usable",
     "encode_pairs",
@@ -342,11 +346,74 @@ RECIPES = {
         **IWSLT,
     ),
     **wmt14_recipes(),
+    "pair": Recipe(
+        about="your own text: --data and a folder that data prepare made",
+        data="pair",
+        source="source",
+        target="target",
+        vocab=8000,
+        num_encoder_layers=3,
+        num_decoder_layers=3,
+        d_model=256,
+        d_ff=1024,
+        num_heads=4,
+        batch_tokens=3000,
+        warmup=1500,
+        max_steps=20_000,
+        save_every=500,
+        keep=5,
+    ),
     **table3_recipes(),
 }
 
 
 # 18-multi30k.md: From a recipe to numbers
+def prepared_data(recipe: Recipe) -> Prepared | None:
+    """The prepared corpus that the recipe's data are, or that lies where
+    data prepare puts it; None where there is none.
+    """
+    ways = (recipe.source, recipe.target), (recipe.target, recipe.source)
+    places = [Path(recipe.data)]
+    if recipe.data in registry():
+        places = [usual_folder(recipe.data, *way) for way in ways]
+    for place in places:
+        if (place / "corpus.json").is_file():
+            return Prepared.open(place)
+    return None
+
+
+def settled(recipe: Recipe) -> Recipe:
+    """The recipe with what its prepared data decide: the languages, the
+    vocabulary. DataError where the two cannot agree. (A language called
+    "source" or "target" stands for whatever there is.)
+    """
+    if recipe.data == "pair":
+        raise DataError(
+            "pair: which data? Make them with annotated data prepare pair "
+            "--src FILE --tgt FILE --vocab 8000 --out DIR, then --data DIR"
+        )
+    found = prepared_data(recipe)
+    if found is None:
+        return recipe
+    made = found.settings
+    if recipe.tie == "all" and not made["shared"]:
+        raise DataError(
+            f"{found.folder} has two vocabularies: tie must be decoder or "
+            "none"
+        )
+    names = ["vocab", "tokenizer"]
+    if {recipe.source, recipe.target} != {made["source"], made["target"]}:
+        names += ["source", "target"]
+    for name in names:
+        if getattr(recipe, name) not in (made[name], name):
+            print(
+                f"{found.folder} was prepared with {name} {made[name]}: "
+                f"the recipe's {getattr(recipe, name)} is not used",
+                file=sys.stderr,
+            )
+    return dataclasses.replace(recipe, **{n: made[n] for n in names})
+
+
 def load_text(recipe: Recipe, split: str) -> tuple[list[str], list[str]]:
     """The pairs of a split of the recipe's data, and in its direction.
 
@@ -357,7 +424,9 @@ def load_text(recipe: Recipe, split: str) -> tuple[list[str], list[str]]:
     wanted = (recipe.source, recipe.target)
     count = recipe.train_pairs if split == "train" else None
     if own is None:
-        src, tgt = load_pairs(recipe.data, split, *wanted)
+        found = prepared_data(recipe) if split != "train" else None
+        data = str(found.folder) if found else recipe.data
+        src, tgt = load_pairs(data, split, *wanted)
         return src[:count], tgt[:count]
     if wanted not in (own, own[::-1]):
         raise DataError(
@@ -369,8 +438,16 @@ def load_text(recipe: Recipe, split: str) -> tuple[list[str], list[str]]:
     return pairs if wanted == own else pairs[::-1]
 
 
-def load_usable(recipe: Recipe, split: str) -> tuple[list[str], list[str]]:
-    """load_text without the pairs that have a blank side."""
+def load_usable(
+    recipe: Recipe, split: str
+) -> tuple[list[str], list[str]] | Corpus:
+    """load_text without the pairs that have a blank side; or the ids, of
+    data that are prepared.
+    """
+    if found := prepared_data(recipe):
+        corpus = found.corpus(split, recipe.source)
+        count = recipe.train_pairs if split == "train" else None
+        return corpus.first(count) if count else corpus
     pairs = zip(*load_text(recipe, split), strict=True)
     both = [(s, t) for s, t in pairs if s.strip() and t.strip()]
     if not both:
@@ -381,11 +458,13 @@ def load_usable(recipe: Recipe, split: str) -> tuple[list[str], list[str]]:
 
 
 def encode_pairs(
-    pairs: tuple[Sequence[str], Sequence[str]],
+    pairs: tuple[Sequence[str], Sequence[str]] | Corpus,
     source: Tokenizer,
     target: Tokenizer,
 ) -> Corpus:
     """Lines to ids; pairs with an empty side are left out."""
+    if isinstance(pairs, Corpus):
+        return pairs
     src, tgt = source.encode(pairs[0]), target.encode(pairs[1])
     both = [(s, t) for s, t in zip(src, tgt, strict=True) if s and t]
     return Corpus(
@@ -395,11 +474,16 @@ def encode_pairs(
 
 
 def train_tokenizers(
-    recipe: Recipe, pairs: tuple[Sequence[str], Sequence[str]]
+    recipe: Recipe, pairs: tuple[Sequence[str], Sequence[str]] | Corpus
 ) -> tuple[Tokenizer, Tokenizer]:
     """One tokenizer for both sides where the recipe ties all (§3.4, §5.1),
-    else one a side.
+    else one a side; those of data that are prepared.
     """
+    if isinstance(pairs, Corpus):
+        found = prepared_data(recipe)
+        if found is None:
+            raise DataError(f"{recipe.data} is no prepared corpus any more")
+        return found.tokenizers(recipe.source)
     if recipe.tie == "all":
         lines = [*pairs[0], *pairs[1]]
         shared = Tokenizer.train(lines, recipe.vocab, recipe.tokenizer)
@@ -858,6 +942,7 @@ def train_recipe(
     (§6.1); best.safetensors has the weights of the lowest validation nll.
     Raises DataError, RunError, TrainingError or ValueError.
     """
+    recipe = settled(recipe)
     team = team or Team()
     device = pick_device(device)
     run, corpus, valid = team.in_turn(

@@ -8,9 +8,10 @@ Exported from the book; edit the chapter, then run `make export`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tokenizers
 from tokenizers import (
@@ -21,7 +22,18 @@ from tokenizers import (
     trainers,
 )
 
-__all__ = ["PAD", "BOS", "EOS", "UNK", "SPECIALS", "Tokenizer"]
+__all__ = [
+    "PAD",
+    "BOS",
+    "EOS",
+    "UNK",
+    "SPECIALS",
+    "Tokenizer",
+    "MOST_LETTERS",
+    "TORCHTEXT",
+    "from_torchtext",
+    "torchtext_pairs",
+]
 
 
 # 10-tokens.md: Four ids that are no word
@@ -42,7 +54,18 @@ def _valid(line: str) -> str:
     return line
 
 
-def _byte_pairs(lines: list[str], vocab: int) -> tokenizers.Tokenizer:
+class _Valid:
+    """Lines, each made valid, to be gone through as often as one likes."""
+
+    def __init__(self, lines: Iterable[str]):
+        # an iterator can be gone through once: it has to be kept
+        self.lines = list(lines) if isinstance(lines, Iterator) else lines
+
+    def __iter__(self) -> Iterator[str]:
+        return map(_valid, self.lines)
+
+
+def _byte_pairs(lines: Iterable[str], vocab: int) -> tokenizers.Tokenizer:
     inner = tokenizers.Tokenizer(models.BPE())
     # so that a word has the same tokens wherever it stands
     inner.normalizer = normalizers.Prepend(" ")
@@ -88,14 +111,17 @@ class Tokenizer:
         vocab: int,
         kind: Literal["bpe", "wordpiece", "word"] = "bpe",
     ) -> Tokenizer:
-        """Learn at most vocab tokens. ValueError where that is too few."""
+        """Learn at most vocab tokens. ValueError where that is too few.
+
+        lines may be a file's, or anything else that can be gone through
+        twice: they are counted as they come, not kept.
+        """
         if kind not in _KINDS:
             raise ValueError(
                 f"tokenizer must be one of {', '.join(_KINDS)}, "
                 f"not {kind!r}"
             )
-        lines = [_valid(line) for line in lines]
-        inner = _KINDS[kind](lines, max(vocab, 0))
+        inner = _KINDS[kind](_Valid(lines), max(vocab, 0))
         least = inner.get_vocab_size()
         if least > vocab:
             raise ValueError(
@@ -156,21 +182,42 @@ class Tokenizer:
             raise ValueError(f"{path} is no tokenizer: {error}") from None
 
 
-def _word_pieces(lines: list[str], vocab: int) -> tokenizers.Tokenizer:
+MOST_LETTERS = 1000  # the web has more than a vocabulary has room for
+
+
+def _letters(lines: Iterable[str]) -> list[str]:
+    """The commonest letters, alone and inside a word, in their order."""
     split = pre_tokenizers.WhitespaceSplit()
-    words = {word for s in lines for word, _ in split.pre_tokenize_str(s)}
-    letters = {c for word in words for c in word}
-    letters |= {f"##{c}" for word in words for c in word[1:]}
+    counts, inside = Counter[str](), set[str]()
+    for line in lines:
+        counts.update(line)
+        words = split.pre_tokenize_str(line)
+        inside.update("".join(word[1:] for word, _ in words))
+    seen = [c for c in counts if split.pre_tokenize_str(c)]  # no blanks
+    common = sorted(seen, key=lambda c: (-counts[c], c))[:MOST_LETTERS]
+    return sorted(common + [f"##{c}" for c in common if c in inside])
+
+
+def _spelt(lines: Iterable[str], letters: Sequence[str]) -> Iterator[str]:
+    """The lines without the words that have other letters than these."""
+    split, known = pre_tokenizers.WhitespaceSplit(), set(letters)
+    for line in lines:
+        words = (word for word, _ in split.pre_tokenize_str(line))
+        yield " ".join(word for word in words if known.issuperset(word))
+
+
+def _word_pieces(lines: Iterable[str], vocab: int) -> tokenizers.Tokenizer:
+    split, letters = pre_tokenizers.WhitespaceSplit(), _letters(lines)
     learner = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
     learner.pre_tokenizer = split
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab,
         # the trainer numbers ##letters at random and lets their numbers
         # decide between equals: number them first
-        special_tokens=SPECIALS + sorted(letters),
+        special_tokens=SPECIALS + letters,
         show_progress=False,
     )
-    learner.train_from_iterator(lines, trainer)
+    learner.train_from_iterator(_spelt(lines, letters), trainer)
     pieces = learner.get_vocab(with_added_tokens=False)
     model = models.WordPiece(pieces, unk_token="<unk>")
     inner = tokenizers.Tokenizer(model)
@@ -180,7 +227,7 @@ def _word_pieces(lines: list[str], vocab: int) -> tokenizers.Tokenizer:
     return inner
 
 
-def _words(lines: list[str], vocab: int) -> tokenizers.Tokenizer:
+def _words(lines: Iterable[str], vocab: int) -> tokenizers.Tokenizer:
     counts = Counter(word for line in lines for word in line.split())
     for name in SPECIALS:
         del counts[name]
@@ -190,3 +237,49 @@ def _words(lines: list[str], vocab: int) -> tokenizers.Tokenizer:
 
 
 _KINDS = {"bpe": _byte_pairs, "wordpiece": _word_pieces, "word": _words}
+
+
+# 10-tokens.md: torchtext, where it loads
+TORCHTEXT = ("<pad>", "<bos>", "<eos>", "<unk>")  # for ours, in our order
+
+
+def from_torchtext(
+    vocab: Any, specials: Sequence[str] = TORCHTEXT
+) -> tuple[Tokenizer, list[int]]:
+    """A torchtext vocabulary as a tokenizer for words, and for each of its
+    ids the id that the word has there: old_embedding[rows] is in our order.
+
+    specials are its names for padding, start, end and unknown. ValueError
+    where it has not all of them, or no words.
+    """
+    theirs = list(vocab.get_itos())
+    place = {word: i for i, word in enumerate(theirs)}
+    if absent := [name for name in specials if name not in place]:
+        raise ValueError(
+            f"the vocabulary has no {', '.join(absent)}: say what its "
+            "padding, start, end and unknown are called, in this order"
+        )
+    known = {*specials, *SPECIALS}
+    words = [word for word in theirs if word not in known]
+    if not words:
+        raise ValueError("the vocabulary has no words")
+    rows = [place[word] for word in (*specials, *words)]
+    return Tokenizer.of_words(words), rows
+
+
+def torchtext_pairs(
+    dataset: Iterable[Any], count: int | None = None
+) -> tuple[list[str], list[str]]:
+    """A torchtext translation data set as source lines and target lines,
+    all or the first count. ValueError where an item is no pair of strings.
+    """
+    sides: tuple[list[str], list[str]] = [], []
+    for number, item in enumerate(islice(dataset, count)):
+        pair = tuple(item)
+        if len(pair) != 2 or not all(isinstance(x, str) for x in pair):
+            raise ValueError(
+                f"item {number} is no pair of strings: {item!r}"
+            )
+        for side, line in zip(sides, pair, strict=True):
+            side.append(" ".join(line.split("\n")).strip())
+    return sides

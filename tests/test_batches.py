@@ -1,5 +1,10 @@
 """Chapter 11: a corpus as numbers, and its batches."""
 
+import math
+import os
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +15,12 @@ from annotated.batches import (
     Batch,
     Corpus,
     Sentences,
+    id_type,
+    join_sentences,
     pad_rows,
     plan_batches,
 )
+from annotated.corpora import load_pairs
 from annotated.tokens import BOS, EOS, PAD
 
 ROWS = [[4, 5, 6], [], [7], [8, 9]]
@@ -101,6 +109,55 @@ def test_a_missing_file_is_named(tmp_path):
         Sentences.load(tmp_path / "none")
 
 
+@calm
+@given(st.lists(SENTENCES, min_size=1, max_size=4))
+def test_parts_are_joined_into_one(parts):
+    with tempfile.TemporaryDirectory() as folder:
+        stems = [Path(folder, f"part{i}") for i in range(len(parts))]
+        for stem, rows in zip(stems, parts, strict=True):
+            Sentences.of(rows, np.uint16).save(stem)
+        join_sentences(stems, Path(folder, "whole"))
+        whole = Sentences.load(Path(folder, "whole"))
+        assert as_lists(whole) == sum(parts, [])
+        assert whole.ids.dtype == np.uint16
+
+
+def test_ids_are_as_narrow_as_the_vocabulary_allows():
+    assert id_type(37_000) == id_type(2**16) == np.uint16
+    assert id_type(2**16 + 1) == np.int32
+    assert Sentences.of([[2**16 - 1]], id_type(2**16)).ids[0] == 2**16 - 1
+
+
+@calm
+@given(
+    SENTENCES.filter(len),
+    st.data(),
+    st.sampled_from([0, BOS]),
+    st.sampled_from([0, EOS]),
+    st.sampled_from([np.uint16, np.int32]),
+)
+def test_padding_all_at_once_is_padding_row_by_row(
+    rows, data, before, after, dtype
+):
+    sentences = Sentences.of(rows, dtype)
+    places = st.lists(st.integers(0, len(rows) - 1), min_size=1)
+    which = data.draw(places)
+    fast = sentences.padded(which, before, after)
+    slow = pad_rows([sentences[i] for i in which], before, after)
+    assert torch.equal(fast, slow)
+    assert fast.dtype == torch.int64
+
+
+def test_a_corpus_is_saved_and_mapped(tmp_path):
+    corpus = Corpus(Sentences.of(ROWS), Sentences.of(ROWS[::-1]))
+    corpus.save(tmp_path / "train")
+    again = Corpus.load(tmp_path / "train")
+    assert as_lists(again.tgt) == ROWS[::-1]
+    assert as_lists(again.first(3).src) == ROWS[:3]
+    assert len(again.first(99)) == 4
+    assert isinstance(again.src.ids, np.memmap)
+
+
 # --- planning ---
 
 LENGTHS = st.lists(
@@ -151,6 +208,32 @@ def test_a_plan_is_a_function_of_seed_and_epoch():
             assert set(map(tuple, one)) != set(map(tuple, other))
 
 
+def by_lexsort(src, tgt, batch_tokens, seed, epoch):
+    """The plan, by sorts of other kinds."""
+    draw = np.random.default_rng([seed, epoch])
+    order = draw.permutation(len(src))
+    order = order[np.lexsort((src[order], tgt[order]))]
+    src, tgt = src[order] + 1, tgt[order] + 1
+    bands = math.ceil(
+        2 * math.sqrt(max(src.sum(), tgt.sum()) / batch_tokens)
+    )
+    band = np.cumsum(tgt) * bands // (tgt.sum() + 1)
+    order = order[np.lexsort((np.where(band % 2, src, -src), band))]
+    return order, draw
+
+
+@pytest.mark.parametrize("longest", [250, 2**16 - 2, 2**16 - 1, 10**6])
+def test_the_fast_sort_is_the_slow_one(longest):
+    draw = np.random.default_rng(0)
+    src, tgt = (draw.integers(0, 40, 3000) for _ in range(2))
+    src[7] = tgt[11] = longest
+    plan = plan_batches(src, tgt, 500, seed=3, epoch=4)
+    order, draw = by_lexsort(src, tgt, 500, 3, 4)
+    places = draw.permutation(len(plan))
+    cut = [plan[i] for i in np.argsort(places)]
+    assert np.concatenate(cut).tolist() == order.tolist()
+
+
 def test_batches_of_an_epoch_do_not_go_from_short_to_long():
     src, tgt = realistic_lengths(5_000)
     longest = [tgt[b].max() for b in plan_batches(src, tgt, 1_000)]
@@ -175,6 +258,18 @@ def test_padding_is_less_than_five_percent_at_the_papers_size():
     chunks = np.array_split(np.arange(500_000), len(batches))
     assert padding(src, chunks) > 0.5
     assert padding(tgt, chunks) > 0.5
+
+
+@pytest.mark.parametrize("name", ["multi30k", "tatoeba"])
+def test_padding_is_less_than_five_percent_on_real_text(name):
+    folder = os.environ.get("ANNOTATED_DATA")
+    if not folder or not Path(folder, name).is_dir():
+        pytest.skip(f"$ANNOTATED_DATA has no {name}")
+    sides = load_pairs(name, "train", "en", "de")
+    src, tgt = (np.array([len(s.split()) for s in side]) for side in sides)
+    batches = plan_batches(src, tgt, 3000)
+    assert padding(src, batches) < 0.05
+    assert padding(tgt, batches) < 0.05
 
 
 def test_a_side_that_is_longer_on_average_does_not_hide_the_other():

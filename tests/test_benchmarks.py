@@ -295,3 +295,50 @@ def test_an_unknown_recipe_is_named():
     )
     assert done.returncode
     assert done.stderr.startswith("no recipe 'copi'; there are copy,")
+
+
+# --- what a corpus costs ---
+
+
+@pytest.fixture(scope="module")
+def scale() -> Iterator[ModuleType]:
+    yield load("data_scale")
+    del sys.modules["data_scale"]
+
+
+def test_a_corpus_without_text_is_planned_and_resumed(
+    scale: ModuleType, tmp_path: Path
+) -> None:
+    assert scale.simulated(str(tmp_path), "3000") == {"made": 3000}
+    one, other = (scale.simulated(str(tmp_path), "3000") for _ in "ab")
+    assert one["pairs"] == 3000
+    assert one["pairs_there"] == other["pairs_there"]
+
+
+def test_what_a_prepared_corpus_costs_is_measured(
+    scale: ModuleType, tmp_path: Path
+) -> None:
+    lines = [f"word{i % 50} " * (1 + i % 7) for i in range(400)]
+    for language in ("de", "en"):
+        path = tmp_path / f"x.{language}"
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+    source = [
+        "pair",
+        "--src",
+        str(tmp_path / "x.de"),
+        "--tgt",
+        str(tmp_path / "x.en"),
+    ]
+    settings = scale.Settings(workers=1)
+    out = tmp_path / "out"
+    made = scale.prepare(
+        settings, [*source, "--vocab", "300", "--hold-out", "9"], out
+    )
+    assert made["seconds"] > 0
+    assert 10 < made["peak_mib"] < 5000
+    assert (
+        scale.opening(str(out))["pairs"] == made["splits"]["train"]["pairs"]
+    )
+    found = scale.planning(str(out), "100")["100"]
+    assert set(found["padding_percent"]) == {"source", "target"}
+    assert found["loader_tokens_per_second"] > 0

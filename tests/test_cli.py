@@ -160,7 +160,7 @@ def test_the_other_verbs_explain_themselves(call: Call, verb: str) -> None:
 # --- lines that cannot be obeyed ------------------------------------------
 
 WRONG = {
-    "verb": ("trane", "no verb 'trane'; there are recipes, train"),
+    "verb": ("trane", "no verb 'trane'; there are recipes, data"),
     "recipe": ("train cpoy --out x", "no recipe 'cpoy'; there are copy"),
     "no out": ("train copy", "--out"),
     "no value": ("train copy --out", "--out"),

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
+import http.client
 import http.server
+import io
 import lzma
 import os
+import shutil
+import tarfile
 import tempfile
 import threading
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annotated import corpora
 from annotated.corpora import (
     SYNTHETIC,
+    Cleaning,
     DataError,
+    Division,
+    Part,
+    Text,
+    count_words,
     data_folder,
+    divide,
     fetch,
     load_pairs,
+    parts_of,
     read_lines,
     read_pair,
     registry,
+    splits_of,
     synthetic_pairs,
 )
 
@@ -37,7 +54,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty data folder; downloads are tried without pauses."""
     folder = tmp_path / "data"
     monkeypatch.setenv("ANNOTATED_DATA", str(folder))
-    monkeypatch.setattr(corpora, "PAUSES", (0, 0))
+    monkeypatch.setattr(corpora, "PAUSES", (0, 0, 0))
     return folder
 
 
@@ -52,17 +69,51 @@ def put(path: Path, content: bytes) -> Path:
 
 def test_every_data_set_says_where_it_is_from() -> None:
     for name, entry in registry().items():
-        for key in ("title", "url", "homepage", "licence", "citation"):
+        for key in (
+            "title",
+            "about",
+            "url",
+            "homepage",
+            "licence",
+            "citation",
+        ):
             assert entry[key], f"{name} does not say its {key}"
-        assert entry["url"].startswith("https://")
+        assert entry["url"].startswith("http")
+        assert {entry["source"], entry["target"]} <= set(entry["languages"])
 
 
-def test_every_file_has_its_hash() -> None:
+def test_every_hash_is_one() -> None:
     for entry in registry().values():
-        for split in entry["splits"].values():
-            for language in entry["languages"]:
-                file = split["file"].format(language=language)
-                assert len(bytes.fromhex(entry["sha256"][file])) == 32
+        for known in entry.get("sha256", {}).values():
+            size = 16 if known.startswith("md5:") else 32
+            assert len(bytes.fromhex(known.removeprefix("md5:"))) == size
+
+
+def test_multi30k_has_a_hash_for_every_file() -> None:
+    entry = registry()["multi30k"]
+    for split in entry["splits"].values():
+        for language in entry["languages"]:
+            assert (
+                split["file"].format(language=language) in entry["sha256"]
+            )
+
+
+@pytest.mark.parametrize("name", registry())
+def test_every_data_set_can_be_trained_validated_and_tested(
+    name: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(
+        corpora, "fetch", lambda *what: asked.append(what) or Path("x")
+    )
+    entry = registry()[name]
+    assert {"train", "valid", "test"} <= set(splits_of(entry))
+    Cleaning(**entry.get("clean", {}))
+    for split in splits_of(entry):
+        for part in parts_of(name, split, entry["source"], entry["target"]):
+            assert "{" not in f"{part.src} {part.tgt}"
+    for _, file, url in asked:
+        assert file and "{" not in file + url
 
 
 def test_no_name_is_used_twice() -> None:
@@ -84,21 +135,18 @@ def test_the_data_folder_is_the_users_choice(
 def test_a_file_that_is_there_is_used(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        corpora.pooch, "retrieve", None
-    )  # must not be called
+    monkeypatch.setattr(corpora, "_download", None)  # must not be called
     there = put(data / "multi30k" / "train.en.gz", b"anything")
     assert fetch("multi30k", "train.en.gz") == there
 
 
 FAILURES = [
-    requests.ConnectionError("Name or service not known\nand more"),
-    requests.Timeout("timed out"),
-    requests.HTTPError("503 Server Error: come back later"),
-    requests.exceptions.ChunkedEncodingError("connection broken"),
-    requests.exceptions.SSLError("certificate verify failed"),
-    ValueError("SHA256 hash of downloaded file (x) does not match"),
+    ConnectionError("Name or service not known\nand more"),
+    TimeoutError("timed out"),
+    http.client.IncompleteRead(b""),
+    urllib.error.URLError("certificate verify failed"),
     PermissionError(13, "Permission denied"),
+    OSError(28, "No space left on device"),
 ]
 
 
@@ -111,7 +159,7 @@ def test_a_failed_download_says_what_a_person_can_do(
     def fails(*_: Any, **__: Any) -> None:
         raise failure
 
-    monkeypatch.setattr(corpora.pooch, "retrieve", fails)
+    monkeypatch.setattr(urllib.request, "urlopen", fails)
     with pytest.raises(DataError) as caught:
         fetch("multi30k", "val.de.gz")
     said = str(caught.value)
@@ -123,26 +171,44 @@ def test_a_failed_download_says_what_a_person_can_do(
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Serves GOOD; cut.gz ends early; the rest is not there."""
+    """Serves GOOD in the ways that `how` names, one for each request."""
 
-    GOOD = gzip.compress(b"Ein Hund.\n" * 1000, mtime=0)
+    GOOD = gzip.compress(os.urandom(200_000), mtime=0)
     asked: list[str] = []
-    broken = 0  # requests still to be answered with an error
+    how: list[str] = []
 
     def do_GET(self) -> None:
-        Server.asked.append(self.path)
-        if Server.broken:
-            Server.broken -= 1
-            self.send_error(503)
+        Server.asked.append(self.headers.get("Range", "all"))
+        how = Server.how.pop(0) if Server.how else "well"
+        if how.isdigit():
+            self.send_error(int(how))
             return
-        if self.path == "/absent.gz":
-            self.send_error(404)
+        start = 0
+        if how != "no ranges" and "Range" in self.headers:
+            start = int(self.headers["Range"][6:-1])
+        if self.headers.get("If-Range", '"1"') != '"1"':
+            start = 0
+        if start >= len(self.GOOD):
+            self.send_error(416)
             return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.GOOD)))
+        rest = self.GOOD[start:]
+        if how == "wrong":
+            rest = bytes(len(rest))
+        self.send_response(206 if start else 200)
+        lie = {"too short": -1000, "too long": 1000}.get(how, 0)
+        self.send_header("Content-Length", str(len(rest) + lie))
+        if how != "no tag":
+            self.send_header("ETag", '"2"' if how == "new" else '"1"')
+        if start:
+            first = start + (7 if how == "elsewhere" else 0)
+            place = f"bytes {first}-{len(self.GOOD) - 1}/{len(self.GOOD)}"
+            self.send_header("Content-Range", place)
         self.end_headers()
-        cut = self.path == "/cut.gz"
-        self.wfile.write(self.GOOD[: len(self.GOOD) // 2 if cut else None])
+        half = how in ("cut", "stall", "no tag", "new")
+        self.wfile.write(rest[: len(rest) // 2 if half else None])
+        if how == "stall":
+            self.wfile.flush()
+            time.sleep(0.6)
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -152,49 +218,136 @@ class Server(http.server.BaseHTTPRequestHandler):
 def server(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The data folder of a set that lies on a server of our own."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(corpora, "STALL", 0.2)
     httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     thread = threading.Thread(target=httpd.serve_forever, daemon=True)
     thread.start()
-    right = hashlib.sha256(Server.GOOD).hexdigest()
     entry = {
         "url": f"http://127.0.0.1:{httpd.server_port}",
-        "sha256": {"good.gz": right, "cut.gz": right, "bad.gz": "0" * 64},
+        "sha256": {
+            "good.gz": hashlib.sha256(Server.GOOD).hexdigest(),
+            "old.gz": "md5:" + hashlib.md5(Server.GOOD).hexdigest(),
+            "bad.gz": "0" * 64,
+        },
     }
     monkeypatch.setattr(corpora, "registry", lambda: {"ours": entry})
-    Server.asked, Server.broken = [], 0
+    Server.asked, Server.how = [], []
     yield data / "ours"
     httpd.shutdown()
     httpd.server_close()
     thread.join()
 
 
-def test_a_file_is_downloaded_once(server: Path) -> None:
-    path = fetch("ours", "good.gz")
-    assert path == server / "good.gz"
+@pytest.mark.parametrize("file", ["good.gz", "old.gz"])
+def test_a_file_is_downloaded_once(server: Path, file: str) -> None:
+    path = fetch("ours", file)
+    assert path == server / file
     assert path.read_bytes() == Server.GOOD
-    assert fetch("ours", "good.gz") == path
-    assert Server.asked == ["/good.gz"]
+    assert fetch("ours", file) == path
+    assert Server.asked == ["all"]
+    assert list(server.iterdir()) == [path]
 
 
 def test_a_file_without_a_known_hash_is_taken(server: Path) -> None:
     assert fetch("ours", "new.gz").read_bytes() == Server.GOOD
 
 
-def test_a_download_that_fails_is_tried_again(server: Path) -> None:
-    Server.broken = 1
+@pytest.mark.parametrize("file", ["good.gz", "new.gz"])
+@pytest.mark.parametrize("how", ["cut", "stall"])
+def test_a_download_that_breaks_off_goes_on_where_it_was(
+    server: Path, how: str, file: str
+) -> None:
+    Server.how = [how]
+    assert fetch("ours", file).read_bytes() == Server.GOOD
+    half = len(Server.GOOD) // 2
+    assert Server.asked == ["all", f"bytes={half}-"]
+    assert [p.name for p in server.iterdir()] == [file]
+
+
+def test_another_process_goes_on_where_one_has_stopped(
+    server: Path,
+) -> None:
+    Server.how = ["cut"] + ["503"] * 9
+    with pytest.raises(DataError):
+        fetch("ours", "good.gz")
+    Server.how, Server.asked = [], []
+    assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
+    assert Server.asked == [f"bytes={len(Server.GOOD) // 2}-"]
+
+
+@pytest.mark.parametrize("how", ["503", "500", "too long"])
+def test_a_server_that_fails_is_asked_again(server: Path, how: str) -> None:
+    Server.how = [how]
     assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
     assert len(Server.asked) == 2
 
 
-@pytest.mark.parametrize("file", ["bad.gz", "cut.gz", "absent.gz"])
-def test_a_file_that_is_not_right_is_not_kept(
-    server: Path, file: str
+def test_a_server_without_ranges_sends_everything_again(
+    server: Path,
 ) -> None:
-    with pytest.raises(DataError, match="could not be downloaded"):
-        fetch("ours", file)
-    left = list(server.iterdir()) if server.exists() else []
-    assert left == []
-    assert Server.asked == [f"/{file}"] * len(corpora.PAUSES)
+    Server.how = ["cut", "no ranges"]
+    assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
+
+
+def test_a_file_that_has_changed_is_loaded_anew(server: Path) -> None:
+    Server.how = ["new"]  # its tag is not that of what comes later
+    assert fetch("ours", "new.gz").read_bytes() == Server.GOOD
+
+
+def test_without_hash_or_tag_half_a_file_is_worth_nothing(
+    server: Path,
+) -> None:
+    Server.how = ["no tag"]
+    assert fetch("ours", "new.gz").read_bytes() == Server.GOOD
+    assert Server.asked == ["all", "all"]
+
+
+def test_a_server_that_sends_another_part_is_not_believed(
+    server: Path,
+) -> None:
+    Server.how = ["cut", "elsewhere"]
+    assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
+    assert Server.asked[2] == "all"
+
+
+@pytest.mark.parametrize("how", ["wrong", "too short"])
+def test_wrong_bytes_are_thrown_away_and_loaded_once_more(
+    server: Path, how: str
+) -> None:
+    Server.how = [how]
+    assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
+    assert Server.asked == ["all", "all"]
+
+
+def test_a_wrong_hash_is_told_and_nothing_is_kept(server: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"WrongHash: its hash is .* not 0+"
+    ):
+        fetch("ours", "bad.gz")
+    assert len(Server.asked) == 2
+    assert not list(server.glob("*.gz")) + list(server.glob(".*.part"))
+
+
+@pytest.mark.parametrize("code", ["403", "404"])
+def test_a_file_that_is_not_there_is_asked_for_once(
+    server: Path, code: str
+) -> None:
+    Server.how = [code] * 9
+    with pytest.raises(DataError, match=f"HTTP Error {code}"):
+        fetch("ours", "good.gz")
+    assert len(Server.asked) == 1
+
+
+def test_a_disk_without_room_is_told_before_anything_is_loaded(
+    server: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage("/")._replace(free=1000)
+    monkeypatch.setattr(corpora.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(DataError, match="make room"):
+        fetch("ours", "good.gz")
+    assert len(Server.asked) == 1
+    assert not list(server.glob("*.part"))
 
 
 # --- reading --------------------------------------------------------------
@@ -210,11 +363,16 @@ def test_a_file_that_is_not_right_is_not_kept(
         min_size=1,
         max_size=5,
     ),
-    st.sampled_from(["", ".gz", ".xz"]),
+    st.sampled_from(["", ".gz", ".xz", ".bz2"]),
 )
 def test_what_was_written_is_read(lines: list[str], end: str) -> None:
     content = "".join(line + "\n" for line in lines).encode()
-    pack = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[end]
+    pack = {
+        "": bytes,
+        ".gz": gzip.compress,
+        ".xz": lzma.compress,
+        ".bz2": bz2.compress,
+    }[end]
     with tempfile.TemporaryDirectory() as folder:
         path = put(Path(folder) / f"lines{end}", pack(content))
         assert read_lines(path) == lines
@@ -287,6 +445,161 @@ def test_lines_without_a_partner_are_refused(tmp_path: Path) -> None:
         read_pair(src, tgt)
 
 
+# --- archives and other forms ---
+
+
+def packed(folder: Path, suffix: str, members: dict[str, bytes]) -> Path:
+    """An archive with these members, and one more."""
+    path = folder / f"archive{suffix}"
+    if suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+        return path
+    with tarfile.open(path, "w:gz" if suffix == ".tgz" else "w") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar", ".tgz"])
+def test_a_member_of_an_archive_is_read_where_it_lies(
+    tmp_path: Path, suffix: str
+) -> None:
+    members = {"a/other.de": b"x\n", "a/train.de": b"Hund\nKatze\n"}
+    members["b/zipped.de.gz"] = gzip.compress(b"Maus\n")
+    path = packed(tmp_path, suffix, members)
+    assert list(Text(path, "train.de").lines()) == ["Hund", "Katze"]
+    assert list(Text(path, "b/zipped.de.gz").lines()) == ["Maus"]
+    with pytest.raises(DataError, match="has no member rain.de"):
+        list(Text(path, "rain.de").lines())
+    keep = 2570 if suffix == ".tar" else path.stat().st_size // 2
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(DataError, match="damaged|cannot be read"):
+        list(Text(path, "b/zipped.de.gz").lines())
+
+
+def test_a_test_set_of_wmt_is_read_as_it_is(tmp_path: Path) -> None:
+    sgm = b"""<srcset setid="x" srclang="any"><doc sysid="ref">
+<hl><seg id="1">AT&T &amp; more</seg></hl>
+<p><seg id="2"> a
+b </seg></p></doc></srcset>"""
+    text = Text(put(tmp_path / "x.sgm", sgm))
+    pairs = list(
+        Part(text, text, "segments", languages=("en", "de")).pairs()
+    )
+    assert pairs == [("AT&T & more",) * 2, ("a b", "a b")]
+
+
+def test_a_newer_test_set_has_both_sides_in_one_file(
+    tmp_path: Path,
+) -> None:
+    doc = """<doc id="{0}"><src lang="en"><p><seg id="1">dog {0}</seg></p></src>
+<ref lang="de" translator="A"><p><seg id="1">Hund {0}</seg></p></ref>
+<ref lang="de" translator="B"><p><seg id="1">Köter</seg></p></ref></doc>"""
+    xml = f"<dataset>{doc.format(1)}{doc.format(2)}</dataset>"
+    text = Text(put(tmp_path / "x.xml", xml.encode()))
+    part = Part(text, text, "segments", languages=("en", "de"))
+    assert list(part.pairs()) == [("dog 1", "Hund 1"), ("dog 2", "Hund 2")]
+
+
+def test_of_a_talk_only_what_was_said_is_kept(tmp_path: Path) -> None:
+    talk = b"<url>http</url>\n<title>A talk</title>\n Hello \n<reviewer></reviewer>\n"
+    text = Text(put(tmp_path / "x.en", talk))
+    pairs = list(Part(text, text, "talks").pairs())
+    assert [s for s, _ in pairs] == ["A talk", "Hello"]
+
+
+def test_columns_are_taken_in_their_order(tmp_path: Path) -> None:
+    text = Text(put(tmp_path / "x.txt", b"dog\tHund\tCC-BY\ncat\tKatze\n"))
+    part = Part(text, text, "tsv", columns=(1, 0))
+    assert list(part.pairs()) == [("Hund", "dog"), ("Katze", "cat")]
+    short = Part(text, text, "tsv", columns=(0, 2))
+    with pytest.raises(DataError, match="x.txt, line 2: 2 columns; 3 are"):
+        list(short.pairs())
+
+
+def test_a_corpus_is_read_as_a_stream(tmp_path: Path) -> None:
+    path = put(tmp_path / "x", b"1\n2\n\xff\n")
+    lines = Text(path).lines()
+    assert [next(lines), next(lines)] == ["1", "2"]  # before the bad one
+    with pytest.raises(DataError, match="line 3"):
+        next(lines)
+
+
+# --- cleaning and dividing ---
+
+
+def test_words_and_punctuation_are_counted() -> None:
+    assert count_words("Ja, das ist's!") == 7
+    assert count_words(" \t") == 0
+
+
+@pytest.mark.parametrize(
+    ("rules", "pair", "why"),
+    [
+        ({}, ("a b", "c"), None),
+        ({}, ("a", " \t"), "a blank side"),
+        ({}, ("a", "b\0"), "not UTF-8 text"),
+        ({}, ("a", "\udcff"), "not UTF-8 text"),
+        ({}, ("ä", "日本"), None),
+        ({"max_words": 2}, ("a b", "c, d"), "more than 2 words"),
+        ({"max_words": 2}, ("a" * 99, "b"), None),
+        ({"min_words": 2}, ("a b", "c"), "fewer than 2 words"),
+        ({"ratio": 1.5}, ("a b c", "d e"), None),
+        ({"ratio": 1.5}, ("a b c d", "e f"), "lengths differ by more than 1.5 times"),
+    ],
+)  # fmt: skip
+def test_a_pair_is_left_out_for_a_reason(
+    rules: dict[str, Any], pair: tuple[str, str], why: str | None
+) -> None:
+    assert Cleaning(**rules).objection(*pair) == why
+    assert Cleaning(**rules).objection(*pair[::-1]) == why
+
+
+@pytest.mark.parametrize(
+    "rules", [{"ratio": 0.5}, {"min_words": 5, "max_words": 4}]
+)
+def test_rules_that_no_pair_can_meet_are_refused(
+    rules: dict[str, Any],
+) -> None:
+    with pytest.raises(ValueError, match=next(iter(rules))):
+        Cleaning(**rules)
+
+
+def test_lines_are_written_as_the_rules_say() -> None:
+    rules = Cleaning(lower=True, unescape=True)
+    assert rules.line("Don&apos;t &lt;STOP&gt;") == "don't <stop>"
+
+
+def test_every_23rd_clean_pair_is_for_validation() -> None:
+    pairs = [(f"s{i}", f"t{i}") for i in range(1, 101)] + [("", "x")] * 9
+    pairs[3] = ("", "blank")
+    dropped: Counter[str] = Counter()
+    rows = list(
+        divide(
+            pairs, Cleaning(), Division("line", 23, {0: "valid"}), dropped
+        )
+    )
+    clean = [p for p in pairs if p[0]]
+    held = [(s, t) for split, s, t in rows if split == "valid"]
+    assert held == clean[22::23]
+    assert len(rows) == 99
+    assert dropped == {"a blank side": 10}
+
+
+def test_a_source_is_in_one_split_with_all_its_translations() -> None:
+    pairs = [(f"s{i % 50}", f"t{i}") for i in range(200)]
+    division = Division("source", 5, {0: "valid", 1: "test"})
+    places: dict[str, set[str]] = {}
+    for split, src, _ in divide(pairs, Cleaning(), division, Counter()):
+        places.setdefault(split, set()).add(src)
+    assert set(places) == {"train", "valid", "test"}
+    assert sum(map(len, places.values())) == 50
+
+
 # --- from a name to pairs -------------------------------------------------
 
 
@@ -347,6 +660,61 @@ def test_multi30k_is_as_the_registry_says() -> None:
             assert digest == entry["sha256"][file], file
         sides = load_pairs("multi30k", split, "en", "de")
         assert [len(side) for side in sides] == [card["lines"]] * 2
+
+
+def test_tatoeba_is_divided_by_its_source(data: Path) -> None:
+    lines = "".join(f"dog {i // 2}\tHund {i}\n" for i in range(400))
+    folder = data / "tatoeba"
+    folder.mkdir(parents=True)
+    archive = packed(folder, ".zip", {"x/deu.txt": lines.encode()})
+    archive.rename(folder / "deu-eng.zip")
+    splits = {
+        split: load_pairs("tatoeba", split, "en", "de")
+        for split in ("train", "valid", "test")
+    }
+    assert sum(len(src) for src, _ in splits.values()) == 400
+    sources = [set(src) for src, _ in splits.values()]
+    assert not sources[0] & sources[1] | sources[0] & sources[2]
+    back = load_pairs("tatoeba", "train", "de", "en")
+    assert back[0][0].startswith("Hund")
+
+
+def test_iwslt14_is_cut_as_it_always_is(data: Path) -> None:
+    talks = "".join(f"<url>x</url>\nWort {i} .\n" for i in range(1, 47))
+    sets = [
+        "TED.dev2010",
+        "TEDX.dev2012",
+        "TED.tst2010",
+        "TED.tst2011",
+        "TED.tst2012",
+    ]
+    members = {}
+    for language in ("de", "en"):
+        members[f"de-en/train.tags.de-en.{language}"] = talks.encode()
+        for name in sets:
+            file = f"de-en/IWSLT14.{name}.de-en.{language}.xml"
+            members[file] = f'<seg id="1"> {name} </seg>'.encode()
+    folder = data / "iwslt14"
+    folder.mkdir(parents=True)
+    packed(folder, ".tgz", members).rename(folder / "de-en.tgz")
+    train, _ = load_pairs("iwslt14", "train", "de", "en")
+    valid, _ = load_pairs("iwslt14", "valid", "de", "en")
+    test, _ = load_pairs("iwslt14", "test", "de", "en")
+    assert valid == ["wort 23 .", "wort 46 ."]
+    assert len(train) == 44
+    assert test == [name.lower() for name in sets]
+
+
+def test_a_member_that_was_unpacked_by_hand_is_used(data: Path) -> None:
+    for language, text in (("en", b"dog\n"), ("de", b"Hund\n")):
+        for name in ("europarl-v7", "news-commentary-v9"):
+            put(data / f"wmt14/training/{name}.de-en.{language}", text)
+        put(data / f"wmt14/commoncrawl.de-en.{language}", text)
+    parts = parts_of("wmt14-en-de", "train", "en", "de")
+    pairs = [pair for part in parts for pair in part.pairs()]
+    assert pairs == [("dog", "Hund")] * 3
+    with pytest.raises(DataError, match="data prepare wmt14-en-de"):
+        load_pairs("wmt14-en-de", "train", "en", "de")
 
 
 # --- synthetic data -------------------------------------------------------

@@ -11,7 +11,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import models
 
-from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
+from annotated import tokens
+from annotated.tokens import (
+    BOS,
+    EOS,
+    PAD,
+    SPECIALS,
+    UNK,
+    Tokenizer,
+    from_torchtext,
+    torchtext_pairs,
+)
 
 calm = settings(deadline=None)  # a busy machine is no failure
 KINDS = ("bpe", "wordpiece", "word")
@@ -233,3 +243,113 @@ def test_a_very_long_line_is_encoded(kind):
     line = "the größte " * 5_000 + "x" * 45_000
     (ids,) = tokenizer.encode([line])
     assert len(ids) >= 10_000
+
+
+# --- at scale ---
+
+
+class Again:
+    """Lines that can be gone through again, and nothing else."""
+
+    def __init__(self, lines):
+        self.lines, self.times = lines, 0
+
+    def __iter__(self):
+        self.times += 1
+        return iter(self.lines)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_learns_the_same_from_lines_that_come_and_go(kind):
+    kept = Tokenizer.train(LINES, 300, kind)
+    for lines in (Again(LINES), iter(LINES)):
+        streamed = Tokenizer.train(lines, 300, kind)
+        assert streamed.inner.to_str() == kept.inner.to_str()
+
+
+def test_word_pieces_keep_the_commonest_letters(monkeypatch):
+    rare = [chr(0x4E00 + i) + "x" for i in range(50)]
+    monkeypatch.setattr(tokens, "MOST_LETTERS", 9)
+    made = Tokenizer.train(
+        ["the river is the sea"] * 9 + rare, 60, "wordpiece"
+    )
+    assert made.encode([rare[0], "the"])[0] == [UNK]
+    assert UNK not in made.encode(["the"])[0]
+
+
+# --- torchtext ---
+
+
+class Vocab:
+    """What the adapter asks of torchtext.vocab.Vocab."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def get_itos(self):
+        return self.words
+
+
+OLD = ["<unk>", "dog", "<pad>", "<bos>", "<s>", "<eos>", "a"]
+
+
+def vocabularies():
+    """A stand-in, and the real thing where torchtext loads."""
+    yield Vocab(OLD)
+    try:
+        from torchtext.vocab import vocab as make
+    except (ImportError, OSError):
+        return
+    yield make(dict.fromkeys(OLD, 1))
+
+
+@pytest.mark.parametrize(
+    "vocab", list(vocabularies()), ids=lambda v: type(v).__module__
+)
+def test_a_torchtext_vocabulary_becomes_a_tokenizer(vocab):
+    tokenizer, rows = from_torchtext(vocab)
+    assert tokenizer.encode(["a dog", "a cat <pad>"]) == [
+        [5, 4],
+        [5, UNK, UNK],
+    ]
+    assert [OLD[i] for i in rows] == [
+        "<pad>",
+        "<bos>",
+        "<eos>",
+        "<unk>",
+        "dog",
+        "a",
+    ]
+    assert len(rows) == len(tokenizer)
+
+
+def test_the_names_of_its_specials_can_be_told():
+    vocab = Vocab(["PAD", "S", "E", "U", "dog"])
+    tokenizer, rows = from_torchtext(vocab, ["PAD", "S", "E", "U"])
+    assert tokenizer.encode(["dog"]) == [[4]]
+    assert rows == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match="no <pad>, <bos>, <eos>, <unk>"):
+        from_torchtext(vocab)
+    with pytest.raises(ValueError, match="has no words"):
+        from_torchtext(Vocab(OLD[:1] + OLD[2:4] + OLD[5:6]))
+
+
+def test_old_weights_fit_the_new_numbers():
+    vocab = Vocab(OLD)
+    tokenizer, rows = from_torchtext(vocab)
+    weights = {word: float(i) for i, word in enumerate(OLD)}
+    new = [list(weights.values())[i] for i in rows]
+    (ids,) = tokenizer.encode(["dog a"])
+    assert [new[i] for i in ids] == [weights["dog"], weights["a"]]
+
+
+def test_a_torchtext_data_set_becomes_two_lists():
+    items = [("Ein Hund.\n", "A dog.\n"), ["Ja.", "Yes."], ("x", "y")]
+    assert torchtext_pairs(iter(items), 2) == (
+        ["Ein Hund.", "Ja."],
+        ["A dog.", "Yes."],
+    )
+    with pytest.raises(ValueError, match="item 1 is no pair of strings"):
+        torchtext_pairs([("a", "b"), ("a", "b", "c")])
+    with pytest.raises(ValueError, match="item 0 is no pair of strings"):
+        torchtext_pairs([(3, 1)])

@@ -1,0 +1,518 @@
+"""Prepared corpora: annotated.preparation, from chapter 18."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from annotated import preparation
+from annotated.cli import obey
+from annotated.corpora import Cleaning, DataError, Part, Text
+from annotated.preparation import (
+    Preparation,
+    Prepared,
+    of_files,
+    of_folder,
+    prepare,
+)
+from annotated.recipes import RECIPES, Run, load_text, settled, train_recipe
+from annotated.tokens import Tokenizer
+
+SMALL = {
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "d_model": 16,
+    "d_ff": 32,
+    "num_heads": 2,
+    "batch_tokens": 200,
+    "max_steps": 3,
+    "save_every": 2,
+    "keep": 1,
+}
+
+
+def put(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(line + "\n" for line in lines), "utf-8")
+    return path
+
+
+def sentences(count: int) -> tuple[list[str], list[str]]:
+    """Pairs that can be told from each other."""
+    draw = np.random.default_rng(0)
+    rows = [draw.integers(0, 99, draw.integers(1, 9)) for _ in range(count)]
+    src = [
+        f"{i} " + " ".join(f"wort{n}" for n in row)
+        for i, row in enumerate(rows)
+    ]
+    return src, [line.replace("wort", "word") for line in src]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    src, tgt = sentences(300)
+    return put(tmp_path / "x.de", src), put(tmp_path / "x.en", tgt)
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "SHARD", 64)
+    monkeypatch.setattr(preparation, "SLICE", 10)
+
+
+def of(files: tuple[Path, Path], **changes) -> Preparation:
+    return of_files(*files, **{"vocab": 400, "hold_out": 10} | changes)
+
+
+def texts(ready: Prepared, split: str) -> list[tuple[str, str]]:
+    corpus, tokenizers = ready.corpus(split), ready.tokenizers()
+    sides = [
+        t.decode([side[i].tolist() for i in range(len(side))])
+        for t, side in zip(
+            tokenizers, (corpus.src, corpus.tgt), strict=True
+        )
+    ]
+    return list(zip(*sides, strict=True))
+
+
+# --- what comes of it ---
+
+
+def test_every_pair_is_in_one_split_and_in_order(files, tmp_path):
+    ready = prepare(of(files), tmp_path / "out", workers=1)
+    found = {s: texts(ready, s) for s in ("train", "valid", "test")}
+    pairs = list(zip(*sentences(300), strict=True))
+    assert sorted(sum(found.values(), [])) == sorted(pairs)
+    places = [pairs.index(pair) for pair in found["train"]]
+    assert places == sorted(places)
+    assert len(found["train"]) > 64  # more than one shard
+    assert 10 < len(found["valid"]) < 60
+
+
+def test_the_folder_is_all_there_is(files, tmp_path):
+    ready = prepare(of(files), tmp_path / "out", workers=1)
+    assert {p.name for p in tmp_path.iterdir()} == {"x.de", "x.en", "out"}
+    ready.check()
+    assert ready.settings["source"] == "de"
+    src, tgt = load_text(
+        dataclasses.replace(
+            RECIPES["pair"],
+            data=str(ready.folder),
+            source="de",
+            target="en",
+        ),
+        "valid",
+    )
+    assert list(zip(src, tgt, strict=True)) == texts(ready, "valid")
+
+
+def test_it_is_the_same_whoever_makes_it(files, tmp_path):
+    one = prepare(of(files), tmp_path / "one", workers=1)
+    two = prepare(of(files), tmp_path / "two", workers=2)
+    assert one.fingerprint == two.fingerprint
+    other = prepare(of(files, vocab=380), tmp_path / "other", workers=1)
+    assert other.fingerprint != one.fingerprint
+
+
+def test_what_is_left_out_is_counted(tmp_path):
+    src, tgt = sentences(100)
+    src += ["", "Ja.", "wort " * 40, "gut"]
+    tgt += [
+        "word",
+        "This is very much longer than yes is.",
+        "word " * 40,
+        "\t ",
+    ]
+    files = put(tmp_path / "x.de", src), put(tmp_path / "x.en", tgt)
+    rules = Cleaning(max_words=30, ratio=4)
+    ready = prepare(of(files, cleaning=rules), tmp_path / "out", workers=1)
+    card = ready.manifest["splits"]["train"]
+    assert card["read"] == 104
+    assert card["dropped"] == {
+        "a blank side": 2,
+        "more than 30 words": 1,
+        "lengths differ by more than 4 times": 1,
+    }
+    kept = sum(c["pairs"] for c in ready.manifest["splits"].values())
+    assert kept + sum(card["dropped"].values()) == card["read"]
+    assert "dropped, a blank side: 2" in ready.report()
+
+
+def test_a_bad_line_is_left_out_and_a_bad_file_refused(tmp_path):
+    src, tgt = sentences(300)
+    files = put(tmp_path / "x.de", src), put(tmp_path / "x.en", tgt)
+    lines = files[0].read_bytes().split(b"\n")
+    lines[7] += b"\xe4"
+    files[0].write_bytes(b"\n".join(lines))
+    ready = prepare(of(files), tmp_path / "out", workers=1)
+    dropped = ready.manifest["splits"]["train"]["dropped"]
+    assert dropped == {"not UTF-8 text": 1}
+    files[0].write_bytes(b"\xe4 \n" * 300)
+    with pytest.raises(DataError, match="300 of 300 pairs are not UTF-8"):
+        prepare(of(files), tmp_path / "other", workers=1)
+
+
+def test_two_vocabularies_are_two(files, tmp_path):
+    ready = prepare(of(files, shared=False), tmp_path / "out", workers=1)
+    src, tgt = ready.tokenizers()
+    assert src.inner.get_vocab() != tgt.inner.get_vocab()
+    back = ready.tokenizers("en")
+    assert back[0].inner.get_vocab() == tgt.inner.get_vocab()
+    assert (
+        ready.corpus("train", "en").src[5].tolist()
+        == ready.corpus("train").tgt[5].tolist()
+    )
+
+
+def test_sixteen_bits_are_enough_for_most_vocabularies(files, tmp_path):
+    ready = prepare(of(files), tmp_path / "out", workers=1)
+    corpus = ready.corpus("train")
+    assert corpus.src.ids.dtype == np.uint16
+    assert isinstance(corpus.src.ids, np.memmap)
+
+
+def test_a_vocabulary_may_be_learnt_from_every_nth_pair(files, tmp_path):
+    few = prepare(of(files, vocab_pairs=50), tmp_path / "few", workers=1)
+    all_ = prepare(of(files), tmp_path / "all", workers=1)
+    vocabs = [r.tokenizers()[0].inner.get_vocab() for r in (few, all_)]
+    assert vocabs[0] != vocabs[1]
+
+
+def test_files_for_validation_are_taken_as_they_are(files, tmp_path):
+    valid = (
+        put(tmp_path / "v.de", ["hallo"]),
+        put(tmp_path / "v.en", ["hello"]),
+    )
+    ready = prepare(of(files, valid=valid), tmp_path / "out", workers=1)
+    assert texts(ready, "valid") == [("hallo", "hello")]
+    assert ready.manifest["splits"]["valid"]["read"] == 1
+    assert ready.manifest["splits"]["test"]["pairs"] > 10
+
+
+def test_a_folder_of_files_can_be_prepared(tmp_path):
+    src, tgt = sentences(100)
+    own = tmp_path / "own"
+    own.mkdir()
+    for split in ("train", "valid"):
+        put(own / f"{split}.de", src)
+        put(own / f"{split}.en", tgt)
+    made = of_folder(own, "en", "de", vocab=400)
+    ready = prepare(made, tmp_path / "out", workers=1)
+    assert texts(ready, "train") == list(zip(tgt, src, strict=True))
+    assert set(ready.manifest["splits"]) == {"train", "valid"}
+
+
+# --- stopping and going on ---
+
+
+@pytest.mark.parametrize(
+    "stage", ["_clean", "_vocabularies", "_encode", "_finish"]
+)
+def test_a_preparation_that_was_stopped_goes_on(
+    files, tmp_path, monkeypatch, stage
+):
+    whole = prepare(of(files), tmp_path / "whole", workers=1)
+    real = getattr(preparation, stage)
+
+    def breaks(*args, **kwargs):
+        real(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(preparation, stage, breaks)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(of(files), tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(preparation, stage, real)
+    ready = prepare(of(files), tmp_path / "out", workers=1)
+    assert ready.fingerprint == whole.fingerprint
+
+
+def test_shards_that_are_encoded_are_not_encoded_again(
+    files, tmp_path, monkeypatch
+):
+    real, seen = preparation.encode_shard, []
+
+    def third_fails(work, shard, *rest):
+        seen.append(shard)
+        if len(seen) == 3:
+            raise OSError(28, "No space left on device")
+        real(work, shard, *rest)
+
+    monkeypatch.setattr(preparation, "encode_shard", third_fails)
+    with pytest.raises(OSError, match="No space"):
+        prepare(of(files), tmp_path / "out", workers=1)
+    prepare(of(files), tmp_path / "out", workers=1)
+    assert len(seen) == 1 + len(set(seen))  # one of them twice
+
+
+def test_what_is_prepared_is_not_prepared_again(files, tmp_path, capsys):
+    one = prepare(of(files), tmp_path / "out", workers=1)
+    before = (tmp_path / "out" / "corpus.json").stat().st_mtime_ns
+    again = prepare(of(files), tmp_path / "out", workers=1)
+    assert again == one
+    assert (tmp_path / "out" / "corpus.json").stat().st_mtime_ns == before
+    with pytest.raises(DataError, match="not empty: choose another --out"):
+        prepare(of(files, vocab=399), tmp_path / "out", workers=1)
+
+
+def test_other_settings_do_not_go_on_with_old_shards(
+    files, tmp_path, monkeypatch
+):
+    real = preparation._finish
+    monkeypatch.setattr(preparation, "_finish", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        prepare(of(files), tmp_path / "out", workers=1)
+    monkeypatch.setattr(preparation, "_finish", real)
+    mixed = prepare(of(files, vocab=380), tmp_path / "out", workers=1)
+    clean = prepare(of(files, vocab=380), tmp_path / "clean", workers=1)
+    assert mixed.fingerprint == clean.fingerprint
+
+
+def test_a_file_that_changes_while_it_is_read_is_noticed(
+    files, tmp_path, monkeypatch
+):
+    real = preparation._clean
+
+    def somebody_writes(*args):
+        report = real(*args)
+        put(files[0], ["another"])
+        return report
+
+    monkeypatch.setattr(preparation, "_clean", somebody_writes)
+    with pytest.raises(DataError, match="changed while it was read"):
+        prepare(of(files), tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_processes_do_not_prepare_the_same_corpus(files, tmp_path):
+    work = tmp_path / ".out.preparing"
+    with (
+        preparation._alone(work),
+        pytest.raises(DataError, match="in use"),
+    ):
+        prepare(of(files), tmp_path / "out", workers=1)
+
+
+def test_a_worker_that_dies_is_told(files, tmp_path, monkeypatch):
+    class Pool:
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            raise preparation.BrokenProcessPool
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(preparation, "ProcessPoolExecutor", Pool)
+    with pytest.raises(DataError, match="--workers 1 needs least"):
+        prepare(of(files), tmp_path / "out", workers=2)
+
+
+# --- what cannot be used ---
+
+
+def test_lines_without_a_partner_are_refused(files, tmp_path):
+    put(files[1], ["one"])
+    with pytest.raises(
+        DataError, match="x.de has 300 lines but .*x.en has 1"
+    ):
+        prepare(of(files), tmp_path / "out", workers=1)
+
+
+def test_a_corpus_of_which_nothing_is_left_is_refused(tmp_path):
+    files = (
+        put(tmp_path / "x.de", [""] * 9),
+        put(tmp_path / "x.en", ["a"] * 9),
+    )
+    with pytest.raises(
+        DataError, match="no pair is left for train.*blank side': 9"
+    ):
+        prepare(of(files), tmp_path / "out", workers=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [({"vocab": 0}, "vocab"), ({"vocab_pairs": 0}, "vocab_pairs"),
+     ({"target": "de"}, "both sides"), ({"hold_out": 2}, "hold_out")],
+)  # fmt: skip
+def test_wrong_settings_are_named(files, changes, field):
+    with pytest.raises(ValueError, match=field):
+        of(files, **changes)
+
+
+def test_a_damaged_folder_is_named(files, tmp_path):
+    ready = prepare(of(files), tmp_path / "out", workers=1)
+    path = ready.folder / "train.src.ids.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:-2])
+    with pytest.raises(DataError, match=r"train.src.ids.npy should have"):
+        Prepared.open(ready.folder)
+    path.write_bytes(content[:-2] + b"xx")
+    with pytest.raises(DataError, match="has changed since it was made"):
+        Prepared.open(ready.folder).check()
+    path.unlink()
+    with pytest.raises(DataError, match="absent: prepare the corpus again"):
+        Prepared.open(ready.folder)
+    (ready.folder / "corpus.json").write_text("{")
+    with pytest.raises(DataError, match="corpus.json is damaged"):
+        Prepared.open(ready.folder)
+    with pytest.raises(DataError, match="is no prepared corpus"):
+        Prepared.open(tmp_path)
+
+
+def test_another_form_of_folder_is_refused(files, tmp_path):
+    ready = prepare(of(files), tmp_path / "out", workers=1)
+    path = ready.folder / "corpus.json"
+    path.write_text(json.dumps(ready.manifest | {"format": 9}))
+    with pytest.raises(DataError, match="in form 9, this version reads 1"):
+        Prepared.open(ready.folder)
+
+
+# --- training from it ---
+
+
+@pytest.fixture
+def ready(files, tmp_path):
+    return prepare(of(files), tmp_path / "out", workers=1)
+
+
+def recipe_of(ready, **changes):
+    values = {**SMALL, "data": str(ready.folder)} | changes
+    return dataclasses.replace(RECIPES["pair"], **values)
+
+
+def test_a_run_takes_its_words_and_languages_from_the_folder(
+    ready, tmp_path, capsys
+):
+    train_recipe(recipe_of(ready), tmp_path / "run", device="cpu")
+    run = Run.open(tmp_path / "run")
+    assert (run.recipe.source, run.recipe.target) == ("de", "en")
+    assert run.recipe.vocab == 400
+    tokenizer = Tokenizer.load(ready.folder / "source.json")
+    assert run.source.inner.get_vocab() == tokenizer.inner.get_vocab()
+    said = capsys.readouterr().err
+    assert "prepared with vocab 400: the recipe's 8000 is not used" in said
+    assert "source" not in said
+    more = recipe_of(ready, max_steps=4)
+    assert train_recipe(more, tmp_path / "run", resume=True)["steps"] == 4
+
+
+def test_a_run_may_go_the_other_way(ready):
+    backwards = settled(recipe_of(ready, source="en", target="de"))
+    assert (backwards.source, backwards.target) == ("en", "de")
+    _, corpus = Run.begin(backwards, ready.folder.with_name("run"))
+    there = ready.corpus("train").tgt
+    assert corpus.src[3].tolist() == there[3].tolist()
+
+
+def test_a_run_may_take_the_first_pairs(ready, tmp_path):
+    _, corpus = Run.begin(
+        recipe_of(ready, train_pairs=17), tmp_path / "run"
+    )
+    assert len(corpus) == 17
+    assert corpus.tgt[16].tolist() == ready.corpus("train").tgt[16].tolist()
+
+
+def test_one_matrix_wants_one_vocabulary(files, tmp_path):
+    two = prepare(of(files, shared=False), tmp_path / "two", workers=1)
+    with pytest.raises(DataError, match="tie must be decoder or none"):
+        settled(recipe_of(two))
+    settled(recipe_of(two, tie="decoder"))
+
+
+def test_the_recipe_pair_says_that_it_wants_data(tmp_path):
+    with pytest.raises(
+        DataError, match="annotated data prepare pair --src"
+    ):
+        train_recipe(RECIPES["pair"], tmp_path / "run")
+
+
+# --- the command line ---
+
+
+def test_the_command_line_prepares_and_shows(files, tmp_path, capsys):
+    obey(
+        [
+            "data",
+            "prepare",
+            "pair",
+            "--src",
+            str(files[0]),
+            "--tgt",
+            str(files[1]),
+        ]
+        + ["--vocab", "400", "--hold-out", "10", "--workers", "1"]
+        + ["--max-words", "7", "--out", str(tmp_path / "out")]
+    )
+    said = capsys.readouterr().out
+    assert "dropped, more than 7 words" in said
+    obey(["data", "show", str(tmp_path / "out")])
+    assert "whole" in capsys.readouterr().out
+    obey(["data", "list"])
+    assert "wmt14-en-fr" in capsys.readouterr().out
+    obey(["data", "show", "wmt14-en-de"])
+    assert "about 4.5 million pairs" in capsys.readouterr().out
+
+
+def test_a_data_set_is_prepared_where_training_looks_for_it(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("ANNOTATED_DATA", str(tmp_path))
+    src, tgt = sentences(100)
+    folder = tmp_path / "tatoeba"
+    folder.mkdir()
+    put(
+        folder / "deu.txt",
+        [f"{e}\t{d}" for e, d in zip(tgt, src, strict=True)],
+    )
+    obey(["data", "prepare", "tatoeba", "--vocab", "400", "--workers", "1"])
+    assert (
+        tmp_path / "prepared" / "tatoeba.en-de" / "corpus.json"
+    ).exists()
+    recipe = dataclasses.replace(
+        RECIPES["pair"], data="tatoeba", source="en", target="de"
+    )
+    assert settled(recipe).vocab == 400
+    assert "prepared" in os.linesep.join([capsys.readouterr().out])
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (
+            "data prepare pair --src a --out x",
+            "give --src and --tgt, or --tsv",
+        ),
+        ("data prepare pair --src a --tgt b", "--out says where"),
+        ("data prepare nothing --out x", "no data set 'nothing'"),
+        ("data prepare . --out x", "a folder needs --source"),
+        ("data show nothing", "no data set 'nothing'"),
+        ("data fetch x", "list, show NAME, or prepare NAME"),
+        (
+            "data prepare pair --src a --tgt b --valid-src c --out x",
+            "go together",
+        ),
+        ("data prepare tatoeba --source xx", "no language 'xx'"),
+    ],
+)
+def test_what_cannot_be_prepared_is_told_in_a_line(line, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        obey(line.split())
+
+
+def test_columns_and_segments_are_taken_by_their_names(tmp_path):
+    rows = [f"{s}\t{t}" for s, t in zip(*sentences(200), strict=True)]
+    ready = prepare(
+        of_files(put(tmp_path / "x.tsv", rows), vocab=400, hold_out=20),
+        tmp_path / "out",
+        workers=1,
+    )
+    assert ready.settings["source"] == "source"
+    assert ready.corpus("train").src.ids.size
+    text = Text(tmp_path / "x.tsv")
+    assert Part(text, text, "tsv") == Part(text, text, "tsv")
