@@ -295,3 +295,17 @@ def test_an_unknown_recipe_is_named():
     )
     assert done.returncode
     assert done.stderr.startswith("no recipe 'copi'; there are copy,")
+
+
+def test_two_processes_and_two_threads_take_the_same_steps() -> None:
+    """The benchmark of data parallelism, at a size that tells nothing."""
+    bench = load("data_parallel")
+    options = {
+        "d_model": 16, "layers": 1, "num_heads": 2, "d_ff": 32,
+        "vocab": 50, "batch_tokens": 200, "length": 8, "rounds": 1,
+        "steps": 2,
+    }  # fmt: skip
+    found = bench.measure(bench.Settings(**options))
+    assert found["largest_loss_gap"] < 1e-3
+    assert found["ratio"] > 0
+    assert found["processes_tokens_per_second"] > 0
