@@ -33,7 +33,8 @@ from annotated.recipes import (
     read_recipe,
     train_recipe,
 )
-from annotated.training import TrainingError
+from annotated.scale import dry_run, join, with_pieces
+from annotated.training import Elsewhere, TrainingError
 
 __all__ = [
     "Train",
@@ -53,21 +54,46 @@ class Train:
 
     recipe: tyro.conf.OmitArgPrefixes[Recipe]
 
-    out: Path
+    out: Path | None = None
     """the run's folder, new unless you resume"""
 
     resume: tyro.conf.FlagCreatePairsOff[bool] = False
     """go on from the newest checkpoint in --out"""
+
+    dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
+    """train nothing; say what it would take"""
+
+    shard: tyro.conf.FlagCreatePairsOff[bool] = False
+    """spread the weights over the processes"""
 
     device: str | None = None
     """cpu or cuda; unless given, a GPU where there is one"""
 
     def obey(self) -> None:
         """Train, and print the run's summary as JSON."""
-        summary = train_recipe(
-            self.recipe, self.out, resume=self.resume, device=self.device
-        )
-        print(json.dumps(summary))
+        if self.dry_run:
+            print(dry_run(self.recipe, pick_device(self.device)))
+            return
+        if self.out is None:
+            raise UsageError("train: give --out, a folder for the run")
+        with join(self.device, self.shard) as (team, device):
+            device = pick_device(device)
+            summary = train_recipe(
+                with_pieces(self.recipe, device, team),
+                self.out,
+                resume=self.resume or _started_again(self.out),
+                device=device,
+                team=team,
+            )
+        if team.rank == 0:
+            print(json.dumps(summary))
+
+
+def _started_again(out: Path) -> bool:
+    """Whether a launcher repeats this command for a run that was begun."""
+    counts = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+    again = any(os.environ.get(name, "0") != "0" for name in counts)
+    return again and (out / "recipe.json").is_file()
 
 
 # A5-command-line.md: Translate
@@ -246,9 +272,9 @@ def _train(args: list[str]) -> None:
             f"no recipe {args[0]!r}; there are {', '.join(RECIPES)}"
         )
     name, rest = f"train {args[0]}", args[1:]
-    blank = Train(recipe=RECIPES[args[0]], out=tyro.MISSING)
+    blank = Train(recipe=RECIPES[args[0]])
     train: Train = _parse(Train, rest, name, default=blank)
-    if train.resume:
+    if train.resume and train.out is not None:
         # what is not given is as the run has it, not as the recipe has it
         begun = read_recipe(train.out)
         if begun.data != train.recipe.data:
@@ -256,7 +282,7 @@ def _train(args: list[str]) -> None:
                 f"{train.out} was begun with data {begun.data!r}, which "
                 f"{name} does not train on"
             )
-        blank = Train(recipe=begun, out=tyro.MISSING)
+        blank = Train(recipe=begun)
         train = _parse(Train, rest, name, default=blank)
     train.obey()
 
@@ -292,8 +318,13 @@ def main() -> None:
         # the reader has gone: nothing is left to say, or to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except Elsewhere:
+        # process 0 is about to say why, and may be ended as soon as we go
+        time.sleep(1)
+        sys.exit(2)
     except Stopped as stopped:
-        _complain(stopped)
+        if os.environ.get("RANK", "0") == "0":
+            _complain(stopped)
         sys.exit(128 + stopped.number)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -311,4 +342,6 @@ def _complain(what: object) -> None:
     """One line, whatever it is about."""
     if isinstance(what, OSError) and what.filename and what.strerror:
         what = f"{what.filename}: {what.strerror}"
-    print("annotated:", " ".join(str(what).split()), file=sys.stderr)
+    rank = os.environ.get("RANK", "0")
+    who = "annotated:" if rank == "0" else f"annotated, process {rank}:"
+    print(who, " ".join(str(what).split()), file=sys.stderr)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 import signal
@@ -17,12 +18,15 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
 from tqdm import tqdm
 
 from annotated.batches import Corpus, Sentences
@@ -34,23 +38,28 @@ from annotated.corpora import (
 )
 from annotated.decoding import Hypothesis, SearchConfig, search_in_order
 from annotated.evaluation import average_weights
-from annotated.model import Transformer, TransformerConfig
+from annotated.model import Transformer, TransformerConfig, table3
 from annotated.tokens import PAD, Tokenizer
 from annotated.training import (
     Progress,
+    Team,
     Trainer,
     TrainingConfig,
     checkpoints,
     load_checkpoint,
     load_weights,
     save_checkpoint,
-    save_weights,
     validate,
 )
 
 __all__ = [
     "Recipe",
     "SMALL",
+    "IWSLT",
+    "BASE",
+    "BIG",
+    "wmt14_recipes",
+    "table3_recipes",
     "RECIPES",
     "load_text",
     "load_usable",
@@ -69,6 +78,7 @@ __all__ = [
     "FREE",
     "pick_device",
     "train_recipe",
+    "best_step",
 ]
 
 
@@ -107,7 +117,10 @@ class Recipe:
     tie: Literal["all", "decoder", "none"] = "all"
     window: int | None = None  # tokens that self-attention sees, if not all
     max_len: int = 1024  # tokens in a sentence, for learned positions
-    batch_tokens: int = 25_000  # tokens in a batch, on each side
+    # tokens in a batch, on each side, over all processes
+    batch_tokens: int = 25_000
+    # of these, at most so many at once in a process, if not all
+    micro_tokens: int | None = None
     max_steps: int = 100_000  # steps at which training ends
     max_minutes: float | None = None  # minutes of training, at most
     warmup: int = 4000  # steps in which the learning rate rises
@@ -119,6 +132,8 @@ class Recipe:
     precision: Literal["float32", "bfloat16"] = "float32"
     seed: int = 0  # of synthetic data, first weights, batches, dropout
     save_every: int = 1000  # steps between checkpoints
+    # minutes of training after which there is one more, if any
+    save_minutes: float | None = None
     keep: int = 5  # checkpoints kept, and averaged at the end
     beam: int = 4  # hypotheses that search keeps
     alpha: float = 0.6  # exponent of the length penalty
@@ -187,6 +202,81 @@ SMALL: dict[str, Any] = {
 }
 
 
+IWSLT: dict[str, Any] = {
+    "vocab": 10_000,
+    "d_ff": 1024,
+    "num_heads": 4,
+    "dropout": 0.3,
+    "batch_tokens": 4096,
+    "rate": 0.715,
+    "max_steps": 50_000,
+    "save_every": 1000,
+    "save_minutes": 10,
+    "keep": 10,
+}
+
+
+BASE: dict[str, Any] = {"save_every": 1500, "save_minutes": 10}
+BIG: dict[str, Any] = {
+    "d_model": 1024,
+    "d_ff": 4096,
+    "num_heads": 16,
+    "dropout": 0.3,
+    "max_steps": 300_000,
+    "save_every": 600,
+    "save_minutes": 10,
+    "keep": 20,
+}
+
+
+def wmt14_recipes() -> dict[str, Recipe]:
+    """The models of Table 2, as the paper trained them (§5)."""
+    german: dict[str, Any] = {"data": "wmt14-en-de"}
+    french: dict[str, Any] = {
+        "data": "wmt14-en-fr",
+        "target": "fr",
+        "vocab": 32_000,
+        "tokenizer": "wordpiece",
+    }
+    made = {}
+    for name, pair, to in (
+        ("de", german, "German"),
+        ("fr", french, "French"),
+    ):
+        less = {"dropout": 0.1} if name == "fr" else {}
+        for size, shape in (("base", BASE), ("big", BIG | less)):
+            recipe = Recipe(
+                about=f"English to {to}, the paper's {size} model",
+                **pair,
+                **shape,
+            )
+            made[f"wmt14-en-{name}-{size}"] = recipe
+    return made
+
+
+def table3_recipes() -> dict[str, Recipe]:
+    """The rows of Table 3, by name: table3-A-h1 and so on (§6.2)."""
+    plain = Recipe(about="", data="wmt14-en-de", **BASE | {"keep": 1})
+    own = {f.name for f in dataclasses.fields(Recipe)}
+    made = {}
+    for row, config in table3(plain.vocab).items():
+        fields = dataclasses.asdict(config)
+        changes = {k: v for k, v in fields.items() if k in own}
+        if row == "big":
+            changes |= {"max_steps": 300_000, "save_every": 600}
+        made[row] = dataclasses.replace(plain, **changes)
+    for smoothing in (0.0, 0.2):
+        made[f"D-eps{smoothing}"] = dataclasses.replace(
+            plain, label_smoothing=smoothing
+        )
+    return {
+        f"table3-{row}": dataclasses.replace(
+            recipe, about=f"row {row} of Table 3 (chapter 20)"
+        )
+        for row, recipe in made.items()
+    }
+
+
 RECIPES = {
     "copy": Recipe(
         about="say the input again (chapter 14)", data="copy", **SMALL
@@ -239,6 +329,20 @@ RECIPES = {
         keep=4,
         alpha=1.0,
     ),
+    "iwslt14": Recipe(
+        about="German to English, 160,000 sentences of talks",
+        data="iwslt14",
+        source="de",
+        target="en",
+        **IWSLT,
+    ),
+    "iwslt17": Recipe(
+        about="English to German, 200,000 sentences of talks",
+        data="iwslt17",
+        **IWSLT,
+    ),
+    **wmt14_recipes(),
+    **table3_recipes(),
 }
 
 
@@ -518,7 +622,12 @@ class Stopped(Exception):
 
 
 class _StopSignals:
-    """The first SIGTERM or SIGINT is noted; a second acts as ever."""
+    """The first SIGTERM or SIGINT is noted; a second acts as ever, or not
+    at all where there are several processes: launchers repeat them.
+    """
+
+    def __init__(self, team: Team):
+        self.alone = team.size == 1
 
     def __enter__(self) -> _StopSignals:
         self.number = 0
@@ -534,9 +643,10 @@ class _StopSignals:
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.number = number
-        self.__exit__()
-        # not print: the signal may have come in the middle of one
-        os.write(2, b"\nstopping after this step; again: stop at once\n")
+        if self.alone:
+            self.__exit__()
+            # not print: the signal may have come in the middle of one
+            os.write(2, b"\nstopping after this step; again: at once\n")
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -625,14 +735,29 @@ class _Log:
         tqdm.write(line, file=sys.stderr)
 
 
+class _NoLog:
+    """What the other processes note: nothing."""
+
+    def __enter__(self) -> _NoLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def step(self, progress: Progress) -> None:
+        pass
+
+    def valid(self, step: int, scores: dict[str, float]) -> None:
+        pass
+
+
 def _save(trainer: Trainer, folder: Path) -> None:
     """A checkpoint; RunError, with nothing lost, where it cannot be."""
+    config, places = trainer.config, folder / "checkpoints"
     try:
-        save_checkpoint(
-            trainer, folder / "checkpoints", trainer.config.keep
-        )
+        save_checkpoint(trainer, places, config.keep, config.save_every)
     except (OSError, RuntimeError, SafetensorError) as error:
-        for begun in (folder / "checkpoints").glob(".[0-9]*"):
+        for begun in places.glob(".[0-9]*"):
             shutil.rmtree(begun, ignore_errors=True)
         what = f"the checkpoint of step {trainer.step}"
         raise _unwritten(what, error) from None
@@ -648,6 +773,12 @@ def _unwritten(what: str, error: Exception) -> RunError:
 
 def _take_up(trainer: Trainer, folder: Path) -> None:
     """Load the newest checkpoint that is whole, and say which."""
+    trainer.team.in_turn(lambda: _take_newest(trainer, folder))
+    trainer.check_team()
+
+
+def _take_newest(trainer: Trainer, folder: Path) -> None:
+    loud = trainer.team.rank == 0
     places = checkpoints(folder / "checkpoints")[::-1]
     for place in places:
         try:
@@ -658,14 +789,25 @@ def _take_up(trainer: Trainer, folder: Path) -> None:
             place.rename(aside)
             print(f"{error}: set aside as {aside.name}", file=sys.stderr)
             continue
-        print(f"resuming at step {trainer.step}", file=sys.stderr)
+        if loud:
+            print(f"resuming at step {trainer.step}", file=sys.stderr)
         return
     if places:
         raise RunError(f"{folder} has no checkpoint that is whole")
-    print("no checkpoint yet: starting at step 0", file=sys.stderr)
+    if loud:
+        print("no checkpoint yet: starting at step 0", file=sys.stderr)
 
 
-FREE = {"about", "max_steps", "max_minutes", "beam", "alpha", "extra"}
+FREE = {
+    "about",
+    "max_steps",
+    "max_minutes",
+    "micro_tokens",
+    "save_minutes",
+    "beam",
+    "alpha",
+    "extra",
+}
 
 
 def _resumed(recipe: Recipe, folder: Path) -> tuple[Run, Corpus]:
@@ -682,7 +824,8 @@ def _resumed(recipe: Recipe, folder: Path) -> tuple[Run, Corpus]:
             )
     pairs = load_usable(recipe, "train")
     corpus = encode_pairs(pairs, run.source, run.target)
-    write_json(folder / "recipe.json", dataclasses.asdict(recipe))
+    if recipe != run.recipe:
+        write_json(folder / "recipe.json", dataclasses.asdict(recipe))
     return dataclasses.replace(run, recipe=recipe), corpus
 
 
@@ -706,43 +849,116 @@ def train_recipe(
     *,
     resume: bool = False,
     device: str | None = None,
+    team: Team | None = None,
 ) -> dict[str, Any]:
     """Train a recipe into a run folder; returns the run's summary.
 
     On SIGTERM or SIGINT it writes a checkpoint and raises Stopped. At the
     end the last keep checkpoints are averaged into model.safetensors
-    (§6.1). Raises DataError, RunError, TrainingError or ValueError.
+    (§6.1); best.safetensors has the weights of the lowest validation nll.
+    Raises DataError, RunError, TrainingError or ValueError.
     """
-    training, device = recipe.training_config(), pick_device(device)
-    valid_text = load_usable(recipe, "valid")
-    start = _resumed if resume else Run.begin
-    run, corpus = start(recipe, folder)
-    valid = encode_pairs(valid_text, run.source, run.target)
-    _check_lengths(recipe, valid)
-    trainer = Trainer(run.model.to(device), corpus, training)
+    team = team or Team()
+    device = pick_device(device)
+    run, corpus, valid = team.in_turn(
+        lambda: _open(recipe, folder, resume or team.rank > 0)
+    )
+    model = run.model.to(device)
+    trainer = Trainer(model, corpus, recipe.training_config(), team)
     if resume:
         _take_up(trainer, folder)
-    _say_what(run, corpus, device)
-    with _StopSignals() as stop, _Log(folder, trainer) as log:
-        for progress in trainer.steps():
-            log.step(progress)
-            wish = stop.number  # looked at once, for it may come any time
-            due = trainer.step % training.save_every == 0
-            if due or wish:
-                _save(trainer, folder)
-            if wish:
-                raise Stopped(trainer.step, wish)
-            if due:
-                scores = validate(run.model, valid, training)
-                log.valid(trainer.step, scores)
+    _say_what(run, corpus, device, team)
+    quiet = team.rank > 0
+    with (
+        _StopSignals(team) as stop,
+        _NoLog() if quiet else _Log(folder, trainer) as log,
+    ):
+        _train(trainer, valid, folder, stop, log)
     return _finish(run, trainer, valid, folder)
 
 
-def _say_what(run: Run, corpus: Corpus, device: str) -> None:
+def _open(
+    recipe: Recipe, folder: Path, begun: bool
+) -> tuple[Run, Corpus, Corpus]:
+    """The run, its corpus and what it is validated on."""
+    valid_text = load_usable(recipe, "valid")
+    start = _resumed if begun else Run.begin
+    run, corpus = start(recipe, folder)
+    valid = encode_pairs(valid_text, run.source, run.target)
+    _check_lengths(recipe, valid)
+    return run, corpus, valid
+
+
+def _train(
+    trainer: Trainer,
+    valid: Corpus,
+    folder: Path,
+    stop: _StopSignals,
+    log: _Log | _NoLog,
+) -> None:
+    """Every step, with checkpoints and validations, and a checkpoint at
+    the end. Raises Stopped.
+    """
+    config, team = trainer.config, trainer.team
+    saved, seconds = trainer.step, trainer.seconds
+    minutes = config.save_minutes or math.inf
+    for progress in trainer.steps():
+        log.step(progress)
+        # looked at once, for a signal may come at any time, and together,
+        # for it may have come to any process
+        wish = int(team.sum(torch.tensor(stop.number)).item())
+        due = trainer.step % config.save_every == 0
+        late = trainer.seconds - seconds >= 60 * minutes
+        if due or late or wish:
+            _save(trainer, folder)
+            saved, seconds = trainer.step, trainer.seconds
+        if wish:
+            raise Stopped(trainer.step, stop.number or signal.SIGTERM)
+        if due:
+            scores = validate(
+                trainer.model, valid, config, team, trainer.loss
+            )
+            log.valid(trainer.step, scores)
+            team.first(partial(_keep_best, trainer.step, folder))
+    if saved != trainer.step:
+        _save(trainer, folder)
+
+
+def best_step(folder: Path) -> int | None:
+    """The step of a run's lowest validation nll; None if there is none."""
+    notes = [e for e in read_metrics(folder) if "valid" in e]
+    if not notes:
+        return None
+    return int(min(notes, key=lambda e: e["valid"]["nll"])["step"])
+
+
+def _keep_best(step: int, folder: Path) -> None:
+    """best.safetensors becomes this step's weights where it is the best."""
+    if best_step(folder) != step:
+        return
+    place = folder / "checkpoints" / f"{step:08d}" / "model.safetensors"
+    fresh = folder / f".best.safetensors.{os.getpid()}"
+    try:
+        try:
+            fresh.hardlink_to(place)
+        except OSError:  # not every file system can
+            shutil.copyfile(place, fresh)
+        fresh.replace(folder / "best.safetensors")
+    except OSError as error:
+        raise _unwritten("best.safetensors", error) from None
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _say_what(run: Run, corpus: Corpus, device: str, team: Team) -> None:
+    if team.rank:
+        return
     count = sum(p.numel() for p in run.model.parameters())
+    several = f" in {team.size} processes" if team.size > 1 else ""
     print(
         f"{len(corpus):,} pairs, {len(run.source):,} and "
-        f"{len(run.target):,} tokens, {count:,} parameters, on {device}",
+        f"{len(run.target):,} tokens, {count:,} parameters, on "
+        f"{device}{several}",
         file=sys.stderr,
     )
 
@@ -751,33 +967,43 @@ def _finish(
     run: Run, trainer: Trainer, valid: Corpus, folder: Path
 ) -> dict[str, Any]:
     """Average the last checkpoints, write the model and the summary."""
-    training, places = trainer.config, checkpoints(folder / "checkpoints")
-    if not places or int(places[-1].name) != trainer.step:
-        _save(trainer, folder)
-        places = checkpoints(folder / "checkpoints")
-    mean = average_weights([p / "model.safetensors" for p in places])
+    config, team = trainer.config, trainer.team
+    places = folder / "checkpoints"
+    final = places / f"{trainer.step:08d}"
+    regular = checkpoints(places, config.save_every)
+    last = [*(p for p in regular if p != final), final][-config.keep :]
+    mean = average_weights([p / "model.safetensors" for p in last])
     with torch.no_grad():
         for name, parameter in run.model.named_parameters():
-            parameter.copy_(mean[name])
+            here = mean[name].to(parameter.device)
+            parameter.copy_(team.part(here, parameter))
     plan = trainer.corpus.plan(
-        training.batch_tokens, training.seed, trainer.epoch
+        config.batch_tokens, config.seed, trainer.epoch
     )
     summary = {
         "steps": trainer.step,
         "epochs": round(trainer.epoch + trainer.batch / len(plan), 2),
         "tokens": trainer.tokens,
         "seconds": round(trainer.seconds, 1),
+        "processes": team.size,
         "parameters": sum(p.numel() for p in run.model.parameters()),
-        "averaged": len(places),
-        "valid": validate(run.model, valid, training),
+        "averaged": len(last),
+        "best": best_step(folder),
+        "valid": validate(run.model, valid, config, team, trainer.loss),
     }
+    team.first(lambda: _write_model(mean, summary, folder))
+    return summary
+
+
+def _write_model(
+    weights: dict[str, Tensor], summary: dict[str, Any], folder: Path
+) -> None:
     fresh = folder / f".model.safetensors.{os.getpid()}"
     try:
-        save_weights(run.model, fresh)
+        save_file(weights, fresh)
         fresh.replace(folder / "model.safetensors")
         write_json(folder / "summary.json", summary)
     except (OSError, SafetensorError) as error:
         raise _unwritten("the averaged model", error) from None
     finally:
         fresh.unlink(missing_ok=True)
-    return summary

@@ -5,15 +5,19 @@ Exported from the book; edit the chapter, then run `make export`.
 - 14-training.md: Training, and the copy task
 """
 
+import json
 import math
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import safetensors.torch
@@ -33,37 +37,55 @@ from annotated.schedule import (
 from annotated.tokens import PAD, SPECIALS
 
 __all__ = [
+    "POSITIVE",
     "TrainingConfig",
     "batch_loss",
     "Progress",
     "TrainingError",
+    "split_batch",
+    "Loss",
+    "Result",
+    "Team",
+    "share",
+    "fingerprint",
+    "Elsewhere",
     "Trainer",
     "copy_corpus",
     "evaluating",
     "validate",
     "save_weights",
+    "read_weights",
     "load_weights",
     "save_checkpoint",
     "checkpoints",
+    "checksum",
     "load_checkpoint",
+    "verify",
     "greedy_accuracy",
 ]
 
 
 # 14-training.md: The loss of a batch, the fast way
+POSITIVE = ("micro_tokens", "max_minutes", "save_minutes", "rate", "clip")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """How to train; the defaults are the paper's base model (§5).
 
-    batch_tokens counts each side; rate multiplies equation 3, and over
-    the cooldown steps before max_steps it falls to 0 in a line; a run
-    ends at max_steps or after max_minutes of training, whichever comes
-    first; clip bounds the gradient's norm; every save_every steps a
-    checkpoint is written and the last keep are kept. ValueError names a
+    batch_tokens counts each side, over all processes; what a process gets
+    of a batch goes through the model in pieces of at most micro_tokens a
+    side. rate multiplies equation 3, and over the cooldown steps before
+    max_steps it falls to 0 in a line; a run ends at max_steps or after
+    max_minutes of training, whichever comes first; clip bounds the
+    gradient's norm. A checkpoint is written every save_every steps, and
+    the last keep are kept; and another, for safety alone, when
+    save_minutes of training have passed without one. ValueError names a
     wrong field.
     """
 
     batch_tokens: int = 25_000
+    micro_tokens: int | None = None
     max_steps: int = 100_000
     max_minutes: float | None = None
     warmup: int = 4000
@@ -74,6 +96,7 @@ class TrainingConfig:
     precision: Literal["float32", "bfloat16"] = "float32"
     seed: int = 0
     save_every: int = 1000
+    save_minutes: float | None = None
     keep: int = 5
 
     def __post_init__(self) -> None:
@@ -87,7 +110,7 @@ class TrainingConfig:
                     f"{name} must be a whole number, at least {low}, "
                     f"not {value!r}"
                 )
-        for name in ("max_minutes", "rate", "clip"):
+        for name in POSITIVE:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be above 0, not {value!r}")
@@ -143,24 +166,167 @@ class TrainingError(RuntimeError):
     """Training cannot go on; the message says where it stopped, and why."""
 
 
+# 14-training.md: One batch, several pieces, several processes
+def split_batch(
+    corpus: Corpus, pairs: NDArray, count: int, most: int | None = None
+) -> list[NDArray]:
+    """Cut a batch into pieces of about as many tokens each.
+
+    count pieces, or as small a multiple of it as keeps every piece to most
+    tokens a side, though a piece has one pair at least. Where there are
+    not as many pairs as pieces, some are empty. No pair is lost or moved.
+    """
+    sides = [
+        np.cumsum(
+            np.append(0, side.starts[pairs + 1] - side.starts[pairs] + 1)
+        )
+        for side in (corpus.src, corpus.tgt)
+    ]
+    total, pieces = sides[0] + sides[1], count
+    while True:
+        goal = total[-1] * np.arange(1, pieces) / pieces
+        cuts = np.searchsorted((total[1:] + total[:-1]) / 2, goal)
+        ends = np.append(0, np.append(cuts, len(pairs)))
+        largest = max(np.diff(side[ends]).max() for side in sides)
+        if most is None or largest <= most or pieces >= len(pairs):
+            return np.split(pairs, cuts)
+        pieces += count
+
+
+Loss = Callable[[Batch], tuple[Tensor, Tensor, int]]
+Result = TypeVar("Result")
+
+
+class Team:
+    """The processes that train a model together: here, one alone.
+
+    Chapter 19 has the class for several. There, each process calls each
+    method at the same point of the program.
+    """
+
+    rank = 0  # the number of this process
+    size = 1  # how many there are
+
+    def wrap(self, model: Transformer, config: TrainingConfig) -> Loss:
+        """batch_loss for this model, whose backward passes leave the sum
+        over all processes in the gradients.
+        """
+        return lambda batch: batch_loss(model, batch, config)
+
+    def adding_up(self, last: bool) -> AbstractContextManager[Any]:
+        """Around a piece; only at the last one are gradients exchanged."""
+        return nullcontext()
+
+    def sum(self, numbers: Tensor) -> Tensor:
+        """The sum of numbers, on the CPU, over all processes."""
+        return numbers
+
+    def first(self, action: Callable[[], Result]) -> Result | None:
+        """Process 0 acts, the others wait; its failure is everyone's."""
+        return action()
+
+    def in_turn(self, action: Callable[[], Result]) -> Result:
+        """Process 0 acts, and after it all the others."""
+        return action()
+
+    def check_same(self, facts: dict[str, int]) -> None:
+        """TrainingError, naming the fact, unless all have the same."""
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """All of a tensor that the processes may have in parts."""
+        return tensor
+
+    def part(self, tensor: Tensor, like: Tensor) -> Tensor:
+        """What this process has of a whole tensor, in the form of like."""
+        return tensor
+
+
+def share(
+    corpus: Corpus, pairs: NDArray, team: Team, config: TrainingConfig
+) -> list[tuple[NDArray, float]]:
+    """The pieces of a batch that are this process's, each with the weight
+    of its loss: 1.
+
+    Every process has as many. One that goes without, because there are
+    fewer pairs than pieces, computes some pair with weight 0: those that
+    exchange gradients must all do so.
+    """
+    pieces = split_batch(corpus, pairs, team.size, config.micro_tokens)
+    each = len(pieces) // team.size
+    own = pieces[team.rank * each : (team.rank + 1) * each]
+    return [(p, 1.0) if len(p) else (pairs[:1], 0.0) for p in own]
+
+
+def fingerprint(corpus: Corpus) -> int:
+    """A checksum of a corpus; where it is large, of a part of each of
+    some thousand stretches.
+    """
+    crc = 0
+    for side in (corpus.src, corpus.tgt):
+        for row in (side.starts, side.ids):
+            for first in range(0, len(row), max(4096, len(row) // 4096)):
+                part = np.ascontiguousarray(row[first : first + 4096])
+                crc = zlib.crc32(part.tobytes(), crc)
+    return crc
+
+
+# 14-training.md: The trainer
+@dataclass(frozen=True)
+class _Work:
+    """A batch that is ready to be learned."""
+
+    pairs: NDArray  # all of it, over all processes
+    pieces: list[tuple[Batch, float]]  # what is this process's, and weight
+    tokens: int  # target tokens of all of it
+    after: tuple[int, int]  # epoch and place in it of the next batch
+
+
+class Elsewhere(Exception):
+    """Process 0 has failed, and says why; the others end with it."""
+
+
 class Trainer:
     """Trains a model on a corpus, a step at a time (§5).
 
     What happens is a function of (model, corpus, config) alone, and
     state / load_state carry all of it: a run that is stopped and taken up
-    again ends with the weights of one that never stopped.
+    again ends with the weights of one that never stopped. A team shares
+    the work; but for rounding it makes no difference how many they are.
     """
 
     def __init__(
-        self, model: Transformer, corpus: Corpus, config: TrainingConfig
+        self,
+        model: Transformer,
+        corpus: Corpus,
+        config: TrainingConfig,
+        team: Team | None = None,
     ):
         if not len(corpus):
             raise ValueError("the training corpus is empty")
         self.model, self.corpus, self.config = model, corpus, config
+        self.team = team or Team()
         self.device = next(model.parameters()).device
-        self.optimizer = make_optimizer(model.parameters())
         self.step = self.epoch = self.batch = self.tokens = 0
         self.seconds = 0.0
+        self.data = fingerprint(corpus)
+        self.check_team()
+        self.loss = self.team.wrap(model, config)
+        self.optimizer = make_optimizer(model.parameters())
+
+    def check_team(self) -> None:
+        """TrainingError unless all processes are doing the same."""
+        if self.team.size > 1:
+            settings = repr((self.config, self.model.config)).encode()
+            facts = {"training data": self.data, "step": self.step}
+            facts["settings"] = zlib.crc32(settings)
+            facts["weights"] = self._weights_checksum()
+            self.team.check_same(facts)
+
+    def _weights_checksum(self) -> int:
+        crc = 0
+        for weight in self.weights().values():
+            crc = zlib.crc32(weight.numpy().tobytes(), crc)
+        return crc
 
     def steps(self) -> Iterator[Progress]:
         """Train, yielding after each step, until config says stop.
@@ -168,35 +334,66 @@ class Trainer:
         Raises TrainingError where a step gives no finite gradient; the
         weights are then still those of the step before.
         """
-        plan = self._plan()
-        while not self._done():
-            started = time.perf_counter()
-            epoch, tokens = self.epoch, self.tokens
-            loss, nll, norm = self._learn(plan[self.batch])
-            self.step += 1
-            self.batch += 1
-            if self.batch == len(plan):
-                self.epoch, self.batch = self.epoch + 1, 0
-                plan = self._plan()
-            self.seconds += time.perf_counter() - started
-            tokens = self.tokens - tokens
-            yield Progress(
-                self.step,
-                epoch,
-                loss / tokens,
-                nll / tokens,
-                self._rate(self.step),
-                norm,
-                self.tokens,
-                self.seconds,
-            )
+        with ThreadPoolExecutor(1) as reader:
+            source = self._read(self.epoch, self.batch)
+            left = max(0, self.config.max_steps - self.step)
+            source = islice(source, left)
+            coming = reader.submit(next, source, None)
+            while not self._done():
+                started = time.perf_counter()
+                epoch, work = self.epoch, coming.result()
+                assert work is not None  # not before the last step
+                coming = reader.submit(next, source, None)
+                loss, nll, norm = self._learn(work)
+                self.step += 1
+                self.tokens += work.tokens
+                self.epoch, self.batch = work.after
+                spent = self.seconds + time.perf_counter() - started
+                self.seconds = self._as_first(spent)
+                yield Progress(
+                    self.step,
+                    epoch,
+                    loss / work.tokens,
+                    nll / work.tokens,
+                    self._rate(self.step),
+                    norm,
+                    self.tokens,
+                    self.seconds,
+                )
 
-    def _plan(self) -> list[NDArray]:
-        """The batches of this epoch, in their order."""
+    def _read(self, epoch: int, place: int) -> Iterator[_Work]:
+        """The batches from a place on, without end."""
+        while True:
+            plan = self._plan(epoch)
+            for i in range(place, len(plan)):
+                last = i + 1 == len(plan)
+                after = (epoch + 1, 0) if last else (epoch, i + 1)
+                yield self._prepare(plan[i], after)
+            epoch, place = epoch + 1, 0
+
+    def _plan(self, epoch: int) -> list[NDArray]:
+        """The batches of an epoch, in their order."""
         config = self.config
-        return self.corpus.plan(
-            config.batch_tokens, config.seed, self.epoch
-        )
+        return self.corpus.plan(config.batch_tokens, config.seed, epoch)
+
+    def _prepare(self, pairs: NDArray, after: tuple[int, int]) -> _Work:
+        pieces = []
+        for own, weight in share(
+            self.corpus, pairs, self.team, self.config
+        ):
+            batch = self.corpus.batch(own)
+            if self.device.type == "cuda":
+                sides = batch.src, batch.tgt, batch.labels
+                batch = Batch(*(side.pin_memory() for side in sides))
+            pieces.append((batch, weight))
+        starts = self.corpus.tgt.starts
+        words = int((starts[pairs + 1] - starts[pairs]).sum())
+        return _Work(pairs, pieces, words + len(pairs), after)
+
+    def _as_first(self, number: float) -> float:
+        """The number that process 0 has: clocks differ."""
+        own = number if self.team.rank == 0 else 0.0
+        return self.team.sum(torch.tensor(own, dtype=torch.float64)).item()
 
     def _done(self) -> bool:
         minutes = self.config.max_minutes
@@ -210,31 +407,40 @@ class Trainer:
             step, d_model, config.warmup, config.rate
         ) * cooldown_factor(step, config.max_steps, config.cooldown)
 
-    def _learn(self, pairs: NDArray) -> tuple[float, float, float]:
+    def _learn(self, work: _Work) -> tuple[float, float, float]:
         """One update; the batch's loss and nll, summed, and the norm of
         the gradient.
         """
         # dropout's random numbers belong to the step, not to its past
-        draw = np.random.SeedSequence([self.config.seed, self.step])
+        draw = np.random.SeedSequence(
+            [self.config.seed, self.step, self.team.rank]
+        )
         torch.manual_seed(int(draw.generate_state(1)[0]))
         self.model.train()
         self.optimizer.zero_grad()
-        batch = self.corpus.batch(pairs).to(self.device)
-        loss, nll, tokens = batch_loss(self.model, batch, self.config)
-        (loss / tokens).backward()
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for i, (piece, weight) in enumerate(work.pieces):
+            last = i + 1 == len(work.pieces)
+            with self.team.adding_up(last):
+                loss, nll, _ = self.loss(piece.to(self.device))
+                # divided by the tokens of the whole batch
+                (weight * loss / work.tokens).backward()
+            sums += weight * torch.stack([loss.detach(), nll])
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), self.config.clip or math.inf
         )
         # one wait for the device, not three
-        numbers = torch.stack([loss.detach(), nll, norm]).tolist()
-        if not all(map(math.isfinite, numbers)):
-            raise TrainingError(
-                self._trouble(pairs, numbers[0] / tokens, numbers[2])
+        here = torch.cat([sums, self.team.whole(norm)[None]]).cpu()
+        loss_sum, nll_sum = self.team.sum(here[:2]).tolist()
+        size = here[2].item()
+        if not all(map(math.isfinite, (loss_sum, nll_sum, size))):
+            kind = Elsewhere if self.team.rank else TrainingError
+            raise kind(
+                self._trouble(work.pairs, loss_sum / work.tokens, size)
             )
         set_learning_rate(self.optimizer, self._rate(self.step + 1))
         self.optimizer.step()
-        self.tokens += tokens
-        return numbers[0], numbers[1], numbers[2]
+        return loss_sum, nll_sum, size
 
     def _trouble(self, pairs: NDArray, loss: float, norm: float) -> str:
         return (
@@ -244,10 +450,37 @@ class Trainer:
             "or look at these pairs"
         )
 
+    def weights(self) -> dict[str, Tensor]:
+        """Every parameter, whole, on the CPU; a shared one once."""
+        named = self.model.named_parameters()
+        return {
+            name: self.team.whole(p.detach()).cpu().contiguous()
+            for name, p in named
+        }
+
+    def load(
+        self, weights: dict[str, Tensor], state: dict[str, Any]
+    ) -> None:
+        """Take up what weights and state gave. TrainingError where the
+        batches would be others.
+        """
+        if state["order"] != self._order():
+            raise TrainingError(
+                f"the checkpoint was made with {state['order']}, this run "
+                f"has {self._order()}: the batches would not be the same"
+            )
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                here = weights[name].to(parameter.device)
+                parameter.copy_(self.team.part(here, parameter))
+        self._load_optimizer(state["optimizer"])
+        for name in ("step", "epoch", "batch", "tokens", "seconds"):
+            setattr(self, name, state[name])
+
     def state(self) -> dict[str, Any]:
         """All that a later run needs, besides the model's weights."""
         return {
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self._optimizer_state(),
             "step": self.step,
             "epoch": self.epoch,
             "batch": self.batch,
@@ -256,24 +489,30 @@ class Trainer:
             "order": self._order(),
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take up what state gave. TrainingError where the batches would
-        be others.
-        """
-        if state["order"] != self._order():
-            raise TrainingError(
-                f"the checkpoint was made with {state['order']}, this run "
-                f"has {self._order()}: the batches would not be the same"
-            )
-        self.optimizer.load_state_dict(state["optimizer"])
-        for name in ("step", "epoch", "batch", "tokens", "seconds"):
-            setattr(self, name, state[name])
+    def _optimizer_state(self) -> dict[str, Any]:
+        saved = self.optimizer.state_dict()
+        whole = {
+            i: {key: self.team.whole(value) for key, value in one.items()}
+            for i, one in saved["state"].items()
+        }
+        return saved | {"state": whole}
+
+    def _load_optimizer(self, saved: dict[str, Any]) -> None:
+        own = list(self.model.parameters())
+        parts = {
+            i: {
+                key: self.team.part(value, own[i]) if value.dim() else value
+                for key, value in one.items()
+            }
+            for i, one in saved["state"].items()
+        }
+        self.optimizer.load_state_dict(saved | {"state": parts})
 
     def _order(self) -> dict[str, int]:
         """What the order of the batches depends on."""
         return {
             "pairs": len(self.corpus),
-            "tokens": int(self.corpus.tgt.lengths.sum()),
+            "data": self.data,
             "batch_tokens": self.config.batch_tokens,
             "seed": self.config.seed,
         }
@@ -310,19 +549,32 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def validate(
-    model: Transformer, corpus: Corpus, config: TrainingConfig
+    model: Transformer,
+    corpus: Corpus,
+    config: TrainingConfig,
+    team: Team | None = None,
+    loss_of: Loss | None = None,
 ) -> dict[str, float]:
-    """loss, nll (nats per target token) and perplexity on a corpus."""
+    """loss, nll (nats per target token) and perplexity on a corpus, of
+    which each process of the team does a part; loss_of is what the team
+    made of the model.
+    """
     if not len(corpus):
         raise ValueError("the validation corpus is empty")
+    team = team or Team()
+    loss_of = loss_of or team.wrap(model, config)
     device = next(model.parameters()).device
-    sums, tokens = torch.zeros(2, dtype=torch.float64), 0
+    sums = torch.zeros(3, dtype=torch.float64)
     with evaluating(model):
-        for batch in corpus.batches(config.batch_tokens):
-            loss, nll, count = batch_loss(model, batch.to(device), config)
-            sums += torch.stack([loss, nll]).double().cpu()
-            tokens += count
-    loss, nll = (sums / tokens).tolist()
+        for pairs in corpus.plan(config.batch_tokens, seed=0, epoch=0):
+            for piece, weight in share(corpus, pairs, team, config):
+                batch = corpus.batch(piece).to(device)
+                loss, nll, count = loss_of(batch)
+                numbers = torch.stack([loss, nll]).double().cpu()
+                sums[:2] += weight * numbers
+                sums[2] += weight * count
+    loss, nll, tokens = team.sum(sums).tolist()
+    loss, nll = loss / tokens, nll / tokens
     return {"loss": loss, "nll": nll, "perplexity": math.exp(min(nll, 700))}
 
 
@@ -336,8 +588,8 @@ def save_weights(model: Transformer, path: Path) -> None:
     safetensors.torch.save_file(weights, path)
 
 
-def load_weights(model: Transformer, path: Path) -> None:
-    """Read what save_weights wrote. ValueError where it does not fit."""
+def read_weights(model: Transformer, path: Path) -> dict[str, Tensor]:
+    """What save_weights wrote. ValueError where it does not fit."""
     try:
         weights = safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError) as error:
@@ -351,30 +603,54 @@ def load_weights(model: Transformer, path: Path) -> None:
                 f"{path} does not fit the model: {name} is {there} in the "
                 f"file, {here} in the model"
             )
+    return weights
+
+
+def load_weights(model: Transformer, path: Path) -> None:
+    """Read what save_weights wrote. ValueError where it does not fit."""
+    weights = read_weights(model, path)
     with torch.no_grad():
-        for name, parameter in own.items():
+        for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
 
 
-def save_checkpoint(trainer: Trainer, folder: Path, keep: int) -> Path:
-    """Write folder/STEP, whole or not at all, and drop all but keep."""
+def save_checkpoint(
+    trainer: Trainer, folder: Path, keep: int, every: int = 1
+) -> Path:
+    """Write folder/STEP, whole or not at all, and drop all others but the
+    last keep of those whose step is a multiple of every.
+    """
+    weights, state = trainer.weights(), trainer.state()
     place = folder / f"{trainer.step:08d}"
-    for unfinished in folder.glob(".[0-9]*"):  # of a run that was killed
+    trainer.team.first(lambda: _write(weights, state, place))
+    trainer.team.first(lambda: _forget(place, keep, every))
+    return place
+
+
+def _write(
+    weights: dict[str, Tensor], state: dict[str, Any], place: Path
+) -> None:
+    for unfinished in place.parent.glob(".[0-9]*"):  # of a killed run
         shutil.rmtree(unfinished)
-    fresh = folder / f".{place.name}"
+    fresh = place.with_name(f".{place.name}")
     fresh.mkdir(parents=True)
-    save_weights(trainer.model, fresh / "model.safetensors")
-    torch.save(trainer.state(), fresh / "state.pt")
+    safetensors.torch.save_file(weights, fresh / "model.safetensors")
+    torch.save(state, fresh / "state.pt")
+    sums = {file.name: checksum(file) for file in fresh.iterdir()}
+    (fresh / "checksums.json").write_text(json.dumps(sums))
     for file in fresh.iterdir():
         with file.open("rb+") as written:
             os.fsync(written.fileno())
     if place.exists():
         _drop(place)
     fresh.rename(place)
-    for old in checkpoints(folder)[:-keep]:
-        if old != place:
+
+
+def _forget(place: Path, keep: int, every: int) -> None:
+    for old in checkpoints(place.parent):
+        kept = checkpoints(place.parent, every)[-keep:]
+        if old != place and old not in kept:
             _drop(old)
-    return place
 
 
 def _drop(place: Path) -> None:
@@ -384,23 +660,57 @@ def _drop(place: Path) -> None:
     shutil.rmtree(hidden)
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """The finished checkpoints in folder, the oldest first."""
-    return sorted(p for p in folder.glob("[0-9]" * 8) if p.is_dir())
+def checkpoints(folder: Path, every: int = 1) -> list[Path]:
+    """The finished checkpoints in folder whose step is a multiple of
+    every, the oldest first.
+    """
+    places = sorted(p for p in folder.glob("[0-9]" * 8) if p.is_dir())
+    return [p for p in places if int(p.name) % every == 0]
+
+
+def checksum(path: Path) -> int:
+    """CRC-32 of a file: against accidents, not against intent."""
+    crc = 0
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            crc = zlib.crc32(block, crc)
+    return crc
 
 
 def load_checkpoint(trainer: Trainer, place: Path) -> None:
     """Take up training at a checkpoint. ValueError where it is damaged;
     TrainingError where it belongs to another run.
     """
+    verify(place)
     try:
-        state = torch.load(place / "state.pt", weights_only=True)
+        state = torch.load(place / "state.pt", "cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds
         raise ValueError(
             f"{place / 'state.pt'} cannot be read: {error}"
         ) from None
-    load_weights(trainer.model, place / "model.safetensors")
-    trainer.load_state(state)
+    weights = read_weights(trainer.model, place / "model.safetensors")
+    trainer.load(weights, state)
+
+
+def verify(place: Path) -> None:
+    """ValueError, naming the file, where a checkpoint is damaged."""
+    listed = place / "checksums.json"
+    try:
+        sums = dict(json.loads(listed.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{listed} cannot be read: {error}") from None
+    for name in ("model.safetensors", "state.pt"):
+        try:
+            found = checksum(place / name)
+        except OSError as error:
+            raise ValueError(
+                f"{place / name} cannot be read: {error}"
+            ) from None
+        if found != sums.get(name):
+            raise ValueError(
+                f"{place / name} cannot be read: it is not what was "
+                "written, by its checksum"
+            )
 
 
 # 14-training.md: The copy task
