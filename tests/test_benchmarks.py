@@ -342,3 +342,17 @@ def test_what_a_prepared_corpus_costs_is_measured(
     found = scale.planning(str(out), "100")["100"]
     assert set(found["padding_percent"]) == {"source", "target"}
     assert found["loader_tokens_per_second"] > 0
+
+
+def test_two_processes_and_two_threads_take_the_same_steps() -> None:
+    """The benchmark of data parallelism, at a size that tells nothing."""
+    bench = load("data_parallel")
+    options = {
+        "d_model": 16, "layers": 1, "num_heads": 2, "d_ff": 32,
+        "vocab": 50, "batch_tokens": 200, "length": 8, "rounds": 1,
+        "steps": 2,
+    }  # fmt: skip
+    found = bench.measure(bench.Settings(**options))
+    assert found["largest_loss_gap"] < 1e-3
+    assert found["ratio"] > 0
+    assert found["processes_tokens_per_second"] > 0

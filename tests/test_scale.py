@@ -233,7 +233,7 @@ def test_several_processes_share_the_hours_and_the_batch(
     monkeypatch.setenv("WORLD_SIZE", "4")
     said = dry_run(RECIPES["wmt14-en-de-base"], "cpu")
     assert "6,250 tokens at once" in said
-    assert "66.0 at all of it" in said
+    assert "66.1 at all of it" in said
 
 
 def test_a_matrix_product_has_a_speed() -> None:
@@ -243,7 +243,7 @@ def test_a_matrix_product_has_a_speed() -> None:
 
 def test_pieces_of_the_dry_run_are_those_of_the_training() -> None:
     corpus = copy_corpus(100, length=20)
-    pairs = corpus.plan(1000, seed=0, epoch=0)[0]
+    pairs = max(corpus.plan(1000, seed=0, epoch=0), key=len)
     pieces = split_batch(corpus, pairs, 1, 300)
     assert len(pieces) == 4
 
