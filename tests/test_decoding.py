@@ -417,55 +417,61 @@ def test_a_step_with_memory_gives_the_logits_of_the_whole_model(kind):
     src = pad_rows(
         [np.array(s) for s in ([5, 6, 7, 8], [9], [4, 4])], after=EOS
     )
-    tgt = torch.randint(3, VOCAB, (6, 9))  # two rows a sentence
+    tgt = torch.randint(3, VOCAB, (3, 9))
     tgt[:, 0] = BOS
     with torch.no_grad():
-        memory = _Memory(model, src, beam=2, length=9)
+        memory = _Memory(model, src, slots=9)
         for step in range(9):
-            logits = _next_logits(model, tgt[:, step], step, memory)
-            whole = model(src.repeat_interleave(2, 0), tgt[:, : step + 1])
+            logits = _next_logits(model, tgt[:, [step]], memory)
+            whole = model(src, tgt[:, : step + 1])
             torch.testing.assert_close(
                 logits, whole[:, -1], atol=1e-5, rtol=1e-5
             )
 
 
-def test_memory_follows_reordering_and_retiring():
-    model = random_model(12, window=5).eval()
+@pytest.mark.parametrize("window", [None, 5])
+def test_a_hypothesis_sees_the_slots_it_came_through(window):
+    """Two hypotheses a sentence, that cross, and sentences that leave."""
+    model = random_model(12, window=window).eval()
     src = pad_rows(
         [np.array(s) for s in ([5, 6, 7], [9], [4, 4])], after=EOS
     )
-    rows_src = src.repeat_interleave(2, 0)
-    tgt = torch.randint(3, VOCAB, (6, 8))
-    tgt[:, 0] = BOS
+    left = [0, 1, 2]
+    past = torch.full((3, 2, 1), BOS)  # what each has written
+    seen = torch.ones(3, 1, 1, dtype=torch.bool)
+    draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        memory = _Memory(model, src, beam=2, length=8)
-        for step in range(4):
-            _next_logits(model, tgt[:, step], step, memory)
-        rows = torch.tensor([1, 1, 2, 3, 5, 4])  # within each sentence
-        memory.reorder(rows, 4)
-        tgt = tgt[rows].clone()
-        tgt[:, 4:] = torch.randint(3, VOCAB, (6, 4))
-        _next_logits(model, tgt[:, 4], 4, memory)
-        keep = torch.tensor([2, 0])
-        rows = torch.tensor([4, 5, 0, 1])
-        memory.keep(keep, rows)
-        tgt, rows_src = tgt[rows], rows_src[rows]
-        for step in range(5, 8):
-            logits = _next_logits(model, tgt[:, step], step, memory)
-            whole = model(rows_src, tgt[:, : step + 1])
+        memory = _Memory(model, src, slots=1 + 2 * 7)
+        for step in range(8):
+            width = seen.size(1)
+            ids = past[:, :width, -1]
+            logits = _next_logits(model, ids, memory, seen)
+            rows = past[:, :width].flatten(0, 1)
+            whole = model(src[left].repeat_interleave(width, 0), rows)
             torch.testing.assert_close(
                 logits, whole[:, -1], atol=1e-5, rtol=1e-5
             )
+            if step == 4:  # sentence 0 is done: the last takes its place
+                memory.close(torch.tensor([0]), torch.tensor([2]), 2)
+                left, past, seen = [2, 1], past[[2, 1]], seen[[2, 1]]
+            parent = torch.randint(width, (len(left), 2), generator=draw)
+            rows = parent[:, :, None]
+            past = past[:, :width].gather(1, rows.expand(-1, -1, step + 1))
+            new = torch.randint(3, VOCAB, (len(left), 2, 1), generator=draw)
+            past = torch.cat([past, new], dim=2)
+            seen = seen.gather(1, rows.expand(-1, -1, seen.size(2)))
+            itself = torch.eye(2, dtype=torch.bool).expand(len(left), 2, 2)
+            seen = torch.cat([seen, itself], dim=2)
 
 
 def test_the_source_is_remembered_once_a_sentence():
     model = random_model(0)
     src = torch.full((3, 5), 7)
-    memory = _Memory(model, src, beam=4, length=9)
+    memory = _Memory(model, src, slots=33)
     for k, v in memory.source:
         assert k.shape == v.shape == (3, 2, 5, 8)
     for k, v in memory.target:
-        assert k.shape == v.shape == (12, 2, 9, 8)
+        assert k.shape == v.shape == (3, 2, 33, 8)
 
 
 # --- independence ---------------------------------------------------------
