@@ -124,8 +124,9 @@ class Task:
 def draw_model(settings: Settings) -> Transformer:
     """Random weights that never want to end a sentence.
 
-    The last LayerNorm moves along a direction in which the end sign's
-    row of the shared matrix points the other way.
+    The last LayerNorm puts the same number into every vector's first
+    component, and the end sign's row of the shared matrix has nothing but
+    a number of the other sign there.
     """
     torch.manual_seed(settings.seed)
     model = Transformer(
@@ -142,11 +143,13 @@ def draw_model(settings: Settings) -> Transformer:
     )
     with torch.no_grad():
         layer: Any = model.decoder.layers[-1]
-        away = F.normalize(torch.randn(settings.d_model), dim=0)
-        layer.around_feed_forward.norm.bias += away
-        model.embeddings.target[[PAD, BOS, EOS]] = -40.0 * away
+        norm = layer.around_feed_forward.norm
         # surer of itself: of two continuations one is clearly better
-        layer.around_feed_forward.norm.gain *= 2.0
+        norm.gain *= 3.0
+        norm.gain[0], norm.bias[0] = 0.0, 10.0
+        model.embeddings.target[:, 0] = 0.0
+        model.embeddings.target[[PAD, BOS, EOS]] = 0.0
+        model.embeddings.target[[PAD, BOS, EOS], 0] = -5.0
     return model.eval()
 
 
@@ -328,30 +331,27 @@ def torch_model(task: Task, scratch: Path) -> Search:
             logits = model.step(ids[:, -1:], at, memory, padding, inputs)
             log_p = logits.log_softmax(-1).unflatten(0, (-1, beam))
             log_p[:, :, [PAD, BOS]] = -math.inf
-            ends = (scores + log_p[:, :, EOS]).max(dim=1)
-            better = ends.values > best
-            if beam == 1:
-                better &= (log_p[:, 0].argmax(-1) == EOS) | (
-                    at + 1 == longest
-                )
-            for i in better.nonzero()[:, 0].tolist():
-                best[i] = ends.values[i]
-                row = i * beam + int(ends.indices[i])
-                answers[int(left[i])] = ids[row, 1:].tolist()
-            log_p[:, :, EOS] = -math.inf
+            if at + 1 == longest:  # all end here
+                log_p[:, :, :EOS] = log_p[:, :, EOS + 1 :] = -math.inf
             totals = (scores[:, :, None] + log_p).flatten(1)
-            scores, chosen = totals.topk(beam, dim=1)
-            keep = (scores[:, 0] > best).nonzero()[:, 0]
-            if beam == 1:
-                keep = best.isinf().nonzero()[:, 0]
-            if at + 1 == longest or not len(keep):
-                break
+            ranks = 2 * beam if beam > 1 else 1
+            scores, chosen = totals.topk(ranks, dim=1)
             vocab = log_p.size(-1)
-            parent = chosen // vocab + torch.arange(len(chosen))[
-                :, None
-            ] * beam
-            rows = parent[keep].flatten()
-            token = (chosen % vocab)[keep].flatten()
+            parent, token = chosen // vocab, chosen % vocab
+            first = torch.arange(len(parent))[:, None] * beam
+            rows = parent + first
+            ends = token == EOS
+            ended, place = scores.masked_fill(~ends, -math.inf).max(dim=1)
+            for i in (ended > best).nonzero()[:, 0].tolist():
+                row = int(rows[i, place[i]])
+                answers[int(left[i])] = ids[row, 1:].tolist()
+            best = best.maximum(ended)
+            scores, place = scores.masked_fill(ends, -math.inf).topk(beam)
+            keep = (scores[:, 0] > best).nonzero()[:, 0]
+            if not len(keep):
+                break
+            rows = rows.gather(1, place)[keep].flatten()
+            token = token.gather(1, place)[keep].flatten()
             ids = torch.cat([ids[rows], token[:, None]], dim=1)
             inputs = [x[rows] for x in inputs]
             if len(keep) < len(scores):
@@ -595,13 +595,14 @@ def doubts(outcomes: Sequence[Outcome]) -> list[str]:
     a worse one, is no answer.
     """
     first = outcomes[0]
+    best = max(one.log_probability for one in outcomes)
     return [
         f"{one.name} found {one.same:.0%} of our translations, and its own "
-        f"are less probable: {one.log_probability:.3f} to "
-        f"{first.log_probability:.3f}"
-        for one in outcomes[1:]
-        if one.same < 0.9
-        and one.log_probability < first.log_probability - 0.05
+        f"are less probable: {one.log_probability:.3f}, where "
+        f"{best:.3f} can be had"
+        for one in outcomes
+        if one.same < 0.9 or one is first
+        if one.log_probability < best - 0.01 * abs(best)
     ]
 
 
