@@ -52,6 +52,7 @@ from annotated.recipes import (
     Run,
     RunError,
     Stopped,
+    Translation,
     load_text,
     pick_device,
     read_metrics,
@@ -60,6 +61,7 @@ from annotated.recipes import (
     write_json,
 )
 from annotated.scale import dry_run, join, with_pieces
+from annotated.serving import export_run
 from annotated.training import (
     Elsewhere,
     TrainingError,
@@ -73,6 +75,7 @@ __all__ = [
     "Translate",
     "Evaluate",
     "Average",
+    "Export",
     "UsageError",
     "VERBS",
     "obey",
@@ -357,40 +360,65 @@ class Translate(_Use):
     nbest: int = 1
     """translations a line; if several: line number, score, text"""
 
+    scores: tyro.conf.FlagCreatePairsOff[bool] = False
+    """write the score and a tab before each translation"""
+
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """write JSON, an object for each line of input"""
+
+    batch_tokens: int = 2000
+    """tokens of source that are searched at once"""
+
     def obey(self) -> None:
         """Read, translate, write, until the input ends."""
+        if self.batch_tokens < 1:
+            raise UsageError(
+                "translate: batch_tokens must be at least 1, not "
+                f"{self.batch_tokens}"
+            )
         run = self.open()
         search = self.search(run, nbest=self.nbest)
         number = 0
-        for lines in _chunks():
-            for found in run.translate(lines, search):
-                for one in found:
-                    start = f"{number}\t{one.score:.4f}\t" * (
-                        self.nbest > 1
-                    )
-                    line = start + one.text + "\n"
+        for lines in _arriving():
+            for found in run.translate(lines, search, self.batch_tokens):
+                for line in self.lines(number, found):
+                    line = f"{line}\n"
                     sys.stdout.buffer.write(line.encode("utf-8", "replace"))
                 number += 1
             sys.stdout.buffer.flush()
 
+    def lines(self, number: int, found: list[Translation]) -> list[str]:
+        """What is written for line number of the input."""
+        if self.json:
+            each = [dataclasses.asdict(one) for one in found]
+            answer = {"line": number, "translations": each}
+            return [json.dumps(answer, ensure_ascii=False)]
+        if self.nbest > 1:
+            return [f"{number}\t{h.score:.4f}\t{h.text}" for h in found]
+        if self.scores:
+            return [f"{h.score:.4f}\t{h.text}" for h in found]
+        return [h.text for h in found]
 
-def _chunks() -> Iterator[list[str]]:
-    """Lines of standard input; only \\n ends one. A person sees each
-    answered at once; a pipe is read many at a time, for speed, but not
-    so many that they fill the memory.
+
+def _arriving() -> Iterator[list[str]]:
+    """The lines of standard input that have arrived, again and again; only
+    \\n ends one.
     """
-    most = 1 if sys.stdin.isatty() else 1000
-    lines: list[str] = []
-    size = 0
-    for line in sys.stdin.buffer:
-        text = line.removesuffix(b"\n").decode("utf-8", "replace")
-        lines.append(text.removesuffix("\r"))
-        size += len(line)
-        if len(lines) == most or size > 2**20:
-            yield lines
-            lines, size = [], 0
-    if lines:
-        yield lines
+    begun: list[bytes] = []  # of a line whose end has not come
+    while data := sys.stdin.buffer.read1(2**16):
+        first, *others = data.split(b"\n")
+        begun.append(first)
+        if others:
+            yield _decoded([b"".join(begun), *others[:-1]])
+            begun = others[-1:]
+    if any(begun):
+        yield _decoded([b"".join(begun)])
+
+
+def _decoded(lines: list[bytes]) -> list[str]:
+    return [
+        line.decode("utf-8", "replace").removesuffix("\r") for line in lines
+    ]
 
 
 # A5-command-line.md: Evaluate
@@ -557,6 +585,25 @@ class Average:
         return choose_checkpoints(places, self.best, nll)
 
 
+# A5-command-line.md: Export
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Export:
+    """Hand a run's model to another program."""
+
+    run: Path
+    """the run's folder"""
+
+    to: Literal["safetensors", "onnx", "ctranslate2"]
+    """the form"""
+
+    out: Path
+    """the folder to write, new or empty"""
+
+    def obey(self) -> None:
+        """Write the folder."""
+        export_run(Run.open(self.run), self.to, self.out)
+
+
 # A5-command-line.md: Help, and what cannot be obeyed
 class UsageError(ValueError):
     """A command line that cannot be obeyed."""
@@ -569,6 +616,7 @@ VERBS = {
     "translate": "translate standard input with --run RUN",
     "evaluate": "score --run RUN on a test set",
     "average": "average checkpoints of --run RUN",
+    "export": "write --run RUN --to FORM --out DIR for other programs",
 }
 
 
@@ -606,6 +654,8 @@ def obey(args: Sequence[str]) -> None:
         _parse(Evaluate, rest, verb).obey()
     elif verb == "average":
         _parse(Average, rest, verb).obey()
+    elif verb == "export":
+        _parse(Export, rest, verb).obey()
     else:
         raise UsageError(f"no verb {verb!r}; there are {', '.join(VERBS)}")
 
@@ -666,7 +716,6 @@ def main() -> None:
     except BrokenPipeError:
         # the reader has gone: nothing is left to say, or to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     except Elsewhere:
         # process 0 is about to say why, and may be ended as soon as we go
         time.sleep(1)

@@ -6,7 +6,8 @@ Exported from the book; edit the chapter, then run `make export`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from annotated.attention import MultiHeadAttention, attend
+from annotated.attention import MultiHeadAttention
 from annotated.batches import pad_rows
 from annotated.layers import DecoderLayer
 from annotated.masks import Packing
@@ -27,10 +28,14 @@ __all__ = [
     "SearchConfig",
     "Hypothesis",
     "output_limit",
+    "Models",
     "greedy_search",
     "plain_beam_search",
     "beam_search",
+    "SWEEP",
+    "BLOCK",
     "search_in_order",
+    "alignment",
 ]
 
 
@@ -45,17 +50,21 @@ class SearchConfig:
     """The search of §6.1: beam 4, α 0.6, at most source + 50 tokens.
 
     A beam of 1 is greedy search. nbest is how many hypotheses to give
-    back, at most beam. ValueError names a wrong field.
+    back, at most beam; limit, where given, the most tokens of any output,
+    its end counted. ValueError names a wrong field.
     """
 
     beam: int = 4
     alpha: float = 0.6
     extra: int = 50
     nbest: int = 1
+    limit: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("beam", "extra", "nbest"):
+        for name in ("beam", "extra", "nbest", "limit"):
             value = getattr(self, name)
+            if name == "limit" and value is None:
+                continue
             if type(value) is not int or value < 1:
                 raise ValueError(
                     f"{name} must be a whole number, at least 1, "
@@ -87,38 +96,98 @@ def output_limit(
 
     Learned positions end at max_len, and so does the output.
     """
-    limit = length + config.extra
+    limit = min(length + config.extra, config.limit or math.inf)
     if model.config.positions == "learned":
         limit = min(limit, model.config.max_len)
-    return limit
+    return int(limit)
 
 
 # 15-search.md: Thirty lines
+Models = Transformer | Sequence[Transformer]
+
+
+def _several(models: Models) -> list[Transformer]:
+    return list(models) if isinstance(models, Sequence) else [models]
+
+
+@contextmanager
+def _evaluating(models: list[Transformer]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for model in models:
+            stack.enter_context(evaluating(model))
+        yield
+
+
+def _mean_log_p(logits: list[Tensor]) -> Tensor:
+    """The logits of each model, (…, vocab) -> the logarithm of the mean of
+    their probabilities.
+    """
+    each = [x.float().log_softmax(dim=-1) for x in logits]
+    if len(each) == 1:
+        return each[0]
+    return torch.stack(each).logsumexp(dim=0) - math.log(len(each))
+
+
 def _next_log_p(
-    model: Transformer, source: Tensor, ids: list[int]
+    models: list[Transformer], source: Tensor, ids: list[int]
 ) -> Tensor:
     """The log-probability of each token after ids: (vocab,)."""
-    logits = model(source, torch.tensor([ids], device=source.device))
-    log_p = logits[0, -1].float().log_softmax(dim=-1)
+    tgt = torch.tensor([ids], device=source.device)
+    log_p = _mean_log_p([model(source, tgt)[0, -1] for model in models])
     log_p[[PAD, BOS]] = -math.inf
     return log_p
 
 
+def _only(log_p: Tensor, token: int) -> Tensor:
+    """log_p (…, vocab), with no chance for any token but one."""
+    rest = torch.full_like(log_p, -math.inf)
+    rest[..., token] = log_p[..., token]
+    return rest
+
+
+def _limit(
+    models: list[Transformer],
+    src: Sequence[int],
+    config: SearchConfig,
+    prefix: Sequence[int],
+) -> int:
+    """The output limit of a sentence. ValueError where the prefix leaves
+    no room, or holds what is no word.
+    """
+    limit = min(output_limit(m, len(src), config) for m in models)
+    if len(prefix) >= limit:
+        raise ValueError(
+            f"a prefix of {len(prefix)} tokens and its end: the output may "
+            f"have {limit}"
+        )
+    vocab = min(model.config.tgt_vocab for model in models)
+    for token in prefix:
+        if token in (PAD, BOS, EOS) or not 0 <= token < vocab:
+            raise ValueError(f"a prefix holds token {token}, no word")
+    return limit
+
+
 def greedy_search(
-    model: Transformer, src: Sequence[int], config: SearchConfig
+    model: Models,
+    src: Sequence[int],
+    config: SearchConfig,
+    prefix: Sequence[int] = (),
 ) -> Hypothesis:
     """The likeliest token, again and again, until it is EOS.
 
     src is without EOS. Where the limit comes first, EOS is put there.
     """
-    device = next(model.parameters()).device
+    models = _several(model)
+    device = next(models[0].parameters()).device
     source = torch.tensor([[*src, EOS]], device=device)
-    limit = output_limit(model, len(src), config)
+    limit = _limit(models, src, config, prefix)
     ids, total = [BOS], 0.0
-    with evaluating(model):
+    with _evaluating(models):
         for length in range(1, limit + 1):
-            log_p = _next_log_p(model, source, ids)
+            log_p = _next_log_p(models, source, ids)
             token = int(log_p.argmax()) if length < limit else EOS
+            if length <= len(prefix):
+                token = prefix[length - 1]
             total += log_p[token].item()
             if token == EOS:
                 break
@@ -128,7 +197,10 @@ def greedy_search(
 
 
 def plain_beam_search(
-    model: Transformer, src: Sequence[int], config: SearchConfig
+    model: Models,
+    src: Sequence[int],
+    config: SearchConfig,
+    prefix: Sequence[int] = (),
 ) -> list[Hypothesis]:
     """Beam search for one sentence, the whole model run at every step.
 
@@ -136,26 +208,34 @@ def plain_beam_search(
     src is without EOS. The best hypothesis comes first.
     """
     if config.beam == 1:
-        return [greedy_search(model, src, config)]
-    device = next(model.parameters()).device
+        return [greedy_search(model, src, config, prefix)]
+    models = _several(model)
+    device = next(models[0].parameters()).device
     source = torch.tensor([[*src, EOS]], device=device)
-    limit = output_limit(model, len(src), config)
+    limit = _limit(models, src, config, prefix)
     alive, ended = [([BOS], 0.0)], []
-    with evaluating(model):
+    with _evaluating(models):
         for length in range(1, limit + 1):
-            longer = []
-            penalty = length_penalty(length, config.alpha)
+            grown = []
             for ids, so_far in alive:
-                log_p = _next_log_p(model, source, ids)
-                total = so_far + log_p[EOS].item()
-                ended.append(Hypothesis(ids[1:], total, total / penalty))
-                log_p[EOS] = -math.inf
-                for token in log_p.topk(min(config.beam, len(log_p)))[1]:
+                log_p = _next_log_p(models, source, ids)
+                if length <= len(prefix):
+                    log_p = _only(log_p, prefix[length - 1])
+                if length == limit:
+                    log_p = _only(log_p, EOS)
+                most = min(2 * config.beam, len(log_p))
+                for token in log_p.topk(most)[1].tolist():
                     total = so_far + log_p[token].item()
-                    longer.append(([*ids, int(token)], total))
-            alive = sorted(longer, key=lambda h: -h[1])[: config.beam]
-            alive = [h for h in alive if h[1] > -math.inf]
+                    grown.append(([*ids, token], total))
+            grown = sorted(grown, key=lambda h: -h[1])[: 2 * config.beam]
+            penalty = length_penalty(length, config.alpha)
+            for ids, total in grown:
+                if ids[-1] == EOS:
+                    score = total / penalty
+                    ended.append(Hypothesis(ids[1:-1], total, score))
             ended = sorted(ended, key=lambda h: -h.score)[: config.nbest]
+            alive = [h for h in grown if h[0][-1] != EOS][: config.beam]
+            alive = [h for h in alive if h[1] > -math.inf]
             # log-probabilities only fall: what no length could save is lost
             hope = max((total for _, total in alive), default=-math.inf)
             hope /= length_penalty(limit, config.alpha)
@@ -171,15 +251,13 @@ def _layers(model: Transformer) -> list[DecoderLayer]:
 
 class _Memory:
     """What the decoder keeps between steps: keys and values, of the source
-    once a sentence, of the target once a row and position.
+    once a sentence, of the target once a slot.
     """
 
-    def __init__(
-        self, model: Transformer, src: Tensor, beam: int, length: int
-    ):
+    def __init__(self, model: Transformer, src: Tensor, slots: int):
         packing = Packing.of(src != PAD)
         memory = packing.pack(model.encode(src))
-        self.mask = packing.mask
+        self.words = packing.mask  # of the source; None where all are
         self.source: list[tuple[Tensor, Tensor]] = []
         self.target: list[tuple[Tensor, Tensor]] = []
         for layer in _layers(model):
@@ -187,117 +265,168 @@ class _Memory:
             pair = cross.keys_values(memory)
             k, v = (cross.split(packing.pad(x)).contiguous() for x in pair)
             self.source.append((k, v))
-            room = (len(src) * beam, own.num_heads, length)
+            room = (len(src), own.num_heads, slots)
             self.target.append(
                 (k.new_empty(*room, own.d_k), k.new_empty(*room, own.d_v))
             )
+        self.starts: list[int] = []  # the first slot of each position
+        self.used = 0
 
-    def reorder(self, rows: Tensor, length: int) -> None:
-        """Row i goes on from the first length positions of rows[i]."""
+    def take(self, width: int) -> slice:
+        """The slots of the next position, for width hypotheses."""
+        self.starts.append(self.used)
+        self.used += width
+        return slice(self.starts[-1], self.used)
+
+    def sweep(self, kept: Tensor) -> None:
+        """Keep these slots of each sentence, (batch, slots), alone."""
+        self.used = kept.size(1)
         for pair in self.target:
             for cache in pair:
-                used = cache[:, :, :length]
-                used.copy_(used.index_select(0, rows))
+                places = kept[:, None, :, None].expand(
+                    -1, cache.size(1), -1, cache.size(3)
+                )
+                cache[:, :, : self.used] = cache.gather(2, places)
 
-    def keep(self, sentences: Tensor, rows: Tensor) -> None:
-        """Forget all but these sentences, and all but these rows."""
-        if self.mask is not None:
-            self.mask = self.mask[sentences]
-        self.source = [(k[sentences], v[sentences]) for k, v in self.source]
-        self.target = [(k[rows], v[rows]) for k, v in self.target]
+    def close(self, gaps: Tensor, movers: Tensor, left: int) -> None:
+        """Let the sentences at movers fill the gaps, and keep left."""
+        if self.words is not None:
+            self.words = _close(self.words, gaps, movers, left)
+        self.source = [
+            (_close(k, gaps, movers, left), _close(v, gaps, movers, left))
+            for k, v in self.source
+        ]
+        for pair in self.target:
+            for cache in pair:
+                _close(cache[:, :, : self.used], gaps, movers, left)
+        self.target = [(k[:left], v[:left]) for k, v in self.target]
+
+
+def _close(x: Tensor, gaps: Tensor, movers: Tensor, left: int) -> Tensor:
+    if len(gaps):
+        x.index_copy_(0, gaps, x.index_select(0, movers))
+    return x[:left]
 
 
 def _next_logits(
-    model: Transformer, ids: Tensor, step: int, memory: _Memory
+    model: Transformer,
+    ids: Tensor,
+    memory: _Memory,
+    seen: Tensor | None = None,
 ) -> Tensor:
-    """ids (batch · beam,), the token at position step -> (batch · beam,
-    vocab): the logits of the one after it.
+    """ids (batch, width), the tokens at the next position -> (batch ·
+    width, vocab): the logits of those after them. seen (batch, width,
+    slots) says which slots, these included, each may see; None is all.
     """
-    place = torch.full_like(ids, step)
-    x = model.embeddings.read_target(ids)
+    step = len(memory.starts)
+    place = torch.full_like(ids[:1, 0], step)
+    x = model.embeddings.read_target(ids.flatten())
     x = x + model.tgt_positions(place, step + 1)
-    for layer, own, source in zip(
+    new = memory.take(ids.size(1))
+    first, window = 0, model.config.window
+    if window is not None:
+        first = memory.starts[max(0, step - window // 2)]
+    past = slice(first, memory.used)
+    heads = model.config.num_heads
+    own = None if seen is None else _bias(seen[:, None, :, past], heads, x)
+    words = memory.words
+    across = None if words is None else _bias(words, heads, x)
+    for layer, target, source in zip(
         _layers(model), memory.target, memory.source, strict=True
     ):
-        x = _layer_step(
-            layer, x, step, model.config.window, own, source, memory.mask
-        )
+        x = _layer_step(layer, x, target, source, new, past, own, across)
     return model.embeddings.logits(model.decoder.norm(x))
+
+
+def _bias(mask: Tensor, heads: int, like: Tensor) -> Tensor:
+    """True -> 0, False -> -inf, which added to a score hides it: (batch,
+    1, …, keys) -> (batch · heads, …, keys).
+    """
+    bias = like.new_zeros(mask.shape).masked_fill_(~mask, -math.inf)
+    return bias.expand(-1, heads, -1, -1).flatten(0, 1)
 
 
 def _layer_step(
     layer: DecoderLayer,
     x: Tensor,
-    step: int,
-    window: int | None,
-    own: tuple[Tensor, Tensor],
+    target: tuple[Tensor, Tensor],
     source: tuple[Tensor, Tensor],
-    mask: Tensor | None,
+    new: slice,
+    past: slice,
+    own: Tensor | None,
+    across: Tensor | None,
 ) -> Tensor:
     """One position through a decoder layer: (rows, d_model), the same."""
-    x = layer.around_attention(
-        x, lambda x: _look_back(layer.attention, x, step, window, own)
-    )
-    x = layer.around_cross_attention(
-        x, lambda x: _look_across(layer.cross_attention, x, source, mask)
-    )
+    batch = len(target[0])
+
+    def look_back(x: Tensor) -> Tensor:
+        attention = layer.attention
+        each = attention.projection(x).split(attention.sizes, dim=-1)
+        q, *pair = (_by_head(y, batch, attention) for y in each)
+        for cache, fresh in zip(target, pair, strict=True):
+            cache[:, :, new] = fresh
+        k, v = (cache[:, :, past] for cache in target)
+        return attention.output(_mix(q, k, v, own))
+
+    def look_across(x: Tensor) -> Tensor:
+        attention = layer.cross_attention
+        q = _by_head(attention.queries(x), batch, attention)
+        return attention.output(_mix(q, *source, across))
+
+    x = layer.around_attention(x, look_back)
+    x = layer.around_cross_attention(x, look_across)
     return layer.around_feed_forward(x, layer.feed_forward)
 
 
-def _look_back(
-    attention: MultiHeadAttention,
-    x: Tensor,
-    step: int,
-    window: int | None,
-    cache: tuple[Tensor, Tensor],
-) -> Tensor:
-    """Self-attention of position step over the cache, which it joins."""
-    q, k, v = attention.projection(x).split(attention.sizes, dim=-1)
-    heads = (attention.num_heads, -1)
-    keys, values = cache
-    keys[:, :, step] = k.unflatten(-1, heads)
-    values[:, :, step] = v.unflatten(-1, heads)
-    first = 0 if window is None else max(0, step - window // 2)
-    seen = slice(first, step + 1)
-    q = q.unflatten(-1, heads)[:, :, None]  # (rows, heads, 1, d_k)
-    mixed = attend(q, keys[:, :, seen], values[:, :, seen])
-    return attention.output(mixed.flatten(1))
+def _by_head(x: Tensor, batch: int, layer: MultiHeadAttention) -> Tensor:
+    """(batch · width, heads · d) -> (batch, heads, width, d)"""
+    return layer.split(x.unflatten(0, (batch, -1)))
 
 
-def _look_across(
-    attention: MultiHeadAttention,
-    x: Tensor,
-    source: tuple[Tensor, Tensor],
-    mask: Tensor | None,
-) -> Tensor:
-    """Attention over the source: a sentence's beams are its queries, so
-    its keys and values are kept once.
+def _mix(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    """Equation 1: q (batch, heads, width, d_k), k (batch, heads, keys,
+    d_k), v (batch, heads, keys, d_v), bias (batch · heads, width or 1,
+    keys) -> (batch · width, heads · d_v).
     """
-    keys, values = source
-    q = attention.queries(x).unflatten(0, (len(keys), -1))
-    # (batch, heads, beam, d_k) by (batch, heads, src_len, d_k)
-    mixed = attend(attention.split(q), keys, values, mask)
-    return attention.output(mixed.transpose(1, 2).flatten(2).flatten(0, 1))
+    batch, heads = q.shape[:2]
+    if bias is None:
+        bias = q.new_zeros(())
+    scores = torch.baddbmm(
+        bias,
+        q.flatten(0, 1),
+        k.flatten(0, 1).transpose(1, 2),
+        alpha=q.size(-1) ** -0.5,
+    )
+    mixed = torch.bmm(scores.softmax(dim=-1), v.flatten(0, 1))
+    mixed = mixed.unflatten(0, (batch, heads)).transpose(1, 2)
+    return mixed.flatten(2).flatten(0, 1)
 
 
 # 15-search.md: The fast search
 def beam_search(
-    model: Transformer,
+    model: Models,
     sentences: Sequence[Sequence[int]],
     config: SearchConfig = SearchConfig(),
+    prefixes: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Hypothesis]]:
     """Beam search for a batch of sentences (§6.1), each without EOS.
 
     For each sentence its nbest hypotheses, the best first: those of
-    plain_beam_search.
+    plain_beam_search. Several models vote; each output begins with its
+    prefix, where prefixes are given. ValueError names a wrong prefix.
     """
     if not len(sentences):
         return []
-    with evaluating(model):
-        search = _Search(model, sentences, config)
+    models = _several(model)
+    prefixes = prefixes or [()] * len(sentences)
+    with _evaluating(models):
+        search = _Search(models, sentences, config, prefixes)
         while search.step():
             pass
     return search.results
+
+
+SWEEP = 8  # steps between two sweeps
 
 
 class _Search:
@@ -305,117 +434,229 @@ class _Search:
 
     def __init__(
         self,
-        model: Transformer,
+        models: list[Transformer],
         sentences: Sequence[Sequence[int]],
         config: SearchConfig,
+        prefixes: Sequence[Sequence[int]],
     ):
-        device = next(model.parameters()).device
-        self.model, self.config = model, config
+        device = next(models[0].parameters()).device
+        self.models, self.config = models, config
+        limits = [
+            _limit(models, s, config, prefix)
+            for s, prefix in zip(sentences, prefixes, strict=True)
+        ]
+        self.longest, batch = max(limits), len(sentences)
+        slots = 1 + (self.longest - 1) * config.beam
         src = pad_rows([np.asarray(s) for s in sentences], after=EOS)
-        batch, beam = len(sentences), config.beam
-        limits = [output_limit(model, len(s), config) for s in sentences]
+        src = src.to(device)
+        self.memories = [_Memory(model, src, slots) for model in models]
         self.limits = torch.tensor(limits, device=device)
-        self.memory = _Memory(model, src.to(device), beam, max(limits))
-        # (batch, beam): log-probability of each hypothesis that lives; at
-        # first all are the empty one, and one of it is enough
-        self.scores = torch.full((batch, beam), -math.inf, device=device)
-        self.scores[:, 0] = 0.0
-        self.ids = torch.full(
-            (batch, beam, max(limits) + 1), PAD, device=device
-        )
-        self.ids[:, :, 0] = BOS
-        # the nbest that have ended, the best first
-        self.ended = self.scores.new_full((batch, config.nbest), -math.inf)
-        self.ended_ids = self.ids[:, : config.nbest].clone()
+        self.ends = set(limits)
+        starts = [np.asarray(p, dtype=np.int64) for p in prefixes]
+        self.prefixes = pad_rows(starts).to(device)
         self.left = torch.arange(batch, device=device)
+        self.done = torch.zeros_like(self.left, dtype=torch.bool)
+        # of each hypothesis that lives, (batch, width): the logarithm of
+        # its probability, its last token and slot; (batch, width, slots):
+        # the slots that it may see
+        self.scores = torch.zeros(batch, 1, device=device)
+        self.ids = torch.full((batch, 1), BOS, device=device)
+        self.slots = torch.zeros_like(self.ids)
+        self.seen = torch.ones_like(self.ids, dtype=torch.bool)[:, :, None]
+        # of each slot that was ever used: its token and its parent
+        self.used = 1
+        self.tokens = self.ids.expand(-1, slots).contiguous()
+        self.parents = torch.zeros_like(self.tokens)
+        # the nbest that have ended, the best first: score and last slot
+        self.ended = self.scores.new_full((batch, config.nbest), -math.inf)
+        self.ended_slots = self.slots.expand_as(self.ended).contiguous()
         self.results: list[list[Hypothesis]] = [[] for _ in sentences]
         self.length = 0
+        # a GPU is asked seldom: the question makes it wait for the answer
+        self.patience = 1 if device.type == "cpu" else 8
 
     def step(self) -> bool:
         """Add a token to every hypothesis; False when all are done."""
-        ids = self.ids[:, :, self.length].flatten()
-        logits = _next_logits(self.model, ids, self.length, self.memory)
+        log_p = self._ask()
         self.length += 1
-        log_p = logits.float().log_softmax(dim=-1)
-        log_p[:, [PAD, BOS]] = -math.inf
-        log_p = log_p.unflatten(0, self.scores.shape)
-        self._end(log_p)
-        self._extend(log_p)
+        if self.length <= self.prefixes.size(1) or self.length in self.ends:
+            log_p = self._force(log_p)
+        log_p[:, :, [PAD, BOS]] = -math.inf
+        ranks = 2 * self.config.beam if self.config.beam > 1 else 1
+        self._grow(*_best(self.scores, log_p, ranks))
         return self._retire()
 
-    def _end(self, log_p: Tensor) -> None:
-        """End every hypothesis here, and keep the best: log_p is (batch,
-        beam, vocab). A greedy one ends where EOS is likeliest.
-        """
-        totals = self.scores + log_p[:, :, EOS]
-        if self.config.beam == 1:
-            goes_on = log_p[:, :, EOS] < log_p.amax(dim=-1)
-            goes_on &= (self.length < self.limits)[:, None]
-            totals = totals.masked_fill(goes_on, -math.inf)
-        penalty = length_penalty(self.length, self.config.alpha)
-        scores = torch.cat([self.ended, totals / penalty], dim=1)
-        ids = torch.cat([self.ended_ids, self.ids], dim=1)
-        self.ended, best = scores.topk(self.config.nbest, dim=1)
-        rows = best[:, :, None].expand(-1, -1, ids.size(2))
-        self.ended_ids = ids.gather(1, rows)
+    def _ask(self) -> Tensor:
+        """Every continuation's log-probability: (batch, width, vocab)."""
+        seen = self.seen if self.config.beam > 1 else None
+        log_p = _mean_log_p(
+            [
+                _next_logits(model, self.ids, memory, seen)
+                for model, memory in zip(self.models, self.memories)
+            ]
+        )
+        return log_p.unflatten(0, self.scores.shape)
 
-    def _extend(self, log_p: Tensor) -> None:
-        """Go on with the beam best continuations of each sentence."""
-        batch, beam, vocab = log_p.shape
-        log_p[:, :, EOS] = -math.inf
-        totals = (self.scores[:, :, None] + log_p).flatten(1)
-        self.scores, best = totals.topk(beam, dim=1)
-        parent, token = best // vocab, best % vocab
-        if beam > 1:
-            first = torch.arange(batch, device=best.device)[:, None] * beam
-            rows = (first + parent).flatten()
-            self.ids = self.ids.flatten(0, 1)[rows]
-            self.ids = self.ids.unflatten(0, (batch, beam))
-            self.memory.reorder(rows, self.length)
-        self.ids[:, :, self.length] = token
+    def _force(self, log_p: Tensor) -> Tensor:
+        """Leave no choice: the prefix's token, and the end at the limit."""
+        token = torch.zeros_like(self.limits)
+        if self.length <= self.prefixes.size(1):
+            token = self.prefixes[:, self.length - 1]
+        token = token.masked_fill(self.limits == self.length, EOS)
+        token = token[:, None, None].expand(-1, log_p.size(1), 1)
+        only = torch.full_like(log_p, -math.inf)
+        only.scatter_(2, token, log_p.gather(2, token))
+        return torch.where(token == PAD, log_p, only)
+
+    def _grow(self, best: Tensor, parent: Tensor, token: Tensor) -> None:
+        """What ends is compared with what has ended, and the beam best of
+        the rest live on. All three are (batch, ranks), the best first.
+        """
+        slots = self.slots.gather(1, parent)
+        ends = token == EOS
+        penalty = length_penalty(self.length, self.config.alpha)
+        new = best.masked_fill(~ends | self.done[:, None], -math.inf)
+        scores = torch.cat([self.ended, new / penalty], dim=1)
+        self.ended, places = scores.topk(self.config.nbest, dim=1)
+        slots_of = torch.cat([self.ended_slots, slots], dim=1)
+        self.ended_slots = slots_of.gather(1, places)
+        if self.length == self.longest:
+            return
+        best = best.masked_fill(ends, -math.inf)
+        most = min(self.config.beam, best.size(1))
+        self.scores, places = best.topk(most, dim=1)
+        self.ids = token.gather(1, places)
+        used = self.used
+        self.tokens[:, used : used + most] = self.ids
+        self.parents[:, used : used + most] = slots.gather(1, places)
+        self.used = used + most
+        fresh = torch.arange(used, self.used, device=best.device)
+        self.slots = fresh.repeat(len(best), 1)
+        if self.config.beam > 1:
+            self._see(parent.gather(1, places))
+
+    def _see(self, parent: Tensor) -> None:
+        """A hypothesis sees what its parent saw, and itself."""
+        rows = parent[:, :, None].expand(-1, -1, self.seen.size(2))
+        seen = self.seen.gather(1, rows)
+        if self.length % SWEEP == 0:
+            seen = self._sweep(seen)
+        itself = torch.eye(
+            parent.size(1), dtype=torch.bool, device=parent.device
+        )
+        itself = itself.expand(len(parent), -1, -1)
+        self.seen = torch.cat([seen, itself], dim=2)
+
+    def _sweep(self, seen: Tensor) -> Tensor:
+        """Forget the slots that none that lives has come through."""
+        if any(model.config.window is not None for model in self.models):
+            return seen  # a window counts slots
+        lives = seen.any(dim=1)
+        most = int(lives.sum(dim=1).max())
+        if 4 * most > 3 * seen.size(2):
+            return seen  # too little would be gained
+        order = lives.byte().argsort(dim=1, descending=True, stable=True)
+        kept = order[:, :most]
+        for memory in self.memories:
+            memory.sweep(kept)
+        places = kept[:, None].expand(-1, seen.size(1), -1)
+        return seen.gather(2, places)
 
     def _retire(self) -> bool:
         """Take out the sentences that nothing alive can improve."""
-        if self.config.beam == 1:
-            done = self.ended[:, 0] > -math.inf
-        else:
-            # log-probabilities only fall: what no length could save is lost
+        # log-probabilities only fall: what no length could save is lost
+        if self.config.beam > 1:
             penalty = ((5 + self.limits) / 6) ** self.config.alpha
-            done = self.ended[:, -1] >= self.scores[:, 0] / penalty
-            done |= self.limits <= self.length
-        if not done.any():
+            hope = self.scores[:, 0] / penalty
+            self.done |= self.ended[:, -1] >= hope
+        else:
+            self.done |= self.ended[:, 0] > -math.inf
+        self.done |= self.limits <= self.length
+        last = self.length == self.longest
+        if self.length % self.patience and not last:
             return True
-        for i in done.nonzero().squeeze(1).tolist():
-            self.results[int(self.left[i])] = self._hypotheses(i)
-        keep = (~done).nonzero().squeeze(1)
-        beam = self.config.beam
-        places = torch.arange(beam, device=keep.device)
-        rows = keep[:, None] * beam + places
-        self.memory.keep(keep, rows.flatten())
-        state = ("limits", "scores", "ids", "ended", "ended_ids", "left")
-        for name in state:
-            setattr(self, name, getattr(self, name)[keep])
-        return len(keep) > 0
+        done = self.done.nonzero()[:, 0]
+        if not len(done):
+            return True
+        self._report(done)
+        left = len(self.done) - len(done)
+        if left:
+            movers = (~self.done[left:]).nonzero()[:, 0] + left
+            self._close(done[done < left], movers, left)
+        return left > 0
 
-    def _hypotheses(self, i: int) -> list[Hypothesis]:
-        found = []
-        for score, ids in zip(
-            self.ended[i].tolist(), self.ended_ids[i].tolist(), strict=True
+    def _close(self, gaps: Tensor, movers: Tensor, left: int) -> None:
+        for memory in self.memories:
+            memory.close(gaps, movers, left)
+        for name in (
+            "limits", "prefixes", "left", "done", "scores", "ids", "slots",
+            "seen", "tokens", "parents", "ended", "ended_slots",
+        ):  # fmt: skip
+            rows = _close(getattr(self, name), gaps, movers, left)
+            setattr(self, name, rows)
+
+    def _report(self, done: Tensor) -> None:
+        """Read the results of the sentences that are done."""
+        columns = (
+            self.left, self.ended, self.ended_slots,
+            self.tokens[:, : self.used],
+            self.parents[:, : self.used],
+        )  # fmt: skip
+        for place, scores, slots, tokens, parents in zip(
+            *(column[done].tolist() for column in columns)
         ):
-            if score == -math.inf:
-                continue  # a beam wider than the language
-            ids = ids[1:]
-            ids = ids[: ids.index(PAD)] if PAD in ids else ids
-            total = score * length_penalty(len(ids) + 1, self.config.alpha)
-            found.append(Hypothesis(ids, total, score))
-        return found
+            for score, slot in zip(scores, slots):
+                if score == -math.inf:
+                    continue  # a beam wider than the language
+                ids = []
+                while slot:  # the first one holds BOS
+                    ids.append(tokens[slot])
+                    slot = parents[slot]
+                total = score * length_penalty(
+                    len(ids) + 1, self.config.alpha
+                )
+                found = Hypothesis(ids[::-1], total, score)
+                self.results[place].append(found)
+
+
+BLOCK = 32
+
+
+def _best(
+    scores: Tensor, log_p: Tensor, ranks: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The ranks best continuations of a sentence's hypotheses: scores
+    (batch, width), log_p (batch, width, vocab) -> their log-probability,
+    their parent and their token, each (batch, ranks), the best first.
+    """
+    batch, width, vocab = log_p.shape
+    blocks = vocab // BLOCK
+    whole = blocks * BLOCK
+    places = torch.arange(width * vocab, device=log_p.device)
+    if blocks * width <= ranks:
+        places = places.expand(batch, -1)
+    else:
+        inside = log_p[:, :, :whole].unflatten(2, (BLOCK, blocks))
+        maxima = scores[:, :, None] + inside.amax(dim=2)
+        first = maxima.flatten(1).topk(ranks)[1][:, :, None]
+        first = first // blocks * vocab + first % blocks
+        rest = places.view(width, vocab)[:, whole:].flatten()
+        places = first + places[:whole:blocks]
+        rest = rest.expand(batch, -1)
+        places = torch.cat([places.flatten(1), rest], dim=1)
+    total = log_p.flatten(1).gather(1, places)
+    total = total + scores.gather(1, places // vocab)
+    total, found = total.topk(min(ranks, places.size(1)), dim=1)
+    places = places.gather(1, found)
+    return total, places // vocab, places % vocab
 
 
 def search_in_order(
-    model: Transformer,
+    model: Models,
     sentences: Sequence[Sequence[int]],
     config: SearchConfig = SearchConfig(),
     batch_tokens: int = 2000,
+    prefixes: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Hypothesis]]:
     """beam_search for any number of sentences, batched by like length:
     at most batch_tokens source tokens at once. Results in the order given.
@@ -426,7 +667,28 @@ def search_in_order(
         widest = len(sentences[order[0]]) + 1
         now = order[: max(1, batch_tokens // widest)]
         order = order[len(now) :]
-        found = beam_search(model, [sentences[i] for i in now], config)
+        found = beam_search(
+            model,
+            [sentences[i] for i in now],
+            config,
+            prefixes and [prefixes[i] for i in now],
+        )
         for i, hypotheses in zip(now, found, strict=True):
             results[i] = hypotheses
     return results
+
+
+# 15-search.md: A beginning, a committee, a look
+def alignment(
+    model: Transformer, src: Sequence[int], ids: Sequence[int]
+) -> Tensor:
+    """How much each token of an output looked at each of its source:
+    (layers, heads, len(ids) + 1, len(src) + 1), with EOS last in both.
+    """
+    device = next(model.parameters()).device
+    source = torch.tensor([[*src, EOS]], device=device)
+    target = torch.tensor([[BOS, *ids]], device=device)
+    with evaluating(model):
+        maps = model.attention_maps(source, target)
+    layers = range(len(_layers(model)))
+    return torch.stack([maps[f"cross.{i}"][0] for i in layers])

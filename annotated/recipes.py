@@ -565,10 +565,13 @@ MAX_SOURCE = 512
 
 @dataclass(frozen=True)
 class Translation:
-    """A line of text and the score that search gave it."""
+    """A line of text, the score that search gave it, and the logarithm
+    of its probability.
+    """
 
     text: str
     score: float
+    log_probability: float
 
 
 def one_line(text: str) -> str:
@@ -660,9 +663,13 @@ class Run:
         return run
 
     def translate(
-        self, lines: Sequence[str], search: SearchConfig | None = None
+        self,
+        lines: Sequence[str],
+        search: SearchConfig | None = None,
+        batch_tokens: int = 2000,
     ) -> list[list[Translation]]:
-        """The nbest translations of each line, the best first.
+        """The nbest translations of each line, the best first; at most
+        batch_tokens tokens of source are searched at once.
 
         A blank line gives a blank one; a line of more than MAX_SOURCE
         tokens is translated in pieces, whose best are put together.
@@ -676,24 +683,25 @@ class Run:
                 pieces.append(ids[first : first + most])
                 owner.append(i)
         found: list[list[list[Hypothesis]]] = [[] for _ in lines]
-        results = search_in_order(self.model, pieces, search)
+        results = search_in_order(self.model, pieces, search, batch_tokens)
         for i, hypotheses in zip(owner, results, strict=True):
             found[i].append(hypotheses)
         return [self._texts(parts) for parts in found]
 
     def _texts(self, parts: list[list[Hypothesis]]) -> list[Translation]:
         if not parts:
-            return [Translation("", 0.0)]
+            return [Translation("", 0.0, 0.0)]
         if len(parts) == 1:
             texts = self.target.decode([h.ids for h in parts[0]])
             return [
-                Translation(one_line(text), h.score)
+                Translation(one_line(text), h.score, h.log_probability)
                 for text, h in zip(texts, parts[0], strict=True)
             ]
         texts = self.target.decode([p[0].ids for p in parts])
         score = sum(p[0].score for p in parts) / len(parts)
+        total = sum(p[0].log_probability for p in parts)
         text = " ".join(one_line(text) for text in texts)
-        return [Translation(text, score)]
+        return [Translation(text, score, total)]
 
 
 # 18-multi30k.md: Stop, and go on

@@ -307,7 +307,7 @@ def kept_bytes(
     d, h = config.d_model, config.num_heads
     both = h * (config.key_size + config.value_size)
     attention = 3 * d + 2.5 * both + h * length
-    feed = 3 * d + 2 * config.d_ff
+    feed = 3 * d + config.d_ff
     encoder = config.num_encoder_layers * (attention + feed)
     decoder = config.num_decoder_layers * (2 * attention + feed)
     size = 2.5 if precision == "bfloat16" else 4

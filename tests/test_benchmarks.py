@@ -356,3 +356,121 @@ def test_two_processes_and_two_threads_take_the_same_steps() -> None:
     assert found["largest_loss_gap"] < 1e-3
     assert found["ratio"] > 0
     assert found["processes_tokens_per_second"] > 0
+
+
+# --- decode_speed.py ------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def decode() -> Iterator[ModuleType]:
+    threads = torch.get_num_threads()
+    folder = str(ROOT / "benchmarks")
+    sys.path.insert(0, folder)  # where a script finds its neighbours
+    yield load("decode_speed")
+    sys.path.remove(folder)
+    torch.set_num_threads(threads)
+    del sys.modules["decode_speed"], sys.modules["train_speed"]
+
+
+SMALL = [
+    "--d-model=16", "--layers=2", "--num-heads=2", "--d-ff=32",
+    "--vocab=60", "--sentences=5", "--length=8", "--output=7",
+    "--batches=2", "--rounds=2", "--threads=1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def task(decode: ModuleType):
+    return decode.draw_task(
+        decode.Settings(
+            d_model=16, layers=2, num_heads=2, d_ff=32, vocab=60,
+            sentences=5, length=8, output=7, batches=2, threads=1,
+        )
+    )  # fmt: skip
+
+
+def test_every_translation_is_as_long_as_was_asked(
+    decode: ModuleType, task, tmp_path: Path
+) -> None:
+    for batch in task.batches:
+        assert {len(a) for a in decode.ours(task, tmp_path)(batch)} == {6}
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_torchs_search_finds_what_ours_does(
+    decode: ModuleType, task, tmp_path: Path, beam: int
+) -> None:
+    task = replace(task, beam=beam)
+    for batch in task.batches:
+        found = decode.torch_model(task, tmp_path)(batch)
+        assert found == decode.ours(task, tmp_path)(batch)
+
+
+def test_ctranslate2_does_the_same_work(
+    decode: ModuleType, task, tmp_path: Path
+) -> None:
+    pytest.importorskip("ctranslate2")
+    task = replace(task, beam=1)
+    for batch in task.batches:
+        found = decode.ctranslate2(task, tmp_path)(batch)
+        assert found == decode.ours(task, tmp_path)(batch)
+
+
+@pytest.mark.slow
+def test_marian_does_the_same_work(
+    decode: ModuleType, task, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    task = replace(task, beam=1)
+    for batch in task.batches:
+        found = decode.marian(task, tmp_path)(batch)
+        assert found == decode.ours(task, tmp_path)(batch)
+
+
+def test_a_comparison_leaves_out_who_is_absent_and_writes_the_ledger(
+    decode: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("transformers", "ctranslate2"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(decode.time, "sleep", lambda seconds: None)
+    file = tmp_path / "new" / "speed.json"
+    assert decode.main([*SMALL, "--no-memory", f"--json={file}"]) == 0
+    said = capsys.readouterr().out
+    assert "Marian is left out" in said
+    assert "pip install ctranslate2" in said
+    contenders = json.loads(file.read_text())["metrics"]["contenders"]
+    assert set(contenders) == {"annotated", "torch.nn"}
+    assert contenders["annotated"]["ratio"] == 1.0
+    assert contenders["torch.nn"]["same"] > 0.9
+
+
+def test_a_worse_translation_is_no_answer(decode: ModuleType) -> None:
+    good = decode.Outcome("annotated", 1.0, 1.0, 1.0, 1.0, 1.0, -20.0)
+    lazy = replace(good, name="lazy", same=0.1, log_probability=-30.0)
+    assert decode.doubts([good, replace(good, same=0.1)]) == []
+    assert "lazy found 10%" in decode.doubts([good, lazy])[0]
+
+
+# --- oracle.py ------------------------------------------------------------
+
+
+def test_the_oracle_and_the_fast_search_agree(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    oracle = load("oracle")
+    assert oracle.main(["--count=30", "--batch=6"]) == 0
+    assert "30 sentences" in capsys.readouterr().out
+
+
+def test_the_oracle_sees_a_difference() -> None:
+    oracle = load("oracle")
+    one = oracle.Hypothesis([4, 5], -2.0, -1.0)
+    other = oracle.Hypothesis([4, 6], -2.0, -1.0)
+    assert oracle.compare([one], [one], 1e-4) == (True, True)
+    assert oracle.compare([one], [other], 1e-4) == (False, True)
+    worse = oracle.Hypothesis([4, 5], -3.0, -1.5)
+    assert oracle.compare([worse], [one], 1e-4) == (False, False)
+    assert oracle.compare([], [one], 1e-4) == (False, False)

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import random
 import shlex
 import shutil
 import signal
@@ -24,6 +25,7 @@ from safetensors.torch import load_file
 import annotated
 from annotated import corpora, recipes
 from annotated.cli import main
+from annotated.decoding import Hypothesis
 from annotated.recipes import RECIPES, Recipe, read_metrics
 
 TINY = (
@@ -122,7 +124,8 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_help_names_the_verbs(call: Call, line: str) -> None:
     done = call(line)
     assert done.code == 0
-    for verb in ("recipes", "train", "translate", "evaluate", "average"):
+    verbs = ("recipes", "data", "train", "translate", "evaluate", "average")
+    for verb in (*verbs, "export"):
         assert f"  {verb} " in done.out
 
 
@@ -470,16 +473,120 @@ def test_much_input_is_read_in_parts(
     sizes = []
     translate = recipes.Run.translate
 
-    def noted(self: Any, lines: list[str], search: Any) -> Any:
+    def noted(self: Any, lines: list[str], *rest: Any) -> Any:
         sizes.append(len(lines))
-        return translate(self, [""] * len(lines), search)
+        return translate(self, [""] * len(lines), *rest)
 
     monkeypatch.setattr(recipes.Run, "translate", noted)
-    done = call(f"translate --run {run}", b"a\n" * 2500)
-    assert (sizes, done.out) == ([1000, 1000, 500], "\n" * 2500)
+    done = call(f"translate --run {run}", b"a\n" * 80_000)
+    assert done.out == "\n" * 80_000
+    assert sum(sizes) == 80_000
+    assert max(sizes) <= 2**15
     sizes.clear()
     call(f"translate --run {run}", (b"a" * 2**19 + b"\n") * 5)
-    assert sizes == [2, 2, 1]
+    assert sizes == [1] * 5
+
+
+def test_a_line_is_answered_before_the_next_one_comes(
+    finished: Path,
+) -> None:
+    """And the reader may leave, and the writer: nobody complains."""
+    translator = subprocess.Popen(
+        [sys.executable, "-m", "annotated", "translate", "--run", finished],
+        env=os.environ
+        | {"PYTHONPATH": str(Path(annotated.__file__).parent.parent)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert translator.stdin and translator.stdout and translator.stderr
+    for _ in range(3):
+        translator.stdin.write(b"\n")
+        translator.stdin.flush()
+        assert translator.stdout.readline() == b"\n"
+    translator.stdout.close()
+    translator.stdin.write(b"\n" * 10)
+    translator.stdin.close()
+    assert translator.wait(60) == 0
+    assert translator.stderr.read() == b""
+
+
+def test_control_c_is_quiet(finished: Path) -> None:
+    translator = subprocess.Popen(
+        [sys.executable, "-m", "annotated", "translate", "--run", finished],
+        env=os.environ
+        | {"PYTHONPATH": str(Path(annotated.__file__).parent.parent)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert translator.stdin and translator.stdout and translator.stderr
+    translator.stdin.write(b"\n")
+    translator.stdin.flush()
+    assert translator.stdout.readline() == b"\n"  # it has begun
+    translator.send_signal(signal.SIGINT)
+    assert translator.wait(60) == 130
+    assert translator.stderr.read() == b""
+
+
+def test_ten_thousand_odd_lines_are_answered_in_order(
+    call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every line comes back as a word that says which one it was."""
+
+    def echo(model: Any, pieces: Any, *_: Any) -> Any:
+        return [
+            [Hypothesis([4 + len(piece) % 7], -1.0, -1.0)]
+            for piece in pieces
+        ]
+
+    monkeypatch.setattr(recipes, "search_in_order", echo)
+    kinds = [k for k in ODD if k not in ("nothing", "no last end", "many")]
+    draw = random.Random(0)
+    lines: list[bytes] = []
+    while len(lines) < 10_000:
+        kind = draw.choice(kinds)
+        if "long" in kind and draw.random() < 0.99:
+            continue
+        lines += ODD[kind].removesuffix(b"\n").split(b"\n")
+    lines = lines[:10_000]
+    done = call(f"translate --run {run}", b"\n".join(lines) + b"\n")
+    assert done.code == 0, done.err
+    answers = done.out.split("\n")
+    assert answers.pop() == "" and len(answers) == 10_000
+    opened = recipes.Run.open(run)
+    for line, answer in zip(lines[::7], answers[::7], strict=True):
+        text = line.decode("utf-8", "replace").removesuffix("\r")
+        [alone] = opened.translate([text])
+        assert answer == alone[0].text
+
+
+def test_scores_come_first(call: Call, run: Path) -> None:
+    done = call(f"translate --run {run} --scores", b"a b\n\n")
+    plain = call(f"translate --run {run}", b"a b\n\n").out.splitlines()
+    rows = [line.split("\t") for line in done.out.splitlines()]
+    assert [row[1] for row in rows] == plain
+    assert float(rows[0][0]) < 0.0 == float(rows[1][0])
+
+
+def test_json_has_a_line_for_each_line(call: Call, run: Path) -> None:
+    done = call(f"translate --run {run} --json --nbest 2", b"a b\n\n")
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [row["line"] for row in rows] == [0, 1]
+    first, blank = (row["translations"] for row in rows)
+    assert len(first) == 2
+    assert set(first[0]) == {"text", "score", "log_probability"}
+    assert first[0]["score"] >= first[1]["score"]
+    assert [one["text"] for one in blank] == [""]
+
+
+def test_batches_of_any_size_say_the_same(call: Call, run: Path) -> None:
+    text = b"a b c d\n\nb\na b c d e f g\n"
+    together = call(f"translate --run {run}", text).out
+    alone = call(f"translate --run {run} --batch-tokens 1", text).out
+    assert together == alone
+    done = call(f"translate --run {run} --batch-tokens 0", text)
+    assert "batch_tokens must be at least 1" in done.complaint
 
 
 def test_nbest_numbers_the_lines(call: Call, run: Path) -> None:
@@ -514,7 +621,27 @@ def test_a_reader_who_leaves_is_not_complained_to(finished: Path) -> None:
         os.close(read)
         done = process(line, stdout=write)
         os.close(write)
-        assert (done.returncode, done.stderr) == (141, b"")
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+# --- export ---------------------------------------------------------------
+
+
+def test_an_exported_run_translates_as_before(
+    call: Call, run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = call(f"export --run {run} --to safetensors --out {out}")
+    assert (done.code, done.out) == (0, "")
+    before, after = (
+        call(f"translate --run {folder}", b"a b c\n\n")
+        for folder in (run, out)
+    )
+    assert before == after and before.code == 0
+    again = call(f"export --run {run} --to safetensors --out {out}")
+    assert "is not empty" in again.complaint
+    wrong = call(f"export --run {run} --to gguf --out {tmp_path / 'new'}")
+    assert "gguf" in wrong.complaint
 
 
 # --- evaluate -------------------------------------------------------------

@@ -14,8 +14,10 @@ from annotated.batches import Sentences, pad_rows
 from annotated.decoding import (
     Hypothesis,
     SearchConfig,
+    _best,
     _Memory,
     _next_logits,
+    alignment,
     beam_search,
     greedy_search,
     length_penalty,
@@ -285,13 +287,17 @@ def patient_beam_search(model, src, config):
             with torch.no_grad():
                 logits = model(source, torch.tensor([[BOS, *ids]]))
             for token, p in enumerate(logits[0, -1].softmax(-1).tolist()):
-                if token == EOS:
-                    total = so_far + math.log(p)
-                    penalty = ((5 + length) / 6) ** config.alpha
-                    ended[ids] = total / penalty
-                elif token not in (PAD, BOS):
+                if token not in (PAD, BOS):
                     grown[(*ids, token)] = so_far + math.log(p)
-        best = sorted(grown, key=grown.get, reverse=True)[: config.beam]
+        order = sorted(grown, key=grown.get, reverse=True)
+        first = order[: 2 * config.beam]
+        if length == limit:
+            first = order
+        for ids in first:
+            if ids[-1] == EOS:
+                penalty = ((5 + length) / 6) ** config.alpha
+                ended[ids[:-1]] = grown[ids] / penalty
+        best = [ids for ids in order if ids[-1] != EOS][: config.beam]
         beams = {ids: grown[ids] for ids in best}
     best = sorted(ended, key=ended.get, reverse=True)[: config.nbest]
     return [(list(ids), ended[ids]) for ids in best]
@@ -417,55 +423,61 @@ def test_a_step_with_memory_gives_the_logits_of_the_whole_model(kind):
     src = pad_rows(
         [np.array(s) for s in ([5, 6, 7, 8], [9], [4, 4])], after=EOS
     )
-    tgt = torch.randint(3, VOCAB, (6, 9))  # two rows a sentence
+    tgt = torch.randint(3, VOCAB, (3, 9))
     tgt[:, 0] = BOS
     with torch.no_grad():
-        memory = _Memory(model, src, beam=2, length=9)
+        memory = _Memory(model, src, slots=9)
         for step in range(9):
-            logits = _next_logits(model, tgt[:, step], step, memory)
-            whole = model(src.repeat_interleave(2, 0), tgt[:, : step + 1])
+            logits = _next_logits(model, tgt[:, [step]], memory)
+            whole = model(src, tgt[:, : step + 1])
             torch.testing.assert_close(
                 logits, whole[:, -1], atol=1e-5, rtol=1e-5
             )
 
 
-def test_memory_follows_reordering_and_retiring():
-    model = random_model(12, window=5).eval()
+@pytest.mark.parametrize("window", [None, 5])
+def test_a_hypothesis_sees_the_slots_it_came_through(window):
+    """Two hypotheses a sentence, that cross, and sentences that leave."""
+    model = random_model(12, window=window).eval()
     src = pad_rows(
         [np.array(s) for s in ([5, 6, 7], [9], [4, 4])], after=EOS
     )
-    rows_src = src.repeat_interleave(2, 0)
-    tgt = torch.randint(3, VOCAB, (6, 8))
-    tgt[:, 0] = BOS
+    left = [0, 1, 2]
+    past = torch.full((3, 2, 1), BOS)  # what each has written
+    seen = torch.ones(3, 1, 1, dtype=torch.bool)
+    draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        memory = _Memory(model, src, beam=2, length=8)
-        for step in range(4):
-            _next_logits(model, tgt[:, step], step, memory)
-        rows = torch.tensor([1, 1, 2, 3, 5, 4])  # within each sentence
-        memory.reorder(rows, 4)
-        tgt = tgt[rows].clone()
-        tgt[:, 4:] = torch.randint(3, VOCAB, (6, 4))
-        _next_logits(model, tgt[:, 4], 4, memory)
-        keep = torch.tensor([2, 0])
-        rows = torch.tensor([4, 5, 0, 1])
-        memory.keep(keep, rows)
-        tgt, rows_src = tgt[rows], rows_src[rows]
-        for step in range(5, 8):
-            logits = _next_logits(model, tgt[:, step], step, memory)
-            whole = model(rows_src, tgt[:, : step + 1])
+        memory = _Memory(model, src, slots=1 + 2 * 7)
+        for step in range(8):
+            width = seen.size(1)
+            ids = past[:, :width, -1]
+            logits = _next_logits(model, ids, memory, seen)
+            rows = past[:, :width].flatten(0, 1)
+            whole = model(src[left].repeat_interleave(width, 0), rows)
             torch.testing.assert_close(
                 logits, whole[:, -1], atol=1e-5, rtol=1e-5
             )
+            if step == 4:  # sentence 0 is done: the last takes its place
+                memory.close(torch.tensor([0]), torch.tensor([2]), 2)
+                left, past, seen = [2, 1], past[[2, 1]], seen[[2, 1]]
+            parent = torch.randint(width, (len(left), 2), generator=draw)
+            rows = parent[:, :, None]
+            past = past[:, :width].gather(1, rows.expand(-1, -1, step + 1))
+            new = torch.randint(3, VOCAB, (len(left), 2, 1), generator=draw)
+            past = torch.cat([past, new], dim=2)
+            seen = seen.gather(1, rows.expand(-1, -1, seen.size(2)))
+            itself = torch.eye(2, dtype=torch.bool).expand(len(left), 2, 2)
+            seen = torch.cat([seen, itself], dim=2)
 
 
 def test_the_source_is_remembered_once_a_sentence():
     model = random_model(0)
     src = torch.full((3, 5), 7)
-    memory = _Memory(model, src, beam=4, length=9)
+    memory = _Memory(model, src, slots=33)
     for k, v in memory.source:
         assert k.shape == v.shape == (3, 2, 5, 8)
     for k, v in memory.target:
-        assert k.shape == v.shape == (12, 2, 9, 8)
+        assert k.shape == v.shape == (3, 2, 33, 8)
 
 
 # --- independence ---------------------------------------------------------
@@ -512,6 +524,131 @@ def test_arrays_and_corpora_can_be_searched():
             beam_search(MODEL, form), expected, strict=True
         ):
             assert_equal(one, other)
+
+
+# --- the best of many -----------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    batch=st.integers(1, 3),
+    width=st.integers(1, 5),
+    vocab=st.integers(5, 200),
+    ranks=st.integers(1, 10),
+    seed=st.integers(0, 999),
+)
+def test_blocks_find_the_best_of_all(batch, width, vocab, ranks, seed):
+    draw = torch.Generator().manual_seed(seed)
+    scores = torch.randn(batch, width, generator=draw)
+    log_p = torch.randn(batch, width, vocab, generator=draw)
+    log_p[torch.rand(log_p.shape, generator=draw) < 0.3] = -math.inf
+    best, parent, token = _best(scores, log_p, ranks)
+    totals = scores[:, :, None] + log_p
+    most = min(ranks, width * vocab)
+    assert torch.equal(best, totals.flatten(1).topk(most)[0])
+    rows = torch.arange(batch)[:, None]
+    assert torch.equal(best, totals[rows, parent, token])
+    for row, real in zip(parent * vocab + token, best > -math.inf):
+        assert len(row[real].unique()) == int(real.sum())
+
+
+# --- prefixes, ensembles, attention ---------------------------------------
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_an_output_begins_with_its_prefix(beam):
+    """Prefixes of different lengths, one of them none, in one batch."""
+    model = random_model(3)
+    sentences = random_sentences(8, 2, longest=5)
+    draw = np.random.default_rng(1)
+    prefixes = [draw.integers(3, VOCAB, n % 4).tolist() for n in range(8)]
+    config = SearchConfig(beam=beam, extra=6, nbest=beam)
+    found = beam_search(model, sentences, config, prefixes)
+    ordered = search_in_order(
+        model, sentences, config, batch_tokens=9, prefixes=prefixes
+    )
+    for src, prefix, one, two in zip(
+        sentences, prefixes, found, ordered, strict=True
+    ):
+        assert_equal(one, plain_beam_search(model, src, config, prefix))
+        assert_equal(one, two)
+        for h in one:
+            assert h.ids[: len(prefix)] == prefix
+
+
+def test_a_prefix_is_paid_for_like_any_words():
+    """What search found, given as a prefix, has the score it had."""
+    model = random_model(5)
+    config = SearchConfig(extra=8)
+    [best] = beam_search(model, [[4, 5, 6]], config)[0]
+    config = SearchConfig(limit=len(best.ids) + 1)
+    begun = beam_search(model, [[4, 5, 6]], config, [best.ids])
+    assert_equal(begun[0], [best])
+
+
+@pytest.mark.parametrize(
+    ("prefix", "complaint"),
+    [
+        ([4] * 9, "prefix of 9 tokens"),
+        ([4, EOS], "token 2, no word"),
+        ([PAD], "token 0, no word"),
+        ([VOCAB], f"token {VOCAB}, no word"),
+        ([-1], "token -1, no word"),
+    ],
+)
+@pytest.mark.parametrize("beam", [1, 2])
+def test_a_prefix_that_cannot_be_is_refused(prefix, complaint, beam):
+    config = SearchConfig(beam=beam, extra=7)
+    with pytest.raises(ValueError, match=complaint):
+        beam_search(MODEL, [[4, 5]], config, [prefix])
+    with pytest.raises(ValueError, match=complaint):
+        plain_beam_search(MODEL, [4, 5], config, prefix)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_several_models_vote(beam):
+    models = [random_model(seed) for seed in range(3)]
+    config = SearchConfig(beam=beam, extra=5, nbest=beam)
+    sentences = random_sentences(6, 12, longest=5)
+    found = beam_search(models, sentences, config)
+    for sentence, one in zip(sentences, found, strict=True):
+        assert_equal(one, plain_beam_search(models, sentence, config))
+    differ = [
+        [h.ids for h in one] != [h.ids for h in two]
+        for one, two in zip(
+            found, beam_search(models[0], sentences, config), strict=True
+        )
+    ]
+    assert any(differ)
+
+
+def test_a_model_agrees_with_itself():
+    config = SearchConfig(extra=5, nbest=2)
+    sentences = random_sentences(6, 13, longest=5)
+    twice = beam_search([MODEL, MODEL], sentences, config)
+    for one, two in zip(beam_search(MODEL, sentences, config), twice):
+        assert_equal(one, two)
+
+
+def test_the_vote_is_the_mean_of_probabilities():
+    models = [random_model(seed, end=0.0).eval() for seed in (1, 2)]
+    [h] = beam_search(models, [[4, 5]], SearchConfig(beam=1, limit=1))[0]
+    src, tgt = torch.tensor([[4, 5, EOS]]), torch.tensor([[BOS]])
+    with torch.no_grad():
+        p = [m(src, tgt)[0, 0].softmax(-1)[EOS].item() for m in models]
+    assert h.ids == []
+    assert math.exp(h.log_probability) == pytest.approx(sum(p) / 2)
+
+
+def test_the_attention_of_an_output_is_the_models():
+    model = random_model(4).eval()
+    found = alignment(model, [4, 5, 6], [7, 8])
+    assert found.shape == (2, 2, 3, 4)
+    torch.testing.assert_close(found.sum(-1), torch.ones(2, 2, 3))
+    maps = model.attention_maps(
+        torch.tensor([[4, 5, 6, EOS]]), torch.tensor([[BOS, 7, 8]])
+    )
+    assert torch.equal(found[1], maps["cross.1"][0])
 
 
 # --- limits and edges -----------------------------------------------------
@@ -580,6 +717,45 @@ def test_a_beam_may_be_wider_than_the_vocabulary(beam):
         assert len(found) == min(beam, sentences)
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_limit_is_for_all(beam):
+    model = random_model(2, end=-1e4)
+    config = SearchConfig(beam=beam, extra=30, limit=6)
+    for [h] in beam_search(model, [[4] * 9, []], config):
+        assert len(h.ids) == 5
+    assert_equal(
+        beam_search(model, [[4]], config)[0],
+        plain_beam_search(model, [4], config),
+    )
+
+
+@pytest.mark.parametrize("kind", ["paper", "window"])
+def test_a_long_output_is_the_same_after_many_sweeps(kind):
+    """Slots that no hypothesis needs any more are thrown away."""
+    model = random_model(9, sure=1.0, end=-6.0, **KINDS[kind])
+    config = SearchConfig(beam=3, extra=40, nbest=2)
+    sentences = [[4, 5, 6], [], [7] * 9]
+    found = beam_search(model, sentences, config)
+    assert max(len(best[0].ids) for best in found) > 30
+    for sentence, one in zip(sentences, found, strict=True):
+        assert_equal(one, plain_beam_search(model, sentence, config))
+
+
+def test_an_end_has_to_be_among_the_best():
+    """As in the paper's code: an unlikely end is not looked at, though
+    the empty output would have had the best score of all.
+    """
+    model = random_model(2, sure=4.0, end=-4.0)
+    config = SearchConfig(beam=2, alpha=0.0, extra=6)
+    [h] = beam_search(model, [[4, 5, 6]], config)[0]
+    src, tgt = torch.tensor([[4, 5, 6, EOS]]), torch.tensor([[BOS]])
+    with torch.no_grad():
+        first = model.eval()(src, tgt)[0, 0].log_softmax(-1)
+    assert int((first > first[EOS]).sum()) >= 4
+    assert first[EOS] > h.log_probability
+    assert h.ids != []
+
+
 def test_learned_positions_end_the_output():
     model = random_model(1, end=-1e4, positions="learned", max_len=8)
     config = SearchConfig(beam=2, extra=50)
@@ -640,8 +816,8 @@ def test_float64_models_can_be_searched():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *((field, 0) for field in ("beam", "extra", "nbest")),
-        *((field, 1.5) for field in ("beam", "extra", "nbest")),
+        *((field, 0) for field in ("beam", "extra", "nbest", "limit")),
+        *((field, 1.5) for field in ("beam", "extra", "nbest", "limit")),
         ("alpha", -0.1),
         ("alpha", math.inf),
         ("alpha", math.nan),

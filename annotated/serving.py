@@ -1,0 +1,324 @@
+"""annotated.serving.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- A0-serving.md: Serving
+"""
+
+import dataclasses
+import importlib
+import inspect
+import os
+import shutil
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from annotated.attention import MultiHeadAttention, attention
+from annotated.embeddings import SinusoidalPositions, sinusoids
+from annotated.layers import LayerNorm
+from annotated.masks import causal_mask, padding_mask, window_mask
+from annotated.model import Transformer
+from annotated.recipes import Run, RunError, write_json
+from annotated.tokens import BOS, EOS, SPECIALS, UNK, Tokenizer
+from annotated.training import save_weights
+
+__all__ = [
+    "write_ctranslate2",
+    "POSITIONS",
+    "vocabulary",
+    "write_onnx",
+    "export_run",
+]
+
+
+# A0-serving.md: CTranslate2
+def _wanted(package: str) -> Any:
+    """Import a package that the book does without. RunError, with the
+    command that installs it, where it is missing.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        top = package.split(".")[0]
+        raise RunError(f"{error}: pip install {top}") from None
+
+
+def _refuse(model: Transformer, to: str, **allowed: Any) -> None:
+    """RunError where model has something that the form cannot hold."""
+    for name, value in allowed.items():
+        own = getattr(model.config, name)
+        if own != value:
+            raise RunError(f"{to} knows no model with {name} {own}")
+
+
+def write_ctranslate2(
+    model: Transformer,
+    source: Sequence[str],
+    target: Sequence[str],
+    folder: Path,
+) -> None:
+    """The model as a folder that ctranslate2.Translator opens; source and
+    target are the vocabularies, a token for each id.
+
+    RunError where CTranslate2 is missing, or knows no such model.
+    """
+    specs = _wanted("ctranslate2.specs.transformer_spec")
+    config = model.config
+    each = config.d_model // config.num_heads
+    _refuse(model, "ctranslate2", window=None)
+    if (config.key_size, config.value_size) != (each, each):
+        raise RunError("ctranslate2 knows no model with a d_k of its own")
+    layers = config.num_encoder_layers, config.num_decoder_layers
+    spec = specs.TransformerSpec.from_config(
+        layers, config.num_heads, pre_norm=config.norm == "pre"
+    )
+    _fill_stack(spec.encoder, model, "encoder")
+    _fill_stack(spec.decoder, model, "decoder")
+    spec.decoder.projection.weight = _array(model.embeddings.output)
+    spec.register_source_vocabulary(list(source))
+    spec.register_target_vocabulary(list(target))
+    spec.config.unk_token = SPECIALS[UNK]
+    spec.config.bos_token = spec.config.decoder_start_token = SPECIALS[BOS]
+    spec.config.eos_token = SPECIALS[EOS]
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = 1e-5
+    spec.validate()
+    spec.optimize()
+    folder.mkdir(parents=True, exist_ok=True)
+    spec.save(str(folder))
+
+
+POSITIONS = 1024  # in the table of an export: source and output alike
+
+
+def _table(place: Any, d_model: int) -> Tensor:
+    """The positions of an export: learned, or POSITIONS sinusoids."""
+    if isinstance(place, SinusoidalPositions):
+        return sinusoids(POSITIONS, d_model)
+    return place.table.detach()
+
+
+def _array(x: Tensor) -> Any:
+    return x.detach().float().cpu().contiguous().numpy()
+
+
+def _fill(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
+    spec.weight = _array(weight)
+    if bias is not None:
+        spec.bias = _array(bias)
+
+
+def _fill_norm(spec: Any, norm: LayerNorm) -> None:
+    spec.gamma, spec.beta = _array(norm.gain), _array(norm.bias)
+
+
+def _fill_attention(
+    spec: Any, attention: MultiHeadAttention, together: bool
+) -> None:
+    """The projections, in one matrix or in q and (k, v), and the output."""
+    projection = attention.projection
+    q, k, v = attention.sizes
+    cuts = [q + k + v] if together else [q, k + v]
+    weights = projection.weight.split(cuts)
+    biases: Sequence[Any] = [None] * len(cuts)
+    if projection.bias is not None:
+        biases = projection.bias.split(cuts)
+    for out, weight, bias in zip(spec.linear, weights, biases):
+        _fill(out, weight, bias)
+    output = attention.output
+    _fill(spec.linear[-1], output.weight, output.bias)
+
+
+def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
+    """Embeddings, positions and layers of the encoder or the decoder."""
+    reads, place = model.embeddings.source, model.src_positions
+    embeddings = spec.embeddings
+    if name == "decoder":
+        reads, place = model.embeddings.target, model.tgt_positions
+    else:
+        embeddings = embeddings[0]  # of several, elsewhere
+    embeddings.weight = _array(reads)
+    table = _table(place, model.config.d_model)
+    spec.position_encodings.encodings = _array(table)
+    stack: Any = getattr(model, name)
+    if model.config.norm == "pre":
+        _fill_norm(spec.layer_norm, stack.norm)
+    for out, layer in zip(spec.layer, stack.layers, strict=True):
+        own, around = out.self_attention, layer.around_attention
+        _fill_attention(own, layer.attention, together=True)
+        _fill_norm(own.layer_norm, around.norm)
+        if name == "decoder":
+            other, around = out.attention, layer.around_cross_attention
+            _fill_attention(other, layer.cross_attention, together=False)
+            _fill_norm(other.layer_norm, around.norm)
+        ffn, net = out.ffn, layer.feed_forward
+        _fill(ffn.linear_0, net.inner.weight, net.inner.bias)
+        _fill(ffn.linear_1, net.outer.weight, net.outer.bias)
+        _fill_norm(ffn.layer_norm, layer.around_feed_forward.norm)
+
+
+def vocabulary(tokenizer: Tokenizer) -> list[str]:
+    """The tokens as they are written down, by id."""
+    tokens = (tokenizer.inner.id_to_token(i) for i in range(len(tokenizer)))
+    return [str(token) for token in tokens]
+
+
+# A0-serving.md: ONNX
+def _attend_plainly(
+    layer: MultiHeadAttention,
+    x: Tensor,
+    mask: Tensor,
+    memory: Tensor | None = None,
+) -> Tensor:
+    """Multi-head attention in operators that every runtime knows."""
+    mixed = attention(*layer.heads(x, memory), mask)
+    return layer.output(mixed.transpose(1, 2).flatten(2))
+
+
+class _EncoderGraph(nn.Module):
+    """src (batch, src_len) -> memory (batch, src_len, d_model)"""
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.model, config = model, model.config
+        self.table = _table(model.src_positions, config.d_model)
+
+    def forward(self, src: Tensor) -> Tensor:
+        model, config = self.model, self.model.config
+        x = model.embeddings.read_source(src) + self.table[: src.size(1)]
+        mask = padding_mask(src, config.pad_id)
+        if config.window is not None:
+            mask = mask & window_mask(src.size(1), config.window)
+        for layer in model.encoder.layers:
+            own: Any = layer.attention
+            x = layer.around_attention(
+                x, lambda x, own=own: _attend_plainly(own, x, mask)
+            )
+            x = layer.around_feed_forward(x, layer.feed_forward)
+        return model.encoder.norm(x)
+
+
+class _DecoderGraph(nn.Module):
+    """tgt (batch, tgt_len), memory, src -> logits (batch, vocab) of the
+    token after tgt.
+    """
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.model, config = model, model.config
+        self.table = _table(model.tgt_positions, config.d_model)
+
+    def forward(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:
+        model, config = self.model, self.model.config
+        x = model.embeddings.read_target(tgt) + self.table[: tgt.size(1)]
+        past = causal_mask(tgt.size(1))
+        if config.window is not None:
+            past = past & window_mask(tgt.size(1), config.window)
+        words = padding_mask(src, config.pad_id)
+        for layer in model.decoder.layers:
+            own: Any = layer.attention
+            cross: Any = layer.cross_attention
+            x = layer.around_attention(
+                x, lambda x, own=own: _attend_plainly(own, x, past)
+            )
+            x = layer.around_cross_attention(
+                x,
+                lambda x, cross=cross: _attend_plainly(
+                    cross, x, words, memory
+                ),
+            )
+            x = layer.around_feed_forward(x, layer.feed_forward)
+        return model.embeddings.logits(model.decoder.norm(x[:, -1]))
+
+
+def write_onnx(model: Transformer, folder: Path) -> None:
+    """encoder.onnx and decoder.onnx. RunError where onnx is missing."""
+    _wanted("onnx")
+    folder.mkdir(parents=True, exist_ok=True)
+    src = torch.tensor([[4, 5, EOS], [4, EOS, model.config.pad_id]])
+    tgt = torch.tensor([[BOS, 4], [BOS, 5]])
+    memory = torch.zeros(2, 3, model.config.d_model)
+    batch, length = {0: "batch"}, {0: "batch", 1: "src_len"}
+    _write_graph(
+        _EncoderGraph(model),
+        {"src": src},
+        {"memory": length},
+        {"src": length},
+        folder / "encoder.onnx",
+    )
+    _write_graph(
+        _DecoderGraph(model),
+        {"tgt": tgt, "memory": memory, "src": src},
+        {"logits": batch},
+        {
+            "tgt": {0: "batch", 1: "tgt_len"},
+            "memory": length,
+            "src": length,
+        },
+        folder / "decoder.onnx",
+    )
+
+
+def _write_graph(
+    graph: nn.Module,
+    inputs: dict[str, Tensor],
+    outputs: dict[str, dict[int, str]],
+    axes: dict[str, dict[int, str]],
+    path: Path,
+) -> None:
+    options: dict[str, Any] = {}
+    if "dynamo" in inspect.signature(torch.onnx.export).parameters:
+        options["dynamo"] = False  # the other way needs a further package
+    with warnings.catch_warnings():
+        # that sizes are noted as symbols, and that this way is the older
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            graph.eval(),
+            tuple(inputs.values()),
+            str(path),
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_axes=axes | outputs,
+            opset_version=17,
+            **options,
+        )
+
+
+# A0-serving.md: A run, exported
+def export_run(run: Run, to: str, folder: Path) -> None:
+    """Write run to a new folder as "safetensors", "onnx" or "ctranslate2".
+
+    RunError where the folder holds something already, where a package is
+    missing, or where the form knows no such model.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} is not empty: choose another --out")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
+    model = run.model.cpu().eval()
+    try:
+        fresh.mkdir()
+        if to == "onnx":
+            write_onnx(model, fresh)
+        elif to == "ctranslate2":
+            words = (vocabulary(t) for t in (run.source, run.target))
+            write_ctranslate2(model, *words, fresh)
+        else:
+            save_weights(model, fresh / "model.safetensors")
+            recipe = dataclasses.asdict(run.recipe)
+            write_json(fresh / "recipe.json", recipe)
+        if to != "ctranslate2":  # its folder has a config.json of its own
+            config = dataclasses.asdict(model.config)
+            write_json(fresh / "config.json", config)
+        run.source.save(fresh / "source.json")
+        run.target.save(fresh / "target.json")
+        if folder.exists():
+            folder.rmdir()
+        fresh.rename(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)

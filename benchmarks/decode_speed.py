@@ -1,0 +1,729 @@
+"""The speed of translation: this book's search and what else one has.
+
+    python benchmarks/decode_speed.py
+    python benchmarks/decode_speed.py --run RUN --beam 4
+    python benchmarks/decode_speed.py --json book/results/decode-speed.json
+
+The same weights translate the same sentences with the same beam, in one
+process, in turn: `annotated`, `torch.nn.Transformer`, and where they are
+installed Hugging Face's Marian and CTranslate2, all in float32.
+benchmarks/README.md says what is equal, what is not, and how to read the
+table.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import tyro
+
+# the script beside this one
+from ledger import entry, versions, write
+from torch import Tensor, nn
+from train_speed import draw_lengths
+
+from annotated.batches import pad_rows
+from annotated.decoding import SearchConfig, beam_search
+from annotated.embeddings import sinusoids
+from annotated.model import Transformer, TransformerConfig
+from annotated.tokens import BOS, EOS, PAD, SPECIALS
+
+Ids = list[int]
+PACKAGES = ("numpy", "transformers", "ctranslate2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The shape, the sentences and the measurement."""
+
+    d_model: int = 256
+    layers: int = 3
+    """in the encoder, and again in the decoder"""
+    num_heads: int = 4
+    d_ff: int = 1024
+    vocab: int = 4000
+    run: Path | None = None
+    """a trained run: its weights and its test sentences are taken"""
+    beam: int = 4
+    sentences: int = 64
+    """in a batch"""
+    length: int = 24
+    """the most tokens in a source sentence, its end sign included"""
+    output: int = 24
+    """tokens in every translation, its end sign included; where a run is
+    given, the model ends them"""
+    batches: int = 1
+    rounds: int = 5
+    warmup: int = 1
+    """rounds that run before and do not count"""
+    only: str | None = None
+    """the contenders, with commas between; all unless given"""
+    memory: bool = True
+    """also measure peak memory, each contender in a process of its own"""
+    threads: int = os.cpu_count() or 1
+    seed: int = 0
+    json: Path | None = None
+    """also write the result here, as the results ledger has it"""
+
+    def __post_init__(self) -> None:
+        free = {"run", "only", "memory", "seed", "json", "warmup"}
+        for name in {f.name for f in fields(self)} - free:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if self.length < 4 or self.output < 2:
+            raise ValueError("length must be at least 4, output 2")
+        if unknown := set(self.names) - set(MAKERS):
+            raise ValueError(
+                f"no contender {', '.join(sorted(unknown))}; there are "
+                f"{', '.join(MAKERS)}"
+            )
+
+    @property
+    def names(self) -> list[str]:
+        """Who takes part, ours first."""
+        chosen = self.only.split(",") if self.only else list(MAKERS)
+        return [n for n in MAKERS if n in chosen] + [
+            n for n in chosen if n not in MAKERS
+        ]
+
+
+# --- weights and sentences ------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all contenders get."""
+
+    model: Transformer
+    batches: list[list[Ids]]  # sources, without the end sign
+    beam: int
+    limit: int | None  # tokens in every output, or as the model ends it
+    threads: int
+
+    def longest(self, batch: list[Ids]) -> int:
+        """The most tokens, the end sign included, of an output."""
+        return self.limit or max(map(len, batch)) + 50
+
+
+def draw_model(settings: Settings) -> Transformer:
+    """Random weights that never want to end a sentence.
+
+    The last LayerNorm puts the same number into every vector's first
+    component, and the end sign's row of the shared matrix has nothing but
+    a number of the other sign there.
+    """
+    torch.manual_seed(settings.seed)
+    model = Transformer(
+        TransformerConfig(
+            src_vocab=settings.vocab,
+            tgt_vocab=settings.vocab,
+            num_encoder_layers=settings.layers,
+            num_decoder_layers=settings.layers,
+            d_model=settings.d_model,
+            d_ff=settings.d_ff,
+            num_heads=settings.num_heads,
+            pad_id=PAD,
+        )
+    )
+    with torch.no_grad():
+        layer: Any = model.decoder.layers[-1]
+        norm = layer.around_feed_forward.norm
+        # surer of itself: of two continuations one is clearly better
+        norm.gain *= 3.0
+        norm.gain[0], norm.bias[0] = 0.0, 10.0
+        model.embeddings.target[:, 0] = 0.0
+        model.embeddings.target[[PAD, BOS, EOS]] = 0.0
+        model.embeddings.target[[PAD, BOS, EOS], 0] = -5.0
+    return model.eval()
+
+
+def draw_task(settings: Settings) -> Task:
+    """Random weights, random words, lengths as in a text."""
+    draw = np.random.default_rng(settings.seed)
+    count = settings.batches * settings.sentences
+    lengths = draw_lengths(count, settings.length, draw)[:, 0] - 1
+    sentences = [
+        draw.integers(len(SPECIALS), settings.vocab, n).tolist()
+        for n in lengths
+    ]
+    return Task(
+        draw_model(settings),
+        cut(sentences, settings),
+        settings.beam,
+        settings.output,
+        settings.threads,
+    )
+
+
+def run_task(settings: Settings) -> Task:
+    """A trained run and the first sentences of its test set."""
+    from annotated.recipes import Run, load_text
+
+    assert settings.run is not None
+    run = Run.open(settings.run)
+    lines, _ = load_text(run.recipe, "test")
+    count = settings.batches * settings.sentences
+    sentences = [ids for ids in run.source.encode(lines) if len(ids)]
+    return Task(
+        run.model,
+        cut(sentences[:count], settings),
+        settings.beam,
+        None,
+        settings.threads,
+    )
+
+
+def cut(sentences: list[Ids], settings: Settings) -> list[list[Ids]]:
+    """Batches of sentences in the order in which they stand."""
+    size = settings.sentences
+    return [sentences[i : i + size] for i in range(0, len(sentences), size)]
+
+
+# --- the four -------------------------------------------------------------
+
+Search = Callable[[list[Ids]], list[Ids]]
+
+
+def ours(task: Task, scratch: Path) -> Search:
+    """annotated, α = 0: the highest probability."""
+
+    def search(batch: list[Ids]) -> list[Ids]:
+        config = SearchConfig(beam=task.beam, alpha=0.0, limit=task.limit)
+        found = beam_search(task.model, batch, config)
+        return [best[0].ids for best in found]
+
+    return search
+
+
+class TorchModel(nn.Module):
+    """torch.nn.Transformer as one would search with it: each layer's input
+    is kept, so that a step computes one position. Its attention projects
+    the kept inputs to keys and values at every step; it offers no more.
+    """
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        c = model.config
+        self.core = nn.Transformer(
+            c.d_model,
+            c.num_heads,
+            c.num_encoder_layers,
+            c.num_decoder_layers,
+            c.d_ff,
+            batch_first=True,
+        )
+        # the paper's stacks end with the norm of their last layer
+        self.core.encoder.norm = self.core.decoder.norm = None
+        self.embedding = nn.Parameter(model.embeddings.target.detach())
+        self.scale = model.embeddings.scale
+        self.register_buffer("positions", sinusoids(600, c.d_model))
+        self.take(model)
+
+    def take(self, model: Transformer) -> None:
+        """Copy the weights."""
+        state = model.state_dict()
+        names = {
+            "attention.projection.weight": "self_attn.in_proj_weight",
+            "attention.projection.bias": "self_attn.in_proj_bias",
+            "attention.output": "self_attn.out_proj",
+            "cross_attention.projection.weight": (
+                "multihead_attn.in_proj_weight"
+            ),
+            "cross_attention.projection.bias": (
+                "multihead_attn.in_proj_bias"
+            ),
+            "cross_attention.output": "multihead_attn.out_proj",
+            "feed_forward.inner": "linear1",
+            "feed_forward.outer": "linear2",
+            "around_attention.norm": "norm1",
+            "around_cross_attention.norm": "norm2",
+        }
+        wanted: dict[str, Tensor] = {}
+        for name, value in state.items():
+            if ".layers." not in name:
+                continue
+            stack, _, i, rest = name.split(".", 3)
+            last = "norm2" if stack == "encoder" else "norm3"
+            table = names | {"around_feed_forward.norm": last}
+            for ours_, theirs in table.items():
+                if rest == ours_ or rest.startswith(f"{ours_}."):
+                    rest = rest.replace(ours_, theirs, 1)
+                    break
+            rest = rest.replace(".gain", ".weight")
+            wanted[f"{stack}.layers.{i}.{rest}"] = value
+        self.core.load_state_dict(wanted)
+
+    def read(self, ids: Tensor, at: int = 0) -> Tensor:
+        x = F.embedding(ids, self.embedding) * self.scale
+        return x + self.positions[at : at + ids.size(1)]
+
+    def encode(self, src: Tensor) -> Tensor:
+        return self.core.encoder(
+            self.read(src), src_key_padding_mask=src == PAD
+        )
+
+    def step(
+        self,
+        ids: Tensor,
+        at: int,
+        memory: Tensor,
+        padding: Tensor,
+        inputs: list[Tensor],
+    ) -> Tensor:
+        """ids (rows, 1) at position at -> logits (rows, vocab)."""
+        x = self.read(ids, at)
+        for i, layer in enumerate(self.core.decoder.layers):
+            inputs[i] = torch.cat([inputs[i], x], dim=1)
+            own = layer.self_attn(
+                x, inputs[i], inputs[i], need_weights=False
+            )[0]
+            x = layer.norm1(x + own)
+            across = layer.multihead_attn(
+                x,
+                memory,
+                memory,
+                key_padding_mask=padding,
+                need_weights=False,
+            )[0]
+            x = layer.norm2(x + across)
+            x = layer.norm3(x + layer.linear2(F.relu(layer.linear1(x))))
+        return F.linear(x[:, 0], self.embedding)
+
+
+def torch_model(task: Task, scratch: Path) -> Search:
+    """torch.nn.Transformer, and a beam search as one writes it."""
+    model = TorchModel(task.model).eval()
+    beam, d_model = task.beam, task.model.config.d_model
+
+    @torch.inference_mode()
+    def search(batch: list[Ids]) -> list[Ids]:
+        src = pad_rows([np.asarray(s) for s in batch], after=EOS)
+        size, longest = len(batch), task.longest(batch)
+        memory = model.encode(src).repeat_interleave(beam, dim=0)
+        padding = (src == PAD).repeat_interleave(beam, dim=0)
+        layers = len(model.core.decoder.layers)
+        inputs = [memory.new_empty(size * beam, 0, d_model)] * layers
+        ids = torch.full((size * beam, 1), BOS)
+        scores = torch.full((size, beam), -math.inf)
+        scores[:, 0] = 0.0
+        best = torch.full((size,), -math.inf)
+        answers: list[Ids] = [[] for _ in batch]
+        left = torch.arange(size)
+        for at in range(longest):
+            logits = model.step(ids[:, -1:], at, memory, padding, inputs)
+            log_p = logits.log_softmax(-1).unflatten(0, (-1, beam))
+            log_p[:, :, [PAD, BOS]] = -math.inf
+            if at + 1 == longest:  # all end here
+                log_p[:, :, :EOS] = log_p[:, :, EOS + 1 :] = -math.inf
+            totals = (scores[:, :, None] + log_p).flatten(1)
+            ranks = 2 * beam if beam > 1 else 1
+            scores, chosen = totals.topk(ranks, dim=1)
+            vocab = log_p.size(-1)
+            parent, token = chosen // vocab, chosen % vocab
+            first = torch.arange(len(parent))[:, None] * beam
+            rows = parent + first
+            ends = token == EOS
+            ended, place = scores.masked_fill(~ends, -math.inf).max(dim=1)
+            for i in (ended > best).nonzero()[:, 0].tolist():
+                row = int(rows[i, place[i]])
+                answers[int(left[i])] = ids[row, 1:].tolist()
+            best = best.maximum(ended)
+            scores, place = scores.masked_fill(ends, -math.inf).topk(beam)
+            keep = (scores[:, 0] > best).nonzero()[:, 0]
+            if not len(keep):
+                break
+            rows = rows.gather(1, place)[keep].flatten()
+            token = token.gather(1, place)[keep].flatten()
+            ids = torch.cat([ids[rows], token[:, None]], dim=1)
+            inputs = [x[rows] for x in inputs]
+            if len(keep) < len(scores):
+                memory, padding = memory[rows], padding[rows]
+            scores, best, left = scores[keep], best[keep], left[keep]
+        return answers
+
+    return search
+
+
+def marian(task: Task, scratch: Path) -> Search:
+    """Hugging Face's generate. ImportError where it is not installed."""
+    from transformers import MarianConfig, MarianMTModel
+
+    c = task.model.config
+    model = MarianMTModel(
+        MarianConfig(
+            vocab_size=c.tgt_vocab,
+            d_model=c.d_model,
+            encoder_layers=c.num_encoder_layers,
+            decoder_layers=c.num_decoder_layers,
+            encoder_attention_heads=c.num_heads,
+            decoder_attention_heads=c.num_heads,
+            encoder_ffn_dim=c.d_ff,
+            decoder_ffn_dim=c.d_ff,
+            activation_function="relu",
+            scale_embedding=True,
+            max_position_embeddings=600,
+            pad_token_id=PAD,
+            bos_token_id=BOS,
+            eos_token_id=EOS,
+            forced_eos_token_id=None,
+            decoder_start_token_id=BOS,
+        )
+    )
+    missing, unknown = model.load_state_dict(
+        marian_weights(task.model), strict=False
+    )
+    known = ("embed_positions", "embed_tokens", "final_logits_bias")
+    missing = [m for m in missing if not any(k in m for k in known)]
+    assert not missing and not unknown, (missing, unknown)
+    model.eval()
+
+    @torch.inference_mode()
+    def search(batch: list[Ids]) -> list[Ids]:
+        src = pad_rows([np.asarray(s) for s in batch], after=EOS)
+        found = model.generate(
+            input_ids=src,
+            attention_mask=(src != PAD).long(),
+            num_beams=task.beam,
+            do_sample=False,
+            length_penalty=0.0,
+            early_stopping=True,
+            suppress_tokens=[PAD, BOS],
+            max_new_tokens=task.longest(batch) - bool(task.limit),
+            min_new_tokens=task.limit and task.limit - 1,
+        )
+        return [words_of(ids) for ids in found[:, 1:].tolist()]
+
+    return search
+
+
+def words_of(ids: Ids) -> Ids:
+    """ids up to the first end sign or padding."""
+    stops = [i for i, token in enumerate(ids) if token in (EOS, PAD)]
+    return ids[: stops[0]] if stops else ids
+
+
+def marian_weights(model: Transformer) -> dict[str, Tensor]:
+    """Our weights under Marian's names.
+
+    Marian's sinusoids have all sines first, then all cosines: whatever
+    reads or writes a vector of d_model numbers is put into that order.
+    """
+    c = model.config
+    order = torch.arange(c.d_model)
+    order = torch.cat([order[0::2], order[1::2]])
+    state = {k: v.detach() for k, v in model.state_dict().items()}
+    shared = state["embeddings.target"][:, order]
+    found = {
+        "model.shared.weight": shared,
+        "model.encoder.embed_tokens.weight": shared,
+        "model.decoder.embed_tokens.weight": shared,
+        "lm_head.weight": shared,
+    }
+    norms = {
+        "around_attention": "self_attn_layer_norm",
+        "around_cross_attention": "encoder_attn_layer_norm",
+        "around_feed_forward": "final_layer_norm",
+    }
+    for name, value in state.items():
+        if ".layers." not in name:
+            continue
+        stack, _, i, rest = name.split(".", 3)
+        to = f"model.{stack}.layers.{i}"
+        block, part, *_ = rest.split(".")
+        kind = rest.split(".")[-1]
+        if block in norms:
+            kind = "weight" if kind == "gain" else kind
+            found[f"{to}.{norms[block]}.{kind}"] = value[order]
+        elif block == "feed_forward":
+            fc = "fc1" if part == "inner" else "fc2"
+            if part == "inner":
+                value = value[:, order] if value.ndim == 2 else value
+            else:
+                value = value[order]
+            found[f"{to}.{fc}.{kind}"] = value
+        else:
+            own = "self_attn" if block == "attention" else "encoder_attn"
+            if part == "output":
+                found[f"{to}.{own}.out_proj.{kind}"] = value[order]
+                continue
+            for letter, one in zip("qkv", value.chunk(3), strict=True):
+                one = one[:, order] if one.ndim == 2 else one
+                found[f"{to}.{own}.{letter}_proj.{kind}"] = one
+    return found
+
+
+def ctranslate2(task: Task, scratch: Path) -> Search:
+    """CTranslate2. ImportError where it is not installed."""
+    import ctranslate2 as engine
+
+    from annotated.serving import write_ctranslate2
+
+    folder = scratch / "ctranslate2"
+    c = task.model.config
+    if not folder.exists():
+        words = [str(i) for i in range(c.tgt_vocab)]
+        words[: len(SPECIALS)] = SPECIALS
+        write_ctranslate2(task.model, words, words, folder)
+    translator = engine.Translator(
+        str(folder),
+        device="cpu",
+        compute_type="float32",
+        intra_threads=task.threads,
+        inter_threads=1,
+    )
+
+    def search(batch: list[Ids]) -> list[Ids]:
+        found = translator.translate_batch(
+            [[name(i) for i in ids] for ids in batch],
+            beam_size=task.beam,
+            length_penalty=0.0,
+            suppress_sequences=[[SPECIALS[PAD]], [SPECIALS[BOS]]],
+            max_decoding_length=task.longest(batch) - bool(task.limit),
+            min_decoding_length=(task.limit or 2) - 1,
+            max_batch_size=0,
+        )
+        return [
+            [number(word) for word in one.hypotheses[0]] for one in found
+        ]
+
+    return search
+
+
+def name(i: int) -> str:
+    return SPECIALS[i] if i < len(SPECIALS) else str(i)
+
+
+def number(word: str) -> int:
+    return SPECIALS.index(word) if word in SPECIALS else int(word)
+
+
+MAKERS: dict[str, Callable[[Task, Path], Search]] = {
+    "annotated": ours,
+    "torch.nn": torch_model,
+    "Marian": marian,
+    "CTranslate2": ctranslate2,
+}
+
+
+# --- the measurement ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One contender."""
+
+    name: str
+    seconds: float  # for all batches, the median over rounds
+    sentences_per_second: float
+    tokens_per_second: float  # of the output, end signs counted
+    ratio: float  # its time / ours, the median over rounds
+    same: float  # the share of sentences translated as ours are
+    log_probability: float  # mean over sentences, by our model
+    memory_mb: float | None = None  # the most beyond the loaded model
+
+
+@torch.no_grad()
+def worth(task: Task, outputs: list[list[Ids]]) -> float:
+    """The mean log-probability of outputs, by our model."""
+    total, count = 0.0, 0
+    for batch, answers in zip(task.batches, outputs, strict=True):
+        src = pad_rows([np.asarray(s) for s in batch], after=EOS)
+        rows = [np.asarray(a, dtype=np.int64) for a in answers]
+        tgt, labels = pad_rows(rows, before=BOS), pad_rows(rows, after=EOS)
+        log_p = task.model(src, tgt).log_softmax(dim=-1)
+        log_p = log_p.gather(2, labels[:, :, None])[:, :, 0]
+        total += float(log_p[labels != PAD].sum())
+        count += len(batch)
+    return total / count
+
+
+def measure(
+    settings: Settings, task: Task, searches: dict[str, Search]
+) -> list[Outcome]:
+    """Let everyone translate in turn."""
+    seconds = {name: list[float]() for name in searches}
+    outputs: dict[str, list[list[Ids]]] = {}
+    for turn in range(settings.warmup + settings.rounds):
+        for name, search in searches.items():
+            time.sleep(0.25)  # until the last one's threads are asleep
+            start = time.perf_counter()
+            outputs[name] = [search(batch) for batch in task.batches]
+            if turn >= settings.warmup:
+                seconds[name].append(time.perf_counter() - start)
+    first = next(iter(searches))
+    count = sum(map(len, task.batches))
+    outcomes = []
+    for name, times in seconds.items():
+        answers = [a for batch in outputs[name] for a in batch]
+        mine = [a for batch in outputs[first] for a in batch]
+        tokens = sum(len(a) + 1 for a in answers)
+        pairs = zip(times, seconds[first], strict=True)
+        outcomes.append(
+            Outcome(
+                name,
+                median(times),
+                count / median(times),
+                tokens / median(times),
+                median(t / o for t, o in pairs),
+                sum(a == b for a, b in zip(answers, mine)) / count,
+                worth(task, outputs[name]),
+            )
+        )
+    return outcomes
+
+
+def doubts(outcomes: Sequence[Outcome]) -> list[str]:
+    """Who did not do the same work: a fast answer that is another one, and
+    a worse one, is no answer.
+    """
+    first = outcomes[0]
+    best = max(one.log_probability for one in outcomes)
+    return [
+        f"{one.name} found {one.same:.0%} of our translations, and its own "
+        f"are less probable: {one.log_probability:.3f}, where "
+        f"{best:.3f} can be had"
+        for one in outcomes
+        if one.same < 0.9 or one is first
+        if one.log_probability < best - 0.01 * abs(best)
+    ]
+
+
+def peak_memory(task: Task, name: str, scratch: Path) -> float:
+    """Megabytes that searching takes beyond the loaded model, here."""
+    search = MAKERS[name](task, scratch)
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for batch in task.batches:
+        search(batch)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    scale = 2**20 if sys.platform == "darwin" else 2**10
+    return (after - before) / scale
+
+
+def memory_elsewhere(settings: Settings, name: str) -> float | None:
+    """The same in a process of its own."""
+    command = [sys.executable, __file__, "--only", name, "--no-memory"]
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if (
+            field.name not in ("only", "memory", "json")
+            and value is not None
+        ):
+            command += [f"--{field.name.replace('_', '-')}", str(value)]
+    done = subprocess.run(
+        command,
+        env=os.environ | {"DECODE_SPEED_MEMORY": "1"},
+        capture_output=True,
+        text=True,
+    )
+    return float(done.stdout) if done.returncode == 0 else None
+
+
+# --- the report -----------------------------------------------------------
+
+
+def table(outcomes: Sequence[Outcome]) -> list[str]:
+    lines = [
+        f"{'':12}{'sentences/s':>12}{'tokens/s':>10}{'time / ours':>13}"
+        f"{'as ours':>9}{'log p':>9}{'MB':>7}"
+    ]
+    for one in outcomes:
+        memory = "" if one.memory_mb is None else f"{one.memory_mb:.0f}"
+        lines.append(
+            f"{one.name:12}{one.sentences_per_second:12.1f}"
+            f"{one.tokens_per_second:10,.0f}{one.ratio:13.2f}"
+            f"{one.same:9.0%}{one.log_probability:9.3f}{memory:>7}"
+        )
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    settings = tyro.cli(
+        Settings, args=argv, description=(__doc__ or "").splitlines()[0]
+    )
+    torch.set_num_threads(settings.threads)
+    start = time.perf_counter()
+    task = (run_task if settings.run else draw_task)(settings)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        if os.environ.get("DECODE_SPEED_MEMORY"):
+            print(peak_memory(task, settings.names[0], scratch))
+            return 0
+        outcomes = compare(settings, task, scratch)
+    print("\n".join(table(outcomes)))
+    if wrong := doubts(outcomes):
+        print("\n".join(wrong), file=sys.stderr)
+        return 1
+    if settings.json is not None:
+        report(settings, outcomes, time.perf_counter() - start)
+    return 0
+
+
+def compare(settings: Settings, task: Task, scratch: Path) -> list[Outcome]:
+    """Say what will be measured, and measure it."""
+    c = task.model.config
+    print(
+        f"{c.num_encoder_layers}+{c.num_decoder_layers} layers, d_model "
+        f"{c.d_model}, {c.num_heads} heads, d_ff {c.d_ff}, vocabulary "
+        f"{c.tgt_vocab:,}; {sum(map(len, task.batches))} sentences in "
+        f"batches of {settings.sentences}, beam {task.beam}; "
+        f"{settings.threads} threads; median of {settings.rounds} rounds"
+    )
+    print(versions(*PACKAGES))
+    searches: dict[str, Search] = {}
+    for name in settings.names:
+        try:
+            searches[name] = MAKERS[name](task, scratch)
+        except ImportError as error:
+            package = "transformers" if name == "Marian" else name.lower()
+            print(f"{name} is left out: {error} (pip install {package})")
+    outcomes = measure(settings, task, searches)
+    if not settings.memory:
+        return outcomes
+    return [
+        replace(one, memory_mb=memory_elsewhere(settings, one.name))
+        for one in outcomes
+    ]
+
+
+def report(
+    settings: Settings, outcomes: Sequence[Outcome], seconds: float
+) -> None:
+    """The result as a file of book/results (see its README)."""
+    shape = asdict(settings)
+    for name in ("json", "run", "memory", "only"):
+        del shape[name]
+    contenders = {one.name: asdict(one) for one in outcomes}
+    for one in contenders.values():
+        del one["name"]
+    assert settings.json is not None
+    result = entry(
+        "decode_speed",
+        "python benchmarks/decode_speed.py",
+        {"contenders": contenders},
+        seed=settings.seed,
+        wall_seconds=seconds,
+        settings=shape,
+        packages=PACKAGES,
+        threads=settings.threads,
+    )
+    write(settings.json, result)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

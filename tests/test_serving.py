@@ -1,0 +1,198 @@
+"""Appendix A0: a run in other programs' forms says the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from annotated.decoding import SearchConfig, beam_search
+from annotated.model import Transformer, TransformerConfig
+from annotated.recipes import RECIPES, Run, RunError, train_recipe
+from annotated.serving import (
+    export_run,
+    vocabulary,
+    write_ctranslate2,
+    write_onnx,
+)
+from annotated.tokens import BOS, EOS, PAD, SPECIALS
+
+VOCAB = 20
+KINDS = {
+    "paper": {},
+    "pre-norm": {"norm": "pre"},
+    "learned": {"positions": "learned", "max_len": 40},
+    "untied": {"tie": "none"},
+    "no bias": {"bias": False},
+    "uneven": {"num_encoder_layers": 1, "num_decoder_layers": 3},
+}
+OWN = {"window": {"window": 3}, "sizes": {"d_k": 3, "d_v": 7}}
+
+
+def random_model(**changes: object) -> Transformer:
+    torch.manual_seed(0)
+    shape = {
+        "src_vocab": VOCAB, "tgt_vocab": VOCAB, "num_encoder_layers": 2,
+        "num_decoder_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2,
+    }  # fmt: skip
+    model = Transformer(TransformerConfig(**(shape | changes))).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "bias" in name or "gain" in name:
+                p += 0.1 * torch.randn_like(p)
+    return model
+
+
+SENTENCES = [[5, 6, 7, 8, 9], [4], [19, 4, 4, 12, 5, 6, 11, 10]]
+WORDS = [*SPECIALS, *map(str, range(len(SPECIALS), VOCAB))]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("served") / "run"
+    recipe = dataclasses.replace(
+        RECIPES["copy"], num_encoder_layers=1, num_decoder_layers=1,
+        d_model=16, d_ff=16, num_heads=2, train_pairs=200, batch_tokens=200,
+        max_steps=20, save_every=10, keep=2,
+    )  # fmt: skip
+    train_recipe(recipe, folder)
+    return Run.open(folder)
+
+
+LINES = ["a b c", "", "d e f g a", "b"]
+
+
+def texts(run: Run, search: SearchConfig | None = None) -> list[str]:
+    return [best[0].text for best in run.translate(LINES, search)]
+
+
+# --- safetensors ----------------------------------------------------------
+
+
+def test_what_safetensors_writes_is_a_run(run: Run, tmp_path: Path) -> None:
+    export_run(run, "safetensors", tmp_path / "small")
+    assert {path.name for path in (tmp_path / "small").iterdir()} == {
+        "model.safetensors", "config.json", "recipe.json", "source.json",
+        "target.json",
+    }  # fmt: skip
+    assert texts(Run.open(tmp_path / "small")) == texts(run)
+
+
+# --- CTranslate2 ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ctranslate2_gives_the_same_probabilities(
+    kind: str, tmp_path: Path
+) -> None:
+    engine = pytest.importorskip("ctranslate2")
+    model = random_model(**KINDS[kind])
+    write_ctranslate2(model, WORDS, WORDS, tmp_path)
+    translator = engine.Translator(str(tmp_path), intra_threads=1)
+    outputs = [[7, 5, 5], [11, 12, 13, 14, 4], []]
+    scored = translator.score_batch(
+        [[WORDS[i] for i in ids] for ids in SENTENCES],
+        [[WORDS[i] for i in ids] for ids in outputs],
+    )
+    for src, ids, one in zip(SENTENCES, outputs, scored, strict=True):
+        logits = model(
+            torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *ids]])
+        )
+        log_p = logits[0].log_softmax(-1)
+        log_p = log_p.gather(1, torch.tensor([*ids, EOS])[:, None])[:, 0]
+        assert one.log_probs == pytest.approx(log_p.tolist(), abs=1e-4)
+
+
+def test_ctranslate2_translates_as_we_do(run: Run, tmp_path: Path) -> None:
+    engine = pytest.importorskip("ctranslate2")
+    export_run(run, "ctranslate2", tmp_path / "engine")
+    translator = engine.Translator(
+        str(tmp_path / "engine"), intra_threads=1
+    )
+    words, names = vocabulary(run.source), vocabulary(run.target)
+    lines = [line for line in LINES if line]
+    sources = [[words[i] for i in s] for s in run.source.encode(lines)]
+    found = translator.translate_batch(
+        sources,
+        beam_size=1,
+        max_decoding_length=30,
+        suppress_sequences=[[SPECIALS[PAD]], [SPECIALS[BOS]]],
+    )
+    ids = [[names.index(w) for w in one.hypotheses[0]] for one in found]
+    ours = beam_search(
+        run.model, run.source.encode(lines), SearchConfig(1, 0.0, limit=31)
+    )
+    assert ids == [best[0].ids for best in ours]
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_what_ctranslate2_does_not_know_is_refused(
+    kind: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("ctranslate2")
+    with pytest.raises(RunError, match="ctranslate2 knows no model with"):
+        write_ctranslate2(
+            random_model(**OWN[kind]), WORDS, WORDS, tmp_path / "new"
+        )
+    assert not (tmp_path / "new").exists()
+
+
+# --- ONNX -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS | OWN)
+def test_onnx_gives_the_same_logits(kind: str, tmp_path: Path) -> None:
+    """At sizes other than those that the graphs were traced with."""
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    model = random_model(**(KINDS | OWN)[kind])
+    write_onnx(model, tmp_path)
+    encoder, decoder = (
+        runtime.InferenceSession(str(tmp_path / f"{name}.onnx"))
+        for name in ("encoder", "decoder")
+    )
+    src = torch.tensor(
+        [
+            [5, 6, 7, 8, 9, 4, EOS],
+            [4, EOS, *[PAD] * 5],
+            [9, 9, EOS, *[PAD] * 4],
+        ]
+    )
+    tgt = torch.tensor([[BOS, 9, 8, 7, 4]] * 3)
+    memory = encoder.run(None, {"src": src.numpy()})[0]
+    feed = {"tgt": tgt.numpy(), "memory": memory, "src": src.numpy()}
+    logits = torch.from_numpy(decoder.run(None, feed)[0])
+    expected = model(src, tgt)[:, -1]
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+# --- a run ----------------------------------------------------------------
+
+
+def test_nothing_is_overwritten(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    with pytest.raises(RunError, match="is not empty"):
+        export_run(run, "safetensors", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("to", "package"),
+    [("onnx", "onnx"), ("ctranslate2", "ctranslate2")],
+)
+def test_a_missing_package_is_named_and_nothing_is_left(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    to: str,
+    package: str,
+) -> None:
+    for name in [*sys.modules, package]:
+        if name.split(".")[0] == package:
+            monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(RunError, match=f"pip install {package}"):
+        export_run(run, to, tmp_path / "new")
+    assert not list(tmp_path.iterdir())
