@@ -23,10 +23,10 @@ from torch import Tensor
 __all__ = [
     "score",
     "split_hyphens",
+    "ledger",
     "compare",
     "average_weights",
     "choose_checkpoints",
-    "ledger",
 ]
 
 
@@ -91,6 +91,13 @@ def _split_bleu(
     }
 
 
+# 16-bleu-and-averaging.md: The ledger
+def ledger() -> dict[str, dict[str, Any]]:
+    """The runs that someone made, by name, as book/results has them."""
+    file = resources.files("annotated") / "results.json"
+    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+
 # 16-bleu-and-averaging.md: Is the difference chance?
 def _bleu_counts(hypothesis: str, reference: str) -> list[int]:
     """What a sentence adds to BLEU: found, all, and the two lengths."""
@@ -119,7 +126,9 @@ def _chrf_counts(hypothesis: str, reference: str) -> list[int]:
             for x in sides
         )
         found = sum((one & other).values())
-        counts += [found, sum(one.values()), sum(other.values())]
+        # where the reference is too short for n, nothing is counted
+        said = sum(one.values()) if other else 0
+        counts += [found, said, sum(other.values())]
     return counts
 
 
@@ -239,10 +248,3 @@ def choose_checkpoints(
             "run keeps as many as keep says"
         )
     return list(places[-count:])
-
-
-# 16-bleu-and-averaging.md: The ledger
-def ledger() -> dict[str, dict[str, Any]]:
-    """The runs that someone made, by name, as book/results has them."""
-    file = resources.files("annotated") / "results.json"
-    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
