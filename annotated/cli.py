@@ -17,18 +17,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import tyro
-from safetensors import SafetensorError
 
-from annotated.corpora import read_lines, read_pair
+from annotated.corpora import read_pair
 from annotated.decoding import SearchConfig
-from annotated.evaluation import (
-    average_weights,
-    choose_checkpoints,
-    compare,
-    score,
-)
+from annotated.evaluation import score
 from annotated.recipes import (
     RECIPES,
     Recipe,
@@ -37,18 +30,15 @@ from annotated.recipes import (
     Stopped,
     load_text,
     pick_device,
-    read_metrics,
     read_recipe,
     train_recipe,
-    write_json,
 )
-from annotated.training import TrainingError, checkpoints, save_weights
+from annotated.training import TrainingError
 
 __all__ = [
     "Train",
     "Translate",
     "Evaluate",
-    "Average",
     "UsageError",
     "VERBS",
     "obey",
@@ -170,154 +160,34 @@ class Evaluate(_Use):
     ref: Path | None = None
     """its reference translations"""
 
-    against: Path | None = None
-    """another run, or a file of translations, to compare with"""
-
     split_compounds: tyro.conf.FlagCreatePairsOff[bool] = False
-    """add BLEU as the paper counted it: words split at hyphens"""
+    """BLEU as the paper counted it: words split at hyphens"""
 
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print JSON, one object on one line"""
 
     def obey(self) -> None:
-        """Translate, score, compare, print."""
-        run = self._checked()
-        src, ref = self._text(run)
-        others = self._others(run, src)
-        search = self.search(run)
-        started = time.perf_counter()
-        found = [best[0].text for best in run.translate(src, search)]
-        seconds = round(time.perf_counter() - started, 2)
-        scores = score(found, ref, self.split_compounds)
-        scores |= {"seconds": seconds}
-        if others is not None:
-            tests = compare(found, others, ref)
-            scores["against"] = score(others, ref, self.split_compounds) | {
-                f"{name}_difference": test for name, test in tests.items()
-            }
-        print(json.dumps(scores) if self.json else _table(scores))
-
-    def _checked(self) -> Run:
-        """The run, if the command line makes sense."""
+        """Translate, score, print."""
         if (self.split is None) == (self.src is None):
             raise UsageError("evaluate: give --split, or --src with --ref")
         if (self.src is None) != (self.ref is None):
             raise UsageError("evaluate: --src and --ref go together")
-        return self.open()
-
-    def _text(self, run: Run) -> tuple[list[str], list[str]]:
+        run = self.open()
+        search = self.search(run)
         if self.src is not None and self.ref is not None:
-            return read_pair(self.src, self.ref)
-        return load_text(run.recipe, str(self.split))
-
-    def _others(self, run: Run, src: list[str]) -> list[str] | None:
-        """What the other system makes of src."""
-        if self.against is None:
-            return None
-        if self.against.is_dir():
-            other = dataclasses.replace(self, run=self.against).open()
-            ours, theirs = (
-                (r.recipe.source, r.recipe.target) for r in (run, other)
-            )
-            if ours != theirs:
-                raise RunError(
-                    f"{self.against} translates {' to '.join(theirs)}, "
-                    f"{self.run} {' to '.join(ours)}"
-                )
-            best = other.translate(src, self.search(other))
-            return [one[0].text for one in best]
-        lines = read_lines(self.against)
-        if len(lines) != len(src):
-            raise UsageError(
-                f"{self.against} has {len(lines)} lines, the test set "
-                f"{len(src)}"
-            )
-        return lines
-
-
-def _table(scores: dict[str, Any]) -> str:
-    """Scores for a person: a line each, the other system's beside."""
-    others = scores.get("against", {})
-    rows = []
-    for name, value in scores.items():
-        if name != "against":
-            other = others.get(name, value)
-            beside = "" if other == value else other
-            rows.append(f"{name:15} {value!s:12} {beside}".rstrip())
-    for name, test in others.items():
-        if name.endswith("_difference"):
-            rows.append(
-                f"{name:15} {test['difference']:+.2f}, in 95 % of draws "
-                f"{test['low']:+.2f} to {test['high']:+.2f}, "
-                f"p = {test['p']:.3g}"
-            )
-    return "\n".join(rows)
-
-
-# A5-command-line.md: Average
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Average:
-    """Average checkpoints of a run into a new run folder."""
-
-    run: Path
-    """the run's folder"""
-
-    out: Path
-    """the new folder"""
-
-    last: int | None = None
-    """the last so many checkpoints; unless given, all"""
-
-    best: int | None = None
-    """instead: those with the lowest validation loss"""
-
-    def obey(self) -> None:
-        """Choose, average, write; print the steps as JSON."""
-        if self.last is not None and self.best is not None:
-            raise UsageError("average: give --last or --best, not both")
-        self._check_out()
-        run, chosen = Run.as_begun(self.run), self._chosen()
-        mean = average_weights([p / "model.safetensors" for p in chosen])
-        own = dict(run.model.named_parameters())
-        shapes = {name: p.shape for name, p in own.items()}
-        if shapes != {name: w.shape for name, w in mean.items()}:
-            raise RunError(f"{chosen[0]} does not fit the model of its run")
-        with torch.no_grad():
-            for name, parameter in own.items():
-                parameter.copy_(mean[name])
-        self._write(run)
-        print(json.dumps({"averaged": [int(p.name) for p in chosen]}))
-
-    def _check_out(self) -> None:
-        out = self.out
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise RunError(f"{out} is not empty: choose another --out")
-
-    def _write(self, run: Run) -> None:
-        self.out.mkdir(parents=True, exist_ok=True)
-        run.source.save(self.out / "source.json")
-        run.target.save(self.out / "target.json")
-        try:
-            save_weights(run.model, self.out / "model.safetensors")
-        except SafetensorError as error:
-            raise RunError(f"{self.out}: not written ({error})") from None
-        # last: a folder that has it is a whole one
-        recipe = dataclasses.asdict(run.recipe)
-        write_json(self.out / "recipe.json", recipe)
-
-    def _chosen(self) -> list[Path]:
-        places = checkpoints(self.run / "checkpoints")
-        if not places:
-            raise RunError(f"{self.run} has no checkpoints to average")
-        if self.best is None:
-            count = len(places) if self.last is None else self.last
-            return choose_checkpoints(places, count)
-        nll = {
-            entry["step"]: entry["valid"]["nll"]
-            for entry in read_metrics(self.run)
-            if "valid" in entry
-        }
-        return choose_checkpoints(places, self.best, nll)
+            src, ref = read_pair(self.src, self.ref)
+        else:
+            src, ref = load_text(run.recipe, str(self.split))
+        started = time.perf_counter()
+        found = [best[0].text for best in run.translate(src, search)]
+        seconds = round(time.perf_counter() - started, 2)
+        scores = score(found, ref, split_compounds=self.split_compounds)
+        scores |= {"seconds": seconds}
+        if self.json:
+            print(json.dumps(scores))
+            return
+        for name, value in scores.items():
+            print(f"{name:12} {value}")
 
 
 # A5-command-line.md: Help, and what cannot be obeyed
@@ -330,7 +200,6 @@ VERBS = {
     "train": "train RECIPE --out RUN",
     "translate": "translate standard input with --run RUN",
     "evaluate": "score --run RUN on a test set",
-    "average": "average checkpoints of --run RUN",
 }
 
 
@@ -364,8 +233,6 @@ def obey(args: Sequence[str]) -> None:
         _parse(Translate, rest, verb).obey()
     elif verb == "evaluate":
         _parse(Evaluate, rest, verb).obey()
-    elif verb == "average":
-        _parse(Average, rest, verb).obey()
     else:
         raise UsageError(f"no verb {verb!r}; there are {', '.join(VERBS)}")
 

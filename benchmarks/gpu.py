@@ -42,7 +42,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from ledger import hardware, rounded, versions, write_entry  # noqa: E402
+from ledger import entry, rounded, write  # noqa: E402
 
 from annotated.batches import Batch, Corpus, Sentences  # noqa: E402
 from annotated.decoding import SearchConfig, search_in_order  # noqa: E402
@@ -515,39 +515,35 @@ def write_all(
     """gpu.json, and gpu-learn.json if there was a training."""
     metrics = {name: read(args.out, name) for name in names}
     learned = metrics.get("learn", {})
-    common = {
-        "hardware": hardware(args.device),
-        "versions": versions(*PACKAGES),
-        "seed": 0,
-    }
     command = "python benchmarks/gpu.py" + " --tiny" * args.tiny
+    common: dict[str, Any] = {"seed": 0, "packages": PACKAGES}
     if "test" in learned:
         keys = ("recipe", "samples", "data")
         rest = {k: v for k, v in learned.items() if k not in keys}
-        write_entry(
-            args.out / "gpu-learn.json",
-            recipe=learned["data"],
-            command=f"{command} --only learn",
-            seconds=learned["seconds"],
+        content = entry(
+            learned["data"],
+            f"{command} --only learn",
+            rest,
+            wall_seconds=learned["seconds"],
             settings=learned["recipe"],
-            metrics=rest,
             samples=learned["samples"],
             **common,
         )
+        write(args.out / "gpu-learn.json", content)
         metrics["learn"] = {
             "data": learned["data"],
             "bleu": learned["test"]["bleu"],
             "signature": learned["test"]["signature"],
         }
-    write_entry(
-        args.out / "gpu.json",
-        recipe="gpu",
-        command=command,
-        seconds=seconds,
+    content = entry(
+        "gpu",
+        command,
+        metrics,
+        wall_seconds=seconds,
         settings=asdict(TINY if args.tiny else Sizes()),
-        metrics=metrics,
         **common,
     )
+    write(args.out / "gpu.json", content)
     return metrics
 
 

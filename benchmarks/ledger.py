@@ -1,10 +1,17 @@
-"""What every file of the ledger says about its run (book/results/README)."""
+"""What every file of book/results says of where its numbers come from.
+
+    from ledger import entry, write
+
+book/results/README.md tells what the keys mean.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -14,9 +21,12 @@ import torch
 
 
 def versions(*packages: str) -> str:
-    """Of Python, torch and these packages, as far as they are there."""
-    found = [f"python {platform.python_version()}"]
-    for name in ("torch", *packages):
+    """Python, torch and those of packages that are installed: one line."""
+    found = [
+        f"python {platform.python_version()}",
+        f"torch {torch.__version__}",
+    ]
+    for name in packages:
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
@@ -24,7 +34,18 @@ def versions(*packages: str) -> str:
     return ", ".join(found)
 
 
-def processor() -> str:
+def hardware(threads: int | None = None) -> str:
+    """The GPU if there is one, the processor, the threads: one line."""
+    gpus = [
+        torch.cuda.get_device_name(i)
+        for i in range(torch.cuda.device_count())
+    ]
+    threads = threads or torch.get_num_threads()
+    parts = [f"{len(gpus)} × {gpus[0]}"] if gpus else []
+    return ", ".join([*parts, _processor(), f"{threads} threads"])
+
+
+def _processor() -> str:
     """What the machine calls its processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -35,21 +56,12 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def hardware(device: str = "cpu") -> str:
-    """Processor or GPU, and how many threads."""
-    threads = f"{processor()}, {torch.get_num_threads()} threads"
-    if device == "cpu":
-        return threads
-    gpu = torch.cuda.get_device_properties(0)
-    return f"1 {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB; {threads}"
-
-
 def commit() -> str | None:
     """The commit of this checkout; a + for what is not committed."""
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+"]
     try:
         done = subprocess.run(
-            command,
+            [*command, "--exclude=*"],
             cwd=Path(__file__).parent,
             capture_output=True,
             text=True,
@@ -60,45 +72,50 @@ def commit() -> str | None:
     return done.stdout.strip()
 
 
-def write_entry(
-    path: Path,
-    *,
+def entry(
     recipe: str,
     command: str,
-    hardware: str,
-    versions: str,
-    seed: int,
-    seconds: float,
-    settings: dict[str, Any],
     metrics: dict[str, Any],
-    samples: list[list[str]] | None = None,
-) -> None:
-    """One file of the ledger."""
-    entry = {
+    *,
+    seed: int | None = None,
+    wall_seconds: float | None = None,
+    settings: dict[str, Any] | None = None,
+    packages: Sequence[str] = ("numpy",),
+    threads: int | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A ledger file's content, made here and now."""
+    return {
         "recipe": recipe,
         "command": command,
         "commit": commit(),
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "hardware": hardware,
-        "versions": versions,
+        "hardware": hardware(threads),
+        "versions": versions(*packages),
         "seed": seed,
-        "wall_seconds": round(seconds, 1),
-        "settings": settings,
+        "wall_seconds": wall_seconds and round(wall_seconds, 1),
+        "settings": settings or {},
         "metrics": rounded(metrics),
+        **more,
     }
-    if samples:
-        entry["samples"] = samples
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write a ledger file and say so."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(entry, indent=2, ensure_ascii=False) + "\n"
-    path.write_text(text, encoding="utf-8")
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
+    print(f"written to {path}")
 
 
-def rounded(value: Any) -> Any:
-    """Floats to four significant digits, all the way down."""
+def rounded(value: Any, digits: int = 6) -> Any:
+    """Floats to so many significant digits, all the way down."""
     if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [rounded(item) for item in value]
+        return {key: rounded(item, digits) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item, digits) for item in value]
     if isinstance(value, float):
-        return float(f"{value:.4g}")
+        return float(f"{value:.{digits}g}")
     return value

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import tyro
-from ledger import hardware, versions, write_entry
+from ledger import entry, write
 from sacrebleu.metrics import BLEU
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
@@ -176,18 +176,16 @@ def main(args: list[str] | None = None) -> int:
         metrics["real"] = count(list(real), references)
         print("real", metrics["real"])
     if settings.json is not None:
-        write_entry(
-            settings.json,
-            recipe="split_bleu",
-            command="python benchmarks/split_bleu.py",
-            hardware=hardware(),
-            versions=versions("sacrebleu", "sacremoses"),
+        content = entry(
+            "split_bleu",
+            "python benchmarks/split_bleu.py",
+            metrics,
             seed=settings.seed,
-            seconds=time.perf_counter() - started,
+            wall_seconds=time.perf_counter() - started,
             settings={"rates": list(settings.rates)},
-            metrics=metrics,
+            packages=("sacrebleu", "sacremoses"),
         )
-        print(f"written to {settings.json}")
+        write(settings.json, content)
     return 0
 
 
