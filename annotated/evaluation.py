@@ -126,7 +126,9 @@ def _chrf_counts(hypothesis: str, reference: str) -> list[int]:
             for x in sides
         )
         found = sum((one & other).values())
-        counts += [found, sum(one.values()), sum(other.values())]
+        # where the reference is too short for n, nothing is counted
+        said = sum(one.values()) if other else 0
+        counts += [found, said, sum(other.values())]
     return counts
 
 

@@ -515,39 +515,36 @@ def write_all(
     """gpu.json, and gpu-learn.json if there was a training."""
     metrics = {name: read(args.out, name) for name in names}
     learned = metrics.get("learn", {})
-    common = {"seed": 0, "packages": PACKAGES, "device": args.device}
     command = "python benchmarks/gpu.py" + " --tiny" * args.tiny
+    common: dict[str, Any] = {"seed": 0, "packages": PACKAGES}
+    common["device"] = args.device
     if "test" in learned:
         keys = ("recipe", "samples", "data")
         rest = {k: v for k, v in learned.items() if k not in keys}
-        write(
-            args.out / "gpu-learn.json",
-            entry(
-                learned["data"],
-                f"{command} --only learn",
-                rest,
-                wall_seconds=learned["seconds"],
-                settings=learned["recipe"],
-                samples=learned["samples"],
-                **common,
-            ),
+        content = entry(
+            learned["data"],
+            f"{command} --only learn",
+            rest,
+            wall_seconds=learned["seconds"],
+            settings=learned["recipe"],
+            samples=learned["samples"],
+            **common,
         )
+        write(args.out / "gpu-learn.json", content)
         metrics["learn"] = {
             "data": learned["data"],
             "bleu": learned["test"]["bleu"],
             "signature": learned["test"]["signature"],
         }
-    write(
-        args.out / "gpu.json",
-        entry(
-            "gpu",
-            command,
-            metrics,
-            wall_seconds=seconds,
-            settings=asdict(TINY if args.tiny else Sizes()),
-            **common,
-        ),
+    content = entry(
+        "gpu",
+        command,
+        metrics,
+        wall_seconds=seconds,
+        settings=asdict(TINY if args.tiny else Sizes()),
+        **common,
     )
+    write(args.out / "gpu.json", content)
     return metrics
 
 

@@ -82,7 +82,7 @@ def trials(settings: Settings) -> Iterator[tuple[bool, bool, int]]:
             nbest=int(draw.integers(1, beam + 1)),
         )
 
-        def words(longest: int) -> list[int]:
+        def words(longest: int, vocab: int = vocab) -> list[int]:
             size = draw.integers(0, longest + 1)
             return draw.integers(len(SPECIALS), vocab, size).tolist()
 

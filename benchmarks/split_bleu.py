@@ -176,7 +176,7 @@ def main(args: list[str] | None = None) -> int:
         metrics["real"] = count(list(real), references)
         print("real", metrics["real"])
     if settings.json is not None:
-        result = entry(
+        content = entry(
             "split_bleu",
             "python benchmarks/split_bleu.py",
             metrics,
@@ -185,8 +185,7 @@ def main(args: list[str] | None = None) -> int:
             settings={"rates": list(settings.rates)},
             packages=("sacrebleu", "sacremoses"),
         )
-        write(settings.json, result)
-        print(f"written to {settings.json}")
+        write(settings.json, content)
     return 0
 
 
