@@ -405,7 +405,8 @@ def _arriving() -> Iterator[list[str]]:
     \\n ends one.
     """
     begun: list[bytes] = []  # of a line whose end has not come
-    while data := sys.stdin.buffer.read1(2**16):
+    source: Any = sys.stdin.buffer
+    while data := source.read1(2**16):
         first, *others = data.split(b"\n")
         begun.append(first)
         if others:

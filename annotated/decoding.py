@@ -636,12 +636,12 @@ def _best(
     if blocks * width <= ranks:
         places = places.expand(batch, -1)
     else:
-        inside = log_p[:, :, :whole].unflatten(2, (BLOCK, blocks))
-        maxima = scores[:, :, None] + inside.amax(dim=2)
+        inside = log_p[:, :, :whole].unflatten(2, (blocks, BLOCK))
+        maxima = scores[:, :, None] + inside.amax(dim=3)
         first = maxima.flatten(1).topk(ranks)[1][:, :, None]
-        first = first // blocks * vocab + first % blocks
+        first = first // blocks * vocab + first % blocks * BLOCK
         rest = places.view(width, vocab)[:, whole:].flatten()
-        places = first + places[:whole:blocks]
+        places = first + places[:BLOCK]
         rest = rest.expand(batch, -1)
         places = torch.cat([places.flatten(1), rest], dim=1)
     total = log_p.flatten(1).gather(1, places)

@@ -108,10 +108,12 @@ def _bleu_counts(hypothesis: str, reference: str) -> list[int]:
 
 def _bleu_of(counts: NDArray) -> float:
     found, every, lengths = np.split(counts, [4, 8])
+    length, wanted = lengths.tolist()
     return BLEU.compute_bleu(
         found.tolist(),
         every.tolist(),
-        *lengths.tolist(),
+        length,
+        wanted,
         smooth_method="exp",  # as in a corpus
     ).score
 

@@ -479,7 +479,8 @@ def encode_shard(
     kind = id_type(max(len(source), len(target)))
     for name, side in (("src", src), ("tgt", tgt)):
         if not full.all():
-            side = Sentences.of([side[i] for i in np.flatnonzero(full)])
+            chosen = np.flatnonzero(full).tolist()
+            side = Sentences.of([side[i].tolist() for i in chosen])
         narrow = Sentences(side.ids.astype(kind), side.starts)
         narrow.save(work / "ids" / f"{shard}.{name}")
     (work / "ids" / f"{shard}.done").touch()

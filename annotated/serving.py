@@ -194,8 +194,9 @@ class _EncoderGraph(nn.Module):
         mask = padding_mask(src, config.pad_id)
         if config.window is not None:
             mask = mask & window_mask(src.size(1), config.window)
-        for layer in model.encoder.layers:
-            own: Any = layer.attention
+        layers: Any = model.encoder.layers
+        for layer in layers:
+            own = layer.attention
             x = layer.around_attention(
                 x, lambda x, own=own: _attend_plainly(own, x, mask)
             )
@@ -220,9 +221,9 @@ class _DecoderGraph(nn.Module):
         if config.window is not None:
             past = past & window_mask(tgt.size(1), config.window)
         words = padding_mask(src, config.pad_id)
-        for layer in model.decoder.layers:
-            own: Any = layer.attention
-            cross: Any = layer.cross_attention
+        layers: Any = model.decoder.layers
+        for layer in layers:
+            own, cross = layer.attention, layer.cross_attention
             x = layer.around_attention(
                 x, lambda x, own=own: _attend_plainly(own, x, past)
             )
@@ -306,8 +307,8 @@ def export_run(run: Run, to: str, folder: Path) -> None:
         if to == "onnx":
             write_onnx(model, fresh)
         elif to == "ctranslate2":
-            words = (vocabulary(t) for t in (run.source, run.target))
-            write_ctranslate2(model, *words, fresh)
+            src, tgt = vocabulary(run.source), vocabulary(run.target)
+            write_ctranslate2(model, src, tgt, fresh)
         else:
             save_weights(model, fresh / "model.safetensors")
             recipe = dataclasses.asdict(run.recipe)
