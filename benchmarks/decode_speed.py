@@ -13,6 +13,7 @@ table.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import math
@@ -36,14 +37,14 @@ import torch.nn.functional as F
 import tyro
 from torch import Tensor, nn
 
+# the script beside this one
+from train_speed import commit, draw_lengths, processor, rounded, versions
+
 from annotated.batches import pad_rows
 from annotated.decoding import SearchConfig, beam_search
 from annotated.embeddings import sinusoids
 from annotated.model import Transformer, TransformerConfig
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
-
-# the script beside this one
-from train_speed import commit, draw_lengths, processor, rounded, versions
 
 Ids = list[int]
 
@@ -192,9 +193,7 @@ def run_task(settings: Settings) -> Task:
 def cut(sentences: list[Ids], settings: Settings) -> list[list[Ids]]:
     """Batches of sentences in the order in which they stand."""
     size = settings.sentences
-    return [
-        sentences[i : i + size] for i in range(0, len(sentences), size)
-    ]
+    return [sentences[i : i + size] for i in range(0, len(sentences), size)]
 
 
 # --- the four -------------------------------------------------------------
@@ -623,7 +622,10 @@ def memory_elsewhere(settings: Settings, name: str) -> float | None:
     command = [sys.executable, __file__, "--only", name, "--no-memory"]
     for field in fields(settings):
         value = getattr(settings, field.name)
-        if field.name not in ("only", "memory", "json") and value is not None:
+        if (
+            field.name not in ("only", "memory", "json")
+            and value is not None
+        ):
             command += [f"--{field.name.replace('_', '-')}", str(value)]
     done = subprocess.run(
         command,
@@ -654,10 +656,8 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
 
 def all_versions() -> dict[str, str]:
     found = versions()
-    try:
+    with contextlib.suppress(metadata.PackageNotFoundError):
         found["ctranslate2"] = metadata.version("ctranslate2")
-    except metadata.PackageNotFoundError:
-        pass
     return found
 
 
@@ -683,9 +683,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def compare(
-    settings: Settings, task: Task, scratch: Path
-) -> list[Outcome]:
+def compare(settings: Settings, task: Task, scratch: Path) -> list[Outcome]:
     """Say what will be measured, and measure it."""
     c = task.model.config
     print(
@@ -728,7 +726,9 @@ def write(
         "commit": commit(),
         "date": datetime.now(timezone.utc).date().isoformat(),
         "hardware": f"{processor()}, {settings.threads} threads",
-        "versions": ", ".join(f"{k} {v}" for k, v in all_versions().items()),
+        "versions": ", ".join(
+            f"{k} {v}" for k, v in all_versions().items()
+        ),
         "seed": settings.seed,
         "wall_seconds": round(seconds, 1),
         "settings": shape,

@@ -534,7 +534,8 @@ def test_ten_thousand_odd_lines_are_answered_in_order(
 
     def echo(model: Any, pieces: Any, *_: Any) -> Any:
         return [
-            [Hypothesis([4 + len(piece) % 7], -1.0, -1.0)] for piece in pieces
+            [Hypothesis([4 + len(piece) % 7], -1.0, -1.0)]
+            for piece in pieces
         ]
 
     monkeypatch.setattr(recipes, "search_in_order", echo)

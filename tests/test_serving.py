@@ -155,7 +155,11 @@ def test_onnx_gives_the_same_logits(kind: str, tmp_path: Path) -> None:
         for name in ("encoder", "decoder")
     )
     src = torch.tensor(
-        [[5, 6, 7, 8, 9, 4, EOS], [4, EOS, *[PAD] * 5], [9, 9, EOS, *[PAD] * 4]]
+        [
+            [5, 6, 7, 8, 9, 4, EOS],
+            [4, EOS, *[PAD] * 5],
+            [9, 9, EOS, *[PAD] * 4],
+        ]
     )
     tgt = torch.tensor([[BOS, 9, 8, 7, 4]] * 3)
     memory = encoder.run(None, {"src": src.numpy()})[0]
