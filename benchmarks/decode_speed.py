@@ -13,9 +13,7 @@ table.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import json
 import math
 import os
 import resource
@@ -25,8 +23,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,10 +31,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import tyro
-from torch import Tensor, nn
 
 # the script beside this one
-from train_speed import commit, draw_lengths, processor, rounded, versions
+from ledger import entry, versions, write
+from torch import Tensor, nn
+from train_speed import draw_lengths
 
 from annotated.batches import pad_rows
 from annotated.decoding import SearchConfig, beam_search
@@ -654,11 +651,7 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
     return lines
 
 
-def all_versions() -> dict[str, str]:
-    found = versions()
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        found["ctranslate2"] = metadata.version("ctranslate2")
-    return found
+PACKAGES = ("numpy", "transformers", "ctranslate2")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -679,7 +672,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(wrong), file=sys.stderr)
         return 1
     if settings.json is not None:
-        write(settings, outcomes, time.perf_counter() - start)
+        report(settings, outcomes, time.perf_counter() - start)
     return 0
 
 
@@ -693,7 +686,7 @@ def compare(settings: Settings, task: Task, scratch: Path) -> list[Outcome]:
         f"batches of {settings.sentences}, beam {task.beam}; "
         f"{settings.threads} threads; median of {settings.rounds} rounds"
     )
-    print(", ".join(f"{k} {v}" for k, v in all_versions().items()))
+    print(versions(*PACKAGES))
     searches: dict[str, Search] = {}
     for name in settings.names:
         try:
@@ -710,7 +703,7 @@ def compare(settings: Settings, task: Task, scratch: Path) -> list[Outcome]:
     ]
 
 
-def write(
+def report(
     settings: Settings, outcomes: Sequence[Outcome], seconds: float
 ) -> None:
     """The result as a file of book/results (see its README)."""
@@ -720,25 +713,18 @@ def write(
     contenders = {one.name: asdict(one) for one in outcomes}
     for one in contenders.values():
         del one["name"]
-    entry = {
-        "recipe": "decode_speed",
-        "command": "python benchmarks/decode_speed.py",
-        "commit": commit(),
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "hardware": f"{processor()}, {settings.threads} threads",
-        "versions": ", ".join(
-            f"{k} {v}" for k, v in all_versions().items()
-        ),
-        "seed": settings.seed,
-        "wall_seconds": round(seconds, 1),
-        "settings": shape,
-        "metrics": rounded({"contenders": contenders}),
-    }
+    result = entry(
+        "decode_speed",
+        "python benchmarks/decode_speed.py",
+        {"contenders": contenders},
+        seed=settings.seed,
+        wall_seconds=seconds,
+        settings=shape,
+        packages=PACKAGES,
+        threads=settings.threads,
+    )
     assert settings.json is not None
-    settings.json.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(entry, indent=2, ensure_ascii=False) + "\n"
-    settings.json.write_text(text, encoding="utf-8")
-    print(f"written to {settings.json}")
+    write(settings.json, result)
 
 
 if __name__ == "__main__":
