@@ -44,7 +44,6 @@ from annotated.model import Transformer, TransformerConfig
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
 
 Ids = list[int]
-PACKAGES = ("numpy", "transformers", "ctranslate2")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -652,6 +651,9 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
     return lines
 
 
+PACKAGES = ("numpy", "transformers", "ctranslate2")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     settings = tyro.cli(
         Settings, args=argv, description=(__doc__ or "").splitlines()[0]
@@ -711,7 +713,6 @@ def report(
     contenders = {one.name: asdict(one) for one in outcomes}
     for one in contenders.values():
         del one["name"]
-    assert settings.json is not None
     result = entry(
         "decode_speed",
         "python benchmarks/decode_speed.py",
@@ -722,6 +723,7 @@ def report(
         packages=PACKAGES,
         threads=settings.threads,
     )
+    assert settings.json is not None
     write(settings.json, result)
 
 

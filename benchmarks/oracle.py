@@ -66,6 +66,12 @@ def random_model(draw: np.random.Generator, vocab: int) -> Transformer:
     return model.eval()
 
 
+def words(draw: np.random.Generator, vocab: int, longest: int) -> list[int]:
+    """A sentence of at most longest random words."""
+    size = draw.integers(0, longest + 1)
+    return draw.integers(len(SPECIALS), vocab, size).tolist()
+
+
 def trials(settings: Settings) -> Iterator[tuple[bool, bool, int]]:
     """For each sentence: the same, the same but for ties, its length."""
     draw = np.random.default_rng(settings.seed)
@@ -82,13 +88,9 @@ def trials(settings: Settings) -> Iterator[tuple[bool, bool, int]]:
             nbest=int(draw.integers(1, beam + 1)),
         )
 
-        def words(longest: int, vocab: int = vocab) -> list[int]:
-            size = draw.integers(0, longest + 1)
-            return draw.integers(len(SPECIALS), vocab, size).tolist()
-
-        sentences = [words(9) for _ in range(settings.batch)]
+        sentences = [words(draw, vocab, 9) for _ in range(settings.batch)]
         prefixes = [
-            words(3) if draw.random() < 0.3 else []
+            words(draw, vocab, 3) if draw.random() < 0.3 else []
             for _ in range(settings.batch)
         ]
         found = beam_search(models, sentences, config, prefixes)

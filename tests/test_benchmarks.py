@@ -364,12 +364,9 @@ def test_two_processes_and_two_threads_take_the_same_steps() -> None:
 @pytest.fixture(scope="module")
 def decode() -> Iterator[ModuleType]:
     threads = torch.get_num_threads()
-    folder = str(ROOT / "benchmarks")
-    sys.path.insert(0, folder)  # where a script finds its neighbours
     yield load("decode_speed")
-    sys.path.remove(folder)
     torch.set_num_threads(threads)
-    del sys.modules["decode_speed"], sys.modules["train_speed"]
+    del sys.modules["decode_speed"]
 
 
 SMALL = [
