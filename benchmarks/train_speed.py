@@ -12,17 +12,12 @@ what is equal, what is not, and how to read the table.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,6 +26,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import tyro
+from ledger import entry, versions, write
 from torch import Tensor, nn
 
 from annotated.batches import Batch, Corpus, Sentences
@@ -39,6 +35,8 @@ from annotated.model import Transformer, TransformerConfig
 from annotated.schedule import make_optimizer, set_learning_rate
 from annotated.tokens import EOS, PAD, SPECIALS
 from annotated.training import TrainingConfig, batch_loss
+
+PACKAGES = ("numpy", "transformers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -428,46 +426,6 @@ def available() -> tuple[list[Any], str | None]:
     return list(MAKERS), None
 
 
-def versions() -> dict[str, str]:
-    found = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-    for name in ("numpy", "transformers"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def processor() -> str:
-    """What the machine calls its processor."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def commit() -> str | None:
-    """The commit of this checkout; a + for what is not committed."""
-    command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+"]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
-
-
 def table(outcomes: Sequence[Outcome]) -> list[str]:
     head = (
         f"{'':12}{'ms a step':>10}{'tokens/s':>10}{'of peak':>9}"
@@ -499,7 +457,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{settings.sentences} pairs of at most {settings.length} tokens; "
         f"{settings.threads} threads; median of {settings.rounds} rounds"
     )
-    print(", ".join(f"{k} {v}" for k, v in versions().items()))
+    print(versions(*PACKAGES))
     if absent:
         print(absent)
     for setting in ("as they come", "full"):
@@ -530,42 +488,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(["", *wrong]), file=sys.stderr)
         return 1
     if settings.json is not None:
-        write(settings, metrics, time.perf_counter() - start)
+        shape = asdict(replace(settings, json=None))
+        del shape["json"]
+        result = entry(
+            "train_speed",
+            "python benchmarks/train_speed.py",
+            metrics,
+            seed=settings.seed,
+            wall_seconds=time.perf_counter() - start,
+            settings=shape,
+            packages=PACKAGES,
+            threads=settings.threads,
+        )
+        write(settings.json, result)
     return 0
-
-
-def write(
-    settings: Settings, metrics: dict[str, Any], seconds: float
-) -> None:
-    """The result as a file of book/results (see its README)."""
-    shape = asdict(replace(settings, json=None))
-    del shape["json"]
-    entry = {
-        "recipe": "train_speed",
-        "command": "python benchmarks/train_speed.py",
-        "commit": commit(),
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "hardware": f"{processor()}, {settings.threads} threads",
-        "versions": ", ".join(f"{k} {v}" for k, v in versions().items()),
-        "seed": settings.seed,
-        "wall_seconds": round(seconds, 1),
-        "settings": shape,
-        "metrics": rounded(metrics),
-    }
-    assert settings.json is not None
-    settings.json.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(entry, indent=2, ensure_ascii=False) + "\n"
-    settings.json.write_text(text, encoding="utf-8")
-    print(f"\nwritten to {settings.json}")
-
-
-def rounded(value: Any) -> Any:
-    """Floats to four significant digits, all the way down."""
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, float):
-        return float(f"{value:.4g}")
-    return value
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import functools
 import importlib.util
 import json
 import math
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,7 +37,11 @@ def load(name: str) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look there
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(path.parent))  # as python FILE does
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
     return module
 
 
@@ -270,3 +276,69 @@ def test_what_a_prepared_corpus_costs_is_measured(
     found = scale.planning(str(out), "100")["100"]
     assert set(found["padding_percent"]) == {"source", "target"}
     assert found["loader_tokens_per_second"] > 0
+
+
+# --- a recipe, trained and scored -----------------------------------------
+
+
+RECIPE = [
+    "copy", "--json", "{}/entry.json", "--out", "{}/run", "--split", "valid",
+    "--count", "3", "--", "--max-steps", "4", "--save-every", "2",
+    "--train-pairs", "50", "--d-model", "16", "--d-ff", "16", "--beam", "1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def recipe_entry(tmp_path_factory):
+    place = tmp_path_factory.mktemp("ledger")
+    command = [sys.executable, str(ROOT / "benchmarks" / "run_recipe.py")]
+    done = subprocess.run(
+        command + [word.format(place) for word in RECIPE],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((place / "entry.json").read_text("utf-8"))
+
+
+def test_a_ledger_file_says_where_it_comes_from(recipe_entry):
+    assert recipe_entry.keys() == {
+        "recipe", "command", "commit", "date", "hardware", "versions",
+        "seed", "wall_seconds", "settings", "metrics", "about", "samples",
+    }  # fmt: skip
+    assert recipe_entry["command"].startswith(
+        "annotated train copy --out RUN --max-steps 4 "
+    )
+    assert recipe_entry["settings"]["max_steps"] == 4
+    assert "vocab" not in recipe_entry["settings"]  # as the recipe has it
+    assert recipe_entry["wall_seconds"] > 0
+
+
+def test_its_metrics_are_the_runs(recipe_entry):
+    metrics = recipe_entry["metrics"]
+    assert metrics["steps"] == 4
+    assert [point[0] for point in metrics["valid_curve"]] == [2, 4]
+    assert all(len(point) == 4 for point in metrics["curve"])
+    assert metrics["test"]["sentences"] == 1000
+    assert "version" in metrics["test"]["signature"]
+
+
+def test_its_samples_are_translations(recipe_entry):
+    assert len(recipe_entry["samples"]) >= 3
+    for source, reference, translation in recipe_entry["samples"]:
+        assert source == reference  # the task
+        assert isinstance(translation, str)
+
+
+def test_an_unknown_recipe_is_named():
+    command = [sys.executable, str(ROOT / "benchmarks" / "run_recipe.py")]
+    done = subprocess.run(
+        [*command, "copi", "--out", "x", "--json", "y"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode
+    assert done.stderr.startswith("no recipe 'copi'; there are copy,")

@@ -1,0 +1,128 @@
+"""Train a recipe, score it on its test set, write what came of it.
+
+    python benchmarks/run_recipe.py multi30k --out RUN \
+        --json book/results/multi30k-cpu.json
+
+It types the two commands that a user types, `annotated train` and
+`annotated evaluate`, and puts what they printed into a file of the
+results ledger, with the curves and some translations. Fields of the
+recipe may be changed as on the command line: `-- --max-steps 300`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from ledger import entry, write
+
+from annotated.recipes import RECIPES, Run, load_text, read_metrics
+
+POINTS = 1000  # of the curve that a ledger file keeps, at most
+
+
+def annotated(*words: str) -> dict[str, Any]:
+    """Run a command of the package; the JSON that it prints."""
+    command = [sys.executable, "-m", "annotated", *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(done.returncode)
+    return json.loads(done.stdout)
+
+
+def curves(folder: Path) -> dict[str, list[list[float]]]:
+    """The loss over time, thinned, and all validations."""
+    notes = read_metrics(folder)
+    steps = [e for e in notes if "loss" in e]
+    steps = steps[:: max(1, -(-len(steps) // POINTS))]
+    return {
+        "curve": [
+            [e["step"], e["seconds"], e["loss"], e["nll"]] for e in steps
+        ],
+        "valid_curve": [
+            [e["step"], e["valid"]["perplexity"]]
+            for e in notes
+            if "valid" in e
+        ],
+    }
+
+
+def samples(folder: Path, split: str, count: int) -> list[list[str]]:
+    """Translations from all over the split, beside their references."""
+    run = Run.open(folder)
+    src, ref = load_text(run.recipe, split)
+    chosen = range(0, len(src), max(1, len(src) // count))
+    found = run.translate([src[i] for i in chosen])
+    return [
+        [src[i], ref[i], best[0].text] for i, best in zip(chosen, found)
+    ]
+
+
+def main(
+    recipe: Annotated[str, tyro.conf.Positional],
+    /,
+    change: Annotated[tuple[str, ...], tyro.conf.Positional] = (),
+    *,
+    out: Path,
+    json: Path,
+    split: str = "test",
+    count: int = 40,
+) -> None:
+    """Train a recipe, score it, write a ledger file.
+
+    Args:
+        recipe: one of `annotated recipes`
+        change: options of `annotated train`, after --
+        out: the run's folder; one that has finished is only scored
+        json: the ledger file to write
+        split: what to score on
+        count: sample translations to keep
+    """
+    if recipe not in RECIPES:
+        sys.exit(f"no recipe {recipe!r}; there are {', '.join(RECIPES)}")
+    started = time.perf_counter()
+    if not (out / "summary.json").exists():
+        annotated("train", recipe, "--out", str(out), *change)
+    began, ended = (
+        (out / name).stat().st_mtime
+        for name in ("recipe.json", "summary.json")
+    )
+    earlier = max(0.0, (ended - began) - (time.perf_counter() - started))
+    metrics = json_of(out / "summary.json") | curves(out)
+    metrics["test"] = annotated(
+        "evaluate", "--run", str(out), "--split", split, "--json"
+    )
+    trained = json_of(out / "recipe.json")
+    given = asdict(RECIPES[recipe])
+    words = ["annotated", "train", recipe, "--out", "RUN", *change]
+    write(
+        json,
+        entry(
+            recipe,
+            shlex.join(words),
+            metrics,
+            seed=trained["seed"],
+            wall_seconds=earlier + time.perf_counter() - started,
+            settings={k: v for k, v in trained.items() if v != given[k]},
+            packages=("numpy", "tokenizers", "sacrebleu"),
+            about=trained["about"],
+            samples=samples(out, split, count),
+        ),
+    )
+
+
+def json_of(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text("utf-8"))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONIOENCODING", "utf-8")
+    tyro.cli(main, description=(__doc__ or "").splitlines()[0])
