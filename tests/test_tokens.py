@@ -300,7 +300,7 @@ def vocabularies():
         from torchtext.vocab import vocab as make
     except (ImportError, OSError):
         return
-    yield make({word: 1 for word in OLD})
+    yield make(dict.fromkeys(OLD, 1))
 
 
 @pytest.mark.parametrize(
