@@ -344,8 +344,12 @@ def test_what_a_prepared_corpus_costs_is_measured(
     assert found["loader_tokens_per_second"] > 0
 
 
-def test_two_processes_and_two_threads_take_the_same_steps() -> None:
+def test_two_processes_and_two_threads_take_the_same_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The benchmark of data parallelism, at a size that tells nothing."""
+    # its processes look for the script where it lies
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     bench = load("data_parallel")
     options = {
         "d_model": 16, "layers": 1, "num_heads": 2, "d_ff": 32,

@@ -297,7 +297,7 @@ for progress in trainer.steps():
 
 
 @pytest.mark.parametrize(
-    "times", [2, pytest.param(20, marks=pytest.mark.slow)]
+    "times", [2, pytest.param(20, marks=pytest.mark.exhaustive)]
 )
 def test_killed_again_and_again_it_ends_with_the_same_weights(
     times, uninterrupted, tmp_path
