@@ -25,21 +25,19 @@ from typing import Any
 import torch
 import tyro
 from ledger import entry, write
+from models import Shape
 
-from annotated.model import Transformer, TransformerConfig
+from annotated.model import Transformer
 from annotated.scale import join
 from annotated.training import Trainer, TrainingConfig, copy_corpus
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Shape):
     """The shape, the batch and the measurement."""
 
-    d_model: int = 256
-    layers: int = 3
-    """in the encoder, and again in the decoder"""
-    num_heads: int = 4
-    d_ff: int = 1024
+    free = {"json"}
+
     vocab: int = 8000
     batch_tokens: int = 3000
     """on each side, over all processes: the batch of the recipe multi30k"""
@@ -52,29 +50,15 @@ class Settings:
     json: Path | None = None
     """also write the result here, as the results ledger has it"""
 
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if name != "json" and value < 1:
-                raise ValueError(f"{name} must be at least 1")
-
 
 def new_trainer(settings: Settings, team: Any = None) -> Trainer:
     torch.manual_seed(0)
-    config = TransformerConfig(
-        src_vocab=settings.vocab,
-        tgt_vocab=settings.vocab,
-        num_encoder_layers=settings.layers,
-        num_decoder_layers=settings.layers,
-        d_model=settings.d_model,
-        d_ff=settings.d_ff,
-        num_heads=settings.num_heads,
-        dropout=0.0,
-    )
+    model = Transformer(settings.config(dropout=0.0))
     corpus = copy_corpus(4000, settings.vocab, settings.length)
     training = TrainingConfig(
         batch_tokens=settings.batch_tokens, warmup=100
     )
-    return Trainer(Transformer(config), corpus, training, team)
+    return Trainer(model, corpus, training, team)
 
 
 def work(

@@ -32,30 +32,27 @@ import torch
 import torch.nn.functional as F
 import tyro
 
-# the script beside this one
+# the scripts beside this one
 from ledger import entry, versions, write
+from models import Shape, marian_config, told
 from torch import Tensor, nn
 from train_speed import draw_lengths
 
 from annotated.batches import pad_rows
 from annotated.decoding import SearchConfig, beam_search
 from annotated.embeddings import sinusoids
-from annotated.model import Transformer, TransformerConfig
+from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
 
 Ids = list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Shape):
     """The shape, the sentences and the measurement."""
 
-    d_model: int = 256
-    layers: int = 3
-    """in the encoder, and again in the decoder"""
-    num_heads: int = 4
-    d_ff: int = 1024
-    vocab: int = 4000
+    free = {"run", "only", "memory", "seed", "json", "warmup"}
+
     run: Path | None = None
     """a trained run: its weights and its test sentences are taken"""
     beam: int = 4
@@ -80,10 +77,7 @@ class Settings:
     """also write the result here, as the results ledger has it"""
 
     def __post_init__(self) -> None:
-        free = {"run", "only", "memory", "seed", "json", "warmup"}
-        for name in {f.name for f in fields(self)} - free:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
+        super().__post_init__()
         if self.length < 4 or self.output < 2:
             raise ValueError("length must be at least 4, output 2")
         if unknown := set(self.names) - set(MAKERS):
@@ -127,18 +121,7 @@ def draw_model(settings: Settings) -> Transformer:
     a number of the other sign there.
     """
     torch.manual_seed(settings.seed)
-    model = Transformer(
-        TransformerConfig(
-            src_vocab=settings.vocab,
-            tgt_vocab=settings.vocab,
-            num_encoder_layers=settings.layers,
-            num_decoder_layers=settings.layers,
-            d_model=settings.d_model,
-            d_ff=settings.d_ff,
-            num_heads=settings.num_heads,
-            pad_id=PAD,
-        )
-    )
+    model = Transformer(settings.config())
     with torch.no_grad():
         layer: Any = model.decoder.layers[-1]
         norm = layer.around_feed_forward.norm
@@ -360,26 +343,13 @@ def torch_model(task: Task, scratch: Path) -> Search:
 
 def marian(task: Task, scratch: Path) -> Search:
     """Hugging Face's generate. ImportError where it is not installed."""
-    from transformers import MarianConfig, MarianMTModel
+    from transformers import MarianMTModel
 
-    c = task.model.config
     model = MarianMTModel(
-        MarianConfig(
-            vocab_size=c.tgt_vocab,
-            d_model=c.d_model,
-            encoder_layers=c.num_encoder_layers,
-            decoder_layers=c.num_decoder_layers,
-            encoder_attention_heads=c.num_heads,
-            decoder_attention_heads=c.num_heads,
-            encoder_ffn_dim=c.d_ff,
-            decoder_ffn_dim=c.d_ff,
-            activation_function="relu",
-            scale_embedding=True,
+        marian_config(
+            task.model.config,
             max_position_embeddings=600,
-            pad_token_id=PAD,
             bos_token_id=BOS,
-            eos_token_id=EOS,
-            forced_eos_token_id=None,
             decoder_start_token_id=BOS,
         )
     )
@@ -678,12 +648,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def compare(settings: Settings, task: Task, scratch: Path) -> list[Outcome]:
     """Say what will be measured, and measure it."""
-    c = task.model.config
     print(
-        f"{c.num_encoder_layers}+{c.num_decoder_layers} layers, d_model "
-        f"{c.d_model}, {c.num_heads} heads, d_ff {c.d_ff}, vocabulary "
-        f"{c.tgt_vocab:,}; {sum(map(len, task.batches))} sentences in "
-        f"batches of {settings.sentences}, beam {task.beam}; "
+        f"{told(task.model.config)}; {sum(map(len, task.batches))} "
+        f"sentences in batches of {settings.sentences}, beam {task.beam}; "
         f"{settings.threads} threads; median of {settings.rounds} rounds"
     )
     print(versions(*PACKAGES))

@@ -17,7 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,28 +27,25 @@ import torch
 import torch.nn.functional as F
 import tyro
 from ledger import entry, versions, write
+from models import Shape, marian_config, told
 from torch import Tensor, nn
 
 from annotated.batches import Batch, Corpus, Sentences
 from annotated.embeddings import sinusoids
-from annotated.model import Transformer, TransformerConfig
+from annotated.model import Transformer
 from annotated.schedule import make_optimizer, set_learning_rate
-from annotated.tokens import EOS, PAD, SPECIALS
+from annotated.tokens import PAD, SPECIALS
 from annotated.training import TrainingConfig, batch_loss
 
 PACKAGES = ("numpy", "transformers")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Shape):
     """The shape, the batches and the measurement."""
 
-    d_model: int = 256
-    layers: int = 3
-    """in the encoder, and again in the decoder"""
-    num_heads: int = 4
-    d_ff: int = 1024
-    vocab: int = 4000
+    free = {"dropout", "smoothing", "rate", "seed", "json", "warmup"}
+
     dropout: float = 0.1
     """on every sub-layer's output and on the embeddings, as in §5.4"""
     smoothing: float = 0.1
@@ -69,10 +66,7 @@ class Settings:
     """also write the result here, as the results ledger has it"""
 
     def __post_init__(self) -> None:
-        free = {"dropout", "smoothing", "rate", "seed", "json", "warmup"}
-        for name in {f.name for f in fields(self)} - free:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
+        super().__post_init__()
         if self.length < SHORTEST:
             raise ValueError(f"length must be at least {SHORTEST}")
 
@@ -171,19 +165,7 @@ class Contender:
 
 def ours(settings: Settings) -> Contender:
     """annotated, as its trainer calls it."""
-    model = Transformer(
-        TransformerConfig(
-            src_vocab=settings.vocab,
-            tgt_vocab=settings.vocab,
-            num_encoder_layers=settings.layers,
-            num_decoder_layers=settings.layers,
-            d_model=settings.d_model,
-            d_ff=settings.d_ff,
-            num_heads=settings.num_heads,
-            dropout=settings.dropout,
-            pad_id=PAD,
-        )
-    ).train()
+    model = Transformer(settings.config(dropout=settings.dropout)).train()
     config = TrainingConfig(label_smoothing=settings.smoothing)
 
     def loss(batch: Batch) -> Tensor:
@@ -267,27 +249,12 @@ def marian(settings: Settings) -> Contender:
 
     Raises ImportError where `transformers` is not installed.
     """
-    from transformers import MarianConfig, MarianMTModel
+    from transformers import MarianMTModel
 
     model = MarianMTModel(
-        MarianConfig(
-            vocab_size=settings.vocab,
-            d_model=settings.d_model,
-            encoder_layers=settings.layers,
-            decoder_layers=settings.layers,
-            encoder_attention_heads=settings.num_heads,
-            decoder_attention_heads=settings.num_heads,
-            encoder_ffn_dim=settings.d_ff,
-            decoder_ffn_dim=settings.d_ff,
-            dropout=settings.dropout,
-            attention_dropout=0.0,
-            activation_dropout=0.0,
-            activation_function="relu",
-            scale_embedding=True,
+        marian_config(
+            settings.config(dropout=settings.dropout),
             max_position_embeddings=settings.length,
-            pad_token_id=PAD,
-            eos_token_id=EOS,
-            forced_eos_token_id=None,
             decoder_start_token_id=PAD,
             use_cache=False,
         )
@@ -451,9 +418,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     metrics: dict[str, Any] = {}
     wrong: list[str] = []
     print(
-        f"{settings.layers}+{settings.layers} layers, d_model "
-        f"{settings.d_model}, {settings.num_heads} heads, d_ff "
-        f"{settings.d_ff}, vocabulary {settings.vocab:,}; "
+        f"{told(settings.config())}; "
         f"{settings.sentences} pairs of at most {settings.length} tokens; "
         f"{settings.threads} threads; median of {settings.rounds} rounds"
     )

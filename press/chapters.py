@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,15 @@ def read_chapter(path: Path) -> Chapter:
         )
     try:
         text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise PressError(f"{where}: cannot be read: {error}") from None
+    return _parse(path, text)
+
+
+@lru_cache(maxsize=None)  # one command asks for the book several times
+def _parse(path: Path, text: str) -> Chapter:
+    where = f"book/{path.name}"
+    try:
         notebook = jupytext.reads(text, fmt="md:myst")
     except Exception as error:  # jupytext raises what its parsers raise
         line = " ".join(str(error).split())

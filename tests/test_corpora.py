@@ -211,7 +211,7 @@ class Server(http.server.BaseHTTPRequestHandler):
             time.sleep(0.6)
 
     def log_message(self, *_: Any) -> None:
-        pass
+        """The test's output is no place for requests."""
 
 
 @pytest.fixture

@@ -106,8 +106,7 @@ def half_trained():
     model = random_model(0, sure=1.0, end=0.0, dropout=0.1)
     corpus = copy_corpus(1000, vocab=VOCAB, length=5, seed=1)
     config = TrainingConfig(batch_tokens=300, warmup=100, max_steps=120)
-    for _ in Trainer(model, corpus, config).steps():
-        pass
+    list(Trainer(model, corpus, config).steps())
     return model
 
 

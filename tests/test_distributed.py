@@ -201,8 +201,7 @@ def count_exchanges(team: Team, config: TrainingConfig) -> int:
         return sum_up(gradients)
 
     scale._sum_up = counted
-    for _ in new_trainer(team, config).steps():
-        pass
+    list(new_trainer(team, config).steps())
     return len(calls)
 
 
