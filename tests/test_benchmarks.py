@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import math
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import tyro
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from annotated.tokens import PAD, SPECIALS
+from tests.helpers import ROOT, benchmark
 
-ROOT = Path(__file__).resolve().parents[1]
 TINY = [
     "--d-model=16", "--layers=1", "--num-heads=2", "--d-ff=32",
     "--vocab=60", "--sentences=8", "--length=8", "--batches=2",
@@ -30,27 +29,12 @@ TINY = [
 ]  # fmt: skip
 
 
-def load(name: str) -> ModuleType:
-    """benchmarks/NAME.py, which is a script and in no package."""
-    path = ROOT / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look there
-    sys.path.insert(0, str(path.parent))  # as python FILE does
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(path.parent))
-    return module
-
-
 @pytest.fixture(scope="module")
 def speed() -> Iterator[ModuleType]:
     threads = torch.get_num_threads()
-    yield load("train_speed")
+    with benchmark("train_speed") as script:
+        yield script
     torch.set_num_threads(threads)
-    del sys.modules["train_speed"]
 
 
 @pytest.fixture(scope="module")
@@ -223,12 +207,24 @@ def test_a_run_without_learning_fails(
     assert not file.exists()
 
 
-@pytest.mark.parametrize("bad", ["--rounds=0", "--length=3", "--threads=0"])
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        ("--rounds=0", "rounds must be at least 1"),
+        ("--length=3", "length must be at least 4"),
+        ("--threads=0", "threads must be at least 1"),
+    ],
+)
 def test_settings_that_measure_nothing_are_refused(
-    speed: ModuleType, bad: str
+    speed: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    bad: str,
+    complaint: str,
 ) -> None:
-    with pytest.raises((ValueError, SystemExit)):
+    with pytest.raises((ValueError, SystemExit)) as stop:
         speed.main([bad])
+    said = f"{stop.value} {capsys.readouterr().err}"
+    assert complaint in " ".join(said.replace("│", " ").split())
 
 
 # --- a recipe, trained and scored -----------------------------------------
@@ -242,17 +238,16 @@ RECIPE = [
 
 
 @pytest.fixture(scope="module")
-def recipe_entry(tmp_path_factory):
+def recipe_entry(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Any]:
     place = tmp_path_factory.mktemp("ledger")
-    command = [sys.executable, str(ROOT / "benchmarks" / "run_recipe.py")]
-    done = subprocess.run(
-        command + [word.format(place) for word in RECIPE],
-        cwd=place,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    words = [word.format(place) for word in RECIPE]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        with benchmark("run_recipe") as script:
+            tyro.cli(script.main, args=words)
     return json.loads((place / "entry.json").read_text("utf-8"))
 
 
@@ -285,16 +280,14 @@ def test_its_samples_are_translations(recipe_entry):
         assert isinstance(translation, str)
 
 
-def test_an_unknown_recipe_is_named():
-    command = [sys.executable, str(ROOT / "benchmarks" / "run_recipe.py")]
-    done = subprocess.run(
-        [*command, "copi", "--out", "x", "--json", "y"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode
-    assert done.stderr.startswith("no recipe 'copi'; there are copy,")
+def test_an_unknown_recipe_is_named() -> None:
+    with (
+        benchmark("run_recipe") as script,
+        pytest.raises(
+            SystemExit, match="^no recipe 'copi'; there are copy,"
+        ),
+    ):
+        script.main("copi", out=Path("x"), json=Path("y"))
 
 
 # --- what a corpus costs ---
@@ -302,8 +295,8 @@ def test_an_unknown_recipe_is_named():
 
 @pytest.fixture(scope="module")
 def scale() -> Iterator[ModuleType]:
-    yield load("data_scale")
-    del sys.modules["data_scale"]
+    with benchmark("data_scale") as script:
+        yield script
 
 
 def test_a_corpus_without_text_is_planned_and_resumed(
@@ -344,19 +337,15 @@ def test_what_a_prepared_corpus_costs_is_measured(
     assert found["loader_tokens_per_second"] > 0
 
 
-def test_two_processes_and_two_threads_take_the_same_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_two_processes_and_two_threads_take_the_same_steps() -> None:
     """The benchmark of data parallelism, at a size that tells nothing."""
-    # its processes look for the script where it lies
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    bench = load("data_parallel")
     options = {
         "d_model": 16, "layers": 1, "num_heads": 2, "d_ff": 32,
         "vocab": 50, "batch_tokens": 200, "length": 8, "rounds": 1,
         "steps": 2,
     }  # fmt: skip
-    found = bench.measure(bench.Settings(**options))
+    with benchmark("data_parallel") as script:
+        found = script.measure(script.Settings(**options))
     assert found["largest_loss_gap"] < 1e-3
     assert found["ratio"] > 0
     assert found["processes_tokens_per_second"] > 0
@@ -368,9 +357,9 @@ def test_two_processes_and_two_threads_take_the_same_steps(
 @pytest.fixture(scope="module")
 def decode() -> Iterator[ModuleType]:
     threads = torch.get_num_threads()
-    yield load("decode_speed")
+    with benchmark("decode_speed") as script:
+        yield script
     torch.set_num_threads(threads)
-    del sys.modules["decode_speed"]
 
 
 SMALL = [
@@ -407,24 +396,20 @@ def test_torchs_search_finds_what_ours_does(
         assert found == decode.ours(task, tmp_path)(batch)
 
 
-def test_ctranslate2_does_the_same_work(
-    decode: ModuleType, task, tmp_path: Path
+@pytest.mark.parametrize(
+    ("engine", "package"),
+    [
+        ("ctranslate2", "ctranslate2"),
+        pytest.param("marian", "transformers", marks=pytest.mark.slow),
+    ],
+)
+def test_another_engine_does_the_same_work(
+    decode: ModuleType, task, tmp_path: Path, engine: str, package: str
 ) -> None:
-    pytest.importorskip("ctranslate2")
+    pytest.importorskip(package)
     task = replace(task, beam=1)
     for batch in task.batches:
-        found = decode.ctranslate2(task, tmp_path)(batch)
-        assert found == decode.ours(task, tmp_path)(batch)
-
-
-@pytest.mark.slow
-def test_marian_does_the_same_work(
-    decode: ModuleType, task, tmp_path: Path
-) -> None:
-    pytest.importorskip("transformers")
-    task = replace(task, beam=1)
-    for batch in task.batches:
-        found = decode.marian(task, tmp_path)(batch)
+        found = getattr(decode, engine)(task, tmp_path)(batch)
         assert found == decode.ours(task, tmp_path)(batch)
 
 
@@ -458,16 +443,20 @@ def test_a_worse_translation_is_no_answer(decode: ModuleType) -> None:
 # --- oracle.py ------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[ModuleType]:
+    with benchmark("oracle") as script:
+        yield script
+
+
 def test_the_oracle_and_the_fast_search_agree(
-    capsys: pytest.CaptureFixture[str],
+    oracle: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    oracle = load("oracle")
     assert oracle.main(["--count=30", "--batch=6"]) == 0
     assert "30 sentences" in capsys.readouterr().out
 
 
-def test_the_oracle_sees_a_difference() -> None:
-    oracle = load("oracle")
+def test_the_oracle_sees_a_difference(oracle: ModuleType) -> None:
     one = oracle.Hypothesis([4, 5], -2.0, -1.0)
     other = oracle.Hypothesis([4, 6], -2.0, -1.0)
     assert oracle.compare([one], [one], 1e-4) == (True, True)

@@ -6,9 +6,8 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from annotated import training
 from annotated.model import Transformer, TransformerConfig, count_parameters
 from annotated.training import (
     Trainer,
@@ -29,17 +29,8 @@ from annotated.training import (
     save_checkpoint,
     save_weights,
 )
+from tests.helpers import SHAPE, Killed, forking
 
-SHAPE = {
-    "src_vocab": 12,
-    "tgt_vocab": 12,
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-    "d_model": 16,
-    "d_ff": 32,
-    "num_heads": 2,
-    "dropout": 0.2,
-}
 CONFIG = TrainingConfig(batch_tokens=60, warmup=10, max_steps=16)
 CORPUS = copy_corpus(40, vocab=12, length=5)
 EPOCH = len(CORPUS.plan(CONFIG.batch_tokens, CONFIG.seed, 0))
@@ -47,7 +38,8 @@ EPOCH = len(CORPUS.plan(CONFIG.batch_tokens, CONFIG.seed, 0))
 
 def new_trainer(seed=0, config=CONFIG, **changes):
     torch.manual_seed(seed)
-    model = Transformer(TransformerConfig(**(SHAPE | changes)))
+    shape = SHAPE | {"dropout": 0.2} | changes
+    model = Transformer(TransformerConfig(**shape))
     return Trainer(model, CORPUS, config)
 
 
@@ -177,57 +169,69 @@ def test_another_corpus_is_refused(saved):
 
 # --- killed and out of space ----------------------------------------------
 
-KILLED = """
-import os, shutil, signal, sys
-from pathlib import Path
-import torch
-from tests.test_checkpoints import new_trainer, run
-from annotated import training
 
-folder, how = Path(sys.argv[1]), sys.argv[2]
+@contextmanager
+def running(action, *args):
+    """A process that does action(say, *args), and what it says."""
+    here, there = forking().Pipe()
+    process = forking().Process(target=action, args=(there, *args))
+    process.start()
+    there.close()  # so that a death there is noticed here
+    try:
+        yield process, here
+    finally:
+        process.kill()
+        process.join(60)
 
-def die(*args, **kwargs):
+
+def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
-def write_half_and_die(state, path):
-    whole(state, path)
-    with open(path, "rb+") as file:
-        file.truncate(path.stat().st_size // 2)
-    die()
 
-def delete_half_and_die(path, *args, **kwargs):
-    (Path(path) / "model.safetensors").unlink()
-    die()
+def die_while_saving(_, folder, how):
+    whole = torch.save
 
-trainer = new_trainer()
-run(trainer, 2)
-training.save_checkpoint(trainer, folder, keep=1)
-run(trainer, 4)
-whole = torch.save
-if how == "in mid-write":
-    training.torch.save = write_half_and_die
-if how == "before the rename":
-    training.Path.rename = die
-if how == "while deleting the old one":
-    training.shutil.rmtree = delete_half_and_die
-if how == "at any moment":
-    print("ready", flush=True)
+    def write_half_and_die(state, path):
+        whole(state, path)
+        os.truncate(path, path.stat().st_size // 2)
+        die()
+
+    def delete_half_and_die(path, *_, **__):
+        (Path(path) / "model.safetensors").unlink()
+        die()
+
+    trainer = new_trainer()
+    run(trainer, 2)
+    save_checkpoint(trainer, folder, keep=1)
+    run(trainer, 4)
+    if how == "in mid-write":
+        training.torch.save = write_half_and_die
+    if how == "before the rename":
+        training.Path.rename = die
+    if how == "while deleting the old one":
+        training.shutil.rmtree = delete_half_and_die
+    save_checkpoint(trainer, folder, keep=1)
+
+
+def save_for_ever(say, folder):
+    trainer = new_trainer()
+    run(trainer, 2)
+    save_checkpoint(trainer, folder, keep=1)
+    say.send("ready")
     while True:
-        training.save_checkpoint(trainer, folder, keep=2)
         trainer.step += 1
-training.save_checkpoint(trainer, folder, keep=1)
-"""
+        save_checkpoint(trainer, folder, keep=2)
 
 
-def start(folder, how):
-    root = Path(__file__).parents[1]
-    return subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(folder), how],
-        env=os.environ | {"PYTHONPATH": str(root)},
-        cwd=root,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def train_on(say, folder):
+    """Take up the newest checkpoint, and write every second one."""
+    trainer = new_trainer()
+    if found := checkpoints(folder):
+        load_checkpoint(trainer, found[-1])
+    say.send("ready")
+    for progress in trainer.steps():
+        if progress.step % 2 == 0:
+            save_checkpoint(trainer, folder, keep=2)
 
 
 def assert_whole(folder, steps):
@@ -248,10 +252,9 @@ def assert_whole(folder, steps):
     ],
 )
 def test_kill_9_leaves_no_half_checkpoint(how, left, tmp_path):
-    process = start(tmp_path, how)
-    process.wait(timeout=120)
-    process.stdout.close()
-    assert process.returncode == -signal.SIGKILL
+    with running(die_while_saving, tmp_path, how) as (process, _):
+        process.join(120)
+        assert process.exitcode == -signal.SIGKILL
     assert_whole(tmp_path, left)
     # the next one tidies up after the killed one
     trainer = new_trainer()
@@ -262,72 +265,36 @@ def test_kill_9_leaves_no_half_checkpoint(how, left, tmp_path):
 
 
 def test_kill_9_at_any_moment(tmp_path):
-    process = start(tmp_path, "at any moment")
-    assert process.stdout.readline() == "ready\n"
-    draw = random.Random(time.time_ns())
-    time.sleep(draw.uniform(0.05, 0.5))
-    process.kill()
-    process.wait(timeout=60)
-    process.stdout.close()
+    with running(save_for_ever, tmp_path) as (process, said):
+        assert said.recv() == "ready"
+        time.sleep(random.uniform(0.05, 0.5))
+        assert process.is_alive()  # until it is killed
+    assert process.exitcode == -signal.SIGKILL
     found = checkpoints(tmp_path)
-    assert (
-        1 <= len(found) <= 3
-    )  # the old, the kept, and one not yet dropped
+    # the old, the kept, and one not yet dropped
+    assert 1 <= len(found) <= 3
     for place in found:
-        torch.load(place / "state.pt", weights_only=True)
-        load_weights(new_trainer().model, place / "model.safetensors")
-
-
-RUNS = """
-import sys
-from pathlib import Path
-from tests.test_checkpoints import new_trainer
-from annotated import training
-
-trainer = new_trainer()
-folder = Path(sys.argv[1])
-for place in training.checkpoints(folder)[::-1]:
-    training.load_checkpoint(trainer, place)
-    break
-print("ready", flush=True)
-for progress in trainer.steps():
-    if progress.step % 2 == 0:
-        training.save_checkpoint(trainer, folder, keep=2)
-"""
+        load_checkpoint(new_trainer(seed=9), place)
 
 
 @pytest.mark.parametrize(
-    "times", [2, pytest.param(20, marks=pytest.mark.exhaustive)]
+    "times", [4, pytest.param(20, marks=pytest.mark.exhaustive)]
 )
 def test_killed_again_and_again_it_ends_with_the_same_weights(
     times, uninterrupted, tmp_path
 ):
     """kill -9 at random moments; half of the time goes into checkpoints."""
-    root = Path(__file__).parents[1]
-    draw = random.Random(time.time_ns())
-    for turn in range(times + 1):
-        process = subprocess.Popen(
-            [sys.executable, "-c", RUNS, str(tmp_path)],
-            env=os.environ | {"PYTHONPATH": str(root)},
-            cwd=root,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout.readline() == "ready\n"
-        if turn < times:
-            time.sleep(draw.uniform(0.0, 0.15))
-            process.kill()
-        process.wait(timeout=60)
-        process.stdout.close()
-    assert process.returncode == 0
+    for _ in range(times):
+        with running(train_on, tmp_path) as (process, said):
+            assert said.recv() == "ready"
+            time.sleep(random.uniform(0.0, 0.15))
+    with running(train_on, tmp_path) as (process, _):
+        process.join(60)
+        assert process.exitcode == 0
     trainer = new_trainer(seed=7)
     load_checkpoint(trainer, checkpoints(tmp_path)[-1])
     assert trainer.step == CONFIG.max_steps
     assert_same(weights(trainer), uninterrupted[0])
-
-
-class Killed(BaseException):
-    """Stands for kill -9: nothing gets a chance to clean up."""
 
 
 def kill_at(monkeypatch, call):

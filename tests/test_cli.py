@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ import requests
 import torch
 from safetensors.torch import load_file
 
-import annotated
 from annotated import corpora, recipes
 from annotated.cli import main
 from annotated.decoding import Hypothesis
 from annotated.recipes import RECIPES, Recipe, read_metrics
+from tests.helpers import content, environment
 
 TINY = (
     "--train-pairs 200 --num-encoder-layers 1 --num-decoder-layers 1 "
@@ -100,21 +100,12 @@ def process(
     line: str, **options: Any
 ) -> subprocess.CompletedProcess[bytes]:
     """The command line as a process of its own."""
-    root = Path(annotated.__file__).parent.parent
     return subprocess.run(
         [sys.executable, "-m", "annotated", *shlex.split(line)],
-        env=os.environ | {"PYTHONPATH": str(root)},
+        env=environment(),
         stdin=subprocess.DEVNULL,
         **{"stdout": -1, "stderr": -1} | options,
     )
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 # --- help -----------------------------------------------------------------
@@ -448,7 +439,9 @@ def test_every_line_is_answered_with_a_line(
     call: Call, run: Path, name: str
 ) -> None:
     text = ODD[name]
-    done = call(f"translate --run {run} --beam 1 --extra 1", text)
+    # a long line is many pieces; by default, three are searched at once
+    options = "--beam 1 --extra 1 --batch-tokens 30000"
+    done = call(f"translate --run {run} {options}", text)
     assert done.code == 0, done.err
     lines = text.split(b"\n")
     expected = len(lines) - (lines[-1] == b"")
@@ -487,23 +480,35 @@ def test_much_input_is_read_in_parts(
     assert sizes == [1] * 5
 
 
-def test_a_line_is_answered_before_the_next_one_comes(
-    finished: Path,
-) -> None:
-    """And the reader may leave, and the writer: nobody complains."""
-    translator = subprocess.Popen(
-        [sys.executable, "-m", "annotated", "translate", "--run", finished],
-        env=os.environ
-        | {"PYTHONPATH": str(Path(annotated.__file__).parent.parent)},
+@pytest.fixture
+def translator(finished: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`annotated translate` as a process, with both its ends in hand."""
+    command = ["-m", "annotated", "translate", "--run", str(finished)]
+    with subprocess.Popen(
+        [sys.executable, *command],
+        env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    )
+    ) as process:
+        yield process
+        process.kill()
+
+
+def answer(translator: subprocess.Popen[bytes]) -> bytes:
+    """What a blank line is answered with, while more may come."""
+    assert translator.stdin and translator.stdout
+    translator.stdin.write(b"\n")
+    translator.stdin.flush()
+    return translator.stdout.readline()
+
+
+def test_a_line_is_answered_before_the_next_one_comes(
+    translator: subprocess.Popen[bytes],
+) -> None:
+    """And the reader may leave, and the writer: nobody complains."""
+    assert [answer(translator) for _ in range(3)] == [b"\n"] * 3
     assert translator.stdin and translator.stdout and translator.stderr
-    for _ in range(3):
-        translator.stdin.write(b"\n")
-        translator.stdin.flush()
-        assert translator.stdout.readline() == b"\n"
     translator.stdout.close()
     translator.stdin.write(b"\n" * 10)
     translator.stdin.close()
@@ -511,22 +516,11 @@ def test_a_line_is_answered_before_the_next_one_comes(
     assert translator.stderr.read() == b""
 
 
-def test_control_c_is_quiet(finished: Path) -> None:
-    translator = subprocess.Popen(
-        [sys.executable, "-m", "annotated", "translate", "--run", finished],
-        env=os.environ
-        | {"PYTHONPATH": str(Path(annotated.__file__).parent.parent)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert translator.stdin and translator.stdout and translator.stderr
-    translator.stdin.write(b"\n")
-    translator.stdin.flush()
-    assert translator.stdout.readline() == b"\n"  # it has begun
+def test_control_c_is_quiet(translator: subprocess.Popen[bytes]) -> None:
+    assert answer(translator) == b"\n"  # it has begun
     translator.send_signal(signal.SIGINT)
     assert translator.wait(60) == 130
-    assert translator.stderr.read() == b""
+    assert translator.stderr and translator.stderr.read() == b""
 
 
 def test_ten_thousand_odd_lines_are_answered_in_order(
@@ -615,7 +609,7 @@ def test_a_search_that_cannot_be_is_refused(
     assert complaint in done.complaint
 
 
-def test_a_reader_who_leaves_is_not_complained_to(finished: Path) -> None:
+def test_a_reader_who_leaves_is_not_complained_to() -> None:
     for line in ("--help", "recipes"):
         read, write = os.pipe()
         os.close(read)

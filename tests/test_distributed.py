@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -17,10 +18,10 @@ from typing import Any
 import pytest
 import torch
 
-from annotated import recipes, scale
+from annotated import cli, recipes, scale
 from annotated.batches import Corpus, Sentences
 from annotated.model import Transformer, TransformerConfig
-from annotated.recipes import RECIPES, Stopped, read_metrics, train_recipe
+from annotated.recipes import Stopped, read_metrics, train_recipe
 from annotated.scale import join
 from annotated.training import (
     Elsewhere,
@@ -34,24 +35,14 @@ from annotated.training import (
     save_checkpoint,
     validate,
 )
+from tests.helpers import SHAPE, TINY, environment, forking
 
-ROOT = Path(__file__).parents[1]
 SHARDED = pytest.param(
     True,
     marks=pytest.mark.skipif(
         torch.__version__ < "2.9", reason="fully_shard as it is used here"
     ),
 )
-SHAPE = {
-    "src_vocab": 12,
-    "tgt_vocab": 12,
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-    "d_model": 16,
-    "d_ff": 32,
-    "num_heads": 2,
-    "dropout": 0.0,
-}
 # without a bias: that of the keys has a gradient of 0, and Adam makes
 # whole steps of its rounding errors
 CONFIG = TrainingConfig(batch_tokens=60, warmup=20, max_steps=12)
@@ -65,16 +56,25 @@ def in_team(
     size: int, action: Callable[..., Any], *args: Any, shard: bool = False
 ) -> list[Any]:
     """What action(team, *args) returns, or raises, in each process."""
+    return in_processes(size, joined, shard, action, *args)
+
+
+def joined(shard: bool, action: Callable[..., Any], *args: Any) -> Any:
+    with join("cpu", shard=shard, minutes=1) as (team, _):
+        return action(team, *args)
+
+
+def in_processes(
+    size: int, action: Callable[..., Any], *args: Any
+) -> list[Any]:
+    """What action(*args) returns, or raises, in processes of torchrun."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])  # torch is imported once
-    results = context.Queue()
+    results = forking().Queue()
     processes = [
-        context.Process(
-            target=member,
-            args=(results, rank, size, port, shard, action, args),
+        forking().Process(
+            target=member, args=(results, rank, size, port, action, args)
         )
         for rank in range(size)
     ]
@@ -94,7 +94,6 @@ def member(
     rank: int,
     size: int,
     port: str,
-    shard: bool,
     action: Callable[..., Any],
     args: tuple[Any, ...],
 ) -> None:
@@ -108,8 +107,7 @@ def member(
     torch.set_num_threads(1)
     result: Any = None
     try:
-        with join("cpu", shard=shard, minutes=1) as (team, _):
-            result = action(team, *args)
+        result = action(*args)
     except Exception as error:
         result = type(error), str(error)
     results.put((rank, result))
@@ -125,7 +123,7 @@ def new_trainer(
     **changes: Any,
 ) -> Trainer:
     torch.manual_seed(seed)
-    shape = SHAPE | {"bias": False} | changes
+    shape = SHAPE | {"dropout": 0.0, "bias": False} | changes
     model = Transformer(TransformerConfig(**shape))
     return Trainer(model, corpus, config, team)
 
@@ -365,20 +363,6 @@ def test_process_0_acts_first() -> None:
 
 # --- recipes and the command line -----------------------------------------
 
-TINY = replace(
-    RECIPES["copy"],
-    train_pairs=200,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    d_model=16,
-    d_ff=16,
-    num_heads=2,
-    batch_tokens=200,
-    max_steps=20,
-    save_every=5,
-    keep=2,
-)
-
 
 def recipe_with_signal(team: Team, folder: str) -> Any:
     note = recipes._NoLog.step
@@ -414,33 +398,48 @@ def test_a_signal_to_one_stops_all_with_a_checkpoint(
     assert curves[0] == pytest.approx(curves[1], abs=1e-4)
 
 
-def torchrun(*args: str) -> subprocess.CompletedProcess[str]:
-    command = "-m torch.distributed.run --standalone --nproc-per-node 2"
-    return subprocess.run(
-        [sys.executable, *command.split(), "-m", "annotated", *args],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+@pytest.mark.slow
+def test_torchrun_starts_the_same_command(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = (
+        "-m torch.distributed.run --standalone --nproc-per-node 2 "
+        f"-m annotated train copy --out {out} --device cpu "
+        "--train-pairs 100 --num-encoder-layers 1 --num-decoder-layers 1 "
+        "--d-model 16 --d-ff 16 --num-heads 2 --batch-tokens 200 "
+        "--max-steps 4 --save-every 2"
+    )
+    done = subprocess.run(
+        [sys.executable, *command.split()],
+        env=environment(OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
         timeout=120,
     )
-
-
-@pytest.mark.slow
-def test_torchrun_starts_the_same_command(tmp_path: Path) -> None:
-    out = str(tmp_path / "run")
-    options = (
-        "--train-pairs 100 --d-model 16 --d-ff 16 --num-heads 2 "
-        "--batch-tokens 200 --max-steps 6 --save-every 3 --device cpu"
-    )
-    done = torchrun("train", "copy", "--out", out, *options.split())
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)  # one process speaks
     assert summary["processes"] == 2
-    assert summary["steps"] == 6
+    assert summary["steps"] == 4
     assert done.stderr.count("in 2 processes") == 1
-    again = torchrun("train", "copy", "--out", out, *options.split())
-    assert again.returncode != 0
-    assert again.stderr.count("is not empty") == 1
+
+
+def command_line(*words: str) -> tuple[object, str]:
+    """The exit code of the command, and its complaint."""
+    sys.argv = ["annotated", *words]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            cli.main()
+        except SystemExit as stop:
+            return stop.code, said.getvalue()
+    return 0, said.getvalue()
+
+
+def test_a_refusal_is_told_by_one_process(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    line = f"train copy --device cpu --out {tmp_path}"
+    (code, said), other = in_processes(2, command_line, *line.split())
+    assert code == 2
+    assert said.count("\n") == 1 and "is not empty" in said
+    assert other == (2, "")
 
 
 def test_shard_wants_several(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -19,23 +18,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from annotated.model import Transformer
 from annotated.tokens import PAD
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests.helpers import benchmark
 
 
 @pytest.fixture(scope="module")
 def gpu() -> Iterator[ModuleType]:
-    """benchmarks/gpu.py, which is a script and in no package."""
-    before = list(sys.path)
-    path = ROOT / "benchmarks" / "gpu.py"
-    spec = importlib.util.spec_from_file_location("gpu", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu"] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["gpu"]
-    sys.path[:] = before
+    with benchmark("gpu") as script:
+        yield script
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from annotated.model import (
     count_parameters,
     table3,
 )
+from tests.helpers import torch_name
 
 VOCAB = 13
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -201,25 +202,10 @@ def test_hidden_lists_the_real_tokens_row_by_row(model, batch):
 
 # --- against torch.nn.Transformer
 
-NAMES = {
-    "around_attention.norm": "norm1",
-    "around_cross_attention.norm": "norm2",
-    "cross_attention.projection.": "multihead_attn.in_proj_",
-    "cross_attention.output": "multihead_attn.out_proj",
-    "attention.projection.": "self_attn.in_proj_",
-    "attention.output": "self_attn.out_proj",
-    "feed_forward.inner": "linear1",
-    "feed_forward.outer": "linear2",
-    "gain": "weight",
-}
 
-
-def torch_name(name):
+def name_in_twin(name):
     last = "norm2" if name.startswith("encoder") else "norm3"
-    name = name.replace("around_feed_forward.norm", last)
-    for ours, theirs in NAMES.items():
-        name = name.replace(ours, theirs)
-    return name
+    return torch_name(name, last)
 
 
 def torch_twin(model):
@@ -246,7 +232,7 @@ def torch_twin(model):
         ),
     ).to(model.embeddings.target)
     state = {
-        torch_name(name): value
+        name_in_twin(name): value
         for name, value in model.state_dict().items()
         if not name.startswith("embeddings")
     }
@@ -288,7 +274,7 @@ def test_the_model_agrees_with_torch(norm, dtype, lengths):
     torch.testing.assert_close(a[tgt > 0], b[tgt > 0], **close)
     mix = torch.randn_like(a) * (tgt > 0)[:, :, None] / math.sqrt(a.numel())
     (a * mix).sum().backward()
-    ours = {torch_name(n): p.grad for n, p in model.named_parameters()}
+    ours = {name_in_twin(n): p.grad for n, p in model.named_parameters()}
     model.zero_grad()
     (b * mix).sum().backward()
     theirs = dict(twin.named_parameters()) | {
@@ -420,7 +406,9 @@ def test_only_pre_norm_stacks_end_with_a_norm():
 
 def test_without_bias_only_the_norms_have_one():
     names = dict(build(small(bias=False)).named_parameters())
-    assert all("norm" in name for name in names if name.endswith("bias"))
+    biases = [name for name in names if name.endswith("bias")]
+    assert len(biases) == 2 * 2 + 2 * 3  # those of the norms
+    assert all("norm" in name for name in biases)
 
 
 @pytest.mark.parametrize(
@@ -578,18 +566,9 @@ def test_a_configuration_cannot_be_changed_only_replaced_and_checked():
 
 
 COUNTS = [
-    "src_vocab",
-    "tgt_vocab",
-    "num_encoder_layers",
-    "num_decoder_layers",
-    "d_model",
-    "d_ff",
-    "num_heads",
-    "d_k",
-    "d_v",
-    "window",
-    "max_len",
-]
+    "src_vocab", "tgt_vocab", "num_encoder_layers", "num_decoder_layers",
+    "d_model", "d_ff", "num_heads", "d_k", "d_v", "window", "max_len",
+]  # fmt: skip
 WRONG = [
     (name, value) for name in COUNTS for value in (0, -1, 1.5, "8", True)
 ]

@@ -34,22 +34,11 @@ from annotated.recipes import (
     read_recipe,
     train_recipe,
 )
-from annotated.training import checkpoints, load_weights
+from annotated.training import checkpoints
+from tests import helpers
+from tests.helpers import Killed, content
 
-TINY = dataclasses.replace(
-    RECIPES["copy"],
-    train_pairs=200,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    d_model=16,
-    d_ff=16,
-    num_heads=2,
-    dropout=0.1,
-    batch_tokens=200,
-    max_steps=20,
-    save_every=5,
-    keep=2,
-)
+TINY = dataclasses.replace(helpers.TINY, dropout=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +53,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished: Path, tmp_path: Path) -> Path:
     """A copy of the finished run, to do things to."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """Every file below folder, byte for byte."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def at_step(
@@ -425,7 +405,9 @@ def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
         train_recipe(TINY, tmp_path / "locked" / "run")
 
 
-def test_training_does_not_disturb_the_dice_of_others(run: Path) -> None:
+def test_opening_a_run_does_not_disturb_the_dice_of_others(
+    run: Path,
+) -> None:
     torch.manual_seed(7)
     before = torch.get_rng_state()
     Run.open(run)
@@ -490,10 +472,6 @@ def test_a_second_signal_stops_at_once(
     assert signal.getsignal(signal.SIGINT) is handler
     places = checkpoints(tmp_path / "run" / "checkpoints")
     assert [p.name for p in places] == ["00000005"]
-
-
-class Killed(BaseException):
-    """Stands for kill -9: nothing gets a chance to clean up."""
 
 
 def killed() -> None:
@@ -698,11 +676,9 @@ def test_a_run_under_way_opens_at_its_newest_checkpoint(run: Path) -> None:
 def test_any_weights_of_the_run_can_be_opened(run: Path) -> None:
     older = run / "checkpoints" / "00000015" / "model.safetensors"
     model = Run.open(run, older).model
-    before = {n: p.clone() for n, p in model.named_parameters()}
-    load_weights(model, older)
-    assert all(
-        torch.equal(before[n], p) for n, p in model.named_parameters()
-    )
+    expected = load_file(older)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, expected[name])
 
 
 def test_a_run_without_weights_says_so(run: Path) -> None:
@@ -713,7 +689,7 @@ def test_a_run_without_weights_says_so(run: Path) -> None:
 
 
 def replaced(**changes: Any) -> Callable[[Path], None]:
-    """Change fields of recipe.json; None takes them out."""
+    """Change fields of recipe.json; ... takes one out."""
 
     def change(run: Path) -> None:
         fields = json.loads((run / "recipe.json").read_text()) | changes
@@ -724,7 +700,10 @@ def replaced(**changes: Any) -> Callable[[Path], None]:
 
 
 def written(name: str, text: bytes) -> Callable[[Path], None]:
-    return lambda run: (run / name).write_bytes(text) and None
+    def change(run: Path) -> None:
+        (run / name).write_bytes(text)
+
+    return change
 
 
 def cut(name: str, size: int) -> Callable[[Path], None]:

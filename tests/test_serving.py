@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 
 from annotated.decoding import SearchConfig, beam_search
 from annotated.model import Transformer, TransformerConfig
-from annotated.recipes import RECIPES, Run, RunError, train_recipe
+from annotated.recipes import Run, RunError, train_recipe
 from annotated.serving import (
     export_run,
     vocabulary,
@@ -19,6 +18,7 @@ from annotated.serving import (
     write_onnx,
 )
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
+from tests.helpers import TINY
 
 VOCAB = 20
 KINDS = {
@@ -53,12 +53,7 @@ WORDS = [*SPECIALS, *map(str, range(len(SPECIALS), VOCAB))]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("served") / "run"
-    recipe = dataclasses.replace(
-        RECIPES["copy"], num_encoder_layers=1, num_decoder_layers=1,
-        d_model=16, d_ff=16, num_heads=2, train_pairs=200, batch_tokens=200,
-        max_steps=20, save_every=10, keep=2,
-    )  # fmt: skip
-    train_recipe(recipe, folder)
+    train_recipe(TINY, folder)
     return Run.open(folder)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +10,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.helpers import benchmark
+
 LINES = [
     "Der SPD-Politiker fordert eine EU-weite Regelung.",
     "Die Rhein-Main-Region wächst weiter - und weiter.",
@@ -22,17 +21,8 @@ LINES = [
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    before = list(sys.path)
-    path = ROOT / "benchmarks" / "split_bleu.py"
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location("split_bleu", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["split_bleu"] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["split_bleu"]
-    sys.path[:] = before
+    with benchmark("split_bleu") as found:
+        yield found
 
 
 def test_words_come_apart_and_together_again(script: ModuleType) -> None:

@@ -1,0 +1,116 @@
+"""What several test files use: small shapes, processes, scripts."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from annotated.recipes import RECIPES
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# a model that a test can train in a moment
+SHAPE: dict[str, Any] = {
+    "src_vocab": 12,
+    "tgt_vocab": 12,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "d_model": 16,
+    "d_ff": 32,
+    "num_heads": 2,
+}
+# and a recipe of that size, of twenty steps
+TINY = dataclasses.replace(
+    RECIPES["copy"],
+    train_pairs=200,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    d_model=16,
+    d_ff=16,
+    num_heads=2,
+    batch_tokens=200,
+    max_steps=20,
+    save_every=5,
+    keep=2,
+)
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing gets a chance to clean up."""
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file below folder, byte for byte."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def environment(**more: str) -> dict[str, str]:
+    """For a process that finds this repository wherever it runs."""
+    return os.environ | {"PYTHONPATH": str(ROOT)} | more
+
+
+def forking() -> Any:
+    """Where to get processes that find torch imported already.
+
+    They are copies of one that holds the package and nothing else, so
+    that a test can start, and kill, many.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["annotated.scale"])
+    return context
+
+
+@contextmanager
+def benchmark(name: str) -> Iterator[ModuleType]:
+    """benchmarks/NAME.py, which is a script and in no package."""
+    path = ROOT / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    before = list(sys.path)
+    sys.path.insert(0, str(path.parent))  # as python FILE does
+    sys.modules[name] = module  # dataclasses look there
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        del sys.modules[name]
+        sys.path[:] = before
+
+
+# our parameters' names in torch's layers, in the order of replacement
+TORCH_NAMES = {
+    "around_attention.norm": "norm1",
+    "around_cross_attention.norm": "norm2",
+    "cross_attention.projection.": "multihead_attn.in_proj_",
+    "cross_attention.output": "multihead_attn.out_proj",
+    "attention.projection.": "self_attn.in_proj_",
+    "attention.output": "self_attn.out_proj",
+    "feed_forward.inner": "linear1",
+    "feed_forward.outer": "linear2",
+    "gain": "weight",
+}
+
+
+def torch_name(name: str, last_norm: str) -> str:
+    """What torch calls a parameter of a layer.
+
+    last_norm is its name for the norm around the feed-forward network:
+    norm2 in an encoder layer, norm3 in a decoder layer.
+    """
+    name = name.replace("around_feed_forward.norm", last_norm)
+    for ours, theirs in TORCH_NAMES.items():
+        name = name.replace(ours, theirs)
+    return name
