@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from annotated.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,7 +81,7 @@ def benchmark(name: str) -> Iterator[ModuleType]:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    before = list(sys.path)
+    before, threads = list(sys.path), torch.get_num_threads()
     sys.path.insert(0, str(path.parent))  # as python FILE does
     sys.modules[name] = module  # dataclasses look there
     try:
@@ -88,6 +90,7 @@ def benchmark(name: str) -> Iterator[ModuleType]:
     finally:
         del sys.modules[name]
         sys.path[:] = before
+        torch.set_num_threads(threads)
 
 
 # our parameters' names in torch's layers, in the order of replacement

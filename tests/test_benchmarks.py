@@ -31,10 +31,8 @@ TINY = [
 
 @pytest.fixture(scope="module")
 def speed() -> Iterator[ModuleType]:
-    threads = torch.get_num_threads()
     with benchmark("train_speed") as script:
         yield script
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -356,10 +354,8 @@ def test_two_processes_and_two_threads_take_the_same_steps() -> None:
 
 @pytest.fixture(scope="module")
 def decode() -> Iterator[ModuleType]:
-    threads = torch.get_num_threads()
     with benchmark("decode_speed") as script:
         yield script
-    torch.set_num_threads(threads)
 
 
 SMALL = [

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from annotated.batches import Sentences, pad_rows
 from annotated.decoding import (
-    Hypothesis,
     SearchConfig,
     _best,
     _Memory,
@@ -836,4 +835,3 @@ def test_the_defaults_are_the_papers():
     assert SearchConfig() == SearchConfig(
         beam=4, alpha=0.6, extra=50, nbest=1
     )
-    assert Hypothesis([4], -1.0, -0.5).ids == [4]

@@ -100,11 +100,11 @@ def test_reading_multiplies_by_the_root_of_d_model_and_scoring_does_not():
     torch.testing.assert_close(e.logits(row)[3], row @ row)
 
 
-def test_logits_become_probabilities():
-    e = Embeddings(50, 50, 16)
-    p = e.logits(torch.randn(3, 4, 16)).softmax(dim=-1)
-    assert (p > 0).all()
-    torch.testing.assert_close(p.sum(dim=-1), torch.ones(3, 4))
+def test_logits_become_the_probabilities_computed_by_hand():
+    e = Embeddings(3, 3, 4, "none")
+    e.output.data[:, 0] = torch.tensor([1.0, 2.0, 5.0]).log()
+    p = e.logits(torch.tensor([1.0, 0.0, 0.0, 0.0])).softmax(dim=-1)
+    torch.testing.assert_close(p, torch.tensor([1.0, 2.0, 5.0]) / 8)
 
 
 @pytest.mark.parametrize("tie", ["decoder", "none"])

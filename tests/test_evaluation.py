@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -278,8 +279,6 @@ def test_the_average_is_the_mean_of_every_number(tmp_path: Path) -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=9))
 def test_the_average_is_rounded_once(values: list[float]) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         paths = [
             saved(Path(folder), w=torch.tensor([v], dtype=torch.float32))

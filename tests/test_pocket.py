@@ -45,187 +45,133 @@ def about(noun: str, plural: bool = False) -> Phrase:
     return Phrase(noun, "relative", plural)
 
 
-# meaning, what German puts first, German, English: by hand
-BY_HAND = [
+# by hand: German, English, the meaning, and what German puts first
+BY_HAND = {
     # agreement: articles, adjectives, weak nouns
-    (
-        says("sehen", Phrase("Mann", "a", False, ("alt",)), HUND),
-        "",
-        "Ein alter Mann sieht den Hund .",
+    "Ein alter Mann sieht den Hund .": (
         "An old man sees the dog .",
+        says("sehen", Phrase("Mann", "a", False, ("alt",)), HUND),
     ),
-    (
-        says("kaufen", ME, Phrase("Buch", "a", False, ("rot",))),
-        "",
-        "Ich kaufe ein rotes Buch .",
+    "Ich kaufe ein rotes Buch .": (
         "I buy a red book .",
+        says("kaufen", ME, Phrase("Buch", "a", False, ("rot",))),
     ),
-    (
-        says("helfen", YOU, dative=Phrase("Kind", plural=True)),
-        "",
-        "Du hilfst den Kindern .",
+    "Du hilfst den Kindern .": (
         "You help the children .",
+        says("helfen", YOU, dative=Phrase("Kind", plural=True)),
     ),
-    (
-        says("sehen", FRAU, Phrase("Junge", "this", False, ("müde",))),
-        "",
-        "Die Frau sieht diesen müden Jungen .",
+    "Die Frau sieht diesen müden Jungen .": (
         "The woman sees this tired boy .",
+        says("sehen", FRAU, Phrase("Junge", "this", False, ("müde",))),
     ),
-    (
-        says("trinken", WE, Phrase("Tee", "bare", False, ("kalt",))),
-        "",
-        "Wir trinken kalten Tee .",
+    "Wir trinken kalten Tee .": (
         "We drink cold tea .",
+        says("trinken", WE, Phrase("Tee", "bare", False, ("kalt",))),
     ),
-    (
-        says("lesen", YOU, Phrase("Zeitung", "two", True, ("alt",))),
-        "",
-        "Du liest zwei alte Zeitungen .",
+    "Du liest zwei alte Zeitungen .": (
         "You read two old newspapers .",
+        says("lesen", YOU, Phrase("Zeitung", "two", True, ("alt",))),
     ),
-    (
-        says("suchen", Phrase("Kind", "our"), Phrase("Hund", "my")),
-        "",
-        "Unser Kind sucht meinen Hund .",
+    "Unser Kind sucht meinen Hund .": (
         "Our child looks for my dog .",
+        says("suchen", Phrase("Kind", "our"), Phrase("Hund", "my")),
     ),
-    (
-        says("spielen", KIND, prepositional=Phrase("Hund", "many", True)),
-        "",
-        "Das Kind spielt mit vielen Hunden .",
+    "Das Kind spielt mit vielen Hunden .": (
         "The child plays with many dogs .",
+        says("spielen", KIND, prepositional=Phrase("Hund", "many", True)),
     ),
     # verb second
-    (
+    "Heute liest die Frau das Buch .": (
+        "Today the woman reads the book .",
         says("lesen", FRAU, BUCH, time="today"),
         "time",
-        "Heute liest die Frau das Buch .",
-        "Today the woman reads the book .",
     ),
-    (
+    "Den Hund sieht die Frau .": (
+        "The woman sees the dog .",
         says("sehen", FRAU, HUND),
         "accusative",
-        "Den Hund sieht die Frau .",
-        "The woman sees the dog .",
     ),
-    (
+    "Im Garten singen wir .": (
+        "In the garden we sing .",
         says("singen", WE, place=("in", Phrase("Garten"))),
         "place",
-        "Im Garten singen wir .",
-        "In the garden we sing .",
     ),
     # separable verbs
-    (
-        says("anrufen", MANN, KIND, time="evening"),
-        "",
-        "Der Mann ruft am Abend das Kind an .",
+    "Der Mann ruft am Abend das Kind an .": (
         "The man calls the child in the evening .",
+        says("anrufen", MANN, KIND, time="evening"),
     ),
-    (
-        says("abholen", SHE, HE),
-        "",
-        "Sie holt ihn ab .",
-        "She picks him up .",
-    ),
-    (
-        says("abholen", THEY, KIND, tense="past"),
-        "",
-        "Sie haben das Kind abgeholt .",
+    "Sie holt ihn ab .": ("She picks him up .", says("abholen", SHE, HE)),
+    "Sie haben das Kind abgeholt .": (
         "They picked up the child .",
+        says("abholen", THEY, KIND, tense="past"),
     ),
     # modals, perfect, what German says with adverbs
-    (
-        says("aufmachen", ME, Phrase("Tür"), tense="have_to"),
-        "",
-        "Ich muss die Tür aufmachen .",
+    "Ich muss die Tür aufmachen .": (
         "I have to open the door .",
+        says("aufmachen", ME, Phrase("Tür"), tense="have_to"),
     ),
-    (
-        says("schlafen", Phrase("Hund", "no"), tense="want_to"),
-        "",
-        "Kein Hund will schlafen .",
+    "Kein Hund will schlafen .": (
         "No dog wants to sleep .",
+        says("schlafen", Phrase("Hund", "no"), tense="want_to"),
     ),
-    (
-        says("gehen", FRAU, tense="past", goal=("in", Phrase("Stadt"))),
-        "",
-        "Die Frau ist in die Stadt gegangen .",
+    "Die Frau ist in die Stadt gegangen .": (
         "The woman went into the city .",
+        says("gehen", FRAU, tense="past", goal=("in", Phrase("Stadt"))),
     ),
-    (
-        says("gehen", ANNA, goal=("zu", Phrase("Schule"))),
-        "",
-        "Anna geht zur Schule .",
+    "Anna geht zur Schule .": (
         "Anna goes to the school .",
+        says("gehen", ANNA, goal=("zu", Phrase("Schule"))),
     ),
-    (
-        says("schreiben", ANNA, Phrase("Brief", "a"), tense="progressive"),
-        "",
-        "Anna schreibt gerade einen Brief .",
+    "Anna schreibt gerade einen Brief .": (
         "Anna is writing a letter .",
+        says("schreiben", ANNA, Phrase("Brief", "a"), tense="progressive"),
     ),
-    (
-        says("lesen", FRAU, BUCH, tense="progressive"),
-        "",
-        "Die Frau liest gerade das Buch .",
+    "Die Frau liest gerade das Buch .": (
         "The woman is reading the book .",
+        says("lesen", FRAU, BUCH, tense="progressive"),
     ),
-    (
-        says("lesen", PAUL, BUCH, tense="already"),
-        "",
-        "Paul hat das Buch schon gelesen .",
+    "Paul hat das Buch schon gelesen .": (
         "Paul has already read the book .",
+        says("lesen", PAUL, BUCH, tense="already"),
     ),
-    (
-        says("laufen", Phrase("Hund", "bare", True), tense="likes"),
-        "",
-        "Hunde laufen gern .",
+    "Hunde laufen gern .": (
         "Dogs like to run .",
+        says("laufen", Phrase("Hund", "bare", True), tense="likes"),
     ),
-    (
+    "Jede Katze ist heute müde .": (
+        "Every cat is tired today .",
         says(
             "sein", Phrase("Katze", "every"), predicate="müde", time="today"
         ),
-        "",
-        "Jede Katze ist heute müde .",
-        "Every cat is tired today .",
     ),
     # order of the objects
-    (
-        says("geben", FRAU, BUCH, KIND, time="today"),
-        "",
-        "Die Frau gibt heute dem Kind das Buch .",
+    "Die Frau gibt heute dem Kind das Buch .": (
         "The woman gives the child the book today .",
+        says("geben", FRAU, BUCH, KIND, time="today"),
     ),
-    (
-        says("zeigen", WE, IT, HE),
-        "",
-        "Wir zeigen es ihm .",
+    "Wir zeigen es ihm .": (
         "We show it to him .",
+        says("zeigen", WE, IT, HE),
     ),
-    (
+    "Der Frau gefallen die Bücher .": (
+        "The woman likes the books .",
         says("gefallen", Phrase("Buch", plural=True), dative=FRAU),
         "dative",
-        "Der Frau gefallen die Bücher .",
-        "The woman likes the books .",
     ),
     # negation
-    (
-        says("lesen", KIND, BUCH, negated=True),
-        "",
-        "Das Kind liest das Buch nicht .",
+    "Das Kind liest das Buch nicht .": (
         "The child does not read the book .",
+        says("lesen", KIND, BUCH, negated=True),
     ),
-    (
+    "Das Kind hat keinen Apfel gegessen .": (
+        "The child did not eat an apple .",
         says(
             "essen", KIND, Phrase("Apfel", "a"), tense="past", negated=True
         ),
-        "",
-        "Das Kind hat keinen Apfel gegessen .",
-        "The child did not eat an apple .",
     ),
-    (
+    "Er kann keine Milch trinken .": (
+        "He cannot drink any milk .",
         says(
             "trinken",
             HE,
@@ -233,58 +179,42 @@ BY_HAND = [
             tense="can",
             negated=True,
         ),
-        "",
-        "Er kann keine Milch trinken .",
-        "He cannot drink any milk .",
     ),
-    (
-        says("warten", ME, prepositional=YOU, negated=True),
-        "",
-        "Ich warte nicht auf dich .",
+    "Ich warte nicht auf dich .": (
         "I do not wait for you .",
+        says("warten", ME, prepositional=YOU, negated=True),
     ),
     # questions
-    (
-        asks("lesen", FRAU, BUCH, tense="past"),
-        "",
-        "Hat die Frau das Buch gelesen ?",
+    "Hat die Frau das Buch gelesen ?": (
         "Did the woman read the book ?",
+        asks("lesen", FRAU, BUCH, tense="past"),
     ),
-    (
-        asks("anrufen", YOU, WHO, asked="accusative"),
-        "",
-        "Wen rufst du an ?",
+    "Wen rufst du an ?": (
         "Whom do you call ?",
+        asks("anrufen", YOU, WHO, asked="accusative"),
     ),
-    (
-        asks("essen", WHO, Phrase("Käse"), asked="subject"),
-        "",
-        "Wer isst den Käse ?",
+    "Wer isst den Käse ?": (
         "Who eats the cheese ?",
+        asks("essen", WHO, Phrase("Käse"), asked="subject"),
     ),
-    (
-        asks("spielen", KIND, prepositional=WHO, asked="prepositional"),
-        "",
-        "Mit wem spielt das Kind ?",
+    "Mit wem spielt das Kind ?": (
         "With whom does the child play ?",
+        asks("spielen", KIND, prepositional=WHO, asked="prepositional"),
     ),
-    (
-        asks("schlafen", THEY, tense="can", negated=True, asked="why"),
-        "",
-        "Warum können sie nicht schlafen ?",
+    "Warum können sie nicht schlafen ?": (
         "Why can they not sleep ?",
+        asks("schlafen", THEY, tense="can", negated=True, asked="why"),
     ),
     # relative clauses
-    (
+    "Der Junge , der das Buch liest , schläft .": (
+        "The boy who reads the book sleeps .",
         says(
             "schlafen",
             Phrase("Junge", relative=Clause("lesen", about("Junge"), BUCH)),
         ),
-        "",
-        "Der Junge , der das Buch liest , schläft .",
-        "The boy who reads the book sleeps .",
     ),
-    (
+    "Ich habe die Kinder , denen der Mann hilft , gesehen .": (
+        "I saw the children whom the man helps .",
         says(
             "sehen",
             ME,
@@ -295,11 +225,9 @@ BY_HAND = [
             ),
             tense="past",
         ),
-        "",
-        "Ich habe die Kinder , denen der Mann hilft , gesehen .",
-        "I saw the children whom the man helps .",
     ),
-    (
+    "Sie findet eine Tasche , die Paul dem Kind zeigt .": (
+        "She finds a bag that Paul shows to the child .",
         says(
             "finden",
             SHE,
@@ -309,11 +237,9 @@ BY_HAND = [
                 relative=Clause("zeigen", PAUL, about("Tasche"), KIND),
             ),
         ),
-        "",
-        "Sie findet eine Tasche , die Paul dem Kind zeigt .",
-        "She finds a bag that Paul shows to the child .",
     ),
-    (
+    "Die Frau , auf die wir warten , lacht .": (
+        "The woman for whom we wait laughs .",
         says(
             "lachen",
             Phrase(
@@ -321,12 +247,10 @@ BY_HAND = [
                 relative=Clause("warten", WE, prepositional=about("Frau")),
             ),
         ),
-        "",
-        "Die Frau , auf die wir warten , lacht .",
-        "The woman for whom we wait laughs .",
     ),
     # subordinate and coordinate clauses
-    (
+    "Weil sie müde ist , schläft Anna .": (
+        "Because she is tired , Anna sleeps .",
         Meaning(
             "statement",
             Clause("schlafen", ANNA),
@@ -334,55 +258,44 @@ BY_HAND = [
             Clause("sein", SHE, predicate="müde"),
         ),
         "second",
-        "Weil sie müde ist , schläft Anna .",
-        "Because she is tired , Anna sleeps .",
     ),
-    (
+    "Wir haben gearbeitet , obwohl sie uns angerufen haben .": (
+        "We worked although they called us .",
         Meaning(
             "statement",
             Clause("arbeiten", WE, tense="past"),
             "although",
             Clause("anrufen", THEY, WE, tense="past"),
         ),
-        "",
-        "Wir haben gearbeitet , obwohl sie uns angerufen haben .",
-        "We worked although they called us .",
     ),
-    (
+    "Ich stehe auf , aber du wirst zurückkommen .": (
+        "I get up , but you will come back .",
         Meaning(
             "statement",
             Clause("aufstehen", ME),
             "but",
             Clause("zurückkommen", YOU, tense="will"),
         ),
-        "",
-        "Ich stehe auf , aber du wirst zurückkommen .",
-        "I get up , but you will come back .",
     ),
-    (
+    "Der Mann fragt , ob sie einkaufen sollen .": (
+        "The man asks whether they should shop .",
         says(
             "fragen",
             MANN,
             complement=Clause("einkaufen", THEY, tense="should"),
         ),
-        "",
-        "Der Mann fragt , ob sie einkaufen sollen .",
-        "The man asks whether they should shop .",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(
-    ("meaning", "front", "german", "english"),
-    BY_HAND,
-    ids=[german for _, _, german, _ in BY_HAND],
-)
-def test_says_what_a_person_wrote(meaning, front, german, english):
-    pair = realise(meaning, front)
+@pytest.mark.parametrize("german", BY_HAND)
+def test_a_meaning_is_said_as_a_person_wrote_it(german):
+    english, *meant = BY_HAND[german]
+    pair = realise(*meant)
     assert (pair.source, pair.target) == (german, english)
 
 
-def test_aligns_what_a_person_aligned():
+def test_words_are_aligned_as_a_person_aligned_them():
     sings = Clause("singen", about("Junge"), tense="likes")
     boy = Phrase("Junge", relative=sings)
     pair = realise(says("anrufen", FRAU, boy, negated=True))
@@ -405,7 +318,7 @@ def test_aligns_what_a_person_aligned():
     }
 
 
-def test_brackets_what_a_person_bracketed():
+def test_trees_are_what_a_person_bracketed():
     pair = realise(
         says("helfen", ME, dative=KIND, tense="can", negated=True)
     )
@@ -449,7 +362,9 @@ def test_brackets_what_a_person_bracketed():
         ),
     ],
 )
-def test_declines(determiner, plural, forms):
+def test_a_noun_phrase_has_the_forms_of_its_cases(
+    determiner, plural, forms
+):
     phrase = Phrase("Junge", determiner, plural, ("alt",))
     found = []
     for case in ("nominative", "accusative", "dative"):
@@ -465,13 +380,9 @@ def test_declines(determiner, plural, forms):
         ("schlafen", "schlafe schläfst schläft schlafen"),
         ("warten", "warte wartest wartet warten"),
         ("einladen", "lade lädst lädt laden"),
-        ("sitzen", None),
     ],
 )
-def test_conjugates(verb, forms):
-    if forms is None:
-        assert verb not in pocket.VERBS
-        return
+def test_a_verb_has_the_forms_of_its_persons(verb, forms):
     found = [pocket.german_present(pocket.VERBS[verb], i) for i in range(4)]
     assert " ".join(found) == forms
 
@@ -489,7 +400,7 @@ def test_conjugates(verb, forms):
         ("see", "sees", "seeing"),
     ],
 )
-def test_english_endings(word, third, ing):
+def test_english_verbs_have_the_right_endings(word, third, ing):
     assert pocket.third_person(word) == third
     assert pocket.ing(word) == ing
 
@@ -712,7 +623,7 @@ def test_aligned_nouns_and_verbs_translate_each_other():
                 assert target[j].lower() in english[source[i]], pair
 
 
-def test_a_and_an():
+def test_an_stands_before_a_vowel_and_a_does_not():
     for pair in everything():
         for article, word in re.findall(r"\b([Aa]n?) (\w+)", pair.target):
             assert (article.lower() == "an") == (word[0] in "aeiou"), pair
@@ -742,13 +653,13 @@ def test_english_subjects_and_verbs_agree():
     assert checked > 1000
 
 
-def test_same_arguments_same_pairs():
+def test_the_same_arguments_give_the_same_pairs():
     again = pocket_pairs(50, "train")
     assert again == drawn("train")[:50]
     assert again != pocket_pairs(50, "train", seed=1)
 
 
-def test_known_first_pairs_everywhere():
+def test_the_first_pairs_are_known_everywhere():
     # a change here changes every corpus that anyone has drawn
     texts = [(p.source, p.target) for p in pocket_pairs(3, "test", seed=7)]
     assert texts == KNOWN
@@ -785,15 +696,19 @@ def test_splits_share_no_sentence_on_either_side():
                 assert seen.setdefault(text, split) == split
 
 
-def test_what_stands_first_does_not_change_the_split():
-    """Each meaning of the test set, said the other way round."""
-    for attempt in range(1000):
-        draw = pocket.Draw(f"test 0 {attempt}")
-        meaning = pocket.draw_meaning(draw)
-        if pocket.split_of(meaning) == "test" and meaning.clause.time:
-            for front in ("", "time"):
-                other = realise(meaning, front).source
-                assert other not in {p.source for p in drawn("train")}
+def test_what_stands_first_does_not_change_the_split(monkeypatch):
+    """The same meanings are drawn, however they are said."""
+    said = []
+    for role in ("", "time"):
+
+        def front(draw, meaning, role=role):
+            return role if meaning.clause.time else ""
+
+        monkeypatch.setattr(pocket, "draw_front", front)
+        said.append([p.source.lower() for p in pocket_pairs(300, "test")])
+    plain, turned = ([sorted(s.split()) for s in side] for side in said)
+    assert plain == turned
+    assert sum(one != other for one, other in zip(*said)) > 30
 
 
 @pytest.mark.parametrize(
@@ -811,7 +726,7 @@ def test_what_stands_first_does_not_change_the_split():
         ("finden", Phrase("Katze"), FRAU, False),
     ],
 )
-def test_knows_when_order_alone_tells_who_does_it(
+def test_it_is_known_when_order_alone_tells_who_does_it(
     verb, subject, thing, known
 ):
     assert pocket.clear(Clause(verb, subject, thing)) is known
@@ -860,7 +775,14 @@ def test_nobody_can_take_the_object_for_the_subject():
     assert checked > 50
 
 
-def check_one_reading(count: int) -> None:
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(50_000, marks=pytest.mark.slow),
+        pytest.param(200_000, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_german_has_one_reading(count: int) -> None:
     """No German sentence has two meanings, let alone two translations."""
     seen: dict[str, tuple[str, Meaning]] = {}
     for attempt in range(count):
@@ -869,15 +791,6 @@ def check_one_reading(count: int) -> None:
         pair = realise(meaning, pocket.draw_front(draw, meaning))
         known = seen.setdefault(pair.source, (pair.target, meaning))
         assert known == (pair.target, meaning), pair.source
-
-
-def test_german_has_one_reading():
-    check_one_reading(10_000)
-
-
-@pytest.mark.slow
-def test_german_has_one_reading_in_many_sentences():
-    check_one_reading(200_000)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -910,7 +823,7 @@ def test_wrong_arguments_are_named(arguments, name):
         pocket_pairs(**arguments)
 
 
-def test_no_pairs_if_none_are_wanted():
+def test_no_pairs_are_drawn_where_none_are_wanted():
     assert pocket_pairs(0) == []
 
 
@@ -919,10 +832,16 @@ def test_no_pairs_if_none_are_wanted():
 SAMPLES = Path(__file__).resolve().parents[1] / "data" / "pocket"
 
 
+@pytest.fixture(scope="module")
+def fresh_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("samples")
+    write_samples(folder)
+    return folder
+
+
 @pytest.mark.parametrize("split", SPLITS)
-def test_committed_samples_are_what_the_grammar_says(split, tmp_path):
-    write_samples(tmp_path)
-    fresh = (tmp_path / f"{split}.tsv").read_bytes()
+def test_committed_samples_are_what_the_grammar_says(split, fresh_samples):
+    fresh = (fresh_samples / f"{split}.tsv").read_bytes()
     assert fresh == (SAMPLES / f"{split}.tsv").read_bytes()
     head, *lines = fresh.decode().splitlines()
     assert head.split("\t")[:3] == ["source", "target", "alignment"]

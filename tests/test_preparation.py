@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 
 from annotated import preparation
 from annotated.cli import obey
-from annotated.corpora import Cleaning, DataError, Part, Text
+from annotated.corpora import Cleaning, DataError
 from annotated.preparation import (
     Preparation,
     Prepared,
@@ -478,7 +477,7 @@ def test_a_data_set_is_prepared_where_training_looks_for_it(
         RECIPES["pair"], data="tatoeba", source="en", target="de"
     )
     assert settled(recipe).vocab == 400
-    assert "prepared" in os.linesep.join([capsys.readouterr().out])
+    assert "prepared" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -505,14 +504,14 @@ def test_what_cannot_be_prepared_is_told_in_a_line(line, complaint):
         obey(line.split())
 
 
-def test_columns_and_segments_are_taken_by_their_names(tmp_path):
+def test_columns_without_languages_are_source_and_target(tmp_path):
     rows = [f"{s}\t{t}" for s, t in zip(*sentences(200), strict=True)]
     ready = prepare(
         of_files(put(tmp_path / "x.tsv", rows), vocab=400, hold_out=20),
         tmp_path / "out",
         workers=1,
     )
-    assert ready.settings["source"] == "source"
-    assert ready.corpus("train").src.ids.size
-    text = Text(tmp_path / "x.tsv")
-    assert Part(text, text, "tsv") == Part(text, text, "tsv")
+    languages = [ready.settings[side] for side in ("source", "target")]
+    assert languages == ["source", "target"]
+    found = sum((texts(ready, s) for s in ("train", "valid", "test")), [])
+    assert sorted(f"{s}\t{t}" for s, t in found) == sorted(rows)

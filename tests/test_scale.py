@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from annotated import recipes, scale
-from annotated.model import Transformer, TransformerConfig
+from annotated.model import Transformer, TransformerConfig, count_parameters
 from annotated.recipes import RECIPES, Recipe
 from annotated.scale import (
     PAPER_HOURS,
@@ -241,14 +240,14 @@ def test_a_matrix_product_has_a_speed() -> None:
     assert 1e8 < speed < 1e15
 
 
-def test_pieces_of_the_dry_run_are_those_of_the_training() -> None:
+def test_a_batch_is_taken_in_as_few_pieces_as_will_do() -> None:
     corpus = copy_corpus(100, length=20)
     pairs = max(corpus.plan(1000, seed=0, epoch=0), key=len)
     pieces = split_batch(corpus, pairs, 1, 300)
     assert len(pieces) == 4
 
 
-def test_the_recipe_of_a_dry_run_may_be_changed(no_data: None) -> None:
+def test_a_dry_run_is_of_the_recipe_as_it_is_given(no_data: None) -> None:
     small = Recipe(about="", data="", d_model=64, num_heads=4, vocab=100)
-    assert "cpu" in dry_run(small, "cpu")
-    assert os.environ.get("WORLD_SIZE") is None
+    count = count_parameters(small.model_config(100, 100))
+    assert f" {count:,} parameters" in dry_run(small, "cpu")

@@ -38,11 +38,6 @@ def tokenizer(request):
     return Tokenizer.train(LINES, 300, request.param)
 
 
-@pytest.fixture(scope="module")
-def bpe():
-    return Tokenizer.train(LINES, 300)
-
-
 BPE = Tokenizer.train(LINES, 300)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
@@ -74,8 +69,8 @@ def test_any_ids_decode_to_valid_text(ids):
     assert line.encode("utf-8").decode("utf-8") == line
 
 
-def test_a_word_has_the_same_tokens_wherever_it_stands(bpe):
-    first, later = bpe.encode(["river", "the river"])
+def test_a_word_has_the_same_tokens_wherever_it_stands():
+    first, later = BPE.encode(["river", "the river"])
     assert later[-len(first) :] == first
 
 
@@ -148,9 +143,9 @@ def test_of_words_keeps_the_order_and_counts_a_word_once():
     assert tokenizer.encode(["eins zwei drei"]) == [[5, 4, UNK]]
 
 
-def test_tokens_are_shown_without_their_blank(bpe):
-    (ids,) = bpe.encode(["the newest"])
-    shown = bpe.tokens([BOS, *ids, EOS])
+def test_tokens_are_shown_without_their_blank():
+    (ids,) = BPE.encode(["the newest"])
+    shown = BPE.tokens([BOS, *ids, EOS])
     assert shown == ["<s>", "the", "new", "est", "</s>"]
 
 
@@ -171,9 +166,9 @@ def test_save_and_load_give_the_same_tokenizer(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b"half"])
-def test_a_damaged_file_is_named(bpe, tmp_path, content):
+def test_a_damaged_file_is_named(tmp_path, content):
     path = tmp_path / "tokenizer.json"
-    bpe.save(path)
+    BPE.save(path)
     if content == b"half":
         content = path.read_bytes()[: path.stat().st_size // 2]
     path.write_bytes(content)

@@ -29,20 +29,12 @@ from annotated.training import (
     split_batch,
     validate,
 )
+from tests.helpers import SHAPE
 
 
 def small_model(seed=0, **changes):
     torch.manual_seed(seed)
-    shape = {
-        "src_vocab": 12,
-        "tgt_vocab": 12,
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 1,
-        "d_model": 16,
-        "d_ff": 32,
-        "num_heads": 2,
-    }
-    return Transformer(TransformerConfig(**(shape | changes)))
+    return Transformer(TransformerConfig(**(SHAPE | changes)))
 
 
 def small_corpus(count=40, **kind):
