@@ -46,7 +46,9 @@ def whole(book: Book) -> Book:
         "data/pocket/train.tsv",
     ],
 )
-def test_an_edit_or_a_loss(whole: Book, name: str) -> None:
+def test_an_edit_or_a_loss_of_a_derived_file_is_told(
+    whole: Book, name: str
+) -> None:
     text = whole.read(name)
     whole.write(name, text + "\n")
     assert check(whole.root) == [f"{name} is not what the book says"]
@@ -66,12 +68,14 @@ def test_an_edit_or_a_loss(whole: Book, name: str) -> None:
         "data/pocket/more.tsv",
     ],
 )
-def test_a_file_too_many(whole: Book, name: str) -> None:
+def test_a_file_that_no_chapter_makes_is_told(
+    whole: Book, name: str
+) -> None:
     whole.write(name, "")
     assert check(whole.root) == [f"{name} comes from no chapter"]
 
 
-def test_a_stale_export(
+def test_a_stale_export_is_told_with_what_mends_it(
     whole: Book, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole.edit("book/02-one.md", "ONE = 1", "ONE = 2")
@@ -89,7 +93,7 @@ def test_caches_are_no_drift(whole: Book) -> None:
     assert check(whole.root) == []
 
 
-def test_samples_that_cannot_be_made(
+def test_samples_that_cannot_be_made_end_in_one_line(
     whole: Book, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole.edit("book/03-pocket.md", '"a\\tä\\n"', "1 / 0")
@@ -98,7 +102,7 @@ def test_samples_that_cannot_be_made(
     assert "write_samples failed: ZeroDiv" in capsys.readouterr().err
 
 
-def test_no_grammar_no_samples(book: Book) -> None:
+def test_without_a_grammar_there_are_no_samples(book: Book) -> None:
     assert samples(book.root) == []
     book.chapter("02-one", exported("ONE = 1"), module="pocket")
     export(book.root)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,7 +99,7 @@ def test_a_failure_names_its_cell_and_the_others_run(book: Book) -> None:
     assert not (book.root / "build/executed/02-one.ipynb").exists()
 
 
-def test_a_kernel_that_dies_and_a_slow_chapter(
+def test_a_kernel_that_dies_and_a_slow_chapter_are_told(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book.chapter("02-one", code("1"), code("import os\nos._exit(3)"))
@@ -131,7 +130,7 @@ def test_figures_come_as_svg_and_png_and_always_the_same(
     assert found[0] == found[1]
 
 
-def test_a_chapter_that_is_not_there(book: Book) -> None:
+def test_a_chapter_that_is_not_there_is_refused(book: Book) -> None:
     with pytest.raises(PressError, match="'17' is no chapter"):
         execute(book.root, ["17"])
 
@@ -158,7 +157,7 @@ USES = {
 
 
 @pytest.mark.parametrize("source", USES)
-def test_modules_that_code_uses(source: str) -> None:
+def test_the_modules_that_code_uses_are_found(source: str) -> None:
     cell = Cell("02-one.md", "", 1, "code", source, {})
     assert set(used_by(cell)) == USES[source]
 
@@ -227,7 +226,7 @@ def test_tags_count_where_they_change_the_execution(shelf: Book) -> None:
     assert changed(shelf, before) == {"02-one"}
 
 
-def test_versions_count(
+def test_versions_of_packages_count(
     shelf: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = keys(shelf)
@@ -245,7 +244,9 @@ def test_alt_text_is_prose(book: Book) -> None:
     assert changed(book, before) == set()
 
 
-def test_the_ledger_of_a_chapter(book: Book, tmp_path: Path) -> None:
+def test_what_was_executed_is_noted_with_its_key_and_time(
+    book: Book,
+) -> None:
     book.chapter("02-one", code("1"))
     run(book)
     path = book.root / "build/executed/02-one.ipynb"

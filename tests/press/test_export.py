@@ -25,7 +25,9 @@ ALSO = (os, torch)
 """
 
 
-def test_a_module_as_a_whole(book: Book) -> None:
+def test_a_module_is_what_its_chapters_say_in_their_order(
+    book: Book,
+) -> None:
     book.chapter(
         "02-one",
         "## Why `this`\n\nProse.",
@@ -177,7 +179,7 @@ def lint(book: Book) -> None:
         )
 
 
-def test_targets_by_tag(book: Book) -> None:
+def test_a_tag_names_the_module_that_a_cell_goes_to(book: Book) -> None:
     book.chapter(
         "02-one",
         code(
@@ -240,7 +242,7 @@ def test_prose_between_cells_changes_no_byte(book: Book) -> None:
         {"PYTHONHASHSEED": "2", "LC_ALL": "C.UTF-8", "TZ": "Asia/Tokyo"},
     ],
 )
-def test_same_bytes_in_any_folder_and_locale(
+def test_the_bytes_are_the_same_in_any_folder_and_locale(
     book: Book, tmp_path: Path, settings: dict[str, str]
 ) -> None:
     book.chapter(
@@ -286,7 +288,9 @@ def test_stale_modules_go_and_strangers_stay(book: Book) -> None:
     assert (book.root / "annotated/mine.py").is_file()
 
 
-def test_data_that_the_package_carries(book: Book) -> None:
+def test_the_package_carries_the_registry_and_the_ledger(
+    book: Book,
+) -> None:
     book.chapter("02-one", exported("ONE = 1"), module="one")
     book.write("data/registry.toml", "[copy]\nlicence = 'ours'\n")
     book.write("book/results/b.json", '{"bleu": 36.5, "a": "ü"}')
@@ -304,7 +308,7 @@ def test_data_that_the_package_carries(book: Book) -> None:
         export(book.root)
 
 
-def test_the_command_line(
+def test_the_command_line_exports_checks_and_refuses(
     book: Book, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = book.chapter("02-one", exported("ONE = 1"), module="one")

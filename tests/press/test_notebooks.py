@@ -109,7 +109,7 @@ def test_what_is_not_executed_is_no_code(book: Book) -> None:
     assert sources(load(book))[-1] == "```python\nexit()\n```"
 
 
-def test_extra_files(book: Book) -> None:
+def test_a_notebook_of_no_chapter_is_told_and_removed(book: Book) -> None:
     path = book.chapter("02-one", code("1"))
     notebooks(book.root)
     path.rename(path.with_name("03-one.md"))
@@ -123,7 +123,7 @@ def test_extra_files(book: Book) -> None:
         notebooks(book.root)
 
 
-def test_no_address(book: Book) -> None:
+def test_a_missing_address_is_told(book: Book) -> None:
     book.chapter("02-one")
     book.write("pyproject.toml", "[project]\n")
     with pytest.raises(PressError, match="Repository"):

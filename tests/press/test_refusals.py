@@ -113,7 +113,9 @@ CELLS = {
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_refused_in_a_cell(book: Book, name: str) -> None:
+def test_a_cell_that_cannot_be_exported_is_named(
+    book: Book, name: str
+) -> None:
     source, message = CELLS[name]
     book.chapter("01-zero", exported("ZERO = 0"), module="zero")
     book.chapter(
@@ -154,13 +156,17 @@ def test_refused_in_a_cell(book: Book, name: str) -> None:
         "A: 'B' = 1\n\n\nclass B: ...",
     ],
 )
-def test_not_refused(book: Book, source: str) -> None:
+def test_a_cell_that_can_be_exported_is_not_refused(
+    book: Book, source: str
+) -> None:
     book.chapter("01-zero", exported("ZERO = 0"), module="zero")
     book.chapter("02-one", exported(source), module="one")
     assert "wrote annotated/one.py" in export(book.root)
 
 
-def test_a_name_that_an_earlier_chapter_exported(book: Book) -> None:
+def test_a_name_that_an_earlier_chapter_exported_is_refused(
+    book: Book,
+) -> None:
     book.chapter("02-one", "## First", exported("ONE = 1"), module="one")
     book.chapter("03-two", exported("ONE = 2"), module="one")
     with pytest.raises(PressError) as error:
@@ -179,7 +185,7 @@ def test_an_unused_import_is_charged_to_its_cell(book: Book) -> None:
         export(book.root)
 
 
-def test_modules_that_import_each_other(book: Book) -> None:
+def test_modules_that_import_each_other_are_refused(book: Book) -> None:
     book.chapter("02-one", exported("ONE = 1"), module="one")
     book.chapter(
         "03-two",
@@ -195,13 +201,17 @@ def test_modules_that_import_each_other(book: Book) -> None:
     "tag",
     ["Export", "export:", "export:My-Module", "exports", "export:../x"],
 )
-def test_an_export_tag_that_is_misspelt(book: Book, tag: str) -> None:
+def test_an_export_tag_that_is_misspelt_is_refused(
+    book: Book, tag: str
+) -> None:
     book.chapter("02-one", code("ONE = 1", f'"{tag}"'), module="one")
     with pytest.raises(PressError, match="is neither 'export' nor"):
         export(book.root)
 
 
-def test_a_program_that_the_chapter_would_start(book: Book) -> None:
+def test_a_program_that_the_chapter_would_start_is_refused(
+    book: Book,
+) -> None:
     book.chapter("02-one", code("exit()", "export:__main__"))
     with pytest.raises(PressError, match="add the tag 'skip-execution'"):
         export(book.root)
@@ -210,7 +220,7 @@ def test_a_program_that_the_chapter_would_start(book: Book) -> None:
         export(book.root)
 
 
-def test_two_export_tags(book: Book) -> None:
+def test_two_export_tags_are_refused(book: Book) -> None:
     book.chapter(
         "02-one", code("ONE = 1", "export", "export:two"), module="one"
     )
@@ -218,7 +228,7 @@ def test_two_export_tags(book: Book) -> None:
         export(book.root)
 
 
-def test_export_without_a_module(book: Book) -> None:
+def test_export_without_a_module_is_refused(book: Book) -> None:
     book.chapter("02-one", exported("ONE = 1"))
     with pytest.raises(PressError, match="without annotated.module"):
         export(book.root)
@@ -244,7 +254,9 @@ FRONT = {
 
 
 @pytest.mark.parametrize("name", FRONT)
-def test_front_matter(book: Book, name: str) -> None:
+def test_front_matter_that_is_wrong_is_refused(
+    book: Book, name: str
+) -> None:
     old, new, message = FRONT[name]
     path = book.chapter("02-one", module="one")
     text = path.read_text()
@@ -260,7 +272,9 @@ def test_front_matter(book: Book, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["1-one", "one", "02-One", "02_one", "A-x"]
 )
-def test_the_name_of_a_chapter(book: Book, name: str) -> None:
+def test_a_chapter_of_another_name_is_refused(
+    book: Book, name: str
+) -> None:
     book.chapter(name)
     with pytest.raises(PressError, match="a chapter is called NN-name.md"):
         export(book.root)
@@ -272,7 +286,7 @@ def test_a_chapter_has_one_title(book: Book) -> None:
         export(book.root)
 
 
-def test_a_chapter_that_is_not_utf8(book: Book) -> None:
+def test_a_chapter_that_is_not_utf8_is_refused(book: Book) -> None:
     path = book.chapter("02-one")
     path.write_bytes(path.read_bytes() + b"\xff\n")
     with pytest.raises(PressError, match="book/02-one.md: cannot be read"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from annotated import __version__
 from press.project import read_project
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,17 +30,9 @@ def test_the_address_of_the_repository_stands_once() -> None:
     assert set(holders) <= {"pyproject.toml", "README.md", "book/index.md"}
 
 
-def test_the_version_is_the_package_s() -> None:
-    package = ROOT / "annotated" / "__init__.py"
-    if not package.is_file() or "__version__" not in package.read_text():
-        pytest.skip("the package states no version")
-    pattern = r'^(?:__version__|version) = "(.+)"$'
-    texts = [
-        path.read_text(encoding="utf-8")
-        for path in (package, ROOT / "pyproject.toml")
-    ]
-    stated = [re.findall(pattern, text, re.M) for text in texts]
-    assert stated[0] == stated[1]
+def test_the_version_is_that_of_the_package() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert re.findall(r'^version = "(.+)"$', project, re.M) == [__version__]
 
 
 def test_the_lock_file_has_every_dependency_and_this_torch() -> None:
@@ -65,7 +59,7 @@ def test_make_lists_its_targets() -> None:
     }  # fmt: skip
 
 
-def test_help_of_the_press() -> None:
+def test_the_help_of_the_press_names_its_verbs() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "press", "--help"],
         cwd=ROOT,
@@ -79,8 +73,6 @@ def test_help_of_the_press() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_a_function_fits_a_screen(path: Path) -> None:
-    import ast
-
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):

@@ -63,7 +63,9 @@ def test_a_second_run_does_nothing(built: Book) -> None:
     assert site(built.root) == "site/ is current"
 
 
-def test_the_line_below_the_title(built: Book) -> None:
+def test_the_line_below_the_title_says_what_a_chapter_makes_and_takes(
+    built: Book,
+) -> None:
     text = page(built, "02-one")
     assert re.search(r"<h1>2 · One<", text)
     line = re.search(r'<p class="chapter-facts">(.*?)</p>', text)
@@ -88,8 +90,11 @@ def test_pages_hold_what_the_chapters_hold(built: Book) -> None:
     assert "_static/book.js" in text  # which folds it
     assert "tag_export" in text
     assert "42" in page(built, "03-two")
-    assert 'rel="next"' in text or "right-next" in text
-    assert "left-prev" in text
+    for side, other in (
+        ("left-prev", "00-preface"),
+        ("right-next", "03-two"),
+    ):
+        assert re.search(rf'"{side}"\s+href="{other}\.html"', text)
 
 
 def test_no_page_asks_another_host_for_anything(built: Book) -> None:
