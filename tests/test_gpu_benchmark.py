@@ -244,7 +244,7 @@ def test_the_call_writes_ledger_files(
     [
         (
             ["--tiny", "--only=peak,speed"],
-            "no section speed; there are peak",
+            "no section speed; there are peak, tests",
         ),
         (["--tiny", "--device=cuda"], "there is no CUDA device here"),
         ([], "there is no CUDA device here; --tiny runs anywhere"),
