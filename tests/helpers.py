@@ -70,7 +70,7 @@ def forking() -> Any:
     that a test can start, and kill, many.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["annotated.scale"])
+    context.set_forkserver_preload(["annotated.scale", "pytest"])
     return context
 
 
