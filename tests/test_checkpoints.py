@@ -264,7 +264,7 @@ def test_kill_9_leaves_no_half_checkpoint(how, left, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["00000006"]
 
 
-def test_kill_9_at_any_moment(tmp_path):
+def test_kill_9_at_any_moment_leaves_whole_checkpoints(tmp_path):
     with running(save_for_ever, tmp_path) as (process, said):
         assert said.recv() == "ready"
         time.sleep(random.uniform(0.05, 0.5))

@@ -206,7 +206,9 @@ def test_impossible_sentences_are_not_given_back():
         (9, 0, 1),
     ],
 )
-def test_the_length_penalty_by_hand(length, alpha, penalty):
+def test_the_length_penalty_is_what_one_computes_by_hand(
+    length, alpha, penalty
+):
     assert length_penalty(length, alpha) == pytest.approx(penalty)
 
 
@@ -694,7 +696,7 @@ def test_an_output_has_words_only(beam):
             assert not {PAD, BOS, EOS} & set(h.ids)
 
 
-def test_nothing_in_nothing_out():
+def test_where_nothing_goes_in_nothing_comes_out():
     assert beam_search(MODEL, []) == []
     assert search_in_order(MODEL, []) == []
 

@@ -312,7 +312,7 @@ def with_other_weights(team: Team) -> None:
     ("action", "what"),
     [(with_other_options, "settings"), (with_other_weights, "weights")],
 )
-def test_other_options_and_weights_too(
+def test_other_options_and_weights_are_noticed_too(
     action: Callable[[Team], None], what: str
 ) -> None:
     one, _ = in_team(2, action)

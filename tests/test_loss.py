@@ -32,7 +32,7 @@ def reference(x, weight, labels, smoothing):
 # --- the targets ---
 
 
-def test_four_words_by_hand():
+def test_four_words_have_the_targets_computed_by_hand():
     targets = smoothed_targets(torch.tensor([2, 0]), 4, 0.2)
     expected = [[0.05, 0.05, 0.85, 0.05], [0.85, 0.05, 0.05, 0.05]]
     torch.testing.assert_close(targets, torch.tensor(expected))
@@ -206,7 +206,7 @@ def test_huge_logits_stay_finite():
     assert all(torch.isfinite(g).all() for g in gradient)
 
 
-def test_bfloat16_vectors_with_float32_weights():
+def test_bfloat16_vectors_go_with_float32_weights():
     """As in mixed precision: values in float32, 8 bits of mantissa."""
     x, weight, labels = make(tokens=64, dtype=torch.float32)
     half = x.detach().bfloat16().requires_grad_()

@@ -868,5 +868,7 @@ def test_committed_samples_are_what_the_grammar_says(split, fresh_samples):
         ([(0, 1, 1), (1, 1, 1)], [(0, 1, 1), (0, 1, 1)], 1 / 3),
     ],
 )
-def test_alignment_error_rate_by_hand(gold, predicted, rate):
+def test_the_alignment_error_rate_is_what_one_computes_by_hand(
+    gold, predicted, rate
+):
     assert alignment_error_rate(gold, predicted) == pytest.approx(rate)

@@ -111,7 +111,7 @@ def test_the_first_step_of_adam_is_the_rate_in_the_gradients_direction():
     )
 
 
-def test_two_steps_of_adam_by_hand():
+def test_two_steps_of_adam_are_those_by_hand():
     """Gradients 1, then 3, at rates 0.1 and 0.2."""
     weight = parameter([0.0])
     optimizer = make_optimizer([weight], eps=0.5)
