@@ -7,14 +7,16 @@ import importlib.util
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 
+from annotated import recipes
 from annotated.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,6 +58,20 @@ def content(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def at_step(
+    monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], None]
+) -> None:
+    """Do something in the middle of a training run, after a step."""
+    step = recipes._Log.step
+
+    def and_act(log: Any, progress: Any) -> None:
+        step(log, progress)
+        if progress.step == number:
+            action()
+
+    monkeypatch.setattr(recipes._Log, "step", and_act)
 
 
 def environment(**more: str) -> dict[str, str]:

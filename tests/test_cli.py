@@ -26,7 +26,7 @@ from annotated import corpora, recipes
 from annotated.cli import main
 from annotated.decoding import Hypothesis
 from annotated.recipes import RECIPES, Recipe, read_metrics
-from tests.helpers import content, environment
+from tests.helpers import at_step, content, environment
 
 TINY = (
     "--train-pairs 200 --num-encoder-layers 1 --num-decoder-layers 1 "
@@ -228,16 +228,9 @@ def test_a_stopped_run_says_how_to_go_on_and_does(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    step = recipes._Log.step
-
-    def stop_at_7(log: Any, progress: Any) -> None:
-        step(log, progress)
-        if progress.step == 7:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(recipes._Log, "step", stop_at_7)
+        at_step(patch, 7, lambda: os.kill(os.getpid(), signal.SIGTERM))
         done = call(f"train copy --out {folder} {TINY}")
     assert done.code == 128 + signal.SIGTERM
     assert done.out == ""

@@ -36,7 +36,7 @@ from annotated.recipes import (
 )
 from annotated.training import checkpoints
 from tests import helpers
-from tests.helpers import Killed, content
+from tests.helpers import Killed, at_step, content
 
 TINY = dataclasses.replace(helpers.TINY, dropout=0.1)
 
@@ -53,20 +53,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished: Path, tmp_path: Path) -> Path:
     """A copy of the finished run, to do things to."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
-def at_step(
-    monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], None]
-) -> None:
-    """Do something in the middle of a training run, after a step."""
-    step = recipes._Log.step
-
-    def and_act(log: Any, progress: Any) -> None:
-        step(log, progress)
-        if progress.step == number:
-            action()
-
-    monkeypatch.setattr(recipes._Log, "step", and_act)
 
 
 def send(*signals: int) -> Callable[[], None]:
