@@ -130,7 +130,7 @@ def fetch(name: str, file: str, url: str = "") -> Path:
 
 
 class _WrongHash(ValueError):
-    pass
+    """What was fetched is not what the registry names."""
 
 
 def _for_good(error: Exception) -> bool:

@@ -420,10 +420,7 @@ def beam_search(
     models = _several(model)
     prefixes = prefixes or [()] * len(sentences)
     with _evaluating(models):
-        search = _Search(models, sentences, config, prefixes)
-        while search.step():
-            pass
-    return search.results
+        return _Search(models, sentences, config, prefixes).run()
 
 
 SWEEP = 8  # steps between two sweeps
@@ -474,6 +471,13 @@ class _Search:
         self.length = 0
         # a GPU is asked seldom: the question makes it wait for the answer
         self.patience = 1 if device.type == "cpu" else 8
+
+    def run(self) -> list[list[Hypothesis]]:
+        """Search to the end; the results, sentence by sentence."""
+        going_on = True
+        while going_on:
+            going_on = self.step()
+        return self.results
 
     def step(self) -> bool:
         """Add a token to every hypothesis; False when all are done."""

@@ -241,16 +241,16 @@ def _alone(work: Path) -> Iterator[None]:
     """
     work.mkdir(parents=True, exist_ok=True)
     with (work / "lock").open("w") as file:
-        try:
+        with contextlib.suppress(ImportError):  # as on Windows
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:
-            pass
-        except OSError:
-            raise DataError(
-                f"{work} is in use: another process prepares this corpus"
-            ) from None
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise DataError(
+                    f"{work} is in use: another process prepares this "
+                    "corpus"
+                ) from None
         yield
 
 

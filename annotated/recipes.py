@@ -834,13 +834,13 @@ class _NoLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        """There is nothing to close."""
 
     def step(self, progress: Progress) -> None:
-        pass
+        """Process 0 notes it."""
 
     def valid(self, step: int, scores: dict[str, float]) -> None:
-        pass
+        """Process 0 notes it."""
 
 
 def _save(trainer: Trainer, folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def read_chapter(path: Path) -> Chapter:
     return _parse(path, text)
 
 
-@lru_cache(maxsize=None)  # one command asks for the book several times
+@cache  # one command asks for the book several times
 def _parse(path: Path, text: str) -> Chapter:
     where = f"book/{path.name}"
     try:

@@ -57,8 +57,9 @@ def execute(
     problems: list[str] = []
     with ThreadPoolExecutor(jobs) as pool:
         # one thread each, always: the same sums whatever else is running
-        results = [pool.submit(_run, root, *x, 1, say) for x in light]
-        for result in results:
+        # the last chapters first: they take longer, and none is left alone
+        results = [pool.submit(_run, root, *x, 1, say) for x in light[::-1]]
+        for result in results[::-1]:
             problems += result.result()
     for item in heavy:
         problems += _run(root, *item, None, say)
@@ -151,6 +152,7 @@ def _run(
             )
         except Exception as error:  # a kernel can end in many ways
             problem = _failure(chapter, notebook, error)
+            problem += _last_words(Path(scratch) / "kernel.log")
             say(f"{chapter.name}: FAILED\n{problem}")
             return [problem.splitlines()[0]]
     seconds = round(time.monotonic() - start, 1)
@@ -199,7 +201,12 @@ def _execute(
     if os.name == "posix":  # no ports to race for, or to listen at
         manager.transport = "ipc"
         manager.ip = str(scratch / "kernel")
-    client.execute(env=_environment(root, scratch, threads))
+    with (scratch / "kernel.log").open("wb") as log:
+        client.execute(
+            env=_environment(root, scratch, threads),
+            stdout=log,  # what goes past Python's sys.stdout
+            stderr=log,
+        )
     for cell in notebook.cells:
         cell.metadata.pop("begun", None)
 
@@ -221,6 +228,14 @@ def _environment(
         env["OMP_NUM_THREADS"] = str(threads)
         env["MKL_NUM_THREADS"] = str(threads)
     return env
+
+
+def _last_words(log: Path, most: int = 2000) -> str:
+    """What a kernel wrote past its cells: why it died, perhaps."""
+    if not log.exists():
+        return ""
+    text = log.read_text(encoding="utf-8", errors="replace").strip()
+    return f"\nthe kernel wrote: {text[-most:]}" if text else ""
 
 
 def _failure(chapter: Chapter, notebook: Any, error: Exception) -> str:

@@ -99,10 +99,13 @@ def test_a_failure_names_its_cell_and_the_others_run(book: Book) -> None:
     assert not (book.root / "build/executed/02-one.ipynb").exists()
 
 
+DIES = "import os\nos.write(2, b'out of luck')\nos._exit(3)"
+
+
 def test_a_kernel_that_dies_and_a_slow_chapter_are_told(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book.chapter("02-one", code("1"), code("import os\nos._exit(3)"))
+    book.chapter("02-one", code("1"), code(DIES))
     book.chapter("03-two", code("2"))
     clock = SimpleNamespace(monotonic=itertools.count(0, 100).__next__)
     monkeypatch.setattr("press.execute.time", clock)
@@ -110,6 +113,7 @@ def test_a_kernel_that_dies_and_a_slow_chapter_are_told(
     problems = execute(book.root, jobs=1, say=said.append)
     assert len(problems) == 1
     assert "code cell 2 (import os): DeadKernelError" in problems[0]
+    assert any("the kernel wrote: out of luck" in line for line in said)
     assert any("WARNING: ran 1.7 minutes" in line for line in said)
 
 
