@@ -36,12 +36,13 @@ def learning_rate(
 # 12-optimiser.md: How it ends
 def cooldown_factor(step: int, last: int, cooldown: int) -> float:
     """What the rate of a step is multiplied by so that it ends at 0: 1 at
-    first, and over the cooldown steps up to the last a falling line.
-    Not in the paper; cooldown 0 leaves every rate as it is.
+    first, and over the cooldown steps up to the last a falling line; in a
+    run of fewer steps, over all of them. Not in the paper; cooldown 0
+    leaves every rate as it is.
     """
     if not cooldown:
         return 1.0
-    return min(1.0, max(0, last - step + 1) / cooldown)
+    return min(1.0, max(0, last - step + 1) / min(cooldown, last))
 
 
 # 12-optimiser.md: Adam by hand

@@ -75,6 +75,11 @@ def test_a_cool_down_is_a_line_to_zero():
     assert factors == [1] * 7 + [0.75, 0.5, 0.25, 0]
 
 
+def test_a_run_shorter_than_its_cool_down_cools_from_the_first_step():
+    factors = [cooldown_factor(step, 4, 9) for step in range(1, 6)]
+    assert factors == [1, 0.75, 0.5, 0.25, 0]
+
+
 def test_without_a_cool_down_every_rate_stays():
     assert {cooldown_factor(step, 10, 0) for step in range(1, 20)} == {1.0}
 
