@@ -40,7 +40,7 @@ class Settings(Shape):
 
     vocab: int = 8000
     batch_tokens: int = 3000
-    """on each side, over all processes: the batch of the recipe multi30k"""
+    """on each side, over all processes"""
     length: int = 26
     """the most tokens in a sentence"""
     processes: int = 2
@@ -55,8 +55,9 @@ def new_trainer(settings: Settings, team: Any = None) -> Trainer:
     torch.manual_seed(0)
     model = Transformer(settings.config(dropout=0.0))
     corpus = copy_corpus(4000, settings.vocab, settings.length)
+    # rates so low that rounding stays rounding over some dozen steps
     training = TrainingConfig(
-        batch_tokens=settings.batch_tokens, warmup=100
+        batch_tokens=settings.batch_tokens, warmup=4000
     )
     return Trainer(model, corpus, training, team)
 
@@ -172,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             settings=shape,
         )
         write(settings.json, result)
-    if metrics["largest_loss_gap"] > 1e-2:
+    if metrics["largest_loss_gap"] > 1e-3:
         print("the losses differ: this is not the same step")
         return 1
     return 0
