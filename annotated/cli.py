@@ -64,6 +64,7 @@ from annotated.scale import dry_run, join, with_pieces
 from annotated.serving import export_run
 from annotated.training import (
     Elsewhere,
+    Team,
     TrainingError,
     checkpoints,
     save_weights,
@@ -338,10 +339,12 @@ class _Use:
     device: str | None = None
     """cpu or cuda; unless given, a GPU where there is one"""
 
-    def open(self) -> Run:
-        """The run, its model on the device. RunError, before any work."""
+    def open(self, folder: Path | None = None) -> Run:
+        """The run, or the one in folder, its model on the device. RunError,
+        before any work.
+        """
         device = pick_device(self.device)
-        run = Run.open(self.run)
+        run = Run.open(folder or self.run)
         run.model.to(device)
         return run
 
@@ -447,41 +450,55 @@ class Evaluate(_Use):
 
     def obey(self) -> None:
         """Translate, score, compare, print."""
-        run = self._checked()
-        src, ref = self._text(run)
-        others = self._others(run, src)
-        search = self.search(run)
-        started = time.perf_counter()
-        found = [best[0].text for best in run.translate(src, search)]
-        seconds = round(time.perf_counter() - started, 2)
+        with join(self.device) as (team, device):
+            on = dataclasses.replace(self, device=device)
+            run, src, ref, rival = team.in_turn(on._begin)
+            started = time.perf_counter()
+            found = self._translated(team, run, src)
+            seconds = round(time.perf_counter() - started, 2)
+            if isinstance(rival, Run):
+                rival = self._translated(team, rival, src)
+            if team.rank:
+                return  # one process speaks
         scores = score(found, ref, self.split_compounds)
         scores |= {"seconds": seconds}
-        if others is not None:
-            tests = compare(found, others, ref)
-            scores["against"] = score(others, ref, self.split_compounds) | {
+        if rival is not None:
+            tests = compare(found, rival, ref)
+            scores["against"] = score(rival, ref, self.split_compounds) | {
                 f"{name}_difference": test for name, test in tests.items()
             }
         print(json.dumps(scores) if self.json else _table(scores))
 
-    def _checked(self) -> Run:
-        """The run, if the command line makes sense."""
+    def _translated(
+        self, team: Team, run: Run, src: list[str]
+    ) -> list[str]:
+        """What a run makes of src, each process of the team of a part."""
+        own = run.translate(src[team.rank :: team.size], self.search(run))
+        return team.interleave([best[0].text for best in own])
+
+    def _begin(
+        self,
+    ) -> tuple[Run, list[str], list[str], Run | list[str] | None]:
+        """The run, the text, its references, and what to compare with, if
+        the command line makes sense.
+        """
         if (self.split is None) == (self.src is None):
             raise UsageError("evaluate: give --split, or --src with --ref")
         if (self.src is None) != (self.ref is None):
             raise UsageError("evaluate: --src and --ref go together")
-        return self.open()
-
-    def _text(self, run: Run) -> tuple[list[str], list[str]]:
+        run = self.open()
         if self.src is not None and self.ref is not None:
-            return read_pair(self.src, self.ref)
-        return load_text(run.recipe, str(self.split))
+            src, ref = read_pair(self.src, self.ref)
+        else:
+            src, ref = load_text(run.recipe, str(self.split))
+        return run, src, ref, self._rival(run, src)
 
-    def _others(self, run: Run, src: list[str]) -> list[str] | None:
-        """What the other system makes of src."""
+    def _rival(self, run: Run, src: list[str]) -> Run | list[str] | None:
+        """The other run, or what another system made of src."""
         if self.against is None:
             return None
         if self.against.is_dir():
-            other = dataclasses.replace(self, run=self.against).open()
+            other = self.open(self.against)
             ours, theirs = (
                 (r.recipe.source, r.recipe.target) for r in (run, other)
             )
@@ -490,8 +507,7 @@ class Evaluate(_Use):
                     f"{self.against} translates {' to '.join(theirs)}, "
                     f"{self.run} {' to '.join(ours)}"
                 )
-            best = other.translate(src, self.search(other))
-            return [one[0].text for one in best]
+            return other
         lines = read_lines(self.against)
         if len(lines) != len(src):
             raise UsageError(

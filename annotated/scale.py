@@ -139,10 +139,21 @@ class Processes(Team):
             raise Elsewhere("another process has failed")
         return result
 
-    def check_same(self, facts: dict[str, int]) -> None:
+    def _from_all(self, own: Any) -> list[Any]:
         everyone: list[Any] = [None] * self.size
         with _in_touch():
-            dist.all_gather_object(everyone, facts)
+            dist.all_gather_object(everyone, own)
+        return everyone
+
+    def interleave(self, own: list[Result]) -> list[Result]:
+        everyone = self._from_all(own)
+        result: list[Any] = [None] * sum(map(len, everyone))
+        for rank, theirs in enumerate(everyone):
+            result[rank :: self.size] = theirs
+        return result
+
+    def check_same(self, facts: dict[str, int]) -> None:
+        everyone = self._from_all(facts)
         for rank, theirs in enumerate(everyone):
             for name, value in theirs.items():
                 if value != everyone[0][name]:

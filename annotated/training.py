@@ -229,6 +229,10 @@ class Team:
         """Process 0 acts, and after it all the others."""
         return action()
 
+    def interleave(self, own: list[Result]) -> list[Result]:
+        """What all processes have: first the first of each, and so on."""
+        return own
+
     def check_same(self, facts: dict[str, int]) -> None:
         """TrainingError, naming the fact, unless all have the same."""
 

@@ -433,6 +433,34 @@ def command_line(*words: str) -> tuple[object, str]:
     return 0, said.getvalue()
 
 
+def test_processes_share_a_test_set_and_one_of_them_scores_it(
+    tmp_path: Path,
+) -> None:
+    recipe = replace(TINY, max_steps=10)
+    recipes.train_recipe(recipe, tmp_path / "run")
+    lines = [" ".join("abcdef"[: 1 + i % 6]) for i in range(7)]
+    (tmp_path / "text").write_text("\n".join(lines) + "\n")
+    words = "evaluate --run run --src text --ref text --json --device cpu"
+    where = [
+        str(tmp_path / w) if w in ("run", "text") else w
+        for w in words.split()
+    ]
+    (found,) = in_processes(1, printed, *where)
+    shared, silent = in_processes(2, printed, *where)
+    assert silent == ""
+    one, two = json.loads(found), json.loads(shared)
+    del one["seconds"], two["seconds"]
+    assert one == two
+    assert one["sentences"] == 7
+
+
+def printed(*words: str) -> str:
+    """What a command prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        cli.obey(words)
+    return said.getvalue()
+
+
 def test_a_refusal_is_told_by_one_process(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     line = f"train copy --device cpu --out {tmp_path}"
