@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import pooch
+import platformdirs
 from tqdm import tqdm
 
 from annotated.pocket import pocket_pairs
@@ -83,7 +83,7 @@ def registry() -> dict[str, Any]:
 def data_folder() -> Path:
     """$ANNOTATED_DATA, or a folder in the user's cache."""
     own = os.environ.get("ANNOTATED_DATA")
-    return Path(own) if own else Path(pooch.os_cache("annotated"))
+    return Path(own or platformdirs.user_cache_dir("annotated"))
 
 
 PAUSES = (0, 1, 4, 16)  # seconds before each try

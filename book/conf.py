@@ -16,6 +16,7 @@ exclude_patterns = ["_static/README.md"]
 # the press has executed the chapters already
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_render_markdown_format = "gfm"  # with tables
 nb_ipywidgets_js = {}  # by default MyST-NB loads these from another host
 nb_mime_priority_overrides = [
     ("html", "image/svg+xml", 10),

@@ -13,12 +13,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 import torch
 from safetensors.torch import load_file
 
@@ -306,7 +307,7 @@ def multi30k(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small multi30k in $ANNOTATED_DATA, to damage; no network."""
 
     def no_network(*_: Any, **__: Any) -> None:
-        raise requests.ConnectionError("no route to host")
+        raise urllib.error.URLError("no route to host")
 
     folder = tmp_path / "data" / "multi30k"
     folder.mkdir(parents=True)
@@ -315,7 +316,7 @@ def multi30k(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             path = folder / f"{split}.{language}.gz"
             path.write_bytes(gzip.compress(b"a dog runs\n" * 20))
     monkeypatch.setenv("ANNOTATED_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(corpora.pooch, "retrieve", no_network)
+    monkeypatch.setattr(urllib.request, "urlopen", no_network)
     monkeypatch.setattr(corpora, "PAUSES", (0,))
     return folder
 

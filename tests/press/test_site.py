@@ -48,7 +48,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
         module="one",
         title="One",
     )
-    book.chapter("03-two", code("import sys\n!echo $((40 + 2))"), minutes=3)
+    book.chapter(
+        "03-two",
+        code("import sys\n!echo $((40 + 2))"),
+        code(
+            "from IPython.display import Markdown\n"
+            "Markdown('| **a** | b |\\n|---|---|\\n| 1 | `c` |')"
+        ),
+        minutes=3,
+    )
     export(book.root)
     assert execute(book.root, say=lambda line: None) == []
     assert site(book.root) == "site/ holds 7 pages"
@@ -57,6 +65,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
 
 def page(book: Book, name: str) -> str:
     return book.read(f"site/{name}.html")
+
+
+def test_a_table_that_a_cell_makes_is_a_table(built: Book) -> None:
+    table = page(built, "03-two").partition("<table")[2]
+    assert "<strong>a</strong>" in table.partition("</th>")[0]
 
 
 def test_a_second_run_does_nothing(built: Book) -> None:
