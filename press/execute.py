@@ -22,6 +22,7 @@ from press.chapters import Chapter, PressError, read_book
 from press.keys import Package, key
 
 # both formats: the site takes the SVG where it is small, else the PNG
+LIGHT = 2  # minutes: a longer chapter has the machine to itself
 IPYTHON_CONFIG = """\
 c.InlineBackend.figure_formats = {"svg", "retina"}
 c.HistoryManager.enabled = False
@@ -52,8 +53,8 @@ def execute(
     fresh = len(chapters) - len(todo)
     say(f"{fresh} of {len(chapters)} chapters are executed already")
     jobs = jobs or _cores()
-    light = [item for item in todo if item[0].minutes <= 1]
-    heavy = [item for item in todo if item[0].minutes > 1]
+    light = [item for item in todo if item[0].minutes <= LIGHT]
+    heavy = [item for item in todo if item[0].minutes > LIGHT]
     problems: list[str] = []
     with ThreadPoolExecutor(jobs) as pool:
         # one thread each, always: the same sums whatever else is running
