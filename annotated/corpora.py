@@ -284,7 +284,7 @@ class Text:
                 except DataError:
                     # a damaged file is damaged before it is no text
                     while file.read(2**20):
-                        pass
+                        continue
                     raise
             if not number:
                 raise DataError(f"{self} is empty")

@@ -472,11 +472,8 @@ def test_a_refusal_is_told_by_one_process(tmp_path: Path) -> None:
 
 def test_shard_wants_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with (
-        pytest.raises(recipes.RunError, match="use torchrun"),
-        join("cpu", shard=True),
-    ):
-        pass
+    with pytest.raises(recipes.RunError, match="use torchrun"):
+        join("cpu", shard=True).__enter__()
 
 
 def test_more_processes_than_gpus_are_refused(

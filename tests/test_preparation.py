@@ -299,13 +299,7 @@ def test_two_processes_do_not_prepare_the_same_corpus(files, tmp_path):
 def test_a_worker_that_dies_is_told(files, tmp_path, monkeypatch):
     class Pool:
         def __init__(self, *_):
-            pass
-
-        def __enter__(self):
             raise preparation.BrokenProcessPool
-
-        def __exit__(self, *_):
-            pass
 
     monkeypatch.setattr(preparation, "ProcessPoolExecutor", Pool)
     with pytest.raises(DataError, match="--workers 1 needs least"):

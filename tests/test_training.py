@@ -509,8 +509,7 @@ def learned(backwards, steps, seed=0):
     config = TrainingConfig(
         batch_tokens=300, warmup=150, rate=0.5, max_steps=steps
     )
-    for _ in Trainer(model, corpus, config).steps():
-        pass
+    list(Trainer(model, corpus, config).steps())
     return model, test
 
 
