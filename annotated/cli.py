@@ -339,14 +339,32 @@ class _Use:
     device: str | None = None
     """cpu or cuda; unless given, a GPU where there is one"""
 
+    workers: int | None = None
+    """processes that search, on a CPU; unless given, one for each core"""
+
     def open(self, folder: Path | None = None) -> Run:
-        """The run, or the one in folder, its model on the device. RunError,
-        before any work.
+        """The run, or the one in folder, its model on the device. RunError
+        or UsageError, before any work.
         """
+        self.processes()
         device = pick_device(self.device)
         run = Run.open(folder or self.run)
         run.model.to(device)
         return run
+
+    def processes(self) -> int:
+        """How many processes search."""
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(
+                f"workers must be at least 1, not {self.workers}"
+            )
+        if pick_device(self.device) == "cpu":
+            return self.workers or torch.get_num_threads()
+        if self.workers not in (None, 1):
+            raise UsageError(
+                "workers are for a CPU; a GPU has no need of it"
+            )
+        return 1
 
     def search(self, run: Run, **changes: Any) -> SearchConfig:
         """The recipe's search with what the command line changes."""
@@ -381,9 +399,11 @@ class Translate(_Use):
             )
         run = self.open()
         search = self.search(run, nbest=self.nbest)
-        number = 0
+        number, workers = 0, self.processes()
         for lines in _arriving():
-            for found in run.translate(lines, search, self.batch_tokens):
+            for found in run.translate(
+                lines, search, self.batch_tokens, workers
+            ):
                 for line in self.lines(number, found):
                     line = f"{line}\n"
                     sys.stdout.buffer.write(line.encode("utf-8", "replace"))
@@ -473,7 +493,11 @@ class Evaluate(_Use):
         self, team: Team, run: Run, src: list[str]
     ) -> list[str]:
         """What a run makes of src, each process of the team of a part."""
-        own = run.translate(src[team.rank :: team.size], self.search(run))
+        own = run.translate(
+            src[team.rank :: team.size],
+            self.search(run),
+            workers=self.processes(),
+        )
         return team.interleave([best[0].text for best in own])
 
     def _begin(

@@ -6,7 +6,7 @@ Exported from the book; edit the chapter, then run `make export`.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import cast
@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from annotated.attention import MultiHeadAttention
 from annotated.batches import pad_rows
@@ -34,6 +35,7 @@ __all__ = [
     "beam_search",
     "SWEEP",
     "BLOCK",
+    "WORTH",
     "search_in_order",
     "alignment",
 ]
@@ -655,29 +657,85 @@ def _best(
     return total, places // vocab, places % vocab
 
 
+class _Batches(Dataset[list[list[Hypothesis]]]):
+    """Batches of sentences, translated where they are asked for."""
+
+    def __init__(
+        self,
+        model: Models,
+        sentences: Sequence[Sequence[int]],
+        config: SearchConfig,
+        prefixes: Sequence[Sequence[int]] | None,
+    ):
+        self.model, self.config = model, config
+        self.sentences = sentences
+        self.prefixes = prefixes or [()] * len(sentences)
+
+    def __getitem__(self, which: Sequence[int]) -> list[list[Hypothesis]]:
+        return beam_search(
+            self.model,
+            [self.sentences[i] for i in which],
+            self.config,
+            [self.prefixes[i] for i in which],
+        )
+
+
+def _of_like_length(
+    sentences: Sequence[Sequence[int]], batch_tokens: int
+) -> list[list[int]]:
+    """Which sentences make each batch, the longest first: at most
+    batch_tokens tokens, padding and end signs counted.
+    """
+    order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
+    batches = []
+    while order:
+        widest = len(sentences[order[0]]) + 1
+        most = max(1, batch_tokens // widest)
+        batches.append(order[:most])
+        order = order[most:]
+    return batches
+
+
+WORTH = 300  # source tokens for which it pays to start a process
+
+
 def search_in_order(
     model: Models,
     sentences: Sequence[Sequence[int]],
     config: SearchConfig = SearchConfig(),
     batch_tokens: int = 2000,
     prefixes: Sequence[Sequence[int]] | None = None,
+    workers: int = 1,
 ) -> list[list[Hypothesis]]:
     """beam_search for any number of sentences, batched by like length:
     at most batch_tokens source tokens at once. Results in the order given.
+
+    On a CPU, several workers are processes of one thread each, which
+    share the batches; a script that asks for them needs the usual
+    `if __name__ == "__main__":`. RuntimeError where one of them dies.
     """
-    order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
-    results: list[list[Hypothesis]] = [[] for _ in sentences]
-    while order:
-        widest = len(sentences[order[0]]) + 1
-        now = order[: max(1, batch_tokens // widest)]
-        order = order[len(now) :]
-        found = beam_search(
-            model,
-            [sentences[i] for i in now],
-            config,
-            prefixes and [prefixes[i] for i in now],
+    if workers > 1:
+        tokens = sum(len(s) + 1 for s in sentences)
+        share = max(WORTH, math.ceil(tokens / workers))
+        batch_tokens = min(batch_tokens, share)
+    batches = _of_like_length(sentences, batch_tokens)
+    search = _Batches(model, sentences, config, prefixes)
+    found: Iterable[list[list[Hypothesis]]] = map(
+        search.__getitem__, batches
+    )
+    workers = min(workers, len(batches))
+    if workers > 1:
+        found = DataLoader(
+            search,
+            batch_size=None,  # an index is a batch already
+            sampler=batches,
+            collate_fn=list,  # as it comes, nothing made a tensor
+            num_workers=workers,
+            generator=torch.Generator(),  # leave torch's own alone
         )
-        for i, hypotheses in zip(now, found, strict=True):
+    results: list[list[Hypothesis]] = [[] for _ in sentences]
+    for which, answers in zip(batches, found, strict=True):
+        for i, hypotheses in zip(which, answers, strict=True):
             results[i] = hypotheses
     return results
 

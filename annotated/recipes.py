@@ -668,12 +668,15 @@ class Run:
         lines: Sequence[str],
         search: SearchConfig | None = None,
         batch_tokens: int = 2000,
+        workers: int = 1,
     ) -> list[list[Translation]]:
         """The nbest translations of each line, the best first; at most
-        batch_tokens tokens of source are searched at once.
+        batch_tokens tokens of source are searched at once, by so many
+        workers (see search_in_order).
 
         A blank line gives a blank one; a line of more than MAX_SOURCE
         tokens is translated in pieces, whose best are put together.
+        RunError where a worker dies.
         """
         search = search or self.recipe.search_config()
         most = _most_source(self.model.config, search)
@@ -684,7 +687,17 @@ class Run:
                 pieces.append(ids[first : first + most])
                 owner.append(i)
         found: list[list[list[Hypothesis]]] = [[] for _ in lines]
-        results = search_in_order(self.model, pieces, search, batch_tokens)
+        try:
+            results = search_in_order(
+                self.model, pieces, search, batch_tokens, workers=workers
+            )
+        except RuntimeError as error:
+            if "exited unexpectedly" not in str(error):
+                raise
+            raise RunError(
+                "a process that searched has died, for lack of memory "
+                "perhaps: fewer workers and batch_tokens need less"
+            ) from None
         for i, hypotheses in zip(owner, results, strict=True):
             found[i].append(hypotheses)
         return [self._texts(parts) for parts in found]

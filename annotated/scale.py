@@ -7,6 +7,7 @@ Exported from the book; edit the chapter, then run `make export`.
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import re
@@ -220,6 +221,7 @@ def join(
         raise RunError(f"no team of processes: {reason}") from None
     with _in_touch():
         yield Processes(shard), own
+    gc.collect()  # a DDP that outlives its group stands still in torch 2.3
     # after a failure the others may be gone: nobody to say goodbye to
     dist.destroy_process_group()
 

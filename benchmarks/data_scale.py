@@ -16,7 +16,6 @@ import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +25,9 @@ from typing import Any
 
 import numpy as np
 import tyro
+
+# the script beside this one
+from memory import Watch
 
 ROOT = Path(__file__).resolve().parents[1]
 # the largest corpus of the shared folder, as two files of its own
@@ -53,44 +55,6 @@ class Settings:
 # --- one process, measured ------------------------------------------------
 
 
-def tree(pid: int) -> list[int]:
-    """A process and all that it has started."""
-    found = [pid]
-    for one in found:
-        for path in Path(f"/proc/{one}/task").glob("*/children"):
-            try:
-                found += map(int, path.read_text().split())
-            except OSError:
-                continue
-    return found
-
-
-def memory(pid: int) -> int:
-    """Bytes that a process tree holds; shared pages count once."""
-    total = 0
-    for one in tree(pid):
-        try:
-            text = Path(f"/proc/{one}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        for line in text.splitlines():
-            if line.startswith("Pss:"):
-                total += 1024 * int(line.split()[1])
-    return total
-
-
-class Watch(threading.Thread):
-    """The largest memory of a process tree, looked at ten times a second."""
-
-    def __init__(self, pid: int):
-        super().__init__(daemon=True)
-        self.pid, self.peak, self.over = pid, 0, threading.Event()
-
-    def run(self) -> None:
-        while not self.over.wait(0.1):
-            self.peak = max(self.peak, memory(self.pid))
-
-
 def timed(command: Sequence[str]) -> tuple[dict[str, float], int, str]:
     """Seconds, of the clock and of all processors; peak bytes; and what a
     command printed.
@@ -102,11 +66,8 @@ def timed(command: Sequence[str]) -> tuple[dict[str, float], int, str]:
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
-    watch = Watch(process.pid)
-    watch.start()
-    printed, _ = process.communicate()
-    watch.over.set()
-    watch.join()
+    with Watch(process.pid) as watch:
+        printed, _ = process.communicate()
     if process.returncode:
         raise SystemExit(
             f"{' '.join(command)} ended with {process.returncode}"

@@ -4,9 +4,10 @@
     python benchmarks/decode_speed.py --run RUN --beam 4
     python benchmarks/decode_speed.py --json book/results/decode-speed.json
 
-The same weights translate the same sentences with the same beam, in one
-process, in turn: `annotated`, `torch.nn.Transformer`, and where they are
-installed Hugging Face's Marian and CTranslate2, all in float32.
+The same weights translate the same sentences with the same beam, in turn:
+`annotated`, `torch.nn.Transformer`, and where they are installed Hugging
+Face's Marian and CTranslate2, all in float32. `annotated` and CTranslate2
+take part twice: with all threads on each batch, and with a batch for each.
 benchmarks/README.md says what is equal, what is not, and how to read the
 table.
 """
@@ -16,7 +17,6 @@ from __future__ import annotations
 import gc
 import math
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -34,12 +34,13 @@ import tyro
 
 # the scripts beside this one
 from ledger import entry, versions, write
+from memory import Watch, held
 from models import Shape, marian_config, told
 from torch import Tensor, nn
 from train_speed import draw_lengths
 
 from annotated.batches import pad_rows
-from annotated.decoding import SearchConfig, beam_search
+from annotated.decoding import SearchConfig, search_in_order
 from annotated.embeddings import sinusoids
 from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
@@ -63,14 +64,16 @@ class Settings(Shape):
     output: int = 24
     """tokens in every translation, its end sign included; where a run is
     given, the model ends them"""
-    batches: int = 1
+    batches: int = 4
+    """that everyone gets at once"""
     rounds: int = 5
     warmup: int = 1
     """rounds that run before and do not count"""
     only: str | None = None
     """the contenders, with commas between; all unless given"""
     memory: bool = True
-    """also measure peak memory, each contender in a process of its own"""
+    """also measure peak memory, each contender in a process of its own;
+    on Linux"""
     threads: int = os.cpu_count() or 1
     seed: int = 0
     json: Path | None = None
@@ -103,14 +106,15 @@ class Task:
     """What all contenders get."""
 
     model: Transformer
-    batches: list[list[Ids]]  # sources, without the end sign
+    sentences: list[Ids]  # sources, without the end sign
+    batch: int  # sentences searched at once
     beam: int
     limit: int | None  # tokens in every output, or as the model ends it
     threads: int
 
-    def longest(self, batch: list[Ids]) -> int:
+    def longest(self, sentences: list[Ids]) -> int:
         """The most tokens, the end sign included, of an output."""
-        return self.limit or max(map(len, batch)) + 50
+        return self.limit or max(map(len, sentences)) + 50
 
 
 def draw_model(settings: Settings) -> Transformer:
@@ -145,7 +149,8 @@ def draw_task(settings: Settings) -> Task:
     ]
     return Task(
         draw_model(settings),
-        cut(sentences, settings),
+        sentences,
+        settings.sentences,
         settings.beam,
         settings.output,
         settings.threads,
@@ -163,33 +168,67 @@ def run_task(settings: Settings) -> Task:
     sentences = [ids for ids in run.source.encode(lines) if len(ids)]
     return Task(
         run.model,
-        cut(sentences[:count], settings),
+        sentences[:count],
+        settings.sentences,
         settings.beam,
         None,
         settings.threads,
     )
 
 
-def cut(sentences: list[Ids], settings: Settings) -> list[list[Ids]]:
-    """Batches of sentences in the order in which they stand."""
-    size = settings.sentences
-    return [sentences[i : i + size] for i in range(0, len(sentences), size)]
-
-
-# --- the four -------------------------------------------------------------
+# --- the contenders -------------------------------------------------------
 
 Search = Callable[[list[Ids]], list[Ids]]
 
 
 def ours(task: Task, scratch: Path) -> Search:
-    """annotated, α = 0: the highest probability."""
+    """annotated, α = 0: the highest probability. As many processes as
+    there are threads, as `annotated translate` has them.
+    """
+    return our_search(task, task.threads)
 
-    def search(batch: list[Ids]) -> list[Ids]:
-        config = SearchConfig(beam=task.beam, alpha=0.0, limit=task.limit)
-        found = beam_search(task.model, batch, config)
+
+def ours_alone(task: Task, scratch: Path) -> Search:
+    """The same in one process, all threads for one batch."""
+    return our_search(task, 1)
+
+
+def our_search(task: Task, workers: int) -> Search:
+    config = SearchConfig(beam=task.beam, alpha=0.0, limit=task.limit)
+    tokens = sum(len(ids) + 1 for ids in task.sentences)
+    mean = tokens / len(task.sentences)
+
+    def search(sentences: list[Ids]) -> list[Ids]:
+        found = search_in_order(
+            task.model,
+            sentences,
+            config,
+            batch_tokens=math.ceil(mean * task.batch),
+            workers=workers,
+        )
         return [best[0].ids for best in found]
 
     return search
+
+
+def in_batches(search: Search, size: int) -> Search:
+    """For a search that wants it done: sentences of like length together,
+    answers in the order of the sentences.
+    """
+
+    def all_of(sentences: list[Ids]) -> list[Ids]:
+        order = sorted(
+            range(len(sentences)), key=lambda i: -len(sentences[i])
+        )
+        answers: list[Ids] = [[] for _ in sentences]
+        for first in range(0, len(order), size):
+            now = order[first : first + size]
+            found = search([sentences[i] for i in now])
+            for i, answer in zip(now, found, strict=True):
+                answers[i] = answer
+        return answers
+
+    return all_of
 
 
 class TorchModel(nn.Module):
@@ -338,7 +377,7 @@ def torch_model(task: Task, scratch: Path) -> Search:
             scores, best, left = scores[keep], best[keep], left[keep]
         return answers
 
-    return search
+    return in_batches(search, task.batch)
 
 
 def marian(task: Task, scratch: Path) -> Search:
@@ -377,7 +416,7 @@ def marian(task: Task, scratch: Path) -> Search:
         )
         return [words_of(ids) for ids in found[:, 1:].tolist()]
 
-    return search
+    return in_batches(search, task.batch)
 
 
 def words_of(ids: Ids) -> Ids:
@@ -437,8 +476,21 @@ def marian_weights(model: Transformer) -> dict[str, Tensor]:
 
 
 def ctranslate2(task: Task, scratch: Path) -> Search:
-    """CTranslate2. ImportError where it is not installed."""
-    import ctranslate2 as engine
+    """CTranslate2, all threads on one batch: what it does unless told.
+    ImportError where it is not installed.
+    """
+    return engine(task, scratch, intra_threads=task.threads)
+
+
+def ctranslate2_workers(task: Task, scratch: Path) -> Search:
+    """CTranslate2, told to give a batch to each thread."""
+    return engine(
+        task, scratch, intra_threads=1, inter_threads=task.threads
+    )
+
+
+def engine(task: Task, scratch: Path, **threads: int) -> Search:
+    from ctranslate2 import Translator
 
     from annotated.serving import write_ctranslate2
 
@@ -448,23 +500,19 @@ def ctranslate2(task: Task, scratch: Path) -> Search:
         words = [str(i) for i in range(c.tgt_vocab)]
         words[: len(SPECIALS)] = SPECIALS
         write_ctranslate2(task.model, words, words, folder)
-    translator = engine.Translator(
-        str(folder),
-        device="cpu",
-        compute_type="float32",
-        intra_threads=task.threads,
-        inter_threads=1,
+    translator = Translator(
+        str(folder), device="cpu", compute_type="float32", **threads
     )
 
-    def search(batch: list[Ids]) -> list[Ids]:
+    def search(sentences: list[Ids]) -> list[Ids]:
         found = translator.translate_batch(
-            [[name(i) for i in ids] for ids in batch],
+            [[name(i) for i in ids] for ids in sentences],
             beam_size=task.beam,
             length_penalty=0.0,
             suppress_sequences=[[SPECIALS[PAD]], [SPECIALS[BOS]]],
-            max_decoding_length=task.longest(batch) - bool(task.limit),
+            max_decoding_length=task.longest(sentences) - bool(task.limit),
             min_decoding_length=(task.limit or 2) - 1,
-            max_batch_size=0,
+            max_batch_size=task.batch,
         )
         return [
             [number(word) for word in one.hypotheses[0]] for one in found
@@ -483,9 +531,11 @@ def number(word: str) -> int:
 
 MAKERS: dict[str, Callable[[Task, Path], Search]] = {
     "annotated": ours,
+    "annotated (one process)": ours_alone,
     "torch.nn": torch_model,
     "Marian": marian,
     "CTranslate2": ctranslate2,
+    "CTranslate2 (workers)": ctranslate2_workers,
 }
 
 
@@ -497,7 +547,7 @@ class Outcome:
     """One contender."""
 
     name: str
-    seconds: float  # for all batches, the median over rounds
+    seconds: float  # for all sentences, the median over rounds
     sentences_per_second: float
     tokens_per_second: float  # of the output, end signs counted
     ratio: float  # its time / ours, the median over rounds
@@ -507,18 +557,19 @@ class Outcome:
 
 
 @torch.no_grad()
-def worth(task: Task, outputs: list[list[Ids]]) -> float:
+def worth(task: Task, outputs: list[Ids]) -> float:
     """The mean log-probability of outputs, by our model."""
-    total, count = 0.0, 0
-    for batch, answers in zip(task.batches, outputs, strict=True):
-        src = pad_rows([np.asarray(s) for s in batch], after=EOS)
-        rows = [np.asarray(a, dtype=np.int64) for a in answers]
+    total = 0.0
+    for first in range(0, len(outputs), task.batch):
+        part = slice(first, first + task.batch)
+        sources = [np.asarray(s) for s in task.sentences[part]]
+        rows = [np.asarray(a, dtype=np.int64) for a in outputs[part]]
+        src = pad_rows(sources, after=EOS)
         tgt, labels = pad_rows(rows, before=BOS), pad_rows(rows, after=EOS)
         log_p = task.model(src, tgt).log_softmax(dim=-1)
         log_p = log_p.gather(2, labels[:, :, None])[:, :, 0]
         total += float(log_p[labels != PAD].sum())
-        count += len(batch)
-    return total / count
+    return total / len(outputs)
 
 
 def measure(
@@ -526,20 +577,19 @@ def measure(
 ) -> list[Outcome]:
     """Let everyone translate in turn."""
     seconds = {name: list[float]() for name in searches}
-    outputs: dict[str, list[list[Ids]]] = {}
+    outputs: dict[str, list[Ids]] = {}
     for turn in range(settings.warmup + settings.rounds):
         for name, search in searches.items():
             time.sleep(0.25)  # until the last one's threads are asleep
             start = time.perf_counter()
-            outputs[name] = [search(batch) for batch in task.batches]
+            outputs[name] = search(task.sentences)
             if turn >= settings.warmup:
                 seconds[name].append(time.perf_counter() - start)
     first = next(iter(searches))
-    count = sum(map(len, task.batches))
+    count = len(task.sentences)
     outcomes = []
     for name, times in seconds.items():
-        answers = [a for batch in outputs[name] for a in batch]
-        mine = [a for batch in outputs[first] for a in batch]
+        answers, mine = outputs[name], outputs[first]
         tokens = sum(len(a) + 1 for a in answers)
         pairs = zip(times, seconds[first], strict=True)
         outcomes.append(
@@ -550,7 +600,7 @@ def measure(
                 tokens / median(times),
                 median(t / o for t, o in pairs),
                 sum(a == b for a, b in zip(answers, mine)) / count,
-                worth(task, outputs[name]),
+                worth(task, answers),
             )
         )
     return outcomes
@@ -573,19 +623,21 @@ def doubts(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def peak_memory(task: Task, name: str, scratch: Path) -> float:
-    """Megabytes that searching takes beyond the loaded model, here."""
+    """Megabytes that searching takes beyond the loaded model, here and in
+    the processes that it starts.
+    """
     search = MAKERS[name](task, scratch)
     gc.collect()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for batch in task.batches:
-        search(batch)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    scale = 2**20 if sys.platform == "darwin" else 2**10
-    return (after - before) / scale
+    before = held(os.getpid())
+    with Watch(os.getpid()) as watch:
+        search(task.sentences)
+    return (watch.peak - before) / 2**20
 
 
 def memory_elsewhere(settings: Settings, name: str) -> float | None:
-    """The same in a process of its own."""
+    """The same in a process of its own; None where nothing tells."""
+    if sys.platform != "linux":
+        return None
     command = [sys.executable, __file__, "--only", name, "--no-memory"]
     for field in fields(settings):
         value = getattr(settings, field.name)
@@ -608,13 +660,13 @@ def memory_elsewhere(settings: Settings, name: str) -> float | None:
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:
     lines = [
-        f"{'':12}{'sentences/s':>12}{'tokens/s':>10}{'time / ours':>13}"
+        f"{'':24}{'sentences/s':>12}{'tokens/s':>10}{'time / ours':>13}"
         f"{'as ours':>9}{'log p':>9}{'MB':>7}"
     ]
     for one in outcomes:
         memory = "" if one.memory_mb is None else f"{one.memory_mb:.0f}"
         lines.append(
-            f"{one.name:12}{one.sentences_per_second:12.1f}"
+            f"{one.name:24}{one.sentences_per_second:12.1f}"
             f"{one.tokens_per_second:10,.0f}{one.ratio:13.2f}"
             f"{one.same:9.0%}{one.log_probability:9.3f}{memory:>7}"
         )
@@ -649,7 +701,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def compare(settings: Settings, task: Task, scratch: Path) -> list[Outcome]:
     """Say what will be measured, and measure it."""
     print(
-        f"{told(task.model.config)}; {sum(map(len, task.batches))} "
+        f"{told(task.model.config)}; {len(task.sentences)} "
         f"sentences in batches of {settings.sentences}, beam {task.beam}; "
         f"{settings.threads} threads; median of {settings.rounds} rounds"
     )
@@ -659,7 +711,7 @@ def compare(settings: Settings, task: Task, scratch: Path) -> list[Outcome]:
         try:
             searches[name] = MAKERS[name](task, scratch)
         except ImportError as error:
-            package = "transformers" if name == "Marian" else name.lower()
+            package = "transformers" if name == "Marian" else "ctranslate2"
             print(f"{name} is left out: {error} (pip install {package})")
     outcomes = measure(settings, task, searches)
     if not settings.memory:

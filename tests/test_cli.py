@@ -23,7 +23,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from annotated import corpora, recipes
+from annotated import corpora, decoding, recipes
 from annotated.cli import main
 from annotated.decoding import Hypothesis
 from annotated.recipes import RECIPES, Recipe, read_metrics
@@ -510,6 +510,58 @@ def test_a_line_is_answered_before_the_next_one_comes(
     assert translator.stderr.read() == b""
 
 
+MANY = b"a b c d e f\nb\n" * 300  # enough for two processes
+
+
+@pytest.mark.parametrize("wish", ["translate", "evaluate"])
+def test_workers_change_nothing_but_the_time(
+    call: Call, run: Path, tmp_path: Path, wish: str
+) -> None:
+    (tmp_path / "text").write_bytes(MANY)
+    files = f"--src {tmp_path}/text --ref {tmp_path}/text --json"
+    line = f"{wish} --run {run} {files if wish == 'evaluate' else ''}"
+    one = call(f"{line} --workers 1", MANY)
+    two = call(f"{line} --workers 2", MANY)
+    assert one.code == two.code == 0, two.err
+    assert not two.err
+    if wish == "translate":
+        assert one.out == two.out
+        return
+    found, expected = json.loads(two.out), json.loads(one.out)
+    del found["seconds"], expected["seconds"]
+    assert found == expected
+
+
+def test_a_worker_that_dies_is_told_of(
+    call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding, "beam_search", lambda *_: os._exit(9))
+    done = call(f"translate --run {run} --workers 2", MANY)
+    assert done.code == 2 and done.out == ""
+    assert "fewer workers" in done.err and done.err.count("\n") == 1
+
+
+def test_control_c_is_quiet_with_workers_too(finished: Path) -> None:
+    """It goes to all processes of the terminal."""
+    command = ["-m", "annotated", "translate", "--run", str(finished)]
+    with subprocess.Popen(
+        [sys.executable, *command, "--workers", "2"],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdin and process.stdout and process.stderr
+        for _ in range(20):
+            process.stdin.write(MANY)
+        process.stdin.flush()
+        process.stdout.readline()  # the next part is being searched
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == b""
+
+
 def test_control_c_is_quiet(translator: subprocess.Popen[bytes]) -> None:
     assert answer(translator) == b"\n"  # it has begun
     translator.send_signal(signal.SIGINT)
@@ -522,7 +574,7 @@ def test_ten_thousand_odd_lines_are_answered_in_order(
 ) -> None:
     """Every line comes back as a word that says which one it was."""
 
-    def echo(model: Any, pieces: Any, *_: Any) -> Any:
+    def echo(model: Any, pieces: Any, *_: Any, **__: Any) -> Any:
         return [
             [Hypothesis([4 + len(piece) % 7], -1.0, -1.0)]
             for piece in pieces
@@ -592,6 +644,7 @@ def test_nbest_numbers_the_lines(call: Call, run: Path) -> None:
         ("--nbest 5", "nbest 5 is more than beam 4"),
         ("--beam 0", "beam must be"),
         ("--alpha nan", "alpha must be 0 or more"),
+        ("--workers 0", "workers must be at least 1"),
         ("--extra 0", "extra must be"),
         ("--nbest 0", "nbest must be"),
     ],

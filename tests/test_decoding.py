@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import get_worker_info
 
 from annotated.batches import Sentences, pad_rows
 from annotated.decoding import (
@@ -516,6 +519,39 @@ def test_results_come_back_in_the_order_given():
     expected = [beam_search(MODEL, [s], config)[0] for s in sentences]
     for one, other in zip(found, expected, strict=True):
         assert_equal(one, other)
+
+
+def test_it_does_not_matter_who_searches():
+    sentences = random_sentences(90, 8, longest=20)
+    config = SearchConfig(beam=2, extra=3, nbest=2)
+    wish = [[4]] * len(sentences)
+    expected = search_in_order(MODEL, sentences, config, prefixes=wish)
+    before = torch.get_rng_state(), torch.get_num_threads()
+    found = search_in_order(
+        MODEL, sentences, config, prefixes=wish, workers=2
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert_equal(one, other)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.get_num_threads() == before[1]
+
+
+class Mortal(Transformer):
+    """Works where it was made, and dies elsewhere."""
+
+    def encode(self, src):
+        if get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().encode(src)
+
+
+def test_a_worker_that_dies_is_noticed():
+    model = Mortal(MODEL.config).eval()
+    few = random_sentences(5, 8)
+    search_in_order(model, few, workers=2)  # not worth a process
+    many = few * 40
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        search_in_order(model, many, workers=2)
 
 
 def test_arrays_and_corpora_can_be_searched():

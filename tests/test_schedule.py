@@ -145,7 +145,8 @@ def test_the_fused_form_agrees_with_torchs_plain_one():
             foreach=False,
         ),
     )
-    assert optimizers[0].defaults["fused"]
+    fused = torch.__version__ >= "2.4"  # before that, on GPUs only
+    assert optimizers[0].defaults["fused"] == fused
     for step in range(1, 30):
         gradient = torch.randn_like(start)
         ours.grad, theirs.grad = gradient.clone(), gradient.clone()
