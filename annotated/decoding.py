@@ -681,16 +681,16 @@ class _Batches(Dataset[list[list[Hypothesis]]]):
 
 
 def _of_like_length(
-    sentences: Sequence[Sequence[int]], batch_tokens: int
+    sentences: Sequence[Sequence[int]], batch_tokens: int, batch_size: int
 ) -> list[list[int]]:
     """Which sentences make each batch, the longest first: at most
-    batch_tokens tokens, padding and end signs counted.
+    batch_size, of batch_tokens tokens, padding and end signs counted.
     """
     order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
     batches = []
     while order:
         widest = len(sentences[order[0]]) + 1
-        most = max(1, batch_tokens // widest)
+        most = max(1, min(batch_size, batch_tokens // widest))
         batches.append(order[:most])
         order = order[most:]
     return batches
@@ -706,9 +706,11 @@ def search_in_order(
     batch_tokens: int = 2000,
     prefixes: Sequence[Sequence[int]] | None = None,
     workers: int = 1,
+    batch_size: int = 128,
 ) -> list[list[Hypothesis]]:
-    """beam_search for any number of sentences, batched by like length:
-    at most batch_tokens source tokens at once. Results in the order given.
+    """beam_search for any number of sentences, batched by like length: at
+    most batch_size sentences of batch_tokens source tokens at once, for
+    short ones may have long answers. Results in the order given.
 
     On a CPU, several workers are processes of one thread each, which
     share the batches; a script that asks for them needs the usual
@@ -718,7 +720,7 @@ def search_in_order(
         tokens = sum(len(s) + 1 for s in sentences)
         share = max(WORTH, math.ceil(tokens / workers))
         batch_tokens = min(batch_tokens, share)
-    batches = _of_like_length(sentences, batch_tokens)
+    batches = _of_like_length(sentences, batch_tokens, batch_size)
     search = _Batches(model, sentences, config, prefixes)
     found: Iterable[list[list[Hypothesis]]] = map(
         search.__getitem__, batches

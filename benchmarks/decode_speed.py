@@ -195,15 +195,14 @@ def ours_alone(task: Task, scratch: Path) -> Search:
 
 def our_search(task: Task, workers: int) -> Search:
     config = SearchConfig(beam=task.beam, alpha=0.0, limit=task.limit)
-    tokens = sum(len(ids) + 1 for ids in task.sentences)
-    mean = tokens / len(task.sentences)
 
     def search(sentences: list[Ids]) -> list[Ids]:
         found = search_in_order(
             task.model,
             sentences,
             config,
-            batch_tokens=math.ceil(mean * task.batch),
+            batch_tokens=task.batch * (max(map(len, sentences)) + 1),
+            batch_size=task.batch,
             workers=workers,
         )
         return [best[0].ids for best in found]
