@@ -276,7 +276,7 @@ def table3_recipes() -> dict[str, Recipe]:
         )
     return {
         f"table3-{row}": dataclasses.replace(
-            recipe, about=f"row {row} of Table 3 (chapter 20)"
+            recipe, about=f"row {row} of Table 3"
         )
         for row, recipe in made.items()
     }
@@ -344,7 +344,7 @@ RECIPES = {
     "iwslt17": Recipe(
         about="English to German, 200,000 sentences of talks",
         data="iwslt17",
-        **IWSLT,
+        **IWSLT | {"vocab": 16_000},
     ),
     **wmt14_recipes(),
     "pair": Recipe(

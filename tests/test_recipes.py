@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from annotated import recipes
-from annotated.corpora import DataError
+from annotated.corpora import DataError, registry
 from annotated.decoding import SearchConfig
 from annotated.evaluation import average_weights
 from annotated.recipes import (
@@ -154,9 +154,18 @@ def test_there_is_a_recipe_for_every_row_of_table_3() -> None:
     assert found.keys() == TABLE3.keys()
     base = RECIPES["wmt14-en-de-base"]
     for row, changes in TABLE3.items():
-        about = f"row {row} of Table 3 (chapter 20)"
+        about = f"row {row} of Table 3"
         expected: dict[str, Any] = changes | {"about": about, "keep": 1}
         assert found[row] == dataclasses.replace(base, **expected), row
+
+
+def test_a_data_set_is_prepared_as_its_recipes_want_it() -> None:
+    for recipe in RECIPES.values():
+        if entry := registry().get(recipe.data):
+            assert recipe.vocab == entry["vocab"]
+            assert recipe.tokenizer == entry.get("tokenizer", "bpe")
+            assert recipe.source == entry["source"]
+            assert recipe.target == entry["target"]
 
 
 def test_a_recipe_without_changes_is_the_papers_base_model() -> None:
