@@ -340,7 +340,8 @@ class _Use:
     """cpu or cuda; unless given, a GPU where there is one"""
 
     workers: int | None = None
-    """processes that search, on a CPU; unless given, one for each core"""
+    """processes that search, on a CPU; unless given, one for each core on
+    Linux, one in all elsewhere"""
 
     def open(self, folder: Path | None = None) -> Run:
         """The run, or the one in folder, its model on the device. RunError
@@ -359,7 +360,9 @@ class _Use:
                 f"workers must be at least 1, not {self.workers}"
             )
         if pick_device(self.device) == "cpu":
-            return self.workers or torch.get_num_threads()
+            at_once = sys.platform == "linux"  # elsewhere they start slowly
+            usual = torch.get_num_threads() if at_once else 1
+            return self.workers or usual
         if self.workers not in (None, 1):
             raise UsageError(
                 "workers are for a CPU; a GPU has no need of it"

@@ -6,6 +6,8 @@ Exported from the book; edit the chapter, then run `make export`.
 """
 
 import math
+import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -657,6 +659,7 @@ def _best(
     return total, places // vocab, places % vocab
 
 
+# 15-search.md: A batch for each core
 class _Batches(Dataset[list[list[Hypothesis]]]):
     """Batches of sentences, translated where they are asked for."""
 
@@ -699,6 +702,13 @@ def _of_like_length(
 WORTH = 300  # source tokens for which it pays to start a process
 
 
+def _cores() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def search_in_order(
     model: Models,
     sentences: Sequence[Sequence[int]],
@@ -712,10 +722,13 @@ def search_in_order(
     most batch_size sentences of batch_tokens source tokens at once, for
     short ones may have long answers. Results in the order given.
 
-    On a CPU, several workers are processes of one thread each, which
-    share the batches; a script that asks for them needs the usual
-    `if __name__ == "__main__":`. RuntimeError where one of them dies.
+    On a CPU, several workers are processes of one thread each, as many as
+    there are cores at most, which share the batches. RuntimeError where
+    one of them dies. (Except on Linux they start afresh, which takes
+    seconds, and a script that asks for them needs the usual
+    `if __name__ == "__main__":`.)
     """
+    workers = min(workers, _cores())
     if workers > 1:
         tokens = sum(len(s) + 1 for s in sentences)
         share = max(WORTH, math.ceil(tokens / workers))
@@ -733,6 +746,10 @@ def search_in_order(
             sampler=batches,
             collate_fn=list,  # as it comes, nothing made a tensor
             num_workers=workers,
+            # as copies of this process, where that is safe: at once
+            multiprocessing_context=(
+                "fork" if sys.platform == "linux" else None
+            ),
             generator=torch.Generator(),  # leave torch's own alone
         )
     results: list[list[Hypothesis]] = [[] for _ in sentences]

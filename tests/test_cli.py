@@ -515,8 +515,13 @@ MANY = b"a b c d e f\nb\n" * 300  # enough for two processes
 
 @pytest.mark.parametrize("wish", ["translate", "evaluate"])
 def test_workers_change_nothing_but_the_time(
-    call: Call, run: Path, tmp_path: Path, wish: str
+    call: Call,
+    run: Path,
+    tmp_path: Path,
+    wish: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(decoding, "_cores", lambda: 2)
     (tmp_path / "text").write_bytes(MANY)
     files = f"--src {tmp_path}/text --ref {tmp_path}/text --json"
     line = f"{wish} --run {run} {files if wish == 'evaluate' else ''}"
@@ -535,6 +540,7 @@ def test_workers_change_nothing_but_the_time(
 def test_a_worker_that_dies_is_told_of(
     call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(decoding, "_cores", lambda: 2)
     monkeypatch.setattr(decoding, "beam_search", lambda *_: os._exit(9))
     done = call(f"translate --run {run} --workers 2", MANY)
     assert done.code == 2 and done.out == ""

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import get_worker_info
 
+from annotated import decoding
 from annotated.batches import Sentences, pad_rows
 from annotated.decoding import (
     SearchConfig,
@@ -521,7 +522,13 @@ def test_results_come_back_in_the_order_given():
         assert_equal(one, other)
 
 
-def test_it_does_not_matter_who_searches():
+@pytest.fixture
+def two_cores(monkeypatch):
+    """Wherever the test runs."""
+    monkeypatch.setattr(decoding, "_cores", lambda: 2)
+
+
+def test_it_does_not_matter_who_searches(two_cores):
     sentences = random_sentences(90, 8, longest=20)
     config = SearchConfig(beam=2, extra=3, nbest=2)
     wish = [[4]] * len(sentences)
@@ -545,7 +552,7 @@ class Mortal(Transformer):
         return super().encode(src)
 
 
-def test_a_worker_that_dies_is_noticed():
+def test_a_worker_that_dies_is_noticed(two_cores):
     model = Mortal(MODEL.config).eval()
     few = random_sentences(5, 8)
     search_in_order(model, few, workers=2)  # not worth a process
