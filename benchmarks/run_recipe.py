@@ -24,7 +24,13 @@ from typing import Annotated, Any
 import tyro
 from ledger import entry, write
 
-from annotated.recipes import RECIPES, Run, load_text, read_metrics
+from annotated.recipes import (
+    RECIPES,
+    Run,
+    load_text,
+    prepared_data,
+    read_metrics,
+)
 
 POINTS = 1000  # of the curve that a ledger file keeps, at most
 
@@ -64,6 +70,21 @@ def samples(folder: Path, split: str, count: int) -> list[list[str]]:
     return [
         [src[i], ref[i], best[0].text] for i, best in zip(chosen, found)
     ]
+
+
+def corpus(folder: Path) -> dict[str, Any]:
+    """What the run was trained on, where that was prepared before."""
+    found = prepared_data(Run.open(folder).recipe)
+    if found is None:
+        return {}
+    made = ("source", "target", "cleaning", "vocab", "tokenizer", "shared")
+    return {
+        "corpus": {name: found.settings[name] for name in made}
+        | {
+            "splits": found.manifest["splits"],
+            "fingerprint": found.fingerprint,
+        }
+    }
 
 
 def main(
@@ -115,6 +136,7 @@ def main(
             packages=("numpy", "tokenizers", "sacrebleu"),
             about=trained["about"],
             samples=samples(out, split, count),
+            **corpus(out),
         ),
     )
 
