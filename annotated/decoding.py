@@ -690,12 +690,12 @@ def _of_like_length(
     batch_size, of batch_tokens tokens, padding and end signs counted.
     """
     order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
-    batches = []
-    while order:
-        widest = len(sentences[order[0]]) + 1
+    batches, first = [], 0
+    while first < len(order):
+        widest = len(sentences[order[first]]) + 1
         most = max(1, min(batch_size, batch_tokens // widest))
-        batches.append(order[:most])
-        order = order[most:]
+        batches.append(order[first : first + most])
+        first += most
     return batches
 
 
@@ -719,8 +719,8 @@ def search_in_order(
     batch_size: int = 128,
 ) -> list[list[Hypothesis]]:
     """beam_search for any number of sentences, batched by like length: at
-    most batch_size sentences of batch_tokens source tokens at once, for
-    short ones may have long answers. Results in the order given.
+    most batch_size sentences of batch_tokens source tokens at once.
+    Results in the order given.
 
     On a CPU, several workers are processes of one thread each, as many as
     there are cores at most, which share the batches. RuntimeError where
