@@ -6,15 +6,18 @@ import contextlib
 import io
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -68,6 +71,20 @@ def in_processes(
     size: int, action: Callable[..., Any], *args: Any
 ) -> list[Any]:
     """What action(*args) returns, or raises, in processes of torchrun."""
+    with started(size, action, *args) as (processes, results):
+        found = dict(results.get(timeout=60) for _ in processes)
+        for process in processes:
+            process.join(timeout=5)
+    return [found[rank] for rank in range(size)]
+
+
+@contextlib.contextmanager
+def started(
+    size: int, action: Callable[..., Any], *args: Any
+) -> Iterator[tuple[list[Any], Any]]:
+    """Processes as torchrun starts them, and where their results come; at
+    the end they are killed.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -81,12 +98,11 @@ def in_processes(
     for process in processes:
         process.start()
     try:
-        found = dict(results.get(timeout=60) for _ in processes)
+        yield processes, results
     finally:
         for process in processes:
-            process.join(timeout=5)
             process.kill()
-    return [found[rank] for rank in range(size)]
+            process.join()
 
 
 def member(
@@ -280,6 +296,41 @@ def test_a_run_goes_on_with_another_number_of_processes(
     expected = alone[0][6:], [], alone[2], alone[3]
     for one in later:
         assert_same_run(one, expected)
+
+
+def take_up(team: Team, folder: str) -> dict[str, Any]:
+    """Go on from the newest checkpoint, and write every second one."""
+    trainer = new_trainer(team)
+    if found := checkpoints(Path(folder)):
+        load_checkpoint(trainer, found[-1])
+    (Path(folder) / "going").touch()
+    for progress in trainer.steps():
+        time.sleep(0.03)
+        if progress.step % 2 == 0:
+            save_checkpoint(trainer, Path(folder), keep=2)
+    return {n: w.numpy().copy() for n, w in trainer.weights().items()}
+
+
+@pytest.mark.parametrize(
+    "times", [3, pytest.param(20, marks=pytest.mark.exhaustive)]
+)
+def test_two_that_are_killed_again_and_again_end_as_one_that_was_not(
+    times: int, alone: Any, tmp_path: Path
+) -> None:
+    """kill -9 at random moments, between the first step and the last."""
+    going = tmp_path / "going"
+    for _ in range(times):
+        with started(2, joined, False, take_up, str(tmp_path)) as team:
+            while not going.exists():
+                assert all(process.is_alive() for process in team[0])
+                time.sleep(0.01)
+            time.sleep(random.uniform(0.0, 0.4))
+        going.unlink()
+    for weights in in_team(2, take_up, str(tmp_path)):
+        for name, expected in alone[3].items():
+            np.testing.assert_allclose(
+                weights[name], expected, rtol=0, atol=1e-5, err_msg=name
+            )
 
 
 # --- accidents ------------------------------------------------------------
