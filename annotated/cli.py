@@ -340,8 +340,7 @@ class _Use:
     """cpu or cuda; unless given, a GPU where there is one"""
 
     workers: int | None = None
-    """processes that search, on a CPU; unless given, one for each core on
-    Linux, one in all elsewhere"""
+    """processes that search on a CPU; unless given, one a core, on Linux"""
 
     def open(self, folder: Path | None = None) -> Run:
         """The run, or the one in folder, its model on the device. RunError
