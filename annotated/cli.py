@@ -346,27 +346,25 @@ class _Use:
         """The run, or the one in folder, its model on the device. RunError
         or UsageError, before any work.
         """
-        self.processes()
         device = pick_device(self.device)
-        run = Run.open(folder or self.run)
-        run.model.to(device)
-        return run
-
-    def processes(self) -> int:
-        """How many processes search."""
         if self.workers is not None and self.workers < 1:
             raise UsageError(
                 f"workers must be at least 1, not {self.workers}"
             )
-        if pick_device(self.device) == "cpu":
-            at_once = sys.platform == "linux"  # elsewhere they start slowly
-            usual = torch.get_num_threads() if at_once else 1
-            return self.workers or usual
-        if self.workers not in (None, 1):
+        if device != "cpu" and self.workers not in (None, 1):
             raise UsageError(
-                "workers are for a CPU; a GPU has no need of it"
+                f"workers are for a CPU; {device} has no need of them"
             )
-        return 1
+        run = Run.open(folder or self.run)
+        run.model.to(device)
+        return run
+
+    def processes(self, run: Run) -> int:
+        """How many processes search with this run."""
+        device = next(run.model.parameters()).device.type
+        # on other systems they take seconds to start
+        many = device == "cpu" and sys.platform == "linux"
+        return self.workers or (torch.get_num_threads() if many else 1)
 
     def search(self, run: Run, **changes: Any) -> SearchConfig:
         """The recipe's search with what the command line changes."""
@@ -401,7 +399,7 @@ class Translate(_Use):
             )
         run = self.open()
         search = self.search(run, nbest=self.nbest)
-        number, workers = 0, self.processes()
+        number, workers = 0, self.processes(run)
         for lines in _arriving():
             for found in run.translate(
                 lines, search, self.batch_tokens, workers
@@ -498,7 +496,7 @@ class Evaluate(_Use):
         own = run.translate(
             src[team.rank :: team.size],
             self.search(run),
-            workers=self.processes(),
+            workers=self.processes(run),
         )
         return team.interleave([best[0].text for best in own])
 

@@ -37,7 +37,9 @@ __all__ = [
     "beam_search",
     "SWEEP",
     "BLOCK",
+    "batches_by_length",
     "WORTH",
+    "cores",
     "search_in_order",
     "alignment",
 ]
@@ -683,7 +685,7 @@ class _Batches(Dataset[list[list[Hypothesis]]]):
         )
 
 
-def _of_like_length(
+def batches_by_length(
     sentences: Sequence[Sequence[int]], batch_tokens: int, batch_size: int
 ) -> list[list[int]]:
     """Which sentences make each batch, the longest first: at most
@@ -702,7 +704,7 @@ def _of_like_length(
 WORTH = 300  # source tokens for which it pays to start a process
 
 
-def _cores() -> int:
+def cores() -> int:
     """How many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -728,12 +730,12 @@ def search_in_order(
     seconds, and a script that asks for them needs the usual
     `if __name__ == "__main__":`.)
     """
-    workers = min(workers, _cores())
+    workers = min(workers, cores())
     if workers > 1:
         tokens = sum(len(s) + 1 for s in sentences)
         share = max(WORTH, math.ceil(tokens / workers))
         batch_tokens = min(batch_tokens, share)
-    batches = _of_like_length(sentences, batch_tokens, batch_size)
+    batches = batches_by_length(sentences, batch_tokens, batch_size)
     search = _Batches(model, sentences, config, prefixes)
     found: Iterable[list[list[Hypothesis]]] = map(
         search.__getitem__, batches

@@ -39,6 +39,7 @@ from annotated.corpora import (
     parts_of,
     registry,
 )
+from annotated.decoding import cores
 from annotated.tokens import Tokenizer
 
 __all__ = [
@@ -427,7 +428,7 @@ def _encode(
     (work / "ids").mkdir(exist_ok=True)
     shards = sorted(p.stem for p in (work / "text").glob("*.src"))
     left = [s for s in shards if not (work / "ids" / f"{s}.done").exists()]
-    most = workers or os.cpu_count() or 1
+    most = workers or cores()
     if min(most, len(left)) < 2:
         for shard in left:
             encode_shard(work, shard, source, target)

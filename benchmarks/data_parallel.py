@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import tyro
-from ledger import entry, write
+from ledger import entry, typed, write
 from models import Shape
 
 from annotated.model import Transformer
@@ -167,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         shape = {k: v for k, v in asdict(settings).items() if k != "json"}
         result = entry(
             "data_parallel",
-            "python benchmarks/data_parallel.py",
+            typed("data_parallel.py", settings),
             metrics,
             wall_seconds=time.perf_counter() - start,
             settings=shape,

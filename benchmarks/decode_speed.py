@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,14 +33,18 @@ import torch.nn.functional as F
 import tyro
 
 # the scripts beside this one
-from ledger import entry, versions, write
+from ledger import entry, options, typed, versions, write
 from memory import Watch, held
 from models import Shape, marian_config, told
 from torch import Tensor, nn
 from train_speed import draw_lengths
 
 from annotated.batches import pad_rows
-from annotated.decoding import SearchConfig, search_in_order
+from annotated.decoding import (
+    SearchConfig,
+    batches_by_length,
+    search_in_order,
+)
 from annotated.embeddings import sinusoids
 from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
@@ -216,12 +220,9 @@ def in_batches(search: Search, size: int) -> Search:
     """
 
     def all_of(sentences: list[Ids]) -> list[Ids]:
-        order = sorted(
-            range(len(sentences)), key=lambda i: -len(sentences[i])
-        )
         answers: list[Ids] = [[] for _ in sentences]
-        for first in range(0, len(order), size):
-            now = order[first : first + size]
+        widest = max(map(len, sentences)) + 1
+        for now in batches_by_length(sentences, size * widest, size):
             found = search([sentences[i] for i in now])
             for i, answer in zip(now, found, strict=True):
                 answers[i] = answer
@@ -637,16 +638,9 @@ def memory_elsewhere(settings: Settings, name: str) -> float | None:
     """The same in a process of its own; None where nothing tells."""
     if sys.platform != "linux":
         return None
-    command = [sys.executable, __file__, "--only", name, "--no-memory"]
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if (
-            field.name not in ("only", "memory", "json")
-            and value is not None
-        ):
-            command += [f"--{field.name.replace('_', '-')}", str(value)]
+    alone = replace(settings, only=name, memory=False, json=None)
     done = subprocess.run(
-        command,
+        [sys.executable, __file__, *options(alone)],
         env=os.environ | {"DECODE_SPEED_MEMORY": "1"},
         capture_output=True,
         text=True,
@@ -733,7 +727,7 @@ def report(
         del one["name"]
     result = entry(
         "decode_speed",
-        "python benchmarks/decode_speed.py",
+        typed("decode_speed.py", settings),
         {"contenders": contenders},
         seed=settings.seed,
         wall_seconds=seconds,

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import subprocess
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -34,9 +36,37 @@ def versions(*packages: str) -> str:
     return ", ".join(found)
 
 
+def options(settings: Any) -> list[str]:
+    """The words of a command line that give these settings, a dataclass;
+    none for a field that has its default.
+    """
+    words = []
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        name = field.name.replace("_", "-")
+        if value == field.default:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif isinstance(value, tuple):
+            words += [f"--{name}", *map(str, value)]
+        else:
+            words += [f"--{name}", str(value)]
+    return words
+
+
+def typed(script: str, settings: Any) -> str:
+    """The line that one types to do it again; where the result goes is
+    left to whoever does.
+    """
+    words = options(replace(settings, json=None))
+    return shlex.join(["python", f"benchmarks/{script}", *words])
+
+
 def hardware(device: str = "cpu", threads: int | None = None) -> str:
     """The GPU where it was used, the processor, the threads: one line."""
-    here = f"{_processor()}, {threads or torch.get_num_threads()} threads"
+    number = threads or torch.get_num_threads()
+    here = f"{_processor()}, {number} thread{'s' * (number > 1)}"
     if device == "cpu":
         return here
     gpu = torch.cuda.get_device_properties(0)

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import tyro
-from ledger import entry, write
+from ledger import entry, typed, write
 from sacrebleu.metrics import BLEU
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
@@ -178,7 +178,7 @@ def main(args: list[str] | None = None) -> int:
     if settings.json is not None:
         content = entry(
             "split_bleu",
-            "python benchmarks/split_bleu.py",
+            typed("split_bleu.py", settings),
             metrics,
             seed=settings.seed,
             wall_seconds=time.perf_counter() - started,

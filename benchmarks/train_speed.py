@@ -26,7 +26,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import tyro
-from ledger import entry, versions, write
+from ledger import entry, typed, versions, write
 from models import Shape, marian_config, told
 from torch import Tensor, nn
 
@@ -457,7 +457,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         del shape["json"]
         result = entry(
             "train_speed",
-            "python benchmarks/train_speed.py",
+            typed("train_speed.py", settings),
             metrics,
             seed=settings.seed,
             wall_seconds=time.perf_counter() - start,

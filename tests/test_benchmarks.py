@@ -422,7 +422,13 @@ def test_a_comparison_leaves_out_who_is_absent_and_writes_the_ledger(
     said = capsys.readouterr().out
     assert "Marian is left out" in said
     assert "pip install ctranslate2" in said
-    contenders = json.loads(file.read_text())["metrics"]["contenders"]
+    written = json.loads(file.read_text())
+    assert written["command"].startswith(
+        "python benchmarks/decode_speed.py --d-model 16 --layers 2 "
+    )
+    assert "--no-memory" in written["command"]
+    assert "--json" not in written["command"]
+    contenders = written["metrics"]["contenders"]
     assert set(contenders) == {
         "annotated", "annotated (one process)", "torch.nn"
     }  # fmt: skip

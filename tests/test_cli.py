@@ -23,7 +23,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from annotated import corpora, decoding, recipes
+from annotated import cli, corpora, decoding, recipes
 from annotated.cli import main
 from annotated.decoding import Hypothesis
 from annotated.recipes import RECIPES, Recipe, read_metrics
@@ -521,7 +521,7 @@ def test_workers_change_nothing_but_the_time(
     wish: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decoding, "_cores", lambda: 2)
+    monkeypatch.setattr(decoding, "cores", lambda: 2)
     (tmp_path / "text").write_bytes(MANY)
     files = f"--src {tmp_path}/text --ref {tmp_path}/text --json"
     line = f"{wish} --run {run} {files if wish == 'evaluate' else ''}"
@@ -537,10 +537,19 @@ def test_workers_change_nothing_but_the_time(
     assert found == expected
 
 
+def test_a_gpu_has_no_workers(
+    call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "pick_device", lambda name: "cuda")
+    done = call(f"translate --run {run} --workers 2", MANY)
+    assert done.code == 2 and done.out == ""
+    assert "workers are for a CPU" in done.err
+
+
 def test_a_worker_that_dies_is_told_of(
     call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoding, "_cores", lambda: 2)
+    monkeypatch.setattr(decoding, "cores", lambda: 2)
     monkeypatch.setattr(decoding, "beam_search", lambda *_: os._exit(9))
     done = call(f"translate --run {run} --workers 2", MANY)
     assert done.code == 2 and done.out == ""

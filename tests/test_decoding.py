@@ -525,7 +525,7 @@ def test_results_come_back_in_the_order_given():
 @pytest.fixture
 def two_cores(monkeypatch):
     """Wherever the test runs."""
-    monkeypatch.setattr(decoding, "_cores", lambda: 2)
+    monkeypatch.setattr(decoding, "cores", lambda: 2)
 
 
 def test_it_does_not_matter_who_searches(two_cores):
