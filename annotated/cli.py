@@ -327,6 +327,9 @@ class _Use:
     run: Path
     """the run's folder"""
 
+    ensemble: tuple[Path, ...] = ()
+    """other runs that vote at every step"""
+
     beam: int | None = None
     """hypotheses kept at each step; unless given, the recipe's"""
 
@@ -342,9 +345,9 @@ class _Use:
     workers: int | None = None
     """processes that search on a CPU; unless given, one a core, on Linux"""
 
-    def open(self, folder: Path | None = None) -> Run:
-        """The run, or the one in folder, its model on the device. RunError
-        or UsageError, before any work.
+    def open(self) -> Run:
+        """The run and those that vote with it, on the device. RunError or
+        UsageError, before any work.
         """
         device = pick_device(self.device)
         if self.workers is not None and self.workers < 1:
@@ -355,8 +358,12 @@ class _Use:
             raise UsageError(
                 f"workers are for a CPU; {device} has no need of them"
             )
-        run = Run.open(folder or self.run)
-        run.model.to(device)
+        run = _open(self.run, device)
+        for folder in self.ensemble:
+            try:
+                run = run.with_votes_of(_open(folder, device))
+            except ValueError as error:
+                raise RunError(f"{folder}, {self.run}: {error}") from None
         return run
 
     def processes(self, run: Run) -> int:
@@ -372,6 +379,12 @@ class _Use:
             if getattr(self, name) is not None:
                 changes[name] = getattr(self, name)
         return dataclasses.replace(run.recipe.search_config(), **changes)
+
+
+def _open(folder: Path, device: str) -> Run:
+    run = Run.open(folder)
+    run.model.to(device)
+    return run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -522,7 +535,7 @@ class Evaluate(_Use):
         if self.against is None:
             return None
         if self.against.is_dir():
-            other = self.open(self.against)
+            other = _open(self.against, pick_device(self.device))
             ours, theirs = (
                 (r.recipe.source, r.recipe.target) for r in (run, other)
             )

@@ -594,12 +594,15 @@ def _most_source(config: TransformerConfig, search: SearchConfig) -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder in memory: recipe, tokenizers, model."""
+    """A run folder in memory: recipe, tokenizers, model; and the models of
+    other runs, where there are any, that vote when it translates.
+    """
 
     recipe: Recipe
     source: Tokenizer
     target: Tokenizer
     model: Transformer
+    others: tuple[Transformer, ...] = ()
 
     @classmethod
     def begin(cls, recipe: Recipe, folder: Path) -> tuple[Run, Corpus]:
@@ -663,6 +666,20 @@ class Run:
         run.model.eval()
         return run
 
+    def with_votes_of(self, other: Run) -> Run:
+        """This run, where the model of another votes as well. ValueError
+        where it has other words.
+        """
+        for ours, theirs in (
+            (self.source, other.source),
+            (self.target, other.target),
+        ):
+            if ours.inner.to_str() != theirs.inner.to_str():
+                raise ValueError(
+                    "models that vote need the same vocabulary"
+                )
+        return dataclasses.replace(self, others=(*self.others, other.model))
+
     def translate(
         self,
         lines: Sequence[str],
@@ -679,7 +696,8 @@ class Run:
         RunError where a worker dies.
         """
         search = search or self.recipe.search_config()
-        most = _most_source(self.model.config, search)
+        models = [self.model, *self.others]
+        most = min(_most_source(m.config, search) for m in models)
         pieces, owner = [], []
         for i, ids in enumerate(self.source.encode(lines)):
             end = len(ids) if lines[i].strip() else 0
@@ -689,7 +707,7 @@ class Run:
         found: list[list[list[Hypothesis]]] = [[] for _ in lines]
         try:
             results = search_in_order(
-                self.model, pieces, search, batch_tokens, workers=workers
+                models, pieces, search, batch_tokens, workers=workers
             )
         except RuntimeError as error:
             if "exited unexpectedly" not in str(error):

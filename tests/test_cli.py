@@ -26,7 +26,8 @@ from safetensors.torch import load_file
 from annotated import cli, corpora, decoding, recipes
 from annotated.cli import main
 from annotated.decoding import Hypothesis
-from annotated.recipes import RECIPES, Recipe, read_metrics
+from annotated.recipes import RECIPES, Recipe, Run, read_metrics
+from annotated.tokens import SPECIALS, Tokenizer
 from tests.helpers import at_step, content, environment
 
 TINY = (
@@ -809,6 +810,57 @@ def test_a_run_of_other_languages_is_refused(
     )
     done = call(f"evaluate --run {run} {pair} --against {other}")
     assert "translates en to symbols" in done.complaint
+
+
+# --- ensemble -------------------------------------------------------------
+
+
+@pytest.fixture
+def last(call: Call, run: Path, tmp_path: Path) -> Path:
+    """A run with the last weights of the other, which has their mean."""
+    other = tmp_path / "last"
+    assert not call(f"average --run {run} --last 1 --out {other}").code
+    return other
+
+
+def test_runs_vote(call: Call, run: Path, last: Path, pair: str) -> None:
+    wish = f"translate --run {run} --beam 2 --json"
+    done = call(f"{wish} --ensemble {last}", b"a b c\n")
+    [found] = json.loads(done.out)["translations"]
+    runs = [Run.open(folder) for folder in (run, last)]
+    search = dataclasses.replace(runs[0].recipe.search_config(), beam=2)
+    [[best]] = decoding.beam_search(
+        [one.model for one in runs],
+        runs[0].source.encode(["a b c"]),
+        search,
+    )
+    assert found["log_probability"] == pytest.approx(best.log_probability)
+    alone = json.loads(call(wish, b"a b c\n").out)["translations"][0]
+    assert found["log_probability"] != pytest.approx(
+        alone["log_probability"]
+    )
+    scored = call(f"evaluate --run {run} --ensemble {last} --json {pair}")
+    assert json.loads(scored.out)["sentences"] == 3
+
+
+def test_runs_that_vote_have_the_same_words(
+    call: Call, run: Path, last: Path
+) -> None:
+    file = last / "target.json"
+    known = Tokenizer.load(file).inner.get_vocab()
+    words = sorted(known.keys() - set(SPECIALS), key=known.__getitem__)
+    Tokenizer.of_words(words[::-1]).save(file)
+    done = call(f"translate --run {run} --ensemble {last}", b"a b\n")
+    assert str(last) in done.complaint
+    assert "same vocabulary" in done.complaint
+
+
+def test_a_run_that_cannot_vote_is_told_of(
+    call: Call, run: Path, tmp_path: Path
+) -> None:
+    absent = tmp_path / "absent"
+    done = call(f"translate --run {run} --ensemble {absent}", b"a b\n")
+    assert f"{absent} is no run folder" in done.complaint
 
 
 # --- average --------------------------------------------------------------
