@@ -978,8 +978,9 @@ def train_recipe(
     """Train a recipe into a run folder; returns the run's summary.
 
     On SIGTERM or SIGINT it writes a checkpoint and raises Stopped. At the
-    end the last keep checkpoints are averaged into model.safetensors
-    (§6.1); best.safetensors has the weights of the lowest validation nll.
+    end model.safetensors is the mean of the last keep checkpoints (§6.1),
+    or the last one, where that has the lower validation nll;
+    best.safetensors has the weights of the lowest nll on the way.
     Raises DataError, RunError, TrainingError or ValueError.
     """
     recipe = settled(recipe)
@@ -1091,17 +1092,31 @@ def _say_what(run: Run, corpus: Corpus, device: str, team: Team) -> None:
 def _finish(
     run: Run, trainer: Trainer, valid: Corpus, folder: Path
 ) -> dict[str, Any]:
-    """Average the last checkpoints, write the model and the summary."""
+    """Choose the last weights or the mean of the last checkpoints; write
+    the model and the summary.
+    """
     config, team = trainer.config, trainer.team
     places = folder / "checkpoints"
     final = places / f"{trainer.step:08d}"
     regular = checkpoints(places, config.save_every)
     last = [*(p for p in regular if p != final), final][-config.keep :]
-    mean = average_weights([p / "model.safetensors" for p in last])
-    with torch.no_grad():
-        for name, parameter in run.model.named_parameters():
-            here = mean[name].to(parameter.device)
-            parameter.copy_(team.part(here, parameter))
+    choice = []
+    for count in dict.fromkeys((len(last), 1)):
+        files = [p / "model.safetensors" for p in last[-count:]]
+        mean = average_weights(files)
+        with torch.no_grad():
+            for name, parameter in run.model.named_parameters():
+                here = mean[name].to(parameter.device)
+                parameter.copy_(team.part(here, parameter))
+        found = validate(run.model, valid, config, team, trainer.loss)
+        choice.append((found, count, mean))
+    scores, averaged, weights = min(choice, key=lambda c: c[0]["nll"])
+    if averaged < len(last) and team.rank == 0:
+        print(
+            f"the last checkpoint is better than the mean of {len(last)}: "
+            "it is the model",
+            file=sys.stderr,
+        )
     plan = trainer.corpus.plan(
         config.batch_tokens, config.seed, trainer.epoch
     )
@@ -1112,11 +1127,11 @@ def _finish(
         "seconds": round(trainer.seconds, 1),
         "processes": team.size,
         "parameters": sum(p.numel() for p in run.model.parameters()),
-        "averaged": len(last),
+        "averaged": averaged,  # 1: the last alone
         "best": best_step(folder),
-        "valid": validate(run.model, valid, config, team, trainer.loss),
+        "valid": scores,
     }
-    team.first(lambda: _write_model(mean, summary, folder))
+    team.first(lambda: _write_model(weights, summary, folder))
     return summary
 
 
@@ -1129,6 +1144,6 @@ def _write_model(
         fresh.replace(folder / "model.safetensors")
         write_json(folder / "summary.json", summary)
     except (OSError, SafetensorError) as error:
-        raise _unwritten("the averaged model", error) from None
+        raise _unwritten("the model", error) from None
     finally:
         fresh.unlink(missing_ok=True)
