@@ -78,3 +78,18 @@ def test_a_function_fits_a_screen(path: Path) -> None:
         if isinstance(node, ast.FunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             assert length <= 60, f"{node.name} has {length} lines"
+
+
+PAGES = sorted([*(ROOT / "book").glob("*.md"), *ROOT.glob("*.md")])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_row_has_as_many_cells_as_its_table(path: Path) -> None:
+    """What is too much of a row is not shown: a bare | is often why."""
+    text = path.read_text(encoding="utf-8")
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    for table in re.findall(r"(?:^\|.*\n)+", prose, re.M):
+        rows = table.splitlines()
+        bars = [len(re.findall(r"(?<!\\)\|", row)) for row in rows]
+        odd = [r for r, n in zip(rows, bars, strict=True) if n != bars[0]]
+        assert not odd, odd
