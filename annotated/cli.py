@@ -360,8 +360,9 @@ class _Use:
             )
         run = _open(self.run, device)
         for folder in self.ensemble:
+            other = _open(folder, device)
             try:
-                run = run.with_votes_of(_open(folder, device))
+                run = run.with_votes_of(other)
             except ValueError as error:
                 raise RunError(f"{folder}, {self.run}: {error}") from None
         return run

@@ -670,14 +670,12 @@ class Run:
         """This run, where the model of another votes as well. ValueError
         where it has other words.
         """
-        for ours, theirs in (
-            (self.source, other.source),
-            (self.target, other.target),
-        ):
-            if ours.inner.to_str() != theirs.inner.to_str():
-                raise ValueError(
-                    "models that vote need the same vocabulary"
-                )
+        ours, theirs = (
+            [tokens.inner.to_str() for tokens in (run.source, run.target)]
+            for run in (self, other)
+        )
+        if ours != theirs:
+            raise ValueError("models that vote need the same vocabulary")
         return dataclasses.replace(self, others=(*self.others, other.model))
 
     def translate(
