@@ -12,7 +12,7 @@ import jupytext
 import yaml
 
 COLUMNS = 76
-NAME = re.compile(r"(\d\d|[A-Z]\d)-[a-z0-9]+(-[a-z0-9]+)*\.md")
+NAME = re.compile(r"(\d\d|[A-Z]\d{1,2})-[a-z0-9]+(-[a-z0-9]+)*\.md")
 NOT_CHAPTERS = {"index.md", "references.md"}
 
 
@@ -68,6 +68,11 @@ class Chapter:
         return self.path.stem
 
     @property
+    def number(self) -> str:
+        """ "02", "A5", "E12"."""
+        return self.name.split("-")[0]
+
+    @property
     def code(self) -> list[Cell]:
         return [cell for cell in self.cells if cell.kind == "code"]
 
@@ -76,7 +81,7 @@ def read_book(root: Path) -> list[Chapter]:
     """All chapters in the order of the book; every problem at once."""
     chapters: list[Chapter] = []
     problems: list[str] = []
-    for path in sorted((root / "book").glob("*.md"), key=lambda p: p.name):
+    for path in sorted((root / "book").glob("*.md"), key=_by_number):
         if path.name in NOT_CHAPTERS:
             continue
         try:
@@ -86,6 +91,12 @@ def read_book(root: Path) -> list[Chapter]:
     if problems:
         raise PressError(*problems)
     return chapters
+
+
+def _by_number(path: Path) -> tuple[str, int, str]:
+    """00 … 26, A1 … A5, E1 … E12."""
+    match = re.match(r"([A-Z]?)(\d+)", path.name)
+    return (match[1], int(match[2]), path.name) if match else ("", 0, "")
 
 
 def read_chapter(path: Path) -> Chapter:
@@ -191,7 +202,7 @@ def _front_matter(where: str, text: str) -> tuple[str | None, int]:
         get("annotated", "minutes"),
     )
     if module is not None and not re.fullmatch(
-        r"[a-z][a-z0-9_]*", str(module)
+        r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*", str(module)
     ):
         problems.append(
             f"annotated.module is a module's name, not {module!r}"

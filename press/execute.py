@@ -81,7 +81,7 @@ def select(chapters: list[Chapter], names: list[str]) -> list[Chapter]:
     chosen: list[Chapter] = []
     for name in names:
         stem = Path(name).name.removesuffix(".md")
-        found = [c for c in chapters if stem in (c.name, c.name[:2])]
+        found = [c for c in chapters if stem in (c.name, c.number)]
         if not found:
             raise PressError(f"'{name}' is no chapter of book/")
         chosen += found

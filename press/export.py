@@ -11,7 +11,14 @@ from pathlib import Path
 
 from press import files
 from press.chapters import COLUMNS, Chapter, PressError, read_book
-from press.modules import PACKAGE, Import, Module, collect
+from press.modules import (
+    PACKAGE,
+    Import,
+    Module,
+    collect,
+    packages_of,
+    path_of,
+)
 from press.paper import paper_map
 from press.refuse import Place, check_cells, check_flakes, check_modules
 
@@ -37,9 +44,11 @@ def export(root: Path, check: bool = False) -> list[str]:
 def expected_package(root: Path) -> dict[Path, str]:
     """Every file of annotated/ and its text."""
     chapters = read_book(root)
-    texts = {
-        f"{name}.py": text for name, text in assemble(chapters).items()
-    }
+    modules = assemble(chapters)
+    packages = packages_of(modules)
+    for name in packages - modules.keys():
+        modules[name] = f'"""{PACKAGE}.{name}.\n\n{MARK}\n"""\n'
+    texts = {path_of(name, packages): modules[name] for name in modules}
     texts["py.typed"] = ""
     registry = root / "data" / "registry.toml"
     if registry.is_file():

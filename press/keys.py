@@ -12,7 +12,7 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -42,9 +42,16 @@ class Package:
     @cached_property
     def sources(self) -> dict[str, str]:
         return {
-            path.stem: GENERATED.sub("", path.read_text(encoding="utf-8"))
-            for path in sorted(self.folder.glob("*.py"))
+            self._name(path): GENERATED.sub("", path.read_text("utf-8"))
+            for path in sorted(self.folder.rglob("*.py"))
         }
+
+    def _name(self, path: Path) -> str:
+        """ "engine.packing"; a package by its name, the whole __init__."""
+        parts = path.relative_to(self.folder).with_suffix("").parts
+        if len(parts) > 1 and parts[-1] == "__init__":
+            parts = parts[:-1]
+        return ".".join(parts)
 
     @cached_property
     def data(self) -> dict[str, str]:
@@ -57,19 +64,33 @@ class Package:
     @cached_property
     def edges(self) -> dict[str, set[str]]:
         return {
-            name: set(imported(ast.parse(text))) & set(self.sources)
+            name: self.loaded(imported(ast.parse(text)))
             for name, text in self.sources.items()
+        }
+
+    def loaded(self, names: Iterable[str]) -> set[str]:
+        """The modules that dotted names load, and the packages around."""
+        return {
+            prefix
+            for name in names
+            for prefix in _prefixes(name)
+            if prefix in self.sources
         }
 
     def closure(self, names: set[str]) -> list[str]:
         found: set[str] = set()
-        todo = names & set(self.sources)
+        todo = self.loaded(names)
         todo |= {"__init__"} & set(self.sources) if todo else set()
         while todo:
             name = todo.pop()
             found.add(name)
             todo |= self.edges[name] - found
         return sorted(found)
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
 
 def key(chapter: Chapter, package: Package) -> str:
@@ -130,14 +151,15 @@ def imported(tree: ast.Module) -> Iterator[str]:
             for name in node.names:
                 yield from _named_in(f"{name.name}.")
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from _named_in(f"{node.module}.")
-            if node.module == PACKAGE:
-                yield from (name.name for name in node.names)
+            top, _, rest = node.module.partition(".")
+            if top == PACKAGE:
+                for name in node.names:
+                    yield ".".join(filter(None, (rest, name.name)))
 
 
 def _named_in(text: str) -> Iterator[str]:
     """Modules in `annotated.model`, `from annotated import model` …"""
-    yield from re.findall(rf"\b{PACKAGE}\.([a-z]\w*)", text)
+    yield from re.findall(rf"\b{PACKAGE}\.([a-z]\w*(?:\.\w+)*)", text)
     for names in re.findall(rf"\bfrom {PACKAGE} import ([\w, ]+)", text):
         yield from re.findall(r"\w+", names)
     command = rf"(^|[\s;&|(/]){PACKAGE}\s+[a-z-]|-m\s+{PACKAGE}\b"

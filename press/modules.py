@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,6 +12,8 @@ from press.chapters import Cell, Chapter, PressError
 
 PACKAGE = "annotated"
 PYTHON = (3, 10)  # the oldest that has to parse the package
+# "model", or "engine.packing" in a sub-package
+MODULE = r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*"
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def target_of(cell: Cell, chapter: Chapter) -> str | None:
     if len(tags) > 1:
         raise PressError(cell.problem(f"has several export tags: {tags}"))
     match = re.fullmatch(
-        r"export(?::(__init__|__main__|[a-z][a-z0-9_]*))?", tags[0]
+        rf"export(?::(__init__|__main__|{MODULE}))?", tags[0]
     )
     if match is None:
         raise PressError(
@@ -185,7 +187,23 @@ def own_modules(item: Import, known: set[str]) -> Iterator[str]:
     """The modules of the package that an import loads."""
     top, _, rest = item.module.partition(".")
     if top == PACKAGE:
-        if not rest and item.name in known:
-            rest = item.name or ""
+        inside = ".".join(filter(None, (rest, item.name)))
+        if inside in known:
+            rest = inside
         if rest in known:
             yield rest
+
+
+def packages_of(names: Iterable[str]) -> set[str]:
+    """The sub-packages that modules lie in: "engine" of engine.packing."""
+    return {
+        ".".join(parts[:i])
+        for parts in (name.split(".") for name in names)
+        for i in range(1, len(parts))
+    }
+
+
+def path_of(name: str, packages: set[str]) -> str:
+    """The file of a module in the package's folder."""
+    path = name.replace(".", "/")
+    return f"{path}/__init__.py" if name in packages else f"{path}.py"

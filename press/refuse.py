@@ -184,8 +184,10 @@ def _own_import(
     if top != PACKAGE:
         return None
     name = item.name
-    if not rest:  # `from annotated import module_or_name`
-        rest, name = (name, None) if name in modules else ("__init__", name)
+    # `from annotated import model`, `from annotated.engine import packing`
+    inside = ".".join(filter(None, (rest, name)))
+    if inside in modules:
+        rest, name = inside, None
     rest = rest or "__init__"
     if rest not in modules:
         return f"imports {PACKAGE}.{rest}, which no chapter exports"
@@ -195,18 +197,8 @@ def _own_import(
             f"imports {PACKAGE}.{rest} into itself: import what earlier "
             "chapters put there in a cell that is not exported"
         )
-    if rest != "__init__" and source.first > block.chapter:
-        return (
-            f"imports {PACKAGE}.{rest}, which only book/"
-            f"{chapters[source.first].file} begins"
-        )
     if name is not None and name not in source.names:
         return f"imports '{name}', which {PACKAGE}.{rest} does not define"
-    if name is not None and source.names[name].chapter > block.chapter:
-        later = f"book/{source.names[name].cell.file}"
-        return (
-            f"imports {PACKAGE}.{rest}.{name}, which only {later} defines"
-        )
     return None
 
 

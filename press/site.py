@@ -19,7 +19,7 @@ import nbformat
 from press.chapters import Chapter, PressError, read_book
 from press.execute import executed_path, join
 from press.keys import Package, key
-from press.modules import PACKAGE, target_of
+from press.modules import PACKAGE, packages_of, path_of, target_of
 from press.project import Project, read_project
 
 LARGE = 300_000  # characters of SVG beyond which the PNG is shown
@@ -137,10 +137,13 @@ def _links(markdown: str, pages: list[str]) -> str:
 
 def _facts(chapter: Chapter, project: Project, seconds: float) -> str:
     """Time, modules and links, as one line of HTML."""
-    targets = {target_of(cell, chapter) for cell in chapter.code}
+    targets = (target_of(cell, chapter) for cell in chapter.code)
+    names = set(filter(None, targets))
+    packages = packages_of(names)
     modules = []
-    for name in sorted(filter(None, targets)):
-        address = project.source(f"{PACKAGE}/{name}.py")
+    for name in sorted(names):
+        path = path_of(name, packages)
+        address = project.source(f"{PACKAGE}/{path}")
         code = f"<code>{PACKAGE}.{name}</code>"
         modules.append(f'<a href="{address}">{code}</a>')
     notebook = f"book/notebooks/{chapter.name}.ipynb"
