@@ -21,23 +21,26 @@ import torch
 import tyro
 from safetensors import SafetensorError
 
-from annotated.corpora import (
-    SYNTHETIC,
-    DataError,
-    data_folder,
-    read_lines,
-    read_pair,
-    registry,
-    splits_of,
-)
-from annotated.decoding import SearchConfig
-from annotated.evaluation import (
+from annotated.checkpoints import (
     average_weights,
+    checkpoints,
     choose_checkpoints,
-    compare,
-    score,
+    save_weights,
 )
-from annotated.preparation import (
+from annotated.costs import dry_run, with_pieces
+from annotated.engine.data import load_text
+from annotated.engine.distributed import join
+from annotated.engine.errors import (
+    DataError,
+    Elsewhere,
+    RunError,
+    Stopped,
+    TrainingError,
+)
+from annotated.engine.export import export_run
+from annotated.engine.files import write_json
+from annotated.engine.machine import pick_device
+from annotated.engine.prepare import (
     Preparation,
     Prepared,
     of_files,
@@ -46,29 +49,24 @@ from annotated.preparation import (
     registered,
     usual_folder,
 )
-from annotated.recipes import (
-    RECIPES,
-    Recipe,
+from annotated.engine.recipes import RECIPES, Recipe
+from annotated.engine.registry import data_folder, registry
+from annotated.engine.runner import train_recipe
+from annotated.engine.runs import (
     Run,
-    RunError,
-    Stopped,
     Translation,
-    load_text,
-    pick_device,
     read_metrics,
     read_recipe,
-    train_recipe,
-    write_json,
 )
-from annotated.scale import dry_run, join, with_pieces
-from annotated.serving import export_run
-from annotated.training import (
-    Elsewhere,
-    Team,
-    TrainingError,
-    checkpoints,
-    save_weights,
+from annotated.engine.text import (
+    SYNTHETIC,
+    read_lines,
+    read_pair,
+    splits_of,
 )
+from annotated.evaluation import compare, score
+from annotated.search import SearchConfig
+from annotated.training import Team
 
 __all__ = [
     "Prepare",

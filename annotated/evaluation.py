@@ -5,29 +5,17 @@ Exported from the book; edit the chapter, then run `make export`.
 - 16-bleu-and-averaging.md: BLEU, and averaging
 """
 
-import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from importlib import resources
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 from numpy.typing import NDArray
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
-from torch import Tensor
 
-__all__ = [
-    "score",
-    "split_hyphens",
-    "ledger",
-    "compare",
-    "average_weights",
-    "choose_checkpoints",
-]
+__all__ = ["score", "split_hyphens", "compare"]
 
 
 # 16-bleu-and-averaging.md: A number needs a signature
@@ -89,13 +77,6 @@ def _split_bleu(
         "split_bleu": round(found.score, 2),
         "split_signature": signature.replace("tok:none", "tok:13a+hyphens"),
     }
-
-
-# 16-bleu-and-averaging.md: The ledger
-def ledger() -> dict[str, dict[str, Any]]:
-    """The runs that someone made, by name, as book/results has them."""
-    file = resources.files("annotated") / "results.json"
-    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
 
 
 # 16-bleu-and-averaging.md: Is the difference chance?
@@ -190,63 +171,3 @@ def _verdict(difference: float, drawn: NDArray) -> dict[str, float]:
         "high": round(float(high), 2),
         "p": round(float((1 + chance.sum()) / (1 + len(drawn))), 4),
     }
-
-
-# 16-bleu-and-averaging.md: Averaging checkpoints
-def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints (§6.1).
-
-    Raises ValueError where there are none, where one cannot be read, or
-    where they differ in names or shapes.
-    """
-    if not paths:
-        raise ValueError("there are no checkpoints to average")
-    total: dict[str, Tensor] = {}
-    first = _read_weights(paths[0])
-    for path in paths:
-        weights = _read_weights(path)
-        for name in sorted(first.keys() | weights.keys()):
-            one, other = first.get(name), weights.get(name)
-            if one is None or other is None or one.shape != other.shape:
-                raise ValueError(
-                    f"{path} and {paths[0]} are no checkpoints of one "
-                    f"model: they differ in {name}"
-                )
-            total[name] = total.get(name, 0) + other.double()
-    return {
-        n: (t / len(paths)).to(first[n].dtype) for n, t in total.items()
-    }
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    try:
-        return safetensors.torch.load_file(path)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-
-
-# 16-bleu-and-averaging.md: The last, or the best?
-def choose_checkpoints(
-    places: Sequence[Path],
-    count: int,
-    nll: Mapping[int, float] | None = None,
-) -> list[Path]:
-    """The last count of places or, where nll is given, the best count.
-
-    places are checkpoints named by their steps, the oldest first; nll is
-    the validation loss by step. Raises ValueError where there are not so
-    many, or not so many that were validated.
-    """
-    if count < 1:
-        raise ValueError(f"at least 1 checkpoint is wanted, not {count}")
-    what = "checkpoints"
-    if nll is not None:
-        places = [p for p in places if int(p.name) in nll]
-        places = sorted(places, key=lambda p: -nll[int(p.name)])
-        what = "validated checkpoints"
-    if len(places) < count:
-        raise ValueError(
-            f"{count} {what} are wanted, but there are {len(places)}: a "
-            "run keeps as many as keep says"
-        )
-    return list(places[-count:])

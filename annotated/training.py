@@ -5,27 +5,24 @@ Exported from the book; edit the chapter, then run `make export`.
 - 14-training.md: Training, and the copy task
 """
 
-import json
 import math
-import os
-import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from annotated.batches import Batch, Corpus, Sentences
+from annotated.engine.errors import Elsewhere, TrainingError
+from annotated.engine.machine import evaluating
 from annotated.loss import smoothed_loss
 from annotated.model import Transformer
 from annotated.schedule import (
@@ -41,26 +38,15 @@ __all__ = [
     "TrainingConfig",
     "batch_loss",
     "Progress",
-    "TrainingError",
     "split_batch",
     "Loss",
     "Result",
     "Team",
     "share",
     "fingerprint",
-    "Elsewhere",
     "Trainer",
     "copy_corpus",
-    "evaluating",
     "validate",
-    "save_weights",
-    "read_weights",
-    "load_weights",
-    "save_checkpoint",
-    "checkpoints",
-    "checksum",
-    "load_checkpoint",
-    "verify",
     "greedy_accuracy",
 ]
 
@@ -162,10 +148,6 @@ class Progress:
     seconds: float  # of training so far
 
 
-class TrainingError(RuntimeError):
-    """Training cannot go on; the message says where it stopped, and why."""
-
-
 # 14-training.md: One batch, several pieces, several processes
 def split_batch(
     corpus: Corpus, pairs: NDArray, count: int, most: int | None = None
@@ -194,6 +176,8 @@ def split_batch(
 
 
 Loss = Callable[[Batch], tuple[Tensor, Tensor, int]]
+
+
 Result = TypeVar("Result")
 
 
@@ -283,10 +267,6 @@ class _Work:
     pieces: list[tuple[Batch, float]]  # what is this process's, and weight
     tokens: int  # target tokens of all of it
     after: tuple[int, int]  # epoch and place in it of the next batch
-
-
-class Elsewhere(Exception):
-    """Process 0 has failed, and says why; the others end with it."""
 
 
 class Trainer:
@@ -540,18 +520,6 @@ def copy_corpus(
 
 
 # 14-training.md: Looking without touching
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """No dropout and no gradients inside the with; after it, as before."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(training)
-
-
 def validate(
     model: Transformer,
     corpus: Corpus,
@@ -580,141 +548,6 @@ def validate(
     loss, nll, tokens = team.sum(sums).tolist()
     loss, nll = loss / tokens, nll / tokens
     return {"loss": loss, "nll": nll, "perplexity": math.exp(min(nll, 700))}
-
-
-# 14-training.md: Checkpoints
-def save_weights(model: Transformer, path: Path) -> None:
-    """Write the parameters, a shared one once, as safetensors."""
-    weights = {
-        name: p.detach().cpu().contiguous()
-        for name, p in model.named_parameters()
-    }
-    safetensors.torch.save_file(weights, path)
-
-
-def read_weights(model: Transformer, path: Path) -> dict[str, Tensor]:
-    """What save_weights wrote. ValueError where it does not fit."""
-    try:
-        weights = safetensors.torch.load_file(path)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-    own = dict(model.named_parameters())
-    for name in sorted(own.keys() | weights.keys()):
-        here = tuple(own[name].shape) if name in own else "absent"
-        there = tuple(weights[name].shape) if name in weights else "absent"
-        if here != there:
-            raise ValueError(
-                f"{path} does not fit the model: {name} is {there} in the "
-                f"file, {here} in the model"
-            )
-    return weights
-
-
-def load_weights(model: Transformer, path: Path) -> None:
-    """Read what save_weights wrote. ValueError where it does not fit."""
-    weights = read_weights(model, path)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(weights[name])
-
-
-def save_checkpoint(
-    trainer: Trainer, folder: Path, keep: int, every: int = 1
-) -> Path:
-    """Write folder/STEP, whole or not at all, and drop all others but the
-    last keep of those whose step is a multiple of every.
-    """
-    weights, state = trainer.weights(), trainer.state()
-    place = folder / f"{trainer.step:08d}"
-    trainer.team.first(lambda: _write(weights, state, place))
-    trainer.team.first(lambda: _forget(place, keep, every))
-    return place
-
-
-def _write(
-    weights: dict[str, Tensor], state: dict[str, Any], place: Path
-) -> None:
-    for unfinished in place.parent.glob(".[0-9]*"):  # of a killed run
-        shutil.rmtree(unfinished)
-    fresh = place.with_name(f".{place.name}")
-    fresh.mkdir(parents=True)
-    safetensors.torch.save_file(weights, fresh / "model.safetensors")
-    torch.save(state, fresh / "state.pt")
-    sums = {file.name: checksum(file) for file in fresh.iterdir()}
-    (fresh / "checksums.json").write_text(json.dumps(sums))
-    for file in fresh.iterdir():
-        with file.open("rb+") as written:
-            os.fsync(written.fileno())
-    if place.exists():
-        _drop(place)
-    fresh.rename(place)
-
-
-def _forget(place: Path, keep: int, every: int) -> None:
-    for old in checkpoints(place.parent):
-        kept = checkpoints(place.parent, every)[-keep:]
-        if old != place and old not in kept:
-            _drop(old)
-
-
-def _drop(place: Path) -> None:
-    """Delete a checkpoint; half of it is never left under its name."""
-    hidden = place.with_name(f".{place.name}.old")
-    place.rename(hidden)
-    shutil.rmtree(hidden)
-
-
-def checkpoints(folder: Path, every: int = 1) -> list[Path]:
-    """The finished checkpoints in folder whose step is a multiple of
-    every, the oldest first.
-    """
-    places = sorted(p for p in folder.glob("[0-9]" * 8) if p.is_dir())
-    return [p for p in places if int(p.name) % every == 0]
-
-
-def checksum(path: Path) -> int:
-    """CRC-32 of a file: against accidents, not against intent."""
-    crc = 0
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            crc = zlib.crc32(block, crc)
-    return crc
-
-
-def load_checkpoint(trainer: Trainer, place: Path) -> None:
-    """Take up training at a checkpoint. ValueError where it is damaged;
-    TrainingError where it belongs to another run.
-    """
-    verify(place)
-    try:
-        state = torch.load(place / "state.pt", "cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds
-        raise ValueError(
-            f"{place / 'state.pt'} cannot be read: {error}"
-        ) from None
-    weights = read_weights(trainer.model, place / "model.safetensors")
-    trainer.load(weights, state)
-
-
-def verify(place: Path) -> None:
-    """ValueError, naming the file, where a checkpoint is damaged."""
-    listed = place / "checksums.json"
-    try:
-        sums = dict(json.loads(listed.read_text("utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"{listed} cannot be read: {error}") from None
-    for name in ("model.safetensors", "state.pt"):
-        try:
-            found = checksum(place / name)
-        except OSError as error:
-            raise ValueError(
-                f"{place / name} cannot be read: {error}"
-            ) from None
-        if found != sums.get(name):
-            raise ValueError(
-                f"{place / name} cannot be read: it is not what was "
-                "written, by its checksum"
-            )
 
 
 # 14-training.md: The copy task

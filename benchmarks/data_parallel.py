@@ -27,8 +27,8 @@ import tyro
 from ledger import entry, typed, write
 from models import Shape
 
+from annotated.engine.distributed import join
 from annotated.model import Transformer
-from annotated.scale import join
 from annotated.training import Trainer, TrainingConfig, copy_corpus
 
 

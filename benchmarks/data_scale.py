@@ -136,7 +136,7 @@ def prepare(
 
 def opening(folder: str) -> dict[str, Any]:
     """Time and memory of opening a prepared corpus and making one batch."""
-    from annotated.preparation import Prepared
+    from annotated.engine.prepare import Prepared
 
     before, begin = resident(), time.perf_counter()
     corpus = Prepared.open(Path(folder)).corpus("train")
@@ -184,9 +184,9 @@ def planning(folder: str, *sizes: str) -> dict[str, Any]:
 def training(folder: str, steps: str) -> dict[str, Any]:
     """Tokens a second of the trainer: the shape of the recipe multi30k."""
     from annotated.batches import Corpus
+    from annotated.engine.prepare import Prepared
+    from annotated.engine.recipes import RECIPES
     from annotated.model import Transformer
-    from annotated.preparation import Prepared
-    from annotated.recipes import RECIPES
     from annotated.training import Trainer
 
     ready = Prepared.open(Path(folder))

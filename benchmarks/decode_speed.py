@@ -40,13 +40,10 @@ from torch import Tensor, nn
 from train_speed import draw_lengths
 
 from annotated.batches import pad_rows
-from annotated.decoding import (
-    SearchConfig,
-    batches_by_length,
-    search_in_order,
-)
 from annotated.embeddings import sinusoids
+from annotated.engine.search import batches_by_length, search_in_order
 from annotated.model import Transformer
+from annotated.search import SearchConfig
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
 
 Ids = list[int]
@@ -163,7 +160,8 @@ def draw_task(settings: Settings) -> Task:
 
 def run_task(settings: Settings) -> Task:
     """A trained run and the first sentences of its test set."""
-    from annotated.recipes import Run, load_text
+    from annotated.engine.data import load_text
+    from annotated.engine.runs import Run
 
     assert settings.run is not None
     run = Run.open(settings.run)
@@ -492,7 +490,7 @@ def ctranslate2_workers(task: Task, scratch: Path) -> Search:
 def engine(task: Task, scratch: Path, **threads: int) -> Search:
     from ctranslate2 import Translator
 
-    from annotated.serving import write_ctranslate2
+    from annotated.engine.export import write_ctranslate2
 
     folder = scratch / "ctranslate2"
     c = task.model.config

@@ -45,8 +45,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from ledger import entry, rounded, write  # noqa: E402
 
 from annotated.batches import Batch, Corpus, Sentences  # noqa: E402
-from annotated.decoding import SearchConfig, search_in_order  # noqa: E402
+from annotated.engine.search import search_in_order  # noqa: E402
 from annotated.model import Transformer, TransformerConfig  # noqa: E402
+from annotated.search import SearchConfig  # noqa: E402
 from annotated.tokens import PAD, SPECIALS  # noqa: E402
 from annotated.training import Trainer, TrainingConfig  # noqa: E402
 
@@ -402,9 +403,12 @@ def parts_of(items: list[Any], count: int) -> list[list[Any]]:
 def learn(bench: Bench) -> dict[str, Any]:
     """A training that converges, and the BLEU of what it gives."""
     # here, not above: they want packages that the rest can do without
-    from annotated.corpora import data_folder, registry
+    from annotated.engine.data import load_text
+    from annotated.engine.recipes import RECIPES
+    from annotated.engine.registry import data_folder, registry
+    from annotated.engine.runner import train_recipe
+    from annotated.engine.runs import Run
     from annotated.evaluation import score
-    from annotated.recipes import RECIPES, Run, load_text, train_recipe
 
     data = bench.data
     if data is None:

@@ -18,13 +18,9 @@ import numpy as np
 import torch
 import tyro
 
-from annotated.decoding import (
-    Hypothesis,
-    SearchConfig,
-    beam_search,
-    plain_beam_search,
-)
+from annotated.engine.search import beam_search
 from annotated.model import Transformer, TransformerConfig
+from annotated.search import Hypothesis, SearchConfig, plain_beam_search
 from annotated.tokens import SPECIALS
 
 

@@ -24,13 +24,9 @@ from typing import Annotated, Any
 import tyro
 from ledger import entry, write
 
-from annotated.recipes import (
-    RECIPES,
-    Run,
-    load_text,
-    prepared_data,
-    read_metrics,
-)
+from annotated.engine.data import load_text, prepared_data
+from annotated.engine.recipes import RECIPES
+from annotated.engine.runs import Run, read_metrics
 
 POINTS = 1000  # of the curve that a ledger file keeps, at most
 

@@ -30,7 +30,8 @@ from ledger import entry, typed, write
 from sacrebleu.metrics import BLEU
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from annotated.corpora import data_folder, read_lines
+from annotated.engine.registry import data_folder
+from annotated.engine.text import read_lines
 from annotated.evaluation import score
 
 HYPHEN = re.compile(r"(?<=\S)-(?=\S)")

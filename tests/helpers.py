@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from annotated import recipes
-from annotated.recipes import RECIPES
+from annotated.engine import recipes
+from annotated.engine.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -87,7 +87,9 @@ def forking() -> Any:
     that a test can start, and kill, many.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["annotated.scale", "pytest"])
+    context.set_forkserver_preload(
+        ["annotated.engine.distributed", "pytest"]
+    )
     return context
 
 

@@ -16,8 +16,12 @@ from annotated.attention import (
     attention,
     attention_weights,
 )
-from annotated.plots import plot_attention, plot_heads, use_book_style
-from annotated.timing import seconds
+from annotated.engine.plots import (
+    plot_attention,
+    plot_heads,
+    use_book_style,
+)
+from annotated.engine.timing import seconds
 
 few = settings(max_examples=25, deadline=None, derandomize=True)
 sizes = st.integers(1, 6)

@@ -16,19 +16,17 @@ import safetensors.torch
 import torch
 
 from annotated import training
-from annotated.model import Transformer, TransformerConfig, count_parameters
-from annotated.training import (
-    Trainer,
-    TrainingConfig,
-    TrainingError,
+from annotated.checkpoints import (
     checkpoints,
-    checksum,
-    copy_corpus,
     load_checkpoint,
     load_weights,
     save_checkpoint,
     save_weights,
 )
+from annotated.engine.errors import TrainingError
+from annotated.engine.files import checksum
+from annotated.model import Transformer, TransformerConfig, count_parameters
+from annotated.training import Trainer, TrainingConfig, copy_corpus
 from tests.helpers import SHAPE, Killed, forking
 
 CONFIG = TrainingConfig(batch_tokens=60, warmup=10, max_steps=16)

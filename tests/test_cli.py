@@ -23,10 +23,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from annotated import cli, corpora, decoding, recipes
+from annotated import cli
 from annotated.cli import main
-from annotated.decoding import Hypothesis
-from annotated.recipes import RECIPES, Recipe, Run, read_metrics
+from annotated.engine import recipes
+from annotated.engine import search as decoding
+from annotated.engine import text as corpora
+from annotated.engine.recipes import RECIPES, Recipe
+from annotated.engine.runs import Run, read_metrics
+from annotated.search import Hypothesis
 from annotated.tokens import SPECIALS, Tokenizer
 from tests.helpers import at_step, content, environment
 

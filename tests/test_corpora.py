@@ -1,4 +1,4 @@
-"""Files from elsewhere: annotated.corpora, from chapter 18."""
+"""Files from elsewhere: annotated.engine.text, from chapter 18."""
 
 from __future__ import annotations
 
@@ -27,23 +27,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotated import corpora
-from annotated.corpora import (
+from annotated.engine import text as corpora
+from annotated.engine.errors import DataError
+from annotated.engine.fetch import fetch
+from annotated.engine.registry import data_folder, registry
+from annotated.engine.text import (
     SYNTHETIC,
     Cleaning,
-    DataError,
     Division,
     Part,
     Text,
     count_words,
-    data_folder,
     divide,
-    fetch,
     load_pairs,
     parts_of,
     read_lines,
     read_pair,
-    registry,
     splits_of,
     synthetic_pairs,
 )

@@ -13,22 +13,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import get_worker_info
 
-from annotated import decoding
 from annotated.batches import Sentences, pad_rows
-from annotated.decoding import (
-    SearchConfig,
+from annotated.engine import search as decoding
+from annotated.engine.search import (
     _best,
     _Memory,
     _next_logits,
-    alignment,
     beam_search,
+    search_in_order,
+)
+from annotated.model import Transformer, TransformerConfig
+from annotated.search import (
+    SearchConfig,
+    alignment,
     greedy_search,
     length_penalty,
     output_limit,
     plain_beam_search,
-    search_in_order,
 )
-from annotated.model import Transformer, TransformerConfig
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
 from annotated.training import Trainer, TrainingConfig, copy_corpus
 

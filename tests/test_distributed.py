@@ -21,21 +21,25 @@ import numpy as np
 import pytest
 import torch
 
-from annotated import cli, recipes, scale
+from annotated import cli
 from annotated.batches import Corpus, Sentences
+from annotated.checkpoints import (
+    checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
+from annotated.engine import distributed as scale
+from annotated.engine import recipes
+from annotated.engine.distributed import join
+from annotated.engine.errors import Elsewhere, Stopped, TrainingError
+from annotated.engine.runner import train_recipe
+from annotated.engine.runs import read_metrics
 from annotated.model import Transformer, TransformerConfig
-from annotated.recipes import Stopped, read_metrics, train_recipe
-from annotated.scale import join
 from annotated.training import (
-    Elsewhere,
     Team,
     Trainer,
     TrainingConfig,
-    TrainingError,
-    checkpoints,
     copy_corpus,
-    load_checkpoint,
-    save_checkpoint,
     validate,
 )
 from tests.helpers import SHAPE, TINY, environment, forking

@@ -16,14 +16,9 @@ from sacrebleu.metrics import BLEU, CHRF
 from safetensors.torch import save_file
 
 from annotated import evaluation
-from annotated.evaluation import (
-    average_weights,
-    choose_checkpoints,
-    compare,
-    ledger,
-    score,
-    split_hyphens,
-)
+from annotated.checkpoints import average_weights, choose_checkpoints
+from annotated.engine.results import ledger
+from annotated.evaluation import compare, score, split_hyphens
 
 HYPOTHESES = [
     "a dog runs across the grass .",

@@ -15,17 +15,13 @@ import torch.nn.functional as F
 
 from annotated.attention import attend, attention
 from annotated.batches import Batch
-from annotated.decoding import (
-    SearchConfig,
-    beam_search,
-    plain_beam_search,
-    search_in_order,
-)
+from annotated.engine.search import beam_search, search_in_order
 from annotated.layers import Dropout
 from annotated.loss import smoothed_loss
 from annotated.masks import padding_mask
 from annotated.model import Transformer, TransformerConfig
 from annotated.schedule import make_optimizer, set_learning_rate
+from annotated.search import SearchConfig, plain_beam_search
 from annotated.training import (
     Trainer,
     TrainingConfig,

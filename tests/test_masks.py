@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annotated.attention import attend, attention
+from annotated.engine.plots import plot_mask
 from annotated.masks import Packing, causal_mask, padding_mask, window_mask
-from annotated.plots import plot_mask
 
 few = settings(max_examples=25, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31 - 1)

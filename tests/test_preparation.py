@@ -1,4 +1,4 @@
-"""Prepared corpora: annotated.preparation, from chapter 18."""
+"""Prepared corpora: annotated.engine.prepare, from chapter 18."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from annotated import preparation
 from annotated.cli import obey
-from annotated.corpora import Cleaning, DataError
-from annotated.preparation import (
+from annotated.engine import prepare as preparation
+from annotated.engine.data import load_text, settled
+from annotated.engine.errors import DataError
+from annotated.engine.prepare import (
     Preparation,
     Prepared,
     of_files,
     of_folder,
     prepare,
 )
-from annotated.recipes import RECIPES, Run, load_text, settled, train_recipe
+from annotated.engine.recipes import RECIPES
+from annotated.engine.runner import train_recipe
+from annotated.engine.runs import Run
+from annotated.engine.text import Cleaning
 from annotated.tokens import Tokenizer
 
 SMALL = {

@@ -1,4 +1,4 @@
-"""Runs and their folders: annotated.recipes, from chapter 18."""
+"""Runs and their folders: annotated.engine.recipes, from chapter 18."""
 
 from __future__ import annotations
 
@@ -17,24 +17,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from annotated import recipes
-from annotated.corpora import DataError, registry
-from annotated.decoding import SearchConfig
-from annotated.evaluation import average_weights
-from annotated.recipes import (
-    RECIPES,
-    Recipe,
-    Run,
-    RunError,
-    Stopped,
-    load_text,
-    one_line,
-    pick_device,
-    read_metrics,
-    read_recipe,
-    train_recipe,
-)
-from annotated.training import checkpoints
+from annotated.checkpoints import average_weights, checkpoints
+from annotated.engine import recipes
+from annotated.engine.data import load_text
+from annotated.engine.errors import DataError, RunError, Stopped
+from annotated.engine.machine import pick_device
+from annotated.engine.recipes import RECIPES, Recipe
+from annotated.engine.registry import registry
+from annotated.engine.runner import train_recipe
+from annotated.engine.runs import Run, one_line, read_metrics, read_recipe
+from annotated.search import SearchConfig
 from tests import helpers
 from tests.helpers import Killed, at_step, content
 

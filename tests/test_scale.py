@@ -9,10 +9,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from annotated import recipes, scale
-from annotated.model import Transformer, TransformerConfig, count_parameters
-from annotated.recipes import RECIPES, Recipe
-from annotated.scale import (
+from annotated.costs import (
     PAPER_HOURS,
     dry_run,
     forward_flops,
@@ -24,6 +21,10 @@ from annotated.scale import (
     useful_share,
     with_pieces,
 )
+from annotated.engine import distributed as scale
+from annotated.engine import recipes
+from annotated.engine.recipes import RECIPES, Recipe
+from annotated.model import Transformer, TransformerConfig, count_parameters
 from annotated.training import (
     Team,
     TrainingConfig,

@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from annotated.decoding import SearchConfig, beam_search
-from annotated.model import Transformer, TransformerConfig
-from annotated.recipes import Run, RunError, train_recipe
-from annotated.serving import (
+from annotated.engine.errors import RunError
+from annotated.engine.export import (
     export_run,
     vocabulary,
     write_ctranslate2,
     write_onnx,
 )
+from annotated.engine.runner import train_recipe
+from annotated.engine.runs import Run
+from annotated.engine.search import beam_search
+from annotated.model import Transformer, TransformerConfig
+from annotated.search import SearchConfig
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
 from tests.helpers import TINY
 

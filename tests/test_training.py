@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annotated.batches import Corpus, Sentences
-from annotated.decoding import SearchConfig, greedy_search
+from annotated.engine.errors import TrainingError
+from annotated.engine.machine import evaluating
 from annotated.model import Transformer, TransformerConfig
 from annotated.schedule import learning_rate
+from annotated.search import SearchConfig, greedy_search
 from annotated.tokens import PAD, SPECIALS
 from annotated.training import (
     Team,
     Trainer,
     TrainingConfig,
-    TrainingError,
     batch_loss,
     copy_corpus,
-    evaluating,
     fingerprint,
     greedy_accuracy,
     share,

@@ -190,7 +190,7 @@ def test_a_tag_names_the_module_that_a_cell_goes_to(book: Book) -> None:
             """
             import sys
 
-            from annotated.plots import draw
+            from annotated.engine.plots import draw
 
             sys.exit(draw())
             """,
@@ -199,7 +199,7 @@ def test_a_tag_names_the_module_that_a_cell_goes_to(book: Book) -> None:
         ),
     )
     export(book.root)
-    assert "def draw" in book.read("annotated/plots.py")
+    assert "def draw" in book.read("annotated/engine/plots.py")
     assert '__all__ = ["__version__"]' in book.read("annotated/__init__.py")
     assert "__all__" not in book.read("annotated/__main__.py")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""annotated.timing.
+"""annotated.engine.timing.
 
 Exported from the book; edit the chapter, then run `make export`.
 

@@ -1,4 +1,4 @@
-"""annotated.serving.
+"""annotated.engine.export.
 
 Exported from the book; edit the chapter, then run `make export`.
 
@@ -19,13 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from annotated.attention import MultiHeadAttention, attention
+from annotated.checkpoints import save_weights
 from annotated.embeddings import SinusoidalPositions, sinusoids
+from annotated.engine.errors import RunError
+from annotated.engine.files import write_json
+from annotated.engine.runs import Run
 from annotated.layers import LayerNorm
 from annotated.masks import causal_mask, padding_mask, window_mask
 from annotated.model import Transformer
-from annotated.recipes import Run, RunError, write_json
 from annotated.tokens import BOS, EOS, SPECIALS, UNK, Tokenizer
-from annotated.training import save_weights
 
 __all__ = [
     "write_ctranslate2",

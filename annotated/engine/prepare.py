@@ -1,4 +1,4 @@
-"""annotated.preparation.
+"""annotated.engine.prepare.
 
 Exported from the book; edit the chapter, then run `make export`.
 
@@ -27,19 +27,18 @@ from typing import Any, Literal
 import numpy as np
 
 from annotated.batches import Corpus, Sentences, id_type, join_sentences
-from annotated.corpora import (
+from annotated.engine.errors import DataError
+from annotated.engine.machine import cores
+from annotated.engine.registry import data_folder, registry
+from annotated.engine.text import (
     Cleaning,
-    DataError,
     Division,
     Part,
     Text,
-    data_folder,
     divide,
     own_files,
     parts_of,
-    registry,
 )
-from annotated.decoding import cores
 from annotated.tokens import Tokenizer
 
 __all__ = [
@@ -59,7 +58,11 @@ __all__ = [
 
 # 18-multi30k.md: Prepared once, used for ever
 FORMAT = 1  # of a prepared folder
+
+
 SHARD = 50_000  # pairs that are in memory at once
+
+
 SLICE = 2000  # lines that are encoded at once
 
 

@@ -1,4 +1,4 @@
-"""annotated.plots.
+"""annotated.engine.plots.
 
 Exported from the book; edit the chapter, then run `make export`.
 

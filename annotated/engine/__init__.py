@@ -1,0 +1,4 @@
+"""annotated.engine.
+
+Exported from the book; edit the chapter, then run `make export`.
+"""

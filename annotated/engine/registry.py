@@ -1,0 +1,35 @@
+"""annotated.engine.registry.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- 18-multi30k.md: Multi30k and IWSLT: real sentences
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+__all__ = ["registry", "data_folder"]
+
+
+# 18-multi30k.md: Where corpora come from
+def registry() -> dict[str, Any]:
+    """What data/registry.toml knows: name, files, licence, splits."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    file = resources.files("annotated") / "registry.toml"
+    return tomllib.loads(file.read_text("utf-8"))
+
+
+def data_folder() -> Path:
+    """$ANNOTATED_DATA, or a folder in the user's cache."""
+    own = os.environ.get("ANNOTATED_DATA")
+    return Path(own or platformdirs.user_cache_dir("annotated"))
