@@ -141,6 +141,7 @@ def test_a_chapter_that_is_not_there_is_refused(book: Book) -> None:
 
 # --- keys -----------------------------------------------------------------
 
+PACKED = {"engine", "engine.packing"}
 USES = {
     "import annotated.one": {"one"},
     "from annotated.one import f": {"one"},
@@ -157,13 +158,34 @@ USES = {
     "%%bash\ncd x\nannotated train copy": {"cli"},
     "x = annotated": set(),
     "import torch\n'the book'": set(),
+    "import annotated.engine.packing": PACKED,
+    "from annotated.engine import packing": PACKED,
+    "from annotated.engine.packing import pack": PACKED,
+    "run(['python', '-m', 'annotated.engine.packing'])": PACKED,
+    "from annotated import engine": {"engine"},
 }
 
 
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Package:
+    """A package with one sub-package."""
+    book = make_book(tmp_path_factory.mktemp("stock"))
+    book.chapter("02-one", exported("ONE = 1"), module="one")
+    book.chapter(
+        "03-cli", exported("def main() -> None: ..."), module="cli"
+    )
+    for name in ("engine.packing", "engine.other"):
+        book.chapter(f"E1-{name[7:]}", exported("TWO = 2"), module=name)
+    export(book.root)
+    return Package(book.root)
+
+
 @pytest.mark.parametrize("source", USES)
-def test_the_modules_that_code_uses_are_found(source: str) -> None:
+def test_the_modules_that_code_uses_are_found(
+    source: str, stock: Package
+) -> None:
     cell = Cell("02-one.md", "", 1, "code", source, {})
-    assert set(used_by(cell)) == USES[source]
+    assert stock.loaded(used_by(cell)) == USES[source]
 
 
 def test_words_in_exported_code_are_no_use() -> None:
