@@ -95,6 +95,20 @@ def read_book(root: Path) -> list[Chapter]:
     return chapters
 
 
+def select(chapters: list[Chapter], names: list[str]) -> list[Chapter]:
+    """Chapters by `02`, `02-attention` or `book/02-attention.md`."""
+    if not names:
+        return chapters
+    chosen: list[Chapter] = []
+    for name in names:
+        stem = Path(name).name.removesuffix(".md")
+        found = [c for c in chapters if stem in (c.name, c.number)]
+        if not found:
+            raise PressError(f"'{name}' is no chapter of book/")
+        chosen += found
+    return chosen
+
+
 def _by_number(path: Path) -> tuple[str, int, str]:
     """00 … 26, A1 … A5, E1 … E12."""
     match = re.match(r"([A-Z]?)(\d+)", path.name)

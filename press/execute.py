@@ -18,7 +18,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from press import files
-from press.chapters import Chapter, PressError, read_book
+from press.chapters import Chapter, read_book, select
 from press.keys import Package, key
 
 # both formats: the site takes the SVG where it is small, else the PNG
@@ -72,20 +72,6 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def select(chapters: list[Chapter], names: list[str]) -> list[Chapter]:
-    """Chapters by `02`, `02-attention` or `book/02-attention.md`."""
-    if not names:
-        return chapters
-    chosen: list[Chapter] = []
-    for name in names:
-        stem = Path(name).name.removesuffix(".md")
-        found = [c for c in chapters if stem in (c.name, c.number)]
-        if not found:
-            raise PressError(f"'{name}' is no chapter of book/")
-        chosen += found
-    return chosen
 
 
 # --- what is on disk ------------------------------------------------------
