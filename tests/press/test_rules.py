@@ -190,7 +190,7 @@ def test_a_page_that_takes_too_long_is_named(
     path.write_text(text + "word " * (24 * 220 + 110))
     assert offences(book.root) == {
         "02-one": [
-            'book/02-one.md, section "Long": the page takes 26 minutes to '
+            'book/02-one.md, section "Long": the page takes 25.5 minutes to '
             "read, not 25; this section takes most of them, 24.5"
         ]
     }
