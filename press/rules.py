@@ -44,7 +44,6 @@ EXEMPT: frozenset[str] = frozenset(
         "08-transformer",
         "10-tokens",
         "11-batches",
-        "13-regularisation",
         "14-training",
         "15-search",
         "16-bleu-and-averaging",
