@@ -131,6 +131,8 @@ def _choice(item: nodes.Node, group: str) -> fold | None:
     shown = _details("", [reason, *more], "right" if right else "wrong")
     shown["group"] = group
     shown[0].children = []
+    # a name for those who hear it: a formula alone has none
+    shown[0] += nodes.inline("", "Choice: ", classes=["visually-hidden"])
     shown[0] += [*first.children[:place], nodes.Text(head)]
     return shown
 

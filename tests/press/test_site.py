@@ -69,15 +69,13 @@ def test_figures_and_exercises_are_numbered_by_chapter(built: Book) -> None:
         "<strong>Figure 2.1.</strong> A line that <em>rises</em>.",
         "<strong>Figure 2.2.</strong> A line that falls.",
     ]
-    assert re.search(r'href="#fig-line"><span[^>]*>Figure 2\.1<', text)
+    assert 'href="#fig-line">Figure 2.1</a>' in text
     titles = re.findall(r'class="admonition-title">(Exercise.*?)<', text)
     assert titles == ["Exercise 2.1 · Predict: more · ★ · 1 min"]
-    assert re.search(
-        r'href="#ex-one-think"><span[^>]*>Exercise 2\.1<', text
-    )
+    assert 'href="#ex-one-think">Exercise 2.1</a>' in text
     other = page(built, "03-two")
     assert re.search(
-        r'href="02-one.html#fig-line"><span[^>]*>Figure 2\.1<', other
+        r'href="02-one.html#fig-line"><[^>]*>Figure 2\.1<', other
     )
 
 
@@ -89,8 +87,8 @@ def test_what_is_folded_says_what_is_inside(built: Book) -> None:
         "Imports",
         "annotated.one: ONE · 1 lines",
         "Code of this figure",
-        "\\(8\\)",
-        "about 3",
+        r"Choice: \(8\)",
+        "Choice: about 3",
         "Show what happens",
         "Show what happens",
         "Code of this figure",
