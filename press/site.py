@@ -64,7 +64,11 @@ def site(root: Path) -> str:
 
 def draft(root: Path, names: list[str]) -> str:
     """Some chapters alone, as build/draft/site/; their links stay here."""
-    sources = page_sources(root, select(read_book(root), names))
+    chapters = read_book(root)
+    chosen = {chapter.name for chapter in select(chapters, names)}
+    sources = page_sources(
+        root, [chapter for chapter in chapters if chapter.name in chosen]
+    )
     folder = root / "build" / "draft"
     pages = _set(root, sources, folder)
     _mirror(pages, folder / "site")
@@ -305,8 +309,9 @@ class _Book:
 
         def choose(match: re.Match[str]) -> str:
             # a link to a pattern, to the first page that it fits
-            found = [n for n in self.shown if fnmatchcase(n, match[2])]
-            return f"[{match[1]}]({found[0]}.md)" if found else match[1]
+            text, wanted, look = match.groups()
+            found = [n for n in self.shown if fnmatchcase(n, wanted)]
+            return f"[{text}]({found[0]}.md){look}" if found else text
 
         start = [n for n in self.shown if n.startswith("02")]
         notebook = f"book/notebooks/{(start or [''])[0]}.ipynb"
@@ -319,7 +324,9 @@ class _Book:
             "repository": self.project.repository,
         }.items():
             text = text.replace(f"%({name})", value)
-        pattern = r"\[([^\]]*)\]\(([\w*?-]*[*?][\w*?-]*)\.md\)"
+        pattern = (
+            r"\[([^\]]*)\]\(([\w*?-]*[*?][\w*?-]*)\.md\)((?:\{[^}]*\})?)"
+        )
         return self.inline(re.sub(pattern, choose, text), None)
 
     def _entry(self, chapter: Chapter) -> str:
@@ -540,6 +547,10 @@ def _set(
     _mirror(sources, build / "source")
     _sphinx(root, build)
     html = build / "html"
+    stems = {Path(name).stem for name in sources} | {"search"}
+    for path in html.glob("*.html"):  # Sphinx leaves what is gone
+        if path.stem not in stems:
+            path.unlink()
     return polish(
         {
             path.relative_to(html).as_posix(): path.read_bytes()
