@@ -31,6 +31,7 @@ INLINE = re.compile(
 DROPPED = {
     "contents", "raw", "tableofcontents", "toctree",
 }  # fmt: skip
+CODE = {"code", "code-block", "sourcecode"}
 NAMED = {
     "attention", "caution", "danger", "error", "hint", "important", "note",
     "seealso", "tip", "warning",
@@ -121,23 +122,23 @@ class Translator:
     # --- blocks ---
 
     def directive(self, name: str, title: str, lines: list[str]) -> str:
-        options, lines = _options(lines)
+        given, lines = options(lines)
         body = "\n".join(lines).strip("\n")
         if name in DROPPED:
             return ""
         if name == "math":
             return f"$$\n{body}\n$$"
-        if name in {"code", "code-block", "sourcecode"}:
+        if name in CODE:
             return f"```{title}\n{body}\n```"
         if name in {"figure", "image"}:
-            picture = self.picture(title, options.get("alt", ""))
+            picture = self.picture(title, given.get("alt", ""))
             caption = self.translate(body)
             return f"{picture}\n\n{caption}".strip("\n")
         if name == "list-table":
             return _strong(self.inline(title)) + self.list_table(body)
         title = self.inline(title)
         body = self.translate(body)
-        classes = options.get("class", "").split()
+        classes = given.get("class", "").split()
         if name == "solution":
             return _details("Solution", body)
         if name == "exercise":
@@ -251,7 +252,7 @@ def _closing(lines: list[str], row: int, mark: str) -> int:
     return len(lines)
 
 
-def _options(lines: list[str]) -> tuple[dict[str, str], list[str]]:
+def options(lines: list[str]) -> tuple[dict[str, str], list[str]]:
     """A directive's options, `:key: value` or YAML, and what is below."""
     if lines and lines[0].strip() == "---":
         end = next(
@@ -259,13 +260,13 @@ def _options(lines: list[str]) -> tuple[dict[str, str], list[str]]:
         )
         data = yaml.safe_load("\n".join(lines[1:end])) or {}
         return {str(k): str(v) for k, v in data.items()}, lines[end + 1 :]
-    options: dict[str, str] = {}
+    found: dict[str, str] = {}
     for row, line in enumerate(lines):
         match = re.match(r"\s*:([\w-]+):\s*(.*)$", line)
         if match is None:
-            return options, lines[row:]
-        options[match[1]] = match[2]
-    return options, []
+            return found, lines[row:]
+        found[match[1]] = match[2]
+    return found, []
 
 
 def _strong(title: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import hashlib
 import html
@@ -20,29 +19,26 @@ from typing import Any
 
 import nbformat
 
-from press import numbers
-from press.chapters import Cell, Chapter, PressError, read_book
-from press.execute import executed_path, join, select
+from press import fold, numbers
+from press.chapters import Cell, Chapter, PressError, read_book, select
+from press.execute import executed_path, join
 from press.keys import Package, key
-from press.modules import (
-    PACKAGE,
-    defined_by,
-    is_import,
-    packages_of,
-    path_of,
-    target_of,
-)
+from press.modules import PACKAGE, packages_of, path_of, target_of
 from press.paper import paper_map
 from press.polish import polish
 from press.project import read_project
 from press.references import works
+from press.rules import Reading, sections
 
 LARGE = 300_000  # characters of SVG beyond which the PNG is shown
 # what lies in book/ and is no part of the pages
 APART = {"notebooks", "results", "exercises", "__pycache__"}
 APART |= {"paper.yml", "paper.d", "references.bib"}
 TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
-OWN = ("site.py", "pages.py", "polish.py", "numbers.py", "references.py")
+OWN = (
+    "site.py", "pages.py", "polish.py", "numbers.py", "references.py",
+    "fold.py", "rules.py",
+)  # fmt: skip
 TOCTREE = re.compile(r"(```\{toctree\}\n(?::.*\n)*)((?:(?!```).*\n)*)```")
 
 
@@ -407,18 +403,8 @@ def _first_sentence(chapter: Chapter) -> str:
 
 
 def reading_minutes(chapter: Chapter) -> int:
-    """Words at 220 a minute, exported lines at 20, other code at 15."""
-    words = exported = other = 0
-    for cell in chapter.cells:
-        if cell.kind == "markdown":
-            words += len(re.findall(r"\w+(?:['’-]\w+)*", cell.source))
-        else:
-            lines = sum(bool(x.strip()) for x in cell.source.splitlines())
-            if target_of(cell, chapter):
-                exported += lines
-            else:
-                other += lines
-    return max(1, round(words / 220 + exported / 20 + other / 15))
+    whole = sum(sections(chapter).values(), Reading())
+    return max(1, round(whole.minutes))
 
 
 # --- cells ----------------------------------------------------------------
@@ -426,35 +412,17 @@ def reading_minutes(chapter: Chapter) -> int:
 
 def _labels(cell: Any, origin: Cell, chapter: Chapter) -> dict[str, str]:
     """What the folded parts of a cell are called."""
-    code = _label(cell, origin, chapter)
+    code = fold.title(chapter, origin)
+    kinds = {kind for out in cell.outputs for kind in out.get("data", {})}
+    if code == "Code":  # what came of it is known here
+        if any(kind.startswith("image/") for kind in kinds):
+            code = "Code of this figure"
+        elif {"text/html", "text/markdown"} & kinds:
+            code = "Code of this table"
+        elif cell.outputs:
+            code = "Code of this output"
     answer = "Show what happens" if "hide-output" in origin.tags else code
     return {"code": code, "answer": answer}
-
-
-def _label(cell: Any, origin: Cell, chapter: Chapter) -> str:
-    target = target_of(origin, chapter)
-    lines = len(origin.source.splitlines())
-    try:
-        body = ast.parse(origin.source).body
-    except SyntaxError:  # magics
-        return f"Code · {lines} lines"
-    if target is not None:
-        names = [n for node in body for n in defined_by(node)]
-        short = ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
-        module = PACKAGE if target == "__init__" else f"{PACKAGE}.{target}"
-        return f"{module}: {short} · {lines} lines" if short else "Imports"
-    kinds = {kind for out in cell.outputs for kind in out.get("data", {})}
-    if any(kind.startswith("image/") for kind in kinds):
-        return "Code of this figure"
-    if {"text/html", "text/markdown"} & kinds:
-        return "Code of this table"
-    calls = [n for n in body if isinstance(n, ast.Expr)]
-    imports = [n for n in body if is_import(n)]
-    if imports and len(imports) + len(calls) == len(body):
-        return "Imports"
-    return (
-        "Code of this output" if cell.outputs else f"Code · {lines} lines"
-    )
 
 
 def _number(

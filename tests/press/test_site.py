@@ -85,7 +85,7 @@ def test_what_is_folded_says_what_is_inside(built: Book) -> None:
     plain = [re.sub(r"<[^>]+>", "", label) for label in found]
     assert plain == [
         "Imports",
-        "annotated.one: ONE · 1 lines",
+        "annotated.one: ONE",
         "Code of this figure",
         r"Choice: \(8\)",
         "Choice: about 3",
