@@ -56,12 +56,13 @@ def title(chapter: Chapter, cell: Cell) -> str:
     except (PressError, SyntaxError):
         target, body = None, []
     if target is None:
+        drawn = {"image", "figure"} & set(cell.metadata.get("mystnb") or {})
+        if drawn:
+            return "Code of this figure"
         calls = [node for node in body if isinstance(node, ast.Expr)]
         imports = [node for node in body if is_import(node)]
-        if imports and len(imports) + len(calls) == len(body):
-            return "Imports"  # and a call that sets something up
-        drawn = {"image", "figure"} & set(cell.metadata.get("mystnb") or {})
-        return "Code of this figure" if drawn else "Code"
+        alone = imports and len(imports) + len(calls) == len(body)
+        return "Imports" if alone else "Code"
     names = [name for node in body for name in defined_by(node)]
     names += [
         node.name

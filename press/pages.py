@@ -123,7 +123,7 @@ def _choice(item: nodes.Node, group: str) -> fold | None:
     head, _, tail = first.children[place].partition(" — ")
     tail = tail.lstrip()
     right = tail.startswith(MARK)
-    verdict = "Right. " if right else "Not so. "
+    verdict = "Right: " if right else "Not so: "
     reason = nodes.paragraph()
     reason += nodes.strong("", verdict)
     reason += nodes.Text(tail.removeprefix(MARK).lstrip())

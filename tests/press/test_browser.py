@@ -274,9 +274,9 @@ def test_a_choice_answers_and_closes_the_other(small: Tab) -> None:
     wrong, right = page.locator(".choices > details").all()
     wrong.locator("summary").focus()
     page.keyboard.press("Enter")
-    assert "Not so. the variance" in wrong.inner_text()
+    assert "Not so: the variance" in wrong.inner_text()
     right.locator("summary").click()
-    assert "Right. the root of" in right.inner_text()
+    assert "Right: the root of" in right.inner_text()
     assert "variance" not in wrong.inner_text()
 
 

@@ -102,7 +102,7 @@ def test_what_is_folded_says_what_is_inside(built: Book) -> None:
     assert len(groups) == 2
     assert len(set(groups)) == 1
     assert re.search(
-        r'class="fold right".*?<strong>Right\. <', text, re.DOTALL
+        r'class="fold right".*?<strong>Right: <', text, re.DOTALL
     )
 
 
