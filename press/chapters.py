@@ -12,7 +12,8 @@ import jupytext
 import yaml
 
 COLUMNS = 76
-NAME = re.compile(r"(\d\d|[A-Z]\d{1,2})-[a-z0-9]+(-[a-z0-9]+)*\.md")
+NAME = re.compile(r"(\d\d|[AE]\d{1,2})-[a-z0-9]+(-[a-z0-9]+)*\.md")
+ROOMS = {"A": "appendix", "E": "engine"}  # by first letter; else a story
 NOT_CHAPTERS = {"index.md", "references.md"}
 
 
@@ -55,6 +56,7 @@ class Chapter:
 
     path: Path
     title: str
+    room: str  # "story", "engine" or "appendix"
     module: str | None
     minutes: int
     cells: tuple[Cell, ...]
@@ -93,6 +95,20 @@ def read_book(root: Path) -> list[Chapter]:
     return chapters
 
 
+def select(chapters: list[Chapter], names: list[str]) -> list[Chapter]:
+    """Chapters by `02`, `02-attention` or `book/02-attention.md`."""
+    if not names:
+        return chapters
+    chosen: list[Chapter] = []
+    for name in names:
+        stem = Path(name).name.removesuffix(".md")
+        found = [c for c in chapters if stem in (c.name, c.number)]
+        if not found:
+            raise PressError(f"'{name}' is no chapter of book/")
+        chosen += found
+    return chosen
+
+
 def _by_number(path: Path) -> tuple[str, int, str]:
     """00 … 26, A1 … A5, E1 … E12."""
     match = re.match(r"([A-Z]?)(\d+)", path.name)
@@ -103,8 +119,9 @@ def read_chapter(path: Path) -> Chapter:
     where = f"book/{path.name}"
     if not NAME.fullmatch(path.name):
         raise PressError(
-            f"{where}: a chapter is called NN-name.md, an appendix "
-            "A1-name.md (lower case, digits and hyphens)"
+            f"{where}: a chapter is called NN-name.md, a page of the "
+            "engine room E1-name.md, an appendix A1-name.md (lower case, "
+            "digits and hyphens)"
         )
     try:
         text = path.read_text(encoding="utf-8")
@@ -121,7 +138,7 @@ def _parse(path: Path, text: str) -> Chapter:
     except Exception as error:  # jupytext raises what its parsers raise
         line = " ".join(str(error).split())
         raise PressError(f"{where}: cannot be read: {line}") from None
-    module, minutes = _front_matter(where, text)
+    facts = _front_matter(where, text)
     heading, number, cells = "", 0, []
     for cell in notebook.cells:
         number += cell.cell_type == "code"
@@ -151,7 +168,7 @@ def _parse(path: Path, text: str) -> Chapter:
             f"{where}: a chapter has one title (a line '# …'), "
             f"this one has {len(titles)}"
         )
-    return Chapter(path, titles[0], module, minutes, tuple(cells))
+    return Chapter(path, titles[0], *facts, tuple(cells))
 
 
 def headings(markdown: str) -> list[tuple[int, str]]:
@@ -171,8 +188,8 @@ def headings(markdown: str) -> list[tuple[int, str]]:
     return found
 
 
-def _front_matter(where: str, text: str) -> tuple[str | None, int]:
-    """The chapter's module and its minutes."""
+def _front_matter(where: str, text: str) -> tuple[str, str | None, int]:
+    """The chapter's room, its module and its minutes."""
     match = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
     try:
         data = yaml.safe_load(match[1]) if match else None
@@ -197,10 +214,16 @@ def _front_matter(where: str, text: str) -> tuple[str | None, int]:
         )
     if get("kernelspec", "name") != "python3":
         problems.append("kernelspec.name is 'python3'")
-    module, minutes = (
-        get("annotated", "module"),
-        get("annotated", "minutes"),
-    )
+    by_name = ROOMS.get(Path(where).name[0], "story")
+    room = get("annotated", "room")
+    module = get("annotated", "module")
+    minutes = get("annotated", "minutes")
+    if room is not None and by_name == "appendix":
+        problems.append("annotated.room means nothing in an appendix")
+    elif room not in (None, "story", "engine"):
+        problems.append(
+            f"annotated.room is 'story' or 'engine', not {room!r}"
+        )
     if module is not None and not re.fullmatch(
         r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*", str(module)
     ):
@@ -211,10 +234,10 @@ def _front_matter(where: str, text: str) -> tuple[str | None, int]:
         problems.append(
             f"annotated.minutes is a whole number from 1, not {minutes!r}"
         )
-    unknown = set(get("annotated") or {}) - {"module", "minutes"}
+    unknown = set(get("annotated") or {}) - {"room", "module", "minutes"}
     problems += [
         f"annotated.{key} means nothing here" for key in sorted(unknown)
     ]
     if problems:
         raise PressError(*(f"{where}: front matter: {p}" for p in problems))
-    return module, minutes
+    return room or by_name, module, minutes

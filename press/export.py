@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import textwrap
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from press import files
 from press.chapters import COLUMNS, Chapter, PressError, read_book
 from press.modules import (
     PACKAGE,
+    Block,
     Import,
     Module,
     collect,
+    continues,
     packages_of,
     path_of,
 )
@@ -66,7 +69,7 @@ def assemble(chapters: list[Chapter]) -> dict[str, str]:
     modules, problems = collect(chapters)
     problems += check_cells(modules, chapters)
     if not problems:
-        problems += check_modules(modules, chapters)
+        problems += check_modules(modules)
     texts = {}
     if not problems:
         for module in modules.values():
@@ -105,18 +108,47 @@ def render(
     elif module.blocks:
         lines += ["", "__all__: list[str] = []"]
     origin: list[Place] = [None] * len(lines)
-    sections = groupby(
-        (block for block in module.blocks if block.body),
-        key=lambda block: (block.cell.file, block.cell.heading),
-    )
-    for (file, heading), blocks in sections:
-        comment = _wrap(f"{file}: {_plain(heading)}", "# ", "#   ")
+    sections = groupby(filter(lambda b: b.body, module.blocks), _section)
+    for section, blocks in sections:
+        comment = _comment(section)
         for block in blocks:
-            lines += [*gap, *comment, *(line for _, line in block.body)]
+            lines += [*gap, *comment]
             origin += [None] * (len(gap) + len(comment))
-            origin += [(block, row) for row, _ in block.body]
             gap, comment = ["", ""], []
+            for line, place in _whole(block, module):
+                lines.append(line)
+                origin.append(place)
     return lines, origin
+
+
+def _whole(block: Block, module: Module) -> Iterator[tuple[str, Place]]:
+    """The body of a block, in which classes are whole."""
+    ends = {
+        node.end_lineno: module.parts.get(node.name, [])
+        for node in block.classes
+        if not continues(node)
+    }
+    for row, line in block.body:
+        yield line, (block, row)
+        section = _section(block)
+        for part, node in ends.get(row, []):
+            yield "", None
+            if _section(part) != section:
+                section = _section(part)
+                for comment in _comment(section, "    "):
+                    yield comment, None
+            for number, text in part.part(node):
+                yield text, (part, number)
+
+
+def _section(block: Block) -> tuple[str, str]:
+    return block.cell.file, block.cell.heading
+
+
+def _comment(section: tuple[str, str], indent: str = "") -> list[str]:
+    """Where the code below it stands in the book."""
+    text = f"{section[0]}: {_plain(section[1])}"
+    return _wrap(text, f"{indent}# ", f"{indent}#   ")
 
 
 def _header(module: Module, chapters: list[Chapter]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from pyflakes import checker, messages
 
@@ -12,10 +13,11 @@ from press.modules import (
     Block,
     Import,
     Module,
+    continues,
     defined_by,
     imports_of,
     is_import,
-    own_modules,
+    own,
     parts_of,
 )
 
@@ -41,14 +43,13 @@ def check_cells(
     return problems
 
 
-def check_modules(
-    modules: dict[str, Module], chapters: list[Chapter]
-) -> list[str]:
+def check_modules(modules: dict[str, Module]) -> list[str]:
     """What is wrong between cells: names and imports."""
     problems: list[str] = []
     for module in modules.values():
         problems += _check_names(module)
-        problems += _check_own_imports(module, modules, chapters)
+        problems += _check_parts(module)
+        problems += _check_own_imports(module, modules)
     return problems + _check_cycles(modules)
 
 
@@ -147,6 +148,75 @@ def _check_names(module: Module) -> list[str]:
     return problems
 
 
+def _check_parts(module: Module) -> list[str]:
+    """A class that goes on means the same in a notebook and merged."""
+    problems = []
+    begun: dict[str, Block] = {}
+    known: dict[str, dict[str, Block]] = {}  # what a class has so far
+    for block in module.blocks:
+        for node in block.classes:
+            members = known.setdefault(node.name, {})
+            if continues(node):
+                begin = begun.get(node.name)
+                for what in _part(node, block, begin, members):
+                    problems.append(block.problem(what))
+            else:
+                begun.setdefault(node.name, block)
+            for part in node.body:
+                for name in defined_by(part):
+                    members.setdefault(name, block)
+    return problems
+
+
+def _part(
+    node: ast.ClassDef,
+    block: Block,
+    begin: Block | None,
+    members: dict[str, Block],
+) -> Iterator[str]:
+    """What is wrong with one `class T(T):`."""
+    name = node.name
+    if begin is None or begin is block:
+        yield (
+            f"line {node.lineno}: goes on with class {name}, which no "
+            f"earlier cell exports to {PACKAGE}.{block.target}"
+        )
+    if len(node.bases) > 1 or node.keywords or node.decorator_list:
+        yield (
+            f"line {node.lineno}: where class {name} goes on, write `class "
+            f"{name}({name}):` and nothing else"
+        )
+    for part in node.body:
+        if not isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield (
+                f"line {part.lineno}: class {name} goes on with methods "
+                "alone: its docstring, fields and constants stand where it "
+                "begins"
+            )
+        elif part.name in members:
+            yield (
+                f"line {part.lineno}: {name}.{part.name} is there already, "
+                f"from {_place(members[part.name])}"
+            )
+    plain = {  # super().name, where the class has no such name yet
+        id(part.value.func)
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute)
+        and isinstance(part.value, ast.Call)
+        and not part.value.args
+        and part.attr not in members
+    }
+    for call in ast.walk(node):
+        if not isinstance(call, ast.Name) or call.id != "super":
+            continue
+        if id(call) not in plain:
+            yield (
+                f"line {call.lineno}: super() is the class so far in a "
+                f"notebook, and the base of {name} in the package: take "
+                "the method to the cell that begins the class"
+            )
+
+
 def _origin(item: Import) -> tuple[str, str | None]:
     """Equal where imports may repeat (`import a.b` and `import a.c`)."""
     whole = item.name is None and item.alias is None
@@ -160,14 +230,14 @@ def _place(block: Block) -> str:
 
 
 def _check_own_imports(
-    module: Module, modules: dict[str, Module], chapters: list[Chapter]
+    module: Module, modules: dict[str, Module]
 ) -> list[str]:
     """What is imported from the package is there, and not further on."""
     problems = []
     for block in module.blocks:
         for node in ast.walk(block.tree):
             for item in imports_of(node):
-                what = _own_import(item, block, module, modules, chapters)
+                what = _own_import(item, block, module, modules)
                 if what:
                     problems.append(block.problem(what))
     return problems
@@ -178,26 +248,19 @@ def _own_import(
     block: Block,
     module: Module,
     modules: dict[str, Module],
-    chapters: list[Chapter],
 ) -> str | None:
-    top, _, rest = item.module.partition(".")
-    if top != PACKAGE:
+    found = own(item, modules)
+    if found is None:
         return None
-    name = item.name
-    # `from annotated import model`, `from annotated.engine import packing`
-    inside = ".".join(filter(None, (rest, name)))
-    if inside in modules:
-        rest, name = inside, None
-    rest = rest or "__init__"
+    rest, name = found
     if rest not in modules:
         return f"imports {PACKAGE}.{rest}, which no chapter exports"
-    source = modules[rest]
     if rest == module.name:
         return (
             f"imports {PACKAGE}.{rest} into itself: import what earlier "
             "chapters put there in a cell that is not exported"
         )
-    if name is not None and name not in source.names:
+    if name is not None and name not in modules[rest].names:
         return f"imports '{name}', which {PACKAGE}.{rest} does not define"
     return None
 
@@ -207,8 +270,10 @@ def _check_cycles(modules: dict[str, Module]) -> list[str]:
     edges: dict[str, dict[str, Block]] = {}
     for module in modules.values():
         for item, block in module.imports.items():
-            for name in own_modules(item, set(modules)):
-                edges.setdefault(module.name, {}).setdefault(name, block)
+            found = own(item, modules)
+            if found is not None and found[0] in modules:
+                steps = edges.setdefault(module.name, {})
+                steps.setdefault(found[0], block)
     problems = []
     for start in sorted(edges):
         for step, block in sorted(edges[start].items()):
