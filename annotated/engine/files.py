@@ -3,7 +3,7 @@
 Exported from the book; edit the chapter, then run `make export`.
 
 - 14-training.md: Training, and the copy task
-- 18-multi30k.md: Multi30k and IWSLT: real sentences
+- E10-runner.md: A run from its first step to its last
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def checksum(path: Path) -> int:
     return crc
 
 
-# 18-multi30k.md: A run and its folder
+# E10-runner.md: Ground
 def write_text(path: Path, text: str) -> None:
     """Write a file, whole or not at all."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")

@@ -4,12 +4,15 @@ Exported from the book; edit the chapter, then run `make export`.
 
 - 14-training.md: Training, and the copy task
 - 15-search.md: Search
-- 18-multi30k.md: Multi30k and IWSLT: real sentences
+- E9-recipes.md: Recipes, their data, and runs
+- E10-runner.md: A run from its first step to its last
 """
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,7 +20,7 @@ import torch
 
 from annotated.engine.errors import RunError
 
-__all__ = ["evaluating", "cores", "pick_device"]
+__all__ = ["evaluating", "cores", "matmul_speed", "pick_device"]
 
 
 # 14-training.md: Looking without touching
@@ -41,7 +44,26 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-# 18-multi30k.md: Stop, and go on
+# E9-recipes.md: Fitted to a corpus
+def matmul_speed(
+    device: str, precision: str = "float32", budget: float = 0.5
+) -> float:
+    """Operations a second in a large matrix product, at best."""
+    kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    gpu = torch.device(device).type == "cuda"
+    n = 8192 if gpu else 1024
+    a = torch.randn(n, n, device=device).to(kind)
+    best, end = math.inf, time.perf_counter() + budget
+    while True:
+        start = time.perf_counter()
+        (a @ a)[0, 0].item()  # waits for the device
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if now > end:
+            return 2 * n**3 / best
+
+
+# E10-runner.md: Stop, and go on
 def pick_device(name: str | None = None) -> str:
     """name, or a GPU where there is one. RunError where it is not there."""
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -2,7 +2,7 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 18-multi30k.md: Multi30k and IWSLT: real sentences
+- E10-runner.md: A run from its first step to its last
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from annotated.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
-from annotated.engine.data import encode_pairs, load_usable, settled
+from annotated.engine.data import Data, open_data
 from annotated.engine.errors import RunError, Stopped
 from annotated.engine.files import write_json, write_text
-from annotated.engine.machine import pick_device
-from annotated.engine.recipes import Recipe
+from annotated.engine.machine import matmul_speed, pick_device
+from annotated.engine.recipes import Recipe, described, fitted
 from annotated.engine.runs import (
     Run,
-    _check_lengths,
     best_step,
+    check_lengths,
+    check_new,
     read_metrics,
 )
 from annotated.training import Progress, Team, Trainer, validate
@@ -50,7 +51,7 @@ from annotated.training import Progress, Team, Trainer, validate
 __all__ = ["FREE", "train_recipe"]
 
 
-# 18-multi30k.md: Stop, and go on
+# E10-runner.md: Stop, and go on
 class _StopSignals:
     """The first SIGTERM or SIGINT is noted; a second acts as ever, or not
     at all where there are several processes: launchers repeat them.
@@ -222,26 +223,27 @@ FREE = {
 }
 
 
-def _resumed(recipe: Recipe, folder: Path) -> tuple[Run, Corpus]:
-    """The run in folder and its corpus. RunError where recipe is another
+def _resumed(recipe: Recipe, folder: Path) -> tuple[Run, Data]:
+    """The run in folder and its data. RunError where recipe is another
     in anything but the fields that are FREE.
     """
     run = Run.as_begun(folder)
-    for f in dataclasses.fields(Recipe):
-        new, old = getattr(recipe, f.name), getattr(run.recipe, f.name)
-        if f.name not in FREE and new != old:
+    if recipe.fit:  # it was fitted when the run began
+        recipe = run.recipe
+    data = open_data(recipe, (run.source, run.target))
+    begun = run.recipe.flat()
+    for name, new in data.recipe.flat().items():
+        if name not in FREE and new != begun[name]:
             raise RunError(
-                f"{folder} was begun with {f.name} {old!r}: resume it with "
-                f"that, not with {new!r}"
+                f"{folder} was begun with {name} {begun[name]!r}: resume "
+                f"it with that, not with {new!r}"
             )
-    pairs = load_usable(recipe, "train")
-    corpus = encode_pairs(pairs, run.source, run.target)
-    if recipe != run.recipe:
-        write_json(folder / "recipe.json", dataclasses.asdict(recipe))
-    return dataclasses.replace(run, recipe=recipe), corpus
+    if data.recipe != run.recipe:
+        write_json(folder / "recipe.json", dataclasses.asdict(data.recipe))
+    return dataclasses.replace(run, recipe=data.recipe), data
 
 
-# 18-multi30k.md: Training a recipe
+# E10-runner.md: Training a recipe
 def train_recipe(
     recipe: Recipe,
     folder: Path,
@@ -258,14 +260,13 @@ def train_recipe(
     best.safetensors has the weights of the lowest nll on the way.
     Raises DataError, RunError, TrainingError or ValueError.
     """
-    recipe = settled(recipe)
     team = team or Team()
     device = pick_device(device)
     run, corpus, valid = team.in_turn(
-        lambda: _open(recipe, folder, resume or team.rank > 0)
+        lambda: _open(recipe, folder, resume, device, team)
     )
     model = run.model.to(device)
-    trainer = Trainer(model, corpus, recipe.training_config(), team)
+    trainer = Trainer(model, corpus, run.recipe.training, team)
     if resume:
         _take_up(trainer, folder)
     _say_what(run, corpus, device, team)
@@ -279,14 +280,29 @@ def train_recipe(
 
 
 def _open(
-    recipe: Recipe, folder: Path, begun: bool
+    recipe: Recipe, folder: Path, resume: bool, device: str, team: Team
 ) -> tuple[Run, Corpus, Corpus]:
-    """The run, its corpus and what it is validated on."""
-    valid_text = load_usable(recipe, "valid")
-    start = _resumed if begun else Run.begin
-    run, corpus = start(recipe, folder)
-    valid = encode_pairs(valid_text, run.source, run.target)
-    _check_lengths(recipe, valid)
+    """The run, its corpus and what it is validated on. Process 0 begins
+    it, unless it was begun, and the others take it up.
+    """
+    if resume or team.rank:
+        run, data = _resumed(recipe, folder)
+        corpus, valid = data.corpus("train"), data.corpus("valid")
+    else:
+        check_new(folder)
+        data = open_data(recipe)
+        lines, recipe = data.notes, data.recipe
+        if recipe.fit:
+            speed = matmul_speed(device, recipe.training.precision)
+            recipe = fitted(recipe, *data.size(), team.size * speed)
+            lines = [*lines, described(recipe, *data.size())]
+        for line in lines:
+            print(line, file=sys.stderr)
+        # before the run has a folder: so that it fails without one
+        valid = data.corpus("valid")
+        check_lengths(recipe, valid)
+        run, corpus = Run.begin(recipe, data, folder)
+    check_lengths(run.recipe, valid)
     return run, corpus, valid
 
 
