@@ -3,7 +3,6 @@
 Exported from the book; edit the chapter, then run `make export`.
 
 - 14-training.md: Training, and the copy task
-- E9-recipes.md: Recipes, their data, and runs
 - E10-runner.md: A run from its first step to its last
 """
 
@@ -12,9 +11,9 @@ from __future__ import annotations
 __all__ = [
     "TrainingError",
     "Elsewhere",
-    "check_counts",
     "DataError",
     "RunError",
+    "check_whole",
     "Stopped",
 ]
 
@@ -29,21 +28,6 @@ class Elsewhere(Exception):
     """Process 0 has failed, and says why; the others end with it."""
 
 
-# E9-recipes.md: The parts of a recipe
-def check_counts(config: object, *names: str) -> None:
-    """ValueError, naming the field, unless each is None or a whole number
-    of at least 1.
-    """
-    for name in names:
-        value = getattr(config, name)
-        if value is None:
-            continue
-        if type(value) is not int or value < 1:
-            raise ValueError(
-                f"{name} must be a whole number, at least 1, not {value!r}"
-            )
-
-
 # E10-runner.md: Ground
 class DataError(ValueError):
     """Data that cannot be used; it says what, where, and what to do."""
@@ -51,6 +35,17 @@ class DataError(ValueError):
 
 class RunError(ValueError):
     """A run that cannot begin or be used; the message says what to do."""
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """ValueError, naming the field, unless value is a whole number that
+    is at least least.
+    """
+    if type(value) is not int or value < least:
+        raise ValueError(
+            f"{name} must be a whole number, at least {least}, "
+            f"not {value!r}"
+        )
 
 
 # E10-runner.md: Stop, and go on

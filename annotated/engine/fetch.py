@@ -101,7 +101,7 @@ def _compared(place: Path, known: str | None) -> Path:
     """The file, if it is the one that the registry knows."""
     if known:
         state = place.stat()
-        found = _hash(place, known, state.st_size, state.st_mtime_ns)
+        found = _hash_once(place, known, state.st_size, state.st_mtime_ns)
         if found != known:
             raise DataError(
                 f"{place} is not the file that the registry knows: its "
@@ -111,8 +111,12 @@ def _compared(place: Path, known: str | None) -> Path:
     return place
 
 
-@cache  # a large archive holds many parts; size and time tell versions
-def _hash(path: Path, known: str, size: int = 0, changed: int = 0) -> str:
+@cache  # an archive holds many parts; size and time tell its versions
+def _hash_once(path: Path, known: str, size: int, changed: int) -> str:
+    return _hash(path, known)
+
+
+def _hash(path: Path, known: str) -> str:
     """The file's hash, of the kind that known is: md5:… or sha256."""
     kind = "md5" if known.startswith("md5:") else "sha256"
     digest = hashlib.new(kind, usedforsecurity=False)

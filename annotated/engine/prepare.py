@@ -24,7 +24,7 @@ import numpy as np
 from tqdm import tqdm
 
 from annotated.batches import Corpus, Sentences, id_type
-from annotated.engine.errors import DataError, check_counts
+from annotated.engine.errors import DataError, check_whole
 from annotated.engine.files import write_json
 from annotated.engine.registry import data_folder, registry
 from annotated.engine.text import (
@@ -75,7 +75,8 @@ class Preparation:
     vocab_pairs: int = 5_000_000  # pairs it is learnt from, at most
 
     def __post_init__(self) -> None:
-        check_counts(self, "vocab", "vocab_pairs")
+        check_whole("vocab", self.vocab, least=1)
+        check_whole("vocab_pairs", self.vocab_pairs, least=1)
         if self.source == self.target:
             raise ValueError(f"both sides are called {self.source!r}")
 
@@ -204,8 +205,7 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
         if there.settings == settings:
             print(f"{out} is prepared already", file=sys.stderr)
             return there
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(f"{out} is not empty: choose another --out")
+    _refuse_taken(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
         prefix=f".{out.name}.", dir=out.parent
@@ -224,10 +224,16 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
                     text = work / f"{split}.{side}"
                     text.rename(whole / f"{split}.{language}")
         _write_manifest(whole, splits, settings, tokenizers, found)
+        _refuse_taken(out)  # by another process, meanwhile
         if out.exists():
             out.rmdir()
         whole.rename(out)
     return Prepared.open(out)
+
+
+def _refuse_taken(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError(f"{out} is not empty: choose another --out")
 
 
 def _clean(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from annotated.engine.errors import check_counts
+from annotated.engine.errors import check_whole
 from annotated.model import TransformerConfig, count_parameters, table3
 from annotated.search import SearchConfig
 from annotated.training import TrainingConfig
@@ -88,14 +88,15 @@ class Recipe:
     vocab: int = 37_000  # tokens in a vocabulary, at most
     # what a token is: byte pairs, word pieces, or words
     tokenizer: Literal["bpe", "wordpiece", "word"] = "bpe"
-    # choose shape, batch and schedule by the corpus and max_minutes
-    fit: bool = False
-    model: ModelShape = ModelShape()
-    training: TrainingConfig = TrainingConfig()
-    search: SearchConfig = SearchConfig()
+    fit: bool = False  # shape and schedule as corpus and minutes want
+    model: ModelShape = ModelShape()  # the model
+    training: TrainingConfig = TrainingConfig()  # how to train it
+    search: SearchConfig = SearchConfig()  # how it translates
 
     def __post_init__(self) -> None:
-        check_counts(self, "train_pairs", "vocab")
+        check_whole("vocab", self.vocab, least=1)
+        if self.train_pairs is not None:
+            check_whole("train_pairs", self.train_pairs, least=1)
         if self.training.seed >= 2**63:
             raise ValueError(
                 f"seed must be less than 2**63, not {self.training.seed}"
@@ -339,7 +340,7 @@ def fitted(recipe: Recipe, pairs: int, tokens: int, speed: float) -> Recipe:
         open_ = {n: v for n, v in choice.items() if n not in given}
         return recipe.changed(**open_)
 
-    minutes = recipe.training.max_minutes or 60.0
+    minutes = _minutes(recipe)
     budget = 60 * minutes * speed * SHARE * 5 / 6
     for d_model, d_ff, layers, rate, least in SHAPES:
         stacks = dict.fromkeys(STACKS, layers)
@@ -347,16 +348,16 @@ def fitted(recipe: Recipe, pairs: int, tokens: int, speed: float) -> Recipe:
         larger = larger.changed(fit=False)
         size = count_parameters(larger.model.config(*[recipe.vocab] * 2))
         affordable = budget / (6 * size)
-        enough = pairs >= least and affordable >= 2000 * 1500
+        enough = pairs >= least and affordable >= 1800 * 1500
         if least == 0 or enough:
             made, reach, peak = larger, affordable, rate
+    reach = min(reach, max(30 * tokens, 1000 * 1500))
     batch = 1500
     while reach / batch > 20_000 and batch < 24_000:
         batch *= 2
     made = fill(made, batch_tokens=batch)
-    batch = made.training.batch_tokens
-    steps = min(reach, max(30 * tokens, 1000 * batch)) / batch
-    made = fill(made, max_steps=max(100, int(steps)))
+    steps = int(reach / made.training.batch_tokens)
+    made = fill(made, max_steps=max(100, steps))
     return _scheduled(made, fill, peak, tokens)
 
 
@@ -382,12 +383,16 @@ def _scheduled(
     return fill(made, rate=round(rate, 3))
 
 
+def _minutes(recipe: Recipe) -> float:
+    return recipe.training.max_minutes or 60.0
+
+
 def described(recipe: Recipe, pairs: int, tokens: int) -> str:
     """What a fitted recipe has chosen, in a line."""
     model, training = recipe.model, recipe.training
     seen = training.max_steps * training.batch_tokens / max(1, tokens)
     return (
-        f"fitted to {pairs:,} pairs and {training.max_minutes:g} minutes: "
+        f"fitted to {pairs:,} pairs and {_minutes(recipe):g} minutes: "
         f"{model.num_encoder_layers} + {model.num_decoder_layers} layers "
         f"of {model.d_model}, {model.norm}-norm, dropout "
         f"{model.dropout:g}; batches of {training.batch_tokens:,} tokens, "

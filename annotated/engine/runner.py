@@ -34,21 +34,20 @@ from annotated.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
-from annotated.engine.data import Data, open_data
 from annotated.engine.errors import RunError, Stopped
 from annotated.engine.files import write_json, write_text
-from annotated.engine.machine import matmul_speed, pick_device
-from annotated.engine.recipes import Recipe, described, fitted
+from annotated.engine.machine import pick_device
+from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
     Run,
+    begin_run,
     best_step,
-    check_lengths,
-    check_new,
     read_metrics,
+    resume_run,
 )
 from annotated.training import Progress, Team, Trainer, validate
 
-__all__ = ["FREE", "train_recipe"]
+__all__ = ["train_recipe"]
 
 
 # E10-runner.md: Stop, and go on
@@ -211,38 +210,6 @@ def _take_newest(trainer: Trainer, folder: Path) -> None:
         print("no checkpoint yet: starting at step 0", file=sys.stderr)
 
 
-FREE = {
-    "about",
-    "max_steps",
-    "max_minutes",
-    "micro_tokens",
-    "save_minutes",
-    "beam",
-    "alpha",
-    "extra",
-}
-
-
-def _resumed(recipe: Recipe, folder: Path) -> tuple[Run, Data]:
-    """The run in folder and its data. RunError where recipe is another
-    in anything but the fields that are FREE.
-    """
-    run = Run.as_begun(folder)
-    if recipe.fit:  # it was fitted when the run began
-        recipe = run.recipe
-    data = open_data(recipe, (run.source, run.target))
-    begun = run.recipe.flat()
-    for name, new in data.recipe.flat().items():
-        if name not in FREE and new != begun[name]:
-            raise RunError(
-                f"{folder} was begun with {name} {begun[name]!r}: resume "
-                f"it with that, not with {new!r}"
-            )
-    if data.recipe != run.recipe:
-        write_json(folder / "recipe.json", dataclasses.asdict(data.recipe))
-    return dataclasses.replace(run, recipe=data.recipe), data
-
-
 # E10-runner.md: Training a recipe
 def train_recipe(
     recipe: Recipe,
@@ -263,7 +230,11 @@ def train_recipe(
     team = team or Team()
     device = pick_device(device)
     run, corpus, valid = team.in_turn(
-        lambda: _open(recipe, folder, resume, device, team)
+        lambda: (
+            resume_run(recipe, folder)
+            if resume or team.rank
+            else begin_run(recipe, folder, device)
+        )
     )
     model = run.model.to(device)
     trainer = Trainer(model, corpus, run.recipe.training, team)
@@ -277,33 +248,6 @@ def train_recipe(
     ):
         _train(trainer, valid, folder, stop, log)
     return _finish(run, trainer, valid, folder)
-
-
-def _open(
-    recipe: Recipe, folder: Path, resume: bool, device: str, team: Team
-) -> tuple[Run, Corpus, Corpus]:
-    """The run, its corpus and what it is validated on. Process 0 begins
-    it, unless it was begun, and the others take it up.
-    """
-    if resume or team.rank:
-        run, data = _resumed(recipe, folder)
-        corpus, valid = data.corpus("train"), data.corpus("valid")
-    else:
-        check_new(folder)
-        data = open_data(recipe)
-        lines, recipe = data.notes, data.recipe
-        if recipe.fit:
-            speed = matmul_speed(device, recipe.training.precision)
-            recipe = fitted(recipe, *data.size(), team.size * speed)
-            lines = [*lines, described(recipe, *data.size())]
-        for line in lines:
-            print(line, file=sys.stderr)
-        # before the run has a folder: so that it fails without one
-        valid = data.corpus("valid")
-        check_lengths(recipe, valid)
-        run, corpus = Run.begin(recipe, data, folder)
-    check_lengths(run.recipe, valid)
-    return run, corpus, valid
 
 
 def _train(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +20,12 @@ import torch
 
 from annotated.batches import Corpus
 from annotated.checkpoints import checkpoints, load_weights
-from annotated.engine.data import Data
+from annotated.engine.data import open_data
 from annotated.engine.errors import RunError
 from annotated.engine.files import write_json
+from annotated.engine.machine import matmul_speed
 from annotated.engine.packing import PackedTransformer
-from annotated.engine.recipes import Recipe, recipe_of
+from annotated.engine.recipes import Recipe, described, fitted, recipe_of
 from annotated.engine.search import search_in_order
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import Hypothesis, SearchConfig
@@ -33,8 +36,9 @@ __all__ = [
     "read_metrics",
     "best_step",
     "Run",
-    "check_new",
-    "check_lengths",
+    "begin_run",
+    "FREE",
+    "resume_run",
     "MAX_SOURCE",
     "Translation",
     "one_line",
@@ -93,25 +97,6 @@ class Run:
     target: Tokenizer
     model: Transformer
     others: tuple[Transformer, ...] = ()
-
-    @classmethod
-    def begin(
-        cls, recipe: Recipe, data: Data, folder: Path
-    ) -> tuple[Run, Corpus]:
-        """Make a new run folder; returns the run and its training corpus.
-
-        Raises RunError where the folder has something in it already, and
-        writes nothing before all else has gone well.
-        """
-        check_new(folder)
-        source, target = data.tokenizers()
-        corpus = data.corpus("train")
-        check_lengths(recipe, corpus)
-        model = _first_model(recipe, source, target)
-        run = cls(recipe, source, target, model)
-        folder.mkdir(parents=True, exist_ok=True)
-        run.write(folder)
-        return run, corpus
 
     def write(self, folder: Path) -> None:
         """Write tokenizers and recipe; the recipe last, for a folder that
@@ -227,14 +212,6 @@ class Run:
         return [Translation(text, score, total)]
 
 
-def check_new(folder: Path) -> None:
-    """RunError where a folder has something in it already."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(
-            f"{folder} is not empty: choose another --out, or --resume"
-        )
-
-
 def _first_model(
     recipe: Recipe, source: Tokenizer, target: Tokenizer
 ) -> Transformer:
@@ -245,7 +222,7 @@ def _first_model(
         return PackedTransformer(config)
 
 
-def check_lengths(recipe: Recipe, corpus: Corpus) -> None:
+def _check_lengths(recipe: Recipe, corpus: Corpus) -> None:
     """RunError where a sentence is longer than learned positions reach."""
     longest = 1 + int(
         max(corpus.src.lengths.max(), corpus.tgt.lengths.max())
@@ -256,6 +233,67 @@ def check_lengths(recipe: Recipe, corpus: Corpus) -> None:
             f"{recipe.data} has a sentence of {longest} tokens: max_len "
             f"{most} is too short for it"
         )
+
+
+def begin_run(
+    recipe: Recipe, folder: Path, device: str = "cpu"
+) -> tuple[Run, Corpus, Corpus]:
+    """Make a new run folder. The run, with its first weights, and the
+    corpora that it is trained and validated on.
+
+    RunError where the folder has something in it already; DataError.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(
+            f"{folder} is not empty: choose another --out, or --resume"
+        )
+    data = open_data(recipe)
+    recipe, lines = data.recipe, list(data.notes)
+    if recipe.fit:
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        speed = matmul_speed(device, recipe.training.precision)
+        recipe = fitted(recipe, *data.size(), processes * speed)
+        lines.append(described(recipe, *data.size()))
+    for line in lines:
+        print(line, file=sys.stderr)
+    source, target = data.tokenizers()
+    corpora = data.corpus("train"), data.corpus("valid")
+    for corpus in corpora:
+        _check_lengths(recipe, corpus)
+    run = Run(recipe, source, target, _first_model(recipe, source, target))
+    folder.mkdir(parents=True, exist_ok=True)
+    run.write(folder)
+    return run, *corpora
+
+
+FREE = {"about", "max_steps", "max_minutes", "micro_tokens"} | {
+    "save_minutes",
+    *(f.name for f in dataclasses.fields(SearchConfig)),
+}
+
+
+def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
+    """The run in folder, with its first weights, and the corpora that it
+    is trained and validated on. RunError where recipe is another in
+    anything but the fields that are FREE.
+    """
+    run = Run.as_begun(folder)
+    if recipe.fit:  # it was fitted when the run began
+        recipe = run.recipe
+    data = open_data(recipe, (run.source, run.target))
+    recipe, begun = data.recipe, run.recipe.flat()
+    for name, new in recipe.flat().items():
+        if name not in FREE and new != begun[name]:
+            raise RunError(
+                f"{folder} was begun with {name} {begun[name]!r}: resume "
+                f"it with that, not with {new!r}"
+            )
+    corpora = data.corpus("train"), data.corpus("valid")
+    _check_lengths(recipe, corpora[1])
+    if recipe != run.recipe:
+        run = dataclasses.replace(run, recipe=recipe)
+        run.write(folder)
+    return run, *corpora
 
 
 # E9-recipes.md: Translating lines
