@@ -71,20 +71,24 @@ class TrainingConfig:
     wrong field.
     """
 
+    # tokens in a batch, on each side, over all processes
     batch_tokens: int = 25_000
+    # of these, at most so many at once in a process, if not all
     micro_tokens: int | None = None
-    max_steps: int = 100_000
-    max_minutes: float | None = None
-    warmup: int = 4000
-    rate: float = 1.0
-    cooldown: int = 0
-    label_smoothing: float = 0.1
-    clip: float | None = None
+    max_steps: int = 100_000  # steps at which training ends
+    max_minutes: float | None = None  # minutes of training, at most
+    warmup: int = 4000  # steps in which the learning rate rises
+    rate: float = 1.0  # factor of the learning rate
+    cooldown: int = 0  # steps before max_steps in which the rate goes to 0
+    label_smoothing: float = 0.1  # probability given to all words evenly
+    clip: float | None = None  # bound of the gradient's norm
+    # the numbers that layers compute with
     precision: Literal["float32", "bfloat16"] = "float32"
-    seed: int = 0
-    save_every: int = 1000
+    seed: int = 0  # of synthetic data, first weights, batches, dropout
+    save_every: int = 1000  # steps between checkpoints
+    # minutes of training after which there is one more, if any
     save_minutes: float | None = None
-    keep: int = 5
+    keep: int = 5  # checkpoints kept, and averaged at the end
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(

@@ -29,9 +29,14 @@ from annotated.checkpoints import (
     save_checkpoint,
 )
 from annotated.engine import distributed as scale
-from annotated.engine import recipes
+from annotated.engine import runner
 from annotated.engine.distributed import join
-from annotated.engine.errors import Elsewhere, Stopped, TrainingError
+from annotated.engine.errors import (
+    Elsewhere,
+    RunError,
+    Stopped,
+    TrainingError,
+)
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import read_metrics
 from annotated.model import Transformer, TransformerConfig
@@ -420,7 +425,7 @@ def test_process_0_acts_first() -> None:
 
 
 def recipe_with_signal(team: Team, folder: str) -> Any:
-    note = recipes._NoLog.step
+    note = runner._NoLog.step
 
     def and_signal(log: Any, progress: Any) -> None:
         note(log, progress)
@@ -428,7 +433,7 @@ def recipe_with_signal(team: Team, folder: str) -> Any:
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)
 
-    recipes._NoLog.step = and_signal
+    runner._NoLog.step = and_signal
     try:
         train_recipe(TINY, Path(folder), device="cpu", team=team)
     except Stopped as stopped:
@@ -491,8 +496,8 @@ def command_line(*words: str) -> tuple[object, str]:
 def test_processes_share_a_test_set_and_one_of_them_scores_it(
     tmp_path: Path,
 ) -> None:
-    recipe = replace(TINY, max_steps=10)
-    recipes.train_recipe(recipe, tmp_path / "run")
+    recipe = TINY.changed(max_steps=10)
+    runner.train_recipe(recipe, tmp_path / "run")
     lines = [" ".join("abcdef"[: 1 + i % 6]) for i in range(7)]
     (tmp_path / "text").write_text("\n".join(lines) + "\n")
     words = "evaluate --run run --src text --ref text --json --device cpu"
@@ -527,7 +532,7 @@ def test_a_refusal_is_told_by_one_process(tmp_path: Path) -> None:
 
 def test_shard_wants_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(recipes.RunError, match="use torchrun"):
+    with pytest.raises(RunError, match="use torchrun"):
         join("cpu", shard=True).__enter__()
 
 
@@ -536,5 +541,5 @@ def test_more_processes_than_gpus_are_refused(
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(recipes.RunError, match="but 1 GPUs: start 1"):
+    with pytest.raises(RunError, match="but 1 GPUs: start 1"):
         scale._own_device("cuda")
