@@ -2,12 +2,17 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- E3-ground.md: The ground floor
+- 14-training.md: Training, and the copy task
+- 15-search.md: Search
+- E9-recipes.md: Recipes, their data, and runs
+- E10-runner.md: A run from its first step to its last
 """
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,10 +20,10 @@ import torch
 
 from annotated.engine.errors import RunError
 
-__all__ = ["evaluating", "cores", "pick_device"]
+__all__ = ["evaluating", "cores", "matmul_speed", "pick_device"]
 
 
-# E3-ground.md: The machine
+# 14-training.md: Looking without touching
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
     """No dropout and no gradients inside the with; after it, as before."""
@@ -31,6 +36,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
         model.train(training)
 
 
+# 15-search.md: A batch for each core
 def cores() -> int:
     """How many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -38,6 +44,26 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+# E9-recipes.md: Fitted to a corpus
+def matmul_speed(
+    device: str, precision: str = "float32", budget: float = 0.5
+) -> float:
+    """Operations a second in a large matrix product, at best."""
+    kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    gpu = torch.device(device).type == "cuda"
+    n = 8192 if gpu else 1024
+    a = torch.randn(n, n, device=device).to(kind)
+    best, end = math.inf, time.perf_counter() + budget
+    while True:
+        start = time.perf_counter()
+        (a @ a)[0, 0].item()  # waits for the device
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if now > end:
+            return 2 * n**3 / best
+
+
+# E10-runner.md: Stop, and go on
 def pick_device(name: str | None = None) -> str:
     """name, or a GPU where there is one. RunError where it is not there."""
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
