@@ -7,23 +7,26 @@ Exported from the book; edit the chapter, then run `make export`.
 
 from __future__ import annotations
 
+import itertools
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from annotated.pocket import words
 from annotated.pocket.drawing import Draw, draw_front, draw_meaning
 from annotated.pocket.english import english_sentence
 from annotated.pocket.german import german_sentence
 from annotated.pocket.meaning import Clause, Meaning
 from annotated.pocket.trees import Tree
-from annotated.pocket.words import BELOW
 
 __all__ = [
     "SPLITS",
     "Pair",
     "realise",
+    "depth",
     "split_of",
-    "nesting",
+    "draw_pairs",
     "pocket_pairs",
     "write_samples",
 ]
@@ -52,6 +55,11 @@ class Pair:
     alignment: tuple[tuple[int, int], ...]
     meaning: Meaning
     front: str = ""
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Words of the source, words of the target."""
+        return self.source.count(" ") + 1, self.target.count(" ") + 1
 
     @property
     def source_tree(self) -> Tree:
@@ -87,37 +95,21 @@ def realise(meaning: Meaning, front: str = "") -> Pair:
         for key in leaf.keys
         for j in places.get(key, ())
     }
-    source, target = (
-        " ".join(leaf.word for leaf in leaves)
-        for leaves in (german, english)
-    )
-    return Pair(
-        source[0].upper() + source[1:],
-        target[0].upper() + target[1:],
-        tuple(sorted(links)),
-        meaning,
-        front,
-    )
+    sides = [" ".join(leaf.word for leaf in x) for x in (german, english)]
+    source, target = (side[0].upper() + side[1:] for side in sides)
+    return Pair(source, target, tuple(sorted(links)), meaning, front)
 
 
-def split_of(meaning: Meaning) -> str:
-    """The split of a meaning, whatever German puts first.
-
-    The sentence with its subject first names the meaning.
-    """
-    below = meaning.conjunction in BELOW
-    depth = max(nesting(meaning.clause), below + nesting(meaning.second))
-    if depth > 1:
-        return "generalisation"
-    name = german_sentence(meaning).words()
-    bucket = zlib.crc32(name.encode()) % 10
-    return {0: "test", 1: "valid"}.get(bucket, "train")
+def depth(meaning: Meaning) -> int:
+    """How many clauses lie in one another below the main clause."""
+    below = meaning.conjunction in words.BELOW
+    second = 0
+    if meaning.second is not None:
+        second = below + _nesting(meaning.second)
+    return max(_nesting(meaning.clause), second)
 
 
-def nesting(clause: Clause | None) -> int:
-    """How many clauses lie in one another below this one."""
-    if clause is None:
-        return 0
+def _nesting(clause: Clause) -> int:
     phrases = (
         clause.subject,
         clause.accusative,
@@ -126,7 +118,27 @@ def nesting(clause: Clause | None) -> int:
     )
     inner = [clause.complement]
     inner += [phrase.relative for phrase in phrases if phrase]
-    return max(1 + nesting(c) if c else 0 for c in inner)
+    return max((1 + _nesting(c) for c in inner if c), default=0)
+
+
+def split_of(pair: Pair) -> str:
+    """The split of a pair, whatever German puts first.
+
+    The German sentence with its subject first names the meaning.
+    """
+    if depth(pair.meaning) > 1:
+        return "generalisation"
+    name = realise(pair.meaning).source if pair.front else pair.source
+    bucket = zlib.crc32(name.encode()) % 10
+    return {0: "test", 1: "valid"}.get(bucket, "train")
+
+
+def draw_pairs(name: str, deep: bool = False) -> Iterator[Pair]:
+    """Pairs without end, of every split and length; name seeds them."""
+    for attempt in itertools.count():
+        draw = Draw(f"{name} {attempt}")
+        meaning = draw_meaning(draw, deep)
+        yield realise(meaning, draw_front(draw, meaning))
 
 
 def pocket_pairs(
@@ -139,24 +151,6 @@ def pocket_pairs(
     longer, and more deeply nested, than any of the others. ValueError
     names a wrong argument.
     """
-    _check_arguments(count, split, seed)
-    pairs: dict[str, Pair] = {}
-    attempt, (shortest, longest) = 0, SPLITS[split]
-    while len(pairs) < count:
-        draw = Draw(f"{split} {seed} {attempt}")
-        attempt += 1
-        meaning = draw_meaning(draw, split == "generalisation")
-        if split_of(meaning) != split:
-            continue
-        pair = realise(meaning, draw_front(draw, meaning))
-        lengths = [s.count(" ") + 1 for s in (pair.source, pair.target)]
-        if shortest <= min(lengths) and max(lengths) <= longest:
-            pairs.setdefault(pair.source, pair)
-    return list(pairs.values())
-
-
-def _check_arguments(count: int, split: str, seed: int) -> None:
-    """Raise ValueError, naming the argument that is wrong."""
     if split not in SPLITS:
         names = ", ".join(SPLITS)
         raise ValueError(f"split must be one of {names}, not {split!r}")
@@ -165,6 +159,16 @@ def _check_arguments(count: int, split: str, seed: int) -> None:
             raise ValueError(
                 f"{name} must be a whole number, at least 0, not {value!r}"
             )
+    pairs: dict[str, Pair] = {}
+    shortest, longest = SPLITS[split]
+    drawn = draw_pairs(f"{split} {seed}", split == "generalisation")
+    while len(pairs) < count:
+        pair = next(drawn)
+        few, many = sorted(pair.lengths)
+        fits = shortest <= few and many <= longest
+        if fits and split_of(pair) == split:
+            pairs.setdefault(pair.source, pair)
+    return list(pairs.values())
 
 
 def write_samples(folder: Path, count: int = 200) -> None:

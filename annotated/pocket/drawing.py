@@ -12,21 +12,8 @@ from functools import lru_cache
 from hashlib import sha512
 from typing import Any, TypeVar
 
+from annotated.pocket import words
 from annotated.pocket.meaning import Clause, Meaning, Phrase
-from annotated.pocket.words import (
-    ADJECTIVES,
-    ASKED,
-    BELOW,
-    CONJUNCTIONS,
-    DEFINITE,
-    MIDDLE,
-    NAMES,
-    NOUNS,
-    OWNERS,
-    VERBS,
-    Slot,
-    Verb,
-)
 
 __all__ = [
     "Option",
@@ -72,44 +59,41 @@ class Draw:
 
 # E14-pocket-sentences.md: Who and what
 _TELLING = ("sagen", "glauben", "hoffen", "fragen")  # that, whether
-_FREE = (*(name for name in VERBS if name not in _TELLING), "sein", "sein")
-_PERSONAL = tuple(name for name in _FREE if "p" in VERBS[name].subject)
+_FREE = (*(v for v in words.VERBS if v not in _TELLING), "sein", "sein")
+_PERSONAL = tuple(v for v in _FREE if "p" in words.VERBS[v].subject)
 _STAYING = ("aufstehen", "aufmachen", "zumachen")  # where is no question
-SINGULAR = (*["the"] * 6, *["a"] * 4, *OWNERS, "this")
+SINGULAR = (*["the"] * 6, *["a"] * 4, *words.OWNERS, "this")
 PLURAL = ("the", "the", "bare", "two", "three", "many", "my", "this")
 MASS = ("the", "the", "bare", "bare", "bare", "my")
 UNOWNED = ("Mann", "Frau", "Junge", "Mädchen", "Park", "Stadt")
 _OPEN = ("the", "a", "two", "three", "many", "bare")  # may be described
-_PRONOUNS = {  # those that cannot be misread
-    "nominative": ("I", "you", "he", "she", "we", "they"),
-    "accusative": ("I", "you", "he", "we"),
-    "dative": ("I", "you", "he", "she", "we", "they"),
-}
+_PERSONS = ("I", "you", "he", "she", "we", "they")
+_ACCUSATIVE = ("I", "you", "he", "we")  # those that cannot be misread
 
 
 @lru_cache
 def nouns_of(kinds: str) -> tuple[str, ...]:
     """The nouns of these kinds."""
-    return tuple(word for word in NOUNS if NOUNS[word].kind in kinds)
+    nouns = words.NOUNS.items()
+    return tuple(name for name, row in nouns if row.kind in kinds)
 
 
 @lru_cache
-def _adjectives_of(word: str) -> tuple[str, ...]:
+def _adjectives_of(noun: str) -> tuple[str, ...]:
     """The adjectives that go with a noun, a name or a pronoun."""
-    kind = NOUNS[word].kind if word in NOUNS else "p"
-    never = ("alt", "jung") if word in ("Kind", "Junge", "Mädchen") else ()
-    return tuple(
-        adjective
-        for adjective, (_, kinds) in ADJECTIVES.items()
-        if kind in kinds and adjective not in never
-    )
+    kind = words.NOUNS[noun].kind if noun in words.NOUNS else "p"
+    young = noun in ("Kind", "Junge", "Mädchen")
+    never = ("alt", "jung") if young else ()
+    rows = words.ADJECTIVES.values()
+    fitting = (row.german for row in rows if kind in row.kinds)
+    return tuple(word for word in fitting if word not in never)
 
 
 @lru_cache
 def _gaps_of(kind: str) -> tuple[tuple[str, str], ...]:
     """The verbs and roles that a relative pronoun of a kind can fill."""
     found = []
-    for name, verb in VERBS.items():
+    for name, verb in words.VERBS.items():
         if name not in _TELLING:
             roles = [("subject", verb.subject)]
             roles += [(slot.role, slot.kinds) for slot in verb.slots]
@@ -119,13 +103,13 @@ def _gaps_of(kind: str) -> tuple[tuple[str, str], ...]:
 
 def _draw_adjectives(draw: Draw, noun: str) -> tuple[str, ...]:
     """None in two cases of three, else one, or a size and another."""
-    words = _adjectives_of(noun)
+    options = _adjectives_of(noun)
     if draw.below(3):
         return ()
     if draw.below(4):
-        return (draw.pick(words),)
-    sizes = [word for word in words if word in ("klein", "groß")]
-    others = [word for word in words if word not in sizes]
+        return (draw.pick(options),)
+    sizes = [word for word in options if word in ("klein", "groß")]
+    others = [word for word in options if word not in sizes]
     return tuple(draw.pick(group) for group in (sizes, others) if group)
 
 
@@ -140,13 +124,15 @@ def _draw_noun(
     only: the determiners to choose from; extra: more for the singular.
     """
     noun = draw.pick(nouns_of(kinds))
-    mass = not NOUNS[noun].german_plural
+    mass = not words.NOUNS[noun].german_plural
     plural = not mass and draw.below(3) == 0
     options = MASS if mass else PLURAL if plural else SINGULAR + extra
     if only:
         options = tuple(word for word in options if word in only)
     if noun in UNOWNED:  # meine Frau is my wife
-        options = tuple(word for word in options if word not in OWNERS)
+        options = tuple(
+            word for word in options if word not in words.OWNERS
+        )
     determiner = draw.pick(options)
     return Phrase(noun, determiner, plural, _draw_adjectives(draw, noun))
 
@@ -166,7 +152,7 @@ def _draw_phrase(
         if pronouns and choice < (3 if persons else 1):
             phrase = Phrase(draw.pick(pronouns), "pronoun")
         elif persons and choice < 5:
-            phrase = Phrase(draw.pick(tuple(NAMES)), "name")
+            phrase = Phrase(draw.pick(tuple(words.NAMES)), "name")
         else:
             phrase = _draw_noun(draw, kinds, only, extra)
         if phrase.noun not in taken:
@@ -177,52 +163,40 @@ def _draw_phrase(
     return phrase
 
 
-def _draw_subject(
-    draw: Draw, verb: Verb, negated: bool, taken: set[str]
-) -> Phrase:
-    """Who does it: nobody in particular, unless negated."""
-    persons = "p" in verb.subject
-    return _draw_phrase(
-        draw,
-        verb.subject,
-        _PRONOUNS["nominative"] if persons else (),
-        taken,
-        only=DEFINITE if negated else (),
-        extra=() if negated else ("every", "no"),
-    )
-
-
-def _draw_object(
-    draw: Draw, slot: Slot, negated: bool, alone: bool, taken: set[str]
-) -> Phrase:
-    """What fills a slot: what nicht and kein can deny, if negated."""
-    pronouns: tuple[str, ...] = ()
-    if "p" in slot.kinds:
-        pronouns = _PRONOUNS[slot.case]
-    elif slot.role == "accusative":
-        pronouns = ("it",)
-    only: tuple[str, ...] = DEFINITE if negated or not alone else ()
-    if slot.role == "accusative":
-        only = (*DEFINITE, "a", "bare") if negated else ()
-    return _draw_phrase(draw, slot.kinds, pronouns, taken, only)
-
-
 def _draw_roles(
     draw: Draw,
-    verb: Verb,
+    verb: Any,
     negated: bool,
     given: dict[str, Phrase],
     taken: set[str],
 ) -> dict[str, Any]:
-    """The subject and the objects that the verb asks for."""
+    """The subject and the objects that the verb asks for.
+
+    What nicht denies is definite; kein denies what is not.
+    """
     roles: dict[str, Any] = dict(given)
+    definite = words.DEFINITE if negated else ()
     if "subject" not in roles:
-        roles["subject"] = _draw_subject(draw, verb, negated, taken)
-    alone = len(verb.slots) == 1
+        pronouns = _PERSONS if "p" in verb.subject else ()
+        extra = () if negated else ("every", "no")
+        roles["subject"] = _draw_phrase(
+            draw, verb.subject, pronouns, taken, definite, extra
+        )
     for slot in verb.slots:
-        if slot.role not in roles and slot.kinds:
-            phrase = _draw_object(draw, slot, negated, alone, taken)
-            roles[slot.role] = phrase
+        if slot.role in roles or not slot.kinds:
+            continue
+        pronouns, only = (), definite
+        if slot.role == "accusative":
+            pronouns = ("it",)
+            only = (*definite, "a", "bare") if negated else ()
+        elif len(verb.slots) > 1:
+            only = words.DEFINITE
+        if "p" in slot.kinds:
+            clear_only = slot.case == "accusative"
+            pronouns = _ACCUSATIVE if clear_only else _PERSONS
+        roles[slot.role] = _draw_phrase(
+            draw, slot.kinds, pronouns, taken, only
+        )
     return roles
 
 
@@ -246,16 +220,17 @@ _SOON = ("today", "tomorrow", "evening")  # with a modal
 
 def _draw_time(draw: Draw, clause: Clause) -> Clause:
     """Perhaps a time, perhaps an adverb, never both."""
-    verb, tense, choice = VERBS[clause.verb], clause.tense, draw.below(6)
+    verb, tense = words.VERBS[clause.verb], clause.tense
+    choice = draw.below(6)
     passing = verb.aspect in "ape" or clause.predicate in _PASSING
-    if choice < 2 and passing and tense not in MIDDLE:
+    if choice < 2 and passing and tense not in words.MIDDLE:
         options = _TIMES.get(tense, _SOON)[: 2 if clause.negated else 3]
         return clause._replace(time=draw.pick(options))
     denied = clause.negated or clause.subject.determiner == "no"
     if choice == 2 and tense in ("present", "past") and not denied:
         if passing:
-            words = ("always", "never", "often", "sometimes")
-            return clause._replace(middle=draw.pick(words))
+            adverbs = ("always", "never", "often", "sometimes")
+            return clause._replace(middle=draw.pick(adverbs))
         if verb.aspect == "s":
             return clause._replace(middle=draw.pick(("always", "never")))
     return clause
@@ -273,11 +248,12 @@ def _draw_place(draw: Draw) -> tuple[str, Phrase]:
 
 def _draw_adverbials(draw: Draw, clause: Clause) -> Clause:
     """Perhaps a time or an adverb, perhaps a place or a goal."""
-    verb, clause = VERBS[clause.verb], _draw_time(draw, clause)
+    verb, clause = words.VERBS[clause.verb], _draw_time(draw, clause)
     runs = clause.verb == "laufen" and draw.below(2) == 0
     if runs or clause.verb == "gehen":
-        goal = draw.pick(("in", "zu")), _draw_noun(draw, "lh", DEFINITE)
-        return clause._replace(goal=goal)
+        preposition = draw.pick(("in", "zu"))
+        phrase = _draw_noun(draw, "lh", words.DEFINITE)
+        return clause._replace(goal=(preposition, phrase))
     anywhere = verb.aspect in "ap" and clause.verb not in _STAYING
     if anywhere and draw.below(6) == 0:
         return clause._replace(place=_draw_place(draw))
@@ -291,7 +267,7 @@ def _marked(phrase: Phrase) -> bool:
         return phrase.noun not in ("she", "they", "it")
     if phrase.determiner in ("name", "bare"):
         return False
-    return phrase.column == 0  # der, den
+    return phrase.column == "masculine"  # der, den
 
 
 def clear(clause: Clause) -> bool:
@@ -317,7 +293,7 @@ def _draw_clause(
     depth: how many relative clauses to nest in it, where there is room;
     taken: words that it must not use.
     """
-    verb, given = VERBS[name], given or {}
+    verb, given = words.VERBS[name], given or {}
     used = {name, *taken, *(phrase.noun for phrase in given.values())}
     tense = draw.pick(TENSES[verb.aspect])
     negated = draw.below(6) == 0 and tense not in ("progressive", "already")
@@ -350,21 +326,21 @@ def _draw_relative(
 ) -> Phrase:
     """The phrase with a relative clause that reads in one way."""
     known = Phrase(head.noun, "relative", head.plural)
-    gaps = _gaps_of(NOUNS[head.noun].kind)
+    gaps = _gaps_of(words.NOUNS[head.noun].kind)
     gaps = tuple((name, role) for name, role in gaps if name not in taken)
     while gaps:
         name, role = draw.pick(gaps)
         clause = _draw_clause(draw, name, {role: known}, depth - 1, taken)
         if role in ("dative", "prepositional") or clear(clause):
-            words = head.adjectives[:1]
-            return head._replace(adjectives=words, relative=clause)
+            first = head.adjectives[:1]
+            return head._replace(adjectives=first, relative=clause)
     return head  # nothing new can be said about it
 
 
 # E14-pocket-sentences.md: Questions, and two clauses
 def _askable(clause: Clause) -> list[str]:
     """What can be asked about what the clause says."""
-    options, aspect = ["why"], VERBS[clause.verb].aspect
+    options, aspect = ["why"], words.VERBS[clause.verb].aspect
     for role in ("subject", "accusative", "dative", "prepositional"):
         phrase = getattr(clause, role)
         if phrase and (phrase.kind == "p" or role == "accusative"):
@@ -372,7 +348,7 @@ def _askable(clause: Clause) -> list[str]:
     stays = clause.verb not in ("gehen", "laufen", *_STAYING)
     if aspect in "ap" and stays and not clause.place:
         options.append("where")
-    dated = clause.time or clause.middle or clause.tense in MIDDLE
+    dated = clause.time or clause.middle or clause.tense in words.MIDDLE
     if aspect in "ape" and not dated:
         options.append("when")
     return options
@@ -383,7 +359,7 @@ def _ask(draw: Draw, clause: Clause) -> Clause:
     asked = draw.pick(_askable(clause))
     if asked != "why":
         clause = clause._replace(negated=False)
-    if asked not in ASKED:
+    if asked not in words.ASKED:
         word = "who" if getattr(clause, asked).kind == "p" else "what"
         change: dict[str, Any] = {asked: Phrase(word, "question")}
         clause = clause._replace(**change)
@@ -403,13 +379,14 @@ def _draw_question(draw: Draw) -> Meaning:
 
 def _resumed(phrase: Phrase) -> Phrase | None:
     """The pronoun that goes on about a person, where there is one."""
-    word = ""
+    pronouns = {"masculine": "he", "feminine": "she", "plural": "they"}
+    word = None
     if phrase.determiner == "pronoun":
         word = phrase.noun
     elif phrase.determiner == "name":
-        word = NAMES[phrase.noun]
+        word = words.NAMES[phrase.noun]
     elif phrase.kind == "p":
-        word = ("he", "she", "", "they")[phrase.column]
+        word = pronouns.get(phrase.column)
     return Phrase(word, "pronoun") if word else None
 
 
@@ -427,7 +404,7 @@ def _draw_two(draw: Draw, depth: int) -> Meaning:
     """Two clauses, side by side or one below the other."""
     clause = _draw_clause(draw, draw.pick(_FREE), {}, depth)
     second = _draw_next(draw, clause.subject, depth)
-    conjunction = draw.pick(tuple(CONJUNCTIONS))
+    conjunction = draw.pick(tuple(words.CONJUNCTIONS))
     if conjunction == "if" and "past" in (clause.tense, second.tense):
         conjunction = "because"
     return Meaning("statement", clause, conjunction, second)
@@ -437,7 +414,7 @@ def _draw_telling(draw: Draw, depth: int) -> Meaning:
     """Somebody says, believes, hopes or asks something."""
     name = draw.pick(_TELLING)
     negated = name in ("sagen", "glauben") and draw.below(4) == 0
-    roles = _draw_roles(draw, VERBS[name], negated, {}, set())
+    roles = _draw_roles(draw, words.VERBS[name], negated, {}, set())
     inner = _draw_next(draw, roles["subject"], depth)
     clause = Clause(name, **roles, complement=inner, negated=negated)
     return Meaning("statement", clause)
@@ -463,7 +440,7 @@ def draw_front(draw: Draw, meaning: Meaning) -> str:
     if meaning.mood == "question" or draw.below(3):
         return ""
     options = [role for role in ("time", "place") if getattr(clause, role)]
-    if meaning.conjunction in BELOW:
+    if meaning.conjunction in words.BELOW:
         options.append("second")
     for role in ("accusative", "dative", "prepositional"):
         phrase = getattr(clause, role)

@@ -9,23 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from annotated.pocket import words
 from annotated.pocket.meaning import SPECIAL, Clause, Meaning, Phrase
 from annotated.pocket.trees import Part, Tree, leaf, node
-from annotated.pocket.words import (
-    ADJECTIVES,
-    ASKED,
-    BELOW,
-    DETERMINERS,
-    ENGLISH_FINITE,
-    FINITE,
-    NOUNS,
-    OWNERS,
-    PREPOSITIONS,
-    PRONOUNS,
-    VERBS,
-    ing,
-    third_person,
-)
 
 __all__ = ["english_phrase", "english_clause", "english_sentence"]
 
@@ -34,58 +20,47 @@ __all__ = ["english_phrase", "english_clause", "english_sentence"]
 def english_phrase(
     phrase: Phrase, case: str, key: str, negated: bool = False
 ) -> Tree:
-    """A noun phrase; case: subject, object or preposition."""
+    """A noun phrase; case: subject, object or preposition.
+
+    What kein denies (negated) is a book, any books, any milk.
+    """
     if phrase.determiner in SPECIAL:
-        return _english_special(phrase, case, key)
-    noun = NOUNS[phrase.noun]
+        return _english_pronoun(phrase, case, key)
+    noun, name = words.NOUNS[phrase.noun], phrase.determiner
+    said = [words.ADJECTIVES[word].english for word in phrase.adjectives]
+    parts = [leaf("JJ", word, f"{key}A{i}") for i, word in enumerate(said)]
     last = noun.english_plural if phrase.plural else noun.english
-    words = [ADJECTIVES[word][0] for word in phrase.adjectives]
-    parts = [leaf("JJ", w, f"{key}A{i}") for i, w in enumerate(words)]
     parts.append(leaf("NNS" if phrase.plural else "NN", last, key + "N"))
-    first = _english_determiner(phrase, parts[0].word, negated)
+    if name == "bare":
+        first = "any" if negated else ""
+    elif name == "a":
+        first = "an" if parts[0].word[0] in "aeiou" else "a"
+    else:
+        row = words.DETERMINERS[name]
+        first = row.english_plural if phrase.plural else row.english
     if first:
         tags = {"two": "CD", "three": "CD", "many": "JJ"}
-        tag = "PRP$" if first in OWNERS else tags.get(first, "DT")
+        tag = "PRP$" if first in words.OWNERS else tags.get(first, "DT")
         parts.insert(0, leaf(tag, first, key + "D"))
     tree = node("NP", *parts)
-    if phrase.relative:
-        return node(
-            "NP", tree, _english_relative(phrase.relative, key + "r")
-        )
-    return tree
+    if phrase.relative is None:
+        return tree
+    return node("NP", tree, _english_relative(phrase.relative, key + "r"))
 
 
-def _english_determiner(
-    phrase: Phrase, following: str, negated: bool
-) -> str:
-    """The determiner before the word that follows, or nothing.
-
-    What kein denies is a book, any books, any milk.
-    """
-    name = phrase.determiner
-    if name == "bare":
-        return "any" if negated else ""
-    if name == "a":
-        return "an" if following[0] in "aeiou" else "a"
-    row = DETERMINERS[name]
-    return row.english_plural if phrase.plural else row.english
-
-
-def _english_special(phrase: Phrase, case: str, key: str) -> Tree:
+def _english_pronoun(phrase: Phrase, case: str, key: str) -> Tree:
     """A name or a pronoun: he, him; who, whom, that, of which; what."""
     if phrase.determiner == "name":
         return node("NP", leaf("NNP", phrase.noun, key))
-    if phrase.determiner == "pronoun":
-        row = PRONOUNS[phrase.noun]
-        word = row.english if case == "subject" else row.english_object
-        return node("NP", leaf("PRP", word, key))
-    if phrase.determiner == "relative" and NOUNS[phrase.noun].kind != "p":
+    noun, relative = phrase.noun, phrase.determiner == "relative"
+    if relative and phrase.kind != "p":
         word = "which" if case == "preposition" else "that"
         return node("WHNP", leaf("WDT", word, key))
-    word = "who" if case == "subject" else "whom"
-    return node(
-        "WHNP", leaf("WP", "what" if phrase.noun == "what" else word, key)
-    )
+    row = words.PRONOUNS["who" if relative else noun]
+    word = row.english if case == "subject" else row.english_object
+    if phrase.determiner == "pronoun":
+        return node("NP", leaf("PRP", word, key))
+    return node("WHNP", leaf("WP", word, key))
 
 
 def _english_prepositional(
@@ -103,56 +78,62 @@ def _english_preposition(word: str, *keys: str) -> Tree:
 
 def _english_time(time: str, key: str) -> Tree:
     """Today; in the evening; every day."""
-    article, noun = key + "D", key + "N"
-    if time == "evening":
-        words = leaf("DT", "the", article), leaf("NN", "evening", noun)
-        return node("PP", leaf("IN", "in", key + "P"), node("NP", *words))
+    if time not in ("evening", "every day"):
+        return node("NP", leaf("NN", time, key))
+    article, noun = ("the", time) if time == "evening" else time.split()
+    first, second = (
+        leaf("DT", article, key + "D"),
+        leaf("NN", noun, key + "N"),
+    )
+    tree = node("NP", first, second)
     if time == "every day":
-        return node(
-            "NP", leaf("DT", "every", article), leaf("NN", "day", noun)
-        )
-    return node("NP", leaf("NN", time, key))
+        return tree
+    return node("PP", leaf("IN", "in", key + "P"), tree)
 
 
 # E13-pocket-grammar.md: The English clause
 def _english_verbs(
-    clause: Clause, key: str, person: int, support: bool
+    clause: Clause, key: str, person: str, support: bool
 ) -> list[Tree]:
     """The verbs in order, the finite one first: reads, has read, is
     reading, likes to read. support: put do where no other auxiliary is.
     """
-    verb, tense = VERBS[clause.verb], clause.tense
-    present = "VBZ" if person == 2 else "VBP"
+    verb, tense = words.VERBS[clause.verb], clause.tense
+    present = "VBZ" if person == "er" else "VBP"
     t, v, m = key + "T", key + "V", key + "M"
     if tense in ("will", "can", "may", "should"):
         return [leaf("MD", tense, t, m), leaf("VB", verb.english, v)]
     if tense == "progressive":
-        finite = leaf(present, ENGLISH_FINITE["be"][person], t, m)
-        return [finite, leaf("VBG", ing(verb.english), v)]
+        finite = leaf(present, _form("be", person), t, m)
+        return [finite, leaf("VBG", words.ing(verb.english), v)]
     if tense == "already":
-        finite = leaf(present, ENGLISH_FINITE["have"][person], t)
+        finite = leaf(present, _form("have", person), t)
         return [finite, leaf("VBN", verb.past_participle, v)]
     if verb.english == "be":
         name, tag = ("was", "VBD") if tense == "past" else ("be", present)
-        return [leaf(tag, ENGLISH_FINITE[name][person], t, v)]
+        return [leaf(tag, _form(name, person), t, v)]
     head, own, rest = verb.english, v, []
     if tense in ("likes", "have_to", "want_to"):
-        head = "like" if tense == "likes" else FINITE[tense].english
+        head = "like" if tense == "likes" else words.FINITE[tense].english
         own = m
         rest = [leaf("TO", "to", m), leaf("VB", verb.english, v)]
     tag = "VBD" if tense == "past" else present
     if support:
-        do = "did" if tense == "past" else ENGLISH_FINITE["do"][person]
+        do = "did" if tense == "past" else _form("do", person)
         return [leaf(tag, do, t), leaf("VB", head, own), *rest]
     if tense == "past":
         head = verb.past
-    elif person == 2:
-        head = third_person(head)
+    elif person == "er":
+        head = words.third_person(head)
     return [leaf(tag, head, t, own), *rest]
 
 
+def _form(name: str, person: str) -> str:
+    return str(getattr(words.AUXILIARIES[name], person))
+
+
 def _verb_group(
-    clause: Clause, key: str, person: int, invert: bool
+    clause: Clause, key: str, person: str, invert: bool
 ) -> tuple[Tree, Tree | None, Tree | None, list[Tree]]:
     """The finite verb, not, the adverb beside it, and the other verbs."""
     support = invert or clause.negated
@@ -166,15 +147,6 @@ def _verb_group(
     return finite, negation, adverb, others
 
 
-def _verb_phrases(verbs: list[Tree], rest: list[Tree]) -> list[Tree]:
-    """Each verb the head of what follows it."""
-    for verb in reversed(verbs):
-        rest = [node("VP", verb, *rest)]
-        if verb.label == "TO":
-            rest = [node("S", *rest)]
-    return rest
-
-
 def _english_roles(clause: Clause, front: str) -> list[tuple[str, str]]:
     """The objects in English order, each with its preposition, if any.
 
@@ -183,7 +155,7 @@ def _english_roles(clause: Clause, front: str) -> list[tuple[str, str]]:
     """
     if clause.verb == "gefallen":
         return [("subject", "")]
-    slots = VERBS[clause.verb].slots
+    slots = words.VERBS[clause.verb].slots
     if len(slots) < 2:
         return [(s.role, s.english) for s in slots if s.kinds]
     thing = clause.accusative
@@ -202,55 +174,51 @@ def _english_objects(
     "look for" belongs to suchen and stays. The to of "give to" answers to
     no German word.
     """
-    alone = len(VERBS[clause.verb].slots) == 1
+    alone = len(words.VERBS[clause.verb].slots) == 1
     for role, preposition in _english_roles(clause, front):
         phrase, own = getattr(clause, role), key + role[0]
         part_of_verb = alone and role != "prepositional"
         keys = [key + "V" if part_of_verb else own + "P"] if alone else []
         stays = part_of_verb and role == front
         if preposition and not stays:
-            yield (
-                role,
-                _english_prepositional(preposition, phrase, own, *keys),
-            )
+            tree = _english_prepositional(preposition, phrase, own, *keys)
+            yield role, tree
             continue
         negated = role == "accusative" and clause.denied_by_kein
         yield role, english_phrase(phrase, "object", own, negated)
         if preposition:
-            yield (
-                "left",
-                node("PP", _english_preposition(preposition, *keys)),
-            )
+            word = _english_preposition(preposition, *keys)
+            yield "left", node("PP", word)
 
 
 def _english_rest(clause: Clause, key: str, front: str) -> list[Part]:
     """Role and tree of all that follows the verbs, in order."""
     parts = list(_english_objects(clause, key, front))
-    particle = VERBS[clause.verb].particle
+    particle = words.VERBS[clause.verb].particle
     if particle:  # picks up the man, but: picks him up
         thing = clause.accusative
         late = thing is not None and thing.determiner == "pronoun"
         tree = node("PRT", leaf("RP", particle, key + "V"))
         parts.insert(int(late), ("particle", tree))
     if clause.predicate:
-        word = leaf("JJ", ADJECTIVES[clause.predicate][0], key + "Q")
+        word = leaf(
+            "JJ", words.ADJECTIVES[clause.predicate].english, key + "Q"
+        )
         parts.append(("predicate", node("ADJP", word)))
     if clause.goal:
         german, phrase = clause.goal
         word, own = "into" if german == "in" else "to", key + "g"
-        parts.append(
-            ("goal", _english_prepositional(word, phrase, own, own + "P"))
-        )
+        tree = _english_prepositional(word, phrase, own, own + "P")
+        parts.append(("goal", tree))
     if clause.place:
         german, phrase = clause.place
-        word, own = PREPOSITIONS[german], key + "l"
-        parts.append(
-            ("place", _english_prepositional(word, phrase, own, own + "P"))
-        )
+        word, own = words.PREPOSITIONS[german], key + "l"
+        tree = _english_prepositional(word, phrase, own, own + "P")
+        parts.append(("place", tree))
     if clause.time:
         parts.append(("time", _english_time(clause.time, key + "t")))
     if clause.complement:
-        that = VERBS[clause.verb].slots[0].english
+        that = words.VERBS[clause.verb].slots[0].english
         _, inner = english_clause(clause.complement, key + "c")
         tree = node("SBAR", leaf("IN", that, key + "C"), node("S", *inner))
         parts.append(("complement", tree))
@@ -273,24 +241,26 @@ def english_clause(
     phrase = getattr(clause, role)
     subject = english_phrase(phrase, "subject", key + role[0])
     parts = _english_rest(clause, key, front)
-    first = dict(parts).get(front)
+    first: Tree | None = dict(parts).get(front)
     rest = [tree for own, tree in parts if own != front]
     if front == role:
         first, invert = subject, False
     finite, negation, adverb, others = _verb_group(
         clause, key, phrase.person, invert
     )
-    if last:
-        rest.append(last)
-    rest = _verb_phrases(others, rest)
+    rest += [last] if last else []
+    for verb in reversed(others):  # each the head of what follows it
+        rest = [node("VP", verb, *rest)]
+        if verb.label == "TO":
+            rest = [node("S", *rest)]
     if invert:
         return first, [finite, subject, negation, adverb, *rest]
     head = [finite, negation, adverb]
     plain = clause.tense in ("present", "past") and clause.verb != "sein"
     if plain and not negation:  # often reads, but: is often
         head = [adverb, finite]
-    own = None if front == role else subject
-    return first, [own, node("VP", *head, *rest)]
+    outside = None if front == role else subject
+    return first, [outside, node("VP", *head, *rest)]
 
 
 def _english_relative(clause: Clause, key: str) -> Tree:
@@ -299,22 +269,17 @@ def _english_relative(clause: Clause, key: str) -> Tree:
     return node("SBAR", pronoun, node("S", *rest))
 
 
-def _english_question(clause: Clause) -> Tree:
-    """Inverted, after the word that asks if there is one."""
-    end = leaf(".", "?", "E")
-    first, parts = english_clause(clause, "1", clause.asked, invert=True)
-    if not clause.asked:
-        return node("SQ", *parts, end)
-    if clause.asked in ASKED:
-        first = node("WHADVP", leaf("WRB", clause.asked, "W"))
-    return node("SBARQ", first, node("SQ", *parts), end)
-
-
 def english_sentence(meaning: Meaning, front: str = "") -> Tree:
     """The English tree; times and places go to the front as in German."""
     mood, clause, conjunction, second = meaning
     if mood == "question":
-        return _english_question(clause)
+        end, asked = leaf(".", "?", "E"), clause.asked
+        first, parts = english_clause(clause, "1", asked, invert=True)
+        if not asked:
+            return node("SQ", *parts, end)
+        if asked in words.ASKED:
+            first = node("WHADVP", leaf("WRB", asked, "W"))
+        return node("SBARQ", first, node("SQ", *parts), end)
     end = leaf(".", ".", "E")
     moved = front if front in ("time", "place") else ""
     if second is None:
@@ -322,7 +287,7 @@ def english_sentence(meaning: Meaning, front: str = "") -> Tree:
         return node("S", first, *parts, end)
     comma = leaf(",", ",", "K")
     inner = node("S", *english_clause(second, "2")[1])
-    if conjunction not in BELOW:
+    if conjunction not in words.BELOW:
         first, parts = english_clause(clause, "1", moved)
         word = leaf("CC", conjunction, "C")
         before = comma if conjunction == "but" else None

@@ -7,25 +7,9 @@ Exported from the book; edit the chapter, then run `make export`.
 
 from __future__ import annotations
 
+from annotated.pocket import words
 from annotated.pocket.meaning import SPECIAL, Clause, Meaning, Phrase
 from annotated.pocket.trees import Part, Tree, leaf, node
-from annotated.pocket.words import (
-    ASKED,
-    BELOW,
-    CONJUNCTIONS,
-    CONTRACTIONS,
-    DAYS,
-    DEFINITE,
-    DETERMINERS,
-    ENDINGS,
-    FINITE,
-    MIDDLE,
-    NOUNS,
-    PRONOUNS,
-    RELATIVE,
-    VERBS,
-    WHO,
-)
 
 __all__ = [
     "COMMA",
@@ -42,38 +26,37 @@ CLOSING = leaf("$,", ",", "closing")  # goes where punctuation follows
 
 
 def german_phrase(
-    phrase: Phrase, case: str, key: str, *negation: str
+    phrase: Phrase, case: str, key: str, negation: str = ""
 ) -> Tree:
     """A noun phrase whose words agree; negation: a key that kein adds."""
-    if phrase.determiner in SPECIAL:
-        return node("NP", _german_special(phrase, case, key))
+    if phrase.determiner == "name":
+        return node("NP", leaf("NE", phrase.noun, key))
+    if phrase.determiner in ("pronoun", "question"):
+        tag = "PPER" if phrase.determiner == "pronoun" else "PWS"
+        word = getattr(words.PRONOUNS[phrase.noun], case)
+        return node("NP", leaf(tag, word, key))
+    if phrase.determiner == "relative":
+        return node(
+            "NP", leaf("PRELS", _ending("relative", case, phrase), key)
+        )
     parts, series = [], "strong"
     if phrase.determiner != "bare":
-        row = DETERMINERS[phrase.determiner]
-        word = row.stem + ENDINGS[row.endings, case][phrase.column]
-        parts.append(leaf(row.tag, word, key + "D", *negation))
+        row = words.DETERMINERS[phrase.determiner]
+        word = row.stem + _ending(row.endings, case, phrase)
+        parts.append(leaf(row.tag, word, key + "D", negation))
         series = row.adjective
-    ending = ENDINGS[series, case][phrase.column]
     for i, adjective in enumerate(phrase.adjectives):
-        word = adjective.removesuffix("e") + ending
+        word = adjective.removesuffix("e") + _ending(series, case, phrase)
         parts.append(leaf("ADJA", word, f"{key}A{i}"))
-    noun = NOUNS[phrase.noun].german_form(case, phrase.plural)
+    noun = words.german_noun(phrase.noun, case, phrase.plural)
     parts.append(leaf("NN", noun, key + "N"))
     if phrase.relative:
         parts += _german_relative(phrase.relative, key + "r")
     return node("NP", *parts)
 
 
-def _german_special(phrase: Phrase, case: str, key: str) -> Tree:
-    """A name, a pronoun, a relative pronoun, wer or was."""
-    if phrase.determiner == "name":
-        return leaf("NE", phrase.noun, key)
-    if phrase.determiner == "pronoun":
-        return leaf("PPER", getattr(PRONOUNS[phrase.noun], case), key)
-    if phrase.determiner == "relative":
-        return leaf("PRELS", RELATIVE[case][phrase.column], key)
-    word = "was" if phrase.noun == "what" else WHO[case]
-    return leaf("PWS", word, key)
+def _ending(series: str, case: str, phrase: Phrase) -> str:
+    return str(getattr(words.ENDINGS[f"{series} {case}"], phrase.column))
 
 
 def _german_prepositional(
@@ -81,11 +64,12 @@ def _german_prepositional(
 ) -> Tree:
     """A preposition and its noun phrase; in dem is im."""
     tree = german_phrase(phrase, case, key)
-    first, *rest = tree.leaves()
-    fused = CONTRACTIONS.get(f"{preposition} {first.word}")
-    if fused and phrase.determiner == "the":
-        word = leaf("APPRART", fused, key + "P", key + "D")
-        return node("PP", word, node("NP", *tree.children[1:]))
+    if phrase.determiner == "the":
+        article, *others = tree.children
+        fused = words.CONTRACTIONS.get(f"{preposition} {article.word}")
+        if fused:
+            word = leaf("APPRART", fused, key + "P", key + "D")
+            return node("PP", word, node("NP", *others))
     return node("PP", leaf("APPR", preposition, key + "P"), tree)
 
 
@@ -98,7 +82,7 @@ def _german_time(time: str, key: str) -> Tree:
     if time == "every day":
         word = leaf("PIAT", "jeden", article)
         return node("NP", word, leaf("NN", "Tag", noun))
-    return node("ADVP", leaf("ADV", DAYS[time], key))
+    return node("ADVP", leaf("ADV", words.DAYS[time], key))
 
 
 # E13-pocket-grammar.md: The German clause
@@ -106,34 +90,28 @@ def _german_verbs(
     clause: Clause, key: str, final: bool
 ) -> tuple[Tree, list[Tree]]:
     """The finite verb, and the rest of the verb, which comes last."""
-    verb, tense, person = (
-        VERBS[clause.verb],
-        clause.tense,
-        clause.subject.person,
-    )
-    t, v = key + "T", key + "V"
-    if tense in FINITE:  # werden or a modal, with the infinitive
-        finite = leaf(
-            FINITE[tense].tag, FINITE[tense][person], t, key + "M"
-        )
+    verb, tense = words.VERBS[clause.verb], clause.tense
+    person, t, v = clause.subject.person, key + "T", key + "V"
+    if tense in words.FINITE:  # werden or a modal, with the infinitive
+        row = words.FINITE[tense]
+        finite = leaf(row.tag, getattr(row, person), t, key + "M")
         return finite, [leaf("VVINF", clause.verb, v)]
     if clause.verb == "sein":
-        forms = FINITE["war" if tense == "past" else "ist"]
-        return leaf("VAFIN", forms[person], t, v), []
+        row = words.FINITE["war" if tense == "past" else "ist"]
+        return leaf(row.tag, getattr(row, person), t, v), []
     if tense in ("past", "already"):  # the perfect
-        finite = leaf("VAFIN", FINITE[verb.auxiliary][person], t)
+        row = words.FINITE[verb.auxiliary]
+        finite = leaf(row.tag, getattr(row, person), t)
         return finite, [leaf("VVPP", verb.participle, v)]
-    word = verb.present(person)
+    word = words.german_present(clause.verb, person)
     if final:
         return leaf("VVFIN", verb.prefix + word, t, v), []
     rest = [leaf("PTKVZ", verb.prefix, v)] if verb.prefix else []
     return leaf("VVFIN", word, t, v), rest
 
 
-def _german_objects(
-    clause: Clause, key: str
-) -> tuple[list[Part], list[Part], list[Part]]:
-    """The objects that are pronouns, those known, and those new.
+def _middle_field(clause: Clause, key: str) -> list[Part]:
+    """All that stands between the finite verb and the rest, in order.
 
     Gibt es ihm; gibt dem Kind das Buch; gibt dem Kind ein Buch.
     """
@@ -141,43 +119,29 @@ def _german_objects(
     known: list[Part] = []
     new: list[Part] = []
     for role in ("dative", "accusative"):
-        phrase, negation = getattr(clause, role), ()
+        phrase, negation = getattr(clause, role), ""
         if phrase is None:
             continue
         if role == "accusative" and clause.denied_by_kein:
-            phrase, negation = (
-                phrase._replace(determiner="no"),
-                (key + "N",),
-            )
-        tree = german_phrase(phrase, role, key + role[0], *negation)
+            phrase, negation = phrase._replace(determiner="no"), key + "N"
+        tree = german_phrase(phrase, role, key + role[0], negation)
         if phrase.determiner == "pronoun":
             pronouns.insert(0, (role, tree))
-        elif phrase.determiner in DEFINITE + SPECIAL:
+        elif phrase.determiner in words.DEFINITE + SPECIAL:
             known.append((role, tree))
         else:
             new.append((role, tree))
-    return pronouns, known, new
-
-
-def _middle_field(clause: Clause, key: str) -> list[Part]:
-    """All that stands between the finite verb and the rest, in order."""
-    pronouns, known, new = _german_objects(clause, key)
-    adverb = MIDDLE.get(clause.middle or clause.tense)
-    parts = pronouns
+    before, after = pronouns, known
     if clause.time:
-        parts.append(("time", _german_time(clause.time, key + "t")))
-    if adverb == "gerade":
-        parts.append(("middle", _adverb(adverb, key)))
-    parts += known
+        before.append(("time", _german_time(clause.time, key + "t")))
     if clause.negated and not clause.denied_by_kein:
-        parts.append(("negation", leaf("PTKNEG", "nicht", key + "N")))
-    if adverb and adverb != "gerade":
-        parts.append(("middle", _adverb(adverb, key)))
-    return parts + new + _german_places(clause, key)
-
-
-def _adverb(word: str, key: str) -> Tree:
-    return node("ADVP", leaf("ADV", word, key + "M"))
+        after.append(("negation", leaf("PTKNEG", "nicht", key + "N")))
+    adverb = words.MIDDLE.get(clause.middle or clause.tense)
+    if adverb:
+        tree = node("ADVP", leaf("ADV", adverb, key + "M"))
+        place = before if adverb == "gerade" else after
+        place.append(("middle", tree))
+    return before + after + new + _german_places(clause, key)
 
 
 def _german_places(clause: Clause, key: str) -> list[Part]:
@@ -187,16 +151,15 @@ def _german_places(clause: Clause, key: str) -> list[Part]:
         tree = _german_prepositional(*clause.place, "dative", key + "l")
         parts.append(("place", tree))
     if clause.prepositional:
-        slot = VERBS[clause.verb].slots[0]
+        slot = words.VERBS[clause.verb].slots[0]
         tree = _german_prepositional(
             slot.german, clause.prepositional, slot.case, key + "p"
         )
         parts.append(("prepositional", tree))
     if clause.goal:
         case = "accusative" if clause.goal[0] == "in" else "dative"
-        parts.append(
-            ("goal", _german_prepositional(*clause.goal, case, key + "g"))
-        )
+        tree = _german_prepositional(*clause.goal, case, key + "g")
+        parts.append(("goal", tree))
     if clause.predicate:
         tree = node("ADJP", leaf("ADJD", clause.predicate, key + "Q"))
         parts.append(("predicate", tree))
@@ -224,11 +187,10 @@ def german_clause(
     else:
         ordered = [*before, finite, *field, *rest]
     if clause.complement:
-        word = VERBS[clause.verb].slots[0].german
+        word = words.VERBS[clause.verb].slots[0].german
         inner = german_clause(clause.complement, key + "c", "final")
-        said = node(
-            "SBAR", leaf("KOUS", word, key + "C"), node("S", *inner)
-        )
+        head = leaf("KOUS", word, key + "C")
+        said = node("SBAR", head, node("S", *inner))
         ordered += [COMMA, said, CLOSING]
     return ordered
 
@@ -239,56 +201,46 @@ def _german_relative(clause: Clause, key: str) -> list[Tree]:
     return [COMMA, node("SBAR", pronoun, node("S", *rest)), CLOSING]
 
 
-def _german_question(clause: Clause) -> list[Tree]:
-    """Verb first, or second after the word that asks."""
-    if clause.asked in ASKED:
-        word = leaf("PWAV", ASKED[clause.asked], "W")
-        return german_clause(clause, "1", "second", "", node("ADVP", word))
-    order = "second" if clause.asked else "first"
-    return german_clause(clause, "1", order, clause.asked)
-
-
-def _german_two(
-    clause: Clause, conjunction: str, second: Clause, front: str
-) -> list[Tree]:
-    """Two clauses: the lower one is verb-final and may come first."""
-    word = CONJUNCTIONS[conjunction]
-    comma = leaf("$,", ",", "K")
-    if conjunction in BELOW:
-        inner = node("S", *german_clause(second, "2", "final"))
-        lower = node("SBAR", leaf("KOUS", word, "C"), inner)
-        if front == "second":
-            return german_clause(clause, "1", "second", "", lower, comma)
-        parts = german_clause(clause, "1", "second", front or "subject")
-        return [*parts, COMMA, lower]
-    parts = german_clause(clause, "1", "second", front or "subject")
-    other = german_clause(second, "2", "second", "subject")
-    return [
-        node("S", *parts),
-        *([comma] if word == "aber" else []),
-        leaf("KON", word, "C"),
-        node("S", *other),
-    ]
-
-
 def german_sentence(meaning: Meaning, front: str = "") -> Tree:
     """The German tree. front: the role that German puts first, "" for
     the subject; "second" for the second clause.
     """
     mood, clause, conjunction, second = meaning
-    if mood == "question":
-        parts = _german_question(clause)
-    elif second is None:
+    end, comma = leaf("$.", ".", "E"), leaf("$,", ",", "K")
+    if mood == "question":  # verb first, or second after what is asked
+        end, order = leaf("$.", "?", "E"), "second"
+        before: list[Tree] = []
+        if clause.asked in words.ASKED:
+            asked = leaf("PWAV", words.ASKED[clause.asked], "W")
+            before.append(node("ADVP", asked))
+        elif not clause.asked:
+            order = "first"
+        parts = german_clause(clause, "1", order, clause.asked, *before)
+        return _punctuated(node("S", *parts, end))
+    if second is not None and conjunction in words.BELOW:
+        inner = node("S", *german_clause(second, "2", "final"))
+        word = leaf("KOUS", words.CONJUNCTIONS[conjunction], "C")
+        lower = node("SBAR", word, inner)
+        if front == "second":
+            parts = german_clause(clause, "1", "second", "", lower, comma)
+            return _punctuated(node("S", *parts, end))
         parts = german_clause(clause, "1", "second", front or "subject")
-    else:
-        parts = _german_two(clause, conjunction, second, front)
-    end = "?" if mood == "question" else "."
-    return _punctuated(node("S", *parts, leaf("$.", end, "E")))
+        return _punctuated(node("S", *parts, COMMA, lower, end))
+    parts = german_clause(clause, "1", "second", front or "subject")
+    if second is None:
+        return _punctuated(node("S", *parts, end))
+    other = german_clause(second, "2", "second", "subject")
+    word = leaf("KON", words.CONJUNCTIONS[conjunction], "C")
+    between = comma if conjunction == "but" else None
+    halves = node("S", *parts), between, word, node("S", *other)
+    return _punctuated(node("S", *halves, end))
 
 
 def _punctuated(tree: Tree) -> Tree:
     """The tree without closing commas before punctuation."""
     leaves = tree.leaves()
+    if CLOSING not in leaves:
+        return tree
     following = [*(leaf.label for leaf in leaves[1:]), ""]
     kept = [
         None if one == CLOSING and label in ("$,", "$.") else one

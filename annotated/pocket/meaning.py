@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from annotated.pocket.words import NOUNS, PRONOUNS
+from annotated.pocket import words
 
 __all__ = ["SPECIAL", "Phrase", "Clause", "Meaning"]
 
@@ -33,25 +33,25 @@ class Phrase(NamedTuple):
     relative: Clause | None = None
 
     @property
-    def person(self) -> int:
-        """The form that its verb takes: 0 ich, 1 du, 2 er, 3 wir."""
+    def person(self) -> str:
+        """Whose form its verb takes: ich, du, er, or wir."""
         if self.determiner == "pronoun":
-            return int(PRONOUNS[self.noun].person)
-        return 3 if self.plural else 2
+            return str(words.PRONOUNS[self.noun].person)
+        return "wir" if self.plural else "er"
 
     @property
-    def column(self) -> int:
+    def column(self) -> str:
         """Its column of ENDINGS: masculine, feminine, neuter, plural."""
-        if self.plural:
-            return 3
-        return {"m": 0, "w": 0, "f": 1, "n": 2}[NOUNS[self.noun].gender]
+        gender = words.NOUNS[self.noun].gender
+        singular = "masculine" if gender == "weak" else gender
+        return "plural" if self.plural else str(singular)
 
     @property
     def kind(self) -> str:
         """The letter by which verbs select it."""
         if self.determiner in ("name", "pronoun"):
             return "o" if self.noun == "it" else "p"
-        return NOUNS[self.noun].kind
+        return str(words.NOUNS[self.noun].kind)
 
 
 class Clause(NamedTuple):

@@ -30,7 +30,10 @@ class Tree(NamedTuple):
         """The labels over words, from left to right."""
         if not self.children:
             return [self]
-        return [leaf for child in self.children for leaf in child.leaves()]
+        found = []
+        for child in self.children:
+            found += child.leaves()
+        return found
 
     def words(self) -> str:
         """The words between single spaces."""
@@ -50,13 +53,13 @@ class Tree(NamedTuple):
 
 
 def leaf(label: str, word: str, *keys: str) -> Tree:
-    """A label over a word."""
-    return Tree(label, (), word, keys)
+    """A label over a word; a key that is empty is left out."""
+    return Tree(label, (), word, tuple(filter(None, keys)))
 
 
 def node(label: str, *children: Tree | None) -> Tree:
     """A label over its children; None, where there is none, is left out."""
-    return Tree(label, tuple(child for child in children if child))
+    return Tree(label, tuple(filter(None, children)))
 
 
 Part = tuple[str, Tree]  # the role of a part in its clause, and its tree

@@ -8,31 +8,25 @@ Exported from the book; edit the chapter, then run `make export`.
 from __future__ import annotations
 
 import re
+from collections import namedtuple
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = [
     "read_table",
-    "Noun",
+    "Slot",
+    "read_slot",
     "NOUNS",
     "NAMES",
     "ADJECTIVES",
-    "Slot",
-    "read_slot",
-    "Verb",
     "VERBS",
-    "Pronoun",
-    "Finite",
     "PRONOUNS",
-    "FINITE",
-    "ENGLISH_FINITE",
-    "Determiner",
     "DETERMINERS",
     "OWNERS",
     "DEFINITE",
     "ENDINGS",
-    "RELATIVE",
-    "WHO",
+    "FINITE",
+    "AUXILIARIES",
     "DAYS",
     "MIDDLE",
     "ASKED",
@@ -40,61 +34,30 @@ __all__ = [
     "BELOW",
     "PREPOSITIONS",
     "CONTRACTIONS",
+    "german_noun",
+    "german_present",
     "third_person",
     "ing",
 ]
 
 
 # E13-pocket-grammar.md: Words
-def read_table(name: str) -> list[list[str]]:
-    """The rows of a table, nouns.tsv say, below its line of names.
+def read_table(name: str) -> dict[str, Any]:
+    """The rows of a table (nouns.tsv, say) by their first cell.
 
     A cell "-" is empty. ValueError names a line of the wrong length.
     """
     file = resources.files("annotated.pocket") / name
     head, *lines = file.read_text("utf-8").splitlines()
-    width, rows = len(head.split("\t")), []
+    row = namedtuple("row", head.split("\t"))  # type: ignore[misc]
+    rows = {}
     for number, line in enumerate(lines, 2):
-        rows.append([cell.strip("-") for cell in line.split("\t")])
-        if len(rows[-1]) != width:
-            found = len(rows[-1])
-            raise ValueError(
-                f"{name}, line {number}: {found} cells, not {width}"
-            )
+        cells = ["" if cell == "-" else cell for cell in line.split("\t")]
+        if len(cells) != len(row._fields):
+            wrong = f"{len(cells)} cells, not {len(row._fields)}"
+            raise ValueError(f"{name}, line {number}: {wrong}")
+        rows[cells[0]] = row(*cells)
     return rows
-
-
-class Noun(NamedTuple):
-    """A row of nouns.tsv; a mass noun has no plural.
-
-    gender: m, f, n, or w, a weak masculine (der Junge, den Jungen).
-    kind: the letter by which verbs select: p person, a animal, f fruit,
-    m meal, d drink, t print, n note, o object, w opening, h building,
-    l open place.
-    """
-
-    german: str
-    gender: str
-    german_plural: str
-    english: str
-    english_plural: str
-    kind: str
-
-    def german_form(self, case: str, plural: bool) -> str:
-        """The noun in its case: den Jungen, den Kindern."""
-        if plural:
-            bare = case != "dative" or self.german_plural[-1] in "ns"
-            return self.german_plural + ("" if bare else "n")
-        weak = self.gender == "w" and case != "nominative"
-        return self.german_plural if weak else self.german
-
-
-NOUNS = {row[0]: Noun(*row) for row in read_table("nouns.tsv")}
-NAMES = {"Anna": "she", "Jonas": "he", "Lena": "she", "Paul": "he"}
-ADJECTIVES = {  # English, and the kinds of noun that it goes with
-    german: (english, kinds)
-    for german, english, kinds in read_table("adjectives.tsv")
-}
 
 
 class Slot(NamedTuple):
@@ -118,106 +81,26 @@ def read_slot(text: str) -> Slot:
     return Slot(role, case, german, english, kinds)
 
 
-class Verb(NamedTuple):
-    """A row of verbs.tsv; irregular forms stand there.
-
-    aspect says what goes with it: a activity, everything; p process, no
-    gern; e event, no gerade either; s state, no modal; q being.
-    """
-
-    prefix: str  # an of anrufen; it leaves the verb in main clauses
-    infinitive: str
-    third: str
-    participle: str
-    auxiliary: str
-    english: str
-    particle: str  # up of get up
-    past: str
-    past_participle: str
-    aspect: str
-    subject: str  # the kinds that may be its subject
-    slots: tuple[Slot, ...]
-
-    def present(self, person: int) -> str:
-        """Without its prefix: lese, liest, liest, lesen (ich to wir)."""
-        second = self.third[:-1]  # as er, but in st; s and z take a t
-        second += "t" if second[-1] in "sz" else "st"
-        first, plural = self.infinitive.removesuffix("n"), self.infinitive
-        return (first, second, self.third, plural)[person]
-
-
-VERBS = {
-    row[0] + row[1]: Verb(*row, tuple(map(read_slot, slots.split())))
-    for *row, slots in read_table("verbs.tsv")
-}
-
-
-class Pronoun(NamedTuple):
-    """A row of pronouns.tsv; empty where German could be misread."""
-
-    nominative: str
-    accusative: str
-    dative: str
-    english: str
-    english_object: str
-    person: str
-
-
-class Finite(NamedTuple):
-    """A row of finite.tsv: forms by person, the English before "to"."""
-
-    ich: str
-    du: str
-    er: str
-    wir: str
-    tag: str
-    english: str
-
-
-PRONOUNS = {row[3]: Pronoun(*row) for row in read_table("pronouns.tsv")}
-FINITE = {name: Finite(*row) for name, *row in read_table("finite.tsv")}
-ENGLISH_FINITE = {  # I, you, he, we
-    "be": ("am", "are", "is", "are"),
-    "was": ("was", "were", "was", "were"),
-    "have": ("have", "have", "has", "have"),
-    "do": ("do", "do", "does", "do"),
-}
-
-
-class Determiner(NamedTuple):
-    """A row of determiners.tsv: its endings, and its adjective's."""
-
-    stem: str
-    endings: str
-    adjective: str
-    tag: str
-    english: str
-    english_plural: str
-
-
-DETERMINERS = {
-    name: Determiner(*row) for name, *row in read_table("determiners.tsv")
-}
-OWNERS = ("my", "your", "his", "our")
-DEFINITE = ("the", "this", *OWNERS)
-ENDINGS = {
-    (series, case): columns
-    for series, case, *columns in read_table("endings.tsv")
-}
-RELATIVE = {
-    "nominative": ("der", "die", "das", "die"),
-    "accusative": ("den", "die", "das", "die"),
-    "dative": ("dem", "der", "dem", "denen"),
-}
-WHO = {"nominative": "wer", "accusative": "wen", "dative": "wem"}
-
-
 def _particles(kind: str) -> dict[str, str]:
     """English to German, for one kind of particles.tsv."""
-    rows = read_table("particles.tsv")
-    return {english: german for own, english, german in rows if own == kind}
+    rows = read_table("particles.tsv").values()
+    return {row.english: row.german for row in rows if row.kind == kind}
 
 
+NOUNS = read_table("nouns.tsv")
+NAMES = {"Anna": "she", "Jonas": "he", "Lena": "she", "Paul": "he"}
+ADJECTIVES = read_table("adjectives.tsv")
+VERBS = {
+    name: row._replace(slots=tuple(map(read_slot, row.slots.split())))
+    for name, row in read_table("verbs.tsv").items()
+}
+PRONOUNS = read_table("pronouns.tsv")
+DETERMINERS = read_table("determiners.tsv")
+OWNERS = ("my", "your", "his", "our")
+DEFINITE = ("the", "this", *OWNERS)
+ENDINGS = read_table("endings.tsv")
+FINITE = read_table("finite.tsv")
+AUXILIARIES = read_table("auxiliaries.tsv")  # English: be, was, have, do
 DAYS = _particles("day")
 MIDDLE = _particles("middle")  # adverbs, and tenses made by an adverb
 ASKED = _particles("question")
@@ -225,6 +108,26 @@ CONJUNCTIONS = _particles("conjunction")
 BELOW = ("because", "although", "if")  # the clause after these is lower
 PREPOSITIONS = {"in": "in", "hinter": "behind", "zu": "to"}
 CONTRACTIONS = {"in dem": "im", "zu dem": "zum", "zu der": "zur"}
+
+
+def german_noun(name: str, case: str, plural: bool) -> str:
+    """The noun in its case: den Jungen, den Kindern."""
+    row = NOUNS[name]
+    if plural:
+        bare = case != "dative" or row.german_plural[-1] in "ns"
+        return str(row.german_plural + ("" if bare else "n"))
+    weak = row.gender == "weak" and case != "nominative"
+    return str(row.german_plural if weak else name)
+
+
+def german_present(name: str, person: str) -> str:
+    """Without its prefix: lese, liest, liest, lesen (ich to wir)."""
+    row = VERBS[name]
+    plural, second = name.removeprefix(row.prefix), row.third[:-1]
+    second += "t" if second[-1] in "sz" else "st"  # du liest, du lernst
+    first, third = plural.removesuffix("n"), row.third
+    forms = {"ich": first, "du": second, "er": third, "wir": plural}
+    return str(forms[person])
 
 
 def third_person(word: str) -> str:
