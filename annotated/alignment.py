@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 
-__all__ = ["alignment_error_rate"]
+from torch import Tensor
+
+__all__ = ["alignment_error_rate", "heaviest_links"]
 
 
-# 19-pocket-german.md: Pocket German: a translator in two minutes
+# 19-pocket-german.md: Attention as alignment
 def alignment_error_rate(
     gold: Collection[Hashable], predicted: Collection[Hashable]
 ) -> float:
@@ -25,3 +27,8 @@ def alignment_error_rate(
     if not sure and not found:
         return 0.0
     return 1 - 2 * len(sure & found) / (len(sure) + len(found))
+
+
+def heaviest_links(weights: Tensor) -> set[tuple[int, int]]:
+    """(source, target): where each row of (tgt_len, src_len) is largest."""
+    return {(i, j) for j, i in enumerate(weights.argmax(dim=-1).tolist())}

@@ -28,7 +28,7 @@ def whole(book: Book) -> Book:
     book.chapter(
         "03-pocket",
         exported(WRITER),
-        exported("CASES = 3", "pocket.words"),
+        code("CASES = 3", "export:pocket.words"),
         module="pocket",
     )
     book.write("data/pocket/tables/nouns.tsv", "german\nFrau\n")
