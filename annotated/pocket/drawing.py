@@ -17,6 +17,7 @@ from annotated.pocket.meaning import Clause, Meaning, Phrase
 
 __all__ = [
     "Option",
+    "Words",
     "Draw",
     "SINGULAR",
     "PLURAL",
@@ -32,6 +33,7 @@ __all__ = [
 
 # E14-pocket-sentences.md: Choices from a hash
 Option = TypeVar("Option")
+Words = tuple[str, ...]
 
 
 class Draw:
@@ -72,14 +74,14 @@ _ACCUSATIVE = ("I", "you", "he", "we")  # those that cannot be misread
 
 
 @lru_cache
-def nouns_of(kinds: str) -> tuple[str, ...]:
+def nouns_of(kinds: str) -> Words:
     """The nouns of these kinds."""
     nouns = words.NOUNS.items()
     return tuple(name for name, row in nouns if row.kind in kinds)
 
 
 @lru_cache
-def _adjectives_of(noun: str) -> tuple[str, ...]:
+def _adjectives_of(noun: str) -> Words:
     """The adjectives that go with a noun, a name or a pronoun."""
     kind = words.NOUNS[noun].kind if noun in words.NOUNS else "p"
     young = noun in ("Kind", "Junge", "Mädchen")
@@ -101,7 +103,7 @@ def _gaps_of(kind: str) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _draw_adjectives(draw: Draw, noun: str) -> tuple[str, ...]:
+def _draw_adjectives(draw: Draw, noun: str) -> Words:
     """None in two cases of three, else one, or a size and another."""
     options = _adjectives_of(noun)
     if draw.below(3):
@@ -114,10 +116,7 @@ def _draw_adjectives(draw: Draw, noun: str) -> tuple[str, ...]:
 
 
 def _draw_noun(
-    draw: Draw,
-    kinds: str,
-    only: Collection[str] = (),
-    extra: tuple[str, ...] = (),
+    draw: Draw, kinds: str, only: Words = (), extra: Words = ()
 ) -> Phrase:
     """A noun, perhaps plural, perhaps with adjectives.
 
@@ -140,10 +139,10 @@ def _draw_noun(
 def _draw_phrase(
     draw: Draw,
     kinds: str,
-    pronouns: tuple[str, ...],
+    pronouns: Words,
     taken: set[str],
-    only: Collection[str] = (),
-    extra: tuple[str, ...] = (),
+    only: Words,
+    extra: Words = (),
 ) -> Phrase:
     """A pronoun, a name or a noun; none of taken, which it joins."""
     persons = "p" in kinds
@@ -175,9 +174,9 @@ def _draw_roles(
     What nicht denies is definite; kein denies what is not.
     """
     roles: dict[str, Any] = dict(given)
-    definite = words.DEFINITE if negated else ()
+    definite: Words = words.DEFINITE if negated else ()
     if "subject" not in roles:
-        pronouns = _PERSONS if "p" in verb.subject else ()
+        pronouns: Words = _PERSONS if "p" in verb.subject else ()
         extra = () if negated else ("every", "no")
         roles["subject"] = _draw_phrase(
             draw, verb.subject, pronouns, taken, definite, extra

@@ -206,14 +206,16 @@ def _english_rest(clause: Clause, key: str, front: str) -> list[Part]:
         )
         parts.append(("predicate", node("ADJP", word)))
     if clause.goal:
-        german, phrase = clause.goal
-        word, own = "into" if german == "in" else "to", key + "g"
-        tree = _english_prepositional(word, phrase, own, own + "P")
+        into = "into" if clause.goal[0] == "in" else "to"
+        tree = _english_prepositional(
+            into, clause.goal[1], key + "g", key + "gP"
+        )
         parts.append(("goal", tree))
     if clause.place:
-        german, phrase = clause.place
-        word, own = words.PREPOSITIONS[german], key + "l"
-        tree = _english_prepositional(word, phrase, own, own + "P")
+        where = words.PREPOSITIONS[clause.place[0]]
+        tree = _english_prepositional(
+            where, clause.place[1], key + "l", key + "lP"
+        )
         parts.append(("place", tree))
     if clause.time:
         parts.append(("time", _english_time(clause.time, key + "t")))
