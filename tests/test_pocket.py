@@ -412,7 +412,7 @@ def test_english_verbs_have_the_right_endings(word, third, ing):
 
 
 def test_a_tree_is_printed_as_treebanks_print_it():
-    boy = node("NP", leaf("DT", "the"), None, leaf("NN", "boy", "1sN", ""))
+    boy = node("NP", leaf("DT", "the"), None, leaf("NN", "boy", "1sN"))
     assert str(boy) == "(NP (DT the) (NN boy))"
     assert boy.words() == "the boy"
     assert [one.keys for one in boy.leaves()] == [(), ("1sN",)]

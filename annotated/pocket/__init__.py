@@ -128,7 +128,9 @@ def split_of(pair: Pair) -> str:
     """
     if depth(pair.meaning) > 1:
         return "generalisation"
-    name = realise(pair.meaning).source if pair.front else pair.source
+    name = pair.source
+    if pair.front:
+        name = _capitalised(german_sentence(pair.meaning)).words()
     bucket = zlib.crc32(name.encode()) % 10
     return {0: "test", 1: "valid"}.get(bucket, "train")
 

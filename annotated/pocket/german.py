@@ -43,7 +43,8 @@ def german_phrase(
     if phrase.determiner != "bare":
         row = words.DETERMINERS[phrase.determiner]
         word = row.stem + _ending(row.endings, case, phrase)
-        parts.append(leaf(row.tag, word, key + "D", negation))
+        keys = (key + "D", negation) if negation else (key + "D",)
+        parts.append(leaf(row.tag, word, *keys))
         series = row.adjective
     for i, adjective in enumerate(phrase.adjectives):
         word = adjective.removesuffix("e") + _ending(series, case, phrase)

@@ -28,11 +28,13 @@ class Tree(NamedTuple):
 
     def leaves(self) -> list[Tree]:
         """The labels over words, from left to right."""
-        if not self.children:
-            return [self]
-        found = []
-        for child in self.children:
-            found += child.leaves()
+        found, todo = [], [self]
+        while todo:
+            tree = todo.pop()
+            if tree.children:
+                todo.extend(tree.children[::-1])
+            else:
+                found.append(tree)
         return found
 
     def words(self) -> str:
@@ -53,8 +55,8 @@ class Tree(NamedTuple):
 
 
 def leaf(label: str, word: str, *keys: str) -> Tree:
-    """A label over a word; a key that is empty is left out."""
-    return Tree(label, (), word, tuple(filter(None, keys)))
+    """A label over a word."""
+    return Tree(label, (), word, keys)
 
 
 def node(label: str, *children: Tree | None) -> Tree:
