@@ -57,7 +57,7 @@ class Package:
     def data(self) -> dict[str, str]:
         return {
             path.name: path.read_text(encoding="utf-8")
-            for path in sorted(self.folder.rglob("*.[tj]*"))
+            for path in sorted(self.folder.rglob("*.*"))
             if path.suffix in {".toml", ".json", ".tsv"}
         }
 
