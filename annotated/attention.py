@@ -7,20 +7,17 @@ Exported from the book; edit the chapter, then run `make export`.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-
-from annotated.masks import Packing, causal_mask
 
 __all__ = [
     "attention_weights",
     "attention",
-    "CPU_PLAIN_KEYS",
-    "attend",
-    "Projections",
     "MultiHeadAttention",
+    "recorded_weights",
 ]
 
 
@@ -53,134 +50,8 @@ def attention(
     return attention_weights(q, k, mask) @ v
 
 
-# 02-attention.md: The same thing, fast
-def _attend_plain(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float
-) -> Tensor:
-    # scaling q, not the scores, touches d_k numbers a row, not k_len
-    scores = (q / math.sqrt(q.size(-1))) @ k.transpose(-2, -1)
-    if bias is not None:
-        scores = scores + bias
-    weights = F.dropout(scores.softmax(dim=-1), dropout)
-    return weights @ v
-
-
-# keys per query up to which a CPU trains faster by plain operations than
-# by one fused kernel (measured above)
-CPU_PLAIN_KEYS = 96
-
-
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    *,
-    causal: bool = False,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Equation 1 by the fastest road that the device has.
-
-    q (batch, heads, q_len, d_k), k (batch, heads, k_len, d_k),
-    v (batch, heads, k_len, d_v); mask broadcasts to (batch, heads,
-    q_len, k_len), True = may attend; causal adds the mask of §3.2.3,
-    for q_len = k_len; dropout is the chance to drop a weight. Returns
-    (batch, heads, q_len, d_v), 0 for a query that may attend to nothing.
-    """
-    q_len, k_len = q.size(-2), k.size(-2)
-    plain = q.device.type == "cpu" and k_len <= CPU_PLAIN_KEYS
-    if causal and (plain or mask is not None):
-        may_see = q.new_ones(q_len, k_len, dtype=torch.bool).tril()
-        mask = may_see if mask is None else mask & may_see
-        causal = False
-    if mask is None:
-        if plain:
-            return _attend_plain(q, k, v, None, dropout)
-        return F.scaled_dot_product_attention(
-            q, k, v, dropout_p=dropout, is_causal=causal
-        )
-    mask = torch.atleast_2d(mask)  # the fused kernel takes no (k_len,)
-    # a query with no key would be 0/0: let it see everything, then erase
-    alive = mask.any(dim=-1, keepdim=True)
-    bias = torch.zeros_like(mask, dtype=q.dtype)
-    bias.masked_fill_(~(mask | ~alive), -math.inf)
-    if plain:
-        mixed = _attend_plain(q, k, v, bias, dropout)
-    else:
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=bias, dropout_p=dropout
-        )
-    return mixed * alive
-
-
 # 04-multi-head.md: One layer, h heads
-class Projections(nn.Module):
-    """q, k and v of every head: the lower half of Figure 2, right.
-
-    The projections of all heads are rows of one matrix: first those of
-    the queries, then the keys', then the values'. Head i of the paper's
-    W_i^Q is rows i·d_k to (i+1)·d_k.
-    """
-
-    def __init__(
-        self, d_model: int, num_heads: int, d_k: int, d_v: int, bias: bool
-    ):
-        super().__init__()
-        self.num_heads, self.d_k, self.d_v = num_heads, d_k, d_v
-        self.sizes = [num_heads * d for d in (d_k, d_k, d_v)]
-        self.projection = nn.Linear(d_model, sum(self.sizes), bias)
-        # each block as if it were a layer of its own
-        for block in self.projection.weight.split(self.sizes):
-            nn.init.xavier_uniform_(block)
-        if bias:
-            nn.init.zeros_(self.projection.bias)
-
-    def heads(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        packing: Packing | None = None,
-        memory_packing: Packing | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v of every head, each (batch, heads, length, d)."""
-        if memory is None:
-            mixed = self.projection(x)
-            if packing is not None:
-                mixed = packing.pad(mixed)
-            q, k, v = mixed.split(self.sizes, dim=-1)
-            return self.split(q), self.split(k), self.split(v)
-        q = self.queries(x)
-        k, v = self.keys_values(memory)
-        if packing is not None:
-            q = packing.pad(q)
-        if memory_packing is not None:
-            k, v = memory_packing.pad(k), memory_packing.pad(v)
-        return self.split(q), self.split(k), self.split(v)
-
-    def queries(self, x: Tensor) -> Tensor:
-        """(…, d_model) -> (…, h·d_k): every head's query, side by side."""
-        return self._project(x, slice(0, self.sizes[0]))
-
-    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(…, d_model) -> (…, h·d_k) and (…, h·d_v)."""
-        both = self._project(x, slice(self.sizes[0], None))
-        k, v = both.split(self.sizes[1:], dim=-1)
-        return k, v
-
-    def _project(self, x: Tensor, rows: slice) -> Tensor:
-        bias = self.projection.bias
-        return F.linear(
-            x,
-            self.projection.weight[rows],
-            None if bias is None else bias[rows],
-        )
-
-    def split(self, x: Tensor) -> Tensor:
-        """(batch, length, h·d) -> (batch, heads, length, d)."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-
-
-class MultiHeadAttention(Projections):
+class MultiHeadAttention(nn.Module):
     """Multi-head attention (§3.2.2).
 
     d_k and d_v default to d_model / num_heads; dropout is on the weights
@@ -197,58 +68,80 @@ class MultiHeadAttention(Projections):
         dropout: float = 0.0,
         bias: bool = True,
     ):
+        super().__init__()
         if None in (d_k, d_v) and d_model % num_heads:
             raise ValueError(
                 f"num_heads {num_heads} does not divide d_model {d_model}: "
                 "give d_k and d_v"
             )
-        each = d_model // num_heads
-        super().__init__(d_model, num_heads, d_k or each, d_v or each, bias)
-        self.dropout = dropout
-        self.output = nn.Linear(self.sizes[2], d_model, bias)
-        nn.init.xavier_uniform_(self.output.weight)
-        if bias:
-            nn.init.zeros_(self.output.bias)
+        self.num_heads = num_heads
+        self.d_k = d_k or d_model // num_heads
+        self.d_v = d_v or d_model // num_heads
+        # row block i of w_q is head i's W_i^Q, transposed
+        self.w_q = nn.Linear(d_model, num_heads * self.d_k, bias)
+        self.w_k = nn.Linear(d_model, num_heads * self.d_k, bias)
+        self.w_v = nn.Linear(d_model, num_heads * self.d_v, bias)
+        self.w_o = nn.Linear(num_heads * self.d_v, d_model, bias)
+        self.dropout = nn.Dropout(dropout)
+        for linear in (self.w_q, self.w_k, self.w_v, self.w_o):
+            nn.init.xavier_uniform_(linear.weight)
+            if bias:
+                nn.init.zeros_(linear.bias)
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        mask: Tensor | None = None,
-        *,
-        causal: bool = False,
-        packing: Packing | None = None,
-        memory_packing: Packing | None = None,
-    ) -> Tensor:
-        """x (batch, q_len, d_model) looks at memory (batch, k_len,
-        d_model), or at itself where memory is None; mask broadcasts to
-        (batch, heads, q_len, k_len), True = may attend; causal as in
-        attend. With a packing x is (tokens, d_model), and so is memory
-        with its own; padding still needs its mask. Returns the shape of x.
-        """
-        q, k, v = self.heads(x, memory, packing, memory_packing)
-        dropout = self.dropout if self.training else 0.0
-        mixed = attend(q, k, v, mask, causal=causal, dropout=dropout)
-        mixed = mixed.transpose(1, 2).flatten(2)  # (batch, q_len, h·d_v)
-        if packing is not None:
-            mixed = packing.pack(mixed)
-        return self.output(mixed)
+    def split(self, x: Tensor) -> Tensor:
+        """(batch, length, heads · d) -> (batch, heads, length, d)"""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def weights(
         self,
         x: Tensor,
         memory: Tensor | None = None,
         mask: Tensor | None = None,
-        *,
-        causal: bool = False,
-        packing: Packing | None = None,
-        memory_packing: Packing | None = None,
     ) -> Tensor:
-        """The attention weights that forward uses, to be looked at:
-        (batch, heads, q_len, k_len). Arguments as for forward.
-        """
-        q, k, _ = self.heads(x, memory, packing, memory_packing)
-        if causal:
-            may_see = causal_mask(q.size(-2), q.device)
-            mask = may_see if mask is None else mask & may_see
+        """(batch, heads, q_len, k_len); arguments as for forward."""
+        memory = x if memory is None else memory
+        q, k = self.split(self.w_q(x)), self.split(self.w_k(memory))
         return attention_weights(q, k, mask)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """x (batch, q_len, d_model) attends to memory (batch, k_len,
+        d_model), or to itself without one -> the shape of x. mask
+        broadcasts to (batch, heads, q_len, k_len), True = may attend.
+        """
+        memory = x if memory is None else memory
+        v = self.split(self.w_v(memory))
+        weights = self.dropout(self.weights(x, memory, mask))
+        heads = weights @ v  # (batch, heads, q_len, d_v)
+        return self.w_o(heads.transpose(1, 2).flatten(2))
+
+
+# 04-multi-head.md: Heads that were trained
+@contextmanager
+def recorded_weights(
+    blocks: dict[str, MultiHeadAttention],
+) -> Iterator[dict[str, Tensor]]:
+    """Inside the with, each call of a block leaves its weights, (batch,
+    heads, q_len, k_len), in the dictionary under the block's name.
+    """
+    maps: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Any:
+        def hook(block: MultiHeadAttention, args: Any, kwargs: Any) -> None:
+            maps[name] = block.weights(*args, **kwargs)
+
+        return hook
+
+    handles = [
+        block.register_forward_pre_hook(keep(name), with_kwargs=True)
+        for name, block in blocks.items()
+    ]
+    try:
+        yield maps
+    finally:
+        for handle in handles:
+            handle.remove()

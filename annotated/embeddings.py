@@ -103,34 +103,31 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, d_model: int, length: int = 256):
         super().__init__()
-        self.register_buffer(
-            "table", sinusoids(length, d_model), persistent=False
-        )
+        table = sinusoids(length, d_model)
+        self.register_buffer("table", table, persistent=False)
 
-    def forward(self, positions: Tensor, length: int) -> Tensor:
-        """positions (…), each < length -> (…, d_model)"""
+    def forward(self, length: int) -> Tensor:
+        """The encodings of positions 0 to length - 1: (length, d_model)."""
         size, d_model = self.table.shape
         if length > size:
             longer = sinusoids(max(length, 2 * size), d_model)
             self.table = longer.to(self.table)
-        return F.embedding(positions, self.table)
+        return self.table[:length]
 
 
 class LearnedPositions(nn.Module):
-    """One learned vector a position (§3.5; Table 3, row E)."""
+    """One learned vector per position (§3.5; Table 3, row E)."""
 
     def __init__(self, d_model: int, length: int):
         super().__init__()
         # as large as the sinusoids: mean square 1/2
         self.table = nn.Parameter(torch.randn(length, d_model) * 0.5**0.5)
 
-    def forward(self, positions: Tensor, length: int) -> Tensor:
-        """positions (…), each < length -> (…, d_model). Raises ValueError
-        where the sentence is longer than the table.
-        """
+    def forward(self, length: int) -> Tensor:
+        """(length, d_model). Raises ValueError beyond the table's end."""
         if length > len(self.table):
             raise ValueError(
                 f"a sentence of {length} tokens, but max_len is "
                 f"{len(self.table)}: learned positions go no further"
             )
-        return F.embedding(positions, self.table)
+        return self.table[:length]

@@ -13,20 +13,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from annotated.attention import MultiHeadAttention
+from annotated.attention import MultiHeadAttention, recorded_weights
 from annotated.embeddings import (
     Embeddings,
     LearnedPositions,
     SinusoidalPositions,
 )
-from annotated.layers import (
-    DecoderLayer,
-    Dropout,
-    EncoderLayer,
-    FeedForward,
-    LayerNorm,
-)
-from annotated.masks import Packing, window_mask
+from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
+from annotated.masks import causal_mask, padding_mask, window_mask
 
 __all__ = [
     "COUNTS",
@@ -34,6 +28,10 @@ __all__ = [
     "CHOICES",
     "TransformerConfig",
     "check_config",
+    "make_attention",
+    "make_feed_forward",
+    "make_positions",
+    "make_last_norm",
     "Encoder",
     "Decoder",
     "Transformer",
@@ -93,7 +91,6 @@ class TransformerConfig:
     window: int | None = None
     max_len: int = 1024
     bias: bool = True
-    pad_id: int = 0
 
     def __post_init__(self) -> None:
         check_config(self)
@@ -166,15 +163,11 @@ def check_config(config: TransformerConfig) -> None:
             'tie "all" needs one vocabulary, but src_vocab is '
             f"{config.src_vocab} and tgt_vocab {config.tgt_vocab}"
         )
-    vocab = min(config.src_vocab, config.tgt_vocab)
-    if type(config.pad_id) is not int or not 0 <= config.pad_id < vocab:
-        raise ValueError(
-            f"pad_id {config.pad_id!r} is outside the vocabulary"
-        )
 
 
 # 08-transformer.md: The model by the paper
-def _attention(config: TransformerConfig) -> MultiHeadAttention:
+def make_attention(config: TransformerConfig) -> MultiHeadAttention:
+    """An attention block of this shape."""
     return MultiHeadAttention(
         config.d_model,
         config.num_heads,
@@ -185,16 +178,26 @@ def _attention(config: TransformerConfig) -> MultiHeadAttention:
     )
 
 
-def _feed_forward(config: TransformerConfig) -> FeedForward:
+def make_feed_forward(config: TransformerConfig) -> FeedForward:
+    """A position-wise network of this shape."""
     return FeedForward(
         config.d_model, config.d_ff, config.activation_dropout, config.bias
     )
 
 
-def _last_norm(config: TransformerConfig) -> nn.Module:
-    # a pre-norm stack ends un-normalised: its sums have grown all the way
+def make_positions(
+    config: TransformerConfig,
+) -> LearnedPositions | SinusoidalPositions:
+    """Where in its sentence a token is."""
+    if config.positions == "learned":
+        return LearnedPositions(config.d_model, config.max_len)
+    return SinusoidalPositions(config.d_model)
+
+
+def make_last_norm(config: TransformerConfig) -> nn.Module:
+    """A pre-norm stack ends un-normalised: its sums have grown."""
     pre = config.norm == "pre"
-    return LayerNorm(config.d_model) if pre else nn.Identity()
+    return nn.LayerNorm(config.d_model) if pre else nn.Identity()
 
 
 class Encoder(nn.Module):
@@ -204,25 +207,19 @@ class Encoder(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(
             EncoderLayer(
-                _attention(config),
-                _feed_forward(config),
+                make_attention(config),
+                make_feed_forward(config),
                 config.dropout,
                 config.norm,
             )
             for _ in range(config.num_encoder_layers)
         )
-        self.norm = _last_norm(config)
-        self.window = config.window
+        self.norm = make_last_norm(config)
 
-    def forward(self, x: Tensor, packing: Packing) -> Tensor:
-        """x: (tokens, d_model), packed -> (tokens, d_model)"""
-        mask = packing.mask
-        if self.window is not None:
-            length = packing.real.size(1)
-            near = window_mask(length, self.window, x.device)
-            mask = near if mask is None else mask & near
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(batch, src_len, d_model) -> (batch, src_len, d_model)"""
         for layer in self.layers:
-            x = layer(x, mask, packing)
+            x = layer(x, mask)
         return self.norm(x)
 
 
@@ -233,40 +230,34 @@ class Decoder(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(
             DecoderLayer(
-                _attention(config),
-                _attention(config),
-                _feed_forward(config),
+                make_attention(config),
+                make_attention(config),
+                make_feed_forward(config),
                 config.dropout,
                 config.norm,
             )
             for _ in range(config.num_decoder_layers)
         )
-        self.norm = _last_norm(config)
-        self.window = config.window
+        self.norm = make_last_norm(config)
 
     def forward(
-        self, x: Tensor, memory: Tensor, packing: Packing, src: Packing
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
     ) -> Tensor:
-        """x (tokens, d_model) of the target, memory (tokens, d_model) of
-        the source, each with its packing -> (tokens, d_model)
+        """x (batch, tgt_len, d_model), memory (batch, src_len, d_model)
+        -> the shape of x.
         """
-        # padding comes last, where a causal query never looks
-        mask = None
-        if self.window is not None:
-            length = packing.real.size(1)
-            mask = window_mask(length, self.window, x.device)
         for layer in self.layers:
-            x = layer(x, memory, mask, src.mask, packing, src)
+            x = layer(x, memory, mask, memory_mask)
         return self.norm(x)
 
 
 # 08-transformer.md: The whole
 class Transformer(nn.Module):
-    """The model of the paper (§3, Figure 1).
-
-    Everything that works position by position runs on real tokens alone,
-    packed; only attention sees the padded batch.
-    """
+    """The model of the paper (§3, Figure 1)."""
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
@@ -274,87 +265,56 @@ class Transformer(nn.Module):
         self.embeddings = Embeddings(
             config.src_vocab, config.tgt_vocab, config.d_model, config.tie
         )
-        self.src_positions: LearnedPositions | SinusoidalPositions
-        self.tgt_positions: LearnedPositions | SinusoidalPositions
-        if config.positions == "learned":
-            size = (config.d_model, config.max_len)
-            self.src_positions = LearnedPositions(*size)
-            self.tgt_positions = LearnedPositions(*size)
-        else:
-            self.src_positions = SinusoidalPositions(config.d_model)
-            self.tgt_positions = self.src_positions
-        self.dropout = Dropout(config.dropout)
+        self.src_positions = make_positions(config)
+        self.tgt_positions = make_positions(config)
         self.encoder, self.decoder = Encoder(config), Decoder(config)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         """src (batch, src_len), tgt (batch, tgt_len), token ids, padding
         last -> logits (batch, tgt_len, tgt_vocab): at i, those of the
-        token after tgt[:, : i + 1]; zeros where tgt is padding.
+        token after tgt[:, : i + 1].
         """
-        x, packing = self.hidden(src, tgt)
-        return packing.pad(self.embeddings.logits(x))
-
-    def hidden(self, src: Tensor, tgt: Tensor) -> tuple[Tensor, Packing]:
-        """The decoder's output before the softmax: (tokens, d_model) of
-        the target's real tokens in their order, and their packing.
-        """
-        memory, src_packing = self._encode(src)
-        packing = Packing.of(tgt != self.config.pad_id)
-        return self._decode(tgt, packing, memory, src_packing), packing
+        memory = self.encode(src)
+        return self.embeddings.logits(self.decode(tgt, memory, src))
 
     def encode(self, src: Tensor) -> Tensor:
-        """(batch, src_len) -> (batch, src_len, d_model), 0 at padding."""
-        x, packing = self._encode(src)
-        return packing.pad(x)
+        """The left of Figure 1: (batch, src_len) -> (…, d_model)."""
+        x = self.embeddings.read_source(src)
+        x = self.dropout(x + self.src_positions(src.size(1)))
+        mask = padding_mask(src)
+        if self.config.window is not None:
+            window = self.config.window
+            mask = mask & window_mask(src.size(1), window, src.device)
+        return self.encoder(x, mask)
 
     def decode(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:
-        """tgt (batch, tgt_len), memory (batch, src_len, d_model) as encode
-        made it of src -> (batch, tgt_len, d_model), before the softmax.
+        """The right of Figure 1, before the softmax: tgt (batch, tgt_len),
+        memory as encode made it of src -> (batch, tgt_len, d_model).
         """
-        src_packing = Packing.of(src != self.config.pad_id)
-        packing = Packing.of(tgt != self.config.pad_id)
-        memory = src_packing.pack(memory)
-        return packing.pad(self._decode(tgt, packing, memory, src_packing))
-
-    def _encode(self, src: Tensor) -> tuple[Tensor, Packing]:
-        packing = Packing.of(src != self.config.pad_id)
-        x = self.embeddings.read_source(packing.pack(src))
-        x = x + self.src_positions(packing.positions, src.size(1))
-        return self.encoder(self.dropout(x), packing), packing
-
-    def _decode(
-        self, tgt: Tensor, packing: Packing, memory: Tensor, src: Packing
-    ) -> Tensor:
-        x = self.embeddings.read_target(packing.pack(tgt))
-        x = x + self.tgt_positions(packing.positions, tgt.size(1))
-        return self.decoder(self.dropout(x), memory, packing, src)
+        x = self.embeddings.read_target(tgt)
+        x = self.dropout(x + self.tgt_positions(tgt.size(1)))
+        # padding comes last, where a causal query never looks
+        mask = causal_mask(tgt.size(1), tgt.device)
+        if self.config.window is not None:
+            window = self.config.window
+            mask = mask & window_mask(tgt.size(1), window, tgt.device)
+        return self.decoder(x, memory, mask, padding_mask(src))
 
     @torch.no_grad()
     def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
         """The weights of every head: {"encoder.0": (batch, heads, q_len,
-        k_len), …, "decoder.0": …, "cross.0": …}, one row a query; the row
-        of a query that is padding means nothing. Call eval() before.
+        k_len), …, "decoder.0": …, "cross.0": …}, one row per query. Call
+        eval() first.
         """
-        maps: dict[str, Tensor] = {}
-        hooks = []
-
-        def watch(name: str, attention: MultiHeadAttention) -> None:
-            def record(module: nn.Module, args: Any, kwargs: Any) -> None:
-                maps[name] = attention.weights(*args, **kwargs)
-
-            hook = attention.register_forward_pre_hook
-            hooks.append(hook(record, with_kwargs=True))
-
-        for path, module in self.named_modules():
-            if isinstance(module, MultiHeadAttention):
-                stack, _, i, role = path.split(".")
-                kind = "cross" if role == "cross_attention" else stack
-                watch(f"{kind}.{i}", module)
-        try:
-            self.hidden(src, tgt)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        blocks: dict[str, Any] = {}
+        for i, layer in enumerate(self.encoder.layers):
+            blocks[f"encoder.{i}"] = layer.attention
+        for i, layer in enumerate(self.decoder.layers):
+            blocks[f"decoder.{i}"] = layer.attention
+            blocks[f"cross.{i}"] = layer.cross_attention
+        with recorded_weights(blocks) as maps:
+            self(src, tgt)
         return maps
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from annotated.batches import Batch, Corpus, Sentences
 from annotated.engine.errors import Elsewhere, TrainingError
 from annotated.engine.machine import evaluating
+from annotated.engine.packing import PackedTransformer, chunked_loss
 from annotated.loss import smoothed_loss
 from annotated.model import Transformer
 from annotated.schedule import (
@@ -121,10 +122,18 @@ def batch_loss(
     half = config.precision == "bfloat16"
     device = batch.src.device.type
     with torch.autocast(device, torch.bfloat16, enabled=half):
+        if not isinstance(model, PackedTransformer):
+            logits = model(batch.src, batch.tgt)
+            loss, nll = smoothed_loss(
+                logits.float() if half else logits,
+                batch.labels,
+                config.label_smoothing,
+            )
+            return loss, nll, batch.tokens
         x, packing = model.hidden(batch.src, batch.tgt)
     if half:
         x = x.bfloat16()
-    loss, nll = smoothed_loss(
+    loss, nll = chunked_loss(
         x,
         model.embeddings.output,
         packing.pack(batch.labels),

@@ -40,7 +40,6 @@ class Shape:
             d_model=self.d_model,
             d_ff=self.d_ff,
             num_heads=self.num_heads,
-            pad_id=PAD,
             **more,
         )
 

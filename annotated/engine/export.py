@@ -18,16 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from annotated.attention import MultiHeadAttention, attention
+from annotated.attention import MultiHeadAttention
 from annotated.checkpoints import save_weights
 from annotated.embeddings import SinusoidalPositions, sinusoids
 from annotated.engine.errors import RunError
 from annotated.engine.files import write_json
 from annotated.engine.runs import Run
-from annotated.layers import LayerNorm
-from annotated.masks import causal_mask, padding_mask, window_mask
 from annotated.model import Transformer
-from annotated.tokens import BOS, EOS, SPECIALS, UNK, Tokenizer
+from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 
 __all__ = [
     "write_ctranslate2",
@@ -115,25 +113,21 @@ def _fill(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
         spec.bias = _array(bias)
 
 
-def _fill_norm(spec: Any, norm: LayerNorm) -> None:
-    spec.gamma, spec.beta = _array(norm.gain), _array(norm.bias)
+def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
 
 
 def _fill_attention(
     spec: Any, attention: MultiHeadAttention, together: bool
 ) -> None:
     """The projections, in one matrix or in q and (k, v), and the output."""
-    projection = attention.projection
-    q, k, v = attention.sizes
-    cuts = [q + k + v] if together else [q, k + v]
-    weights = projection.weight.split(cuts)
-    biases: Sequence[Any] = [None] * len(cuts)
-    if projection.bias is not None:
-        biases = projection.bias.split(cuts)
-    for out, weight, bias in zip(spec.linear, weights, biases):
-        _fill(out, weight, bias)
-    output = attention.output
-    _fill(spec.linear[-1], output.weight, output.bias)
+    q, k, v = attention.w_q, attention.w_k, attention.w_v
+    groups = [[q, k, v]] if together else [[q], [k, v]]
+    for out, group in zip(spec.linear, groups):
+        weight = torch.cat(tuple(linear.weight for linear in group))
+        biases: Any = [x.bias for x in group if x.bias is not None]
+        _fill(out, weight, torch.cat(biases) if biases else None)
+    _fill(spec.linear[-1], attention.w_o.weight, attention.w_o.bias)
 
 
 def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
@@ -151,17 +145,17 @@ def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
     if model.config.norm == "pre":
         _fill_norm(spec.layer_norm, stack.norm)
     for out, layer in zip(spec.layer, stack.layers, strict=True):
-        own, around = out.self_attention, layer.around_attention
+        own, last = out.self_attention, layer.norm2
         _fill_attention(own, layer.attention, together=True)
-        _fill_norm(own.layer_norm, around.norm)
+        _fill_norm(own.layer_norm, layer.norm1)
         if name == "decoder":
-            other, around = out.attention, layer.around_cross_attention
+            other, last = out.attention, layer.norm3
             _fill_attention(other, layer.cross_attention, together=False)
-            _fill_norm(other.layer_norm, around.norm)
+            _fill_norm(other.layer_norm, layer.norm2)
         ffn, net = out.ffn, layer.feed_forward
         _fill(ffn.linear_0, net.inner.weight, net.inner.bias)
         _fill(ffn.linear_1, net.outer.weight, net.outer.bias)
-        _fill_norm(ffn.layer_norm, layer.around_feed_forward.norm)
+        _fill_norm(ffn.layer_norm, last)
 
 
 def vocabulary(tokenizer: Tokenizer) -> list[str]:
@@ -171,91 +165,53 @@ def vocabulary(tokenizer: Tokenizer) -> list[str]:
 
 
 # A0-serving.md: ONNX
-def _attend_plainly(
-    layer: MultiHeadAttention,
-    x: Tensor,
-    mask: Tensor,
-    memory: Tensor | None = None,
-) -> Tensor:
-    """Multi-head attention in operators that every runtime knows."""
-    mixed = attention(*layer.heads(x, memory), mask)
-    return layer.output(mixed.transpose(1, 2).flatten(2))
-
-
-class _EncoderGraph(nn.Module):
+class _Encode(nn.Module):
     """src (batch, src_len) -> memory (batch, src_len, d_model)"""
 
     def __init__(self, model: Transformer):
         super().__init__()
-        self.model, config = model, model.config
-        self.table = _table(model.src_positions, config.d_model)
+        self.model = model
 
     def forward(self, src: Tensor) -> Tensor:
-        model, config = self.model, self.model.config
-        x = model.embeddings.read_source(src) + self.table[: src.size(1)]
-        mask = padding_mask(src, config.pad_id)
-        if config.window is not None:
-            mask = mask & window_mask(src.size(1), config.window)
-        layers: Any = model.encoder.layers
-        for layer in layers:
-            own = layer.attention
-            x = layer.around_attention(
-                x, lambda x, own=own: _attend_plainly(own, x, mask)
-            )
-            x = layer.around_feed_forward(x, layer.feed_forward)
-        return model.encoder.norm(x)
+        return self.model.encode(src)
 
 
-class _DecoderGraph(nn.Module):
+class _Decode(nn.Module):
     """tgt (batch, tgt_len), memory, src -> logits (batch, vocab) of the
     token after tgt.
     """
 
     def __init__(self, model: Transformer):
         super().__init__()
-        self.model, config = model, model.config
-        self.table = _table(model.tgt_positions, config.d_model)
+        self.model = model
 
     def forward(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:
-        model, config = self.model, self.model.config
-        x = model.embeddings.read_target(tgt) + self.table[: tgt.size(1)]
-        past = causal_mask(tgt.size(1))
-        if config.window is not None:
-            past = past & window_mask(tgt.size(1), config.window)
-        words = padding_mask(src, config.pad_id)
-        layers: Any = model.decoder.layers
-        for layer in layers:
-            own, cross = layer.attention, layer.cross_attention
-            x = layer.around_attention(
-                x, lambda x, own=own: _attend_plainly(own, x, past)
-            )
-            x = layer.around_cross_attention(
-                x,
-                lambda x, cross=cross: _attend_plainly(
-                    cross, x, words, memory
-                ),
-            )
-            x = layer.around_feed_forward(x, layer.feed_forward)
-        return model.embeddings.logits(model.decoder.norm(x[:, -1]))
+        last = self.model.decode(tgt, memory, src)[:, -1]
+        return self.model.embeddings.logits(last)
 
 
 def write_onnx(model: Transformer, folder: Path) -> None:
     """encoder.onnx and decoder.onnx. RunError where onnx is missing."""
     _wanted("onnx")
     folder.mkdir(parents=True, exist_ok=True)
-    src = torch.tensor([[4, 5, EOS], [4, EOS, model.config.pad_id]])
+    plain = Transformer(model.config)  # in operators that runtimes know
+    plain.load_state_dict(model.state_dict())
+    for place in (plain.src_positions, plain.tgt_positions):
+        if isinstance(place, SinusoidalPositions):
+            place(POSITIONS)  # the table of a graph does not grow
+    src = torch.tensor([[4, 5, EOS], [4, EOS, PAD]])
     tgt = torch.tensor([[BOS, 4], [BOS, 5]])
     memory = torch.zeros(2, 3, model.config.d_model)
     batch, length = {0: "batch"}, {0: "batch", 1: "src_len"}
     _write_graph(
-        _EncoderGraph(model),
+        _Encode(plain),
         {"src": src},
         {"memory": length},
         {"src": length},
         folder / "encoder.onnx",
     )
     _write_graph(
-        _DecoderGraph(model),
+        _Decode(plain),
         {"tgt": tgt, "memory": memory, "src": src},
         {"logits": batch},
         {

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from annotated.model import TransformerConfig, table3
 from annotated.search import SearchConfig
-from annotated.tokens import PAD
 from annotated.training import TrainingConfig
 
 __all__ = [
@@ -105,7 +104,6 @@ class Recipe:
         sizes: dict[str, Any] = {
             "src_vocab": src_vocab,
             "tgt_vocab": tgt_vocab,
-            "pad_id": PAD,
         }
         return TransformerConfig(
             **_shared(self, TransformerConfig), **sizes

@@ -25,6 +25,7 @@ from annotated.engine.data import (
 )
 from annotated.engine.errors import RunError
 from annotated.engine.files import write_json
+from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import Recipe
 from annotated.engine.search import search_in_order
 from annotated.model import Transformer, TransformerConfig
@@ -72,7 +73,7 @@ def _first_model(
     config = recipe.model_config(len(source), len(target))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return Transformer(config)
+        return PackedTransformer(config)
 
 
 def _check_lengths(recipe: Recipe, corpus: Corpus) -> None:

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 from annotated.attention import MultiHeadAttention
 from annotated.batches import pad_rows
 from annotated.engine.machine import cores
+from annotated.engine.packing import Packing
 from annotated.layers import DecoderLayer
-from annotated.masks import Packing
 from annotated.model import Transformer
 from annotated.search import (
     Hypothesis,
@@ -57,7 +57,7 @@ class _Memory:
         self.target: list[tuple[Tensor, Tensor]] = []
         for layer in _layers(model):
             cross, own = layer.cross_attention, layer.attention
-            pair = cross.keys_values(memory)
+            pair = cross.w_k(memory), cross.w_v(memory)
             k, v = (cross.split(packing.pad(x)).contiguous() for x in pair)
             self.source.append((k, v))
             room = (len(src), own.num_heads, slots)
@@ -114,9 +114,8 @@ def _next_logits(
     slots) says which slots, these included, each may see; None is all.
     """
     step = len(memory.starts)
-    place = torch.full_like(ids[:1, 0], step)
     x = model.embeddings.read_target(ids.flatten())
-    x = x + model.tgt_positions(place, step + 1)
+    x = x + model.tgt_positions(step + 1)[-1]
     new = memory.take(ids.size(1))
     first, window = 0, model.config.window
     if window is not None:
@@ -156,21 +155,25 @@ def _layer_step(
 
     def look_back(x: Tensor) -> Tensor:
         attention = layer.attention
-        each = attention.projection(x).split(attention.sizes, dim=-1)
+        each = attention.w_q(x), attention.w_k(x), attention.w_v(x)
         q, *pair = (_by_head(y, batch, attention) for y in each)
         for cache, fresh in zip(target, pair, strict=True):
             cache[:, :, new] = fresh
         k, v = (cache[:, :, past] for cache in target)
-        return attention.output(_mix(q, k, v, own))
+        return attention.w_o(_mix(q, k, v, own))
 
     def look_across(x: Tensor) -> Tensor:
         attention = layer.cross_attention
-        q = _by_head(attention.queries(x), batch, attention)
-        return attention.output(_mix(q, *source, across))
+        q = _by_head(attention.w_q(x), batch, attention)
+        return attention.w_o(_mix(q, *source, across))
 
-    x = layer.around_attention(x, look_back)
-    x = layer.around_cross_attention(x, look_across)
-    return layer.around_feed_forward(x, layer.feed_forward)
+    if layer.pre_norm:
+        x = x + look_back(layer.norm1(x))
+        x = x + look_across(layer.norm2(x))
+        return x + layer.feed_forward(layer.norm3(x))
+    x = layer.norm1(x + look_back(x))
+    x = layer.norm2(x + look_across(x))
+    return layer.norm3(x + layer.feed_forward(x))
 
 
 def _by_head(x: Tensor, batch: int, layer: MultiHeadAttention) -> Tensor:

@@ -1,0 +1,400 @@
+"""annotated.engine.packing.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- E2-packing.md: Without padding, without waste
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from annotated.attention import MultiHeadAttention
+from annotated.masks import causal_mask, window_mask
+from annotated.model import Transformer, TransformerConfig
+from annotated.tokens import PAD
+
+__all__ = [
+    "Packing",
+    "PackedMask",
+    "PackedAttention",
+    "FastDropout",
+    "PackedTransformer",
+    "packed",
+    "chunked_loss",
+]
+
+
+# E2-packing.md: Where the tokens are
+class _GatherRows(torch.autograd.Function):
+    """x[index], with zeros in the rows that absent lists.
+
+    Every row of x is asked for at most once, so the gradient is a gather
+    too, by the index of the way back: no scatter, no atomic addition.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        index: Tensor,
+        absent: Tensor,
+        back: Tensor,
+        back_absent: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(index, absent, back, back_absent)
+        if not len(x):  # a batch of nothing but padding
+            return x.new_zeros(len(index), *x.shape[1:])
+        rows = x.index_select(0, index)
+        return rows.index_fill_(0, absent, 0.0) if len(absent) else rows
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        index, absent, back, back_absent = ctx.saved_tensors
+        grad = _GatherRows.apply(grad, back, back_absent, index, absent)
+        return grad, None, None, None, None
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where the real tokens of a padded batch are.
+
+    pack keeps them alone, (batch, length, …) -> (tokens, …), so that what
+    works position by position wastes nothing on padding; pad goes back,
+    with zeros for padding. Where there is no padding both are views.
+    """
+
+    real: Tensor  # (batch, length) of bool
+    index: Tensor  # (tokens,): the place of each token, row by row
+    inverse: Tensor  # (batch · length,): the token there, 0 for padding
+    absent: Tensor  # the places of padding, in the order of inverse
+
+    @classmethod
+    def of(cls, real: Tensor) -> Packing:
+        """The packing of a batch, from real: (batch, length) of bool."""
+        flat = real.flatten()
+        index, absent = flat.nonzero()[:, 0], (~flat).nonzero()[:, 0]
+        inverse = torch.where(flat, flat.cumsum(0) - 1, 0)
+        return cls(real, index, inverse, absent)
+
+    @property
+    def full(self) -> bool:
+        """Whether no place is padding."""
+        return not len(self.absent)
+
+    @property
+    def positions(self) -> Tensor:
+        """The position of each token in its sentence: (tokens,)."""
+        return self.index % self.real.size(1)
+
+    @property
+    def mask(self) -> Tensor | None:
+        """The padding mask (batch, 1, 1, length); None if full."""
+        return None if self.full else self.real[:, None, None, :]
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(batch, length, …) -> (tokens, …)"""
+        x = x.flatten(0, 1)
+        if self.full:
+            return x
+        return _GatherRows.apply(
+            x, self.index, self.absent[:0], self.inverse, self.absent
+        )
+
+    def pad(self, x: Tensor) -> Tensor:
+        """(tokens, …) -> (batch, length, …)"""
+        if not self.full:
+            x = _GatherRows.apply(
+                x, self.inverse, self.absent, self.index, self.absent[:0]
+            )
+        return x.unflatten(0, self.real.shape)
+
+
+# E2-packing.md: Attention over a packed batch
+@dataclass(frozen=True)
+class PackedMask:
+    """What PackedAttention gets in the place of a boolean mask: where the
+    tokens of the queries and of the keys are, and who sees whom.
+
+    may_attend broadcasts to (batch, heads, q_len, k_len); None is all.
+    """
+
+    queries: Packing
+    keys: Packing
+    may_attend: Tensor | None = None
+    causal: bool = False  # used only where may_attend is None
+
+    @classmethod
+    def to(
+        cls,
+        queries: Packing,
+        keys: Packing,
+        causal: bool = False,
+        window: int | None = None,
+    ) -> PackedMask:
+        """The mask of a whole stack, made once per batch."""
+        if causal and window is None:
+            # padding comes last, where a causal query never looks
+            return cls(queries, keys, None, causal=True)
+        mask = keys.mask
+        if window is not None:
+            length, device = keys.real.size(1), keys.real.device
+            near = window_mask(length, window, device)
+            if causal:
+                mask = near & causal_mask(length, device)
+            else:
+                mask = near if mask is None else mask & near
+        if mask is not None:
+            # a query with no key would be 0/0: let it see the padding,
+            # whose values are zeros
+            mask = mask | ~mask.any(dim=-1, keepdim=True)
+        return cls(queries, keys, mask)
+
+    def full(self) -> Tensor:
+        """The boolean mask that the plain form takes."""
+        length = self.keys.real.size(1)
+        mask = self.keys.real[:, None, None, :]
+        if self.may_attend is not None:
+            mask = mask & self.may_attend
+        if self.causal:
+            mask = mask & causal_mask(length, mask.device)
+        return mask
+
+
+class PackedAttention(MultiHeadAttention):
+    """MultiHeadAttention without padding, by one fused kernel.
+
+    With a PackedMask x is (q_tokens, d_model) and memory (k_tokens,
+    d_model); with a boolean mask, or none, it is the plain form.
+    """
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        mask: Tensor | PackedMask | None = None,
+    ) -> Tensor:
+        if not isinstance(mask, PackedMask):
+            return super().forward(x, memory, mask)
+        memory = x if memory is None else memory
+        q = self.split(mask.queries.pad(self.w_q(x)))
+        k = self.split(mask.keys.pad(self.w_k(memory)))
+        v = self.split(mask.keys.pad(self.w_v(memory)))
+        heads = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask.may_attend,
+            dropout_p=self.dropout.p if self.training else 0.0,
+            is_causal=mask.causal,
+        )
+        heads = heads.transpose(1, 2).flatten(2)
+        return self.w_o(mask.queries.pack(heads))
+
+    def weights(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        mask: Tensor | PackedMask | None = None,
+    ) -> Tensor:
+        if not isinstance(mask, PackedMask):
+            return super().weights(x, memory, mask)
+        memory = mask.keys.pad(x if memory is None else memory)
+        return super().weights(mask.queries.pad(x), memory, mask.full())
+
+
+# E2-packing.md: Dropout
+class FastDropout(nn.Dropout):
+    """nn.Dropout, from sixteen random bits per number on a CPU.
+
+    torch draws 32 bits and more; sixteen decide with p honoured to
+    1/65,536. The scale is one that x's type holds exactly, so that the
+    mean is kept in 16 bits, too.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x of any shape; returns the same shape. Only when training."""
+        if not self.training or self.p == 0.0:
+            return x
+        if x.device.type != "cpu" or self.p > 0.9:
+            return F.dropout(x, self.p)
+        scale = torch.tensor(1 / (1 - self.p), dtype=x.dtype).item()
+        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64)
+        draws.random_(-(2**63), None)  # four 16-bit draws in each
+        draws = draws.view(torch.int16)[: x.numel()].view(x.shape)
+        kept = round(2**16 / scale) - 2**15
+        return x * draws.lt_(kept).to(x.dtype).mul_(scale)
+
+
+# E2-packing.md: The model
+def _make_fast(module: nn.Module) -> None:
+    """Put the engine's form of each part in the place of the plain one."""
+    for name, part in list(module.named_children()):
+        if type(part) is MultiHeadAttention:
+            part.__class__ = PackedAttention
+        if type(part) is nn.Dropout:
+            setattr(module, name, FastDropout(part.p))
+        _make_fast(part)
+
+
+class PackedTransformer(Transformer):
+    """The Transformer, computing nothing for padding.
+
+    Parameters, their names and what forward returns are those of the
+    plain form, but for zeros where tgt is padding.
+    """
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__(config)
+        _make_fast(self)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        x, packing = self.hidden(src, tgt)
+        return packing.pad(self.embeddings.logits(x))
+
+    def hidden(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_packing: Packing | None = None,
+        tgt_packing: Packing | None = None,
+    ) -> tuple[Tensor, Packing]:
+        """The decoder's output before the softmax, (tokens, d_model) of
+        the target's real tokens in their order, and their packing.
+        Packings made beforehand spare the device a wait.
+        """
+        source = src_packing or Packing.of(src != PAD)
+        target = tgt_packing or Packing.of(tgt != PAD)
+        memory = self._encode(src, source)
+        return self._decode(tgt, target, memory, source), target
+
+    def encode(self, src: Tensor) -> Tensor:
+        packing = Packing.of(src != PAD)
+        return packing.pad(self._encode(src, packing))
+
+    def decode(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:
+        source = Packing.of(src != PAD)
+        target = Packing.of(tgt != PAD)
+        memory = source.pack(memory)
+        return target.pad(self._decode(tgt, target, memory, source))
+
+    def _encode(self, src: Tensor, packing: Packing) -> Tensor:
+        x = self.embeddings.read_source(packing.pack(src))
+        positions = self.src_positions(src.size(1))
+        x = self.dropout(x + F.embedding(packing.positions, positions))
+        window = self.config.window
+        return self.encoder(
+            x, PackedMask.to(packing, packing, window=window)
+        )
+
+    def _decode(
+        self, tgt: Tensor, packing: Packing, memory: Tensor, source: Packing
+    ) -> Tensor:
+        x = self.embeddings.read_target(packing.pack(tgt))
+        positions = self.tgt_positions(tgt.size(1))
+        x = self.dropout(x + F.embedding(packing.positions, positions))
+        mask = PackedMask.to(
+            packing, packing, causal=True, window=self.config.window
+        )
+        return self.decoder(x, memory, mask, PackedMask.to(packing, source))
+
+
+def packed(model: Transformer) -> PackedTransformer:
+    """The packed form of a plain model, over the same Parameter objects:
+    what one learns, the other knows.
+    """
+    fast = PackedTransformer(model.config)
+    fast.load_state_dict(model.state_dict(keep_vars=True), assign=True)
+    return fast.train(model.training)
+
+
+# E2-packing.md: The loss in chunks
+class _ChunkedLoss(torch.autograd.Function):
+    """Softmax, loss and gradient a few rows at a time.
+
+    The logits of a batch are by far its largest tensor. They are wanted
+    for a moment only: to compare with the labels. So each chunk of rows
+    is scored, compared, turned into its own gradient and forgotten.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        smoothing: float,
+        rows: int,
+        learn: bool,
+    ) -> tuple[Tensor, Tensor]:
+        vocab, narrow = len(weight), weight.to(x.dtype)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        loss = x.new_zeros((), dtype=wide)
+        nll = torch.zeros_like(loss)
+        dx = torch.empty_like(x if learn else x[:0])
+        dw = torch.zeros_like(weight if learn else weight[:0])
+        for first in range(0, len(x), rows):
+            here = x[first : first + rows]
+            label = labels[first : first + rows, None]
+            log_p = (here @ narrow.T).to(wide).log_softmax(dim=-1)
+            own = log_p.gather(1, label).sum()
+            nll -= own
+            loss -= (1 - smoothing) * own + smoothing / vocab * log_p.sum()
+            if learn:
+                # the gradient of the logits, but for smoothing's share
+                p = log_p.exp_()
+                less = p.new_full(label.shape, smoothing - 1)
+                p = p.scatter_add_(1, label, less).to(x.dtype)
+                torch.mm(p, narrow, out=dx[first : first + rows])
+                if p.dtype == dw.dtype:
+                    dw.addmm_(p.T, here)
+                else:
+                    dw += p.T @ here
+        if learn:
+            # smoothing takes the same share off every word's gradient
+            share = smoothing / vocab
+            dx -= share * narrow.sum(dim=0)
+            dw -= share * x.sum(dim=0, dtype=dw.dtype)
+            ctx.save_for_backward(dx, dw)
+            ctx.dtype = x.dtype
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
+        dx, dw = ctx.saved_tensors
+        # 1/tokens is small: in 16 bits it would lose digits
+        dx = dx * grad if dx.dtype == grad.dtype else dx.float() * grad
+        return dx.to(ctx.dtype), grad * dw, None, None, None, None
+
+
+def chunked_loss(
+    x: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    smoothing: float = 0.1,
+    rows: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """smoothed_loss(x @ weight.T, labels), the logits in chunks.
+
+    x (tokens, d_model), weight (vocab, d_model), labels (tokens,).
+    Returns two scalars in nats: the loss to learn from (§5.4) and the
+    negative log-likelihood of the labels, whose mean's exponential is the
+    perplexity of Table 3. The logits exist for rows tokens at a time; by
+    default for as many as fit well into the device's memory.
+    """
+    if rows is None:
+        # 4 and 512 MiB of logits, and as much of log-probabilities
+        numbers = 2**20 if x.device.type == "cpu" else 2**27
+        rows = max(1, numbers // len(weight))
+    learn = torch.is_grad_enabled() and (
+        x.requires_grad or weight.requires_grad
+    )
+    return _ChunkedLoss.apply(x, weight, labels, smoothing, rows, learn)
