@@ -120,6 +120,7 @@ class MultiHeadAttention(nn.Module):
         return self.w_o(heads.transpose(1, 2).flatten(2))
 
 
+# 04-multi-head.md: Heads that were trained
 @contextmanager
 def recorded_weights(
     blocks: dict[str, MultiHeadAttention],

@@ -105,6 +105,7 @@ def train_reversal(
     model.train()
     for step in range(1, steps + 1):
         rate = 64**-0.5 * min(step**-0.5, step * 100**-1.5)
+        rate *= min(1.0, (steps - step + 1) / 100)
         for group in optimizer.param_groups:
             group["lr"] = rate
         drawn = torch.randint(len(lengths), (1,), generator=generator)
