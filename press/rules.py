@@ -44,7 +44,6 @@ EXEMPT: frozenset[str] = frozenset(
         "14-training",
         "15-search",
         "16-bleu-and-averaging",
-        "17-pocket-german",
         "18-multi30k",
         "19-scale",
         "A0-serving",
