@@ -87,11 +87,13 @@ def train_reversal(
     seed: int = 0,
     lengths: Sequence[int] = (9,),
     watch: Callable[[int], object] | None = None,
+    batch: Callable[..., tuple[Tensor, Tensor, Tensor]] = reversal_batch,
 ) -> list[float]:
     """The losses, in nats per token, of training on random words.
 
     model maps (src, tgt) to logits; each batch has one of the lengths;
-    watch is called before the first step, with 0, and after each one.
+    watch is called before the first step, with 0, and after each one;
+    batch makes another task of it, with arguments as reversal_batch.
     """
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(
@@ -108,7 +110,7 @@ def train_reversal(
             group["lr"] = rate
         drawn = torch.randint(len(lengths), (1,), generator=generator)
         length = lengths[int(drawn)]
-        src, tgt, labels = reversal_batch(length, generator=generator)
+        src, tgt, labels = batch(length, generator=generator)
         logits = model(src, tgt)
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
         optimizer.zero_grad()
