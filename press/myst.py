@@ -184,7 +184,7 @@ class Translator:
         """Roles, links and labels of running text."""
         text = TARGET.sub("", text)
         text = re.sub(r"^%.*\n?", "", text, flags=re.M)
-        return INLINE.sub(self._inline, text)
+        return numbers.once(INLINE.sub(self._inline, text))
 
     def _inline(self, match: re.Match[str]) -> str:
         if match["role"]:

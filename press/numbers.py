@@ -46,6 +46,11 @@ def exercise_title(title: str, number: str) -> str:
     return " · ".join(part for part in parts if part)
 
 
+def once(markdown: str) -> str:
+    """`Exercise [Exercise 2.1](…)` without the first word."""
+    return re.sub(r"\b(Exercise|Figure) (?=\[?\1 [\dA-Z])", "", markdown)
+
+
 def labels(chapters: list[Chapter]) -> dict[str, tuple[str, str]]:
     """Label -> (chapter's file, `Figure 2.3` or `Exercise 2.1`)."""
     found: dict[str, tuple[str, str]] = {}

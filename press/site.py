@@ -191,7 +191,10 @@ class _Book:
         """Links to chapters, figures, exercises and works, as Sphinx's."""
 
         def link(match: re.Match[str]) -> str:
-            image, text, name, anchor = match.groups()
+            image, text, name, anchor, label = match.groups()
+            if label and label not in self.labels:
+                return match[0]
+            anchor = anchor or label
             here = name is None or (chapter and name == chapter.name)
             if image or (name and name not in self._names):
                 return match[0]
@@ -208,10 +211,11 @@ class _Book:
 
         markdown = re.sub(
             r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]"
-            r"\((?:(?:\./)?([\w-]+)\.md)?(?:#([\w.-]+))?\)",
+            r"\((?:(?:(?:\./)?([\w-]+)\.md)?(?:#([\w.-]+))?|([\w-]+))\)",
             link,
             markdown,
         )
+        markdown = numbers.once(markdown)
         return re.sub(r"\{cite(?::\w+)?\}`([^`]+)`", self._cite, markdown)
 
     @cached_property

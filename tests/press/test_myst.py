@@ -30,6 +30,10 @@ CASES = {
         "> <details>\n> <summary>Answers</summary>\n>\n"
         "> - 8 — no,\n>   it is not.\n> - 3 — ✓ yes.\n>\n> </details>",
     ),
+    "figure after its word": (
+        "Figure [](fig-two)",
+        "[Figure 3.1](03-two.ipynb)",
+    ),
     "figure by number": ("[](#fig-two)", "[Figure 3.1](03-two.ipynb)"),
     "solution": (
         ":::{solution} ex-a\n:class: dropdown\nIt is 4.\n:::",
