@@ -102,8 +102,8 @@ def train_reversal(
     watch = watch or (lambda step: None)
     watch(0)
     losses = []
-    model.train()
     for step in range(1, steps + 1):
+        model.train()  # watch may have looked at it
         rate = 64**-0.5 * min(step**-0.5, step * 100**-1.5)
         rate *= min(1.0, (steps - step + 1) / 100)
         for group in optimizer.param_groups:
