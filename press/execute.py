@@ -17,7 +17,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from press import files
+from press import files, fold
 from press.chapters import Chapter, read_book, select
 from press.keys import Package, key
 
@@ -116,8 +116,11 @@ def as_notebook(chapter: Chapter) -> Any:
     }
     for row, cell in enumerate(chapter.cells):
         new = getattr(nbformat.v4, f"new_{cell.kind}_cell")
+        metadata = dict(cell.metadata)
+        if tags := fold.tags(chapter, cell):
+            metadata["tags"] = tags
         notebook.cells.append(
-            new(cell.source, id=f"cell-{row}", metadata=cell.metadata)
+            new(cell.source, id=f"cell-{row}", metadata=metadata)
         )
     return notebook
 

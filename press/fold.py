@@ -5,7 +5,15 @@ from __future__ import annotations
 import ast
 
 from press.chapters import Cell, Chapter, PressError
-from press.modules import PACKAGE, defined_by, is_import, target_of
+from press.modules import (
+    PACKAGE,
+    continues,
+    defined_by,
+    is_import,
+    target_of,
+)
+
+MOST = 4  # names in a title
 
 
 def folded(chapter: Chapter, cell: Cell) -> bool:
@@ -48,7 +56,13 @@ def title(chapter: Chapter, cell: Cell) -> str:
     except (PressError, SyntaxError):
         target, body = None, []
     if target is None:
-        return "Code of this figure"
+        drawn = {"image", "figure"} & set(cell.metadata.get("mystnb") or {})
+        return "Code of this figure" if drawn else "Code"
     names = [name for node in body for name in defined_by(node)]
-    shown = [name for name in names if name[0] != "_"] or names
-    return f"{PACKAGE}.{target}: {', '.join(shown)}"
+    names += [
+        node.name
+        for node in body
+        if isinstance(node, ast.ClassDef) and continues(node)
+    ]
+    more = " …" if len(names) > MOST else ""
+    return f"{PACKAGE}.{target}: {', '.join(names[:MOST])}{more}"

@@ -82,6 +82,21 @@ def test_chapters_execute_once_and_again_with_what_they_use(
     assert run(book, "05", force=True) == ["05-alone"]
 
 
+def test_the_pages_fold_what_the_notebooks_fold(book: Book) -> None:
+    book.chapter(
+        "E1-one",
+        code("import os"),
+        exported("A = 1"),
+        code("A"),
+        module="engine.one",
+    )
+    run(book)
+    path = book.root / "build/executed/E1-one.ipynb"
+    cells = nbformat.read(path, as_version=4).cells
+    found = [c.metadata.get("tags") for c in cells if c.cell_type == "code"]
+    assert found == [["hide-input"], ["export", "hide-input"], None]
+
+
 def test_a_failure_names_its_cell_and_the_others_run(book: Book) -> None:
     book.chapter(
         "02-one", "## Here", code("1"), code("# a\n1 / 0"), code("2")
