@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import multiprocessing
 import os
@@ -32,8 +31,7 @@ SHAPE: dict[str, Any] = {
     "num_heads": 2,
 }
 # and a recipe of that size, of twenty steps
-TINY = dataclasses.replace(
-    RECIPES["copy"],
+TINY = RECIPES["copy"].changed(
     train_pairs=200,
     num_encoder_layers=1,
     num_decoder_layers=1,

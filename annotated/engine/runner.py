@@ -34,7 +34,6 @@ from annotated.checkpoints import (
     checkpoints,
     load_checkpoint,
 )
-from annotated.engine.data import encode_pairs, load_usable, settled
 from annotated.engine.distributed import (
     all_reduce_sum,
     own_part,
@@ -49,14 +48,15 @@ from annotated.engine.machine import pick_device
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
     Run,
-    _check_lengths,
+    begin_run,
     best_step,
     read_metrics,
+    resume_run,
 )
 from annotated.engine.trainer import Trainer
 from annotated.training import Progress
 
-__all__ = ["train_recipe", "FREE"]
+__all__ = ["train_recipe"]
 
 
 # E10-runner.md: The whole of it
@@ -78,13 +78,16 @@ def train_recipe(
     """
     if shard and world_size() == 1:
         raise RunError("shard needs several processes: use torchrun")
-    recipe = settled(recipe)
     device = pick_device(device)
     run, corpus, valid = rank_zero_first(
-        lambda: _open(recipe, folder, resume or rank() > 0)
+        lambda: (
+            resume_run(recipe, folder)
+            if resume or rank() > 0
+            else begin_run(recipe, folder, device)
+        )
     )
-    config = recipe.training_config()
-    trainer = Trainer(run.model.to(device), corpus, config, shard)
+    model, config = run.model.to(device), run.recipe.training
+    trainer = Trainer(model, corpus, config, shard)
     if resume:
         rank_zero_first(lambda: _take_up(trainer, folder))
         trainer.check_same()
@@ -92,18 +95,6 @@ def train_recipe(
     with _Log(folder, trainer) as log:
         _train(trainer, valid, folder, log)
     return _finish(trainer, valid, folder)
-
-
-def _open(
-    recipe: Recipe, folder: Path, begun: bool
-) -> tuple[Run, Corpus, Corpus]:
-    """The run, its corpus and what it is validated on."""
-    valid_text = load_usable(recipe, "valid")
-    start = _resumed if begun else Run.begin
-    run, corpus = start(recipe, folder)
-    valid = encode_pairs(valid_text, run.source, run.target)
-    _check_lengths(recipe, valid)
-    return run, corpus, valid
 
 
 def _what(run: Run, corpus: Corpus, device: str) -> str:
@@ -311,37 +302,6 @@ class _Log:
 
 
 # E10-runner.md: Going on
-FREE = {
-    "about",
-    "max_steps",
-    "max_minutes",
-    "micro_tokens",
-    "save_minutes",
-    "beam",
-    "alpha",
-    "extra",
-}
-
-
-def _resumed(recipe: Recipe, folder: Path) -> tuple[Run, Corpus]:
-    """The run in folder and its corpus. RunError where recipe is another
-    in anything but the fields that are FREE.
-    """
-    run = Run.as_begun(folder)
-    for f in dataclasses.fields(Recipe):
-        new, old = getattr(recipe, f.name), getattr(run.recipe, f.name)
-        if f.name not in FREE and new != old:
-            raise RunError(
-                f"{folder} was begun with {f.name} {old!r}: resume it with "
-                f"that, not with {new!r}"
-            )
-    pairs = load_usable(recipe, "train")
-    corpus = encode_pairs(pairs, run.source, run.target)
-    if recipe != run.recipe:
-        write_json(folder / "recipe.json", dataclasses.asdict(recipe))
-    return dataclasses.replace(run, recipe=recipe), corpus
-
-
 def _take_up(trainer: Trainer, folder: Path) -> None:
     """Load the newest checkpoint that is whole, and say which."""
     places = checkpoints(folder / "checkpoints")[::-1]
