@@ -591,7 +591,7 @@ def command_line(*words: str) -> tuple[object, str]:
 def test_processes_share_a_test_set_and_one_of_them_scores_it(
     tmp_path: Path,
 ) -> None:
-    recipe = replace(TINY, max_steps=10)
+    recipe = TINY.changed(max_steps=10)
     train_recipe(recipe, tmp_path / "run")
     lines = [" ".join("abcdef"[: 1 + i % 6]) for i in range(7)]
     (tmp_path / "text").write_text("\n".join(lines) + "\n")
