@@ -3,7 +3,6 @@
 Exported from the book; edit the chapter, then run `make export`.
 
 - E3-ground.md: The ground floor
-- E9-recipes.md: Recipes, their data, and runs
 """
 
 from __future__ import annotations
@@ -54,11 +53,10 @@ def pick_device(name: str | None = None) -> str:
     return name
 
 
-# E9-recipes.md: Fitted to a corpus
 def matmul_speed(
     device: str, precision: str = "float32", budget: float = 0.5
 ) -> float:
-    """Operations a second in a large matrix product, at best."""
+    """Operations per second in a large matrix product, at best."""
     kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
     gpu = torch.device(device).type == "cuda"
     n = 8192 if gpu else 1024
