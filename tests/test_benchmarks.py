@@ -320,11 +320,9 @@ def test_what_a_prepared_corpus_costs_is_measured(
         "--tgt",
         str(tmp_path / "x.en"),
     ]
-    settings = scale.Settings()
     out = tmp_path / "out"
-    made = scale.prepare(
-        settings, [*source, "--vocab", "300", "--hold-out", "9"], out
-    )
+    wish = [*source, "--vocab", "300", "--hold-out", "9"]
+    made = scale.prepare(wish, out)
     assert made["seconds"] > 0
     assert 10 < made["peak_mib"] < 5000
     assert (
