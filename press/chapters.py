@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jupytext
 import yaml
+from markdown_it import MarkdownIt
+from mdit_py_plugins.front_matter import front_matter_plugin
+from mdit_py_plugins.myst_blocks import myst_block_plugin
 
 COLUMNS = 76
 NAME = re.compile(r"(\d\d|[AE]\d{1,2})-[a-z0-9]+(-[a-z0-9]+)*\.md")
@@ -133,29 +136,20 @@ def read_chapter(path: Path) -> Chapter:
 @cache  # one command asks for the book several times
 def _parse(path: Path, text: str) -> Chapter:
     where = f"book/{path.name}"
-    try:
-        notebook = jupytext.reads(text, fmt="md:myst")
-    except Exception as error:  # jupytext raises what its parsers raise
-        line = " ".join(str(error).split())
-        raise PressError(f"{where}: cannot be read: {line}") from None
     facts = _front_matter(where, text)
     heading, number, cells = "", 0, []
-    for cell in notebook.cells:
-        number += cell.cell_type == "code"
-        if cell.cell_type == "markdown":
-            found = headings(cell.source)
+    for kind, source, options in split(text):
+        number += kind == "code"
+        if kind == "markdown":
+            found = headings(source)
             heading = found[-1][1] if found else heading
-        metadata = dict(cell.metadata)
-        cells.append(
-            Cell(
-                path.name,
-                heading,
-                number,
-                cell.cell_type,
-                cell.source,
-                metadata,
-            )
-        )
+        cell = Cell(path.name, heading, number, kind, source, {})
+        try:
+            cell.metadata.update(yaml.safe_load(options) or {})
+        except (yaml.YAMLError, ValueError, TypeError) as error:
+            line = " ".join(str(error).split())
+            raise PressError(cell.problem(f"its options: {line}")) from None
+        cells.append(cell)
     titles = [
         title
         for cell in cells
@@ -169,6 +163,46 @@ def _parse(path: Path, text: str) -> Chapter:
             f"this one has {len(titles)}"
         )
     return Chapter(path, titles[0], *facts, tuple(cells))
+
+
+BLOCKS = (
+    MarkdownIt("commonmark")
+    .use(front_matter_plugin)
+    .use(myst_block_plugin)
+    .disable("inline", True)
+)
+
+
+def split(text: str) -> Iterator[tuple[str, str, str]]:
+    """Kind, source and options of the cells, as Jupytext reads them."""
+    lines, start = text.splitlines(), 0
+    for token in BLOCKS.parse(text):
+        if token.level or token.map is None:
+            continue
+        code = token.type == "fence" and token.info.startswith(
+            "{code-cell}"
+        )
+        if code or token.type in {"front_matter", "myst_block_break"}:
+            if prose := "\n".join(lines[start : token.map[0]]).strip("\n"):
+                yield "markdown", prose.rstrip(), ""
+            start = token.map[1]
+        if code:
+            options, source = _options(token.content.splitlines())
+            yield "code", "\n".join(source), "\n".join(options)
+    if prose := "\n".join(lines[start:]).strip("\n"):
+        yield "markdown", prose.rstrip(), ""
+
+
+def _options(lines: list[str]) -> tuple[list[str], list[str]]:
+    """A cell's options as YAML, and its code."""
+    if lines[:1] == ["---"]:
+        end = lines.index("---", 1) if "---" in lines[1:] else len(lines)
+        options, lines = lines[1:end], lines[end + 1 :]
+    else:
+        rows = [row for row, x in enumerate(lines) if not x.startswith(":")]
+        end = rows[0] if rows else len(lines)
+        options, lines = [x[1:] for x in lines[:end]], lines[end:]
+    return options, lines[not "".join(lines[:1]).strip() :]
 
 
 def headings(markdown: str) -> list[tuple[int, str]]:

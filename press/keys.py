@@ -57,8 +57,8 @@ class Package:
     def data(self) -> dict[str, str]:
         return {
             path.name: path.read_text(encoding="utf-8")
-            for path in sorted(self.folder.glob("*.[tj]*"))
-            if path.suffix in {".toml", ".json"}
+            for path in sorted(self.folder.rglob("*.*"))
+            if path.suffix in {".toml", ".json", ".tsv"}
         }
 
     @cached_property

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
-
-from pyflakes import checker, messages
+from pathlib import Path
 
 from press.chapters import COLUMNS, Cell, Chapter
 from press.modules import (
@@ -297,34 +300,53 @@ def _reachable(start: str, edges: dict[str, dict[str, Block]]) -> set[str]:
     return found
 
 
-def check_flakes(
-    module: Module, lines: list[str], origin: list[Place]
-) -> list[str]:
-    """Undefined names, unused imports: whatever pyflakes sees."""
-    tree = ast.parse("\n".join(lines) + "\n")
-    found = checker.Checker(tree, filename=f"{module.name}.py").messages
+RUFF = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache"]
+RUFF += ["--target-version", "py310", "--line-length", str(COLUMNS)]
+RUFF += ["--config", f"lint.isort.known-first-party=['{PACKAGE}']"]
+RUFF += ["--select", "F,I", "--fix", "--fixable", "I", "--exit-zero"]
+RUFF += ["--output-format", "json", "--quiet", "."]
+
+
+def check_names(
+    rendered: dict[str, tuple[list[str], list[Place]]],
+    modules: dict[str, Module],
+) -> tuple[dict[str, str], list[str]]:
+    """The modules with sorted imports, and whatever else ruff sees.
+
+    Undefined names, unused imports and variables, each with its cell.
+    """
+    with tempfile.TemporaryDirectory(prefix="press-") as folder:
+        paths = {Path(folder).resolve() / f"{n}_.py": n for n in rendered}
+        for path, name in paths.items():
+            path.write_text("\n".join(rendered[name][0]) + "\n", "utf-8")
+        done = subprocess.run(
+            RUFF, cwd=folder, check=True, capture_output=True, text=True
+        )
+        texts = {n: p.read_text("utf-8") for p, n in paths.items()}
     problems = []
-    for message in sorted(found, key=lambda m: (m.lineno, m.col)):
-        what = message.message % message.message_args
-        name = str(message.message_args[0])
-        place = origin[message.lineno - 1]
-        if isinstance(message, messages.UnusedImport):
-            place = _place_of_import(name, module)
-        elif isinstance(message, messages.UndefinedName):
-            what += FUTURE if name in module.names else ""
+    for message in json.loads(done.stdout):
+        name = paths[Path(message["filename"]).resolve()]
+        module, (lines, origin) = modules[name], rendered[name]
+        # sorting has changed the number of lines above the code
+        shift = len(lines) - len(texts[name].splitlines())
+        place = origin[message["location"]["row"] - 1 + shift]
+        what, quoted = message["message"], message["message"].split("`")[1]
+        if message["code"] == "F401":
+            place = _place_of_import(quoted, module)
+        elif message["code"] == "F821" and quoted in module.names:
+            what += FUTURE
         if place is None:  # in a line that the press wrote
-            problems.append(f"{PACKAGE}/{module.name}.py: {what}")
+            problems.append(f"{PACKAGE}/{name}.py: {what}")
         else:
             block, row = place
             problems.append(block.problem(f"line {row}: {what}"))
-    return problems
+    return texts, problems
 
 
-def _place_of_import(text: str, module: Module) -> Place:
-    """Where the import is that pyflakes calls `a.b`, `a.b as c` …"""
-    name = text.split(" as ")[-1]
+def _place_of_import(name: str, module: Module) -> Place:
+    """Where the import is that ruff calls `a.b`."""
     for item, block in module.imports.items():
-        if name in (item.bound, item.module, f"{item.module}.{item.name}"):
+        if name == ".".join(filter(None, (item.module, item.name))):
             for node in block.tree.body:
                 if item in imports_of(node):
                     return block, node.lineno

@@ -38,14 +38,12 @@ EXEMPT: frozenset[str] = frozenset(
     {
         "00-preface",
         "02-attention",
-        "03-masks",
         "04-multi-head",
         "05-layers",
         "07-positions",
         "08-transformer",
         "10-tokens",
         "11-batches",
-        "13-regularisation",
         "14-training",
         "15-search",
         "16-bleu-and-averaging",
@@ -80,7 +78,7 @@ def offences(root: Path) -> dict[str, list[str]]:
             *_room(chapter),
             *later.offences(place),
             *_size(chapter),
-            *_budget(chapter),
+            *_budget(chapter, sections(chapter)),
             *_introduced(chapter, chapters),
         ]
         if lines:
@@ -208,10 +206,6 @@ def sections(chapter: Chapter) -> dict[str, Reading]:
     return found
 
 
-def total(chapter: Chapter) -> Reading:
-    return sum(sections(chapter).values(), Reading())
-
-
 def size(cell: Cell) -> int:
     """Its lines, without the empty ones."""
     return _full(cell.source.splitlines())
@@ -261,12 +255,11 @@ def _size(chapter: Chapter) -> Iterator[str]:
             yield cell.problem(f"has {size(cell)} lines, not {most}")
 
 
-def _budget(chapter: Chapter) -> Iterator[str]:
+def _budget(chapter: Chapter, parts: dict[str, Reading]) -> Iterator[str]:
     """A story page is read in an evening."""
-    whole = total(chapter)
+    whole = sum(parts.values(), Reading())
     if chapter.room != "story" or whole.minutes <= MINUTES:
         return
-    parts = sections(chapter)
     longest = max(parts, key=lambda heading: parts[heading].minutes)
     yield (
         f'book/{chapter.file}, section "{longest}": the page takes '
@@ -302,9 +295,10 @@ def minutes(root: Path) -> list[str]:
         f"{'other':>6} {'largest':>7} {'minutes':>7}",
     ]
     for chapter in read_book(root):
-        whole = total(chapter)
+        parts = sections(chapter)
+        whole = sum(parts.values(), Reading())
         largest = max(map(size, chapter.code), default=0)
-        over = any([*_size(chapter), *_budget(chapter)])
+        over = any([*_size(chapter), *_budget(chapter, parts)])
         lines.append(
             f"{chapter.name:28} {chapter.room:8} {whole.words:6} "
             f"{whole.exported:8} {whole.other:6} {largest:7} "

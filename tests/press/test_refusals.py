@@ -52,19 +52,19 @@ CELLS = {
     ),
     "undefined": (
         "def f() -> int:\n    return nowhere",
-        "undefined name 'nowhere'",
+        "Undefined name `nowhere`",
     ),
-    "undefined type": ("def f(x: Tensor) -> None: ...", "name 'Tensor'"),
-    "used too early": ("B = A\nA = 1", "undefined name 'A'"),
-    "of the notebook": ("X = get_ipython()", "name 'get_ipython'"),
+    "undefined type": ("def f(x: Tensor) -> None: ...", "name `Tensor`"),
+    "used too early": ("B = A\nA = 1", "Undefined name `A`"),
+    "of the notebook": ("X = get_ipython()", "name `get_ipython`"),
     "annotation too early": (
         "class A:\n    def f(self) -> A: ...",
-        "line 2: undefined name 'A' here, only further down",
+        "line 2: Undefined name `A` here, only further down",
     ),
-    "unused": ("import math\n\nA = 1", "'math' imported but unused"),
+    "unused": ("import math\n\nA = 1", "`math` imported but unused"),
     "unused as": ("import numpy as np\n\nA = 1", "imported but unused"),
-    "unused from": ("from math import pi\n\nA = 1", "'math.pi' imported"),
-    "unused local": ("def f() -> None:\n    x = 1", "'x' is assigned to"),
+    "unused from": ("from math import pi\n\nA = 1", "`math.pi` imported"),
+    "unused local": ("def f() -> None:\n    x = 1", "`x` is assigned to"),
     "unknown module": (
         "from annotated.nothing import f\n\nA = f",
         "annotated.nothing, which no chapter exports",
@@ -184,7 +184,7 @@ def test_a_name_that_an_earlier_chapter_exported_is_refused(
 def test_an_unused_import_is_charged_to_its_cell(book: Book) -> None:
     book.chapter("02-one", exported("ONE = 1"), module="one")
     book.chapter("03-two", exported("import math\n\nTWO = 2"), module="one")
-    with pytest.raises(PressError, match=r"03-two.*'math' imported but"):
+    with pytest.raises(PressError, match=r"03-two.*`math` imported but"):
         export(book.root)
 
 
@@ -391,7 +391,7 @@ GOES_ON = {
     ),
     "an undefined name": (
         "# more\nclass Run(Run):\n    def on(self):\n        nowhere",
-        "line 4: undefined name 'nowhere'",
+        "line 4: Undefined name `nowhere`",
     ),
 }
 

@@ -9,7 +9,7 @@ import pytest
 from press.__main__ import main
 from press.chapters import read_book
 from press.export import export
-from press.rules import EXEMPT, Reading, offences, prose, total
+from press.rules import EXEMPT, Reading, offences, prose, sections
 
 from .conftest import Book, code, exported
 
@@ -175,8 +175,9 @@ def test_code_is_counted_where_it_is_seen_or_exported(book: Book) -> None:
         module="one",
     )
     (page,) = read_book(book.root)
-    assert total(page) == Reading(words=4, exported=3, other=3)
-    assert total(page).minutes == pytest.approx(4 / 220 + 3 / 20 + 3 / 15)
+    whole = sum(sections(page).values(), Reading())
+    assert whole == Reading(words=4, exported=3, other=3)
+    assert whole.minutes == pytest.approx(4 / 220 + 3 / 20 + 3 / 15)
 
 
 def test_a_page_that_takes_too_long_is_named(
