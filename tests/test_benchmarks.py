@@ -268,6 +268,8 @@ def test_its_metrics_are_the_runs(recipe_entry):
     assert [point[0] for point in metrics["valid_curve"]] == [2, 4]
     assert all(len(point) == 4 for point in metrics["curve"])
     assert metrics["test"]["sentences"] == 1000
+    for rows in metrics["cuts"].values():
+        assert sum(count for _, count, _ in rows) == 1000
     assert "version" in metrics["test"]["signature"]
 
 
