@@ -296,7 +296,8 @@ class Train:
     def obey(self) -> None:
         """Train, and print the run's summary as JSON."""
         if self.dry_run:
-            print(dry_run(self.recipe, pick_device(self.device)))
+            if os.environ.get("RANK", "0") == "0":  # one speaks for all
+                print(dry_run(self.recipe, pick_device(self.device)))
             return
         if self.out is None:
             raise UsageError("train: give --out, a folder for the run")
