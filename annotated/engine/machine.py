@@ -3,8 +3,8 @@
 Exported from the book; edit the chapter, then run `make export`.
 
 - 14-training.md: Training, and the copy task
-- 15-search.md: Search
 - 18-multi30k.md: Multi30k and IWSLT: real sentences
+- E6-search.md: A faster search: a cache that stays where it is
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from annotated.engine.errors import RunError
 
-__all__ = ["evaluating", "cores", "pick_device"]
+__all__ = ["evaluating", "pick_device", "cores"]
 
 
 # 14-training.md: Looking without touching
@@ -33,14 +33,6 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-# 15-search.md: A batch for each core
-def cores() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 # 18-multi30k.md: Stop, and go on
 def pick_device(name: str | None = None) -> str:
     """name, or a GPU where there is one. RunError where it is not there."""
@@ -53,3 +45,11 @@ def pick_device(name: str | None = None) -> str:
         reason = str(error).split("\n")[0]
         raise RunError(f"no device {name!r}: {reason}") from None
     return name
+
+
+# E6-search.md: A batch for each core
+def cores() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
