@@ -17,7 +17,7 @@ TESTED := $(shell find annotated press tests book data benchmarks \
 
 .DEFAULT_GOAL := help
 .PHONY: help book serve test test-torchtext style format notebooks export \
-	check lab clean
+	check minutes lab clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -28,7 +28,7 @@ book: $(READY) ## run every chapter that is stale and set the pages as site/
 serve: $(READY) ## show site/ in the browser (PORT=8000)
 	@$(PRESS) serve --port $(PORT)
 
-test: $(READY) style check build/tests.passed ## style, types, drift, unit tests, every chapter
+test: $(READY) style check build/tests.passed ## style, types, drift, rules, unit tests, every page
 	@$(PRESS) execute
 	@echo "All is well."
 
@@ -44,8 +44,11 @@ export: $(READY) ## write annotated/ and data/pocket/ from the chapters
 notebooks: $(READY) ## write book/notebooks/*.ipynb from the chapters
 	@$(PRESS) notebooks
 
-check: $(READY) ## say which derived files have drifted from the chapters
+check: $(READY) ## say which derived files have drifted, and which rules pages break
 	@$(PRESS) check
+
+minutes: $(READY) ## say how long each page takes to read
+	@$(PRESS) minutes
 
 style: $(READY) ## ruff and mypy
 	@$(BIN)/ruff check --quiet

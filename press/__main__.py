@@ -57,11 +57,24 @@ def _samples(options: Options) -> int:
 
 def _check(options: Options) -> int:
     from press.checks import check
+    from press.rules import check_rules
 
     drifted = check(options.root)
     if drifted:
         drifted.append("mend it with `make export notebooks`, and commit")
-    return _report(drifted, True)
+    return _report([*drifted, *check_rules(options.root)], True)
+
+
+def _rules(options: Options) -> int:
+    from press.rules import check_rules
+
+    return _report(check_rules(options.root, options.pages), True)
+
+
+def _minutes(options: Options) -> int:
+    from press.rules import minutes
+
+    return _report(minutes(options.root), False)
 
 
 def _report(lines: list[str], check: bool) -> int:
@@ -138,7 +151,10 @@ def _parser() -> argparse.ArgumentParser:
             "--check", action="store_true", help="only compare, exit 1"
         )
     add("format", _format, "format the exported cells of the chapters")
-    add("check", _check, "say which derived files have drifted")
+    add("check", _check, "say what has drifted, and which rules are broken")
+    rules = add("rules", _rules, "say which rules the pages break")
+    rules.add_argument("pages", nargs="*", metavar="PAGE")
+    add("minutes", _minutes, "say how long each page takes to read")
     execute = add("execute", _execute, "run the chapters that are stale")
     execute.add_argument("chapters", nargs="*", metavar="CHAPTER")
     execute.add_argument("--force", action="store_true", help="run all")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jupytext
 import yaml
+from markdown_it import MarkdownIt
+from mdit_py_plugins.front_matter import front_matter_plugin
+from mdit_py_plugins.myst_blocks import myst_block_plugin
 
 COLUMNS = 76
-NAME = re.compile(r"(\d\d|[A-Z]\d{1,2})-[a-z0-9]+(-[a-z0-9]+)*\.md")
+NAME = re.compile(r"(\d\d|[AE]\d{1,2})-[a-z0-9]+(-[a-z0-9]+)*\.md")
+ROOMS = {"A": "appendix", "E": "engine"}  # by first letter; else a story
 NOT_CHAPTERS = {"index.md", "references.md"}
 
 
@@ -55,6 +59,7 @@ class Chapter:
 
     path: Path
     title: str
+    room: str  # "story", "engine" or "appendix"
     module: str | None
     minutes: int
     cells: tuple[Cell, ...]
@@ -93,6 +98,20 @@ def read_book(root: Path) -> list[Chapter]:
     return chapters
 
 
+def select(chapters: list[Chapter], names: list[str]) -> list[Chapter]:
+    """Chapters by `02`, `02-attention` or `book/02-attention.md`."""
+    if not names:
+        return chapters
+    chosen: list[Chapter] = []
+    for name in names:
+        stem = Path(name).name.removesuffix(".md")
+        found = [c for c in chapters if stem in (c.name, c.number)]
+        if not found:
+            raise PressError(f"'{name}' is no chapter of book/")
+        chosen += found
+    return chosen
+
+
 def _by_number(path: Path) -> tuple[str, int, str]:
     """00 … 26, A1 … A5, E1 … E12."""
     match = re.match(r"([A-Z]?)(\d+)", path.name)
@@ -103,8 +122,9 @@ def read_chapter(path: Path) -> Chapter:
     where = f"book/{path.name}"
     if not NAME.fullmatch(path.name):
         raise PressError(
-            f"{where}: a chapter is called NN-name.md, an appendix "
-            "A1-name.md (lower case, digits and hyphens)"
+            f"{where}: a chapter is called NN-name.md, a page of the "
+            "engine room E1-name.md, an appendix A1-name.md (lower case, "
+            "digits and hyphens)"
         )
     try:
         text = path.read_text(encoding="utf-8")
@@ -116,29 +136,20 @@ def read_chapter(path: Path) -> Chapter:
 @cache  # one command asks for the book several times
 def _parse(path: Path, text: str) -> Chapter:
     where = f"book/{path.name}"
-    try:
-        notebook = jupytext.reads(text, fmt="md:myst")
-    except Exception as error:  # jupytext raises what its parsers raise
-        line = " ".join(str(error).split())
-        raise PressError(f"{where}: cannot be read: {line}") from None
-    module, minutes = _front_matter(where, text)
+    facts = _front_matter(where, text)
     heading, number, cells = "", 0, []
-    for cell in notebook.cells:
-        number += cell.cell_type == "code"
-        if cell.cell_type == "markdown":
-            found = headings(cell.source)
+    for kind, source, options in split(text):
+        number += kind == "code"
+        if kind == "markdown":
+            found = headings(source)
             heading = found[-1][1] if found else heading
-        metadata = dict(cell.metadata)
-        cells.append(
-            Cell(
-                path.name,
-                heading,
-                number,
-                cell.cell_type,
-                cell.source,
-                metadata,
-            )
-        )
+        cell = Cell(path.name, heading, number, kind, source, {})
+        try:
+            cell.metadata.update(yaml.safe_load(options) or {})
+        except (yaml.YAMLError, ValueError, TypeError) as error:
+            line = " ".join(str(error).split())
+            raise PressError(cell.problem(f"its options: {line}")) from None
+        cells.append(cell)
     titles = [
         title
         for cell in cells
@@ -151,7 +162,47 @@ def _parse(path: Path, text: str) -> Chapter:
             f"{where}: a chapter has one title (a line '# …'), "
             f"this one has {len(titles)}"
         )
-    return Chapter(path, titles[0], module, minutes, tuple(cells))
+    return Chapter(path, titles[0], *facts, tuple(cells))
+
+
+BLOCKS = (
+    MarkdownIt("commonmark")
+    .use(front_matter_plugin)
+    .use(myst_block_plugin)
+    .disable("inline", True)
+)
+
+
+def split(text: str) -> Iterator[tuple[str, str, str]]:
+    """Kind, source and options of the cells, as Jupytext reads them."""
+    lines, start = text.splitlines(), 0
+    for token in BLOCKS.parse(text):
+        if token.level or token.map is None:
+            continue
+        code = token.type == "fence" and token.info.startswith(
+            "{code-cell}"
+        )
+        if code or token.type in {"front_matter", "myst_block_break"}:
+            if prose := "\n".join(lines[start : token.map[0]]).strip("\n"):
+                yield "markdown", prose.rstrip(), ""
+            start = token.map[1]
+        if code:
+            options, source = _options(token.content.splitlines())
+            yield "code", "\n".join(source), "\n".join(options)
+    if prose := "\n".join(lines[start:]).strip("\n"):
+        yield "markdown", prose.rstrip(), ""
+
+
+def _options(lines: list[str]) -> tuple[list[str], list[str]]:
+    """A cell's options as YAML, and its code."""
+    if lines[:1] == ["---"]:
+        end = lines.index("---", 1) if "---" in lines[1:] else len(lines)
+        options, lines = lines[1:end], lines[end + 1 :]
+    else:
+        rows = [row for row, x in enumerate(lines) if not x.startswith(":")]
+        end = rows[0] if rows else len(lines)
+        options, lines = [x[1:] for x in lines[:end]], lines[end:]
+    return options, lines[not "".join(lines[:1]).strip() :]
 
 
 def headings(markdown: str) -> list[tuple[int, str]]:
@@ -171,8 +222,8 @@ def headings(markdown: str) -> list[tuple[int, str]]:
     return found
 
 
-def _front_matter(where: str, text: str) -> tuple[str | None, int]:
-    """The chapter's module and its minutes."""
+def _front_matter(where: str, text: str) -> tuple[str, str | None, int]:
+    """The chapter's room, its module and its minutes."""
     match = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
     try:
         data = yaml.safe_load(match[1]) if match else None
@@ -197,10 +248,16 @@ def _front_matter(where: str, text: str) -> tuple[str | None, int]:
         )
     if get("kernelspec", "name") != "python3":
         problems.append("kernelspec.name is 'python3'")
-    module, minutes = (
-        get("annotated", "module"),
-        get("annotated", "minutes"),
-    )
+    by_name = ROOMS.get(Path(where).name[0], "story")
+    room = get("annotated", "room")
+    module = get("annotated", "module")
+    minutes = get("annotated", "minutes")
+    if room is not None and by_name == "appendix":
+        problems.append("annotated.room means nothing in an appendix")
+    elif room not in (None, "story", "engine"):
+        problems.append(
+            f"annotated.room is 'story' or 'engine', not {room!r}"
+        )
     if module is not None and not re.fullmatch(
         r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*", str(module)
     ):
@@ -211,10 +268,10 @@ def _front_matter(where: str, text: str) -> tuple[str | None, int]:
         problems.append(
             f"annotated.minutes is a whole number from 1, not {minutes!r}"
         )
-    unknown = set(get("annotated") or {}) - {"module", "minutes"}
+    unknown = set(get("annotated") or {}) - {"room", "module", "minutes"}
     problems += [
         f"annotated.{key} means nothing here" for key in sorted(unknown)
     ]
     if problems:
         raise PressError(*(f"{where}: front matter: {p}" for p in problems))
-    return module, minutes
+    return room or by_name, module, minutes

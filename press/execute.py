@@ -17,8 +17,8 @@ from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from press import files
-from press.chapters import Chapter, PressError, read_book
+from press import files, fold
+from press.chapters import Chapter, read_book, select
 from press.keys import Package, key
 
 # both formats: the site takes the SVG where it is small, else the PNG
@@ -74,20 +74,6 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def select(chapters: list[Chapter], names: list[str]) -> list[Chapter]:
-    """Chapters by `02`, `02-attention` or `book/02-attention.md`."""
-    if not names:
-        return chapters
-    chosen: list[Chapter] = []
-    for name in names:
-        stem = Path(name).name.removesuffix(".md")
-        found = [c for c in chapters if stem in (c.name, c.number)]
-        if not found:
-            raise PressError(f"'{name}' is no chapter of book/")
-        chosen += found
-    return chosen
-
-
 # --- what is on disk ------------------------------------------------------
 
 
@@ -130,8 +116,11 @@ def as_notebook(chapter: Chapter) -> Any:
     }
     for row, cell in enumerate(chapter.cells):
         new = getattr(nbformat.v4, f"new_{cell.kind}_cell")
+        metadata = dict(cell.metadata)
+        if tags := fold.tags(chapter, cell):
+            metadata["tags"] = tags
         notebook.cells.append(
-            new(cell.source, id=f"cell-{row}", metadata=cell.metadata)
+            new(cell.source, id=f"cell-{row}", metadata=metadata)
         )
     return notebook
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import textwrap
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
@@ -13,17 +13,18 @@ from press import files
 from press.chapters import COLUMNS, Chapter, PressError, read_book
 from press.modules import (
     PACKAGE,
+    Block,
     Import,
     Module,
     collect,
+    continues,
     packages_of,
     path_of,
 )
 from press.paper import paper_map
-from press.refuse import Place, check_cells, check_flakes, check_modules
+from press.refuse import Place, check_cells, check_modules, check_names
 
 MARK = "Exported from the book; edit the chapter, then run `make export`."
-STANDARD = sys.stdlib_module_names | {"tomllib"}  # the same on every Python
 
 
 def export(root: Path, check: bool = False) -> list[str]:
@@ -66,13 +67,10 @@ def assemble(chapters: list[Chapter]) -> dict[str, str]:
     modules, problems = collect(chapters)
     problems += check_cells(modules, chapters)
     if not problems:
-        problems += check_modules(modules, chapters)
-    texts = {}
+        problems += check_modules(modules)
     if not problems:
-        for module in modules.values():
-            lines, origin = render(module, chapters)
-            problems += check_flakes(module, lines, origin)
-            texts[module.name] = "\n".join(lines) + "\n"
+        rendered = {n: render(m, chapters) for n, m in modules.items()}
+        texts, problems = check_names(rendered, modules)
     if problems:
         raise PressError(*sorted(set(problems), key=_order))
     return texts
@@ -91,10 +89,13 @@ def _order(problem: str) -> tuple[str, int, str]:
 def render(
     module: Module, chapters: list[Chapter]
 ) -> tuple[list[str], list[Place]]:
-    """The lines of annotated/NAME.py, and the place of each line."""
+    """The lines of annotated/NAME.py, and the place of each line.
+
+    Its imports are still in the order of the book.
+    """
     lines = _header(module, chapters)
     if module.imports:
-        lines += ["", *_import_lines(list(module.imports))]
+        lines += ["", *map(_import, module.imports)]
     names = [name for block in module.blocks for name in block.names]
     public = [n for n in names if n[0] != "_" or n == "__version__"]
     gap = ["", ""]
@@ -105,18 +106,47 @@ def render(
     elif module.blocks:
         lines += ["", "__all__: list[str] = []"]
     origin: list[Place] = [None] * len(lines)
-    sections = groupby(
-        (block for block in module.blocks if block.body),
-        key=lambda block: (block.cell.file, block.cell.heading),
-    )
-    for (file, heading), blocks in sections:
-        comment = _wrap(f"{file}: {_plain(heading)}", "# ", "#   ")
+    sections = groupby(filter(lambda b: b.body, module.blocks), _section)
+    for section, blocks in sections:
+        comment = _comment(section)
         for block in blocks:
-            lines += [*gap, *comment, *(line for _, line in block.body)]
+            lines += [*gap, *comment]
             origin += [None] * (len(gap) + len(comment))
-            origin += [(block, row) for row, _ in block.body]
             gap, comment = ["", ""], []
+            for line, place in _whole(block, module):
+                lines.append(line)
+                origin.append(place)
     return lines, origin
+
+
+def _whole(block: Block, module: Module) -> Iterator[tuple[str, Place]]:
+    """The body of a block, in which classes are whole."""
+    ends = {
+        node.end_lineno: module.parts.get(node.name, [])
+        for node in block.classes
+        if not continues(node)
+    }
+    for row, line in block.body:
+        yield line, (block, row)
+        section = _section(block)
+        for part, node in ends.get(row, []):
+            yield "", None
+            if _section(part) != section:
+                section = _section(part)
+                for comment in _comment(section, "    "):
+                    yield comment, None
+            for number, text in part.part(node):
+                yield text, (part, number)
+
+
+def _section(block: Block) -> tuple[str, str]:
+    return block.cell.file, block.cell.heading
+
+
+def _comment(section: tuple[str, str], indent: str = "") -> list[str]:
+    """Where the code below it stands in the book."""
+    text = f"{section[0]}: {_plain(section[1])}"
+    return _wrap(text, f"{indent}# ", f"{indent}#   ")
 
 
 def _header(module: Module, chapters: list[Chapter]) -> list[str]:
@@ -144,66 +174,12 @@ def _wrap(text: str, first: str, rest: str) -> list[str]:
     )
 
 
-def _import_lines(imports: list[Import]) -> list[str]:
-    """Merged, and in the order of isort (as ruff checks it)."""
-    sections: dict[int, list[Import]] = {0: [], 1: [], 2: [], 3: []}
-    for item in imports:
-        top = item.module.split(".")[0]
-        if top == "__future__":
-            sections[0].append(item)
-        elif top == PACKAGE:
-            sections[3].append(item)
-        else:
-            sections[1 if top in STANDARD else 2].append(item)
-    groups = [_section_lines(items) for items in sections.values() if items]
-    lines = [line for group in groups for line in ("", *group)]
-    return lines[1:]
-
-
-def _section_lines(imports: list[Import]) -> list[str]:
-    plain = [i for i in imports if i.name is None]
-    plain.sort(key=lambda i: (_natural(i.module), i.alias or ""))
-    lines = [f"import {i.module}{_as(i)}" for i in plain]
-    groups: dict[tuple[str, str], list[Import]] = {}
-    for item in imports:
-        if item.name is not None:
-            alone = f"{item.name}{_as(item)}" if item.alias else ""
-            groups.setdefault((item.module, alone), []).append(item)
-    for members in groups.values():
-        members.sort(key=_member)
-    ordered = sorted(
-        groups.values(),
-        key=lambda m: (_natural(m[0].module), _member(m[0])),
-    )
-    for members in ordered:
-        names = [f"{i.name}{_as(i)}" for i in members]
-        start = f"from {members[0].module} import "
-        one = start + ", ".join(names)
-        if len(one) <= COLUMNS:
-            lines.append(one)
-        else:
-            lines += [f"{start}(", *(f"    {n}," for n in names), ")"]
-    return lines
-
-
-def _as(item: Import) -> str:
-    return f" as {item.alias}" if item.alias else ""
-
-
-def _member(item: Import) -> tuple[int, list[tuple[int, int, str]], str]:
-    """CONSTANTS, then Classes, then functions, each by name."""
-    name = item.name or ""
-    if len(name) > 1 and name.isupper():
-        kind = 0
-    else:
-        kind = 1 if name[:1].isupper() else 2
-    return (kind, _natural(name), item.alias or "")
-
-
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Digits compare as numbers, letters without their case."""
-    parts = re.findall(r"\d+|\D", name.lower())
-    return [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in parts]
+def _import(item: Import) -> str:
+    """One statement; ruff merges and sorts them."""
+    alias = f" as {item.alias}" if item.alias else ""
+    if item.name is None:
+        return f"import {item.module}{alias}"
+    return f"from {item.module} import {item.name}{alias}"
 
 
 def _bracketed(start: str, names: list[str], end: str) -> list[str]:

@@ -28,7 +28,7 @@ COMMAND = "cli"  # the module behind the command line `annotated …`
 # what the exporter writes around the code changes with headings: prose
 GENERATED = re.compile(
     r'\A"""[\s\S]*?^"""\n'
-    r"|^# (?:\d\d|[A-Z]\d)-[a-z0-9-]+\.md: .*\n(?:#   .*\n)*",
+    r"|^ *# (?:\d\d|[AE]\d{1,2})-[a-z0-9-]+\.md: .*\n(?: *#   .*\n)*",
     re.MULTILINE,
 )
 
@@ -57,8 +57,8 @@ class Package:
     def data(self) -> dict[str, str]:
         return {
             path.name: path.read_text(encoding="utf-8")
-            for path in sorted(self.folder.glob("*.[tj]*"))
-            if path.suffix in {".toml", ".json"}
+            for path in sorted(self.folder.rglob("*.*"))
+            if path.suffix in {".toml", ".json", ".tsv"}
         }
 
     @cached_property

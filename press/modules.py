@@ -29,6 +29,9 @@ class Import:
         return self.alias or self.name or self.module.split(".")[0]
 
 
+Line = tuple[int, str]  # with its number in the cell
+
+
 @dataclass
 class Block:
     """One exported cell."""
@@ -48,16 +51,38 @@ class Block:
         return [n for node in self.tree.body for n in defined_by(node)]
 
     @cached_property
-    def body(self) -> list[tuple[int, str]]:
+    def classes(self) -> list[ast.ClassDef]:
+        return [n for n in self.tree.body if isinstance(n, ast.ClassDef)]
+
+    @cached_property
+    def body(self) -> list[Line]:
         """The lines below the imports, with their numbers in the cell."""
         ends = [n.end_lineno or 0 for n in self.tree.body if is_import(n)]
-        lines = list(enumerate(self.cell.source.splitlines(), 1))
-        lines = lines[max(ends, default=0) :]
-        while lines and not lines[0][1].strip():
-            del lines[0]
-        while lines and not lines[-1][1].strip():
-            del lines[-1]
-        return lines
+        lines = self._lines[max(ends, default=0) :]
+        for node in filter(continues, self.classes):
+            part = range(self._above(node) + 1, (node.end_lineno or 0) + 1)
+            rest = [line for line in lines if line[0] >= part.stop]
+            lines = [line for line in lines if line[0] < part.start]
+            lines += _trimmed(rest, end=False) if lines else rest
+        return _trimmed(lines)
+
+    def part(self, node: ast.ClassDef) -> list[Line]:
+        """What `class T(T):` adds to the class, and the comment above."""
+        start, end = node.lineno, node.end_lineno
+        above = self._lines[self._above(node) : start - 1]
+        comment = [(row, f"    {text}") for row, text in above]
+        return comment + _trimmed(self._lines[start:end])
+
+    @property
+    def _lines(self) -> list[Line]:
+        return list(enumerate(self.cell.source.splitlines(), 1))
+
+    def _above(self, node: ast.ClassDef) -> int:
+        """How many lines there are above a class and its comment."""
+        start = node.lineno - 1
+        while start and self._lines[start - 1][1].startswith("#"):
+            start -= 1
+        return start
 
     def problem(self, what: str) -> str:
         return self.cell.problem(what)
@@ -78,9 +103,14 @@ class Module:
     def imports(self) -> dict[Import, Block]:
         return {i: b for b in reversed(self.blocks) for i in b.imports}
 
-    @property
-    def first(self) -> int:
-        return self.blocks[0].chapter
+    @cached_property
+    def parts(self) -> dict[str, list[tuple[Block, ast.ClassDef]]]:
+        """Where classes go on: the cells with `class T(T):`."""
+        found: dict[str, list[tuple[Block, ast.ClassDef]]] = {}
+        for block in self.blocks:
+            for node in filter(continues, block.classes):
+                found.setdefault(node.name, []).append((block, node))
+        return found
 
 
 def collect(
@@ -160,13 +190,27 @@ def imports_of(node: ast.AST) -> Iterator[Import]:
             yield Import(node.module or "", name.name, name.asname)
 
 
+def continues(node: ast.ClassDef) -> bool:
+    """Whether it is `class T(T):`, and goes on with an earlier class."""
+    return node.name in {ast.unparse(base) for base in node.bases}
+
+
+def _trimmed(lines: list[Line], end: bool = True) -> list[Line]:
+    """Without the empty lines around them."""
+    full = [i for i, (_, text) in enumerate(lines) if text.strip()]
+    if not full:
+        return []
+    return lines[full[0] : full[-1] + 1 if end else None]
+
+
 def defined_by(node: ast.stmt) -> Iterator[str]:
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         overload = {"overload", "typing.overload"}
         if not overload & {ast.unparse(d) for d in node.decorator_list}:
             yield node.name
     elif isinstance(node, ast.ClassDef):
-        yield node.name
+        if not continues(node):
+            yield node.name
     elif isinstance(node, ast.Assign):
         parts = [
             part for target in node.targets for part in parts_of(target)
@@ -183,15 +227,21 @@ def parts_of(target: ast.expr) -> list[ast.expr]:
     return target.elts if isinstance(target, ast.Tuple) else [target]
 
 
-def own_modules(item: Import, known: set[str]) -> Iterator[str]:
-    """The modules of the package that an import loads."""
+def own(
+    item: Import, modules: dict[str, Module]
+) -> tuple[str, str | None] | None:
+    """The module of the package that an import loads, and its name there.
+
+    The name is None where a whole module is imported, as "engine.packing"
+    by `from annotated.engine import packing`.
+    """
     top, _, rest = item.module.partition(".")
-    if top == PACKAGE:
-        inside = ".".join(filter(None, (rest, item.name)))
-        if inside in known:
-            rest = inside
-        if rest in known:
-            yield rest
+    if top != PACKAGE:
+        return None
+    inside = ".".join(filter(None, (rest, item.name)))
+    if inside in modules:
+        return inside, None
+    return rest or "__init__", item.name
 
 
 def packages_of(names: Iterable[str]) -> set[str]:

@@ -30,6 +30,7 @@ DROPPED = {
     "bibliography", "contents", "exercise-end", "raw", "solution-end",
     "tableofcontents", "toctree",
 }  # fmt: skip
+CODE = {"code", "code-block", "sourcecode"}
 NAMED = {
     "attention", "caution", "danger", "error", "hint", "important", "note",
     "seealso", "tip", "warning",
@@ -139,16 +140,16 @@ class Translator:
     # --- blocks ---
 
     def directive(self, name: str, title: str, lines: list[str]) -> str:
-        options, lines = _options(lines)
+        given, lines = options(lines)
         body = "\n".join(lines).strip("\n")
         if name in DROPPED:
             return ""
         if name == "math":
             return f"$$\n{body}\n$$"
-        if name in {"code", "code-block", "sourcecode"}:
+        if name in CODE:
             return f"```{title}\n{body}\n```"
         if name in {"figure", "image"}:
-            picture = self.picture(title, options.get("alt", ""))
+            picture = self.picture(title, given.get("alt", ""))
             caption = self.translate(body)
             return f"{picture}\n\n{caption}".strip("\n")
         if name == "list-table":
@@ -160,9 +161,7 @@ class Translator:
             return _details(what, body) if what else "**Solution**"
         if name.startswith("exercise"):
             return f"**Exercise** · {title}\n\n{body}".rstrip("\n")
-        folded = (
-            "dropdown" in options.get("class", "") or name == "dropdown"
-        )
+        folded = "dropdown" in given.get("class", "") or name == "dropdown"
         if name in NAMED:
             title = (
                 title or name.replace("seealso", "see also").capitalize()
@@ -265,7 +264,7 @@ def _closing(lines: list[str], row: int, mark: str) -> int:
     return len(lines)
 
 
-def _options(lines: list[str]) -> tuple[dict[str, str], list[str]]:
+def options(lines: list[str]) -> tuple[dict[str, str], list[str]]:
     """A directive's options, `:key: value` or YAML, and what is below."""
     if lines and lines[0].strip() == "---":
         end = next(
@@ -273,13 +272,13 @@ def _options(lines: list[str]) -> tuple[dict[str, str], list[str]]:
         )
         data = yaml.safe_load("\n".join(lines[1:end])) or {}
         return {str(k): str(v) for k, v in data.items()}, lines[end + 1 :]
-    options: dict[str, str] = {}
+    found: dict[str, str] = {}
     for row, line in enumerate(lines):
         match = re.match(r"\s*:([\w-]+):\s*(.*)$", line)
         if match is None:
-            return options, lines[row:]
-        options[match[1]] = match[2]
-    return options, []
+            return found, lines[row:]
+        found[match[1]] = match[2]
+    return found, []
 
 
 def _strong(title: str) -> str:

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from press import files, myst
-from press.chapters import Chapter, read_book
+from press import files, fold, myst
+from press.chapters import Cell, Chapter, read_book
 from press.project import Project, read_project
 
+SETUP_TITLE = "Install the book's package where it is missing, as on Colab"
 SETUP = """\
-# Colab does not have the book's package; a local set-up has it already
 import importlib.util
 
 if importlib.util.find_spec("annotated") is None:
@@ -50,13 +50,13 @@ def _text(chapter: Chapter, project: Project, index: myst.Index) -> str:
     translator = myst.Translator(chapter.file, index)
     cells = [
         _markdown(_header(chapter, project)),
-        _code(SETUP.format(install=project.install), []),
+        _folded(SETUP.format(install=project.install), SETUP_TITLE),
     ]
     for cell in chapter.cells:
         if "skip-execution" in cell.tags:  # "run all" shall not run it
             cells.append(_markdown(f"```python\n{cell.source}\n```"))
         elif cell.kind == "code":
-            cells.append(_code(cell.source, cell.tags))
+            cells.append(_code_of(chapter, cell))
         elif text := translator.translate(cell.source):
             cells.append(_markdown(text))
     _name_cells(chapter, cells)
@@ -95,12 +95,39 @@ def _markdown(text: str) -> dict[str, Any]:
     }
 
 
-def _code(source: str, tags: list[str]) -> dict[str, Any]:
+def _code_of(chapter: Chapter, cell: Cell) -> dict[str, Any]:
+    """A cell folded as on its page, for Jupyter and for Colab."""
+    tags = fold.tags(chapter, cell)
+    if {"hide-input", "hide-cell"} & set(tags):
+        new = _folded(cell.source, fold.title(chapter, cell))
+    else:
+        new = _code(cell.source)
+    metadata = new["metadata"]
+    if tags:
+        metadata["tags"] = tags
+    if {"hide-output", "hide-cell"} & set(tags):
+        metadata["collapsed"] = True
+        metadata.setdefault("jupyter", {})["outputs_hidden"] = True
+    return new
+
+
+def _folded(source: str, title: str) -> dict[str, Any]:
+    """Jupyter shows the first line alone, Colab a form of this title."""
+    if source.startswith("%%"):  # a cell's magic comes first
+        new = _code(source)
+    else:
+        new = _code(f"#@title {title}\n{source}")
+        new["metadata"]["cellView"] = "form"
+    new["metadata"]["jupyter"] = {"source_hidden": True}
+    return new
+
+
+def _code(source: str) -> dict[str, Any]:
     return {
         "cell_type": "code",
         "execution_count": None,
         "id": "",
-        "metadata": {"tags": tags} if tags else {},
+        "metadata": {},
         "outputs": [],
         "source": source.splitlines(keepends=True),
     }

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
-
-from pyflakes import checker, messages
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 from press.chapters import COLUMNS, Cell, Chapter
 from press.modules import (
@@ -12,10 +16,11 @@ from press.modules import (
     Block,
     Import,
     Module,
+    continues,
     defined_by,
     imports_of,
     is_import,
-    own_modules,
+    own,
     parts_of,
 )
 
@@ -41,14 +46,13 @@ def check_cells(
     return problems
 
 
-def check_modules(
-    modules: dict[str, Module], chapters: list[Chapter]
-) -> list[str]:
+def check_modules(modules: dict[str, Module]) -> list[str]:
     """What is wrong between cells: names and imports."""
     problems: list[str] = []
     for module in modules.values():
         problems += _check_names(module)
-        problems += _check_own_imports(module, modules, chapters)
+        problems += _check_parts(module)
+        problems += _check_own_imports(module, modules)
     return problems + _check_cycles(modules)
 
 
@@ -147,6 +151,75 @@ def _check_names(module: Module) -> list[str]:
     return problems
 
 
+def _check_parts(module: Module) -> list[str]:
+    """A class that goes on means the same in a notebook and merged."""
+    problems = []
+    begun: dict[str, Block] = {}
+    known: dict[str, dict[str, Block]] = {}  # what a class has so far
+    for block in module.blocks:
+        for node in block.classes:
+            members = known.setdefault(node.name, {})
+            if continues(node):
+                begin = begun.get(node.name)
+                for what in _part(node, block, begin, members):
+                    problems.append(block.problem(what))
+            else:
+                begun.setdefault(node.name, block)
+            for part in node.body:
+                for name in defined_by(part):
+                    members.setdefault(name, block)
+    return problems
+
+
+def _part(
+    node: ast.ClassDef,
+    block: Block,
+    begin: Block | None,
+    members: dict[str, Block],
+) -> Iterator[str]:
+    """What is wrong with one `class T(T):`."""
+    name = node.name
+    if begin is None or begin is block:
+        yield (
+            f"line {node.lineno}: goes on with class {name}, which no "
+            f"earlier cell exports to {PACKAGE}.{block.target}"
+        )
+    if len(node.bases) > 1 or node.keywords or node.decorator_list:
+        yield (
+            f"line {node.lineno}: where class {name} goes on, write `class "
+            f"{name}({name}):` and nothing else"
+        )
+    for part in node.body:
+        if not isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield (
+                f"line {part.lineno}: class {name} goes on with methods "
+                "alone: its docstring, fields and constants stand where it "
+                "begins"
+            )
+        elif part.name in members:
+            yield (
+                f"line {part.lineno}: {name}.{part.name} is there already, "
+                f"from {_place(members[part.name])}"
+            )
+    plain = {  # super().name, where the class has no such name yet
+        id(part.value.func)
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute)
+        and isinstance(part.value, ast.Call)
+        and not part.value.args
+        and part.attr not in members
+    }
+    for call in ast.walk(node):
+        if not isinstance(call, ast.Name) or call.id != "super":
+            continue
+        if id(call) not in plain:
+            yield (
+                f"line {call.lineno}: super() is the class so far in a "
+                f"notebook, and the base of {name} in the package: take "
+                "the method to the cell that begins the class"
+            )
+
+
 def _origin(item: Import) -> tuple[str, str | None]:
     """Equal where imports may repeat (`import a.b` and `import a.c`)."""
     whole = item.name is None and item.alias is None
@@ -160,14 +233,14 @@ def _place(block: Block) -> str:
 
 
 def _check_own_imports(
-    module: Module, modules: dict[str, Module], chapters: list[Chapter]
+    module: Module, modules: dict[str, Module]
 ) -> list[str]:
     """What is imported from the package is there, and not further on."""
     problems = []
     for block in module.blocks:
         for node in ast.walk(block.tree):
             for item in imports_of(node):
-                what = _own_import(item, block, module, modules, chapters)
+                what = _own_import(item, block, module, modules)
                 if what:
                     problems.append(block.problem(what))
     return problems
@@ -178,26 +251,19 @@ def _own_import(
     block: Block,
     module: Module,
     modules: dict[str, Module],
-    chapters: list[Chapter],
 ) -> str | None:
-    top, _, rest = item.module.partition(".")
-    if top != PACKAGE:
+    found = own(item, modules)
+    if found is None:
         return None
-    name = item.name
-    # `from annotated import model`, `from annotated.engine import packing`
-    inside = ".".join(filter(None, (rest, name)))
-    if inside in modules:
-        rest, name = inside, None
-    rest = rest or "__init__"
+    rest, name = found
     if rest not in modules:
         return f"imports {PACKAGE}.{rest}, which no chapter exports"
-    source = modules[rest]
     if rest == module.name:
         return (
             f"imports {PACKAGE}.{rest} into itself: import what earlier "
             "chapters put there in a cell that is not exported"
         )
-    if name is not None and name not in source.names:
+    if name is not None and name not in modules[rest].names:
         return f"imports '{name}', which {PACKAGE}.{rest} does not define"
     return None
 
@@ -207,8 +273,10 @@ def _check_cycles(modules: dict[str, Module]) -> list[str]:
     edges: dict[str, dict[str, Block]] = {}
     for module in modules.values():
         for item, block in module.imports.items():
-            for name in own_modules(item, set(modules)):
-                edges.setdefault(module.name, {}).setdefault(name, block)
+            found = own(item, modules)
+            if found is not None and found[0] in modules:
+                steps = edges.setdefault(module.name, {})
+                steps.setdefault(found[0], block)
     problems = []
     for start in sorted(edges):
         for step, block in sorted(edges[start].items()):
@@ -232,34 +300,53 @@ def _reachable(start: str, edges: dict[str, dict[str, Block]]) -> set[str]:
     return found
 
 
-def check_flakes(
-    module: Module, lines: list[str], origin: list[Place]
-) -> list[str]:
-    """Undefined names, unused imports: whatever pyflakes sees."""
-    tree = ast.parse("\n".join(lines) + "\n")
-    found = checker.Checker(tree, filename=f"{module.name}.py").messages
+RUFF = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache"]
+RUFF += ["--target-version", "py310", "--line-length", str(COLUMNS)]
+RUFF += ["--config", f"lint.isort.known-first-party=['{PACKAGE}']"]
+RUFF += ["--select", "F,I", "--fix", "--fixable", "I", "--exit-zero"]
+RUFF += ["--output-format", "json", "--quiet", "."]
+
+
+def check_names(
+    rendered: dict[str, tuple[list[str], list[Place]]],
+    modules: dict[str, Module],
+) -> tuple[dict[str, str], list[str]]:
+    """The modules with sorted imports, and whatever else ruff sees.
+
+    Undefined names, unused imports and variables, each with its cell.
+    """
+    with tempfile.TemporaryDirectory(prefix="press-") as folder:
+        paths = {Path(folder).resolve() / f"{n}_.py": n for n in rendered}
+        for path, name in paths.items():
+            path.write_text("\n".join(rendered[name][0]) + "\n", "utf-8")
+        done = subprocess.run(
+            RUFF, cwd=folder, check=True, capture_output=True, text=True
+        )
+        texts = {n: p.read_text("utf-8") for p, n in paths.items()}
     problems = []
-    for message in sorted(found, key=lambda m: (m.lineno, m.col)):
-        what = message.message % message.message_args
-        name = str(message.message_args[0])
-        place = origin[message.lineno - 1]
-        if isinstance(message, messages.UnusedImport):
-            place = _place_of_import(name, module)
-        elif isinstance(message, messages.UndefinedName):
-            what += FUTURE if name in module.names else ""
+    for message in json.loads(done.stdout):
+        name = paths[Path(message["filename"]).resolve()]
+        module, (lines, origin) = modules[name], rendered[name]
+        # sorting has changed the number of lines above the code
+        shift = len(lines) - len(texts[name].splitlines())
+        place = origin[message["location"]["row"] - 1 + shift]
+        what, quoted = message["message"], message["message"].split("`")[1]
+        if message["code"] == "F401":
+            place = _place_of_import(quoted, module)
+        elif message["code"] == "F821" and quoted in module.names:
+            what += FUTURE
         if place is None:  # in a line that the press wrote
-            problems.append(f"{PACKAGE}/{module.name}.py: {what}")
+            problems.append(f"{PACKAGE}/{name}.py: {what}")
         else:
             block, row = place
             problems.append(block.problem(f"line {row}: {what}"))
-    return problems
+    return texts, problems
 
 
-def _place_of_import(text: str, module: Module) -> Place:
-    """Where the import is that pyflakes calls `a.b`, `a.b as c` …"""
-    name = text.split(" as ")[-1]
+def _place_of_import(name: str, module: Module) -> Place:
+    """Where the import is that ruff calls `a.b`."""
     for item, block in module.imports.items():
-        if name in (item.bound, item.module, f"{item.module}.{item.name}"):
+        if name == ".".join(filter(None, (item.module, item.name))):
             for node in block.tree.body:
                 if item in imports_of(node):
                     return block, node.lineno

@@ -228,7 +228,8 @@ class FastDropout(nn.Dropout):
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64)
         draws.random_(-(2**63), None)  # four 16-bit draws in each
         draws = draws.view(torch.int16)[: x.numel()].view(x.shape)
-        kept = round(2**16 / scale) - 2**15
+        # an int16 compares with nothing larger
+        kept = min(round(2**16 / scale), 2**16 - 1) - 2**15
         return x * draws.lt_(kept).to(x.dtype).mul_(scale)
 
 

@@ -43,10 +43,12 @@ class Book:
         *cells: str,
         module: str | None = None,
         minutes: int = 1,
+        room: str | None = None,
         title: str = "A title",
     ) -> Path:
         facts = f"minutes: {minutes}"
         facts += f", module: {module}" if module else ""
+        facts += f", room: {room}" if room else ""
         text = HEAD.format(facts=facts, title=title)
         return self.write(
             f"book/{name}.md", "\n\n".join([text, *cells]) + "\n"

@@ -82,6 +82,21 @@ def test_chapters_execute_once_and_again_with_what_they_use(
     assert run(book, "05", force=True) == ["05-alone"]
 
 
+def test_the_pages_fold_what_the_notebooks_fold(book: Book) -> None:
+    book.chapter(
+        "E1-one",
+        code("import os"),
+        exported("A = 1"),
+        code("A"),
+        module="engine.one",
+    )
+    run(book)
+    path = book.root / "build/executed/E1-one.ipynb"
+    cells = nbformat.read(path, as_version=4).cells
+    found = [c.metadata.get("tags") for c in cells if c.cell_type == "code"]
+    assert found == [["hide-input"], ["export", "hide-input"], None]
+
+
 def test_a_failure_names_its_cell_and_the_others_run(book: Book) -> None:
     book.chapter(
         "02-one", "## Here", code("1"), code("# a\n1 / 0"), code("2")
@@ -141,6 +156,7 @@ def test_a_chapter_that_is_not_there_is_refused(book: Book) -> None:
 
 # --- keys -----------------------------------------------------------------
 
+PACKED = {"engine", "engine.packing"}
 USES = {
     "import annotated.one": {"one"},
     "from annotated.one import f": {"one"},
@@ -157,13 +173,34 @@ USES = {
     "%%bash\ncd x\nannotated train copy": {"cli"},
     "x = annotated": set(),
     "import torch\n'the book'": set(),
+    "import annotated.engine.packing": PACKED,
+    "from annotated.engine import packing": PACKED,
+    "from annotated.engine.packing import pack": PACKED,
+    "run(['python', '-m', 'annotated.engine.packing'])": PACKED,
+    "from annotated import engine": {"engine"},
 }
 
 
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Package:
+    """A package with one sub-package."""
+    book = make_book(tmp_path_factory.mktemp("stock"))
+    book.chapter("02-one", exported("ONE = 1"), module="one")
+    book.chapter(
+        "03-cli", exported("def main() -> None: ..."), module="cli"
+    )
+    for name in ("engine.packing", "engine.other"):
+        book.chapter(f"E1-{name[7:]}", exported("TWO = 2"), module=name)
+    export(book.root)
+    return Package(book.root)
+
+
 @pytest.mark.parametrize("source", USES)
-def test_the_modules_that_code_uses_are_found(source: str) -> None:
+def test_the_modules_that_code_uses_are_found(
+    source: str, stock: Package
+) -> None:
     cell = Cell("02-one.md", "", 1, "code", source, {})
-    assert set(used_by(cell)) == USES[source]
+    assert stock.loaded(used_by(cell)) == USES[source]
 
 
 def test_words_in_exported_code_are_no_use() -> None:

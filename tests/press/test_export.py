@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from press.__main__ import main
-from press.chapters import PressError
+from press.chapters import PressError, read_book
 from press.export import MARK, export
+from press.keys import Package
 
 from .conftest import Book, code, exported
 
@@ -179,11 +180,130 @@ def lint(book: Book) -> None:
         )
 
 
+def test_a_class_that_goes_on_is_one_class(book: Book) -> None:
+    """As it stands in a notebook, and merged."""
+    begin = exported("""
+        from dataclasses import dataclass
+
+
+        class Base:
+            def leave(self) -> str:
+                return "base"
+
+
+        @dataclass
+        class Run(Base):
+            \"\"\"A run.\"\"\"
+
+            steps: int = 0
+
+            def step(self) -> None:
+                self.steps += 1
+
+
+        LAST = 9
+    """)
+    more = exported("""
+        import math
+
+
+        def root(number: float) -> float:
+            return math.sqrt(number)
+
+
+        # a decision, kept
+        class Run(Run):
+            # why this way
+            def far(self) -> float:
+                return root(self.steps)
+
+            @property
+            def name(self) -> str:
+                return super().leave() + str(self.steps)
+
+
+        FIRST = 1
+    """)
+    last = exported("""
+        class Run(Run):
+            def over(self) -> bool:
+                return self.steps > LAST
+    """)
+    use = "run = Run(4)\nrun.step()\nprint(run.far(), run.name, run.over())"
+    book.chapter("02-one", "## Begin", begin, more, module="one")
+    book.chapter("03-two", "## Go `on`", last, module="one")
+    export(book.root)
+    assert (
+        book.read("annotated/one.py").partition("__all__")[2]
+        == '''\
+ = ["Base", "Run", "LAST", "root", "FIRST"]
+
+
+# 02-one.md: Begin
+class Base:
+    def leave(self) -> str:
+        return "base"
+
+
+@dataclass
+class Run(Base):
+    """A run."""
+
+    steps: int = 0
+
+    def step(self) -> None:
+        self.steps += 1
+
+    # a decision, kept
+    # why this way
+    def far(self) -> float:
+        return root(self.steps)
+
+    @property
+    def name(self) -> str:
+        return super().leave() + str(self.steps)
+
+    # 03-two.md: Go on
+    def over(self) -> bool:
+        return self.steps > LAST
+
+
+LAST = 9
+
+
+def root(number: float) -> float:
+    return math.sqrt(number)
+
+
+FIRST = 1
+'''
+    )
+    lint(book)
+    cells = [cell for page in read_book(book.root) for cell in page.code]
+    notebook = "\n".join(cell.source for cell in cells)
+    for program in (notebook, "from annotated.one import Run"):
+        done = subprocess.run(
+            [sys.executable, "-c", f"{program}\n{use}"],
+            cwd=book.root,
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout == "2.23606797749979 base5 False\n", done.stderr
+    # headings in the package are prose, inside a class too
+    before = Package(book.root).sources["one"]
+    book.edit("book/03-two.md", "Go `on`", "Further")
+    export(book.root)
+    assert "# 03-two.md: Further" in book.read("annotated/one.py")
+    assert Package(book.root).sources["one"] == before
+
+
 def test_a_tag_names_the_module_that_a_cell_goes_to(book: Book) -> None:
     book.chapter(
         "02-one",
         code(
-            "def draw() -> int:\n    return 1", "export:plots", "hide-input"
+            "def draw() -> int:\n    return 1",
+            "export:engine.plots",
+            "hide-input",
         ),
         code('__version__ = "1.2.3"', "export:__init__"),
         code(

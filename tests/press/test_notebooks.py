@@ -79,6 +79,93 @@ def test_the_set_up_installs_only_where_the_package_is_missing(
     assert calls[0][:1] == ("pip",)
 
 
+def metadata(book: Book, name: str) -> list[tuple[str, dict[str, Any]]]:
+    """First line and metadata of the code cells, without the set-up."""
+    return [
+        (cell["source"][0].strip(), cell["metadata"])
+        for cell in load(book, name)["cells"]
+        if cell["cell_type"] == "code"
+    ][1:]
+
+
+FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
+
+
+def test_folded_cells_are_folded_in_jupyter_and_on_colab(
+    book: Book,
+) -> None:
+    book.chapter(
+        "02-one",
+        code("import math\nfrom os import path"),
+        code("import sys", "show"),
+        code(
+            "---\ntags: [hide-input]\nmystnb: {image: {alt: A line}}\n---\n"
+            "print(1)"
+        ),
+        code("print(2)", "hide-input"),
+        code("%%bash\nls", "hide-input"),
+        exported("A = B = 1"),
+    )
+    path = book.root / "book/02-one.md"
+    path.write_text(
+        path.read_text().replace("minutes", "module: one, minutes")
+    )
+    notebooks(book.root)
+    tagged = {"tags": ["hide-input"], **FOLDED}
+    assert metadata(book, "02-one") == [
+        ("#@title Imports", tagged),
+        ("import sys", {"tags": ["show"]}),
+        ("#@title Code of this figure", tagged),
+        ("#@title Code", tagged),
+        ("%%bash", {k: v for k, v in tagged.items() if k != "cellView"}),
+        ("A = B = 1", {"tags": ["export"]}),
+    ]
+    setup = load(book)["cells"][1]
+    assert setup["source"][0].startswith("#@title Install the book's")
+    assert setup["metadata"] == FOLDED
+
+
+def test_what_the_engine_room_exports_is_folded(book: Book) -> None:
+    book.chapter(
+        "E1-one",
+        exported("import math\n\nA, B = 1, math.pi\n\n\ndef f(): ..."),
+        exported("class C: ..."),
+        exported(
+            "class C(C):\n    def g(self): ...\n\n\nD = E = F = G = H = 1"
+        ),
+        code("f()"),
+        code("X = 1", "export:engine.other", "show"),
+        module="engine.one",
+    )
+    notebooks(book.root)
+    tagged = {"tags": ["export", "hide-input"], **FOLDED}
+    assert metadata(book, "E1-one") == [
+        ("#@title annotated.engine.one: A, B, f", tagged),
+        ("#@title annotated.engine.one: C", tagged),
+        ("#@title annotated.engine.one: D, E, F, G …", tagged),
+        ("f()", {}),
+        ("X = 1", {"tags": ["export:engine.other", "show"]}),
+    ]
+
+
+def test_a_prediction_is_answered_on_a_click(book: Book) -> None:
+    book.chapter("02-one", code("1 + 1", "hide-output"))
+    book.chapter("03-two", code("1 + 1", "hide-cell"))
+    notebooks(book.root)
+    hidden = {"jupyter": {"outputs_hidden": True}, "collapsed": True}
+    assert metadata(book, "02-one") == [
+        ("1 + 1", {"tags": ["hide-output"], **hidden})
+    ]
+    ((_, both),) = metadata(book, "03-two")
+    assert both["jupyter"] == {
+        "source_hidden": True,
+        "outputs_hidden": True,
+    }
+    for name in ("02-one", "03-two"):
+        path = book.root / f"book/notebooks/{name}.ipynb"
+        nbformat.validate(nbformat.read(path, as_version=4))
+
+
 def test_a_second_run_writes_nothing(book: Book) -> None:
     book.chapter("02-one", "Prose.", code("1"), code("1"))
     assert notebooks(book.root) == ["wrote book/notebooks/02-one.ipynb"]

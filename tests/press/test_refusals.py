@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from press.chapters import PressError
+from press.chapters import PressError, read_book
 from press.export import export
 
 from .conftest import Book, code, exported
@@ -49,19 +52,19 @@ CELLS = {
     ),
     "undefined": (
         "def f() -> int:\n    return nowhere",
-        "undefined name 'nowhere'",
+        "Undefined name `nowhere`",
     ),
-    "undefined type": ("def f(x: Tensor) -> None: ...", "name 'Tensor'"),
-    "used too early": ("B = A\nA = 1", "undefined name 'A'"),
-    "of the notebook": ("X = get_ipython()", "name 'get_ipython'"),
+    "undefined type": ("def f(x: Tensor) -> None: ...", "name `Tensor`"),
+    "used too early": ("B = A\nA = 1", "Undefined name `A`"),
+    "of the notebook": ("X = get_ipython()", "name `get_ipython`"),
     "annotation too early": (
         "class A:\n    def f(self) -> A: ...",
-        "line 2: undefined name 'A' here, only further down",
+        "line 2: Undefined name `A` here, only further down",
     ),
-    "unused": ("import math\n\nA = 1", "'math' imported but unused"),
+    "unused": ("import math\n\nA = 1", "`math` imported but unused"),
     "unused as": ("import numpy as np\n\nA = 1", "imported but unused"),
-    "unused from": ("from math import pi\n\nA = 1", "'math.pi' imported"),
-    "unused local": ("def f() -> None:\n    x = 1", "'x' is assigned to"),
+    "unused from": ("from math import pi\n\nA = 1", "`math.pi` imported"),
+    "unused local": ("def f() -> None:\n    x = 1", "`x` is assigned to"),
     "unknown module": (
         "from annotated.nothing import f\n\nA = f",
         "annotated.nothing, which no chapter exports",
@@ -78,21 +81,13 @@ CELLS = {
         "from annotated import missing\n\nA = missing",
         "'missing', which annotated.__init__ does not define",
     ),
-    "later module": (
-        "from annotated.two import TWO\n\nA = TWO",
-        "annotated.two, which only book/03-two.md begins",
+    "unknown in a package": (
+        "from annotated.engine import nothing\n\nA = nothing",
+        "annotated.engine, which no chapter exports",
     ),
-    "later, from package": (
-        "from annotated import two\n\nA = two",
-        "annotated.two, which only book/03-two.md begins",
-    ),
-    "later, plain": (
-        "import annotated.two\n\nA = annotated.two",
-        "annotated.two, which only book/03-two.md begins",
-    ),
-    "later name": (
-        "from annotated.zero import LATER\n\nA = LATER",
-        "annotated.zero.LATER, which only book/03-two.md defines",
+    "unknown in a module of a package": (
+        "from annotated.engine.two import missing\n\nA = missing",
+        "'missing', which annotated.engine.two does not define",
     ),
     "itself": (
         "from annotated.one import A\n\nB = A",
@@ -129,7 +124,7 @@ def test_a_cell_that_cannot_be_exported_is_named(
         "03-two",
         exported("TWO = 2"),
         code("LATER = 3", "export:zero"),
-        module="two",
+        module="engine.two",
     )
     with pytest.raises(PressError, match=message) as error:
         export(book.root)
@@ -154,6 +149,9 @@ def test_a_cell_that_cannot_be_exported_is_named(
         "def f() -> int:\n    from annotated.zero import ZERO\n\n"
         "    return ZERO",
         "A: 'B' = 1\n\n\nclass B: ...",
+        "from annotated.engine import two\n\nA = two",
+        "from annotated.engine.two import TWO\n\nA = TWO",
+        "import annotated.engine.two\n\nA = annotated.engine.two",
     ],
 )
 def test_a_cell_that_can_be_exported_is_not_refused(
@@ -161,7 +159,12 @@ def test_a_cell_that_can_be_exported_is_not_refused(
 ) -> None:
     book.chapter("01-zero", exported("ZERO = 0"), module="zero")
     book.chapter("02-one", exported(source), module="one")
+    book.chapter("03-two", exported("TWO = 2"), module="engine.two")
     assert "wrote annotated/one.py" in export(book.root)
+    run = subprocess.run(
+        [sys.executable, "-c", "import annotated.one"], cwd=book.root
+    )
+    assert run.returncode == 0
 
 
 def test_a_name_that_an_earlier_chapter_exported_is_refused(
@@ -181,7 +184,7 @@ def test_a_name_that_an_earlier_chapter_exported_is_refused(
 def test_an_unused_import_is_charged_to_its_cell(book: Book) -> None:
     book.chapter("02-one", exported("ONE = 1"), module="one")
     book.chapter("03-two", exported("import math\n\nTWO = 2"), module="one")
-    with pytest.raises(PressError, match=r"03-two.*'math' imported but"):
+    with pytest.raises(PressError, match=r"03-two.*`math` imported but"):
         export(book.root)
 
 
@@ -249,6 +252,7 @@ FRONT = {
         "modul: one",
         "annotated.modul means nothing",
     ),
+    "room": ("minutes: 1", "minutes: 1, room: attic", "room .* 'attic'"),
     "yaml": ("minutes: 1", "minutes: [1", "book/02-one.md: "),
 }
 
@@ -270,7 +274,7 @@ def test_front_matter_that_is_wrong_is_refused(
 
 
 @pytest.mark.parametrize(
-    "name", ["1-one", "one", "02-One", "02_one", "A-x"]
+    "name", ["1-one", "one", "02-One", "02_one", "A-x", "B1-x", "E100-x"]
 )
 def test_a_chapter_of_another_name_is_refused(
     book: Book, name: str
@@ -291,6 +295,125 @@ def test_a_chapter_that_is_not_utf8_is_refused(book: Book) -> None:
     path.write_bytes(path.read_bytes() + b"\xff\n")
     with pytest.raises(PressError, match="book/02-one.md: cannot be read"):
         export(book.root)
+
+
+def test_an_appendix_is_in_no_room(book: Book) -> None:
+    book.chapter("A1-guide", room="engine")
+    with pytest.raises(PressError, match="nothing in an appendix"):
+        export(book.root)
+
+
+def test_a_page_is_in_the_room_that_its_name_says_or_it_says(
+    book: Book,
+) -> None:
+    for name in ("E10-x", "E2-x", "02-x", "A1-x"):
+        book.chapter(name)
+    book.chapter("03-x", room="engine")
+    rooms = [(page.number, page.room) for page in read_book(book.root)]
+    assert rooms == [
+        ("02", "story"),
+        ("03", "engine"),
+        ("A1", "appendix"),
+        ("E2", "engine"),
+        ("E10", "engine"),
+    ]
+
+
+# --- classes that go on ---------------------------------------------------
+
+BEGIN = '''
+class Base:
+    def leave(self) -> str:
+        return "base"
+
+
+class Run(Base):
+    """A run."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+'''
+# how a class goes on → what is said about it
+GOES_ON = {
+    "a method twice": (
+        "class Run(Run):\n    def step(self): ...",
+        r"line 2: Run\.step is there already, from book/02-one\.md, "
+        r'section "Begin", code cell 1',
+    ),
+    "no beginning": (
+        "class Walk(Walk):\n    def on(self): ...",
+        "line 1: goes on with class Walk, which no earlier cell exports to "
+        r"annotated\.one",
+    ),
+    "in its own cell": (
+        "class A: ...\n\n\nclass A(A):\n    def on(self): ...",
+        "line 4: goes on with class A, which no earlier cell",
+    ),
+    "another base": (
+        "class Run(Run, dict):\n    def on(self): ...",
+        r"line 1: where class Run goes on, write `class Run\(Run\):`",
+    ),
+    "a keyword": (
+        "class Run(Run, metaclass=type):\n    def on(self): ...",
+        "line 1: where class Run goes on, write",
+    ),
+    "a decorator": (
+        "@staticmethod\nclass Run(Run):\n    def on(self): ...",
+        "line 2: where class Run goes on, write",
+    ),
+    "a docstring": (
+        'class Run(Run):\n    """More."""\n\n    def on(self): ...',
+        "line 2: class Run goes on with methods alone",
+    ),
+    "a field": (
+        "class Run(Run):\n    more: int = 1",
+        "line 2: class Run goes on with methods alone",
+    ),
+    "a constant": (
+        "class Run(Run):\n    MORE = 1",
+        "line 2: class Run goes on with methods alone",
+    ),
+    "super": (
+        "class Run(Run):\n    def on(self):\n        super().step()",
+        r"line 3: super\(\) is the class so far in a notebook",
+    ),
+    "super with arguments": (
+        "class Run(Run):\n    def on(self):\n"
+        "        super(Run, self).leave()",
+        r"line 3: super\(\) is the class so far",
+    ),
+    "super kept": (
+        "class Run(Run):\n    def on(self):\n        return super()",
+        r"line 3: super\(\) is the class so far",
+    ),
+    "an undefined name": (
+        "# more\nclass Run(Run):\n    def on(self):\n        nowhere",
+        "line 4: Undefined name `nowhere`",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_a_class_that_cannot_go_on_is_named(book: Book, name: str) -> None:
+    source, message = GOES_ON[name]
+    book.chapter("02-one", "## Begin", exported(BEGIN), module="one")
+    book.chapter(
+        "04-two",
+        "## Go on",
+        code("from annotated.one import Run"),
+        exported(source),
+        module="one",
+    )
+    with pytest.raises(PressError, match=message) as error:
+        export(book.root)
+    first = source.splitlines()[0]
+    (problem,) = error.value.problems
+    assert problem.startswith(
+        f'book/04-two.md, section "Go on", code cell 2 ({first}): '
+    )
 
 
 def test_every_fault_is_told_at_once(book: Book) -> None:

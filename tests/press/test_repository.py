@@ -8,10 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jupytext
 import pytest
+import yaml
 
 from annotated import __version__
+from press.chapters import PressError, read_book, split
 from press.project import read_project
+
+from .conftest import Book
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "press").glob("*.py"))
@@ -93,3 +98,68 @@ def test_a_row_has_as_many_cells_as_its_table(path: Path) -> None:
         bars = [len(re.findall(r"(?<!\\)\|", row)) for row in rows]
         odd = [r for r, n in zip(rows, bars, strict=True) if n != bars[0]]
         assert not odd, odd
+
+
+CELLS = """\
+---
+kernelspec: {name: python3, display_name: Python 3}
+---
+
+# Title
+
+* * *
++++
+
+Prose ```{code-cell} of its own```
+
+```{code-cell} ipython3
+:tags: [a, b]
+:name: x
+
+1
+```
+- a list
+
+  ```{code-cell}
+  no cell
+  ```
+
+````{code-cell}
+---
+tags: [c]
+mystnb: {image: {alt: "Ü: x"}}
+---
+
+
+```
+2
+````
+~~~{code-cell}
+~~~
+
+    ```{code-cell}
+"""
+
+
+@pytest.mark.parametrize(
+    "path", [None, *sorted((ROOT / "book").glob("*-*.md"))]
+)
+def test_pages_are_read_as_jupytext_reads_them(
+    path: Path | None,
+) -> None:
+    text = path.read_text(encoding="utf-8") if path else CELLS
+    wanted = jupytext.reads(text, fmt="md:myst").cells
+    assert [
+        (kind, source, yaml.safe_load(options) or {})
+        for kind, source, options in split(text)
+    ] == [(cell.cell_type, cell.source, cell.metadata) for cell in wanted]
+
+
+@pytest.mark.parametrize("options", [":tags: [a", "---\n- a\n---", ":a"])
+def test_options_that_are_none_are_named(book: Book, options: str) -> None:
+    book.chapter("02-one", f"```{{code-cell}}\n{options}\n\n1 + 1\n```")
+    with pytest.raises(PressError) as error:
+        read_book(book.root)
+    (problem,) = error.value.problems
+    place = 'book/02-one.md, section "A title", code cell 1 (1 + 1): '
+    assert problem.startswith(place + "its options: ")

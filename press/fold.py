@@ -1,0 +1,68 @@
+"""Which cells are folded: in Jupyter, on Colab and on the pages alike."""
+
+from __future__ import annotations
+
+import ast
+
+from press.chapters import Cell, Chapter, PressError
+from press.modules import (
+    PACKAGE,
+    continues,
+    defined_by,
+    is_import,
+    target_of,
+)
+
+MOST = 4  # names in a title
+
+
+def folded(chapter: Chapter, cell: Cell) -> bool:
+    """Whether a cell shows its code only when asked.
+
+    Tagged cells do, imports by themselves (unless tagged `show`), and what
+    a page of the engine room exports.
+    """
+    if {"hide-input", "hide-cell"} & set(cell.tags):
+        return True
+    if "show" in cell.tags:
+        return False
+    engine = chapter.room == "engine"
+    exported = any(tag.startswith("export") for tag in cell.tags)
+    return (engine and exported) or only_imports(cell)
+
+
+def only_imports(cell: Cell) -> bool:
+    try:
+        body = ast.parse(cell.source).body
+    except SyntaxError:  # IPython's own syntax
+        return False
+    return bool(body) and all(map(is_import, body))
+
+
+def tags(chapter: Chapter, cell: Cell) -> list[str]:
+    """A cell's tags, with `hide-input` where it is folded."""
+    hide = cell.kind == "code" and folded(chapter, cell)
+    extra = ["hide-input"] if hide else []
+    return [*cell.tags, *(tag for tag in extra if tag not in cell.tags)]
+
+
+def title(chapter: Chapter, cell: Cell) -> str:
+    """What is inside a folded cell."""
+    if only_imports(cell):
+        return "Imports"
+    try:
+        target = target_of(cell, chapter)
+        body = ast.parse(cell.source).body
+    except (PressError, SyntaxError):
+        target, body = None, []
+    if target is None:
+        drawn = {"image", "figure"} & set(cell.metadata.get("mystnb") or {})
+        return "Code of this figure" if drawn else "Code"
+    names = [name for node in body for name in defined_by(node)]
+    names += [
+        node.name
+        for node in body
+        if isinstance(node, ast.ClassDef) and continues(node)
+    ]
+    more = " …" if len(names) > MOST else ""
+    return f"{PACKAGE}.{target}: {', '.join(names[:MOST])}{more}"

@@ -1,0 +1,307 @@
+"""What a page keeps to beyond its code: DESIGN's rules for a reader.
+
+The exporter refuses code; these rules are enforced page by page, by
+`press check` and by `press rules`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from mdit_py_plugins.colon_fence import colon_fence_plugin
+
+from press import myst
+from press.chapters import Cell, Chapter, read_book, select
+from press.fold import folded
+from press.modules import (
+    PACKAGE,
+    Block,
+    Import,
+    Module,
+    collect,
+    imports_of,
+    own,
+)
+
+MINUTES = 25  # that a story page may take to read
+LINES = {"story": 30}  # that a cell may have, not counting empty ones
+OTHER_LINES = 60
+MARKDOWN = MarkdownIt("commonmark").enable("table").use(colon_fence_plugin)
+# pages that are not held to these rules yet; the list may only shrink
+EXEMPT: frozenset[str] = frozenset(
+    {
+        "00-preface",
+        "02-attention",
+        "04-multi-head",
+        "05-layers",
+        "07-positions",
+        "08-transformer",
+        "10-tokens",
+        "11-batches",
+        "14-training",
+        "15-search",
+        "16-bleu-and-averaging",
+        "17-pocket-german",
+        "18-multi30k",
+        "19-scale",
+        "A0-serving",
+        "A5-command-line",
+    }
+)
+
+
+def check_rules(root: Path, names: list[str] | None = None) -> list[str]:
+    """The offences of these pages; of all that are not exempt."""
+    chosen = {page.name for page in select(read_book(root), names or [])}
+    return [
+        line
+        for page, lines in offences(root).items()
+        if page in (chosen if names else chosen - EXEMPT)
+        for line in lines
+    ]
+
+
+def offences(root: Path) -> dict[str, list[str]]:
+    """What is wrong with each page, exempt or not."""
+    chapters = read_book(root)
+    modules, _ = collect(chapters)  # what does not parse, export refuses
+    later = Order(chapters, modules)
+    found = {}
+    for place, chapter in enumerate(chapters):
+        lines = [
+            *_room(chapter),
+            *later.offences(place),
+            *_size(chapter),
+            *_budget(chapter, sections(chapter)),
+            *_introduced(chapter, chapters),
+        ]
+        if lines:
+            found[chapter.name] = lines
+    return found
+
+
+def _room(chapter: Chapter) -> Iterator[str]:
+    """Appendices export nothing."""
+    for cell in chapter.code:
+        if chapter.room == "appendix" and exported(cell):
+            yield cell.problem("an appendix exports nothing")
+
+
+def exported(cell: Cell) -> bool:
+    return any(tag.startswith("export") for tag in cell.tags)
+
+
+# --- no idea is used before it is taught ----------------------------------
+
+
+class Order:
+    """Where a story page's imports lead, directly or by engine modules."""
+
+    def __init__(
+        self, chapters: list[Chapter], modules: dict[str, Module]
+    ) -> None:
+        self.chapters = chapters
+        self.modules = modules
+
+    def offences(self, place: int) -> Iterator[str]:
+        if self.chapters[place].room != "story":
+            return
+        for module in self.modules.values():
+            for block in module.blocks:
+                if block.chapter == place:
+                    for item in every_import(block):
+                        chain = self.chain(item, place)
+                        if chain:
+                            yield block.problem(chain)
+
+    def chain(self, item: Import, place: int) -> str:
+        """How an import reaches a later page of the story; "" if not."""
+        seen: set[str] = set()
+        todo = [(item, "imports ")]
+        while todo:
+            item, so_far = todo.pop(0)
+            for path, block in self.sources(item):
+                path = so_far + path
+                page = self.chapters[block.chapter]
+                if page.room == "story":
+                    if block.chapter > place:
+                        return (
+                            f"{path}, which only book/{page.file} teaches"
+                        )
+                elif block.target not in seen:
+                    seen.add(block.target)
+                    path += ", which imports "
+                    beneath = self.beneath(self.modules[block.target])
+                    todo += [(i, path) for i in beneath]
+        return ""
+
+    def sources(self, item: Import) -> Iterator[tuple[str, Block]]:
+        """The cells that define what is imported, and its whole name."""
+        name, wanted = own(item, self.modules) or ("", None)
+        if name not in self.modules:
+            return
+        module, path = self.modules[name], f"{PACKAGE}.{name}"
+        if wanted is None:
+            yield from ((path, block) for block in module.blocks)
+        elif wanted in module.names:
+            yield f"{path}.{wanted}", module.names[wanted]
+
+    def beneath(self, module: Module) -> Iterator[Import]:
+        """What a module imports on the pages that are no story."""
+        for block in module.blocks:
+            if self.chapters[block.chapter].room != "story":
+                yield from every_import(block)
+
+
+def every_import(block: Block) -> Iterator[Import]:
+    """Those inside functions too."""
+    for node in ast.walk(block.tree):
+        yield from imports_of(node)
+
+
+# --- how long a page takes ------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What there is to read on a page, or in a part of it."""
+
+    words: int = 0
+    exported: int = 0
+    other: int = 0
+
+    def __add__(self, more: Reading) -> Reading:
+        return Reading(
+            self.words + more.words,
+            self.exported + more.exported,
+            self.other + more.other,
+        )
+
+    @property
+    def minutes(self) -> float:
+        return self.words / 220 + self.exported / 20 + self.other / 15
+
+
+def sections(chapter: Chapter) -> dict[str, Reading]:
+    """By heading; code that is folded and not exported is not read."""
+    found: dict[str, Reading] = {}
+    heading = ""
+    for cell in chapter.cells:
+        if cell.kind == "markdown":
+            parts = prose(cell.source, heading)
+        elif exported(cell):
+            parts = [(cell.heading, Reading(exported=size(cell)))]
+        elif folded(chapter, cell):
+            continue
+        else:
+            parts = [(cell.heading, Reading(other=size(cell)))]
+        for heading, part in parts:
+            found[heading] = found.get(heading, Reading()) + part
+    return found
+
+
+def size(cell: Cell) -> int:
+    """Its lines, without the empty ones."""
+    return _full(cell.source.splitlines())
+
+
+def prose(markdown: str, heading: str) -> list[tuple[str, Reading]]:
+    """Words, and lines of code between them, each below its heading."""
+    found = []
+    tokens = MARKDOWN.parse(markdown)
+    for row, token in enumerate(tokens):
+        if token.type == "heading_open":
+            heading = tokens[row + 1].content
+        elif token.type == "inline":
+            words = sum(_words(x.content) for x in token.children or [])
+            found.append((heading, Reading(words)))
+        elif token.type in {"fence", "colon_fence"}:
+            found.append((heading, _fenced(token)))
+    return found
+
+
+def _fenced(token: Token) -> Reading:
+    """A listing, or a directive and what is in it."""
+    info = re.sub(r"^\{(\S*)\}", r"\1 ", token.info.strip())
+    name, _, title = info.partition(" ")
+    plain = token.type == "fence" and token.info[:1] != "{"
+    inside = myst.options(token.content.splitlines())[1]
+    if plain or name in myst.CODE:
+        return Reading(other=_full(inside))
+    if name in myst.DROPPED:
+        return Reading()
+    parts = [part for _, part in prose("\n".join(inside), "")]
+    return sum(parts, Reading(_words(title)))
+
+
+def _full(lines: list[str]) -> int:
+    return sum(bool(line.strip()) for line in lines)
+
+
+def _words(text: str) -> int:
+    return sum(any(map(str.isalnum, part)) for part in text.split())
+
+
+def _size(chapter: Chapter) -> Iterator[str]:
+    most = LINES.get(chapter.room, OTHER_LINES)
+    for cell in chapter.code:
+        if size(cell) > most:
+            yield cell.problem(f"has {size(cell)} lines, not {most}")
+
+
+def _budget(chapter: Chapter, parts: dict[str, Reading]) -> Iterator[str]:
+    """A story page is read in an evening."""
+    whole = sum(parts.values(), Reading())
+    if chapter.room != "story" or whole.minutes <= MINUTES:
+        return
+    longest = max(parts, key=lambda heading: parts[heading].minutes)
+    yield (
+        f'book/{chapter.file}, section "{longest}": the page takes '
+        f"{whole.minutes:.1f} minutes to read, not {MINUTES}; this section "
+        f"takes most of them, {parts[longest].minutes:.1f}"
+    )
+
+
+def _introduced(chapter: Chapter, chapters: list[Chapter]) -> Iterator[str]:
+    """A page of the story leads to each page of the engine room."""
+    link = rf"\]\((?:\./)?{re.escape(chapter.file)}[#)]"
+    if chapter.room == "engine" and not any(
+        re.search(link, cell.source)
+        for page in chapters
+        if page.room == "story"
+        for cell in page.cells
+        if cell.kind == "markdown"
+    ):
+        yield (
+            f'book/{chapter.file}, section "{chapter.title}": no page of '
+            "the story introduces it with a link"
+        )
+
+
+def minutes(root: Path) -> list[str]:
+    """A table of what there is to read on each page."""
+    lines = [
+        "Minutes to read: words/220 + exported lines/20 + other lines of "
+        "code/15.",
+        "Folded code counts where it is exported, and empty lines never.",
+        "",
+        f"{'page':28} {'room':8} {'words':>6} {'exported':>8} "
+        f"{'other':>6} {'largest':>7} {'minutes':>7}",
+    ]
+    for chapter in read_book(root):
+        parts = sections(chapter)
+        whole = sum(parts.values(), Reading())
+        largest = max(map(size, chapter.code), default=0)
+        over = any([*_size(chapter), *_budget(chapter, parts)])
+        lines.append(
+            f"{chapter.name:28} {chapter.room:8} {whole.words:6} "
+            f"{whole.exported:8} {whole.other:6} {largest:7} "
+            f"{whole.minutes:7.0f}{' *' if over else ''}"
+        )
+    return [*lines, "", "* over the limits: see `press rules`"]

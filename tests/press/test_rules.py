@@ -1,0 +1,260 @@
+"""Rules for the reader's sake, and where it is said that one is broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from press.__main__ import main
+from press.chapters import read_book
+from press.export import export
+from press.rules import EXEMPT, Reading, offences, prose, sections
+
+from .conftest import Book, code, exported
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_page_that_keeps_to_the_rules_is_exempt_no_more() -> None:
+    assert offences(ROOT).keys() >= EXEMPT
+
+
+def test_an_appendix_that_exports_is_named(book: Book) -> None:
+    book.chapter("02-one", exported("ONE = 1"), module="one")
+    book.chapter("A1-guide", "## Use", code("1"), code("A = 1", "export:a"))
+    assert offences(book.root) == {
+        "A1-guide": [
+            'book/A1-guide.md, section "Use", code cell 2 (A = 1): '
+            "an appendix exports nothing"
+        ]
+    }
+
+
+# --- no idea is used before it is taught ----------------------------------
+
+
+def shelf(book: Book, source: str) -> list[str]:
+    """What is said where page 03 of the story exports this."""
+    book.chapter("02-one", exported("ONE = 1"), module="one")
+    book.chapter(
+        "03-two",
+        "## Here\n\n[fast](E1-fast.md) and [new](E2-new.md#x)",
+        code("from annotated.late import LATE"),  # not exported: allowed
+        exported(source),
+        module="two",
+    )
+    book.chapter("04-one", exported("MORE = 1"), module="one")
+    book.chapter("05-late", exported("LATE = 1"), module="late")
+    book.chapter(
+        "E1-fast",
+        exported("""
+            from annotated.engine.new import new, old
+
+            FAST = (new, old)
+        """),
+        code("PLAIN = 1", "export:engine.files"),
+        module="engine.fast",
+    )
+    book.chapter(
+        "E2-new",
+        exported("""
+            from annotated.one import ONE
+
+
+            def new() -> int:
+                from annotated.late import LATE
+
+                return LATE + ONE
+
+
+            def old() -> int:
+                return ONE
+        """),
+        module="engine.new",
+    )
+    export(book.root)
+    found = offences(book.root)
+    assert found.keys() <= {"03-two"}
+    return found.get("03-two", [])
+
+
+FAST = (
+    "annotated.engine.fast.FAST, which imports annotated.engine.new.new, "
+    "which imports annotated.late.LATE, which only book/05-late.md teaches"
+)
+LATER = {
+    "from annotated.late import LATE\n\nA = LATE": (
+        "annotated.late.LATE, which only book/05-late.md teaches"
+    ),
+    "from annotated import late\n\nA = late": (
+        "annotated.late, which only book/05-late.md teaches"
+    ),
+    "def f() -> object:\n    import annotated.late\n\n    return annotated": (
+        "annotated.late, which only book/05-late.md teaches"
+    ),
+    "from annotated.one import MORE\n\nA = MORE": (
+        "annotated.one.MORE, which only book/04-one.md teaches"
+    ),
+    "from annotated import one\n\nA = one": (
+        "annotated.one, which only book/04-one.md teaches"
+    ),
+    "from annotated.engine.fast import FAST\n\nA = FAST": FAST,
+    "from annotated.engine import fast\n\nA = fast": FAST.replace(
+        "fast.FAST", "fast"
+    ),
+}
+
+
+@pytest.mark.parametrize("source", LATER)
+def test_what_is_used_before_it_is_taught_is_named(
+    book: Book, source: str
+) -> None:
+    first = source.splitlines()[0]
+    assert shelf(book, source) == [
+        f'book/03-two.md, section "Here", code cell 2 ({first}): imports '
+        + LATER[source]
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from annotated.one import ONE\n\nA = ONE",
+        "from annotated.engine.files import PLAIN\n\nA = PLAIN",
+        "import math\n\nA = math.pi",
+    ],
+)
+def test_what_was_taught_and_what_is_machinery_may_be_used(
+    book: Book, source: str
+) -> None:
+    assert shelf(book, source) == []
+
+
+# --- minutes --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "lines"),
+    [
+        ("Three [short words](https://x.org/a-b) – **and** $x$", 5, 0),
+        (
+            ":::{admonition} Paper §3\n:class: paper\nIts *own* words.\n:::",
+            5,
+            0,
+        ),
+        ("```sh\nmake book\n\nmake test\n```", 0, 2),
+        ("```{code-block} sh\n:caption: words\nmake\n```", 0, 1),
+        ("```{raw} html\n<p>Not counted</p>\n```\n\nOne", 1, 0),
+        ("| a | b |\n|---|---|\n| c | d e |", 5, 0),
+        (
+            "::::{exercise} Title\n:label: ex-a\n\n"
+            ":::{note}\nInside\n:::\n::::",
+            2,
+            0,
+        ),
+    ],
+)
+def test_words_and_lines_are_counted_as_they_are_read(
+    text: str, words: int, lines: int
+) -> None:
+    parts = [part for _, part in prose(text, "")]
+    assert sum(parts, Reading()) == Reading(words, 0, lines)
+
+
+def test_code_is_counted_where_it_is_seen_or_exported(book: Book) -> None:
+    book.chapter(
+        "02-one",
+        "Two words.",
+        exported("import math"),  # folded, and exported all the same
+        exported("A = math.pi\n\nB = A"),
+        code("import math"),
+        code("A\n\nB"),
+        code("A", "hide-input"),
+        code("import torch", "show"),
+        module="one",
+    )
+    (page,) = read_book(book.root)
+    whole = sum(sections(page).values(), Reading())
+    assert whole == Reading(words=4, exported=3, other=3)
+    assert whole.minutes == pytest.approx(4 / 220 + 3 / 20 + 3 / 15)
+
+
+def test_a_page_that_takes_too_long_is_named(
+    book: Book, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book.chapter("02-one", "## Short", "word " * 220, "## Long")
+    path = book.root / "book/02-one.md"
+    text = path.read_text()
+    path.write_text(text + "word " * (24 * 220 - 4))
+    assert offences(book.root) == {}
+    path.write_text(text + "word " * (24 * 220 + 110))
+    assert offences(book.root) == {
+        "02-one": [
+            'book/02-one.md, section "Long": the page takes 25.5 minutes to '
+            "read, not 25; this section takes most of them, 24.5"
+        ]
+    }
+    path.rename(path.with_name("E1-one.md"))
+    book.chapter("03-two", "[engine](E1-one.md)")
+    assert offences(book.root) == {}
+    assert main(["--root", str(book.root), "minutes"]) == 0
+    row = capsys.readouterr().out.splitlines()[5]
+    assert row.split() == ["E1-one", "engine", "5614", "0", "0", "0", "26"]
+
+
+@pytest.mark.parametrize(("name", "most"), [("02-one", 30), ("E1-one", 60)])
+def test_a_cell_that_is_too_long_is_named(
+    book: Book, name: str, most: int
+) -> None:
+    book.chapter("01-zero", "[one](E1-one.md)")
+    lines = [f"print({i})" for i in range(most)]
+    book.chapter(name, "## Here", code("\n\n".join(lines)))
+    assert offences(book.root) == {}
+    book.chapter(name, "## Here", code("\n".join([*lines, "1"])))
+    assert offences(book.root) == {
+        name: [
+            f'book/{name}.md, section "Here", code cell 1 (print(0)): '
+            f"has {most + 1} lines, not {most}"
+        ]
+    }
+
+
+def test_a_page_of_the_engine_room_that_no_story_leads_to_is_named(
+    book: Book,
+) -> None:
+    book.chapter("E1-one", "See [another](E2-two.md).", title="Fast")
+    book.chapter("E2-two", "See [another](E1-one.md).", title="Large")
+    book.chapter("A1-guide", "See [one](E1-one.md).")
+    book.chapter("02-one", "See [two](E2-two.md#heading).")
+    assert offences(book.root) == {
+        "E1-one": [
+            'book/E1-one.md, section "Fast": no page of the story '
+            "introduces it with a link"
+        ]
+    }
+
+
+def test_rules_are_told_by_page_and_for_all_that_are_held_to_them(
+    book: Book,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    book.chapter("A1-one", code("A = 1", "export:a"))
+    book.chapter("A2-two", code("B = 1", "export:b"))
+    monkeypatch.setattr("press.rules.EXEMPT", frozenset({"A1-one"}))
+
+    def told(*names: str) -> list[str]:
+        press = ["--root", str(book.root), "rules", *names]
+        assert main(press) == 1
+        return [line[5:11] for line in capsys.readouterr().err.splitlines()]
+
+    assert told() == ["A2-two"]
+    assert told("A1") == ["A1-one"]
+    assert told("A1", "A2-two") == ["A1-one", "A2-two"]
+    assert main(["--root", str(book.root), "rules", "A3"]) == 2
+    main(["--root", str(book.root), "export"])
+    main(["--root", str(book.root), "notebooks"])
+    capsys.readouterr()
+    assert main(["--root", str(book.root), "check"]) == 1
+    assert capsys.readouterr().err.startswith("book/A2-two.md, section")

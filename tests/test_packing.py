@@ -1,0 +1,523 @@
+"""E2: what skips padding computes what the plain form computes."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from annotated.attention import MultiHeadAttention
+from annotated.engine.packing import (
+    FastDropout,
+    PackedAttention,
+    PackedMask,
+    PackedTransformer,
+    Packing,
+    chunked_loss,
+    packed,
+)
+from annotated.loss import smoothed_loss, smoothed_targets
+from annotated.masks import causal_mask, padding_mask
+from annotated.model import Transformer, TransformerConfig
+
+calm = settings(
+    deadline=None, max_examples=25
+)  # a busy machine is no failure
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+seeds = st.integers(0, 2**32 - 1)
+batches = st.lists(st.integers(0, 7), min_size=1, max_size=5)
+OPTIONS = [
+    {},
+    {"norm": "pre"},
+    {"window": 3},
+    {"positions": "learned"},
+    {"d_k": 5, "d_v": 7},
+    {"bias": False},
+    {"tie": "decoder", "num_encoder_layers": 1},
+    {"tie": "none", "norm": "pre", "window": 4},
+]
+
+
+def real_tokens(lengths):
+    longest = max(*lengths, 1) if len(lengths) > 1 else max(lengths[0], 1)
+    return torch.arange(longest) < torch.tensor(lengths)[:, None]
+
+
+def small(**options):
+    sizes = {
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 2,
+        "d_model": 16,
+        "d_ff": 32,
+        "num_heads": 2,
+        "dropout": 0.0,
+    }
+    return TransformerConfig(src_vocab=30, tgt_vocab=30, **sizes | options)
+
+
+def ids(lengths, seed=0):
+    real = real_tokens(lengths)
+    draw = torch.Generator().manual_seed(seed)
+    words = torch.randint(4, 30, real.shape, generator=draw)
+    return words.where(real, torch.zeros_like(words))
+
+
+# --- the model ---
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_packed_is_plain_forward_and_gradient(options, dtype):
+    torch.manual_seed(0)
+    plain = Transformer(small(**options)).to(dtype)
+    fast = packed(plain)
+    src, tgt = ids([7, 4, 1, 7, 0]), ids([3, 6, 6, 1, 2], seed=1)
+    real = tgt != 0
+    results = []
+    for model in (plain, fast):
+        logits = model(src, tgt)[real]
+        weights = list(model.parameters())
+        loss = logits.square().mean()
+        results.append((logits, torch.autograd.grad(loss, weights)))
+    close = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
+    torch.testing.assert_close(results[1], results[0], **close)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_packed_halves_and_maps_are_the_plain_ones(options):
+    torch.manual_seed(0)
+    plain = Transformer(small(**options)).double().eval()
+    fast = packed(plain)
+    src, tgt = ids([7, 4, 1]), ids([3, 6, 6], seed=1)
+    memory = plain.encode(src)
+    torch.testing.assert_close(fast.encode(src)[src != 0], memory[src != 0])
+    torch.testing.assert_close(
+        fast.decode(tgt, memory, src)[tgt != 0],
+        plain.decode(tgt, memory, src)[tgt != 0],
+    )
+    mine, theirs = (m.attention_maps(src, tgt) for m in (fast, plain))
+    assert mine.keys() == theirs.keys()
+    for name, weights in theirs.items():
+        real = (src if name.startswith("encoder") else tgt) != 0
+        rows = weights.transpose(1, 2)[real]
+        torch.testing.assert_close(mine[name].transpose(1, 2)[real], rows)
+
+
+def test_both_forms_have_one_set_of_parameters():
+    plain = Transformer(small())
+    fast = packed(plain)
+    assert list(fast.state_dict()) == list(plain.state_dict())
+    for mine, theirs in zip(
+        fast.parameters(), plain.parameters(), strict=True
+    ):
+        assert mine is theirs
+    assert fast.embeddings.source is fast.embeddings.output
+
+
+def test_a_packed_model_trains_as_the_plain_one_does():
+    torch.manual_seed(0)
+    plain = Transformer(small()).double()
+    fast = PackedTransformer(plain.config).double()
+    fast.load_state_dict(plain.state_dict())
+    src, tgt, labels = (
+        ids([7, 4, 1]),
+        ids([3, 6, 2]),
+        ids([3, 6, 2], seed=1),
+    )
+    curves = []
+    for model in (plain, fast):
+        adam = torch.optim.Adam(model.parameters(), lr=1e-2)
+        curve = []
+        for _ in range(30):
+            if model is plain:
+                loss, _ = smoothed_loss(model(src, tgt), labels)
+            else:
+                x, packing = model.hidden(src, tgt)
+                weight = model.embeddings.output
+                loss, _ = chunked_loss(x, weight, packing.pack(labels))
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+            curve.append(loss.item())
+        curves.append(curve)
+    assert curves[0][-1] < curves[0][0] / 2
+    assert curves[1] == pytest.approx(curves[0], rel=1e-9)
+
+
+def test_hooks_fire_in_both_forms():
+    for model in (Transformer(small()), PackedTransformer(small())):
+        seen = []
+        for layer in [*model.encoder.layers, *model.decoder.layers]:
+            layer.register_forward_hook(
+                lambda *_, seen=seen: seen.append(1)
+            )
+        model(ids([3, 2]), ids([2, 4]))
+        assert len(seen) == 4
+
+
+def test_packings_made_beforehand_change_nothing():
+    model = PackedTransformer(small()).eval()
+    src, tgt = ids([7, 4, 1]), ids([3, 6, 6])
+    expected, _ = model.hidden(src, tgt)
+    found, _ = model.hidden(
+        src, tgt, Packing.of(src != 0), Packing.of(tgt != 0)
+    )
+    assert torch.equal(found, expected)
+
+
+def test_dropout_acts_in_training_and_only_there():
+    model = PackedTransformer(small(dropout=0.5))
+    assert not any(type(m) is nn.Dropout for m in model.modules())
+    src, tgt = ids([7, 4]), ids([3, 6])
+    assert not torch.equal(model(src, tgt), model(src, tgt))
+    model.eval()
+    assert torch.equal(model(src, tgt), model(src, tgt))
+
+
+@calm
+@given(seeds, batches, st.booleans())
+def test_packed_attention_is_the_plain_form(seed, lengths, causal):
+    torch.manual_seed(seed)
+    plain = MultiHeadAttention(8, 2).double()
+    fast = PackedAttention(8, 2).double()
+    fast.load_state_dict(plain.state_dict())
+    real = real_tokens(lengths)
+    packing = Packing.of(real)
+    x = torch.randn(*real.shape, 8, dtype=torch.float64)
+    mask = padding_mask(real.long())
+    if causal:
+        mask = mask & causal_mask(real.size(1))
+    expected = plain(x, mask=mask)[real]
+    view = PackedMask.to(packing, packing, causal=causal)
+    found = fast(packing.pack(x), mask=view)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(fast(x, mask=mask), plain(x, mask=mask))
+
+
+# --- packing ---
+
+
+@calm
+@given(seed=seeds, lengths=batches)
+def test_packing_agrees_with_boolean_indexing(seed, lengths):
+    real = real_tokens(lengths)
+    packing = Packing.of(real)
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(*real.shape, 3, generator=g)
+    tokens = packing.pack(x)
+    assert torch.equal(tokens, x[real])
+    assert torch.equal(packing.pad(tokens), x * real[:, :, None])
+    assert torch.equal(packing.pack(packing.pad(tokens)), tokens)
+
+
+@calm
+@given(seed=seeds, real=st.lists(st.booleans(), min_size=6, max_size=6))
+def test_padding_may_stand_anywhere(seed, real):
+    real = torch.tensor(real).view(2, 3)
+    packing = Packing.of(real)
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(packing.pad(packing.pack(x)), x * real)
+
+
+@pytest.mark.parametrize("lengths", [(5, 2, 0, 3), (5, 5), (0, 0)])
+def test_gradients_of_packing_agree_with_finite_differences(lengths):
+    packing = Packing.of(real_tokens(lengths))
+    x = torch.randn(*packing.real.shape, 2, dtype=torch.float64)
+    tokens = torch.randn(sum(lengths), 2, dtype=torch.float64)
+    for function, leaf in ((packing.pack, x), (packing.pad, tokens)):
+        leaf.requires_grad_()
+        assert torch.autograd.gradcheck(function, leaf)
+        assert torch.autograd.gradgradcheck(function, leaf)
+
+
+def test_packing_token_ids_keeps_them_whole_numbers():
+    ids = torch.tensor([[5, 8, 6], [4, 0, 0]])
+    packing = Packing.of(ids != 0)
+    assert packing.pack(ids).tolist() == [5, 8, 6, 4]
+    assert torch.equal(packing.pad(packing.pack(ids)), ids)
+
+
+def test_packing_knows_positions_and_mask():
+    ids = torch.tensor([[5, 8, 6], [4, 0, 0]])
+    packing = Packing.of(ids != 0)
+    assert packing.positions.tolist() == [0, 1, 2, 0]
+    assert torch.equal(packing.mask, padding_mask(ids))
+    assert not packing.full
+
+
+def test_packing_without_padding_copies_nothing():
+    packing = Packing.of(torch.ones(2, 3, dtype=torch.bool))
+    x = torch.randn(2, 3, 4)
+    assert packing.full and packing.mask is None
+    assert packing.pack(x).data_ptr() == x.data_ptr()
+    assert packing.pad(packing.pack(x)).data_ptr() == x.data_ptr()
+
+
+# --- dropout ---
+
+
+@pytest.mark.parametrize("p", [0.01, 0.1, 0.3, 0.5, 0.9])
+def test_dropout_drops_at_its_rate_and_scales_the_rest(p):
+    torch.manual_seed(0)
+    n = 1_000_000
+    y = FastDropout(p)(torch.ones(n))
+    dropped = (y == 0).double().mean().item()
+    assert abs(dropped - p) < 5 * math.sqrt(p * (1 - p) / n)
+    survivors = y[y != 0]
+    assert (survivors == survivors[0]).all()
+    assert survivors[0].item() == pytest.approx(1 / (1 - p), abs=1e-2)
+    # rounding p to 16 bits does not move the mean
+    assert abs(y.double().mean().item() - 1) < 5 * math.sqrt(
+        p / n / (1 - p)
+    )
+
+
+def test_dropout_draws_each_number_by_itself():
+    torch.manual_seed(0)
+    kept = (FastDropout(0.5)(torch.ones(100_000, 4)) > 0).double()
+    # four draws come from one 64-bit number: they must not be related
+    correlation = torch.corrcoef(kept.T) - torch.eye(4)
+    assert correlation.abs().max() < 0.02
+
+
+@pytest.mark.parametrize("p", [1e-9, 1e-6, 1 / 2**17])
+def test_dropout_with_a_tiny_rate_keeps_nearly_everything(p):
+    mask = FastDropout(p)(torch.ones(10_000))
+    assert (mask == 0).sum() < 10
+    assert mask.max().item() == pytest.approx(1, abs=1e-4)
+
+
+def test_dropout_with_rate_1_keeps_nothing_and_stays_finite():
+    assert (FastDropout(1.0)(torch.ones(1000)) == 0).all()
+
+
+def test_dropout_is_the_identity_when_evaluating_or_at_rate_0():
+    x = torch.randn(5, 7)
+    assert FastDropout(0.5).eval()(x) is x
+    assert FastDropout(0.0)(x) is x
+
+
+def test_dropout_follows_the_seed():
+    dropout, x = FastDropout(0.5), torch.ones(1000)
+    torch.manual_seed(3)
+    first, second = dropout(x), dropout(x)
+    torch.manual_seed(3)
+    assert torch.equal(dropout(x), first)
+    assert not torch.equal(second, first)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (0, 4)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_dropout_keeps_shape_and_dtype(shape, dtype):
+    y = FastDropout(0.5)(torch.ones(shape, dtype=dtype))
+    assert (y.shape, y.dtype) == (shape, dtype)
+
+
+def test_dropout_takes_a_tensor_that_is_not_contiguous():
+    x = torch.arange(1.0, 7.0).reshape(2, 3).T
+    y = FastDropout(0.5)(x)
+    assert ((y == 0) | (y == 2 * x)).all()
+
+
+def test_dropout_drops_the_gradients_that_it_dropped_the_values_of():
+    x = torch.ones(1000, requires_grad=True)
+    y = FastDropout(0.3)(x)
+    y.sum().backward()
+    assert torch.equal(x.grad, y)
+
+
+def test_dropout_keeps_the_mean_in_sixteen_bits():
+    """1/0.9 is 1.1094 in bfloat16: the rate follows, the mean stays 1."""
+    torch.manual_seed(0)
+    y = FastDropout(0.1)(torch.ones(4_000_000, dtype=torch.bfloat16))
+    assert abs(y.double().mean().item() - 1) < 5e-4
+
+
+# --- the loss in chunks ---
+
+
+def make(tokens=23, vocab=37, d_model=8, dtype=torch.float64, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(tokens, d_model, dtype=dtype, generator=draw)
+    weight = torch.randn(vocab, d_model, dtype=dtype, generator=draw)
+    labels = torch.randint(vocab, (tokens,), generator=draw)
+    return x.requires_grad_(), weight.requires_grad_(), labels
+
+
+def reference(x, weight, labels, smoothing):
+    logits = x @ weight.T
+    return F.cross_entropy(
+        logits, labels, reduction="sum", label_smoothing=smoothing
+    )
+
+
+@pytest.mark.parametrize("rows", [None, 1, 5, 23, 100])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_value_and_gradient_agree_with_torch(dtype, smoothing, rows):
+    x, weight, labels = make(dtype=dtype)
+    loss, _ = chunked_loss(x, weight, labels, smoothing, rows)
+    assert loss.dtype == dtype
+    theirs = reference(x, weight, labels, smoothing)
+    ours_grad = torch.autograd.grad(3 * loss / 23, (x, weight))
+    their_grad = torch.autograd.grad(3 * theirs / 23, (x, weight))
+    close = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
+    torch.testing.assert_close(loss, theirs, **close)
+    torch.testing.assert_close(ours_grad, their_grad, **close)
+
+
+@calm
+@given(
+    st.integers(1, 12),
+    st.integers(1, 30),
+    st.integers(1, 9),
+    st.integers(1, 14),
+    st.floats(0, 0.99),
+)
+def test_it_agrees_for_every_shape(tokens, vocab, d_model, rows, smoothing):
+    x, weight, labels = make(tokens, vocab, d_model)
+    loss, _ = chunked_loss(x, weight, labels, smoothing, rows)
+    theirs = reference(x, weight, labels, smoothing)
+    close = {"rtol": 1e-10, "atol": 1e-10}
+    torch.testing.assert_close(loss, theirs, **close)
+    torch.testing.assert_close(
+        torch.autograd.grad(loss, (x, weight)),
+        torch.autograd.grad(theirs, (x, weight)),
+        **close,
+    )
+
+
+def test_the_gradient_agrees_with_small_differences():
+    x, weight, labels = make(tokens=5, vocab=7, d_model=3)
+
+    def loss(x, weight):
+        return chunked_loss(x, weight, labels, 0.1, rows=2)[0]
+
+    assert torch.autograd.gradcheck(loss, (x, weight))
+
+
+def test_it_is_the_cross_entropy_with_the_smoothed_targets():
+    x, weight, labels = make()
+    targets = smoothed_targets(labels, 37, 0.1).double()
+    log_p = (x @ weight.T).log_softmax(dim=-1)
+    expected = -(targets * log_p).sum()
+    loss, _ = chunked_loss(x, weight, labels, 0.1)
+    # targets are made in float32
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("rows", [None, 4])
+def test_nll_is_the_unchunked_loss_whatever_the_smoothing(rows):
+    x, weight, labels = make()
+    expected = reference(x, weight, labels, 0.0)
+    for smoothing in (0.0, 0.1, 0.5):
+        _, nll = chunked_loss(x, weight, labels, smoothing, rows)
+        torch.testing.assert_close(nll, expected, rtol=1e-12, atol=0)
+        assert not nll.requires_grad
+
+
+def test_a_model_that_knows_nothing_has_the_vocabulary_as_perplexity():
+    x, weight, labels = make()
+    loss, nll = chunked_loss(torch.zeros_like(x), weight, labels, 0.1)
+    for value in (loss, nll):
+        assert math.exp(value.item() / 23) == pytest.approx(37, rel=1e-12)
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.2])
+def test_a_model_that_matches_its_target_pays_for_it(smoothing):
+    """Where the model says what is asked for, the gradient is 0, the loss
+    the target's entropy, and a label has 1 - ε + ε/V and no more.
+    """
+    labels = torch.arange(37)
+    targets = smoothed_targets(labels, 37, smoothing).double()
+    x = targets.log().requires_grad_()
+    loss, nll = chunked_loss(x, torch.eye(37).double(), labels, smoothing)
+    entropy = -(targets * targets.log()).sum()
+    assert loss.item() == pytest.approx(entropy.item(), rel=1e-6)
+    own = 1 - smoothing + smoothing / 37
+    assert nll.item() / 37 == pytest.approx(-math.log(own), rel=1e-6)
+    (gradient,) = torch.autograd.grad(loss, x)
+    assert gradient.abs().max() < 1e-7
+
+
+def test_a_model_that_is_sure_is_punished():
+    """Logits of 200 on the label: nll 0, the loss 0.1 · 36/37 · 200."""
+    labels = torch.arange(37)
+    sure = 200 * torch.eye(37, dtype=torch.float64)
+    loss, nll = chunked_loss(sure, torch.eye(37).double(), labels, 0.1)
+    assert nll.item() == pytest.approx(0, abs=1e-12)
+    assert loss.item() / 37 == pytest.approx(0.1 * 36 / 37 * 200)
+
+
+def test_without_gradients_the_values_are_the_same():
+    x, weight, labels = make()
+    expected = chunked_loss(x, weight, labels)
+    with torch.no_grad():
+        found = chunked_loss(x, weight, labels, rows=4)
+    assert not found[0].requires_grad
+    torch.testing.assert_close(found, tuple(e.detach() for e in expected))
+
+
+@pytest.mark.parametrize("learns", ["x", "weight"])
+def test_either_side_may_be_frozen(learns):
+    x, weight, labels = make()
+    frozen = weight if learns == "x" else x
+    frozen.requires_grad_(False)
+    other = x if learns == "x" else weight
+    loss, _ = chunked_loss(x, weight, labels)
+    (found,) = torch.autograd.grad(loss, other)
+    theirs = reference(x, weight, labels, 0.1)
+    (expected,) = torch.autograd.grad(theirs, other)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_the_inputs_are_left_as_they_were():
+    x, weight, labels = make()
+    before = x.detach().clone(), weight.detach().clone(), labels.clone()
+    chunked_loss(x, weight, labels)[0].backward()
+    for now, then in zip((x, weight, labels), before, strict=True):
+        assert torch.equal(now, then)
+
+
+def test_no_tokens_lose_nothing():
+    x, weight, labels = make()
+    loss, nll = chunked_loss(x[:0], weight, labels[:0])
+    loss.backward()
+    assert loss.item() == nll.item() == 0
+    assert not weight.grad.any()
+
+
+def test_huge_logits_stay_finite():
+    x, weight, labels = make(dtype=torch.float32)
+    loss, nll = chunked_loss(x * 1e4, weight, labels)
+    gradient = torch.autograd.grad(loss, (x, weight))
+    assert torch.isfinite(loss) and torch.isfinite(nll)
+    assert all(torch.isfinite(g).all() for g in gradient)
+
+
+def test_bfloat16_vectors_go_with_float32_weights():
+    """As in mixed precision: values in float32, 8 bits of mantissa."""
+    x, weight, labels = make(tokens=64, dtype=torch.float32)
+    half = x.detach().bfloat16().requires_grad_()
+    loss, nll = chunked_loss(half, weight, labels, rows=10)
+    assert loss.dtype == nll.dtype == torch.float32
+    gradient = torch.autograd.grad(loss, (half, weight))
+    assert [g.dtype for g in gradient] == [torch.bfloat16, torch.float32]
+    exact = half.detach().double().requires_grad_()
+    theirs = reference(exact, weight.double(), labels, 0.1)
+    expected = torch.autograd.grad(theirs, (exact, weight))
+    assert loss.item() == pytest.approx(theirs.item(), rel=0.01)
+    for found, wanted in zip(gradient, expected, strict=True):
+        error = (found.double() - wanted).norm() / wanted.norm()
+        assert error < 0.01
+
+
+def test_a_second_derivative_is_refused_not_wrong():
+    x, weight, labels = make()
+    loss, _ = chunked_loss(x, weight, labels)
+    (gradient,) = torch.autograd.grad(loss**2, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
