@@ -177,7 +177,8 @@ def settled(
     come among the nbest that have ended.
     """
     hope = best / length_penalty(limit, config.alpha)
-    return len(ended) == config.nbest and ended[-1].score >= hope
+    enough = len(ended) == config.nbest and ended[-1].score >= hope
+    return enough or best == -math.inf
 
 
 def plain_beam_search(
@@ -200,9 +201,8 @@ def plain_beam_search(
 
 # 17-memory.md: What may be kept
 class CachedAttention:
-    """An attention block with the keys and values that it was shown, each
-    (rows, heads, length, d); where most is given, the newest of them.
-    """
+    """A block that keeps the keys and values of what it was shown, each
+    (rows, heads, length, d); where most is given, the newest alone."""
 
     k: Tensor
     v: Tensor
@@ -305,13 +305,14 @@ class KVCache:
 
 # 17-memory.md: A batch of beams
 def best_of_batch(
-    log_p: Tensor, totals: Tensor, last: Tensor, ranks: int
+    log_p: Tensor, totals: Tensor, last: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log_p (batch · beam, vocab), totals (batch, beam) of what is alive
-    -> totals, parents and tokens of the best continuations, each (batch,
-    ranks). Where last (batch,) is True, they can only end.
+    -> totals, parents and tokens of the 2 · beam best continuations, each
+    (batch, ranks). Where last (batch,) is True, they can only end.
     """
-    vocab = log_p.size(1)
+    vocab, beam = log_p.size(1), totals.size(1)
+    ranks = 2 * beam if beam > 1 else 1  # greedy search looks at one
     words = torch.arange(vocab, device=log_p.device)
     log_p = log_p.unflatten(0, totals.shape)
     log_p[:, :, [PAD, BOS]] = -math.inf
@@ -344,35 +345,31 @@ def file_ends(
 def grow_beams(
     cache: KVCache, limit: Tensor, config: SearchConfig
 ) -> list[list[Hypothesis]]:
-    """Beam search over all rows of a cache, config.beam per sentence."""
+    """Beam search over the rows of a cache, config.beam per sentence."""
     batch, beam, limits = len(limit), config.beam, limit.tolist()
     ids = limit.new_full((batch * beam, 1), BOS)
     totals = torch.full((batch, beam), -math.inf, device=limit.device)
     totals[:, 0] = 0.0  # one empty hypothesis per sentence, not four
-    first = torch.arange(batch, device=limit.device)[:, None] * beam
+    first = torch.arange(0, len(ids), beam, device=limit.device)[:, None]
     ended: list[list[Hypothesis]] = [[] for _ in limits]
-    ranks = 2 * beam if beam > 1 else 1
-    going = list(range(batch))
+    going = [*range(batch)]
     while going:
         log_p = cache.next_logits(ids[:, -1]).float().log_softmax(dim=-1)
         last = limit <= cache.length
-        best, parent, token = best_of_batch(log_p, totals, last, ranks)
-        rows = parent + first
+        best, parent, token = best_of_batch(log_p, totals, last)
+        rows = first + parent
         for i in going:
-            ended[i] = file_ends(
-                ended[i], ids, best[i], rows[i], token[i], config
-            )
+            now = best[i], rows[i], token[i]
+            ended[i] = file_ends(ended[i], ids, *now, config)
         totals, order = best.masked_fill(token == EOS, -math.inf).topk(beam)
         rows = rows.gather(1, order).flatten()
         cache.reorder(rows)
-        token = token.gather(1, order).view(-1, 1)
-        ids = torch.cat([ids[rows], token], dim=1)
-        going = [i for i in going if cache.length < limits[i]]
-        hope = totals[:, 0].tolist()
+        ids = torch.hstack([ids[rows], token.gather(1, order).view(-1, 1)])
+        top = totals[:, 0].tolist()
         going = [
             i
             for i in going
-            if not settled(ended[i], hope[i], limits[i], config)
+            if not settled(ended[i], top[i], limits[i], config)
         ]
     return ended
 

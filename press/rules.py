@@ -45,7 +45,6 @@ EXEMPT: frozenset[str] = frozenset(
         "10-tokens",
         "11-batches",
         "14-training",
-        "15-search",
         "16-bleu-and-averaging",
         "17-pocket-german",
         "18-multi30k",

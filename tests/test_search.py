@@ -342,10 +342,13 @@ def patient_beam_search(model, src, config):
     return [(list(ids), ended[ids]) for ids in best]
 
 
+EARLY = range(4, 8)  # among them are models that want to end
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
 def test_stopping_early_loses_nothing(alpha):
     early = 0
-    for seed in range(4):
+    for seed in EARLY:
         model = random_model(seed, sure=3.0, end=-3.0)
         config = SearchConfig(
             beam=3, alpha=alpha, extra=12, nbest=1 + seed % 3
@@ -535,7 +538,7 @@ lines = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(sentences=lines, beam=st.integers(1, 4), data=st.data())
 def test_a_sentence_does_not_feel_its_neighbours(sentences, beam, data):
     """Whatever their order, their number and their length."""
@@ -553,7 +556,7 @@ def test_a_sentence_does_not_feel_its_neighbours(sentences, beam, data):
 
 
 def test_results_come_back_in_the_order_given():
-    sentences = random_sentences(40, 8, longest=20)
+    sentences = random_sentences(20, 8, longest=20)
     config = SearchConfig(beam=2, extra=3)
     found = search_in_order(MODEL, sentences, config, batch_tokens=50)
     expected = [beam_search(MODEL, [s], config)[0] for s in sentences]
@@ -623,7 +626,7 @@ def test_a_model_on_another_device_gets_no_copies_of_this_process(
     """A context of CUDA does not survive a fork."""
     monkeypatch.setattr(decoding, "in_processes", None)
     model = Transformer(MODEL.config).to("meta")
-    with pytest.raises(NotImplementedError, match="meta"):
+    with pytest.raises(RuntimeError, match="meta tensors"):
         search_in_order(model, random_sentences(200, 8), workers=2)
 
 
@@ -931,14 +934,14 @@ def test_float64_models_can_be_searched():
 @pytest.mark.parametrize("beam", [1, 4])
 def test_in_bfloat16_the_easy_answers_are_the_same(half_trained, beam):
     """The weights are converted, the caller's stay; scores are float32."""
-    before = half_trained.state_dict()["embeddings.target"].clone()
+    model = Transformer(half_trained.config)
+    model.load_state_dict(half_trained.state_dict())
+    before = model.embeddings.target.detach().clone()
     sentences = random_sentences(40, 6)
     config = SearchConfig(beam=beam, extra=10)
-    exact = search_in_order(half_trained, sentences, config)
-    rough = search_in_order(
-        half_trained, sentences, config, dtype=torch.bfloat16
-    )
-    after = half_trained.state_dict()["embeddings.target"]
+    exact = search_in_order(model, sentences, config)
+    rough = search_in_order(model, sentences, config, dtype=torch.bfloat16)
+    after = model.embeddings.target
     assert after.dtype == torch.float32 and torch.equal(before, after)
     pairs = [(a[0], b[0]) for a, b in zip(exact, rough, strict=True)]
     assert [a.ids for a, _ in pairs] != [[] for _ in pairs]

@@ -619,6 +619,7 @@ def in_processes(
                 raise RuntimeError(f"no answer in {HANGS:.0f} seconds")
             for one in ready:
                 if one in processes:
+                    processes[one].join()
                     code = processes[one].exitcode
                     raise RuntimeError(f"a process died: exit code {code}")
                 answers, number = one.recv(), busy.pop(one)
