@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from annotated import search as story
 from annotated.batches import Sentences, pad_rows
 from annotated.engine import search as decoding
 from annotated.engine.search import (
@@ -24,7 +25,6 @@ from annotated.engine.search import (
     search_in_order,
 )
 from annotated.model import Transformer, TransformerConfig
-from annotated import search as story
 from annotated.search import (
     KVCache,
     SearchConfig,
@@ -424,9 +424,7 @@ def test_fast_and_plain_agree_on_a_model_that_has_learned(half_trained):
     sentences = random_sentences(20, 6)
     lengths = set()
     for width in (1, 2, 5):
-        config = SearchConfig(
-            beam=width, nbest=(width + 1) // 2, extra=10
-        )
+        config = SearchConfig(beam=width, nbest=(width + 1) // 2, extra=10)
         found = beam_search(half_trained, sentences, config)
         for sentence, hypotheses in zip(sentences, found, strict=True):
             plain = plain_beam_search(half_trained, sentence, config)
@@ -651,7 +649,9 @@ def test_arrays_and_corpora_can_be_searched():
     ranks=st.integers(1, 10),
     seed=st.integers(0, 999),
 )
-def test_the_best_of_each_row_hold_the_best_of_all(batch, width, vocab, ranks, seed):
+def test_the_best_of_each_row_hold_the_best_of_all(
+    batch, width, vocab, ranks, seed
+):
     draw = torch.Generator().manual_seed(seed)
     scores = torch.randn(batch, width, generator=draw)
     log_p = torch.randn(batch, width, vocab, generator=draw)
@@ -827,7 +827,9 @@ def test_a_beam_may_be_wider_than_the_vocabulary(beam):
     for sentence in ([], [4], [4, 4, 3]):
         [found] = beam_search(model, [sentence], config)
         assert_equal(found, plain_beam_search(model, sentence, config))
-        assert_equal(found, cached_beam_search(model, [sentence], config)[0])
+        assert_equal(
+            found, cached_beam_search(model, [sentence], config)[0]
+        )
         # with two words: all sentences of at most length + 1 of them
         sentences = 2 ** (len(sentence) + 2) - 1
         assert len(found) == min(beam, sentences)
