@@ -28,17 +28,22 @@ from annotated.checkpoints import (
     save_weights,
 )
 from annotated.costs import dry_run, with_pieces
-from annotated.engine.data import load_text
-from annotated.engine.distributed import join
+from annotated.engine.data import open_data
+from annotated.engine.distributed import (
+    gather_interleaved,
+    process_group,
+    rank,
+    rank_zero_first,
+    world_size,
+)
 from annotated.engine.errors import (
     DataError,
-    Elsewhere,
+    PeerError,
     RunError,
     Stopped,
     TrainingError,
 )
 from annotated.engine.export import export_run
-from annotated.engine.files import write_json
 from annotated.engine.machine import pick_device
 from annotated.engine.prepare import (
     Preparation,
@@ -66,7 +71,6 @@ from annotated.engine.text import (
 )
 from annotated.evaluation import compare, score
 from annotated.search import SearchConfig
-from annotated.training import Team
 
 __all__ = [
     "Prepare",
@@ -150,9 +154,6 @@ class Prepare:
     unescape: tyro.conf.FlagCreatePairsOff[bool] = False
     """write out &quot; and the like"""
 
-    workers: int | None = None
-    """processes that encode; unless given, one a core"""
-
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print the report as JSON, one object on one line"""
 
@@ -225,7 +226,7 @@ def _data(args: list[str]) -> None:
         print(_show(rest[0]))
     elif what == "prepare":
         wish: Prepare = _parse(Prepare, rest, "data prepare")
-        made = prepare(*_preparation(wish), workers=wish.workers)
+        made = prepare(*_preparation(wish))
         report = made.report() + f"\n{made.folder}: {made.fingerprint}"
         print(json.dumps(made.manifest["splits"]) if wish.json else report)
     else:
@@ -299,17 +300,17 @@ class Train:
             return
         if self.out is None:
             raise UsageError("train: give --out, a folder for the run")
-        with join(self.device, self.shard) as (team, device):
+        with process_group(self.device) as device:
             device = pick_device(device)
             summary = train_recipe(
-                with_pieces(self.recipe, device, team),
+                with_pieces(self.recipe, device),
                 self.out,
                 resume=self.resume or _started_again(self.out),
                 device=device,
-                team=team,
+                shard=self.shard,
             )
-        if team.rank == 0:
-            print(json.dumps(summary))
+            if rank() == 0:
+                print(json.dumps(summary))
 
 
 def _started_again(out: Path) -> bool:
@@ -377,7 +378,7 @@ class _Use:
         for name in ("beam", "alpha", "extra"):
             if getattr(self, name) is not None:
                 changes[name] = getattr(self, name)
-        return dataclasses.replace(run.recipe.search_config(), **changes)
+        return dataclasses.replace(run.recipe.search, **changes)
 
 
 def _open(folder: Path, device: str) -> Run:
@@ -482,15 +483,15 @@ class Evaluate(_Use):
 
     def obey(self) -> None:
         """Translate, score, compare, print."""
-        with join(self.device) as (team, device):
+        with process_group(self.device) as device:
             on = dataclasses.replace(self, device=device)
-            run, src, ref, rival = team.in_turn(on._begin)
+            run, src, ref, rival = rank_zero_first(on._begin)
             started = time.perf_counter()
-            found = self._translated(team, run, src)
+            found = self._translated(run, src)
             seconds = round(time.perf_counter() - started, 2)
             if isinstance(rival, Run):
-                rival = self._translated(team, rival, src)
-            if team.rank:
+                rival = self._translated(rival, src)
+            if rank():
                 return  # one process speaks
         scores = score(found, ref, self.split_compounds)
         scores |= {"seconds": seconds}
@@ -501,16 +502,14 @@ class Evaluate(_Use):
             }
         print(json.dumps(scores) if self.json else _table(scores))
 
-    def _translated(
-        self, team: Team, run: Run, src: list[str]
-    ) -> list[str]:
-        """What a run makes of src, each process of the team of a part."""
+    def _translated(self, run: Run, src: list[str]) -> list[str]:
+        """What a run makes of src, each process of a part."""
         own = run.translate(
-            src[team.rank :: team.size],
+            src[rank() :: world_size()],
             self.search(run),
             workers=self.processes(run),
         )
-        return team.interleave([best[0].text for best in own])
+        return gather_interleaved([best[0].text for best in own])
 
     def _begin(
         self,
@@ -526,7 +525,7 @@ class Evaluate(_Use):
         if self.src is not None and self.ref is not None:
             src, ref = read_pair(self.src, self.ref)
         else:
-            src, ref = load_text(run.recipe, str(self.split))
+            src, ref = open_data(run.recipe).text(str(self.split))
         return run, src, ref, self._rival(run, src)
 
     def _rival(self, run: Run, src: list[str]) -> Run | list[str] | None:
@@ -613,15 +612,11 @@ class Average:
 
     def _write(self, run: Run) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
-        run.source.save(self.out / "source.json")
-        run.target.save(self.out / "target.json")
         try:
             save_weights(run.model, self.out / "model.safetensors")
         except SafetensorError as error:
             raise RunError(f"{self.out}: not written ({error})") from None
-        # last: a folder that has it is a whole one
-        recipe = dataclasses.asdict(run.recipe)
-        write_json(self.out / "recipe.json", recipe)
+        run.write(self.out)
 
     def _chosen(self) -> list[Path]:
         places = checkpoints(self.run / "checkpoints")
@@ -769,7 +764,7 @@ def main() -> None:
     except BrokenPipeError:
         # the reader has gone: nothing is left to say, or to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except Elsewhere:
+    except PeerError:
         # process 0 is about to say why, and may be ended as soon as we go
         time.sleep(1)
         sys.exit(2)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-import time
-from dataclasses import replace
 
 import torch
 
+from annotated.engine.distributed import world_size
+from annotated.engine.machine import matmul_speed
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.model import TransformerConfig, count_parameters
-from annotated.training import Team
 
 __all__ = [
     "forward_flops",
@@ -29,7 +28,6 @@ __all__ = [
     "PAPER_HOURS",
     "paper_cost",
     "useful_share",
-    "matmul_speed",
     "ASSUMED_SHARE",
     "dry_run",
 ]
@@ -54,8 +52,8 @@ def forward_flops(config: TransformerConfig, length: int = 28) -> float:
 
 def step_flops(recipe: Recipe, length: int = 28) -> float:
     """Of a training step: forward, and twice as much backward."""
-    config = recipe.model_config(recipe.vocab, recipe.vocab)
-    return 3 * recipe.batch_tokens * forward_flops(config, length)
+    config = recipe.model.config(recipe.vocab, recipe.vocab)
+    return 3 * recipe.training.batch_tokens * forward_flops(config, length)
 
 
 # 19-scale.md: Memory
@@ -91,19 +89,20 @@ def device_bytes(device: str) -> float:
     return whole / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def with_pieces(recipe: Recipe, device: str, team: Team) -> Recipe:
+def with_pieces(recipe: Recipe, device: str) -> Recipe:
     """The recipe, with micro_tokens set where a process's share of a batch
     would fill more than two thirds of its device's memory.
     """
-    if recipe.micro_tokens is not None:
+    if recipe.training.micro_tokens is not None:
         return recipe
-    config = recipe.model_config(recipe.vocab, recipe.vocab)
+    config = recipe.model.config(recipe.vocab, recipe.vocab)
     state = state_bytes(config)
     room = device_bytes(device) * 2 / 3 - state
-    fits = max(500, room / kept_bytes(config, precision=recipe.precision))
-    if fits >= recipe.batch_tokens / team.size:
+    kept = kept_bytes(config, precision=recipe.training.precision)
+    fits = max(500, room / kept)
+    if fits >= recipe.training.batch_tokens / world_size():
         return recipe
-    return replace(recipe, micro_tokens=int(fits))
+    return recipe.changed(micro_tokens=int(fits))
 
 
 # 19-scale.md: The cost model of Table 2
@@ -123,26 +122,8 @@ def useful_share(size: str) -> float:
     size is base or big.
     """
     recipe = RECIPES[f"wmt14-en-de-{size}"]
-    needed = step_flops(recipe) * recipe.max_steps
+    needed = step_flops(recipe) * recipe.training.max_steps
     return needed / paper_cost(PAPER_HOURS[size])
-
-
-def matmul_speed(
-    device: str, precision: str = "float32", budget: float = 0.5
-) -> float:
-    """Operations a second in a large matrix product, at best."""
-    kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    gpu = torch.device(device).type == "cuda"
-    n = 8192 if gpu else 1024
-    a = torch.randn(n, n, device=device).to(kind)
-    best, end = math.inf, time.perf_counter() + budget
-    while True:
-        start = time.perf_counter()
-        (a @ a)[0, 0].item()  # waits for the device
-        now = time.perf_counter()
-        best = min(best, now - start)
-        if now > end:
-            return 2 * n**3 / best
 
 
 # 19-scale.md: Before you pay
@@ -153,24 +134,25 @@ def dry_run(recipe: Recipe, device: str) -> str:
     """What a recipe would take on this device and on the paper's machine.
     Reads no data.
     """
-    config = recipe.model_config(recipe.vocab, recipe.vocab)
+    config = recipe.model.config(recipe.vocab, recipe.vocab)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    share = recipe.batch_tokens / processes
-    piece = min(share, recipe.micro_tokens or share)
+    share = recipe.training.batch_tokens / processes
+    piece = min(share, recipe.training.micro_tokens or share)
     step = step_flops(recipe)
-    total = step * recipe.max_steps
-    speed = matmul_speed(device, recipe.precision)
-    size = "big" if recipe.d_model >= 1024 else "base"
+    total = step * recipe.training.max_steps
+    speed = matmul_speed(device, recipe.training.precision)
+    size = "big" if recipe.model.d_model >= 1024 else "base"
     fast = total / (speed * processes) / 3600
-    kept = piece * kept_bytes(config, precision=recipe.precision)
+    kept = piece * kept_bytes(config, precision=recipe.training.precision)
     rows = {
         "model": f"{count_parameters(config):,} parameters",
-        "step": f"{recipe.batch_tokens:,} source and target tokens",
+        "step": f"{recipe.training.batch_tokens:,} source and target "
+        "tokens",
         "memory": f"{_gib(state_bytes(config))} for weights, gradients "
         f"and moments, {_gib(kept)} for {piece:,.0f} tokens at once, of "
         f"{_gib(device_bytes(device))}",
         "operations": f"{step:.2e} a step, {total:.2e} in "
-        f"{recipe.max_steps:,} steps",
+        f"{recipe.training.max_steps:,} steps",
         "here": f"{speed / 1e12:.2f} TFLOP/s in matrix products on "
         f"{processes} × {device}",
         "hours here": f"{fast / ASSUMED_SHARE:,.1f}, at "

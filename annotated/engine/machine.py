@@ -2,14 +2,15 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 14-training.md: Training, and the copy task
-- 18-multi30k.md: Multi30k and IWSLT: real sentences
-- E6-search.md: A faster search: a cache that stays where it is
+- E3-ground.md: The ground floor
+- E9-recipes.md: Recipes, their data, and runs
 """
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,10 +18,10 @@ import torch
 
 from annotated.engine.errors import RunError
 
-__all__ = ["evaluating", "pick_device", "cores"]
+__all__ = ["evaluating", "cores", "pick_device", "matmul_speed"]
 
 
-# 14-training.md: Looking without touching
+# E3-ground.md: The machine
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
     """No dropout and no gradients inside the with; after it, as before."""
@@ -33,7 +34,13 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-# 18-multi30k.md: Stop, and go on
+def cores() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def pick_device(name: str | None = None) -> str:
     """name, or a GPU where there is one. RunError where it is not there."""
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -47,9 +54,20 @@ def pick_device(name: str | None = None) -> str:
     return name
 
 
-# E6-search.md: A batch for each core
-def cores() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+# E9-recipes.md: Fitted to a corpus
+def matmul_speed(
+    device: str, precision: str = "float32", budget: float = 0.5
+) -> float:
+    """Operations a second in a large matrix product, at best."""
+    kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    gpu = torch.device(device).type == "cuda"
+    n = 8192 if gpu else 1024
+    a = torch.randn(n, n, device=device).to(kind)
+    best, end = math.inf, time.perf_counter() + budget
+    while True:
+        start = time.perf_counter()
+        (a @ a)[0, 0].item()  # waits for the device
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if now > end:
+            return 2 * n**3 / best
