@@ -42,7 +42,6 @@ EXEMPT: frozenset[str] = frozenset(
         "10-tokens",
         "11-batches",
         "14-training",
-        "15-search",
         "16-bleu-and-averaging",
         "18-multi30k",
         "19-scale",
