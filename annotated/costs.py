@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import torch
 
+from annotated.engine.distributed import world_size
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.model import TransformerConfig, count_parameters
-from annotated.training import Team
 
 __all__ = [
     "forward_flops",
@@ -91,7 +91,7 @@ def device_bytes(device: str) -> float:
     return whole / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def with_pieces(recipe: Recipe, device: str, team: Team) -> Recipe:
+def with_pieces(recipe: Recipe, device: str) -> Recipe:
     """The recipe, with micro_tokens set where a process's share of a batch
     would fill more than two thirds of its device's memory.
     """
@@ -101,7 +101,7 @@ def with_pieces(recipe: Recipe, device: str, team: Team) -> Recipe:
     state = state_bytes(config)
     room = device_bytes(device) * 2 / 3 - state
     fits = max(500, room / kept_bytes(config, precision=recipe.precision))
-    if fits >= recipe.batch_tokens / team.size:
+    if fits >= recipe.batch_tokens / world_size():
         return recipe
     return replace(recipe, micro_tokens=int(fits))
 

@@ -2,9 +2,7 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 14-training.md: Training, and the copy task
-- 15-search.md: Search
-- 18-multi30k.md: Multi30k and IWSLT: real sentences
+- E3-ground.md: The ground floor
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from annotated.engine.errors import RunError
 __all__ = ["evaluating", "cores", "pick_device"]
 
 
-# 14-training.md: Looking without touching
+# E3-ground.md: The machine
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
     """No dropout and no gradients inside the with; after it, as before."""
@@ -33,7 +31,6 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-# 15-search.md: A batch for each core
 def cores() -> int:
     """How many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -41,7 +38,6 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-# 18-multi30k.md: Stop, and go on
 def pick_device(name: str | None = None) -> str:
     """name, or a GPU where there is one. RunError where it is not there."""
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -11,9 +11,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from annotated.engine.trainer import RunConfig
 from annotated.model import TransformerConfig, table3
 from annotated.search import SearchConfig
-from annotated.training import TrainingConfig
 
 __all__ = [
     "Recipe",
@@ -32,7 +32,7 @@ __all__ = [
 class Recipe:
     """All that a run is made of: data, tokens, model, training, search.
 
-    Fields that TransformerConfig, TrainingConfig or SearchConfig have too
+    Fields that TransformerConfig, RunConfig or SearchConfig have too
     mean what they mean there. Without changes: the paper's base model.
     ValueError names a wrong field.
     """
@@ -109,9 +109,9 @@ class Recipe:
             **_shared(self, TransformerConfig), **sizes
         )
 
-    def training_config(self) -> TrainingConfig:
+    def training_config(self) -> RunConfig:
         """How to train. ValueError names a field."""
-        return TrainingConfig(**_shared(self, TrainingConfig))
+        return RunConfig(**_shared(self, RunConfig))
 
     def search_config(self) -> SearchConfig:
         """How to search. ValueError names a field."""

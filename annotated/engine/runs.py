@@ -280,7 +280,6 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-# 18-multi30k.md: Training a recipe
 def best_step(folder: Path) -> int | None:
     """The step of a run's lowest validation nll; None if there is none."""
     notes = [e for e in read_metrics(folder) if "valid" in e]
