@@ -2,7 +2,7 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 19-scale.md: Scale: many devices, and what a run costs
+- 22-costs.md: Scale: many devices, and what a run costs
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-# 19-scale.md: What a step costs
+# 22-costs.md: What a step costs
 def forward_flops(config: TransformerConfig, length: int = 28) -> float:
     """Floating-point operations of a forward pass for one source and one
     target token, in sentences of length tokens.
@@ -58,7 +58,7 @@ def step_flops(recipe: Recipe, length: int = 28) -> float:
     return 3 * recipe.batch_tokens * forward_flops(config, length)
 
 
-# 19-scale.md: Memory
+# 22-costs.md: Memory
 def kept_bytes(
     config: TransformerConfig, length: int = 28, precision: str = "float32"
 ) -> float:
@@ -106,7 +106,7 @@ def with_pieces(recipe: Recipe, device: str) -> Recipe:
     return replace(recipe, micro_tokens=int(fits))
 
 
-# 19-scale.md: The cost model of Table 2
+# 22-costs.md: The cost model of Table 2
 P100 = 9.5e12  # sustained operations a second, by footnote 5
 
 
@@ -145,7 +145,7 @@ def matmul_speed(
             return 2 * n**3 / best
 
 
-# 19-scale.md: Before you pay
+# 22-costs.md: Before you pay
 ASSUMED_SHARE = 0.4  # of a matrix product's speed, in a training step
 
 
