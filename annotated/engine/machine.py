@@ -7,6 +7,7 @@ Exported from the book; edit the chapter, then run `make export`.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import torch
 
 from annotated.engine.errors import RunError
 
-__all__ = ["evaluating", "cores", "pick_device"]
+__all__ = ["evaluating", "cores", "pick_device", "memory_bytes"]
 
 
 # E3-ground.md: The machine
@@ -49,3 +50,14 @@ def pick_device(name: str | None = None) -> str:
         reason = str(error).split("\n")[0]
         raise RunError(f"no device {name!r}: {reason}") from None
     return name
+
+
+def memory_bytes(device: str) -> float:
+    """The memory of a device; of a CPU, this process's share of it."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError):  # not on every system
+        return math.inf
+    return whole / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
