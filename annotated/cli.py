@@ -27,13 +27,14 @@ from annotated.checkpoints import (
     choose_checkpoints,
     save_weights,
 )
-from annotated.costs import dry_run, with_pieces
-from annotated.engine.data import open_data
+from annotated.costs import dry_run
+from annotated.engine.data import load_text
 from annotated.engine.distributed import (
     gather_interleaved,
     process_group,
     rank,
     rank_zero_first,
+    rank_zero_only,
     world_size,
 )
 from annotated.engine.errors import (
@@ -44,6 +45,7 @@ from annotated.engine.errors import (
     TrainingError,
 )
 from annotated.engine.export import export_run
+from annotated.engine.files import write_json
 from annotated.engine.machine import pick_device
 from annotated.engine.prepare import (
     Preparation,
@@ -56,7 +58,7 @@ from annotated.engine.prepare import (
 )
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.registry import data_folder, registry
-from annotated.engine.runner import train_recipe
+from annotated.engine.runner import train_recipe, with_micro_tokens
 from annotated.engine.runs import (
     Run,
     Translation,
@@ -154,6 +156,9 @@ class Prepare:
     unescape: tyro.conf.FlagCreatePairsOff[bool] = False
     """write out &quot; and the like"""
 
+    workers: int | None = None
+    """processes that encode; unless given, one a core"""
+
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print the report as JSON, one object on one line"""
 
@@ -226,7 +231,7 @@ def _data(args: list[str]) -> None:
         print(_show(rest[0]))
     elif what == "prepare":
         wish: Prepare = _parse(Prepare, rest, "data prepare")
-        made = prepare(*_preparation(wish))
+        made = prepare(*_preparation(wish), workers=wish.workers)
         report = made.report() + f"\n{made.folder}: {made.fingerprint}"
         print(json.dumps(made.manifest["splits"]) if wish.json else report)
     else:
@@ -295,16 +300,15 @@ class Train:
 
     def obey(self) -> None:
         """Train, and print the run's summary as JSON."""
-        if self.dry_run:
-            if os.environ.get("RANK", "0") == "0":  # one speaks for all
-                print(dry_run(self.recipe, pick_device(self.device)))
-            return
-        if self.out is None:
+        if self.out is None and not self.dry_run:
             raise UsageError("train: give --out, a folder for the run")
         with process_group(self.device) as device:
             device = pick_device(device)
+            if self.out is None or self.dry_run:
+                self._foresee(device)
+                return
             summary = train_recipe(
-                with_pieces(self.recipe, device),
+                with_micro_tokens(self.recipe, device),
                 self.out,
                 resume=self.resume or _started_again(self.out),
                 device=device,
@@ -312,6 +316,15 @@ class Train:
             )
             if rank() == 0:
                 print(json.dumps(summary))
+
+    def _foresee(self, device: str) -> None:
+        """One process measures its device and speaks for all."""
+        recipe = with_micro_tokens(self.recipe, device)
+        config = recipe.model_config(recipe.vocab, recipe.vocab)
+        training = recipe.training_config()
+        said = rank_zero_only(lambda: dry_run(config, training, device))
+        if said is not None:
+            print(said)
 
 
 def _started_again(out: Path) -> bool:
@@ -379,7 +392,7 @@ class _Use:
         for name in ("beam", "alpha", "extra"):
             if getattr(self, name) is not None:
                 changes[name] = getattr(self, name)
-        return dataclasses.replace(run.recipe.search, **changes)
+        return dataclasses.replace(run.recipe.search_config(), **changes)
 
 
 def _open(folder: Path, device: str) -> Run:
@@ -526,7 +539,7 @@ class Evaluate(_Use):
         if self.src is not None and self.ref is not None:
             src, ref = read_pair(self.src, self.ref)
         else:
-            src, ref = open_data(run.recipe).text(str(self.split))
+            src, ref = load_text(run.recipe, str(self.split))
         return run, src, ref, self._rival(run, src)
 
     def _rival(self, run: Run, src: list[str]) -> Run | list[str] | None:
@@ -613,11 +626,15 @@ class Average:
 
     def _write(self, run: Run) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
+        run.source.save(self.out / "source.json")
+        run.target.save(self.out / "target.json")
         try:
             save_weights(run.model, self.out / "model.safetensors")
         except SafetensorError as error:
             raise RunError(f"{self.out}: not written ({error})") from None
-        run.write(self.out)
+        # last: a folder that has it is a whole one
+        recipe = dataclasses.asdict(run.recipe)
+        write_json(self.out / "recipe.json", recipe)
 
     def _chosen(self) -> list[Path]:
         places = checkpoints(self.run / "checkpoints")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,7 +16,7 @@ import torch
 
 from annotated.engine.errors import RunError
 
-__all__ = ["evaluating", "cores", "pick_device", "matmul_speed"]
+__all__ = ["evaluating", "cores", "pick_device", "memory_bytes"]
 
 
 # E3-ground.md: The machine
@@ -53,19 +52,12 @@ def pick_device(name: str | None = None) -> str:
     return name
 
 
-def matmul_speed(
-    device: str, precision: str = "float32", budget: float = 0.5
-) -> float:
-    """Operations per second in a large matrix product, at best."""
-    kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    gpu = torch.device(device).type == "cuda"
-    n = 8192 if gpu else 1024
-    a = torch.randn(n, n, device=device).to(kind)
-    best, end = math.inf, time.perf_counter() + budget
-    while True:
-        start = time.perf_counter()
-        (a @ a)[0, 0].item()  # waits for the device
-        now = time.perf_counter()
-        best = min(best, now - start)
-        if now > end:
-            return 2 * n**3 / best
+def memory_bytes(device: str) -> float:
+    """The memory of a device; of a CPU, this process's share of it."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError):  # not on every system
+        return math.inf
+    return whole / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
