@@ -2,7 +2,7 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 16-bleu-and-averaging.md: BLEU, and averaging
+- 16-bleu-and-averaging.md: BLEU
 """
 
 import re
