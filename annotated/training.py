@@ -185,7 +185,7 @@ class Trainer:
             )
 
     def trouble(self, loss: float, nll: float, norm: float) -> str:
-        """What there is to say of a step that cannot be taken."""
+        """Which step, which numbers, which pairs, and what to try."""
         pairs = sorted(self.plan(self.epoch)[self.place].tolist())
         return (
             f"step {self.step + 1} has loss {loss} and gradient norm "
