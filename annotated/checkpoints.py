@@ -2,12 +2,10 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 14-training.md: Training, and the copy task
-- 16-bleu-and-averaging.md: BLEU, and averaging
+- 15-checkpoints.md: How a run survives, and how it ends
 """
 
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,24 +15,28 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from annotated.engine.files import checksum
+from annotated.engine.files import checksum, flush
 from annotated.model import Transformer
 from annotated.training import Trainer
 
 __all__ = [
     "save_weights",
     "read_weights",
+    "read_fitting",
     "load_weights",
-    "save_checkpoint",
-    "checkpoints",
+    "write_checkpoint",
+    "drop",
     "load_checkpoint",
     "verify",
+    "save_checkpoint",
+    "drop_old",
+    "checkpoints",
     "average_weights",
     "choose_checkpoints",
 ]
 
 
-# 14-training.md: Checkpoints
+# 15-checkpoints.md: Written whole, or not at all
 def save_weights(model: Transformer, path: Path) -> None:
     """Write the parameters, a shared one once, as safetensors."""
     weights = {
@@ -44,13 +46,17 @@ def save_weights(model: Transformer, path: Path) -> None:
     safetensors.torch.save_file(weights, path)
 
 
-def read_weights(model: Transformer, path: Path) -> dict[str, Tensor]:
-    """What save_weights wrote. ValueError where it does not fit."""
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """What save_weights wrote. ValueError where it cannot be read."""
     try:
-        weights = safetensors.torch.load_file(path)
+        return safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
-    own = dict(model.named_parameters())
+
+
+def read_fitting(model: Transformer, path: Path) -> dict[str, Tensor]:
+    """read_weights. ValueError where they do not fit the model."""
+    weights, own = read_weights(path), dict(model.named_parameters())
     for name in sorted(own.keys() | weights.keys()):
         here = tuple(own[name].shape) if name in own else "absent"
         there = tuple(weights[name].shape) if name in weights else "absent"
@@ -64,68 +70,46 @@ def read_weights(model: Transformer, path: Path) -> dict[str, Tensor]:
 
 def load_weights(model: Transformer, path: Path) -> None:
     """Read what save_weights wrote. ValueError where it does not fit."""
-    weights = read_weights(model, path)
+    weights = read_fitting(model, path)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
 
 
-def save_checkpoint(
-    trainer: Trainer, folder: Path, keep: int, every: int = 1
-) -> Path:
-    """Write folder/STEP, whole or not at all, and drop all others but the
-    last keep of those whose step is a multiple of every.
-    """
-    weights, state = trainer.weights(), trainer.state()
-    place = folder / f"{trainer.step:08d}"
-    trainer.team.first(lambda: _write(weights, state, place))
-    trainer.team.first(lambda: _forget(place, keep, every))
-    return place
-
-
-def _write(
-    weights: dict[str, Tensor], state: dict[str, Any], place: Path
+def write_checkpoint(
+    weights: Mapping[str, Tensor], state: Mapping[str, Any], place: Path
 ) -> None:
+    """Write the folder place, whole or not at all. OSError where there is
+    no room.
+    """
     for unfinished in place.parent.glob(".[0-9]*"):  # of a killed run
         shutil.rmtree(unfinished)
     fresh = place.with_name(f".{place.name}")
     fresh.mkdir(parents=True)
-    safetensors.torch.save_file(weights, fresh / "model.safetensors")
-    torch.save(state, fresh / "state.pt")
+    safetensors.torch.save_file(dict(weights), fresh / "model.safetensors")
+    try:
+        torch.save(dict(state), fresh / "state.pt")
+    except RuntimeError as error:  # torch's word for a full disk
+        raise OSError(f"{fresh / 'state.pt'}: {error}") from None
     sums = {file.name: checksum(file) for file in fresh.iterdir()}
     (fresh / "checksums.json").write_text(json.dumps(sums))
-    for file in fresh.iterdir():
-        with file.open("rb+") as written:
-            os.fsync(written.fileno())
+    for file in (*fresh.iterdir(), fresh):
+        flush(file)
     if place.exists():
-        _drop(place)
+        drop(place)
     fresh.rename(place)
+    flush(place.parent)
 
 
-def _forget(place: Path, keep: int, every: int) -> None:
-    for old in checkpoints(place.parent):
-        kept = checkpoints(place.parent, every)[-keep:]
-        if old != place and old not in kept:
-            _drop(old)
-
-
-def _drop(place: Path) -> None:
+def drop(place: Path) -> None:
     """Delete a checkpoint; half of it is never left under its name."""
     hidden = place.with_name(f".{place.name}.old")
     place.rename(hidden)
     shutil.rmtree(hidden)
 
 
-def checkpoints(folder: Path, every: int = 1) -> list[Path]:
-    """The finished checkpoints in folder whose step is a multiple of
-    every, the oldest first.
-    """
-    places = sorted(p for p in folder.glob("[0-9]" * 8) if p.is_dir())
-    return [p for p in places if int(p.name) % every == 0]
-
-
 def load_checkpoint(trainer: Trainer, place: Path) -> None:
-    """Take up training at a checkpoint. ValueError where it is damaged;
+    """Go on from a checkpoint. ValueError where it is damaged;
     TrainingError where it belongs to another run.
     """
     verify(place)
@@ -135,32 +119,58 @@ def load_checkpoint(trainer: Trainer, place: Path) -> None:
         raise ValueError(
             f"{place / 'state.pt'} cannot be read: {error}"
         ) from None
-    weights = read_weights(trainer.model, place / "model.safetensors")
+    weights = read_fitting(trainer.model, place / "model.safetensors")
     trainer.load(weights, state)
 
 
 def verify(place: Path) -> None:
     """ValueError, naming the file, where a checkpoint is damaged."""
-    listed = place / "checksums.json"
+    name = "checksums.json"
     try:
-        sums = dict(json.loads(listed.read_text("utf-8")))
+        sums = dict(json.loads((place / name).read_text("utf-8")))
+        for name in ("model.safetensors", "state.pt"):
+            if checksum(place / name) != sums.get(name):
+                raise ValueError("by its checksum, it has changed")
     except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"{listed} cannot be read: {error}") from None
-    for name in ("model.safetensors", "state.pt"):
-        try:
-            found = checksum(place / name)
-        except OSError as error:
-            raise ValueError(
-                f"{place / name} cannot be read: {error}"
-            ) from None
-        if found != sums.get(name):
-            raise ValueError(
-                f"{place / name} cannot be read: it is not what was "
-                "written, by its checksum"
-            )
+        raise ValueError(
+            f"{place / name} cannot be read: {error}"
+        ) from None
 
 
-# 16-bleu-and-averaging.md: Averaging checkpoints
+def save_checkpoint(
+    trainer: Trainer, folder: Path, keep: int = 5, every: int = 1
+) -> Path:
+    """Write folder/STEP, whole or not at all, and drop_old."""
+    place = folder / f"{trainer.step:08d}"
+    write_checkpoint(trainer.weights(), trainer.state(), place)
+    drop_old(place, keep, every)
+    return place
+
+
+def drop_old(place: Path, keep: int, every: int) -> None:
+    """Drop all checkpoints beside place but the last keep of those whose
+    step is a multiple of every.
+    """
+    for old in checkpoints(place.parent):
+        kept = checkpoints(place.parent, every)[-keep:]
+        if old != place and old not in kept:
+            drop(old)
+
+
+def checkpoints(folder: Path, every: int = 1) -> list[Path]:
+    """The finished checkpoints in folder whose step is a multiple of
+    every, the oldest first.
+    """
+    steps = {
+        int(place.name): place
+        for place in folder.glob("[0-9]" * 8 + "*")
+        if place.name.isdecimal() and place.is_dir()
+    }
+    whole = [s for s in sorted(steps) if steps[s].name == f"{s:08d}"]
+    return [steps[step] for step in whole if step % every == 0]
+
+
+# 15-checkpoints.md: How it ends: trembling
 def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints (§6.1).
 
@@ -170,9 +180,9 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
     if not paths:
         raise ValueError("there are no checkpoints to average")
     total: dict[str, Tensor] = {}
-    first = _read_weights(paths[0])
+    first = read_weights(paths[0])
     for path in paths:
-        weights = _read_weights(path)
+        weights = read_weights(path)
         for name in sorted(first.keys() | weights.keys()):
             one, other = first.get(name), weights.get(name)
             if one is None or other is None or one.shape != other.shape:
@@ -186,14 +196,7 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
     }
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    try:
-        return safetensors.torch.load_file(path)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-
-
-# 16-bleu-and-averaging.md: The last, or the best?
+# 15-checkpoints.md: The last, or the best?
 def choose_checkpoints(
     places: Sequence[Path],
     count: int,

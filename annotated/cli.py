@@ -29,10 +29,16 @@ from annotated.checkpoints import (
 )
 from annotated.costs import dry_run, with_pieces
 from annotated.engine.data import open_data
-from annotated.engine.distributed import join
+from annotated.engine.distributed import (
+    gather_interleaved,
+    process_group,
+    rank,
+    rank_zero_first,
+    world_size,
+)
 from annotated.engine.errors import (
     DataError,
-    Elsewhere,
+    PeerError,
     RunError,
     Stopped,
     TrainingError,
@@ -65,7 +71,6 @@ from annotated.engine.text import (
 )
 from annotated.evaluation import compare, score
 from annotated.search import SearchConfig
-from annotated.training import Team
 
 __all__ = [
     "Prepare",
@@ -296,17 +301,17 @@ class Train:
             return
         if self.out is None:
             raise UsageError("train: give --out, a folder for the run")
-        with join(self.device, self.shard) as (team, device):
+        with process_group(self.device) as device:
             device = pick_device(device)
             summary = train_recipe(
-                with_pieces(self.recipe, device, team),
+                with_pieces(self.recipe, device),
                 self.out,
                 resume=self.resume or _started_again(self.out),
                 device=device,
-                team=team,
+                shard=self.shard,
             )
-        if team.rank == 0:
-            print(json.dumps(summary))
+            if rank() == 0:
+                print(json.dumps(summary))
 
 
 def _started_again(out: Path) -> bool:
@@ -479,15 +484,15 @@ class Evaluate(_Use):
 
     def obey(self) -> None:
         """Translate, score, compare, print."""
-        with join(self.device) as (team, device):
+        with process_group(self.device) as device:
             on = dataclasses.replace(self, device=device)
-            run, src, ref, rival = team.in_turn(on._begin)
+            run, src, ref, rival = rank_zero_first(on._begin)
             started = time.perf_counter()
-            found = self._translated(team, run, src)
+            found = self._translated(run, src)
             seconds = round(time.perf_counter() - started, 2)
             if isinstance(rival, Run):
-                rival = self._translated(team, rival, src)
-            if team.rank:
+                rival = self._translated(rival, src)
+            if rank():
                 return  # one process speaks
         scores = score(found, ref, self.split_compounds)
         scores |= {"seconds": seconds}
@@ -498,16 +503,14 @@ class Evaluate(_Use):
             }
         print(json.dumps(scores) if self.json else _table(scores))
 
-    def _translated(
-        self, team: Team, run: Run, src: list[str]
-    ) -> list[str]:
-        """What a run makes of src, each process of the team of a part."""
+    def _translated(self, run: Run, src: list[str]) -> list[str]:
+        """What a run makes of src, each process of a part."""
         own = run.translate(
-            src[team.rank :: team.size],
+            src[rank() :: world_size()],
             self.search(run),
             workers=self.processes(run),
         )
-        return team.interleave([best[0].text for best in own])
+        return gather_interleaved([best[0].text for best in own])
 
     def _begin(
         self,
@@ -762,7 +765,7 @@ def main() -> None:
     except BrokenPipeError:
         # the reader has gone: nothing is left to say, or to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except Elsewhere:
+    except PeerError:
         # process 0 is about to say why, and may be ended as soon as we go
         time.sleep(1)
         sys.exit(2)

@@ -12,10 +12,10 @@ import os
 
 import torch
 
+from annotated.engine.distributed import world_size
 from annotated.engine.machine import matmul_speed
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.model import TransformerConfig, count_parameters
-from annotated.training import Team
 
 __all__ = [
     "forward_flops",
@@ -89,7 +89,7 @@ def device_bytes(device: str) -> float:
     return whole / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def with_pieces(recipe: Recipe, device: str, team: Team) -> Recipe:
+def with_pieces(recipe: Recipe, device: str) -> Recipe:
     """The recipe, with micro_tokens set where a process's share of a batch
     would fill more than two thirds of its device's memory.
     """
@@ -100,7 +100,7 @@ def with_pieces(recipe: Recipe, device: str, team: Team) -> Recipe:
     room = device_bytes(device) * 2 / 3 - state
     kept = kept_bytes(config, precision=recipe.training.precision)
     fits = max(500, room / kept)
-    if fits >= recipe.training.batch_tokens / team.size:
+    if fits >= recipe.training.batch_tokens / world_size():
         return recipe
     return recipe.changed(micro_tokens=int(fits))
 

@@ -2,191 +2,79 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 19-scale.md: Scale: many devices, and what a run costs
+- E4-distributed.md: Several processes, or one
 """
 
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from annotated.batches import Batch
-from annotated.engine.errors import Elsewhere, RunError, TrainingError
-from annotated.model import Transformer
-from annotated.training import (
-    Loss,
-    Result,
-    Team,
-    TrainingConfig,
-    batch_loss,
-)
+from annotated.engine.errors import PeerError, RunError, TrainingError
 
-__all__ = ["Processes", "LOST", "join"]
-
-
-# 19-scale.md: Talking while computing
-class _BatchLoss(nn.Module):
-    """batch_loss as a module: DDP and FSDP watch calls of forward."""
-
-    def __init__(self, model: Transformer, config: TrainingConfig):
-        super().__init__()
-        self.model, self.config = model, config
-
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
-        return batch_loss(self.model, batch, self.config)
+__all__ = [
+    "Result",
+    "rank",
+    "world_size",
+    "process_group",
+    "step_group",
+    "LOST",
+    "all_reduce_sum",
+    "all_gather",
+    "gather_interleaved",
+    "rank_zero_only",
+    "rank_zero_first",
+    "check_same",
+    "NoSync",
+    "data_parallel",
+    "on_rank_zero",
+    "full_tensor",
+    "own_part",
+]
 
 
-def _sum_up(gradients: Tensor) -> Any:
-    """The exchange of a bucket: a sum, not a mean."""
-    work = dist.all_reduce(gradients, async_op=True)
-    return work.get_future().then(lambda done: done.value()[0])
+# E4-distributed.md: Who is there
+Result = TypeVar("Result")
 
 
-class Processes(Team):
-    """Several processes that train one model, each with its share of
-    every batch; made by join.
-
-    With shard, the weights, gradients and moments of Adam are spread over
-    them as well (FSDP).
-    """
-
-    def __init__(self, shard: bool = False):
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.shard = shard
-        self.exchange: Callable[[bool], AbstractContextManager[Any]]
-
-    def wrap(self, model: Transformer, config: TrainingConfig) -> Loss:
-        module = _BatchLoss(model, config)
-        if self.shard:
-            self.exchange = _shard(module)
-            return module
-        # the table of positions grows as each process needs it
-        own = [name for name, _ in module.named_buffers()]
-        leave = "_set_params_and_buffers_to_ignore_for_model"
-        getattr(DistributedDataParallel, leave)(module, own)
-        ddp = DistributedDataParallel(module, gradient_as_bucket_view=True)
-        ddp.register_comm_hook(
-            None, lambda state, bucket: _sum_up(bucket.buffer())
-        )
-        self.exchange = lambda last: (
-            nullcontext() if last else ddp.no_sync()
-        )
-        return ddp
-
-    def adding_up(self, last: bool) -> AbstractContextManager[Any]:
-        return self.exchange(last)
-
-    def sum(self, numbers: Tensor) -> Tensor:
-        with _in_touch():
-            total = numbers.clone()
-            dist.all_reduce(total)
-        return total
-
-    def first(self, action: Callable[[], Result]) -> Result | None:
-        return self._act(self.rank == 0, action)
-
-    def in_turn(self, action: Callable[[], Result]) -> Result:
-        one = self._act(self.rank == 0, action)
-        other = self._act(self.rank > 0, action)
-        result: Any = one if self.rank == 0 else other
-        return result
-
-    def _act(
-        self, mine: bool, action: Callable[[], Result]
-    ) -> Result | None:
-        """Act where it is mine to do. A failure anywhere is everyone's."""
-        result, failure = None, None
-        if mine:
-            try:
-                result = action()
-            except BaseException as error:
-                failure = error
-        failed = self.sum(torch.tensor(float(failure is not None)))
-        if failure is not None:
-            raise failure
-        if failed.item():
-            raise Elsewhere("another process has failed")
-        return result
-
-    def _from_all(self, own: Any) -> list[Any]:
-        everyone: list[Any] = [None] * self.size
-        with _in_touch():
-            dist.all_gather_object(everyone, own)
-        return everyone
-
-    def interleave(self, own: list[Result]) -> list[Result]:
-        everyone = self._from_all(own)
-        result: list[Any] = [None] * sum(map(len, everyone))
-        for rank, theirs in enumerate(everyone):
-            result[rank :: self.size] = theirs
-        return result
-
-    def check_same(self, facts: dict[str, int]) -> None:
-        everyone = self._from_all(facts)
-        for rank, theirs in enumerate(everyone):
-            for name, value in theirs.items():
-                if value != everyone[0][name]:
-                    kind = Elsewhere if self.rank else TrainingError
-                    raise kind(
-                        f"process {rank} has another {name} than process "
-                        "0: give all the same files and options"
-                    )
-
-    def whole(self, tensor: Tensor) -> Tensor:
-        if not self.shard or not hasattr(tensor, "full_tensor"):
-            return tensor
-        full: Tensor = tensor.full_tensor()
-        return full
-
-    def part(self, tensor: Tensor, like: Tensor) -> Tensor:
-        return _part_of(tensor, like) if self.shard else tensor
+def rank() -> int:
+    """The number of this process; 0 when alone."""
+    return dist.get_rank() if _several() else 0
 
 
-# 19-scale.md: What can go wrong between processes
-LOST = re.compile(r"gloo|nccl|connection|socket|peer|timed? ?out", re.I)
+def world_size() -> int:
+    """How many processes work together."""
+    return dist.get_world_size() if _several() else 1
+
+
+def _several() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 @contextmanager
-def _in_touch() -> Iterator[None]:
-    """TrainingError where another process cannot be reached any more."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not LOST.search(str(error)):
-            raise
-        reason = str(error).split("\n")[0][:160]
-        raise TrainingError(
-            "another process of this run has gone or does not answer; its "
-            "own last words say why. The checkpoints are whole: start all "
-            f"processes again, with --resume ({reason})"
-        ) from error
-
-
-@contextmanager
-def join(
-    device: str | None = None, shard: bool = False, minutes: float = 60
-) -> Iterator[tuple[Team, str | None]]:
-    """The team in which torchrun has started this process, and the device
-    that is this process's own.
+def process_group(
+    device: str | None = None, minutes: float = 60
+) -> Iterator[str | None]:
+    """Join the processes that torchrun has started; yields the device that
+    is this one's own. Alone, it yields device and does nothing.
 
     minutes is how long one process waits for another, which may be busy
-    with a corpus. Raises RunError where no team comes about, and
+    with a corpus. Raises RunError where no group comes about, and
     TrainingError where one falls apart.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        if shard:
-            raise RunError("shard needs several processes: use torchrun")
-        yield Team(), device
+        yield device
         return
     own = _own_device(device)
     try:
@@ -196,9 +84,9 @@ def join(
         )
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise RunError(f"no team of processes: {reason}") from None
+        raise RunError(f"no group of processes: {reason}") from None
     with _in_touch():
-        yield Processes(shard), own
+        yield own
     gc.collect()  # a DDP that outlives its group stands still in torch 2.3
     # after a failure the others may be gone: nobody to say goodbye to
     dist.destroy_process_group()
@@ -220,22 +108,162 @@ def _own_device(device: str | None) -> str:
     return f"cuda:{local}"
 
 
-# 19-scale.md: Weights that do not fit
-def _shard(
-    module: _BatchLoss,
-) -> Callable[[bool], AbstractContextManager[Any]]:
-    """Spread the weights over the processes; returns what adding_up does.
-    RunError where this PyTorch cannot.
+def step_group(minutes: float) -> dist.ProcessGroup | None:
+    """A group of all processes for what they do at every step, in which
+    none waits longer than minutes. None when alone.
     """
-    if torch.__version__ < "2.9":
+    if world_size() == 1:
+        return None
+    return dist.new_group(timeout=timedelta(minutes=minutes))
+
+
+# E4-distributed.md: Numbers and objects
+LOST = re.compile(r"gloo|nccl|connection|socket|peer|timed? ?out", re.I)
+
+
+@contextmanager
+def _in_touch() -> Iterator[None]:
+    """TrainingError where another process cannot be reached any more."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, TrainingError) or not LOST.search(str(error)):
+            raise
+        reason = str(error).split("\n")[0][:160]
+        raise TrainingError(
+            "another process of this run has gone or does not answer; its "
+            "own last words say why. The checkpoints are whole: start all "
+            f"processes again, with --resume ({reason})"
+        ) from error
+
+
+def all_reduce_sum(
+    tensor: Tensor, group: dist.ProcessGroup | None = None
+) -> Tensor:
+    """The sum of a tensor over all processes."""
+    if world_size() == 1:
+        return tensor
+    total = tensor.clone()
+    with _in_touch():
+        dist.all_reduce(total, group=group)
+    return total
+
+
+def all_gather(own: Result) -> list[Result]:
+    """What each process has, in the order of their ranks."""
+    everyone: list[Any] = [own] * world_size()
+    if world_size() > 1:
+        with _in_touch():
+            dist.all_gather_object(everyone, own)
+    return everyone
+
+
+def gather_interleaved(own: Sequence[Result]) -> list[Result]:
+    """A list of which process r has items r, r + world size, and so on."""
+    everyone = all_gather(own)
+    result: list[Any] = [None] * sum(map(len, everyone))
+    for r, theirs in enumerate(everyone):
+        result[r :: len(everyone)] = theirs
+    return result
+
+
+def rank_zero_only(action: Callable[[], Result]) -> Result | None:
+    """Process 0 acts, the others wait; its failure is everyone's."""
+    return _act(rank() == 0, action)
+
+
+def rank_zero_first(action: Callable[[], Result]) -> Result:
+    """Process 0 acts, and after it all the others."""
+    first = _act(rank() == 0, action)
+    later = _act(rank() > 0, action)
+    result: Any = later if rank() else first
+    return result
+
+
+def _act(mine: bool, action: Callable[[], Result]) -> Result | None:
+    """Act where it is mine to do. A failure anywhere is everyone's."""
+    result, failure = None, None
+    if mine:
+        try:
+            result = action()
+        except BaseException as error:
+            failure = error
+    failed = all_reduce_sum(torch.tensor(float(failure is not None)))
+    if failure is not None:
+        raise failure
+    if failed.item():
+        raise PeerError("another process has failed")
+    return result
+
+
+def check_same(facts: dict[str, int]) -> None:
+    """TrainingError, naming the fact, unless all processes have the same.
+    Process 0 tells it; the others end with PeerError.
+    """
+    everyone = all_gather(facts)
+    for r, theirs in enumerate(everyone):
+        for name, value in theirs.items():
+            if value != everyone[0][name]:
+                kind = PeerError if rank() else TrainingError
+                raise kind(
+                    f"process {r} has another {name} than process 0: give "
+                    "all the same files and options"
+                )
+
+
+# E4-distributed.md: Gradients that meet
+NoSync = Callable[[], AbstractContextManager[Any]]
+
+
+def data_parallel(
+    module: nn.Module,
+    group: dist.ProcessGroup | None,
+    shard: Sequence[nn.Module] = (),
+) -> tuple[nn.Module, NoSync]:
+    """The module, after whose backward pass each process has the sum of
+    all gradients; and a context in which gradients are not exchanged.
+    group is a step_group.
+
+    Where shard names layers, weights, gradients and Adam's moments are
+    spread over the processes, a layer at a time (FSDP).
+    """
+    if group is None:
+        return module, nullcontext
+    if shard:
+        return module, _fully_sharded(module, shard, group)
+    newer = "forward_sync_buffers"
+    known = inspect.signature(DistributedDataParallel).parameters
+    buffers: Any = {newer if newer in known else "broadcast_buffers": False}
+    ddp = DistributedDataParallel(
+        module, process_group=group, gradient_as_bucket_view=True, **buffers
+    )
+    ddp.register_comm_hook(
+        None, lambda _, bucket: _sum_bucket(bucket.buffer(), group)
+    )
+    return ddp, ddp.no_sync
+
+
+def _sum_bucket(gradients: Tensor, group: dist.ProcessGroup) -> Any:
+    """A sum over all processes, not a mean, while others compute."""
+    work = dist.all_reduce(gradients, group=group, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+# E4-distributed.md: Weights that are spread
+def _fully_sharded(
+    module: nn.Module,
+    layers: Sequence[nn.Module],
+    group: dist.ProcessGroup,
+) -> NoSync:
+    """Spread a module's weights. RunError where this PyTorch cannot."""
+    if torch.__version__ < "2.9":  # TorchVersion: 2.10 comes after 2.9
         raise RunError(f"shard needs PyTorch 2.9, not {torch.__version__}")
-    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
-    model = module.model
-    device = next(model.parameters()).device.type
-    mesh = init_device_mesh(device, (dist.get_world_size(),))
-    for layer in [*model.encoder.layers, *model.decoder.layers]:
+    device = next(module.parameters()).device.type
+    mesh = DeviceMesh.from_group(group, device)
+    for layer in layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(module, mesh=mesh)
     spread = [m for m in module.modules() if isinstance(m, FSDPModule)]
@@ -243,20 +271,43 @@ def _shard(
         one.set_gradient_divide_factor(1.0)  # a sum, not a mean
         one.set_force_sum_reduction_for_comms(True)  # gloo has no other
 
-    def adding_up(last: bool) -> AbstractContextManager[Any]:
+    @contextmanager
+    def no_sync() -> Iterator[None]:
         for one in spread:
-            one.set_requires_gradient_sync(last, recurse=False)
-        return nullcontext()
+            one.set_requires_gradient_sync(False, recurse=False)
+        yield
+        for one in spread:
+            one.set_requires_gradient_sync(True, recurse=False)
 
-    return adding_up
+    return no_sync
 
 
-def _part_of(tensor: Tensor, like: Tensor) -> Tensor:
+def on_rank_zero(tensor: Tensor) -> Tensor:
+    """The whole of a tensor, on the CPU of process 0; what the other
+    processes get is empty where the tensor is spread.
+    """
+    spread = hasattr(tensor, "full_tensor")
+    whole = full_tensor(tensor.detach())
+    if spread and rank() > 0:
+        return torch.empty(0)
+    return whole.cpu().contiguous()
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The whole of a tensor that is spread; any other as it is."""
+    if not hasattr(tensor, "full_tensor"):
+        return tensor
+    full: Tensor = tensor.full_tensor()
+    return full
+
+
+def own_part(tensor: Tensor, like: Tensor) -> Tensor:
     """This process's part of a whole tensor, spread as like is."""
+    if not hasattr(like, "full_tensor"):
+        return tensor
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    if not isinstance(like, DTensor):
-        return tensor
+    assert isinstance(like, DTensor)
     return distribute_tensor(
         tensor.to(like.device),
         like.device_mesh,

@@ -2,39 +2,43 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 14-training.md: Training, and the copy task
-- E10-runner.md: A run from its first step to its last
+- E3-ground.md: The ground floor
 """
 
-from __future__ import annotations
-
 __all__ = [
-    "TrainingError",
-    "Elsewhere",
     "DataError",
     "RunError",
-    "check_whole",
+    "TrainingError",
+    "PeerError",
     "Stopped",
+    "check_whole",
+    "check_positive",
 ]
 
 
-# 14-training.md: A loop that survives
-class TrainingError(RuntimeError):
-    """Training cannot go on; the message says where it stopped, and why."""
-
-
-# 14-training.md: The trainer
-class Elsewhere(Exception):
-    """Process 0 has failed, and says why; the others end with it."""
-
-
-# E10-runner.md: Ground
+# E3-ground.md: Errors that a person can mend
 class DataError(ValueError):
     """Data that cannot be used; it says what, where, and what to do."""
 
 
 class RunError(ValueError):
     """A run that cannot begin or be used; the message says what to do."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says where it stopped, and why."""
+
+
+class PeerError(Exception):
+    """Another process has failed, and says why; this one ends with it."""
+
+
+class Stopped(Exception):
+    """Training was asked to stop, and did, with a checkpoint written."""
+
+    def __init__(self, step: int, number: int):
+        super().__init__(f"stopped at step {step}: --resume goes on")
+        self.number = number  # of the signal
 
 
 def check_whole(name: str, value: object, least: int) -> None:
@@ -48,10 +52,7 @@ def check_whole(name: str, value: object, least: int) -> None:
         )
 
 
-# E10-runner.md: Stop, and go on
-class Stopped(Exception):
-    """Training was asked to stop, and did, with a checkpoint written."""
-
-    def __init__(self, step: int, number: int):
-        super().__init__(f"stopped at step {step}: --resume goes on")
-        self.number = number  # of the signal
+def check_positive(name: str, value: float | None) -> None:
+    """ValueError, naming the field, unless value is above 0 or None."""
+    if value is not None and not value > 0:
+        raise ValueError(f"{name} must be above 0, not {value!r}")

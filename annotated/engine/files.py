@@ -2,8 +2,7 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 14-training.md: Training, and the copy task
-- E10-runner.md: A run from its first step to its last
+- E3-ground.md: The ground floor
 """
 
 from __future__ import annotations
@@ -11,13 +10,51 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["checksum", "write_text", "write_json"]
+__all__ = ["replacing", "write_text", "write_json", "flush", "checksum"]
 
 
-# 14-training.md: Checkpoints
+# E3-ground.md: Files that are whole
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Another name to write under. What lies there at the end becomes
+    path; after an error it is deleted, and path is as it was.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield fresh
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    with replacing(path) as fresh:
+        fresh.write_text(text, "utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON to path, whole or not at all."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    write_text(path, text + "\n")
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    if path.is_dir() and os.name == "nt":
+        return  # Windows has no handle on a folder
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def checksum(path: Path) -> int:
     """CRC-32 of a file: against accidents, not against intent."""
     crc = 0
@@ -25,20 +62,3 @@ def checksum(path: Path) -> int:
         while block := file.read(2**20):
             crc = zlib.crc32(block, crc)
     return crc
-
-
-# E10-runner.md: Ground
-def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fresh.write_text(text, "utf-8")
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON to path, whole or not at all."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    write_text(path, text + "\n")

@@ -2,10 +2,8 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 14-training.md: Training, and the copy task
-- 15-search.md: Search
+- E3-ground.md: The ground floor
 - E9-recipes.md: Recipes, their data, and runs
-- E10-runner.md: A run from its first step to its last
 """
 
 from __future__ import annotations
@@ -20,10 +18,10 @@ import torch
 
 from annotated.engine.errors import RunError
 
-__all__ = ["evaluating", "cores", "matmul_speed", "pick_device"]
+__all__ = ["evaluating", "cores", "pick_device", "matmul_speed"]
 
 
-# 14-training.md: Looking without touching
+# E3-ground.md: The machine
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
     """No dropout and no gradients inside the with; after it, as before."""
@@ -36,12 +34,24 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-# 15-search.md: A batch for each core
 def cores() -> int:
     """How many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def pick_device(name: str | None = None) -> str:
+    """name, or a GPU where there is one. RunError where it is not there."""
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        if torch.device(name).type not in ("cpu", "cuda"):
+            raise RuntimeError("only cpu and cuda are supported")
+        torch.empty(1, device=name)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).split("\n")[0]
+        raise RunError(f"no device {name!r}: {reason}") from None
+    return name
 
 
 # E9-recipes.md: Fitted to a corpus
@@ -61,17 +71,3 @@ def matmul_speed(
         best = min(best, now - start)
         if now > end:
             return 2 * n**3 / best
-
-
-# E10-runner.md: Stop, and go on
-def pick_device(name: str | None = None) -> str:
-    """name, or a GPU where there is one. RunError where it is not there."""
-    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        if torch.device(name).type not in ("cpu", "cuda"):
-            raise RuntimeError("only cpu and cuda are supported")
-        torch.empty(1, device=name)
-    except (AssertionError, RuntimeError) as error:
-        reason = str(error).split("\n")[0]
-        raise RunError(f"no device {name!r}: {reason}") from None
-    return name

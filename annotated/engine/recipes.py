@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from annotated.engine.errors import check_whole
+from annotated.engine.trainer import RunConfig
 from annotated.model import TransformerConfig, count_parameters, table3
 from annotated.search import SearchConfig
-from annotated.training import TrainingConfig
 
 __all__ = [
     "ModelShape",
@@ -90,7 +90,7 @@ class Recipe:
     tokenizer: Literal["bpe", "wordpiece", "word"] = "bpe"
     fit: bool = False  # shape and schedule as corpus and minutes want
     model: ModelShape = ModelShape()  # the model
-    training: TrainingConfig = TrainingConfig()  # how to train it
+    training: RunConfig = RunConfig()  # how to train it
     search: SearchConfig = SearchConfig()  # how it translates
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class Recipe:
 
 PARTS = {
     "model": ModelShape,
-    "training": TrainingConfig,
+    "training": RunConfig,
     "search": SearchConfig,
 }
 

@@ -2,7 +2,7 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 16-bleu-and-averaging.md: BLEU, and averaging
+- E3-ground.md: The ground floor
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["ledger"]
 
 
-# 16-bleu-and-averaging.md: The ledger
+# E3-ground.md: The ledger
 def ledger() -> dict[str, dict[str, Any]]:
     """The runs that someone made, by name, as book/results has them."""
     file = resources.files("annotated") / "results.json"

@@ -2,7 +2,7 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- E10-runner.md: A run from its first step to its last
+- E10-runner.md: From a recipe to a trained model
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -32,10 +33,17 @@ from annotated.checkpoints import (
     average_weights,
     checkpoints,
     load_checkpoint,
-    save_checkpoint,
+)
+from annotated.engine.distributed import (
+    all_reduce_sum,
+    own_part,
+    rank,
+    rank_zero_first,
+    rank_zero_only,
+    world_size,
 )
 from annotated.engine.errors import RunError, Stopped
-from annotated.engine.files import write_json, write_text
+from annotated.engine.files import replacing, write_json, write_text
 from annotated.engine.machine import pick_device
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
@@ -45,58 +53,206 @@ from annotated.engine.runs import (
     read_metrics,
     resume_run,
 )
-from annotated.training import Progress, Team, Trainer, validate
+from annotated.engine.trainer import Trainer
+from annotated.training import Progress
 
 __all__ = ["train_recipe"]
 
 
-# E10-runner.md: Stop, and go on
-class _StopSignals:
-    """The first SIGTERM or SIGINT is noted; a second acts as ever, or not
-    at all where there are several processes: launchers repeat them.
+# E10-runner.md: The whole of it
+def train_recipe(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    device: str | None = None,
+    shard: bool = False,
+) -> dict[str, Any]:
+    """Train a recipe into a run folder; returns the run's summary.
+
+    On SIGTERM or SIGINT it writes a checkpoint and raises Stopped. At the
+    end model.safetensors is the mean of the last keep checkpoints (§6.1),
+    or the last one, where that has the lower validation nll;
+    best.safetensors has the weights of the lowest nll on the way.
+    Raises DataError, RunError, TrainingError or ValueError.
     """
+    if shard and world_size() == 1:
+        raise RunError("shard needs several processes: use torchrun")
+    device = pick_device(device)
+    run, corpus, valid = rank_zero_first(
+        lambda: (
+            resume_run(recipe, folder)
+            if resume or rank()
+            else begin_run(recipe, folder, device)
+        )
+    )
+    config = run.recipe.training
+    trainer = Trainer(run.model.to(device), corpus, config, shard)
+    if resume:
+        rank_zero_first(lambda: _take_up(trainer, folder))
+        trainer.check_same()
+    _say(_what(run, corpus, device))
+    with _Log(folder, trainer) as log:
+        _train(trainer, valid, folder, log)
+    return _finish(trainer, valid, folder)
 
-    def __init__(self, team: Team):
-        self.alone = team.size == 1
 
-    def __enter__(self) -> _StopSignals:
-        self.number = 0
-        self.before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self.before[number] = signal.signal(number, self._note)
-        return self
+def _what(run: Run, corpus: Corpus, device: str) -> str:
+    count = sum(p.numel() for p in run.model.parameters())
+    several = f" in {world_size()} processes" if world_size() > 1 else ""
+    return (
+        f"{len(corpus):,} pairs, {len(run.source):,} and "
+        f"{len(run.target):,} tokens, {count:,} parameters, on "
+        f"{device}{several}"
+    )
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
+
+def _say(line: str) -> None:
+    """One process speaks for all."""
+    if rank() == 0:
+        print(line, file=sys.stderr)
+
+
+# E10-runner.md: The loop
+def _train(
+    trainer: Trainer, valid: Corpus, folder: Path, log: _Log
+) -> None:
+    """Every step, with checkpoints and validations, and a checkpoint at
+    the end. Raises Stopped.
+    """
+    config = trainer.config
+    _make_up(trainer, valid, folder, log)
+    saved, seconds = trainer.step, trainer.seconds
+    minutes = config.save_minutes or math.inf
+    with _stop_signals(trainer) as seen:
+        for progress in trainer.steps():
+            log.step(progress)
+            alone = world_size() == 1
+            stopping = trainer.stop if alone else trainer.stopping
+            due = trainer.step % config.save_every == 0
+            late = trainer.seconds - seconds >= 60 * minutes
+            if due or late or stopping:
+                _save(trainer, folder)
+                saved, seconds = trainer.step, trainer.seconds
+            if due:
+                _validate(trainer, valid, folder, log)
+            if stopping:
+                raise Stopped(trainer.step, [*seen, signal.SIGTERM][0])
+        if saved != trainer.step:
+            _save(trainer, folder)
+
+
+def _validate(
+    trainer: Trainer, valid: Corpus, folder: Path, log: _Log
+) -> None:
+    log.valid(trainer.step, trainer.validate(valid))
+    rank_zero_only(partial(_keep_best, trainer.step, folder))
+
+
+def _make_up(
+    trainer: Trainer, valid: Corpus, folder: Path, log: _Log
+) -> None:
+    """What a run that was killed after a checkpoint had still to do."""
+    step = trainer.step
+    noted = {e["step"] for e in read_metrics(folder) if "valid" in e}
+    due = step > 0 and step % trainer.config.save_every == 0
+    missing = torch.tensor(float(rank() == 0 and step not in noted))
+    if due and all_reduce_sum(missing).item():
+        _validate(trainer, valid, folder, log)
+    rank_zero_only(partial(_keep_best, step, folder))
+
+
+def _keep_best(step: int, folder: Path) -> None:
+    """best.safetensors becomes this step's weights where it is the best."""
+    if best_step(folder) != step:
+        return
+    place = folder / "checkpoints" / f"{step:08d}" / "model.safetensors"
+    try:
+        with replacing(folder / "best.safetensors") as fresh:
+            try:
+                fresh.hardlink_to(place)
+            except OSError:  # not every file system can
+                shutil.copyfile(place, fresh)
+    except OSError as error:
+        raise _unwritten("best.safetensors", error) from None
+
+
+def _save(trainer: Trainer, folder: Path) -> None:
+    """A checkpoint; RunError, with nothing lost, where it cannot be."""
+    places = folder / "checkpoints"
+    try:
+        trainer.save(places)
+    except (OSError, SafetensorError) as error:  # of process 0
+        for begun in places.glob(".[0-9]*"):
+            shutil.rmtree(begun, ignore_errors=True)
+        what = f"the checkpoint of step {trainer.step}"
+        raise _unwritten(what, error) from None
+
+
+def _unwritten(what: str, error: Exception) -> RunError:
+    reason = " ".join(str(error).split())[:160]
+    return RunError(
+        f"{what} could not be written ({reason}): the checkpoints before "
+        "it are whole; make room, then --resume"
+    )
+
+
+# E10-runner.md: Signals
+@contextmanager
+def _stop_signals(trainer: Trainer) -> Iterator[list[int]]:
+    """The first SIGTERM or SIGINT asks the trainer to stop, and is noted;
+    a second acts as ever, or not at all where there are several processes:
+    launchers repeat them.
+    """
+    seen: list[int] = []
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, _: FrameType | None) -> None:
-        self.number = number
-        if self.alone:
-            self.__exit__()
+    def note(number: int, _: object) -> None:
+        seen.append(number)
+        trainer.stop = True
+        if world_size() == 1:
+            restore()
             # not print: the signal may have come in the middle of one
             os.write(2, b"\nstopping after this step; again: at once\n")
 
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, note)
+    try:
+        yield seen
+    finally:
+        restore()
 
+
+# E10-runner.md: The log
 class _Log:
-    """metrics.jsonl, and a progress bar, or plain lines without one."""
+    """metrics.jsonl, and a progress bar, or plain lines without one; in
+    other processes than the first, nothing.
+    """
 
     def __init__(self, folder: Path, trainer: Trainer):
-        self.trainer = trainer
+        self.config = trainer.config
         path = folder / "metrics.jsonl"
-        # a resumed run forgets what came after its checkpoint
-        kept = [
-            e for e in read_metrics(folder) if e["step"] <= trainer.step
-        ]
-        write_text(path, "".join(json.dumps(e) + "\n" for e in kept))
-        self.file = path.open("a", encoding="utf-8")
+        if rank() == 0:
+            # a resumed run forgets what came after its checkpoint
+            kept = [
+                json.dumps(e) + "\n"
+                for e in read_metrics(folder)
+                if e["step"] <= trainer.step
+            ]
+            write_text(path, "".join(kept))
+        file = Path(os.devnull) if rank() else path
+        self.file = file.open("a", encoding="utf-8")
         self.bar = tqdm(
-            total=trainer.config.max_steps,
+            total=self.config.max_steps,
             initial=trainer.step,
             unit="step",
             dynamic_ncols=True,
-            disable=None,
+            disable=True if rank() else None,
         )
         self.said = time.monotonic()
         self.recent: list[Progress] = []
@@ -113,84 +269,41 @@ class _Log:
         self.recent = [*self.recent[-9:], progress]
         if progress.step % 10 == 0 or progress.step == 1:
             self._write(dataclasses.asdict(progress))
-        self.bar.set_postfix_str(self._state(), refresh=False)
+        self.bar.set_postfix_str(self._pace(), refresh=False)
         self.bar.update()
         if self.bar.disable and time.monotonic() - self.said > 30:
             self.said = time.monotonic()
-            self._say(f"step {progress.step}, {self._state()}")
+            _say(f"step {progress.step}, {self._pace()}")
 
     def valid(self, step: int, scores: dict[str, float]) -> None:
         """Note what validation found."""
         self._write({"step": step, "valid": scores})
-        self._say(
-            f"step {step}: checkpoint, validation perplexity "
-            f"{scores['perplexity']:.2f}"
-        )
+        with tqdm.external_write_mode(sys.stderr):
+            _say(
+                f"step {step}: checkpoint, validation perplexity "
+                f"{scores['perplexity']:.2f}"
+            )
 
-    def _state(self) -> str:
+    def _write(self, entry: dict[str, Any]) -> None:
+        self.file.write(json.dumps(entry) + "\n")
+        self.file.flush()
+
+    def _pace(self) -> str:
         first, last = self.recent[0], self.recent[-1]
         loss = sum(p.loss for p in self.recent) / len(self.recent)
         seconds = last.seconds - first.seconds
         speed = (last.tokens - first.tokens) / seconds if seconds else 0.0
-        most = self.trainer.config.max_minutes
+        most = self.config.max_minutes
         end = f" of {most:g}" if most else ""
         return (
             f"epoch {last.epoch}, loss {loss:.3f}, {speed:,.0f} tokens/s, "
             f"{last.seconds / 60:.1f}{end} min"
         )
 
-    def _write(self, entry: dict[str, Any]) -> None:
-        self.file.write(json.dumps(entry) + "\n")
-        self.file.flush()
 
-    def _say(self, line: str) -> None:
-        tqdm.write(line, file=sys.stderr)
-
-
-class _NoLog:
-    """What the other processes note: nothing."""
-
-    def __enter__(self) -> _NoLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """There is nothing to close."""
-
-    def step(self, progress: Progress) -> None:
-        """Process 0 notes it."""
-
-    def valid(self, step: int, scores: dict[str, float]) -> None:
-        """Process 0 notes it."""
-
-
-def _save(trainer: Trainer, folder: Path) -> None:
-    """A checkpoint; RunError, with nothing lost, where it cannot be."""
-    config, places = trainer.config, folder / "checkpoints"
-    try:
-        save_checkpoint(trainer, places, config.keep, config.save_every)
-    except (OSError, RuntimeError, SafetensorError) as error:
-        for begun in places.glob(".[0-9]*"):
-            shutil.rmtree(begun, ignore_errors=True)
-        what = f"the checkpoint of step {trainer.step}"
-        raise _unwritten(what, error) from None
-
-
-def _unwritten(what: str, error: Exception) -> RunError:
-    reason = " ".join(str(error).split())[:160]
-    return RunError(
-        f"{what} could not be written ({reason}): the checkpoints before "
-        "it are whole; make room, then --resume"
-    )
-
-
+# E10-runner.md: Going on
 def _take_up(trainer: Trainer, folder: Path) -> None:
     """Load the newest checkpoint that is whole, and say which."""
-    trainer.team.in_turn(lambda: _take_newest(trainer, folder))
-    trainer.check_team()
-
-
-def _take_newest(trainer: Trainer, folder: Path) -> None:
-    loud = trainer.team.rank == 0
     places = checkpoints(folder / "checkpoints")[::-1]
     for place in places:
         try:
@@ -201,176 +314,65 @@ def _take_newest(trainer: Trainer, folder: Path) -> None:
             place.rename(aside)
             print(f"{error}: set aside as {aside.name}", file=sys.stderr)
             continue
-        if loud:
-            print(f"resuming at step {trainer.step}", file=sys.stderr)
+        _say(f"resuming at step {trainer.step}")
+        if not trainer.same_noise and trainer.model.config.dropout:
+            _say(
+                "with other micro-batches or another number of processes "
+                "than before: dropout's noise will be another from here on"
+            )
         return
     if places:
         raise RunError(f"{folder} has no checkpoint that is whole")
-    if loud:
-        print("no checkpoint yet: starting at step 0", file=sys.stderr)
+    _say("no checkpoint yet: starting at step 0")
 
 
-# E10-runner.md: Training a recipe
-def train_recipe(
-    recipe: Recipe,
-    folder: Path,
-    *,
-    resume: bool = False,
-    device: str | None = None,
-    team: Team | None = None,
-) -> dict[str, Any]:
-    """Train a recipe into a run folder; returns the run's summary.
-
-    On SIGTERM or SIGINT it writes a checkpoint and raises Stopped. At the
-    end model.safetensors is the mean of the last keep checkpoints (§6.1),
-    or the last one, where that has the lower validation nll;
-    best.safetensors has the weights of the lowest nll on the way.
-    Raises DataError, RunError, TrainingError or ValueError.
-    """
-    team = team or Team()
-    device = pick_device(device)
-    run, corpus, valid = team.in_turn(
-        lambda: (
-            resume_run(recipe, folder)
-            if resume or team.rank
-            else begin_run(recipe, folder, device)
-        )
-    )
-    model = run.model.to(device)
-    trainer = Trainer(model, corpus, run.recipe.training, team)
-    if resume:
-        _take_up(trainer, folder)
-    _say_what(run, corpus, device, team)
-    quiet = team.rank > 0
-    with (
-        _StopSignals(team) as stop,
-        _NoLog() if quiet else _Log(folder, trainer) as log,
-    ):
-        _train(trainer, valid, folder, stop, log)
-    return _finish(run, trainer, valid, folder)
-
-
-def _train(
-    trainer: Trainer,
-    valid: Corpus,
-    folder: Path,
-    stop: _StopSignals,
-    log: _Log | _NoLog,
-) -> None:
-    """Every step, with checkpoints and validations, and a checkpoint at
-    the end. Raises Stopped.
-    """
-    config, team = trainer.config, trainer.team
-    saved, seconds = trainer.step, trainer.seconds
-    minutes = config.save_minutes or math.inf
-    for progress in trainer.steps():
-        log.step(progress)
-        # looked at once, for a signal may come at any time, and together,
-        # for it may have come to any process
-        wish = int(team.sum(torch.tensor(stop.number)).item())
-        due = trainer.step % config.save_every == 0
-        late = trainer.seconds - seconds >= 60 * minutes
-        if due or late or wish:
-            _save(trainer, folder)
-            saved, seconds = trainer.step, trainer.seconds
-        if wish:
-            raise Stopped(trainer.step, stop.number or signal.SIGTERM)
-        if due:
-            scores = validate(
-                trainer.model, valid, config, team, trainer.loss
-            )
-            log.valid(trainer.step, scores)
-            team.first(partial(_keep_best, trainer.step, folder))
-    if saved != trainer.step:
-        _save(trainer, folder)
-
-
-def _keep_best(step: int, folder: Path) -> None:
-    """best.safetensors becomes this step's weights where it is the best."""
-    if best_step(folder) != step:
-        return
-    place = folder / "checkpoints" / f"{step:08d}" / "model.safetensors"
-    fresh = folder / f".best.safetensors.{os.getpid()}"
-    try:
-        try:
-            fresh.hardlink_to(place)
-        except OSError:  # not every file system can
-            shutil.copyfile(place, fresh)
-        fresh.replace(folder / "best.safetensors")
-    except OSError as error:
-        raise _unwritten("best.safetensors", error) from None
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
-def _say_what(run: Run, corpus: Corpus, device: str, team: Team) -> None:
-    if team.rank:
-        return
-    count = sum(p.numel() for p in run.model.parameters())
-    several = f" in {team.size} processes" if team.size > 1 else ""
-    print(
-        f"{len(corpus):,} pairs, {len(run.source):,} and "
-        f"{len(run.target):,} tokens, {count:,} parameters, on "
-        f"{device}{several}",
-        file=sys.stderr,
-    )
-
-
+# E10-runner.md: The end of a run
 def _finish(
-    run: Run, trainer: Trainer, valid: Corpus, folder: Path
+    trainer: Trainer, valid: Corpus, folder: Path
 ) -> dict[str, Any]:
     """Choose the last weights or the mean of the last checkpoints; write
     the model and the summary.
     """
-    config, team = trainer.config, trainer.team
-    places = folder / "checkpoints"
+    config, places = trainer.config, folder / "checkpoints"
     final = places / f"{trainer.step:08d}"
     regular = checkpoints(places, config.save_every)
     last = [*(p for p in regular if p != final), final][-config.keep :]
     choice = []
-    for count in dict.fromkeys((len(last), 1)):
+    for count in sorted({len(last), 1}, reverse=True):
         files = [p / "model.safetensors" for p in last[-count:]]
-        mean = average_weights(files)
+        weights = average_weights(files)
         with torch.no_grad():
-            for name, parameter in run.model.named_parameters():
-                here = mean[name].to(parameter.device)
-                parameter.copy_(team.part(here, parameter))
-        found = validate(run.model, valid, config, team, trainer.loss)
-        choice.append((found, count, mean))
+            for name, parameter in trainer.model.named_parameters():
+                parameter.copy_(own_part(weights[name], parameter))
+        choice.append((trainer.validate(valid), count, weights))
     scores, averaged, weights = min(choice, key=lambda c: c[0]["nll"])
-    if averaged < len(last) and team.rank == 0:
-        print(
+    if averaged < len(last):
+        _say(
             f"the last checkpoint is better than the mean of {len(last)}: "
-            "it is the model",
-            file=sys.stderr,
+            "it is the model"
         )
-    plan = trainer.corpus.plan(
-        config.batch_tokens, config.seed, trainer.epoch
-    )
+    place = trainer.place / len(trainer.plan(trainer.epoch))
     summary = {
         "steps": trainer.step,
-        "epochs": round(trainer.epoch + trainer.batch / len(plan), 2),
+        "epochs": round(trainer.epoch + place, 2),
         "tokens": trainer.tokens,
         "seconds": round(trainer.seconds, 1),
-        "processes": team.size,
-        "parameters": sum(p.numel() for p in run.model.parameters()),
+        "processes": world_size(),
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "averaged": averaged,  # 1: the last alone
         "best": best_step(folder),
         "valid": scores,
     }
-    team.first(lambda: _write_model(weights, summary, folder))
+    rank_zero_only(lambda: _write_model(weights, summary, folder))
     return summary
 
 
 def _write_model(
     weights: dict[str, Tensor], summary: dict[str, Any], folder: Path
 ) -> None:
-    fresh = folder / f".model.safetensors.{os.getpid()}"
     try:
-        save_file(weights, fresh)
-        fresh.replace(folder / "model.safetensors")
+        with replacing(folder / "model.safetensors") as fresh:
+            save_file(weights, fresh)
         write_json(folder / "summary.json", summary)
     except (OSError, SafetensorError) as error:
         raise _unwritten("the model", error) from None
-    finally:
-        fresh.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 02-attention.md: Attention
+- E3-ground.md: The ground floor
 """
 
 import math
@@ -12,7 +12,7 @@ from collections.abc import Callable
 __all__ = ["seconds"]
 
 
-# 02-attention.md: Its rival: additive attention
+# E3-ground.md: A stopwatch
 def seconds(
     *actions: Callable[[], object], budget: float = 0.3
 ) -> list[float]:

@@ -1,0 +1,396 @@
+"""annotated.engine.trainer.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- E5-trainer.md: The trainer that recipes use
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from annotated import training
+from annotated.batches import Batch, Corpus
+from annotated.checkpoints import drop_old, write_checkpoint
+from annotated.engine.distributed import (
+    all_reduce_sum,
+    check_same,
+    data_parallel,
+    full_tensor,
+    on_rank_zero,
+    own_part,
+    rank,
+    rank_zero_only,
+    step_group,
+    world_size,
+)
+from annotated.engine.errors import (
+    PeerError,
+    TrainingError,
+    check_positive,
+    check_whole,
+)
+from annotated.engine.machine import evaluating
+from annotated.engine.packing import PackedTransformer, chunked_loss, packed
+from annotated.model import Transformer
+from annotated.schedule import make_optimizer
+from annotated.tokens import BOS, EOS
+from annotated.training import TrainingConfig, fingerprint
+
+__all__ = [
+    "RunConfig",
+    "packed_loss",
+    "split_batch",
+    "micro_batches",
+    "Trainer",
+]
+
+
+# E5-trainer.md: What a run adds to the configuration
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(TrainingConfig):
+    """TrainingConfig, and what belongs to a machine and a run folder.
+
+    What a process gets of a batch goes through the model in micro-batches
+    of at most micro_tokens a side. A run also ends after max_minutes of
+    training. A checkpoint is written every save_every steps, and the last
+    keep of these are kept; and another, for safety alone, when
+    save_minutes of training have passed without one. ValueError names a
+    wrong field.
+    """
+
+    # tokens of a micro-batch, on each side, if not all at once
+    micro_tokens: int | None = None
+    # the numbers that layers compute with
+    precision: Literal["float32", "bfloat16"] = "float32"
+    max_minutes: float | None = None  # minutes of training, at most
+    save_every: int = 1000  # steps between checkpoints
+    # minutes of training after which there is one more, if any
+    save_minutes: float | None = None
+    keep: int = 5  # checkpoints kept, and averaged at the end
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("save_every", "keep"):
+            check_whole(name, getattr(self, name), least=1)
+        for name in ("micro_tokens", "max_minutes", "save_minutes"):
+            check_positive(name, getattr(self, name))
+        if self.precision not in ("float32", "bfloat16"):
+            raise ValueError(
+                "precision must be float32 or bfloat16, "
+                f"not {self.precision!r}"
+            )
+
+
+# E5-trainer.md: The loss, packed
+def packed_loss(
+    model: PackedTransformer, batch: Batch, config: RunConfig
+) -> tuple[Tensor, Tensor]:
+    """training.batch_loss, without padding and in config's precision."""
+    half = config.precision == "bfloat16"
+    device = batch.src.device.type
+    with torch.autocast(device, torch.bfloat16, enabled=half):
+        x, packing = model.hidden(batch.src, batch.tgt)
+    return chunked_loss(
+        x.bfloat16() if half else x,
+        model.embeddings.output,
+        packing.pack(batch.labels),
+        config.label_smoothing,
+    )
+
+
+class _Loss(nn.Module):
+    """packed_loss as a module: DDP and FSDP watch calls of forward."""
+
+    def __init__(self, model: PackedTransformer, config: RunConfig):
+        super().__init__()
+        self.model, self.config = model, config
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        return packed_loss(self.model, batch, self.config)
+
+
+# E5-trainer.md: One batch, several micro-batches, several processes
+def split_batch(
+    corpus: Corpus, pairs: NDArray, count: int, most: int | None = None
+) -> list[NDArray]:
+    """Cut a batch into micro-batches of about as many tokens each.
+
+    count of them, or as small a multiple of it as keeps each to most
+    tokens a side, though it has one pair at least. Where there are not as
+    many pairs, some are empty. No pair is lost or moved.
+    """
+    sides = [
+        np.cumsum(
+            np.append(0, side.starts[pairs + 1] - side.starts[pairs] + 1)
+        )
+        for side in (corpus.src, corpus.tgt)
+    ]
+    total, parts = sides[0] + sides[1], count
+    while True:
+        goal = total[-1] * np.arange(1, parts) / parts
+        cuts = np.searchsorted((total[1:] + total[:-1]) / 2, goal)
+        ends = np.append(0, np.append(cuts, len(pairs)))
+        largest = max(np.diff(side[ends]).max() for side in sides)
+        if most is None or largest <= most or parts >= len(pairs):
+            return np.split(pairs, cuts)
+        parts += count
+
+
+def micro_batches(
+    corpus: Corpus, pairs: NDArray, most: int | None
+) -> list[tuple[Batch, float]]:
+    """What this process computes of a batch, each with the weight of its
+    loss: 1, or 0 for a stand-in.
+    """
+    parts = split_batch(corpus, pairs, world_size(), most)
+    each = len(parts) // world_size()
+    own = parts[rank() * each : (rank() + 1) * each]
+    start, end = torch.tensor([[BOS]]), torch.tensor([[EOS]])
+    nothing = Batch(end, start, end)
+    return [
+        (corpus.batch(p), 1.0) if len(p) else (nothing, 0.0) for p in own
+    ]
+
+
+# E5-trainer.md: The trainer
+@dataclass(frozen=True)
+class _Work:
+    """A batch that is ready to be learned from."""
+
+    micro: list[tuple[Batch, float]]  # this process's part
+    tokens: int  # target tokens of the whole batch
+    next: tuple[int, int]  # epoch and place of the batch after it
+
+
+class Trainer(training.Trainer):
+    """The plain trainer's steps: packed, read ahead, in micro-batches, by
+    as many processes as there are; shard spreads the weights over them.
+
+    Where one process sets stop, stopping becomes true in all of them, at
+    the end of the same step.
+    """
+
+    config: RunConfig
+    step_minutes = 10.0  # that a step waits for another process
+
+    def __init__(
+        self,
+        model: Transformer,
+        corpus: Corpus,
+        config: RunConfig,
+        shard: bool = False,
+    ):
+        fast = model if type(model) is PackedTransformer else packed(model)
+        if shard and world_size() == 1:
+            raise ValueError("shard needs several processes: use torchrun")
+        super().__init__(fast, corpus, config)
+        self.check_same()
+        self.group = step_group(self.step_minutes)
+        layers = [*fast.encoder.layers, *fast.decoder.layers]
+        self.loss, self.no_sync = data_parallel(
+            _Loss(fast, config), self.group, layers if shard else ()
+        )
+        # sharding has put other parameters in the place of those before
+        self.optimizer = make_optimizer(fast.parameters())
+        self.stop = self.stopping = False
+        self.clock = self.started = 0.0  # this process's
+
+    def check_same(self) -> None:
+        """TrainingError unless all processes are doing the same."""
+        if world_size() == 1:
+            return
+        settings = repr((self.config, self.model.config)).encode()
+        weights = 0
+        for parameter in self.model.parameters():
+            whole = full_tensor(parameter.detach()).cpu()
+            weights = zlib.crc32(whole.numpy().tobytes(), weights)
+        check_same(
+            {
+                "training data": fingerprint(self.corpus),
+                "settings": zlib.crc32(settings),
+                "step": self.step,
+                "weights": weights,
+            }
+        )
+
+    def steps(self) -> Iterator[training.Progress]:
+        """Train, yielding after each step, until config says stop.
+
+        Raises TrainingError where a step gives no finite gradient; the
+        weights are then still those of the step before.
+        """
+        with ThreadPoolExecutor(1) as reader:
+            source = self._read(self.epoch, self.place)
+            coming = reader.submit(next, source)
+            while not self._done():
+                self.started = time.perf_counter()
+                epoch, work = self.epoch, coming.result()
+                if self.step + 1 < self.config.max_steps:
+                    coming = reader.submit(next, source)
+                loss, nll, norm = self.learn(work)
+                self.epoch, self.place = work.next
+                self.tokens += work.tokens
+                self.clock += time.perf_counter() - self.started
+                yield training.Progress(
+                    step=self.step,
+                    epoch=epoch,
+                    loss=loss,
+                    nll=nll,
+                    rate=self.rate(self.step),
+                    gradient_norm=norm,
+                    tokens=self.tokens,
+                    seconds=self.seconds,
+                )
+
+    def _done(self) -> bool:
+        minutes = self.config.max_minutes
+        late = minutes is not None and self.seconds >= 60 * minutes
+        return late or self.step >= self.config.max_steps
+
+    def _read(self, epoch: int, place: int) -> Iterator[_Work]:
+        """The batches from a place on, without end."""
+        starts = self.corpus.tgt.starts
+        while True:
+            plan = self.plan(epoch)
+            for i in range(place, len(plan)):
+                pairs = plan[i]
+                micro = [
+                    (self._pinned(batch), weight)
+                    for batch, weight in micro_batches(
+                        self.corpus, pairs, self.config.micro_tokens
+                    )
+                ]
+                words = int((starts[pairs + 1] - starts[pairs]).sum())
+                last = i + 1 == len(plan)
+                after = (epoch + 1, 0) if last else (epoch, i + 1)
+                yield _Work(micro, words + len(pairs), after)
+            epoch, place = epoch + 1, 0
+
+    def _pinned(self, batch: Batch) -> Batch:
+        """In memory that a GPU can fetch from while it computes."""
+        if self.device.type != "cuda":
+            return batch
+        sides = batch.src, batch.tgt, batch.labels
+        return Batch(*(side.pin_memory() for side in sides))
+
+    def gradient(self, work: Any) -> Tensor:
+        """Add up the micro-batches' gradients; their loss and nll, of this
+        process, per target token of the batch.
+        """
+        if world_size() > 1:  # each has noise of its own
+            self.seed_dropout(rank())
+        sums = torch.zeros(2, device=self.device)
+        for i, (batch, weight) in enumerate(work.micro):
+            last = i + 1 == len(work.micro)
+            with nullcontext() if last else self.no_sync():
+                loss, nll = self.loss(batch.to(self.device))
+                (weight * loss / work.tokens).backward()
+            sums = sums + weight * torch.stack([loss.detach(), nll])
+        return sums / work.tokens
+
+    def collect(self, means: Tensor, norm: Tensor) -> list[float]:
+        """Loss, nll and gradient norm of the step, of all processes."""
+        numbers = [*means, full_tensor(norm)]
+        loss, nll, size = torch.stack(numbers).cpu().double()
+        spent = self.clock + time.perf_counter() - self.started
+        own = [0.0 if rank() else spent, float(self.stop)]
+        shared = torch.tensor([loss, nll, *own], dtype=torch.float64)
+        shared = all_reduce_sum(shared, self.group)
+        loss, nll, self.seconds, stop = shared.tolist()
+        self.stopping = stop > 0
+        return [loss, nll, size.item()]
+
+    def learn(self, work: Any) -> list[float]:
+        """One update. What goes wrong everywhere is told once."""
+        try:
+            return super().learn(work)
+        except TrainingError as error:
+            lost = error.__cause__ is not None  # a peer, not a number
+            if rank() > 0 and not lost:
+                raise PeerError(str(error)) from None
+            raise
+
+    # E5-trainer.md: Looking, and keeping
+    def validate(self, corpus: Corpus) -> dict[str, float]:
+        """training.validate, of which each process does a part."""
+        if not len(corpus):
+            raise ValueError("the validation corpus is empty")
+        config = self.config
+        sums = torch.zeros(3, dtype=torch.float64)
+        with evaluating(self.model):
+            for pairs in corpus.plan(config.batch_tokens, seed=0, epoch=0):
+                for batch, weight in micro_batches(
+                    corpus, pairs, config.micro_tokens
+                ):
+                    loss, nll = self.loss(batch.to(self.device))
+                    numbers = torch.stack([loss, nll]).cpu().double()
+                    sums[:2] += weight * numbers
+                    sums[2] += weight * batch.tokens
+        loss, nll, tokens = all_reduce_sum(sums).tolist()
+        return training.scores(loss / tokens, nll / tokens)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every parameter, whole, on the CPU of process 0."""
+        named = self.model.named_parameters()
+        return {name: on_rank_zero(p) for name, p in named}
+
+    def state(self) -> dict[str, Any]:
+        """The plain trainer's state, whole, on the CPU of process 0; and
+        what dropout's noise depends on.
+        """
+        state = super().state()
+        moments = {
+            i: {key: on_rank_zero(value) for key, value in one.items()}
+            for i, one in state["optimizer"]["state"].items()
+        }
+        state["optimizer"] |= {"state": moments}
+        return state | {"noise": self._noise()}
+
+    def _noise(self) -> dict[str, int | None]:
+        return {
+            "processes": world_size(),
+            "micro_tokens": self.config.micro_tokens,
+        }
+
+    def load(
+        self, weights: dict[str, Tensor], state: dict[str, Any]
+    ) -> None:
+        """Go on from what weights and state gave, or another trainer's."""
+        own = dict(self.model.named_parameters())
+        parts = {name: own_part(weights[name], own[name]) for name in own}
+        moments = {
+            i: {
+                key: own_part(value, like) if value.dim() else value
+                for key, value in state["optimizer"]["state"][i].items()
+            }
+            for i, like in enumerate(own.values())
+            if i in state["optimizer"]["state"]
+        }
+        optimizer = state["optimizer"] | {"state": moments}
+        super().load(parts, state | {"optimizer": optimizer})
+        self.clock = self.seconds
+        self.same_noise = state.get("noise") == self._noise()
+
+    def save(self, folder: Path) -> Path:
+        """Write folder/STEP, whole or not at all, by process 0, and drop
+        what config does not keep.
+        """
+        weights, state = self.weights(), self.state()
+        place = folder / f"{self.step:08d}"
+        rank_zero_only(lambda: write_checkpoint(weights, state, place))
+        keep, every = self.config.keep, self.config.save_every
+        rank_zero_only(lambda: drop_old(place, keep, every))
+        return place
