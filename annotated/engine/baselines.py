@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 __all__ = ["words", "dictionary", "word_by_word", "nearest_captions"]
 
 
-# 20-multi30k.md: What is good about 36.8
+# 20-multi30k.md: How good is that?
 def words(line: str) -> list[str]:
     """Words and punctuation marks."""
     return re.findall(r"\w+|[^\w\s]", line)
