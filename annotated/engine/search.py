@@ -601,31 +601,33 @@ def in_processes(
     method = "fork" if sys.platform == "linux" else "spawn"
     context: Any = get_context(method)
     todo = iter(enumerate(batches))
-    processes: dict[Any, Any] = {}  # by what tells their end
-    busy: dict[Any, int] = {}  # lines, and the batch each works at
+    processes: dict[Any, Any] = {}  # by the line to each
+    busy: dict[Any, int] = {}  # the batch that each works at
     try:
         for _ in range(workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(
+            line, theirs = context.Pipe()
+            busy[line], batch = next(todo)
+            line.send(batch)
+            processes[line] = context.Process(
                 target=_work, args=(job, theirs), daemon=True
             )
-            process.start()
-            processes[process.sentinel] = process
-            busy[ours], batch = next(todo)
-            ours.send(batch)
+            processes[line].start()
+            theirs.close()  # so that the line ends with its process
         while busy:
-            ready: list[Any] = wait([*busy, *processes], timeout=HANGS)
+            ready: list[Any] = wait([*busy], timeout=HANGS)
             if not ready:
                 raise RuntimeError(f"no answer in {HANGS:.0f} seconds")
-            for one in ready:
-                if one in processes:
-                    processes[one].join()
-                    code = processes[one].exitcode
-                    raise RuntimeError(f"a process died: exit code {code}")
-                answers, number = one.recv(), busy.pop(one)
-                for busy[one], batch in itertools.islice(todo, 1):
-                    one.send(batch)
-                yield number, answers
+            for line in ready:
+                try:
+                    yield busy.pop(line), line.recv()
+                    for busy[line], batch in itertools.islice(todo, 1):
+                        line.send(batch)
+                except (EOFError, OSError):
+                    processes[line].join()
+                    code = processes[line].exitcode
+                    raise RuntimeError(
+                        f"a process died: exit code {code}"
+                    ) from None
     finally:
         for process in processes.values():
             process.kill()
