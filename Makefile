@@ -13,7 +13,8 @@ OLD := .venv-torchtext
 # what the unit tests depend on
 TESTED := $(shell find annotated press tests book data benchmarks \
 	-name '*.py' -o -name '*.md' -o -name '*.yml' -o -name '*.toml' \
-	-o -name '*.tsv' -o -name '*.json' -o -name '*.ipynb' 2>/dev/null)
+	-o -name '*.tsv' -o -name '*.json' -o -name '*.ipynb' \
+	-o -name '*.css' -o -name '*.js' -o -name '*.bib' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help book serve test test-torchtext style format notebooks export \

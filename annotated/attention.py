@@ -77,15 +77,18 @@ class MultiHeadAttention(nn.Module):
         self.num_heads = num_heads
         self.d_k = d_k or d_model // num_heads
         self.d_v = d_v or d_model // num_heads
-        # row block i of w_q is head i's W_i^Q, transposed
         self.w_q = nn.Linear(d_model, num_heads * self.d_k, bias)
         self.w_k = nn.Linear(d_model, num_heads * self.d_k, bias)
         self.w_v = nn.Linear(d_model, num_heads * self.d_v, bias)
         self.w_o = nn.Linear(num_heads * self.d_v, d_model, bias)
         self.dropout = nn.Dropout(dropout)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier's initial values, and biases of 0."""
         for linear in (self.w_q, self.w_k, self.w_v, self.w_o):
             nn.init.xavier_uniform_(linear.weight)
-            if bias:
+            if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
     def split(self, x: Tensor) -> Tensor:
@@ -120,6 +123,7 @@ class MultiHeadAttention(nn.Module):
         return self.w_o(heads.transpose(1, 2).flatten(2))
 
 
+# 04-multi-head.md: Heads that were trained
 @contextmanager
 def recorded_weights(
     blocks: dict[str, MultiHeadAttention],

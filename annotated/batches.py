@@ -3,6 +3,7 @@
 Exported from the book; edit the chapter, then run `make export`.
 
 - 11-batches.md: Batches
+- E17-corpora-on-disk.md: Corpora on disk
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
@@ -23,23 +23,21 @@ from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
     "Sentences",
-    "id_type",
-    "join_sentences",
     "pad_rows",
     "Batch",
     "Corpus",
     "plan_batches",
+    "cut",
+    "id_type",
 ]
 
 
-# 11-batches.md: A corpus is one long row of numbers
+# 11-batches.md: What a batch is
 @dataclass(frozen=True)
 class Sentences:
     """Many sentences as one row of token ids and where each begins.
 
     Sentence i is ids[starts[i] : starts[i + 1]], without BOS and EOS.
-    Arrays that were saved are mapped, not read: opening a corpus costs
-    the same whatever its size.
     """
 
     ids: NDArray
@@ -47,32 +45,26 @@ class Sentences:
 
     @classmethod
     def of(
-        cls,
-        sentences: Sequence[Sequence[int]],
-        dtype: DTypeLike = np.int32,
+        cls, sentences: Sequence[Sequence[int]], dtype: DTypeLike = np.int32
     ) -> Sentences:
         """From lists of ids."""
-        starts = np.zeros(len(sentences) + 1, dtype=np.int64)
-        np.cumsum([len(s) for s in sentences], out=starts[1:])
-        ids = np.fromiter(
-            chain.from_iterable(sentences), dtype, count=starts[-1]
-        )
+        starts = np.cumsum([0, *map(len, sentences)], dtype=np.int64)
+        ids = np.fromiter(chain.from_iterable(sentences), dtype, starts[-1])
         return cls(ids, starts)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     def __getitem__(self, i: int) -> NDArray:
+        i = range(len(self))[i]  # from the end, too; IndexError beyond it
         return self.ids[self.starts[i] : self.starts[i + 1]]
 
     @property
     def lengths(self) -> NDArray:
         """Tokens in each sentence, without BOS and EOS."""
-        lengths = np.empty(len(self), dtype=np.int32)
-        # half the memory of np.diff, which matters at 36 million
-        ends, firsts = self.starts[1:], self.starts[:-1]
-        return np.subtract(ends, firsts, out=lengths, casting="unsafe")
+        return np.diff(self.starts)
 
+    # E17-corpora-on-disk.md: Corpora on disk
     def save(self, stem: Path) -> None:
         """Write STEM.ids.npy and STEM.starts.npy."""
         np.save(f"{stem}.ids.npy", self.ids)
@@ -92,76 +84,22 @@ class Sentences:
             raise ValueError(f"{stem}: ids and starts do not fit together")
         return cls(ids, starts)
 
-    def padded(
-        self,
-        which: Sequence[int] | NDArray,
-        before: int = 0,
-        after: int = 0,
-    ) -> Tensor:
-        """pad_rows of these sentences, without a loop over them."""
-        which = np.asarray(which)
-        first = self.starts[which]
-        length = self.starts[which + 1] - first
-        lead = int(bool(before))
-        column = np.arange(int(length.max()) + lead + bool(after)) - lead
-        inside = (column >= 0) & (column < length[:, None])
-        rows = np.full(inside.shape, PAD, dtype=np.int64)
-        rows[inside] = self.ids[(first[:, None] + column)[inside]]
-        rows[:, :lead] = before
-        if after:
-            rows[np.arange(len(which)), length + lead] = after
-        return torch.from_numpy(rows)
 
-
-def id_type(vocab: int) -> type:
-    """The narrowest type that holds every id of a vocabulary."""
-    return np.uint16 if vocab <= 2**16 else np.int32
-
-
-def join_sentences(parts: Sequence[Path], stem: Path) -> None:
-    """Write the sentences of saved parts as one: STEM.ids.npy and
-    STEM.starts.npy. Memory holds one part at a time.
-    """
-    sizes = [(len(p.ids), len(p)) for p in map(Sentences.load, parts)]
-    kind = Sentences.load(parts[0]).ids.dtype
-    with (
-        Path(f"{stem}.ids.npy").open("wb") as ids,
-        Path(f"{stem}.starts.npy").open("wb") as starts,
-    ):
-        _write_header(ids, kind, sum(tokens for tokens, _ in sizes))
-        _write_header(starts, np.int64, 1 + sum(n for _, n in sizes))
-        starts.write(np.zeros(1, dtype=np.int64).tobytes())
-        first = 0
-        for part in map(Sentences.load, parts):
-            ids.write(part.ids.tobytes())
-            starts.write((part.starts[1:] + first).tobytes())
-            first += len(part.ids)
-
-
-def _write_header(file: IO[bytes], dtype: DTypeLike, count: int) -> None:
-    """The beginning of an .npy file with one row of numbers."""
-    kind = np.lib.format.dtype_to_descr(np.dtype(dtype))
-    head = {"descr": kind, "fortran_order": False, "shape": (count,)}
-    np.lib.format.write_array_header_1_0(file, head)
-
-
-# 11-batches.md: What a batch is
 def pad_rows(
-    rows: Sequence[NDArray], before: int = 0, after: int = 0
+    rows: Sequence[NDArray],
+    before: int | None = None,
+    after: int | None = None,
 ) -> Tensor:
     """Stack rows of ids: (batch, longest), PAD after each.
 
-    before and after are ids to put around every row; 0 puts nothing.
+    before and after are ids to put around every row, if any.
     """
-    extra = bool(before) + bool(after)
-    longest = max(len(row) for row in rows) + extra
-    padded = np.full((len(rows), longest), PAD, dtype=np.int64)
+    head = [] if before is None else [before]
+    tail = [] if after is None else [after]
+    rows = [np.concatenate([head, row, tail]) for row in rows]
+    padded = np.full((len(rows), max(map(len, rows))), PAD)
     for place, row in zip(padded, rows, strict=True):
-        first = bool(before)
-        place[:first] = before
-        place[first : first + len(row)] = row
-        if after:
-            place[first + len(row)] = after
+        place[: len(row)] = row
     return torch.from_numpy(padded)
 
 
@@ -204,38 +142,18 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.src)
 
-    def first(self, count: int) -> Corpus:
-        """The first pairs, as they lie; nothing is copied."""
-        sides = (
-            Sentences(
-                side.ids[: side.starts[: count + 1][-1]],
-                side.starts[: count + 1],
-            )
-            for side in (self.src, self.tgt)
-        )
-        return Corpus(*sides)
-
     def batch(self, pairs: Sequence[int] | NDArray) -> Batch:
         """The batch of these pairs."""
+        src, tgt = (
+            [side[i] for i in pairs] for side in (self.src, self.tgt)
+        )
         return Batch(
-            self.src.padded(pairs, after=EOS),
-            self.tgt.padded(pairs, before=BOS),
-            self.tgt.padded(pairs, after=EOS),
+            src=pad_rows(src, after=EOS),
+            tgt=pad_rows(tgt, before=BOS),
+            labels=pad_rows(tgt, after=EOS),
         )
 
-    def save(self, stem: Path) -> None:
-        """Write STEM.src.* and STEM.tgt.*, as Sentences.save does."""
-        self.src.save(Path(f"{stem}.src"))
-        self.tgt.save(Path(f"{stem}.tgt"))
-
-    @classmethod
-    def load(cls, stem: Path) -> Corpus:
-        """Map what save wrote. ValueError where it is damaged."""
-        sides = (
-            Sentences.load(Path(f"{stem}.{s}")) for s in ("src", "tgt")
-        )
-        return cls(*sides)
-
+    # 11-batches.md: Order is a function
     def plan(
         self, batch_tokens: int, seed: int, epoch: int
     ) -> list[NDArray]:
@@ -249,6 +167,26 @@ class Corpus:
         for pairs in self.plan(batch_tokens, seed=0, epoch=0):
             yield self.batch(pairs)
 
+    # E17-corpora-on-disk.md: Corpora on disk
+    def save(self, stem: Path) -> None:
+        """Write STEM.src.* and STEM.tgt.*, as Sentences.save does."""
+        self.src.save(Path(f"{stem}.src"))
+        self.tgt.save(Path(f"{stem}.tgt"))
+
+    @classmethod
+    def load(cls, stem: Path) -> Corpus:
+        """Map what save wrote. ValueError where it is damaged."""
+        sides = (Path(f"{stem}.{side}") for side in ("src", "tgt"))
+        return cls(*map(Sentences.load, sides))
+
+    def first(self, count: int) -> Corpus:
+        """The first pairs, as they lie; nothing is copied."""
+        starts = [side.starts[: count + 1] for side in (self.src, self.tgt)]
+        return Corpus(
+            Sentences(self.src.ids[: starts[0][-1]], starts[0]),
+            Sentences(self.tgt.ids[: starts[1][-1]], starts[1]),
+        )
+
 
 # 11-batches.md: A pair has two lengths
 def plan_batches(
@@ -258,65 +196,47 @@ def plan_batches(
     seed: int = 0,
     epoch: int = 0,
 ) -> list[NDArray]:
-    """Which pairs make each batch of an epoch (§5.1).
-
-    Pairs of like length stand together; a batch ends before it holds
-    more than batch_tokens tokens on either side, so at the paper's 25,000
-    it has about that many of both. Both the batches and their order are a
-    function of (seed, epoch) alone, and each pair comes once. A pair that
-    is longer than batch_tokens is a batch of its own.
+    """Which pairs make each batch of an epoch (§5.1): pairs of like
+    length, with at most batch_tokens tokens on either side. A function of
+    (seed, epoch) alone; each pair comes once, and one that is longer than
+    batch_tokens is a batch of its own. ValueError if batch_tokens < 1.
     """
     if batch_tokens < 1:
         raise ValueError(
             f"batch_tokens must be at least 1, not {batch_tokens}"
         )
     draw = np.random.default_rng([seed, epoch])
-    # the permutation decides between pairs that are alike
-    order = draw.permutation(np.arange(len(src_lengths), dtype=np.int32))
-    src, tgt = (_narrow(n) + 1 for n in (src_lengths, tgt_lengths))
-    order = order[_sort(tgt[order], src[order])]
+    src, tgt = src_lengths + 1, tgt_lengths + 1
+    order = draw.permutation(len(src))
+    order = order[np.lexsort((src[order], tgt[order]))]
     # bands of like target; in each by source, up and down in turn
-    total = max(int(n.sum(dtype=np.int64)) for n in (src, tgt))
+    total = max(int(src.sum()), int(tgt.sum()))
     bands = math.ceil(2 * math.sqrt(total / batch_tokens))
-    band = np.cumsum(tgt[order], dtype=np.int64)
-    band *= bands
-    band //= int(tgt.sum(dtype=np.int64)) + 1
-    band, wide = _narrow(band), src[order]
-    up = np.where(band % 2, wide, wide.max(initial=0) - wide)
-    order = order[_sort(band, up)]
-    sides = [np.cumsum(n[order], dtype=np.int64) for n in (src, tgt)]
-    batches = _cut(order, sides, batch_tokens)
+    band = np.cumsum(tgt[order]) * bands // (int(tgt.sum()) + 1)
+    up = np.where(band % 2, src[order], -src[order])
+    order = order[np.lexsort((up, band))]
+    batches = cut(order, [src[order], tgt[order]], batch_tokens)
     return [batches[i] for i in draw.permutation(len(batches))]
 
 
-def _narrow(numbers: NDArray) -> NDArray:
-    """The same numbers in 16 bits, if they fit with one added: numpy sorts
-    those by radix, in a fraction of the time.
-    """
-    fits = numbers.max(initial=0) < 2**16 - 1
-    return numbers.astype(np.uint16 if fits else np.int64)
-
-
-def _sort(first: NDArray, then: NDArray) -> NDArray:
-    """np.lexsort((then, first)), by two stable sorts."""
-    order = np.argsort(then, kind="stable")
-    return order[np.argsort(first[order], kind="stable")]
-
-
-def _cut(
+def cut(
     order: NDArray, sides: Sequence[NDArray], batch_tokens: int
 ) -> list[NDArray]:
-    """order in pieces in which neither side's running sum grows by more
-    than batch_tokens.
-    """
+    """order in pieces that hold at most batch_tokens on either side."""
+    filled = [np.cumsum(side) for side in sides]
     batches, first = [], 0
     while first < len(order):
         last = len(order)
-        for filled in sides:
-            before = filled[first - 1] if first else 0
-            most = before + batch_tokens
-            last = min(last, int(np.searchsorted(filled, most, "right")))
+        for total in filled:
+            most = batch_tokens + (total[first - 1] if first else 0)
+            last = min(last, int(np.searchsorted(total, most, "right")))
         last = max(last, first + 1)
         batches.append(order[first:last])
         first = last
     return batches
+
+
+# E17-corpora-on-disk.md: Corpora on disk
+def id_type(vocab: int) -> type:
+    """The narrowest type that holds every id of a vocabulary."""
+    return np.uint16 if vocab <= 2**16 else np.int32

@@ -28,7 +28,7 @@ from annotated.checkpoints import (
     save_weights,
 )
 from annotated.costs import dry_run
-from annotated.engine.data import load_text
+from annotated.engine.data import open_data
 from annotated.engine.distributed import (
     gather_interleaved,
     process_group,
@@ -45,7 +45,6 @@ from annotated.engine.errors import (
     TrainingError,
 )
 from annotated.engine.export import export_run
-from annotated.engine.files import write_json
 from annotated.engine.machine import pick_device
 from annotated.engine.prepare import (
     Preparation,
@@ -156,9 +155,6 @@ class Prepare:
     unescape: tyro.conf.FlagCreatePairsOff[bool] = False
     """write out &quot; and the like"""
 
-    workers: int | None = None
-    """processes that encode; unless given, one a core"""
-
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print the report as JSON, one object on one line"""
 
@@ -231,7 +227,7 @@ def _data(args: list[str]) -> None:
         print(_show(rest[0]))
     elif what == "prepare":
         wish: Prepare = _parse(Prepare, rest, "data prepare")
-        made = prepare(*_preparation(wish), workers=wish.workers)
+        made = prepare(*_preparation(wish))
         report = made.report() + f"\n{made.folder}: {made.fingerprint}"
         print(json.dumps(made.manifest["splits"]) if wish.json else report)
     else:
@@ -320,8 +316,8 @@ class Train:
     def _foresee(self, device: str) -> None:
         """One process measures its device and speaks for all."""
         recipe = with_micro_tokens(self.recipe, device)
-        config = recipe.model_config(recipe.vocab, recipe.vocab)
-        training = recipe.training_config()
+        config = recipe.model.config(recipe.vocab, recipe.vocab)
+        training = recipe.training
         said = rank_zero_only(lambda: dry_run(config, training, device))
         if said is not None:
             print(said)
@@ -392,7 +388,7 @@ class _Use:
         for name in ("beam", "alpha", "extra"):
             if getattr(self, name) is not None:
                 changes[name] = getattr(self, name)
-        return dataclasses.replace(run.recipe.search_config(), **changes)
+        return dataclasses.replace(run.recipe.search, **changes)
 
 
 def _open(folder: Path, device: str) -> Run:
@@ -539,7 +535,7 @@ class Evaluate(_Use):
         if self.src is not None and self.ref is not None:
             src, ref = read_pair(self.src, self.ref)
         else:
-            src, ref = load_text(run.recipe, str(self.split))
+            src, ref = open_data(run.recipe).text(str(self.split))
         return run, src, ref, self._rival(run, src)
 
     def _rival(self, run: Run, src: list[str]) -> Run | list[str] | None:
@@ -626,15 +622,11 @@ class Average:
 
     def _write(self, run: Run) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
-        run.source.save(self.out / "source.json")
-        run.target.save(self.out / "target.json")
         try:
             save_weights(run.model, self.out / "model.safetensors")
         except SafetensorError as error:
             raise RunError(f"{self.out}: not written ({error})") from None
-        # last: a folder that has it is a whole one
-        recipe = dataclasses.asdict(run.recipe)
-        write_json(self.out / "recipe.json", recipe)
+        run.write(self.out)
 
     def _chosen(self) -> list[Path]:
         places = checkpoints(self.run / "checkpoints")

@@ -77,7 +77,7 @@ def sinusoids(
     return table[:, :d_model].to(dtype)
 
 
-# 07-positions.md: The shift is a linear map
+# 07-positions.md: A shift is a rotation
 def shift_matrix(k: int, d_model: int) -> Tensor:
     """M with M @ PE(pos) = PE(pos + k) for every pos (§3.5).
 

@@ -13,7 +13,7 @@ from annotated.attention import MultiHeadAttention
 __all__ = ["FeedForward", "EncoderLayer", "DecoderLayer"]
 
 
-# 05-layers.md: The network, exported
+# 05-layers.md: The feed-forward network computes
 class FeedForward(nn.Module):
     """Two linear maps with a ReLU between, at each position (§3.3, eq. 2).
 

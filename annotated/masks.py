@@ -26,8 +26,8 @@ def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
 # 03-masks.md: The future
 def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
     """Position i may attend to j ≤ i (§3.2.3): (length, length) of bool."""
-    at = torch.arange(length, device=device)
-    return at[:, None] >= at[None, :]
+    position = torch.arange(length, device=device)
+    return position[:, None] >= position[None, :]
 
 
 # 03-masks.md: A window
@@ -42,5 +42,5 @@ def window_mask(
     """
     if r < 1:
         raise ValueError(f"window must be at least 1 position, not {r}")
-    at = torch.arange(length, device=device)
-    return (at[:, None] - at[None, :]).abs() <= r // 2
+    position = torch.arange(length, device=device)
+    return (position[:, None] - position[None, :]).abs() <= r // 2

@@ -8,7 +8,7 @@ Exported from the book; edit the chapter, then run `make export`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -23,181 +23,82 @@ from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.masks import causal_mask, padding_mask, window_mask
 
 __all__ = [
-    "COUNTS",
-    "RATES",
-    "CHOICES",
+    "Transformer",
+    "Encoder",
+    "Decoder",
     "TransformerConfig",
     "check_config",
     "make_attention",
     "make_feed_forward",
     "make_positions",
     "make_last_norm",
-    "Encoder",
-    "Decoder",
-    "Transformer",
     "count_parameters",
     "table3",
 ]
 
 
-# 08-transformer.md: The configuration
-COUNTS = (
-    "src_vocab",
-    "tgt_vocab",
-    "num_encoder_layers",
-    "num_decoder_layers",
-    "d_model",
-    "d_ff",
-    "num_heads",
-    "d_k",
-    "d_v",
-    "window",
-    "max_len",
-)
-RATES = ("dropout", "attention_dropout", "activation_dropout")
-CHOICES: dict[str, tuple[Any, ...]] = {
-    "norm": ("post", "pre"),
-    "positions": ("sinusoidal", "learned"),
-    "tie": ("all", "decoder", "none"),
-    "bias": (True, False),
-}
+# 08-transformer.md: Figure 1 as a class
+class Transformer(nn.Module):
+    """The model of the paper (§3, Figure 1)."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
-    """The shape of a Transformer. The defaults are the base model (§3).
-
-    d_k and d_v default to d_model / num_heads; dropout is P_drop of §5.4;
-    window is the r of §4's restricted self-attention, None for all;
-    max_len bounds learned positions only. Raises ValueError naming the
-    field that is wrong.
-    """
-
-    src_vocab: int
-    tgt_vocab: int
-    num_encoder_layers: int = 6
-    num_decoder_layers: int = 6
-    d_model: int = 512
-    d_ff: int = 2048
-    num_heads: int = 8
-    d_k: int | None = None
-    d_v: int | None = None
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    norm: Literal["post", "pre"] = "post"
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    tie: Literal["all", "decoder", "none"] = "all"
-    window: int | None = None
-    max_len: int = 1024
-    bias: bool = True
-
-    def __post_init__(self) -> None:
-        check_config(self)
-
-    @property
-    def key_size(self) -> int:
-        """d_k, or what it defaults to."""
-        return self.d_k or self.d_model // self.num_heads
-
-    @property
-    def value_size(self) -> int:
-        """d_v, or what it defaults to."""
-        return self.d_v or self.d_model // self.num_heads
-
-    @classmethod
-    def base(
-        cls, *, src_vocab: int, tgt_vocab: int, **changes: Any
-    ) -> TransformerConfig:
-        """The base model (Table 3, first row), with changes."""
-        return cls(src_vocab=src_vocab, tgt_vocab=tgt_vocab, **changes)
-
-    @classmethod
-    def big(
-        cls, *, src_vocab: int, tgt_vocab: int, **changes: Any
-    ) -> TransformerConfig:
-        """The big model (Table 3, last row), with changes."""
-        shape = {
-            "d_model": 1024,
-            "d_ff": 4096,
-            "num_heads": 16,
-            "dropout": 0.3,
-        }
-        return cls(
-            src_vocab=src_vocab, tgt_vocab=tgt_vocab, **(shape | changes)
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(
+            config.src_vocab, config.tgt_vocab, config.d_model, config.tie
         )
+        self.src_positions = make_positions(config)
+        self.tgt_positions = make_positions(config)
+        self.encoder, self.decoder = Encoder(config), Decoder(config)
+        self.dropout = nn.Dropout(config.dropout)
 
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        """src (batch, src_len), tgt (batch, tgt_len), token ids, padding
+        last -> logits (batch, tgt_len, tgt_vocab): at i, those of the
+        token after tgt[:, : i + 1].
+        """
+        memory = self.encode(src)
+        return self.embeddings.logits(self.decode(tgt, memory, src))
 
-def check_config(config: TransformerConfig) -> None:
-    """Raise ValueError, naming the field, where config makes no model."""
-    optional = ("d_k", "d_v", "window")
-    for name in COUNTS:
-        value = getattr(config, name)
-        if value is None and name in optional:
-            continue
-        if type(value) is not int or value < 1:
-            raise ValueError(
-                f"{name} must be a whole number, at least 1, not {value!r}"
-            )
-    for name in RATES:
-        value = getattr(config, name)
-        if type(value) not in (int, float) or not 0 <= value < 1:
-            raise ValueError(
-                f"{name} must be a number in [0, 1), not {value!r}"
-            )
-    for name, choices in CHOICES.items():
-        value = getattr(config, name)
-        if type(value) is not type(choices[0]) or value not in choices:
-            allowed = ", ".join(map(str, choices))
-            raise ValueError(
-                f"{name} must be one of {allowed}, not {value!r}"
-            )
-    divides = config.d_model % config.num_heads == 0
-    if None in (config.d_k, config.d_v) and not divides:
-        raise ValueError(
-            f"num_heads {config.num_heads} does not divide d_model "
-            f"{config.d_model}: give d_k and d_v"
-        )
-    if config.tie == "all" and config.src_vocab != config.tgt_vocab:
-        raise ValueError(
-            'tie "all" needs one vocabulary, but src_vocab is '
-            f"{config.src_vocab} and tgt_vocab {config.tgt_vocab}"
-        )
+    def encode(self, src: Tensor) -> Tensor:
+        """The left of Figure 1: (batch, src_len) -> (…, d_model)."""
+        x = self.embeddings.read_source(src)
+        x = self.dropout(x + self.src_positions(src.size(1)))
+        return self.encoder(x, self.near(padding_mask(src)))
 
+    def decode(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:
+        """The right of Figure 1, before the softmax: tgt (batch, tgt_len),
+        memory as encode made it of src -> (batch, tgt_len, d_model).
+        """
+        x = self.embeddings.read_target(tgt)
+        x = self.dropout(x + self.tgt_positions(tgt.size(1)))
+        # padding comes last, where a causal query never looks
+        past = self.near(causal_mask(tgt.size(1), tgt.device))
+        return self.decoder(x, memory, past, padding_mask(src))
 
-# 08-transformer.md: The model by the paper
-def make_attention(config: TransformerConfig) -> MultiHeadAttention:
-    """An attention block of this shape."""
-    return MultiHeadAttention(
-        config.d_model,
-        config.num_heads,
-        config.key_size,
-        config.value_size,
-        config.attention_dropout,
-        config.bias,
-    )
+    def near(self, mask: Tensor) -> Tensor:
+        """mask, within the window where the configuration has one (§4)."""
+        r = self.config.window
+        if r is None:
+            return mask
+        return mask & window_mask(mask.size(-1), r, mask.device)
 
-
-def make_feed_forward(config: TransformerConfig) -> FeedForward:
-    """A position-wise network of this shape."""
-    return FeedForward(
-        config.d_model, config.d_ff, config.activation_dropout, config.bias
-    )
-
-
-def make_positions(
-    config: TransformerConfig,
-) -> LearnedPositions | SinusoidalPositions:
-    """Where in its sentence a token is."""
-    if config.positions == "learned":
-        return LearnedPositions(config.d_model, config.max_len)
-    return SinusoidalPositions(config.d_model)
-
-
-def make_last_norm(config: TransformerConfig) -> nn.Module:
-    """A pre-norm stack ends un-normalised: its sums have grown."""
-    pre = config.norm == "pre"
-    return nn.LayerNorm(config.d_model) if pre else nn.Identity()
+    # 08-transformer.md: The configuration
+    @torch.no_grad()
+    def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
+        """The weights of every head: {"encoder.0": (batch, heads, q_len,
+        k_len), …, "decoder.0": …, "cross.0": …}, one row per query. Call
+        eval() first.
+        """
+        blocks: dict[str, Any] = {}
+        for i, layer in enumerate(self.encoder.layers):
+            blocks[f"encoder.{i}"] = layer.attention
+        for i, layer in enumerate(self.decoder.layers):
+            blocks[f"decoder.{i}"] = layer.attention
+            blocks[f"cross.{i}"] = layer.cross_attention
+        with recorded_weights(blocks) as maps:
+            self(src, tgt)
+        return maps
 
 
 class Encoder(nn.Module):
@@ -255,67 +156,129 @@ class Decoder(nn.Module):
         return self.norm(x)
 
 
-# 08-transformer.md: The whole
-class Transformer(nn.Module):
-    """The model of the paper (§3, Figure 1)."""
+# 08-transformer.md: The configuration
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """The shape of a Transformer. The defaults are the base model (§3).
 
-    def __init__(self, config: TransformerConfig):
-        super().__init__()
-        self.config = config
-        self.embeddings = Embeddings(
-            config.src_vocab, config.tgt_vocab, config.d_model, config.tie
+    d_k and d_v default to d_model / num_heads; dropout is P_drop of §5.4;
+    window is the r of §4's restricted self-attention, None for all;
+    max_len bounds learned positions only. Raises ValueError naming the
+    field that is wrong.
+    """
+
+    src_vocab: int
+    tgt_vocab: int
+    num_encoder_layers: int = 6
+    num_decoder_layers: int = 6
+    d_model: int = 512
+    d_ff: int = 2048
+    num_heads: int = 8
+    d_k: int | None = None
+    d_v: int | None = None
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    norm: Literal["post", "pre"] = "post"
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    tie: Literal["all", "decoder", "none"] = "all"
+    window: int | None = None
+    max_len: int = 1024
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        check_config(self)
+
+    @property
+    def key_size(self) -> int:
+        """d_k, or what it defaults to."""
+        return self.d_k or self.d_model // self.num_heads
+
+    @property
+    def value_size(self) -> int:
+        """d_v, or what it defaults to."""
+        return self.d_v or self.d_model // self.num_heads
+
+    @classmethod
+    def base(
+        cls, *, src_vocab: int, tgt_vocab: int, **changes: Any
+    ) -> TransformerConfig:
+        """The base model (Table 3, first row), with changes."""
+        return cls(src_vocab=src_vocab, tgt_vocab=tgt_vocab, **changes)
+
+    @classmethod
+    def big(
+        cls, *, src_vocab: int, tgt_vocab: int, **changes: Any
+    ) -> TransformerConfig:
+        """The big model (Table 3, last row), with changes."""
+        shape = {"d_model": 1024, "d_ff": 4096, "num_heads": 16}
+        shape |= {"src_vocab": src_vocab, "tgt_vocab": tgt_vocab}
+        return cls(**{"dropout": 0.3} | shape | changes)
+
+
+def check_config(config: TransformerConfig) -> None:
+    """Raise ValueError, naming the field, where config makes no model."""
+    for name, kind in get_type_hints(TransformerConfig).items():
+        value = getattr(config, name)
+        choices = (True, False) if kind is bool else get_args(kind)
+        if kind is float:
+            wanted = "a number in [0, 1)"
+            fine = type(value) in (int, float) and 0 <= value < 1
+        elif kind is int or int in choices:
+            wanted = "a whole number, at least 1"
+            fine = type(value) is int and value >= 1
+            fine = fine or (value is None and kind is not int)
+        else:
+            wanted = "one of " + ", ".join(map(str, choices))
+            same = [type(c) is type(value) and c == value for c in choices]
+            fine = any(same)
+        if not fine:
+            raise ValueError(f"{name} must be {wanted}, not {value!r}")
+    divides = config.d_model % config.num_heads == 0
+    if None in (config.d_k, config.d_v) and not divides:
+        raise ValueError(
+            f"num_heads {config.num_heads} does not divide d_model "
+            f"{config.d_model}: give d_k and d_v"
         )
-        self.src_positions = make_positions(config)
-        self.tgt_positions = make_positions(config)
-        self.encoder, self.decoder = Encoder(config), Decoder(config)
-        self.dropout = nn.Dropout(config.dropout)
+    if config.tie == "all" and config.src_vocab != config.tgt_vocab:
+        raise ValueError(
+            'tie "all" needs one vocabulary, but src_vocab is '
+            f"{config.src_vocab} and tgt_vocab {config.tgt_vocab}"
+        )
 
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        """src (batch, src_len), tgt (batch, tgt_len), token ids, padding
-        last -> logits (batch, tgt_len, tgt_vocab): at i, those of the
-        token after tgt[:, : i + 1].
-        """
-        memory = self.encode(src)
-        return self.embeddings.logits(self.decode(tgt, memory, src))
 
-    def encode(self, src: Tensor) -> Tensor:
-        """The left of Figure 1: (batch, src_len) -> (…, d_model)."""
-        x = self.embeddings.read_source(src)
-        x = self.dropout(x + self.src_positions(src.size(1)))
-        mask = padding_mask(src)
-        if self.config.window is not None:
-            window = self.config.window
-            mask = mask & window_mask(src.size(1), window, src.device)
-        return self.encoder(x, mask)
+def make_attention(config: TransformerConfig) -> MultiHeadAttention:
+    """An attention block of this shape."""
+    return MultiHeadAttention(
+        config.d_model,
+        config.num_heads,
+        config.key_size,
+        config.value_size,
+        config.attention_dropout,
+        config.bias,
+    )
 
-    def decode(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:
-        """The right of Figure 1, before the softmax: tgt (batch, tgt_len),
-        memory as encode made it of src -> (batch, tgt_len, d_model).
-        """
-        x = self.embeddings.read_target(tgt)
-        x = self.dropout(x + self.tgt_positions(tgt.size(1)))
-        # padding comes last, where a causal query never looks
-        mask = causal_mask(tgt.size(1), tgt.device)
-        if self.config.window is not None:
-            window = self.config.window
-            mask = mask & window_mask(tgt.size(1), window, tgt.device)
-        return self.decoder(x, memory, mask, padding_mask(src))
 
-    @torch.no_grad()
-    def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
-        """The weights of every head: {"encoder.0": (batch, heads, q_len,
-        k_len), …, "decoder.0": …, "cross.0": …}, one row per query. Call
-        eval() first.
-        """
-        blocks: dict[str, Any] = {}
-        for i, layer in enumerate(self.encoder.layers):
-            blocks[f"encoder.{i}"] = layer.attention
-        for i, layer in enumerate(self.decoder.layers):
-            blocks[f"decoder.{i}"] = layer.attention
-            blocks[f"cross.{i}"] = layer.cross_attention
-        with recorded_weights(blocks) as maps:
-            self(src, tgt)
-        return maps
+def make_feed_forward(config: TransformerConfig) -> FeedForward:
+    """A position-wise network of this shape."""
+    return FeedForward(
+        config.d_model, config.d_ff, config.activation_dropout, config.bias
+    )
+
+
+def make_positions(
+    config: TransformerConfig,
+) -> LearnedPositions | SinusoidalPositions:
+    """Where in its sentence a token is."""
+    if config.positions == "learned":
+        return LearnedPositions(config.d_model, config.max_len)
+    return SinusoidalPositions(config.d_model)
+
+
+def make_last_norm(config: TransformerConfig) -> nn.Module:
+    """A pre-norm stack ends un-normalised: its sums have grown."""
+    pre = config.norm == "pre"
+    return nn.LayerNorm(config.d_model) if pre else nn.Identity()
 
 
 # 08-transformer.md: Counting parameters
@@ -326,7 +289,6 @@ def count_parameters(config: TransformerConfig) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-# 08-transformer.md: Table 3, the parameter column
 def table3(vocab: int) -> dict[str, TransformerConfig]:
     """Every row of Table 3 that changes the model, by name.
 

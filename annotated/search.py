@@ -46,11 +46,11 @@ class SearchConfig:
     its end counted. ValueError names a wrong field.
     """
 
-    beam: int = 4
-    alpha: float = 0.6
-    extra: int = 50
-    nbest: int = 1
-    limit: int | None = None
+    beam: int = 4  # hypotheses that search keeps
+    alpha: float = 0.6  # exponent of the length penalty
+    extra: int = 50  # tokens that a translation may be longer by
+    nbest: int = 1  # hypotheses to give back
+    limit: int | None = None  # tokens of any output, at most
 
     def __post_init__(self) -> None:
         for name in ("beam", "extra", "nbest", "limit"):

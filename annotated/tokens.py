@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import tokenizers
 from tokenizers import (
@@ -22,21 +21,22 @@ from tokenizers import (
     trainers,
 )
 
+from annotated.engine.wordpiece import word_pieces
+
 __all__ = [
     "PAD",
     "BOS",
     "EOS",
     "UNK",
     "SPECIALS",
+    "byte_pairs",
+    "whole_words",
+    "ValidLines",
     "Tokenizer",
-    "MOST_LETTERS",
-    "TORCHTEXT",
-    "from_torchtext",
-    "torchtext_pairs",
 ]
 
 
-# 10-tokens.md: Four ids that are no word
+# 10-tokens.md: The tokenizer
 PAD = 0
 BOS = 1
 EOS = 2
@@ -44,28 +44,10 @@ UNK = 3
 SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
 
 
-# 10-tokens.md: The tokenizer
-def _valid(line: str) -> str:
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        halves = line.encode("utf-16", "surrogatepass")
-        return halves.decode("utf-16", "replace")
-    return line
-
-
-class _Valid:
-    """Lines, each made valid, to be gone through as often as one likes."""
-
-    def __init__(self, lines: Iterable[str]):
-        # an iterator can be gone through once: it has to be kept
-        self.lines = list(lines) if isinstance(lines, Iterator) else lines
-
-    def __iter__(self) -> Iterator[str]:
-        return map(_valid, self.lines)
-
-
-def _byte_pairs(lines: Iterable[str], vocab: int) -> tokenizers.Tokenizer:
+def byte_pairs(
+    lines: Iterable[str], vocab: int, specials: Sequence[str]
+) -> tokenizers.Tokenizer:
+    """Learn byte pairs: at most vocab tokens, if it can."""
     inner = tokenizers.Tokenizer(models.BPE())
     # so that a word has the same tokens wherever it stands
     inner.normalizer = normalizers.Prepend(" ")
@@ -75,12 +57,44 @@ def _byte_pairs(lines: Iterable[str], vocab: int) -> tokenizers.Tokenizer:
     )
     trainer = trainers.BpeTrainer(
         vocab_size=vocab,
-        special_tokens=SPECIALS,
+        special_tokens=list(specials),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     inner.train_from_iterator(lines, trainer)
     return inner
+
+
+def whole_words(
+    lines: Iterable[str], vocab: int, specials: Sequence[str]
+) -> tokenizers.Tokenizer:
+    """The vocab commonest words, specials counted."""
+    counts = Counter(word for line in lines for word in line.split())
+    for name in specials:
+        del counts[name]
+    common = sorted(counts, key=lambda word: (-counts[word], word))
+    known = common[: max(vocab - len(specials), 0)]
+    return Tokenizer.of_words(known).inner
+
+
+def _valid(line: str) -> str:
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        halves = line.encode("utf-16", "surrogatepass")
+        return halves.decode("utf-16", "replace")
+    return line
+
+
+class ValidLines:
+    """Lines, each made valid; they can be iterated more than once."""
+
+    def __init__(self, lines: Iterable[str]):
+        # an iterator can be read once: it has to be kept
+        self.lines = list(lines) if isinstance(lines, Iterator) else lines
+
+    def __iter__(self) -> Iterator[str]:
+        return map(_valid, self.lines)
 
 
 class Tokenizer:
@@ -121,12 +135,12 @@ class Tokenizer:
                 f"tokenizer must be one of {', '.join(_KINDS)}, "
                 f"not {kind!r}"
             )
-        inner = _KINDS[kind](_Valid(lines), max(vocab, 0))
+        inner = _KINDS[kind](ValidLines(lines), max(vocab, 0), SPECIALS)
         least = inner.get_vocab_size()
         if least > vocab:
             raise ValueError(
                 f"vocab must be at least {least} for {kind} on this text, "
-                f"not {vocab}: letters and specials alone are that many"
+                f"not {vocab}: characters and specials alone are that many"
             )
         return cls(inner)
 
@@ -152,7 +166,7 @@ class Tokenizer:
             [_valid(line) for line in lines], add_special_tokens=False
         )
         # a word that spells the name of a special is unknown, not special
-        return [[max(i, UNK) for i in line.ids] for line in batch]
+        return [[UNK if i < UNK else i for i in line.ids] for line in batch]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """The line of each list of ids, specials dropped. Bytes that are
@@ -164,8 +178,7 @@ class Tokenizer:
         """The tokens themselves, as a figure shows them."""
         return [
             self.inner.decode([i], skip_special_tokens=False).strip()
-            or self.inner.id_to_token(i)
-            or ""
+            or str(self.inner.id_to_token(i))
             for i in ids
         ]
 
@@ -182,104 +195,4 @@ class Tokenizer:
             raise ValueError(f"{path} is no tokenizer: {error}") from None
 
 
-MOST_LETTERS = 1000  # the web has more than a vocabulary has room for
-
-
-def _letters(lines: Iterable[str]) -> list[str]:
-    """The commonest letters, alone and inside a word, in their order."""
-    split = pre_tokenizers.WhitespaceSplit()
-    counts, inside = Counter[str](), set[str]()
-    for line in lines:
-        counts.update(line)
-        words = split.pre_tokenize_str(line)
-        inside.update("".join(word[1:] for word, _ in words))
-    seen = [c for c in counts if split.pre_tokenize_str(c)]  # no blanks
-    common = sorted(seen, key=lambda c: (-counts[c], c))[:MOST_LETTERS]
-    return sorted(common + [f"##{c}" for c in common if c in inside])
-
-
-def _spelt(lines: Iterable[str], letters: Sequence[str]) -> Iterator[str]:
-    """The lines without the words that have other letters than these."""
-    split, known = pre_tokenizers.WhitespaceSplit(), set(letters)
-    for line in lines:
-        words = (word for word, _ in split.pre_tokenize_str(line))
-        yield " ".join(word for word in words if known.issuperset(word))
-
-
-def _word_pieces(lines: Iterable[str], vocab: int) -> tokenizers.Tokenizer:
-    split, letters = pre_tokenizers.WhitespaceSplit(), _letters(lines)
-    learner = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
-    learner.pre_tokenizer = split
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab,
-        # the trainer numbers ##letters at random and lets their numbers
-        # decide between equals: number them first
-        special_tokens=SPECIALS + letters,
-        show_progress=False,
-    )
-    learner.train_from_iterator(_spelt(lines, letters), trainer)
-    pieces = learner.get_vocab(with_added_tokens=False)
-    model = models.WordPiece(pieces, unk_token="<unk>")
-    inner = tokenizers.Tokenizer(model)
-    inner.pre_tokenizer = split
-    inner.decoder = decoders.WordPiece(cleanup=False)
-    inner.add_special_tokens(SPECIALS)
-    return inner
-
-
-def _words(lines: Iterable[str], vocab: int) -> tokenizers.Tokenizer:
-    counts = Counter(word for line in lines for word in line.split())
-    for name in SPECIALS:
-        del counts[name]
-    common = sorted(counts, key=lambda word: (-counts[word], word))
-    known = common[: max(vocab - len(SPECIALS), 0)]
-    return Tokenizer.of_words(known).inner
-
-
-_KINDS = {"bpe": _byte_pairs, "wordpiece": _word_pieces, "word": _words}
-
-
-# 10-tokens.md: torchtext, where it loads
-TORCHTEXT = ("<pad>", "<bos>", "<eos>", "<unk>")  # for ours, in our order
-
-
-def from_torchtext(
-    vocab: Any, specials: Sequence[str] = TORCHTEXT
-) -> tuple[Tokenizer, list[int]]:
-    """A torchtext vocabulary as a tokenizer for words, and for each of its
-    ids the id that the word has there: old_embedding[rows] is in our order.
-
-    specials are its names for padding, start, end and unknown. ValueError
-    where it has not all of them, or no words.
-    """
-    theirs = list(vocab.get_itos())
-    place = {word: i for i, word in enumerate(theirs)}
-    if absent := [name for name in specials if name not in place]:
-        raise ValueError(
-            f"the vocabulary has no {', '.join(absent)}: say what its "
-            "padding, start, end and unknown are called, in this order"
-        )
-    known = {*specials, *SPECIALS}
-    words = [word for word in theirs if word not in known]
-    if not words:
-        raise ValueError("the vocabulary has no words")
-    rows = [place[word] for word in (*specials, *words)]
-    return Tokenizer.of_words(words), rows
-
-
-def torchtext_pairs(
-    dataset: Iterable[Any], count: int | None = None
-) -> tuple[list[str], list[str]]:
-    """A torchtext translation data set as source lines and target lines,
-    all or the first count. ValueError where an item is no pair of strings.
-    """
-    sides: tuple[list[str], list[str]] = [], []
-    for number, item in enumerate(islice(dataset, count)):
-        pair = tuple(item)
-        if len(pair) != 2 or not all(isinstance(x, str) for x in pair):
-            raise ValueError(
-                f"item {number} is no pair of strings: {item!r}"
-            )
-        for side, line in zip(sides, pair, strict=True):
-            side.append(" ".join(line.split("\n")).strip())
-    return sides
+_KINDS = {"bpe": byte_pairs, "wordpiece": word_pieces, "word": whole_words}

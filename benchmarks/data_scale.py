@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,6 @@ class Settings:
 
     vocab: int = 32_000
     """of the large corpus; the small ones have their registry's"""
-    workers: int = 2
     """processes that encode"""
     simulated: int = 36_000_000
     """pairs of the corpus that is made of indices alone; 0 leaves it out"""
@@ -105,9 +104,7 @@ def resident() -> float:
 # --- the measurements -----------------------------------------------------
 
 
-def prepare(
-    settings: Settings, source: Sequence[str], out: Path
-) -> dict[str, Any]:
+def prepare(source: Sequence[str], out: Path) -> dict[str, Any]:
     """Time and memory of `annotated data prepare`."""
     command = [
         sys.executable,
@@ -117,13 +114,7 @@ def prepare(
         "prepare",
         *source,
     ]
-    command += [
-        "--workers",
-        str(settings.workers),
-        "--out",
-        str(out),
-        "--json",
-    ]
+    command += ["--out", str(out), "--json"]
     seconds, peak, printed = timed(command)
     splits = json.loads(printed.splitlines()[-1])
     size = sum(path.stat().st_size for path in out.iterdir())
@@ -190,11 +181,11 @@ def training(folder: str, steps: str) -> dict[str, Any]:
     from annotated.training import Trainer
 
     ready = Prepared.open(Path(folder))
-    recipe = replace(RECIPES["multi30k"], max_steps=int(steps))
+    recipe = RECIPES["multi30k"].changed(max_steps=int(steps))
     vocab = ready.manifest["source_vocab"]
     corpus: Corpus = ready.corpus("train")
-    model = Transformer(recipe.model_config(vocab, vocab))
-    trainer = Trainer(model, corpus, recipe.training_config())
+    model = Transformer(recipe.model.config(vocab, vocab))
+    trainer = Trainer(model, corpus, recipe.training)
     marks = [(p.tokens, p.seconds) for p in trainer.steps()]
     (first, begin), (last, end) = marks[1], marks[-1]
     return {"tokens_per_second": (last - first) / (end - begin)}
@@ -276,7 +267,7 @@ def run(settings: Settings, work: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, source in corpora.items():
         out = work / name
-        one: dict[str, Any] = {"prepare": prepare(settings, source, out)}
+        one: dict[str, Any] = {"prepare": prepare(source, out)}
         one["open"] = alone("opening", out)
         one["plan"] = alone("planning", out, 3000, 12_500, 25_000)
         one["train"] = alone("training", out, settings.steps)

@@ -160,12 +160,12 @@ def draw_task(settings: Settings) -> Task:
 
 def run_task(settings: Settings) -> Task:
     """A trained run and the first sentences of its test set."""
-    from annotated.engine.data import load_text
+    from annotated.engine.data import open_data
     from annotated.engine.runs import Run
 
     assert settings.run is not None
     run = Run.open(settings.run)
-    lines, _ = load_text(run.recipe, "test")
+    lines, _ = open_data(run.recipe).text("test")
     count = settings.batches * settings.sentences
     sentences = [ids for ids in run.source.encode(lines) if len(ids)]
     return Task(

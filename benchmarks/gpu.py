@@ -403,7 +403,7 @@ def parts_of(items: list[Any], count: int) -> list[list[Any]]:
 def learn(bench: Bench) -> dict[str, Any]:
     """A training that converges, and the BLEU of what it gives."""
     # here, not above: they want packages that the rest can do without
-    from annotated.engine.data import load_text
+    from annotated.engine.data import open_data
     from annotated.engine.recipes import RECIPES
     from annotated.engine.registry import data_folder, registry
     from annotated.engine.runner import train_recipe
@@ -430,13 +430,13 @@ def learn(bench: Bench) -> dict[str, Any]:
             "num_decoder_layers": 1, "train_pairs": 200, "vocab": 300,
             "cooldown": 0, "extra": 2,
         }  # fmt: skip
-    recipe = replace(recipe, **changes)
+    recipe = recipe.changed(**changes)
     folder = bench.out / "run"
     shutil.rmtree(folder, ignore_errors=True)
     summary = train_recipe(recipe, folder, device=bench.device)
     run = Run.open(folder)
     run.model.to(bench.device)
-    src, ref = load_text(recipe, "test")
+    src, ref = open_data(recipe).text("test")
     if tiny:
         src, ref = src[:8], ref[:8]
     wait(bench.device)

@@ -17,16 +17,15 @@ import shlex
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from ledger import entry, write
 
-from annotated.engine.data import load_text, prepared_data
+from annotated.engine.data import open_data, prepared_data
 from annotated.engine.recipes import RECIPES
-from annotated.engine.runs import Run, read_metrics
+from annotated.engine.runs import Run, read_metrics, read_recipe
 
 POINTS = 1000  # of the curve that a ledger file keeps, at most
 
@@ -60,7 +59,7 @@ def curves(folder: Path) -> dict[str, list[list[float]]]:
 def samples(folder: Path, split: str, count: int) -> list[list[str]]:
     """Translations from all over the split, beside their references."""
     run = Run.open(folder)
-    src, ref = load_text(run.recipe, split)
+    src, ref = open_data(run.recipe).text(split)
     chosen = range(0, len(src), max(1, len(src) // count))
     found = run.translate([src[i] for i in chosen])
     return [
@@ -117,8 +116,8 @@ def main(
     metrics["test"] = annotated(
         "evaluate", "--run", str(out), "--split", split, "--json"
     )
-    trained = json_of(out / "recipe.json")
-    given = asdict(RECIPES[recipe])
+    trained = read_recipe(out)
+    given = RECIPES[recipe].flat()
     words = ["annotated", "train", recipe, "--out", "RUN", *change]
     write(
         json,
@@ -126,11 +125,13 @@ def main(
             recipe,
             shlex.join(words),
             metrics,
-            seed=trained["seed"],
+            seed=trained.training.seed,
             wall_seconds=earlier + time.perf_counter() - started,
-            settings={k: v for k, v in trained.items() if v != given[k]},
+            settings={
+                k: v for k, v in trained.flat().items() if v != given[k]
+            },
             packages=("numpy", "tokenizers", "sacrebleu"),
-            about=trained["about"],
+            about=trained.about,
             samples=samples(out, split, count),
             **corpus(out),
         ),

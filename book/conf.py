@@ -8,8 +8,7 @@ extensions = [
     "myst_nb",
     "sphinx_design",
     "sphinx_copybutton",
-    "sphinx_exercise",
-    "sphinxcontrib.bibtex",
+    "press.pages",  # what folds, and the head of a page
 ]
 exclude_patterns = ["_static/README.md"]
 
@@ -33,17 +32,16 @@ myst_enable_extensions = [
     "dollarmath",
 ]
 myst_heading_anchors = 4
-numfig = True
-bibtex_bibfiles = ["references.bib"]
-bibtex_default_style = "plain"
-bibtex_reference_style = "author_year"
-copybutton_selector = "div.cell_input pre, div[class*='highlight-'] > pre"
+# code, not what it prints; the theme puts this between single quotes
+copybutton_selector = (
+    "div[class*=highlight-]:not(.output) > div.highlight > pre"
+)
 
 # MathJax is in _static: the site works with no network
-mathjax_path = "mathjax/tex-svg-full.js"
+mathjax_path = "mathjax/startup.js"
 mathjax3_config = {
+    "loader": {"load": ["input/tex", "output/chtml", "a11y/assistive-mml"]},
     "options": {"enableMenu": False},
-    "svg": {"fontCache": "global"},
 }
 mathjax4_config = mathjax3_config  # Sphinx 9 asks for it by this name
 
@@ -54,6 +52,7 @@ html_js_files = ["book.js"]
 html_favicon = "_static/logo.svg"
 html_logo = "_static/logo.svg"
 html_copy_source = False
+html_use_index = False  # nothing would be in it
 html_show_sourcelink = False
 html_show_sphinx = False
 html_theme_options = {

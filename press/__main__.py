@@ -93,9 +93,12 @@ def _execute(options: Options) -> int:
 
 
 def _site(options: Options) -> int:
-    from press.site import site
+    from press.site import draft, site
 
-    _say(site(options.root))
+    if options.only:
+        _say(draft(options.root, options.only))
+    else:
+        _say(site(options.root))
     return 0
 
 
@@ -104,12 +107,13 @@ def _book(options: Options) -> int:
     from press.execute import execute
     from press.export import export
     from press.notebooks import notebooks
+    from press.site import site
 
     _report([*export(options.root), *notebooks(options.root)], False)
     problems = execute(options.root, None, options.jobs, say=_say)
     if problems:
         return _report(problems, True)
-    _site(options)
+    _say(site(options.root))
     page = options.root / "site" / "index.html"
     _say(f"\nThe book: open {page.as_uri()}\n      or run `make serve`")
     return 0
@@ -158,7 +162,13 @@ def _parser() -> argparse.ArgumentParser:
     execute = add("execute", _execute, "run the chapters that are stale")
     execute.add_argument("chapters", nargs="*", metavar="CHAPTER")
     execute.add_argument("--force", action="store_true", help="run all")
-    add("site", _site, "set the executed chapters as site/")
+    pages = add("site", _site, "set the executed chapters as site/")
+    pages.add_argument(
+        "--only",
+        nargs="+",
+        metavar="CHAPTER",
+        help="set these alone, as build/draft/site/",
+    )
     book = add("book", _book, "export, notebooks, execute and site")
     for command in (execute, book):
         command.add_argument("--jobs", type=int, help="default: the cores")

@@ -33,11 +33,11 @@ def check(root: Path) -> list[str]:
 
 def samples(root: Path, check: bool = False) -> list[str]:
     """Write data/pocket/*.tsv (or, to check, say what has drifted)."""
-    grammar = root / PACKAGE / "pocket.py"
-    whole = grammar.with_name("__init__.py").is_file()
-    if not (whole and grammar.is_file()):
+    pairs = root / PACKAGE / "pocket" / "__init__.py"
+    whole = (root / PACKAGE / "__init__.py").is_file()
+    if not (whole and pairs.is_file()):
         return []  # the exporter says so; another copy may be installed
-    if "def write_samples(" not in grammar.read_text(encoding="utf-8"):
+    if "def write_samples(" not in pairs.read_text(encoding="utf-8"):
         return []
     folder = root / "data" / "pocket"
     expected = _generated(root, folder)

@@ -55,6 +55,9 @@ def expected_package(root: Path) -> dict[Path, str]:
     if registry.is_file():
         text = registry.read_text(encoding="utf-8")
         texts["registry.toml"] = text
+    if "pocket" in packages:  # its lexicon
+        for path in sorted((root / "data/pocket/tables").glob("*.tsv")):
+            texts[f"pocket/{path.name}"] = path.read_text(encoding="utf-8")
     if ledger := sorted((root / "book" / "results").glob("*.json")):
         texts["results.json"] = _ledger(ledger)
     if (paper := paper_map(root)) is not None:
@@ -213,6 +216,6 @@ def _ledger(paths: list[Path]) -> str:
 def _is_ours(path: Path) -> bool:
     """Whether the press wrote this file, so that it may remove it."""
     data = {"registry.toml", "results.json", "paper.json", "py.typed"}
-    if path.name in data:
+    if path.name in data or path.match("pocket/*.tsv"):
         return True
     return path.suffix == ".py" and MARK.encode() in path.read_bytes()[:500]

@@ -57,7 +57,12 @@ def title(chapter: Chapter, cell: Cell) -> str:
         target, body = None, []
     if target is None:
         drawn = {"image", "figure"} & set(cell.metadata.get("mystnb") or {})
-        return "Code of this figure" if drawn else "Code"
+        if drawn:
+            return "Code of this figure"
+        calls = [node for node in body if isinstance(node, ast.Expr)]
+        imports = [node for node in body if is_import(node)]
+        alone = imports and len(imports) + len(calls) == len(body)
+        return "Imports" if alone else "Code"
     names = [name for node in body for name in defined_by(node)]
     names += [
         node.name

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import yaml
 
+from press import numbers
 from press.chapters import Chapter, headings
 from press.project import Project
+from press.references import works
 
 FENCE = re.compile(r"\s*(`{3,}|~{3,}|:{3,})\s*(?:\{([\w:+.-]+)\})?\s*(.*)$")
 TARGET = re.compile(r"^\(([^()\s]+)\)=\s*$", re.M)
@@ -27,8 +29,7 @@ INLINE = re.compile(
     re.DOTALL,
 )
 DROPPED = {
-    "bibliography", "contents", "exercise-end", "raw", "solution-end",
-    "tableofcontents", "toctree",
+    "contents", "raw", "tableofcontents", "toctree",
 }  # fmt: skip
 CODE = {"code", "code-block", "sourcecode"}
 NAMED = {
@@ -55,9 +56,11 @@ def index(chapters: list[Chapter], root: Path, project: Project) -> Index:
         for cell in chapter.cells:
             if cell.kind == "markdown":
                 _index_text(cell.source, chapter.file, found)
-    bibliography = root / "book" / "references.bib"
-    if bibliography.is_file():
-        found.citations = _citations(bibliography)
+    found.labels |= numbers.labels(chapters)
+    found.citations = {
+        work.key: f"[{work.short}]({work.url})" if work.url else work.short
+        for work in works(root)
+    }
     return found
 
 
@@ -81,34 +84,13 @@ def _slug(title: str) -> str:
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
-def _citations(path: Path) -> dict[str, str]:
-    """`[Vaswani et al., 2017](…)` by key."""
-    from pybtex.database import parse_file
-
-    found = {}
-    for key, entry in parse_file(str(path), "bibtex").entries.items():
-        people = [
-            " ".join(person.prelast_names + person.last_names).strip("{}")
-            for person in entry.persons.get("author", [])
-        ]
-        names = people[:1] if len(people) != 2 else [" and ".join(people)]
-        many = " et al." if len(people) > 2 else ""
-        text = f"{''.join(names)}{many}, {entry.fields.get('year', '')}"
-        url = entry.fields.get("url", "")
-        if not url and "eprint" in entry.fields:
-            url = f"https://arxiv.org/abs/{entry.fields['eprint']}"
-        if not url and "doi" in entry.fields:
-            url = f"https://doi.org/{entry.fields['doi']}"
-        found[key] = f"[{text}]({url})" if url else text
-    return found
-
-
 class Translator:
     """The Markdown cells of one chapter."""
 
     def __init__(self, file: str, index: Index) -> None:
         self.file = file
         self.index = index
+        self.exercises = 0  # so far
 
     def translate(self, text: str) -> str:
         """Plain Markdown with the same sentences."""
@@ -156,12 +138,18 @@ class Translator:
             return _strong(self.inline(title)) + self.list_table(body)
         title = self.inline(title)
         body = self.translate(body)
-        if name.startswith("solution"):
-            what = "Solution" if name == "solution" else ""
-            return _details(what, body) if what else "**Solution**"
-        if name.startswith("exercise"):
-            return f"**Exercise** · {title}\n\n{body}".rstrip("\n")
-        folded = "dropdown" in given.get("class", "") or name == "dropdown"
+        classes = given.get("class", "").split()
+        if name == "solution":
+            return _details("Solution", body)
+        if name == "exercise":
+            self.exercises += 1
+            page = numbers.number_of(self.file)
+            number = f"{page}.{self.exercises}"
+            title = numbers.exercise_title(title, number)
+            return f"**{title}**\n\n{body}".rstrip("\n")
+        if "predict" in classes:
+            return _quote(_strong(title) + _choices(body))
+        folded = "dropdown" in classes or name == "dropdown"
         if name in NAMED:
             title = (
                 title or name.replace("seealso", "see also").capitalize()
@@ -196,7 +184,7 @@ class Translator:
         """Roles, links and labels of running text."""
         text = TARGET.sub("", text)
         text = re.sub(r"^%.*\n?", "", text, flags=re.M)
-        return INLINE.sub(self._inline, text)
+        return numbers.once(INLINE.sub(self._inline, text))
 
     def _inline(self, match: re.Match[str]) -> str:
         if match["role"]:
@@ -295,3 +283,12 @@ def _details(title: str, body: str) -> str:
         f"<details>\n<summary>{title or 'More'}</summary>\n\n"
         f"{body}\n\n</details>"
     )
+
+
+def _choices(body: str) -> str:
+    """The question and its choices; which is right, only when asked."""
+    items = re.findall(r"^- .*(?:\n(?!- ).*\S.*)*", body, re.M)
+    question = body[: body.index(items[0])] if items else body
+    offered = [item.partition(" — ")[0] for item in items]
+    answers = _details("Answers", "\n".join(items))
+    return f"{question}{chr(10).join(offered)}\n\n{answers}"

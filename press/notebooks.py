@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from press import files, fold, myst
+from press import files, fold, myst, numbers
 from press.chapters import Cell, Chapter, read_book
 from press.project import Project, read_project
 
@@ -48,6 +48,7 @@ def expected_notebooks(root: Path) -> dict[Path, str]:
 
 def _text(chapter: Chapter, project: Project, index: myst.Index) -> str:
     translator = myst.Translator(chapter.file, index)
+    figures = {id(cell): text for cell, text in numbers.figures(chapter)}
     cells = [
         _markdown(_header(chapter, project)),
         _folded(SETUP.format(install=project.install), SETUP_TITLE),
@@ -58,6 +59,10 @@ def _text(chapter: Chapter, project: Project, index: myst.Index) -> str:
         elif cell.kind == "code":
             cells.append(_code_of(chapter, cell))
         elif text := translator.translate(cell.source):
+            cells.append(_markdown(text))
+        if figure := figures.get(id(cell)):
+            caption = cell.metadata["mystnb"]["figure"]["caption"]
+            text = translator.translate(f"**{figure}.** {caption}")
             cells.append(_markdown(text))
     _name_cells(chapter, cells)
     notebook = {

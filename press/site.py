@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import html
 import json
 import os
 import re
@@ -10,23 +12,34 @@ import shutil
 import subprocess
 import sys
 from fnmatch import fnmatchcase
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import nbformat
 
-from press.chapters import Chapter, PressError, read_book
+from press import fold, numbers
+from press.chapters import Cell, Chapter, PressError, read_book, select
 from press.execute import executed_path, join
 from press.keys import Package, key
 from press.modules import PACKAGE, packages_of, path_of, target_of
-from press.project import Project, read_project
+from press.paper import paper_map
+from press.polish import polish
+from press.project import read_project
+from press.references import works
+from press.rules import Reading, sections
 
 LARGE = 300_000  # characters of SVG beyond which the PNG is shown
 # what lies in book/ and is no part of the pages
 APART = {"notebooks", "results", "exercises", "__pycache__"}
-APART |= {"paper.yml", "paper.d"}
-TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-exercise")
+APART |= {"paper.yml", "paper.d", "references.bib"}
+TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
+OWN = (
+    "site.py", "pages.py", "polish.py", "numbers.py", "references.py",
+    "fold.py", "rules.py",
+)  # fmt: skip
+TOCTREE = re.compile(r"(```\{toctree\}\n(?::.*\n)*)((?:(?!```).*\n)*)```")
 
 
 def site(root: Path) -> str:
@@ -39,124 +52,420 @@ def site(root: Path) -> str:
     if index.is_file() and stamp.is_file() and stamp.read_text() == wanted:
         return "site/ is current"
     stamp.unlink(missing_ok=True)
-    _mirror(sources, build / "source")
-    _sphinx(root)
-    html = build / "html"
-    pages = {
-        path.relative_to(html).as_posix(): path.read_bytes()
-        for path in sorted(html.rglob("*"))
-        if path.is_file()
-    }
+    pages = _set(root, sources, build)
     _mirror(pages, root / "site")
     stamp.write_text(wanted)
-    return f"site/ holds {len(list(html.glob('*.html')))} pages"
+    return f"site/ holds {_count(pages)} pages"
 
 
-def page_sources(root: Path) -> dict[str, bytes]:
+def draft(root: Path, names: list[str]) -> str:
+    """Some chapters alone, as build/draft/site/; their links stay here."""
+    chapters = read_book(root)
+    chosen = {chapter.name for chapter in select(chapters, names)}
+    sources = page_sources(
+        root, [chapter for chapter in chapters if chapter.name in chosen]
+    )
+    folder = root / "build" / "draft"
+    pages = _set(root, sources, folder)
+    _mirror(pages, folder / "site")
+    return f"{folder / 'site'} holds {_count(pages)} pages"
+
+
+def is_current(root: Path) -> bool:
+    """Whether site/ is what the chapters as they are executed give."""
+    stamp = root / "build" / "site.stamp"
+    if not (stamp.is_file() and (root / "site" / "index.html").is_file()):
+        return False
+    try:
+        return stamp.read_text() == _digest(page_sources(root))
+    except PressError:  # chapters are stale
+        return False
+
+
+def page_sources(
+    root: Path, chosen: list[Chapter] | None = None
+) -> dict[str, bytes]:
     """Every file that Sphinx sees, by its path."""
     chapters = read_book(root)
-    project, package = read_project(root), Package(root)
-    stale = [c for c in chapters if not join(root, c, key(c, package))]
+    package = Package(root)
+    shown = chapters if chosen is None else chosen
+    stale = [c for c in shown if not join(root, c, key(c, package))]
     if stale:
         names = " ".join(chapter.name for chapter in stale)
         raise PressError(f"run `python -m press execute {names}` first")
-    pages = [chapter.name for chapter in chapters]
-    files = {
-        f"{chapter.name}.ipynb": _page(root, chapter, project, pages)
-        for chapter in chapters
-    }
-    book = root / "book"
-    for path in sorted(book.rglob("*")):
-        name = path.relative_to(book).as_posix()
+    book = _Book(root, chapters, shown)
+    files = {f"{c.name}.ipynb": book.page(c) for c in shown}
+    folder = root / "book"
+    sources = {chapter.file for chapter in chapters}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
         parts = set(name.split("/"))
         hidden = any(part.startswith(".") for part in parts)
-        if path.is_file() and not hidden and not APART & parts:
+        apart = hidden or APART & parts or name in sources
+        if path.is_file() and not apart:
             files[name] = path.read_bytes()
-    for chapter in chapters:
-        del files[chapter.file]
+    if "references.md" in files:
+        text = files["references.md"].decode() + book.references()
+        files["references.md"] = text.encode()
     if "index.md" in files:
-        others = [n[:-3] for n in sorted(files) if n.endswith(".md")]
-        index = _contents(files["index.md"].decode(), pages + others)
-        files["index.md"] = _links(index, pages).encode()
+        others = {
+            name[:-3]: data.decode()
+            for name, data in sorted(files.items())
+            if name.endswith(".md")
+        }
+        index = book.index(others.pop("index"), others)
+        files["index.md"] = index.encode()
     return files
 
 
-def _contents(index: str, pages: list[str]) -> str:
-    """The tables of contents with pages in the place of patterns.
+class _Book:
+    """What the pages know of each other."""
 
-    A part that has no chapter yet is left out: Sphinx would warn.
-    """
+    def __init__(
+        self, root: Path, chapters: list[Chapter], shown: list[Chapter]
+    ) -> None:
+        self.root = root
+        self.project = read_project(root)
+        self.chapters = chapters
+        self.shown = {chapter.name: chapter for chapter in shown}
+        self.labels = numbers.labels(chapters)
+        self.works = works(root)
+        self.paper: list[dict[str, Any]] = json.loads(
+            paper_map(root) or "[]"
+        )
+        self.executed: dict[str, Any] = {}
+        for chapter in shown:
+            text = executed_path(root, chapter).read_text(encoding="utf-8")
+            self.executed[chapter.name] = nbformat.reads(text, as_version=4)
 
-    def fill(match: re.Match[str]) -> str:
-        head, patterns = match[1], match[2].split()
-        found = [n for p in patterns for n in pages if fnmatchcase(n, p)]
-        return "\n".join([head, *found, "```"]) if found else ""
+    # --- a chapter ---
 
-    toctree = r"(```\{toctree\}\n(?::.*\n)*)((?:(?!```).*\n)*)```"
-    return re.sub(toctree, fill, index)
-
-
-def _page(
-    root: Path, chapter: Chapter, project: Project, pages: list[str]
-) -> bytes:
-    """The executed chapter, with its number and a line below its title."""
-    text = executed_path(root, chapter).read_text(encoding="utf-8")
-    notebook = nbformat.reads(text, as_version=4)
-    seconds = notebook.metadata["annotated"]["seconds"]
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            line = _facts(chapter, project, seconds)
-            number = chapter.name.split("-")[0].lstrip("0")
-            start = f"# {number} · " if number else "# "
-            cell.source, found = re.subn(
-                r"^# +(.*)$",
-                lambda m: f"{start}{m[1]}\n\n{line}\n",  # noqa: B023
-                cell.source,
-                count=1,
-                flags=re.M,
+    def page(self, chapter: Chapter) -> bytes:
+        """The executed chapter with its numbers and a line of facts."""
+        notebook = self.executed[chapter.name]
+        figures = {
+            place: text
+            for cell, text in numbers.figures(chapter)
+            for place, other in enumerate(chapter.cells)
+            if other is cell
+        }
+        exercises = 0
+        titled = False
+        for place, cell in enumerate(notebook.cells):
+            origin = chapter.cells[place]
+            for output in cell.get("outputs", []):
+                _choose_format(cell, output)
+            if place in figures:
+                figure = cell.metadata["mystnb"]["figure"]
+                text = f"**{figures[place]}.** {figure['caption']}"
+                figure["caption"] = self.inline(text, chapter)
+            if cell.cell_type == "code":
+                cell.metadata["fold"] = _labels(cell, origin, chapter)
+                continue
+            if not titled:
+                cell.source, titled = self._titled(cell.source, chapter)
+            cell.source, exercises = _number(
+                cell.source, chapter, exercises, self.labels
             )
-            if found:
-                break
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            cell.source = _links(cell.source, pages)
-        for output in cell.get("outputs", []):
-            _choose_format(cell, output)
-    # nothing of the last run's circumstances: equal content, equal pages
-    notebook.metadata.pop("annotated")
-    data = json.dumps(notebook, sort_keys=True, ensure_ascii=False)
-    return data.encode()
+            cell.source = self.inline(cell.source, chapter)
+        # nothing of the last run's circumstances: the same pages again
+        record = notebook.metadata.pop("annotated")
+        data = json.dumps(notebook, sort_keys=True, ensure_ascii=False)
+        notebook.metadata["annotated"] = record
+        return data.encode()
+
+    def _titled(self, source: str, chapter: Chapter) -> tuple[str, bool]:
+        number = numbers.number_of(chapter.name)
+        start = f"# {number} · " if number != "0" else "# "
+        line = self.facts(chapter)
+        text, found = re.subn(
+            r"^# +(.*)$",
+            lambda match: f"{start}{match[1]}\n\n{line}\n",
+            source,
+            count=1,
+            flags=re.M,
+        )
+        return text, bool(found)
+
+    def inline(self, markdown: str, chapter: Chapter | None) -> str:
+        """Links to chapters, figures, exercises and works, as Sphinx's."""
+
+        def link(match: re.Match[str]) -> str:
+            image, text, name, anchor, label = match.groups()
+            if label and label not in self.labels:
+                return match[0]
+            anchor = anchor or label
+            here = name is None or (chapter and name == chapter.name)
+            if image or (name and name not in self._names):
+                return match[0]
+            file, number = self.labels.get(anchor or "", ("", ""))
+            text = text or number
+            if name is None and file and chapter and file != chapter.file:
+                name, here = file.removesuffix(".md"), False
+            if name is None and not number:
+                return match[0]
+            if not here and name not in self.shown:
+                return text or f"chapter {name}"  # a draft has not all
+            place = f"#{anchor}" if anchor else ""
+            return f"[{text}]({'' if here else f'{name}.ipynb'}{place})"
+
+        markdown = re.sub(
+            r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]"
+            r"\((?:(?:(?:\./)?([\w-]+)\.md)?(?:#([\w.-]+))?|([\w-]+))\)",
+            link,
+            markdown,
+        )
+        markdown = numbers.once(markdown)
+        return re.sub(r"\{cite(?::\w+)?\}`([^`]+)`", self._cite, markdown)
+
+    @cached_property
+    def _names(self) -> set[str]:
+        return {chapter.name for chapter in self.chapters}
+
+    def _cite(self, match: re.Match[str]) -> str:
+        keys = [key.strip() for key in match[1].split(",")]
+        known = {work.key: work for work in self.works}
+        missing = [key for key in keys if key not in known]
+        if missing:
+            raise PressError(
+                f"book/references.bib has no entry {', '.join(missing)}"
+            )
+        return "; ".join(
+            f"[{known[key].short}](references.md#{key})" for key in keys
+        )
+
+    def facts(self, chapter: Chapter) -> str:
+        """Times, sections, modules and links, as one line of HTML."""
+        seconds = self.executed[chapter.name].metadata["annotated"][
+            "seconds"
+        ]
+        took = f"{seconds:.0f} s"
+        if seconds >= 90:
+            took = f"{seconds / 60:.1f} min"
+        targets = (target_of(cell, chapter) for cell in chapter.code)
+        names = set(filter(None, targets))
+        packages = packages_of(names)
+        modules = []
+        for name in sorted(names):
+            path = path_of(name, packages)
+            address = self.project.source(f"{PACKAGE}/{path}")
+            code = f"<code>{PACKAGE}.{name}</code>"
+            modules.append(f'<a href="{address}">{code}</a>')
+        notebook = f"book/notebooks/{chapter.name}.ipynb"
+        covered = _sections(self.paper, chapter.name)
+        colab, source = (
+            self.project.colab(notebook),
+            self.project.source(notebook),
+        )
+        parts = [
+            f"{reading_minutes(chapter)} min to read",
+            f"{took} to run" if chapter.code else "",
+            f"covers {covered}" if covered else "",
+            f"makes {', '.join(modules)}" if modules else "",
+            f'<a href="{colab}">open in Colab</a>' if chapter.code else "",
+            f'<a href="{source}">notebook</a>' if chapter.code else "",
+        ]
+        spans = "".join(f"<span>{part}</span>" for part in parts if part)
+        paragraph = f'<p class="chapter-facts">{spans}</p>'
+        return f"```{{raw}} html\n{paragraph}\n```"
+
+    # --- the other pages ---
+
+    def references(self) -> str:
+        """The works that the chapters cite or link to, and where."""
+        lines = []
+        for work in self.works:
+            places = [
+                f"[{_short_title(chapter)}]({chapter.name}.ipynb)"
+                for chapter in self.shown.values()
+                if work.is_in(chapter)
+            ]
+            where = f" *In {', '.join(places)}.*" if places else ""
+            lines.append(f"({work.key})=\n{work.text}{where}\n")
+        return "\n" + "\n".join(lines)
+
+    def index(self, text: str, others: dict[str, str]) -> str:
+        """The first page: lists of chapters, coverage, installation."""
+        pages = [*self.shown, *others]
+
+        def fill(match: re.Match[str]) -> str:
+            # a part without a page is left out: Sphinx would warn
+            patterns = match[2].split()
+            found = [
+                n for p in patterns for n in pages if fnmatchcase(n, p)
+            ]
+            if not found:
+                return ""
+            head = re.search(r":caption: (.*)", match[1])
+            lines = [f"## {head[1]}\n"] if head else []
+            lines += ["{.chapters}"]
+            for name in found:
+                if name in self.shown:
+                    lines.append(self._entry(self.shown[name]))
+                else:
+                    lines.append(_plain_entry(name, others[name]))
+            listed = "\n".join(["", *lines, ""])
+            return "\n".join([match[1] + "\n".join(found), "```", listed])
+
+        def choose(match: re.Match[str]) -> str:
+            # a link to a pattern, to the first page that it fits
+            text, wanted, look = match.groups()
+            found = [n for n in self.shown if fnmatchcase(n, wanted)]
+            return f"[{text}]({found[0]}.md){look}" if found else text
+
+        start = [n for n in self.shown if n.startswith("02")]
+        notebook = f"book/notebooks/{(start or [''])[0]}.ipynb"
+        text = TOCTREE.sub(fill, text)
+        for name, value in {
+            "colab": self.project.colab(notebook),
+            "cover": self._cover(),
+            "coverage": _coverage(self.paper),
+            "install": f"pip install {self.project.install}",
+            "repository": self.project.repository,
+        }.items():
+            text = text.replace(f"%({name})", value)
+        pattern = (
+            r"\[([^\]]*)\]\(([\w*?-]*[*?][\w*?-]*)\.md\)((?:\{[^}]*\})?)"
+        )
+        return self.inline(re.sub(pattern, choose, text), None)
+
+    def _entry(self, chapter: Chapter) -> str:
+        number = numbers.number_of(chapter.name)
+        start = f"{number} · " if number != "0" else ""
+        link = f"[{start}{chapter.title}]({chapter.name}.md)"
+        minutes = reading_minutes(chapter)
+        first = _first_sentence(chapter)
+        return f"{link} <small>{minutes} min</small>\n: {first}\n"
+
+    def _cover(self) -> str:
+        """The figure whose cell has the tag `cover`."""
+        for name, notebook in self.executed.items():
+            for cell, origin in zip(
+                notebook.cells, self.shown[name].cells, strict=True
+            ):
+                if "cover" not in origin.tags:
+                    continue
+                for output in cell.outputs:
+                    svg = output.get("data", {}).get("image/svg+xml")
+                    image = cell.metadata.get("mystnb", {}).get("image", {})
+                    if svg:
+                        return _embedded(svg, image.get("alt", ""), name)
+        return ""
 
 
-def _links(markdown: str, pages: list[str]) -> str:
-    """Chapters link to each other by source; their pages are notebooks."""
-    names = "|".join(map(re.escape, pages))
-    pattern = rf"\]\((?:\./)?({names})\.md(?=[#)])"
-    return re.sub(pattern, r"](\1.ipynb", markdown)
+def _plain_entry(name: str, text: str) -> str:
+    title, _, rest = text.partition("\n")
+    first = " ".join(rest.strip().partition("\n\n")[0].split())
+    return f"[{title.lstrip('# ')}]({name}.md)\n: {first}\n"
 
 
-def _facts(chapter: Chapter, project: Project, seconds: float) -> str:
-    """Time, modules and links, as one line of HTML."""
-    targets = (target_of(cell, chapter) for cell in chapter.code)
-    names = set(filter(None, targets))
-    packages = packages_of(names)
-    modules = []
-    for name in sorted(names):
-        path = path_of(name, packages)
-        address = project.source(f"{PACKAGE}/{path}")
-        code = f"<code>{PACKAGE}.{name}</code>"
-        modules.append(f'<a href="{address}">{code}</a>')
-    notebook = f"book/notebooks/{chapter.name}.ipynb"
-    took = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
-    parts = [
-        f"runs in {took} (at most {chapter.minutes} min on two cores)",
-        f"makes {', '.join(modules)}" if modules else "",
-        f'<a href="{project.colab(notebook)}">open in Colab</a>',
-        f'<a href="{project.source(notebook)}">notebook</a>',
-    ]
-    spans = "".join(f"<span>{part}</span>" for part in parts if part)
-    paragraph = f'<p class="chapter-facts">{spans}</p>'
-    return f"```{{raw}} html\n{paragraph}\n```"
+def _short_title(chapter: Chapter) -> str:
+    number = numbers.number_of(chapter.name)
+    return f"chapter {number}" if number != "0" else chapter.title
+
+
+def _embedded(svg: str, alt: str, name: str) -> str:
+    data = base64.b64encode(svg.encode()).decode()
+    return (
+        f'```{{raw}} html\n<a class="cover" href="{name}.html">'
+        f'<img alt="{html.escape(alt)}" '
+        f'src="data:image/svg+xml;base64,{data}"></a>\n```'
+    )
+
+
+def _coverage(paper: list[dict[str, Any]]) -> str:
+    covered = sum(bool(item["covered"]) for item in paper)
+    return f"{covered} of {len(paper)}"
+
+
+def _sections(paper: list[dict[str, Any]], name: str) -> str:
+    """`§3.2.1, 3.2.2` by what the map of the paper says of a chapter."""
+    found: list[str] = []
+    for item in paper:
+        section = str(item["item"]).split()[0]
+        here = any(line.get("chapter") == name for line in item["covered"])
+        if here and section[0].isdigit() and section not in found:
+            found.append(section)
+    if len(found) > 6:  # the whole paper, nearly
+        found = sorted({section.split(".")[0] for section in found})
+    return f"§{', '.join(found)}" if found else ""
+
+
+def _first_sentence(chapter: Chapter) -> str:
+    """The chapter's first words, without links and marks."""
+    for cell in chapter.cells:
+        if cell.kind != "markdown":
+            continue
+        for block in re.split(r"\n\s*\n", cell.source):
+            text = " ".join(block.split())
+            if text and re.match(r"[^#:`|>%(-]", text):
+                text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+                found = re.match(r".*?[.?!:](?=[\s”\"*]|$)[”\"*]*", text)
+                words = found[0] if found else text
+                return re.sub(r"[:]$", ".", words)
+    return ""
+
+
+def reading_minutes(chapter: Chapter) -> int:
+    whole = sum(sections(chapter).values(), Reading())
+    return max(1, round(whole.minutes))
+
+
+# --- cells ----------------------------------------------------------------
+
+
+def _labels(cell: Any, origin: Cell, chapter: Chapter) -> dict[str, str]:
+    """What the folded parts of a cell are called."""
+    code = fold.title(chapter, origin)
+    kinds = {kind for out in cell.outputs for kind in out.get("data", {})}
+    if code == "Code":  # what came of it is known here
+        if any(kind.startswith("image/") for kind in kinds):
+            code = "Code of this figure"
+        elif {"text/html", "text/markdown"} & kinds:
+            code = "Code of this table"
+        elif cell.outputs:
+            code = "Code of this output"
+    answer = "Show what happens" if "hide-output" in origin.tags else code
+    return {"code": code, "answer": answer}
+
+
+def _number(
+    source: str,
+    chapter: Chapter,
+    count: int,
+    labels: dict[str, tuple[str, str]],
+) -> tuple[str, int]:
+    """Exercises and their solutions as admonitions with numbers."""
+
+    def exercise(match: re.Match[str]) -> str:
+        nonlocal count
+        count += 1
+        number = f"{numbers.number_of(chapter.name)}.{count}"
+        title = numbers.exercise_title(match[2], number)
+        return f"{match[1]}{{admonition}} {title}\n:class: exercise"
+
+    source = numbers.EXERCISE.sub(exercise, source)
+    source = re.sub(
+        r"^(:class: exercise\n(?::class:.*\n)?):label:",
+        r"\1:name:",
+        source,
+        flags=re.M,
+    )
+
+    def solution(match: re.Match[str]) -> str:
+        what = labels.get(match[2], ("", "the exercise"))[1]
+        title = f"Solution of {what[0].lower()}{what[1:]}"
+        return (
+            f"{match[1]}{{admonition}} {title}\n:class: solution dropdown"
+        )
+
+    return re.sub(
+        r"^(:{3,}|`{3,})\{solution\}[ \t]*(\S+)[ \t]*"
+        r"(?:\n:class:[ \t]*dropdown)?$",
+        solution,
+        source,
+        flags=re.M,
+    ), count
 
 
 def _choose_format(cell: Any, output: Any) -> None:
@@ -180,7 +489,8 @@ def _choose_format(cell: Any, output: Any) -> None:
 def _digest(sources: dict[str, bytes]) -> str:
     tools = [f"{name} {metadata.version(name)}" for name in TOOLS]
     total = hashlib.sha256("\n".join(tools).encode())
-    total.update(Path(__file__).read_bytes())
+    for name in OWN:
+        total.update((Path(__file__).parent / name).read_bytes())
     for name in sorted(sources):
         total.update(name.encode() + b"\0")
         total.update(hashlib.sha256(sources[name]).digest())
@@ -202,17 +512,46 @@ def _mirror(sources: dict[str, bytes], folder: Path) -> None:
             path.write_bytes(data)
 
 
-def _sphinx(root: Path) -> None:
+def _set(
+    root: Path, sources: dict[str, bytes], build: Path
+) -> dict[str, bytes]:
+    """The pages of these sources, through build/source and build/html."""
+    _mirror(sources, build / "source")
+    _sphinx(root, build)
+    html = build / "html"
+    stems = {Path(name).stem for name in sources} | {"search"}
+    for path in html.glob("*.html"):  # Sphinx leaves what is gone
+        if path.stem not in stems:
+            path.unlink()
+    return polish(
+        {
+            path.relative_to(html).as_posix(): path.read_bytes()
+            for path in sorted(html.rglob("*"))
+            if path.is_file()
+        }
+    )
+
+
+def _count(pages: dict[str, bytes]) -> int:
+    return sum("/" not in n and n.endswith(".html") for n in pages)
+
+
+def _sphinx(root: Path, build: Path) -> None:
     """From build/source to build/html; warnings are errors."""
-    source, build = root / "build" / "source", root / "build"
+    source = build / "source"
     address = read_project(root).repository
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-j", "auto"]
     command += ["-W", "--keep-going", "-q", "-d", str(build / "doctrees")]
     command += ["--no-color"]  # its messages are read: see _places
     command += ["-D", f"html_theme_options.repository_url={address}"]
+    # conf.py loads press.pages
+    here = [str(Path(__file__).resolve().parents[1])]
+    path = os.pathsep.join(
+        [*here, *filter(None, [os.getenv("PYTHONPATH")])]
+    )
     done = subprocess.run(
         [*command, str(source), str(build / "html")],
-        env=dict(os.environ, LC_ALL="C.UTF-8"),
+        env=dict(os.environ, LC_ALL="C.UTF-8", PYTHONPATH=path),
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
@@ -222,7 +561,7 @@ def _sphinx(root: Path) -> None:
         shutil.rmtree(build / "doctrees", ignore_errors=True)
         raise PressError(
             *_places(done.stderr, read_book(root), source),
-            "Sphinx found the faults above: site/ is not whole",
+            "Sphinx found the faults above: the pages are not whole",
         )
 
 

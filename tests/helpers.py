@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import multiprocessing
 import os
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from annotated.engine import recipes
+from annotated.engine import runner
 from annotated.engine.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,8 +31,7 @@ SHAPE: dict[str, Any] = {
     "num_heads": 2,
 }
 # and a recipe of that size, of twenty steps
-TINY = dataclasses.replace(
-    RECIPES["copy"],
+TINY = RECIPES["copy"].changed(
     train_pairs=200,
     num_encoder_layers=1,
     num_decoder_layers=1,
@@ -65,14 +63,14 @@ def at_step(
     monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], None]
 ) -> None:
     """Do something in the middle of a training run, after a step."""
-    step = recipes._Log.step
+    step = runner._Log.step
 
     def and_act(log: Any, progress: Any) -> None:
         step(log, progress)
         if progress.step == number:
             action()
 
-    monkeypatch.setattr(recipes._Log, "step", and_act)
+    monkeypatch.setattr(runner._Log, "step", and_act)
 
 
 def environment(**more: str) -> dict[str, str]:

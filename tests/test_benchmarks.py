@@ -320,7 +320,7 @@ def test_what_a_prepared_corpus_costs_is_measured(
         "--tgt",
         str(tmp_path / "x.en"),
     ]
-    settings = scale.Settings(workers=1)
+    settings = scale.Settings()
     out = tmp_path / "out"
     made = scale.prepare(
         settings, [*source, "--vocab", "300", "--hold-out", "9"], out

@@ -15,6 +15,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from annotated import checkpoints as module
 from annotated import training
 from annotated.checkpoints import (
     checkpoints,
@@ -23,22 +24,24 @@ from annotated.checkpoints import (
     save_checkpoint,
     save_weights,
 )
+from annotated.engine import trainer as engine
 from annotated.engine.errors import TrainingError
 from annotated.engine.files import checksum
+from annotated.engine.trainer import RunConfig
 from annotated.model import Transformer, TransformerConfig, count_parameters
-from annotated.training import Trainer, TrainingConfig, copy_corpus
+from annotated.training import copy_corpus
 from tests.helpers import SHAPE, Killed, forking
 
-CONFIG = TrainingConfig(batch_tokens=60, warmup=10, max_steps=16)
+CONFIG = RunConfig(batch_tokens=60, warmup=10, max_steps=16)
 CORPUS = copy_corpus(40, vocab=12, length=5)
 EPOCH = len(CORPUS.plan(CONFIG.batch_tokens, CONFIG.seed, 0))
 
 
-def new_trainer(seed=0, config=CONFIG, **changes):
+def new_trainer(seed=0, config=CONFIG, kind=engine.Trainer, **changes):
     torch.manual_seed(seed)
     shape = SHAPE | {"dropout": 0.2} | changes
     model = Transformer(TransformerConfig(**shape))
-    return Trainer(model, CORPUS, config)
+    return kind(model, CORPUS, config)
 
 
 def run(trainer, until=CONFIG.max_steps):
@@ -151,18 +154,42 @@ def test_a_corpus_that_has_changed_is_refused(saved):
     trainer, place = saved
     changed = copy_corpus(40, vocab=12, length=5)
     changed.src.ids[17] = 4 + (changed.src.ids[17] + 1) % 8
-    other = Trainer(trainer.model, changed, CONFIG)
+    other = engine.Trainer(trainer.model, changed, CONFIG)
     with pytest.raises(TrainingError, match="would not be the same"):
         load_checkpoint(other, place)
 
 
 def test_another_corpus_is_refused(saved):
     trainer, place = saved
-    other = Trainer(
+    other = engine.Trainer(
         trainer.model, copy_corpus(41, vocab=12, length=5), CONFIG
     )
     with pytest.raises(TrainingError, match="would not be the same"):
         load_checkpoint(other, place)
+
+
+def test_the_plain_trainer_goes_on_as_exactly(tmp_path):
+    plain = {"kind": training.Trainer}
+    whole = new_trainer(**plain)
+    run(whole)
+    for stop in (1, EPOCH, EPOCH + 1, 11):
+        trainer = new_trainer(**plain)
+        run(trainer, stop)
+        place = save_checkpoint(trainer, tmp_path, keep=1)
+        trainer = new_trainer(seed=99, **plain)
+        load_checkpoint(trainer, place)
+        run(trainer)
+        assert_same(weights(trainer), weights(whole))
+        assert trainer.tokens == whole.tokens
+
+
+def test_other_micro_batches_are_noticed(saved):
+    """Dropout draws for each of them, so the noise is another."""
+    _, place = saved
+    for most, same in ((None, True), (20, False)):
+        later = new_trainer(config=replace(CONFIG, micro_tokens=most))
+        load_checkpoint(later, place)
+        assert later.same_noise is same
 
 
 # --- killed and out of space ----------------------------------------------
@@ -180,6 +207,14 @@ def running(action, *args):
     finally:
         process.kill()
         process.join(60)
+
+
+@pytest.fixture
+def moments():
+    """Random moments; where the test fails, the seed is printed."""
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"random moments of seed {seed}")
+    return random.Random(seed)
 
 
 def die(*_, **__):
@@ -203,11 +238,11 @@ def die_while_saving(_, folder, how):
     save_checkpoint(trainer, folder, keep=1)
     run(trainer, 4)
     if how == "in mid-write":
-        training.torch.save = write_half_and_die
+        module.torch.save = write_half_and_die
     if how == "before the rename":
-        training.Path.rename = die
+        module.Path.rename = die
     if how == "while deleting the old one":
-        training.shutil.rmtree = delete_half_and_die
+        module.shutil.rmtree = delete_half_and_die
     save_checkpoint(trainer, folder, keep=1)
 
 
@@ -262,10 +297,10 @@ def test_kill_9_leaves_no_half_checkpoint(how, left, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["00000006"]
 
 
-def test_kill_9_at_any_moment_leaves_whole_checkpoints(tmp_path):
+def test_kill_9_at_any_moment_leaves_whole_checkpoints(tmp_path, moments):
     with running(save_for_ever, tmp_path) as (process, said):
         assert said.recv() == "ready"
-        time.sleep(random.uniform(0.05, 0.5))
+        time.sleep(moments.uniform(0.05, 0.5))
         assert process.is_alive()  # until it is killed
     assert process.exitcode == -signal.SIGKILL
     found = checkpoints(tmp_path)
@@ -279,13 +314,13 @@ def test_kill_9_at_any_moment_leaves_whole_checkpoints(tmp_path):
     "times", [4, pytest.param(20, marks=pytest.mark.exhaustive)]
 )
 def test_killed_again_and_again_it_ends_with_the_same_weights(
-    times, uninterrupted, tmp_path
+    times, uninterrupted, tmp_path, moments
 ):
     """kill -9 at random moments; half of the time goes into checkpoints."""
     for _ in range(times):
         with running(train_on, tmp_path) as (process, said):
             assert said.recv() == "ready"
-            time.sleep(random.uniform(0.0, 0.15))
+            time.sleep(moments.uniform(0.0, 0.15))
     with running(train_on, tmp_path) as (process, _):
         process.join(60)
         assert process.exitcode == 0
@@ -364,7 +399,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"annotated.training.{writer}", full)
+        patch.setattr(f"annotated.checkpoints.{writer}", full)
         with pytest.raises(OSError, match="No space left"):
             save_checkpoint(trainer, tmp_path, keep=5)
     assert_whole(tmp_path, [3])
@@ -403,6 +438,13 @@ def test_only_regular_checkpoints_count_and_others_give_way(tmp_path):
         [12, 16],
     ]
     assert [p.name for p in checkpoints(tmp_path, every=8)] == ["00000016"]
+
+
+def test_checkpoints_are_in_the_order_of_their_steps(tmp_path):
+    for step in (99_999_999, 100_000_000, 7):
+        (tmp_path / f"{step:08d}").mkdir()
+    found = [int(p.name) for p in checkpoints(tmp_path)]
+    assert found == [7, 99_999_999, 100_000_000]
 
 
 def test_what_is_no_checkpoint_is_left_alone(tmp_path):

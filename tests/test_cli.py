@@ -25,10 +25,10 @@ from safetensors.torch import load_file
 
 from annotated import cli
 from annotated.cli import main
-from annotated.engine import recipes
+from annotated.engine import fetch as fetching
+from annotated.engine import runs as runs_module
 from annotated.engine import search as decoding
-from annotated.engine import text as corpora
-from annotated.engine.recipes import RECIPES, Recipe
+from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run, read_metrics
 from annotated.search import Hypothesis
 from annotated.tokens import SPECIALS, Tokenizer
@@ -141,8 +141,10 @@ def test_every_field_of_a_recipe_is_an_option_and_explained(
     done = call("train multi30k --help")
     assert done.code == 0
     words = " ".join(done.out.replace("│", " ").split())
-    for field in dataclasses.fields(Recipe):
-        option = f"--{field.name.replace('_', '-')} "
+    for name in RECIPES["multi30k"].flat():
+        option = f"--{name.replace('_', '-')} "
+        if name == "fit":
+            option = "--fit, --no-fit "
         assert option in words, option
         # an option without a text is followed by its default at once
         after = words.split(option, 1)[1].split("(default", 1)[0]
@@ -224,7 +226,8 @@ def test_a_folder_that_is_in_use_is_not_written_to(
 
 def test_any_field_can_be_changed(run: Path) -> None:
     fields = json.loads((run / "recipe.json").read_text())
-    assert (fields["d_model"], fields["keep"]) == (16, 2)
+    assert fields["model"]["d_model"] == 16
+    assert fields["training"]["keep"] == 2
     assert fields["tokenizer"] == RECIPES["copy"].tokenizer
 
 
@@ -322,7 +325,10 @@ def multi30k(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             path.write_bytes(gzip.compress(b"a dog runs\n" * 20))
     monkeypatch.setenv("ANNOTATED_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(urllib.request, "urlopen", no_network)
-    monkeypatch.setattr(corpora, "PAUSES", (0,))
+    monkeypatch.setattr(fetching, "PAUSES", (0,))
+    known = fetching.registry()
+    del known["multi30k"]["sha256"]  # these are not the real files
+    monkeypatch.setattr(fetching, "registry", lambda: known)
     return folder
 
 
@@ -394,7 +400,7 @@ def test_want_of_memory_is_said_so(
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(recipes.Run, "open", fails)
+            patch.setattr(runs_module.Run, "open", fails)
             done = call(f"translate --run {run}")
         assert "not enough memory" in done.complaint
 
@@ -405,7 +411,7 @@ def test_a_mistake_of_ours_is_not_hidden(
     def fails(*_: Any) -> None:
         raise RuntimeError("the size of tensor a must match")
 
-    monkeypatch.setattr(recipes.Run, "open", fails)
+    monkeypatch.setattr(runs_module.Run, "open", fails)
     with pytest.raises(RuntimeError, match="size of tensor"):
         call(f"translate --run {run}")
 
@@ -463,13 +469,13 @@ def test_much_input_is_read_in_parts(
     call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
-    translate = recipes.Run.translate
+    translate = runs_module.Run.translate
 
     def noted(self: Any, lines: list[str], *rest: Any) -> Any:
         sizes.append(len(lines))
         return translate(self, [""] * len(lines), *rest)
 
-    monkeypatch.setattr(recipes.Run, "translate", noted)
+    monkeypatch.setattr(runs_module.Run, "translate", noted)
     done = call(f"translate --run {run}", b"a\n" * 80_000)
     assert done.out == "\n" * 80_000
     assert sum(sizes) == 80_000
@@ -599,7 +605,7 @@ def test_ten_thousand_odd_lines_are_answered_in_order(
             for piece in pieces
         ]
 
-    monkeypatch.setattr(recipes, "search_in_order", echo)
+    monkeypatch.setattr(runs_module, "search_in_order", echo)
     kinds = [k for k in ODD if k not in ("nothing", "no last end", "many")]
     draw = random.Random(0)
     lines: list[bytes] = []
@@ -613,7 +619,7 @@ def test_ten_thousand_odd_lines_are_answered_in_order(
     assert done.code == 0, done.err
     answers = done.out.split("\n")
     assert answers.pop() == "" and len(answers) == 10_000
-    opened = recipes.Run.open(run)
+    opened = runs_module.Run.open(run)
     for line, answer in zip(lines[::7], answers[::7], strict=True):
         text = line.decode("utf-8", "replace").removesuffix("\r")
         [alone] = opened.translate([text])
@@ -831,7 +837,7 @@ def test_runs_vote(call: Call, run: Path, early: Path, pair: str) -> None:
     done = call(f"{wish} --ensemble {early}", b"a b c\n")
     [found] = json.loads(done.out)["translations"]
     runs = [Run.open(folder) for folder in (run, early)]
-    search = dataclasses.replace(runs[0].recipe.search_config(), beam=2)
+    search = dataclasses.replace(runs[0].recipe.search, beam=2)
     [[best]] = decoding.beam_search(
         [one.model for one in runs],
         runs[0].source.encode(["a b c"]),

@@ -1,4 +1,4 @@
-"""Chapter 19: several processes that train one model (gloo, on the CPU)."""
+"""Pages E4 and E5: several processes that train one model (gloo, CPU)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,52 +24,54 @@ import torch
 
 from annotated import cli
 from annotated.batches import Corpus, Sentences
-from annotated.checkpoints import (
-    checkpoints,
-    load_checkpoint,
-    save_checkpoint,
+from annotated.checkpoints import checkpoints, load_checkpoint
+from annotated.engine import distributed, runner
+from annotated.engine.distributed import (
+    all_gather,
+    all_reduce_sum,
+    gather_interleaved,
+    process_group,
+    rank,
+    rank_zero_first,
+    rank_zero_only,
+    world_size,
 )
-from annotated.engine import distributed as scale
-from annotated.engine import recipes
-from annotated.engine.distributed import join
-from annotated.engine.errors import Elsewhere, Stopped, TrainingError
+from annotated.engine.errors import (
+    PeerError,
+    RunError,
+    Stopped,
+    TrainingError,
+)
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import read_metrics
+from annotated.engine.trainer import RunConfig, Trainer
 from annotated.model import Transformer, TransformerConfig
-from annotated.training import (
-    Team,
-    Trainer,
-    TrainingConfig,
-    copy_corpus,
-    validate,
-)
+from annotated.training import copy_corpus
 from tests.helpers import SHAPE, TINY, environment, forking
 
-SHARDED = pytest.param(
-    True,
-    marks=pytest.mark.skipif(
-        torch.__version__ < "2.9", reason="fully_shard as it is used here"
-    ),
+SHARDED_ONLY = pytest.mark.skipif(
+    torch.__version__ < "2.9", reason="fully_shard as it is used here"
 )
+SHARDED = pytest.param(True, marks=SHARDED_ONLY)
 # without a bias: that of the keys has a gradient of 0, and Adam makes
 # whole steps of its rounding errors
-CONFIG = TrainingConfig(batch_tokens=60, warmup=20, max_steps=12)
+CONFIG = RunConfig(batch_tokens=60, warmup=20, max_steps=12)
 CORPUS = copy_corpus(50, vocab=12, length=6)
 
 
-# --- a team in processes of its own ---------------------------------------
+# --- processes of their own ---------------------------------------
 
 
-def in_team(
-    size: int, action: Callable[..., Any], *args: Any, shard: bool = False
+def together(
+    size: int, action: Callable[..., Any], *args: Any
 ) -> list[Any]:
-    """What action(team, *args) returns, or raises, in each process."""
-    return in_processes(size, joined, shard, action, *args)
+    """What action(*args) returns, or raises, in each process of a group."""
+    return in_processes(size, joined, action, *args)
 
 
-def joined(shard: bool, action: Callable[..., Any], *args: Any) -> Any:
-    with join("cpu", shard=shard, minutes=1) as (team, _):
-        return action(team, *args)
+def joined(action: Callable[..., Any], *args: Any) -> Any:
+    with process_group("cpu", minutes=1):
+        return action(*args)
 
 
 def in_processes(
@@ -136,27 +139,25 @@ def member(
 
 
 def new_trainer(
-    team: Team | None = None,
-    config: TrainingConfig = CONFIG,
+    config: RunConfig = CONFIG,
     corpus: Corpus = CORPUS,
     seed: int = 0,
+    shard: bool = False,
     **changes: Any,
 ) -> Trainer:
     torch.manual_seed(seed)
     shape = SHAPE | {"dropout": 0.0, "bias": False} | changes
     model = Transformer(TransformerConfig(**shape))
-    return Trainer(model, corpus, config, team)
+    return Trainer(model, corpus, config, shard)
 
 
 def learn(
-    team: Team | None = None,
-    config: TrainingConfig = CONFIG,
-    **changes: Any,
+    config: RunConfig = CONFIG, shard: bool = False
 ) -> tuple[list[float], list[float], int, dict[str, Any]]:
     """Losses, norms, tokens and the weights at the end."""
-    trainer = new_trainer(team, config, **changes)
+    trainer = new_trainer(config, shard=shard)
     history = list(trainer.steps())
-    weights = {n: w.numpy().copy() for n, w in trainer.weights().items()}
+    weights = weights_of(trainer)
     losses = [p.loss for p in history]
     return (
         losses,
@@ -164,6 +165,15 @@ def learn(
         trainer.tokens,
         weights,
     )
+
+
+def weights_of(trainer: Trainer) -> dict[str, Any]:
+    """Copies of all weights, whole, in every process."""
+    whole = distributed.full_tensor
+    return {
+        name: whole(p.detach()).numpy().copy()
+        for name, p in trainer.model.named_parameters()
+    }
 
 
 def assert_same_run(one: Any, other: Any, atol: float = 2e-5) -> None:
@@ -187,7 +197,7 @@ def alone() -> Any:
 def test_the_loss_curve_does_not_depend_on_how_many_train(
     size: int, alone: Any
 ) -> None:
-    everyone = in_team(size, learn)
+    everyone = together(size, learn)
     for one in everyone:
         assert_same_run(one, alone)
     first, *others = everyone
@@ -201,62 +211,64 @@ def test_nor_on_the_pieces_in_which_each_takes_its_share(
     shard: bool, alone: Any
 ) -> None:
     config = replace(CONFIG, micro_tokens=10)
-    for one in in_team(2, learn, config, shard=shard):
+    for one in together(2, learn, config, shard):
         assert_same_run(one, alone)
 
 
 def test_a_batch_of_fewer_pairs_than_processes_is_no_accident() -> None:
     config = replace(CONFIG, batch_tokens=7)  # one pair, now and then two
-    for one in in_team(3, learn, config):
-        assert_same_run(one, learn(config=config))
+    for one in together(3, learn, config):
+        assert_same_run(one, learn(config))
 
 
-def count_exchanges(team: Team, config: TrainingConfig) -> int:
-    calls, sum_up = [], scale._sum_up
+def count_exchanges(config: RunConfig) -> tuple[int, int]:
+    """Of gradients, in the background, and of numbers, while all wait."""
+    calls, all_reduce = [], torch.distributed.all_reduce
 
-    def counted(gradients: torch.Tensor) -> Any:
-        calls.append(len(gradients))
-        return sum_up(gradients)
+    def counted(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+        calls.append(async_op)
+        return all_reduce(*args, async_op=async_op, **kwargs)
 
-    scale._sum_up = counted
-    list(new_trainer(team, config).steps())
-    return len(calls)
-
-
-def test_gradients_are_exchanged_once_a_step_whatever_the_pieces() -> None:
-    counts = [
-        in_team(2, count_exchanges, replace(CONFIG, micro_tokens=most))
-        for most in (None, 10)
-    ]
-    assert counts[0] == counts[1]
-    assert counts[0][0] >= CONFIG.max_steps
+    trainer = new_trainer(config)
+    torch.distributed.all_reduce = counted
+    list(trainer.steps())
+    return sum(calls), len(calls) - sum(calls)
 
 
-def evaluate(team: Team, size: int) -> dict[str, float]:
+def test_a_step_is_one_exchange_of_gradients_and_one_of_numbers() -> None:
+    """However many micro-batches there are."""
+    for most in (None, 10):
+        config = replace(CONFIG, micro_tokens=most)
+        for gradients, numbers in together(2, count_exchanges, config):
+            # torch puts the first backward pass into more than one bucket
+            assert gradients in (CONFIG.max_steps, CONFIG.max_steps + 1)
+            assert numbers == CONFIG.max_steps
+
+
+def evaluate(size: int, shard: bool = False) -> dict[str, float]:
     config = replace(CONFIG, batch_tokens=size)
-    trainer = new_trainer(team, dropout=0.3)
-    return validate(trainer.model, CORPUS, config, team, trainer.loss)
+    return new_trainer(config, dropout=0.3, shard=shard).validate(CORPUS)
 
 
 @pytest.mark.parametrize("shard", [False, SHARDED])
 def test_each_validates_a_part_and_all_know_the_whole(shard: bool) -> None:
-    expected = evaluate(Team(), 60)
-    for found in in_team(3, evaluate, 60, shard=shard):
+    expected = evaluate(60)
+    for found in together(3, evaluate, 60, shard):
         assert found == pytest.approx(expected, rel=1e-5)
 
 
-def seconds_seen(team: Team) -> list[float]:
-    trainer = new_trainer(team)
+def seconds_seen() -> list[float]:
+    trainer = new_trainer()
     seen = []
     for progress in trainer.steps():
         seen.append(progress.seconds)
-        trainer.seconds += 100.0 * team.rank
+        trainer.clock += 100.0 * rank()
     return seen
 
 
 def test_the_clock_of_process_0_is_everyones() -> None:
     """So that a limit of time ends all at the same step."""
-    found = in_team(2, seconds_seen)
+    found = together(2, seconds_seen)
     assert found[0] == found[1]
     assert found[0][-1] < 60
 
@@ -264,21 +276,20 @@ def test_the_clock_of_process_0_is_everyones() -> None:
 # --- checkpoints ----------------------------------------------------------
 
 
-def half_way(team: Team, folder: str) -> list[str]:
-    trainer = new_trainer(team)
+def half_way(folder: str, shard: bool = False) -> list[str]:
+    trainer = new_trainer(replace(CONFIG, keep=1), shard=shard)
     for progress in trainer.steps():
         if progress.step == 6:
-            save_checkpoint(trainer, Path(folder), keep=1)
+            trainer.save(Path(folder))
             break
     return [p.name for p in checkpoints(Path(folder))]
 
 
-def go_on(team: Team | None, folder: str) -> Any:
-    trainer = new_trainer(team, seed=9 if team is None else 0)
+def go_on(folder: str, shard: bool = False) -> Any:
+    trainer = new_trainer(seed=9 if world_size() == 1 else 0, shard=shard)
     load_checkpoint(trainer, checkpoints(Path(folder))[-1])
     losses = [p.loss for p in trainer.steps()]
-    weights = {n: w.numpy().copy() for n, w in trainer.weights().items()}
-    return losses, [], trainer.tokens, weights
+    return losses, [], trainer.tokens, weights_of(trainer)
 
 
 @pytest.mark.parametrize("before", [1, 2])
@@ -289,30 +300,30 @@ def test_a_run_goes_on_with_another_number_of_processes(
 ) -> None:
     folder = str(tmp_path)
     if before == 1:
-        half_way(Team(), folder)
+        half_way(folder)
     else:
-        names = in_team(before, half_way, folder, shard=shard)
+        names = together(before, half_way, folder, shard)
         assert names == [["00000006"]] * before
     if after == 1:
-        later = [go_on(None, folder)]
+        later = [go_on(folder)]
     else:
-        later = in_team(after, go_on, folder, shard=shard)
+        later = together(after, go_on, folder, shard)
     expected = alone[0][6:], [], alone[2], alone[3]
     for one in later:
         assert_same_run(one, expected)
 
 
-def take_up(team: Team, folder: str) -> dict[str, Any]:
+def take_up(folder: str) -> dict[str, Any]:
     """Go on from the newest checkpoint, and write every second one."""
-    trainer = new_trainer(team)
+    trainer = new_trainer(replace(CONFIG, keep=2, save_every=2))
     if found := checkpoints(Path(folder)):
         load_checkpoint(trainer, found[-1])
     (Path(folder) / "going").touch()
     for progress in trainer.steps():
         time.sleep(0.03)
         if progress.step % 2 == 0:
-            save_checkpoint(trainer, Path(folder), keep=2)
-    return {n: w.numpy().copy() for n, w in trainer.weights().items()}
+            trainer.save(Path(folder))
+    return weights_of(trainer)
 
 
 @pytest.mark.parametrize(
@@ -322,15 +333,18 @@ def test_two_that_are_killed_again_and_again_end_as_one_that_was_not(
     times: int, alone: Any, tmp_path: Path
 ) -> None:
     """kill -9 at random moments, between the first step and the last."""
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"random moments of seed {seed}")
+    moments = random.Random(seed)
     going = tmp_path / "going"
     for _ in range(times):
-        with started(2, joined, False, take_up, str(tmp_path)) as team:
+        with started(2, joined, take_up, str(tmp_path)) as two:
             while not going.exists():
-                assert all(process.is_alive() for process in team[0])
+                assert all(process.is_alive() for process in two[0])
                 time.sleep(0.01)
-            time.sleep(random.uniform(0.0, 0.4))
+            time.sleep(moments.uniform(0.0, 0.4))
         going.unlink()
-    for weights in in_team(2, take_up, str(tmp_path)):
+    for weights in together(2, take_up, str(tmp_path)):
         for name, expected in alone[3].items():
             np.testing.assert_allclose(
                 weights[name], expected, rtol=0, atol=1e-5, err_msg=name
@@ -340,27 +354,27 @@ def test_two_that_are_killed_again_and_again_end_as_one_that_was_not(
 # --- accidents ------------------------------------------------------------
 
 
-def with_other_data(team: Team) -> None:
+def with_other_data() -> None:
     lines = [list(CORPUS.src[i]) for i in range(len(CORPUS))]
-    if team.rank == 1:
+    if rank() == 1:
         lines[7][0] = 4 + (lines[7][0] + 1) % 8
     src = Sentences.of(lines)
-    new_trainer(team, corpus=Corpus(src, CORPUS.tgt))
+    new_trainer(corpus=Corpus(src, CORPUS.tgt))
 
 
 def test_other_data_in_one_process_is_noticed_before_a_step() -> None:
-    one, other = in_team(2, with_other_data)
+    one, other = together(2, with_other_data)
     assert one[0] is TrainingError
     assert "process 1 has another training data than process 0" in one[1]
-    assert other[0] is Elsewhere  # one line is enough
+    assert other[0] is PeerError  # one line is enough
 
 
-def with_other_options(team: Team) -> None:
-    new_trainer(team, replace(CONFIG, rate=1.0 + team.rank))
+def with_other_options() -> None:
+    new_trainer(replace(CONFIG, rate=1.0 + rank()))
 
 
-def with_other_weights(team: Team) -> None:
-    new_trainer(team, seed=team.rank)
+def with_other_weights() -> None:
+    new_trainer(seed=rank())
 
 
 @pytest.mark.parametrize(
@@ -368,69 +382,155 @@ def with_other_weights(team: Team) -> None:
     [(with_other_options, "settings"), (with_other_weights, "weights")],
 )
 def test_other_options_and_weights_are_noticed_too(
-    action: Callable[[Team], None], what: str
+    action: Callable[[], None], what: str
 ) -> None:
-    one, _ = in_team(2, action)
+    one, _ = together(2, action)
     assert f"process 1 has another {what}" in one[1]
 
 
-def with_a_death(team: Team) -> None:
-    for progress in new_trainer(team).steps():
-        if progress.step == 5 and team.rank == 1:
+def with_a_death() -> None:
+    for progress in new_trainer().steps():
+        if progress.step == 5 and rank() == 1:
             raise KeyError("its own reason")
 
 
 def test_a_process_that_is_gone_is_missed_at_once() -> None:
-    one, other = in_team(2, with_a_death)
+    one, other = together(2, with_a_death)
     assert other[0] is KeyError
     assert one[0] is TrainingError
     assert "another process of this run has gone" in one[1]
     assert "--resume" in one[1]
 
 
-def failing(team: Team, who: int) -> Any:
+def with_a_silence() -> None:
+    """Process 1 does not die: it stands still, in the middle of a step."""
+    Trainer.step_minutes = 0.05
+    for progress in new_trainer().steps():
+        if progress.step == 5 and rank() == 1:
+            time.sleep(30)
+
+
+def test_a_step_is_not_waited_for_as_long_as_a_preparation() -> None:
+    start = time.monotonic()
+    one, other = together(2, with_a_silence)
+    assert time.monotonic() - start < 55  # the group itself waits a minute
+    assert one[0] is TrainingError
+    assert "does not answer" in one[1]
+    assert other[0] is TrainingError
+
+
+def with_a_number_that_is_none() -> None:
+    trainer = new_trainer()
+    for progress in trainer.steps():
+        if progress.step == 3 and rank() == 1:
+            with torch.no_grad():
+                next(trainer.model.parameters()).fill_(torch.nan)
+
+
+def test_a_number_that_is_none_is_told_by_one_process() -> None:
+    one, other = together(2, with_a_number_that_is_none)
+    assert one[0] is TrainingError
+    assert "step 4 has loss nan" in one[1]
+    assert other[0] is PeerError
+
+
+def failing(who: int) -> Any:
     def act() -> str:
-        if team.rank == who:
+        if rank() == who:
             raise OSError("no space left")
-        return f"done by {team.rank}"
+        return f"done by {rank()}"
 
     if who == 0:
-        return team.first(act)
-    return team.in_turn(act)
+        return rank_zero_only(act)
+    return rank_zero_first(act)
 
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_failure_of_one_is_everyones(who: int) -> None:
-    found = in_team(3, failing, who)
+    found = together(3, failing, who)
     assert found[who] == (OSError, "no space left")
-    assert all(
-        found[rank][0] is Elsewhere for rank in range(3) if rank != who
+    assert all(found[r][0] is PeerError for r in range(3) if r != who)
+
+
+def talking() -> tuple[Any, ...]:
+    return (
+        rank_zero_only(rank),
+        rank_zero_first(rank),
+        all_reduce_sum(torch.tensor([rank() + 1.0])).item(),
+        all_gather(rank()),
+        gather_interleaved([rank(), rank() + 2]),
     )
 
 
-def acting(team: Team) -> tuple[Any, Any]:
-    return team.first(lambda: team.rank), team.in_turn(lambda: team.rank)
+def test_what_is_said_to_one_and_to_all() -> None:
+    rest = 3.0, [0, 1], [0, 1, 2, 3]
+    assert together(2, talking) == [(0, 0, *rest), (None, 1, *rest)]
 
 
-def test_process_0_acts_first() -> None:
-    assert in_team(2, acting) == [(0, 0), (None, 1)]
+def test_alone_nothing_is_said() -> None:
+    numbers = torch.tensor([1.0])
+    assert all_reduce_sum(numbers) is numbers
+    assert talking() == (0, 0, 1.0, [0], [0, 2])
+
+
+def saved_shards() -> tuple[list[int], list[int], int]:
+    """How large the tensors are that a process keeps of a checkpoint, and
+    of those that were whole on the way, how many stood at once.
+    """
+    trainer = new_trainer(replace(CONFIG, max_steps=2), shard=True)
+    list(trainer.steps())
+    alive, most = 0, 0
+    whole = distributed.full_tensor
+
+    def counted(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal alive, most
+        full = whole(tensor).clone()
+        alive += 1
+        most = max(most, alive)
+
+        def gone() -> None:
+            nonlocal alive
+            alive -= 1
+
+        weakref.finalize(full, gone)
+        return full
+
+    distributed.full_tensor = counted
+    weights, state = (
+        trainer.weights(),
+        trainer.state()["optimizer"]["state"],
+    )
+    moments = [one["exp_avg"].numel() for one in state.values()]
+    return [w.numel() for w in weights.values()], moments, most
+
+
+@SHARDED_ONLY
+def test_whole_tensors_gather_on_process_0_alone() -> None:
+    """The moments of all weights at once on each device would be what
+    sharding is there to avoid.
+    """
+    (weights, moments, _), (none, nothing, most) = together(2, saved_shards)
+    assert weights == moments
+    assert min(weights) > 0
+    assert set(none) == set(nothing) == {0}
+    assert most == 1
 
 
 # --- recipes and the command line -----------------------------------------
 
 
-def recipe_with_signal(team: Team, folder: str) -> Any:
-    note = recipes._NoLog.step
+def recipe_with_signal(folder: str) -> Any:
+    note = runner._Log.step
 
     def and_signal(log: Any, progress: Any) -> None:
         note(log, progress)
-        if progress.step == 7:  # of process 1 alone, and twice
+        if progress.step == 6 and rank() == 1:  # of one alone, and twice
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)
 
-    recipes._NoLog.step = and_signal
+    runner._Log.step = and_signal
     try:
-        train_recipe(TINY, Path(folder), device="cpu", team=team)
+        train_recipe(TINY, Path(folder), device="cpu")
     except Stopped as stopped:
         return str(stopped), stopped.number
     return None
@@ -440,7 +540,7 @@ def test_a_signal_to_one_stops_all_with_a_checkpoint(
     tmp_path: Path,
 ) -> None:
     run = tmp_path / "run"
-    found = in_team(2, recipe_with_signal, str(run))
+    found = together(2, recipe_with_signal, str(run))
     message = "stopped at step 7: --resume goes on"
     assert found == [(message, signal.SIGTERM)] * 2
     assert checkpoints(run / "checkpoints")[-1].name == "00000007"
@@ -492,7 +592,7 @@ def test_processes_share_a_test_set_and_one_of_them_scores_it(
     tmp_path: Path,
 ) -> None:
     recipe = replace(TINY, max_steps=10)
-    recipes.train_recipe(recipe, tmp_path / "run")
+    train_recipe(recipe, tmp_path / "run")
     lines = [" ".join("abcdef"[: 1 + i % 6]) for i in range(7)]
     (tmp_path / "text").write_text("\n".join(lines) + "\n")
     words = "evaluate --run run --src text --ref text --json --device cpu"
@@ -525,10 +625,10 @@ def test_a_refusal_is_told_by_one_process(tmp_path: Path) -> None:
     assert other == (2, "")
 
 
-def test_shard_wants_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(recipes.RunError, match="use torchrun"):
-        join("cpu", shard=True).__enter__()
+def test_shard_wants_several(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="use torchrun"):
+        train_recipe(TINY, tmp_path / "run", shard=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_more_processes_than_gpus_are_refused(
@@ -536,5 +636,5 @@ def test_more_processes_than_gpus_are_refused(
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(recipes.RunError, match="but 1 GPUs: start 1"):
-        scale._own_device("cuda")
+    with pytest.raises(RunError, match="but 1 GPUs: start 1"):
+        distributed._own_device("cuda")

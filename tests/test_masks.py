@@ -1,13 +1,12 @@
-"""Chapter 03: masks and packing."""
+"""Chapter 03: masks."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotated.attention import attend, attention
-from annotated.engine.plots import plot_mask
-from annotated.masks import Packing, causal_mask, padding_mask, window_mask
+from annotated.attention import attention
+from annotated.masks import causal_mask, padding_mask, window_mask
 
 few = settings(max_examples=25, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31 - 1)
@@ -87,70 +86,9 @@ def test_a_sentence_has_the_same_answer_alone_and_in_company(seed, lengths):
     ids = real_tokens(lengths).long()
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(len(ids), 1, 5, 4, generator=g, dtype=torch.float64)
-    together = attend(x, x, x, padding_mask(ids))
+    together = attention(x, x, x, padding_mask(ids))
     for i, n in enumerate(lengths):
         alone = x[i : i + 1, :, :n]
         torch.testing.assert_close(
-            together[i : i + 1, :, :n], attend(alone, alone, alone)
+            together[i : i + 1, :, :n], attention(alone, alone, alone)
         )
-
-
-@few
-@given(seed=seeds, lengths=batches)
-def test_packing_agrees_with_boolean_indexing(seed, lengths):
-    real = real_tokens(lengths)
-    packing = Packing.of(real)
-    g = torch.Generator().manual_seed(seed)
-    x = torch.randn(*real.shape, 3, generator=g)
-    tokens = packing.pack(x)
-    assert torch.equal(tokens, x[real])
-    assert torch.equal(packing.pad(tokens), x * real[:, :, None])
-    assert torch.equal(packing.pack(packing.pad(tokens)), tokens)
-
-
-@few
-@given(seed=seeds, real=st.lists(st.booleans(), min_size=6, max_size=6))
-def test_padding_may_stand_anywhere(seed, real):
-    real = torch.tensor(real).view(2, 3)
-    packing = Packing.of(real)
-    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(seed))
-    assert torch.equal(packing.pad(packing.pack(x)), x * real)
-
-
-@pytest.mark.parametrize("lengths", [(5, 2, 0, 3), (5, 5), (0, 0)])
-def test_gradients_of_packing_agree_with_finite_differences(lengths):
-    packing = Packing.of(real_tokens(lengths))
-    x = torch.randn(len(lengths), 5, 2, dtype=torch.float64)
-    tokens = torch.randn(sum(lengths), 2, dtype=torch.float64)
-    for function, leaf in ((packing.pack, x), (packing.pad, tokens)):
-        leaf.requires_grad_()
-        assert torch.autograd.gradcheck(function, leaf)
-        assert torch.autograd.gradgradcheck(function, leaf)
-
-
-def test_packing_token_ids_keeps_them_whole_numbers():
-    ids = torch.tensor([[5, 8, 6], [4, 0, 0]])
-    packing = Packing.of(ids != 0)
-    assert packing.pack(ids).tolist() == [5, 8, 6, 4]
-    assert torch.equal(packing.pad(packing.pack(ids)), ids)
-
-
-def test_packing_knows_positions_and_mask():
-    ids = torch.tensor([[5, 8, 6], [4, 0, 0]])
-    packing = Packing.of(ids != 0)
-    assert packing.positions.tolist() == [0, 1, 2, 0]
-    assert torch.equal(packing.mask, padding_mask(ids))
-    assert not packing.full
-
-
-def test_packing_without_padding_copies_nothing():
-    packing = Packing.of(torch.ones(2, 3, dtype=torch.bool))
-    x = torch.randn(2, 3, 4)
-    assert packing.full and packing.mask is None
-    assert packing.pack(x).data_ptr() == x.data_ptr()
-    assert packing.pad(packing.pack(x)).data_ptr() == x.data_ptr()
-
-
-def test_a_drawn_mask_crosses_out_what_is_forbidden():
-    ax = plot_mask(causal_mask(2), ["a", "b"])
-    assert [text.get_text() for text in ax.texts] == ["", "×", "", ""]

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from annotated.attention import (
-    CPU_PLAIN_KEYS,
     MultiHeadAttention,
     attention,
+    recorded_weights,
 )
-from annotated.masks import Packing, causal_mask, padding_mask
+from annotated.masks import causal_mask, padding_mask
 
 few = settings(max_examples=20, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31 - 1)
@@ -36,30 +36,33 @@ def copied_to_torch(layer, d_model, num_heads, dtype):
     theirs = nn.MultiheadAttention(
         d_model, num_heads, batch_first=True, dtype=dtype
     )
+    parts = layer.w_q, layer.w_k, layer.w_v
     theirs.load_state_dict(
         {
-            "in_proj_weight": layer.projection.weight,
-            "in_proj_bias": layer.projection.bias,
-            "out_proj.weight": layer.output.weight,
-            "out_proj.bias": layer.output.bias,
+            "in_proj_weight": torch.cat([part.weight for part in parts]),
+            "in_proj_bias": torch.cat([part.bias for part in parts]),
+            "out_proj.weight": layer.w_o.weight,
+            "out_proj.bias": layer.w_o.bias,
         }
     )
     return theirs
 
 
 def by_loop(layer, x, memory, mask=None):
-    """The formula of §3.2.2, a head at a time, from the layer's rows."""
-    d_k, d_v, h = layer.d_k, layer.d_v, layer.num_heads
-    sizes = [d_k] * h + [d_k] * h + [d_v] * h
-    w = layer.projection.weight.split(sizes)
-    b = layer.projection.bias.split(sizes)
+    """The formula of §3.2.2, head by head, from the layer's rows."""
     heads = []
-    for i in range(h):
-        q = x @ w[i].T + b[i]
-        k = memory @ w[h + i].T + b[h + i]
-        v = memory @ w[2 * h + i].T + b[2 * h + i]
-        heads.append(attention(q, k, v, mask))
-    return torch.cat(heads, -1) @ layer.output.weight.T + layer.output.bias
+    for i in range(layer.num_heads):
+        views = []
+        for linear, source in (
+            (layer.w_q, x),
+            (layer.w_k, memory),
+            (layer.w_v, memory),
+        ):
+            weight = linear.weight.chunk(layer.num_heads)[i]
+            bias = linear.bias.chunk(layer.num_heads)[i]
+            views.append(source @ weight.T + bias)
+        heads.append(attention(*views, mask))
+    return torch.cat(heads, -1) @ layer.w_o.weight.T + layer.w_o.bias
 
 
 def lengths_to_mask(lengths, width):
@@ -68,35 +71,37 @@ def lengths_to_mask(lengths, width):
 
 @precisions
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length", [7, CPU_PLAIN_KEYS + 1])
-def test_agrees_with_torch_on_a_padded_batch(
-    dtype, tolerance, causal, length
-):
+def test_agrees_with_torch_on_a_padded_batch(dtype, tolerance, causal):
     ours = layer_of(dtype=dtype)
     theirs = copied_to_torch(ours, 12, 3, dtype)
-    real = lengths_to_mask([length, 4, 1], length)
-    a = torch.randn(3, length, 12, dtype=dtype).requires_grad_()
+    real = lengths_to_mask([7, 4, 1], 7)
+    allowed = causal_mask(7) if causal else torch.ones(7, 7).bool()
+    mask = real[:, None, None] & allowed
+    a = torch.randn(3, 7, 12, dtype=dtype).requires_grad_()
     b = a.detach().clone().requires_grad_()
-    out = ours(a, mask=real[:, None, None], causal=causal)
+    out = ours(a, mask=mask)
     expected, weights = theirs(
         b,
         b,
         b,
         key_padding_mask=~real,
         average_attn_weights=False,
-        attn_mask=~causal_mask(length) if causal else None,
+        attn_mask=~allowed,
     )
-    seen = ours.weights(a, mask=real[:, None, None], causal=causal)
+    seen = ours.weights(a, mask=mask)
     for y in (out, expected):
         y.sin().mean().backward()
+    parts = ours.w_q, ours.w_k, ours.w_v
+    weight = torch.cat([part.weight.grad for part in parts])
+    bias = torch.cat([part.bias.grad for part in parts])
     for ours_, theirs_ in [
         (out, expected),
         (seen, weights),
         (a.grad, b.grad),
-        (ours.projection.weight.grad, theirs.in_proj_weight.grad),
-        (ours.projection.bias.grad, theirs.in_proj_bias.grad),
-        (ours.output.weight.grad, theirs.out_proj.weight.grad),
-        (ours.output.bias.grad, theirs.out_proj.bias.grad),
+        (weight, theirs.in_proj_weight.grad),
+        (bias, theirs.in_proj_bias.grad),
+        (ours.w_o.weight.grad, theirs.out_proj.weight.grad),
+        (ours.w_o.bias.grad, theirs.out_proj.bias.grad),
     ]:
         torch.testing.assert_close(
             ours_, theirs_, rtol=tolerance, atol=tolerance
@@ -148,53 +153,20 @@ def test_separate_key_and_value_sizes_agree_with_the_loop(d_k, d_v, masked):
 def test_gradients_agree_with_finite_differences():
     layer = layer_of(d_model=4, num_heads=2, d_k=3, d_v=1)
     x = torch.randn(2, 3, 4).double().requires_grad_()
-    mask = lengths_to_mask([3, 0], 3)[:, None, None]
-    assert torch.autograd.gradcheck(
-        lambda x: layer(x, mask=mask, causal=True), x
-    )
+    mask = lengths_to_mask([3, 0], 3)[:, None, None] & causal_mask(3)
+    assert torch.autograd.gradcheck(lambda x: layer(x, mask=mask), x)
 
 
 def test_a_hand_made_head_looks_at_the_previous_token():
     layer = MultiHeadAttention(4, 1, bias=False)
     eye, back = torch.eye(4), torch.diag(torch.ones(3), -1)
     with torch.no_grad():  # x is a one-hot position; rows are W transposed
-        layer.projection.weight.copy_(torch.cat([60 * back.T, eye, eye]))
-        layer.output.weight.copy_(eye)
+        layer.w_q.weight.copy_(60 * back.T)
+        for linear in (layer.w_k, layer.w_v, layer.w_o):
+            linear.weight.copy_(eye)
     out = layer(eye[None])[0]
     torch.testing.assert_close(out[1:], eye[:-1])
     torch.testing.assert_close(out[0], torch.full((4,), 0.25))
-
-
-@few
-@given(
-    seed=seeds,
-    x_lengths=st.lists(st.integers(0, 5), min_size=2, max_size=2),
-    lengths=st.lists(st.integers(0, 4), min_size=2, max_size=2),
-    causal=st.booleans(),
-)
-def test_packed_and_padded_agree(seed, x_lengths, lengths, causal):
-    layer = layer_of(seed)
-    packing = Packing.of(lengths_to_mask(x_lengths, 5))
-    memory_packing = Packing.of(lengths_to_mask(lengths, 4))
-    x = torch.randn(2, 5, 12, dtype=torch.float64)
-    memory = torch.randn(2, 4, 12, dtype=torch.float64)
-    itself = layer(x, mask=packing.mask, causal=causal)
-    other = layer(x, memory, memory_packing.mask)
-    packed = packing.pack(x)
-    torch.testing.assert_close(
-        layer(packed, mask=packing.mask, causal=causal, packing=packing),
-        packing.pack(itself),
-    )
-    torch.testing.assert_close(
-        layer(
-            packed,
-            memory_packing.pack(memory),
-            memory_packing.mask,
-            packing=packing,
-            memory_packing=memory_packing,
-        ),
-        packing.pack(other),
-    )
 
 
 @few
@@ -205,7 +177,7 @@ def test_the_future_does_not_change_the_past(seed, length, cut):
     x = torch.randn(2, length, 12).double()
     later = x.clone()
     later[:, cut:] = torch.randn(2, length - cut, 12)
-    out, other = (layer(t, causal=True) for t in (x, later))
+    out, other = (layer(t, mask=causal_mask(length)) for t in (x, later))
     torch.testing.assert_close(
         out[:, :cut], other[:, :cut], rtol=0, atol=1e-13
     )
@@ -232,14 +204,12 @@ def test_self_attention_is_permutation_equivariant(seed, length):
     torch.testing.assert_close(layer(x[:, order]), layer(x)[:, order])
 
 
-@pytest.mark.parametrize("length", [5, CPU_PLAIN_KEYS + 1])
-def test_an_empty_sentence_gives_the_bias_and_finite_gradients(length):
+def test_an_empty_sentence_gives_the_bias_and_finite_gradients():
     layer = layer_of(dtype=torch.float32)
-    x = torch.randn(2, length, 12, requires_grad=True)
-    mask = lengths_to_mask([length, 0], length)[:, None, None]
-    out = layer(x, mask=mask)
+    x = torch.randn(2, 5, 12, requires_grad=True)
+    out = layer(x, mask=lengths_to_mask([5, 0], 5)[:, None, None])
     out.square().sum().backward()
-    assert torch.equal(out[1], layer.output.bias.expand(length, 12))
+    assert torch.equal(out[1], layer.w_o.bias.expand(5, 12))
     assert all(p.grad.isfinite().all() for p in layer.parameters())
     assert x.grad.isfinite().all() and (x.grad[1] == 0).all()
 
@@ -247,33 +217,41 @@ def test_an_empty_sentence_gives_the_bias_and_finite_gradients(length):
 def test_the_keys_bias_has_no_gradient():
     layer = layer_of()
     layer(torch.randn(2, 5, 12).double()).square().sum().backward()
-    q, k, v = layer.projection.bias.grad.split(layer.sizes)
-    assert k.abs().max() < 1e-12
-    assert q.abs().max() > 1e-3 and v.abs().max() > 1e-3
+    assert layer.w_k.bias.grad.abs().max() < 1e-12
+    assert layer.w_q.bias.grad.abs().max() > 1e-3
+    assert layer.w_v.bias.grad.abs().max() > 1e-3
 
 
-def test_queries_keys_and_values_alone_are_those_of_the_layer():
-    layer = layer_of(d_k=5, d_v=3)
-    x = torch.randn(2, 4, 12).double()
-    q, k, v = layer.heads(x)
-    assert (q.shape, v.shape) == ((2, 3, 4, 5), (2, 3, 4, 3))
-    torch.testing.assert_close(layer.split(layer.queries(x)), q)
-    for alone, whole in zip(layer.keys_values(x), (k, v), strict=True):
-        torch.testing.assert_close(layer.split(alone), whole)
-
-
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_weights_shown_are_those_that_forward_uses(causal, masked):
+def test_the_weights_shown_are_those_that_forward_uses(masked):
     layer = layer_of(d_v=3)
     x = torch.randn(2, 5, 12).double()
     mask = lengths_to_mask([5, 2], 5)[:, None, None] if masked else None
-    _, _, v = layer.heads(x)
-    mixed = layer.weights(x, mask=mask, causal=causal) @ v
+    heads = layer.weights(x, mask=mask) @ layer.split(layer.w_v(x))
     torch.testing.assert_close(
-        layer.output(mixed.transpose(1, 2).flatten(2)),
-        layer(x, mask=mask, causal=causal),
+        layer.w_o(heads.transpose(1, 2).flatten(2)), layer(x, mask=mask)
     )
+
+
+def test_heads_add_up_as_messages():
+    layer = layer_of(d_v=3)
+    x = torch.randn(2, 5, 12).double()
+    heads = layer.weights(x) @ layer.split(layer.w_v(x))
+    blocks = layer.w_o.weight.T.unflatten(0, (3, 3))  # (heads, d_v, …)
+    messages = heads @ blocks  # (batch, heads, length, d_model)
+    torch.testing.assert_close(
+        messages.sum(dim=1) + layer.w_o.bias, layer(x)
+    )
+
+
+def test_weights_are_recorded_within_the_block_alone():
+    layer, x = layer_of(), torch.randn(2, 5, 12).double()
+    with recorded_weights({"here": layer}) as maps:
+        layer(x, mask=causal_mask(5))
+    expected = layer.weights(x, mask=causal_mask(5))
+    assert torch.equal(maps["here"], expected)
+    layer(x)
+    assert torch.equal(maps["here"], expected)
 
 
 def test_weights_are_dropped_in_training_only():

@@ -1,10 +1,11 @@
-"""Runs and their folders: annotated.engine.recipes, from chapter 18."""
+"""Recipes and runs: engine.recipes, engine.data, engine.runs, from E9."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
 import json
+import math
 import os
 import resource
 import shutil
@@ -18,19 +19,34 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from annotated.checkpoints import average_weights, checkpoints
-from annotated.engine import recipes
-from annotated.engine.data import load_text
+from annotated.engine import files, runner, runs
+from annotated.engine.data import open_data
 from annotated.engine.errors import DataError, RunError, Stopped
 from annotated.engine.machine import pick_device
-from annotated.engine.recipes import RECIPES, Recipe
+from annotated.engine.recipes import (
+    PAIR,
+    RECIPES,
+    ModelShape,
+    Recipe,
+    described,
+    fitted,
+    recipe_of,
+)
 from annotated.engine.registry import registry
 from annotated.engine.runner import train_recipe
-from annotated.engine.runs import Run, one_line, read_metrics, read_recipe
+from annotated.engine.runs import (
+    Run,
+    begin_run,
+    one_line,
+    read_metrics,
+    read_recipe,
+)
+from annotated.model import TransformerConfig, count_parameters
 from annotated.search import SearchConfig
 from tests import helpers
 from tests.helpers import Killed, at_step, content
 
-TINY = dataclasses.replace(helpers.TINY, dropout=0.1)
+TINY = helpers.TINY.changed(dropout=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -92,18 +108,25 @@ def test_the_wmt_recipes_are_the_papers() -> None:
             assert recipe.data == f"wmt14-en-{pair}"
             assert (recipe.source, recipe.target) == ("en", pair)
             assert (recipe.vocab, recipe.tokenizer) == (vocab, kind)
-            assert (recipe.tie, recipe.norm) == ("all", "post")
-            assert (recipe.batch_tokens, recipe.warmup) == (25_000, 4000)
-            assert (recipe.rate, recipe.label_smoothing) == (1.0, 0.1)
-            assert (recipe.beam, recipe.alpha, recipe.extra) == (4, 0.6, 50)
-        assert (base.d_model, base.d_ff, base.num_heads) == (512, 2048, 8)
-        assert (big.d_model, big.d_ff, big.num_heads) == (1024, 4096, 16)
-        assert (base.max_steps, big.max_steps) == (100_000, 300_000)
-        assert (base.keep, big.keep) == (5, 20)
-        # ten minutes of the paper's machine, at 0.4 and 1.0 s a step
-        assert base.save_every * 0.4 == big.save_every * 1.0 == 600
-    assert RECIPES["wmt14-en-de-big"].dropout == 0.3
-    assert RECIPES["wmt14-en-fr-big"].dropout == 0.1
+            model, training = recipe.model, recipe.training
+            assert (model.tie, model.norm) == ("all", "post")
+            assert training.batch_tokens == 25_000
+            assert (training.warmup, training.rate) == (4000, 1.0)
+            assert training.label_smoothing == 0.1
+            search = recipe.search
+            assert (search.beam, search.alpha, search.extra) == (4, 0.6, 50)
+        shapes = [
+            (r.model.d_model, r.model.d_ff, r.model.num_heads)
+            for r in (base, big)
+        ]
+        assert shapes == [(512, 2048, 8), (1024, 4096, 16)]
+        one, other = base.training, big.training
+        assert (one.max_steps, other.max_steps) == (100_000, 300_000)
+        assert (one.keep, other.keep) == (5, 20)
+        # ten minutes of the paper's machine, at 0.4 and 1.0 s per step
+        assert one.save_every * 0.4 == other.save_every * 1.0 == 600
+    assert RECIPES["wmt14-en-de-big"].model.dropout == 0.3
+    assert RECIPES["wmt14-en-fr-big"].model.dropout == 0.1
 
 
 TABLE3 = {
@@ -148,7 +171,7 @@ def test_there_is_a_recipe_for_every_row_of_table_3() -> None:
     for row, changes in TABLE3.items():
         about = f"row {row} of Table 3"
         expected: dict[str, Any] = changes | {"about": about, "keep": 1}
-        assert found[row] == dataclasses.replace(base, **expected), row
+        assert found[row] == base.changed(**expected), row
 
 
 def test_a_data_set_is_prepared_as_its_recipes_want_it() -> None:
@@ -162,8 +185,8 @@ def test_a_data_set_is_prepared_as_its_recipes_want_it() -> None:
 
 def test_a_recipe_without_changes_is_the_papers_base_model() -> None:
     recipe = Recipe(about="", data="wmt")
-    model = recipe.model_config(37_000, 37_000)
-    training, search = recipe.training_config(), recipe.search_config()
+    model = recipe.model.config(37_000, 37_000)
+    training, search = recipe.training, recipe.search
     assert (model.d_model, model.d_ff, model.num_heads) == (512, 2048, 8)
     assert (model.num_encoder_layers, model.num_decoder_layers) == (6, 6)
     assert (model.dropout, training.label_smoothing) == (0.1, 0.1)
@@ -194,22 +217,131 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(
     field: str, value: Any
 ) -> None:
     with pytest.raises(ValueError, match=field):
-        Recipe(about="", data="copy", **{field: value})
+        Recipe(about="", data="copy").changed(**{field: value})
+
+
+def test_a_shape_is_a_config_without_vocabularies() -> None:
+    shape = {f.name: f.default for f in dataclasses.fields(ModelShape)}
+    whole = TransformerConfig(src_vocab=9, tgt_vocab=9)
+    config = dataclasses.asdict(whole)
+    absent = {"src_vocab", "tgt_vocab", "bias"}
+    assert shape == {k: v for k, v in config.items() if k not in absent}
+    assert ModelShape().config(9, 9) == whole
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_survives_being_written(name: str) -> None:
+    text = json.dumps(dataclasses.asdict(RECIPES[name]))
+    assert recipe_of(json.loads(text)) == RECIPES[name]
+
+
+def test_any_field_can_be_changed_by_its_name() -> None:
+    before = RECIPES["copy"]
+    after = before.changed(data="reverse", d_ff=8, warmup=9, beam=2)
+    changed = {
+        name: value
+        for name, value in after.flat().items()
+        if value != before.flat()[name]
+    }
+    assert changed == {"data": "reverse", "d_ff": 8, "warmup": 9, "beam": 2}
+    with pytest.raises(TypeError, match="speed"):
+        before.changed(speed=3)
+
+
+# --- fitted to a corpus ---------------------------------------------------
+
+LAPTOP, GPU = 2e11, 5e13  # operations per second of a matrix product
+
+
+@pytest.mark.parametrize("speed", [LAPTOP / 4, LAPTOP, GPU])
+@pytest.mark.parametrize("pairs", [100, 2_000, 29_000, 400_000, 5_000_000])
+def test_whatever_the_corpus_the_choice_is_one_that_learns(
+    pairs: int, speed: float
+) -> None:
+    made = fitted(PAIR, pairs, 15 * pairs, speed)
+    model, training = made.model, made.training
+    assert not made.fit and model.norm == "pre"
+    steps = training.max_steps
+    assert 0 < training.warmup < steps - training.cooldown < steps
+    assert training.save_every <= steps // 2
+    peak = training.rate / math.sqrt(model.d_model * training.warmup)
+    assert 0.0009 < peak < 0.0021
+    # it fits into the minutes, and uses most of them unless the corpus
+    # is small: six operations for each parameter and token
+    size = count_parameters(model.config(made.vocab, made.vocab))
+    done = 6 * size * training.batch_tokens * steps
+    spent = done / (60 * 20 * speed * 0.35)
+    seen = steps * training.batch_tokens / (15 * pairs)
+    assert spent < 0.84
+    assert spent > 0.75 or seen > 29
+    assert steps <= 1000 or seen <= 30
+    assert steps <= 20_000 or training.batch_tokens == 24_000
+
+
+def test_more_text_and_more_time_make_a_larger_model() -> None:
+    def width(pairs: int, minutes: float, speed: float) -> int:
+        recipe = PAIR.changed(max_minutes=minutes)
+        return fitted(recipe, pairs, 20 * pairs, speed).model.d_model
+
+    assert width(2_000, 600, GPU) == 128
+    assert width(29_000, 20, LAPTOP) == 192
+    assert width(29_000, 600, GPU) == 192
+    assert width(400_000, 60, LAPTOP) == 256
+    assert width(400_000, 20, LAPTOP) == 192
+    assert width(400_000, 5, LAPTOP) == 128
+    assert width(4_000_000, 60, GPU) == 512
+
+
+def test_dropout_is_for_pairs_that_are_seen_often() -> None:
+    found = [
+        fitted(PAIR, n, 20 * n, LAPTOP).model.dropout
+        for n in (2_000_000, 29_000, 1_000)
+    ]
+    assert found == [0.0, 0.1, 0.2]
+
+
+def test_what_was_given_is_kept() -> None:
+    given = PAIR.changed(d_model=64, norm="post", max_steps=500, rate=0.7)
+    made = fitted(given, 29_000, 400_000, LAPTOP)
+    assert made.model.d_model == 64 and made.model.norm == "post"
+    assert made.training.max_steps == 500 and made.training.rate == 0.7
+    assert made.training.warmup == 83 and made.training.cooldown == 200
+
+
+def test_a_choice_is_said_in_a_line() -> None:
+    made = fitted(PAIR, 29_000, 400_000, LAPTOP)
+    said = described(made, 29_000, 400_000)
+    assert said.startswith("fitted to 29,000 pairs and 20 minutes: ")
+    assert "layers of 192, pre-norm" in said and "\n" not in said
+
+
+def test_a_fitted_run_begins_and_resumes_as_it_was_fitted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = own_corpus(tmp_path / "own").changed(fit=True)
+    run, _, _ = begin_run(recipe, tmp_path / "run")
+    assert "fitted to 40 pairs" in capsys.readouterr().err
+    assert not run.recipe.fit
+    again, _, _ = runs.resume_run(recipe, tmp_path / "run")
+    assert again.recipe == run.recipe == read_recipe(tmp_path / "run")
 
 
 # --- text -----------------------------------------------------------------
 
 
 def test_pocket_goes_in_both_directions() -> None:
-    there = dataclasses.replace(RECIPES["pocket"], train_pairs=5)
-    back = dataclasses.replace(there, source="en", target="de")
-    assert load_text(there, "train") == load_text(back, "train")[::-1]
+    there = RECIPES["pocket"].changed(train_pairs=5)
+    back = there.changed(source="en", target="de")
+    assert (
+        open_data(there).text("train")
+        == open_data(back).text("train")[::-1]
+    )
 
 
 def test_a_language_that_synthetic_data_has_not_is_refused() -> None:
-    wrong = dataclasses.replace(RECIPES["pocket"], source="fr")
+    wrong = RECIPES["pocket"].changed(source="fr")
     with pytest.raises(DataError, match="languages de and en, not fr"):
-        load_text(wrong, "train")
+        open_data(wrong).text("train")
 
 
 def own_corpus(folder: Path, **files: bytes) -> Recipe:
@@ -221,8 +353,8 @@ def own_corpus(folder: Path, **files: bytes) -> Recipe:
             name = f"{split}.{language}"
             text = files.get(name.replace(".", "_"), lines)
             (folder / name).write_bytes(text)
-    return dataclasses.replace(
-        TINY, data=str(folder), source="en", target="de", train_pairs=None
+    return TINY.changed(
+        data=str(folder), source="en", target="de", train_pairs=None
     )
 
 
@@ -230,10 +362,10 @@ def test_train_pairs_takes_the_first_of_a_real_corpus(
     tmp_path: Path,
 ) -> None:
     recipe = own_corpus(tmp_path / "own")
-    some = dataclasses.replace(recipe, train_pairs=3)
-    assert len(load_text(recipe, "train")[0]) == 40
-    assert load_text(some, "train")[0] == ["a b c", "b b c", "c b c"]
-    assert len(load_text(some, "valid")[0]) == 40
+    some = recipe.changed(train_pairs=3)
+    assert len(open_data(recipe).text("train")[0]) == 40
+    assert open_data(some).text("train")[0] == ["a b c", "b b c", "c b c"]
+    assert len(open_data(some).text("valid")[0]) == 40
 
 
 def test_pairs_with_a_blank_side_are_not_trained_on(tmp_path: Path) -> None:
@@ -242,7 +374,7 @@ def test_pairs_with_a_blank_side_are_not_trained_on(tmp_path: Path) -> None:
         train_en=b"a b\n\n  \na\n",
         train_de=b"a b\na\nb\n\n",
     )
-    _, corpus = Run.begin(recipe, tmp_path / "run")
+    _, corpus, _ = begin_run(recipe, tmp_path / "run")
     assert len(corpus) == 1
 
 
@@ -275,7 +407,7 @@ def test_a_broken_corpus_begins_no_run(tmp_path: Path, name: str) -> None:
 def test_sentences_beyond_learned_positions_begin_no_run(
     tmp_path: Path,
 ) -> None:
-    recipe = dataclasses.replace(TINY, positions="learned", max_len=8)
+    recipe = TINY.changed(positions="learned", max_len=8)
     with pytest.raises(RunError, match="max_len 8 is too short"):
         train_recipe(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -316,7 +448,7 @@ def test_the_model_is_the_mean_unless_the_last_is_better(
     def found(*_: Any) -> dict[str, float]:
         return {"loss": 0.0, "nll": next(scores), "perplexity": 0.0}
 
-    monkeypatch.setattr(recipes, "validate", found)
+    monkeypatch.setattr(runner, "validate", found)
     summary = train_recipe(TINY, tmp_path / "run")
     model = load_file(tmp_path / "run" / "model.safetensors")
     places = checkpoints(tmp_path / "run" / "checkpoints")
@@ -361,7 +493,7 @@ def test_the_best_checkpoint_is_kept(
         place = tmp_path / "run" / "checkpoints" / "00000010"
         kept["10"] = (place / "model.safetensors").read_bytes()
 
-    monkeypatch.setattr(recipes, "validate", found)
+    monkeypatch.setattr(runner, "validate", found)
     at_step(monkeypatch, 11, keep)
     summary = train_recipe(TINY, tmp_path / "run")
     assert summary["best"] == 10
@@ -374,7 +506,7 @@ def test_the_best_checkpoint_is_kept(
 def test_minutes_write_a_checkpoint_that_is_not_averaged(
     tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    always = dataclasses.replace(TINY, save_minutes=1e-9)
+    always = TINY.changed(save_minutes=1e-9)
     seen: list[list[str]] = []
     places = tmp_path / "run" / "checkpoints"
 
@@ -388,7 +520,7 @@ def test_minutes_write_a_checkpoint_that_is_not_averaged(
         return average_weights(files)
 
     at_step(monkeypatch, 18, look)
-    monkeypatch.setattr(recipes, "average_weights", mean)
+    monkeypatch.setattr(runner, "average_weights", mean)
     train_recipe(always, tmp_path / "run")
     assert seen == [["10", "15", "17"]]
     assert averaged == [["15", "20"], ["20"]]
@@ -575,7 +707,7 @@ def test_to_resume_a_finished_run_changes_nothing(
 def test_a_finished_run_can_be_made_longer(
     run: Path, tmp_path: Path
 ) -> None:
-    longer = dataclasses.replace(TINY, max_steps=30)
+    longer = TINY.changed(max_steps=30)
     train_recipe(longer, run, resume=True)
     train_recipe(longer, tmp_path / "at once")
     a, b = (
@@ -594,8 +726,8 @@ def test_a_resumed_run_must_be_the_same_run(
     run: Path, field: str, value: int
 ) -> None:
     before = content(run)
-    other = dataclasses.replace(TINY, **{field: value})
-    old = getattr(TINY, field)
+    other = TINY.changed(**{field: value})
+    old = TINY.flat()[field]
     complaint = f"begun with {field} {old}: .* not with {value}"
     with pytest.raises(RunError, match=complaint):
         train_recipe(other, run, resume=True)
@@ -633,7 +765,7 @@ def small_files(save: Callable[..., Path]) -> Callable[..., Path]:
 def test_a_full_disk_costs_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    save = recipes.save_checkpoint
+    save = runner.save_checkpoint
     fails = full_disk if kind == "no space" else small_files(save)
 
     def second_fails(trainer: Any, *args: Any) -> Path:
@@ -642,7 +774,7 @@ def test_a_full_disk_costs_no_checkpoint(
 
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(recipes, "save_checkpoint", second_fails)
+        patch.setattr(runner, "save_checkpoint", second_fails)
         with pytest.raises(RunError, match="step 10 could not be written"):
             train_recipe(TINY, folder)
     left = [path.name for path in (folder / "checkpoints").iterdir()]
@@ -655,8 +787,8 @@ def test_a_full_disk_at_the_end_costs_no_model(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = content(run)
-    limited = small_files(recipes.save_file)
-    monkeypatch.setattr(recipes, "save_file", limited)
+    limited = small_files(runner.save_file)
+    monkeypatch.setattr(runner, "save_file", limited)
     with pytest.raises(RunError, match="the model could not be"):
         train_recipe(TINY, run, resume=True)
     assert content(run) == before
@@ -666,10 +798,10 @@ def test_a_file_is_replaced_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.json"
-    recipes.write_json(path, {"a": "ä"})
+    files.write_json(path, {"a": "ä"})
     monkeypatch.setattr(Path, "replace", full_disk)
     with pytest.raises(OSError, match="No space"):
-        recipes.write_json(path, {"b": 1})
+        files.write_json(path, {"b": 1})
     assert content(tmp_path) == {"x.json": '{\n  "a": "ä"\n}\n'.encode()}
 
 
@@ -708,13 +840,19 @@ def test_a_run_without_weights_says_so(run: Path) -> None:
         Run.open(run)
 
 
-def replaced(**changes: Any) -> Callable[[Path], None]:
-    """Change fields of recipe.json; ... takes one out."""
+def replaced(part: str = "", **changes: Any) -> Callable[[Path], None]:
+    """Change fields of recipe.json, or of a part of it; ... takes one
+    out.
+    """
 
     def change(run: Path) -> None:
-        fields = json.loads((run / "recipe.json").read_text()) | changes
-        fields = {k: v for k, v in fields.items() if v is not ...}
-        (run / "recipe.json").write_text(json.dumps(fields))
+        recipe = json.loads((run / "recipe.json").read_text())
+        fields = recipe[part] if part else recipe
+        fields |= changes
+        for name, value in changes.items():
+            if value is ...:
+                del fields[name]
+        (run / "recipe.json").write_text(json.dumps(recipe))
 
     return change
 
@@ -754,14 +892,23 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
         "recipe.json is damaged",
     ),
     "unknown field": (replaced(heads=3), "knows no field heads"),
+    "unknown in a part": (
+        replaced("training", speed=3),
+        "knows no field speed",
+    ),
+    "missing part": (replaced(search=...), "has no search"),
+    "part of no fields": (replaced(model=3), "model holds no fields"),
     "missing field": (replaced(data=...), "data"),
-    "wrong value": (replaced(d_model=17), "num_heads 2 does not divide"),
-    "wrong type": (replaced(d_model="16"), "d_model must be"),
-    "wrong kind": (replaced(dropout="much"), "is damaged"),
+    "wrong value": (
+        replaced("model", d_model=17),
+        "num_heads 2 does not divide",
+    ),
+    "wrong type": (replaced("model", d_model="16"), "d_model must be"),
+    "wrong kind": (replaced("model", dropout="much"), "is damaged"),
     "no tokenizer": (written("source.json", b"{}"), "source.json is no"),
     "half a tokenizer": (cut("source.json", 99), "source.json is no"),
     "another vocabulary": (another_vocabulary, "does not fit the model"),
-    "another model": (replaced(d_ff=8), "does not fit the model"),
+    "another model": (replaced("model", d_ff=8), "does not fit the model"),
     "no weights": (cut("model.safetensors", 0), "cannot be read"),
     "half the weights": (cut("model.safetensors", 5000), "cannot be read"),
     "other weights": (
@@ -807,7 +954,7 @@ def test_no_lines_have_no_translations(opened: Run) -> None:
 def test_a_long_line_is_translated_in_pieces(
     opened: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipes, "MAX_SOURCE", 3)
+    monkeypatch.setattr(runs, "MAX_SOURCE", 3)
     whole = opened.translate(["a b c d e f g"])[0]
     parts = opened.translate(["a b c", "d e f", "g"])
     text = " ".join(part[0].text for part in parts)
@@ -823,8 +970,8 @@ def test_nbest_comes_in_order_the_best_first(opened: Run) -> None:
 
 
 def test_learned_positions_bound_the_pieces(tmp_path: Path) -> None:
-    recipe = dataclasses.replace(
-        TINY, positions="learned", max_len=14, extra=3, max_steps=1
+    recipe = TINY.changed(
+        positions="learned", max_len=14, extra=3, max_steps=1
     )
     train_recipe(recipe, tmp_path / "run")
     run = Run.open(tmp_path / "run")

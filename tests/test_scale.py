@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,8 +20,8 @@ from annotated.costs import (
     useful_share,
     with_pieces,
 )
+from annotated.engine import data
 from annotated.engine import distributed as scale
-from annotated.engine import recipes
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.model import Transformer, TransformerConfig, count_parameters
 from annotated.training import (
@@ -158,19 +157,19 @@ def test_a_share_that_does_not_fit_is_taken_in_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe = RECIPES["wmt14-en-de-base"]
-    config = recipe.model_config(recipe.vocab, recipe.vocab)
+    config = recipe.model.config(recipe.vocab, recipe.vocab)
     need = state_bytes(config) + 25_000 * kept_bytes(config)
     for memory, fits in ((2 * need, True), (need, False)):
         monkeypatch.setattr(scale, "device_bytes", lambda _, m=memory: m)
         made = with_pieces(recipe, "cpu", Team())
         assert (made == recipe) is fits
-    most = made.micro_tokens
+    most = made.training.micro_tokens
     assert most is not None and 5000 < most < 20_000
-    assert replace(made, micro_tokens=None) == recipe
+    assert made.changed(micro_tokens=None) == recipe
     two = Team()
     two.size = 2
     assert with_pieces(recipe, "cpu", two) == recipe
-    own = replace(recipe, micro_tokens=77)
+    own = recipe.changed(micro_tokens=77)
     assert with_pieces(own, "cpu", Team()) == own
 
 
@@ -188,7 +187,7 @@ def test_the_papers_machine_was_used_to_a_third_or_so() -> None:
     assert 0.25 < useful_share("base") < 0.33
     assert 0.38 < useful_share("big") < 0.46
     recipe = RECIPES["wmt14-en-de-base"]
-    needed = step_flops(recipe) * recipe.max_steps
+    needed = step_flops(recipe) * recipe.training.max_steps
     assert f"{needed:.1e}" == "9.5e+17"
 
 
@@ -201,7 +200,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a dry run asked for data")
 
     for name in ("load_pairs", "synthetic_pairs"):
-        monkeypatch.setattr(recipes, name, refuse)
+        monkeypatch.setattr(data, name, refuse)
     monkeypatch.setattr(scale, "matmul_speed", lambda *_: 1e12)
 
 
@@ -249,6 +248,8 @@ def test_a_batch_is_taken_in_as_few_pieces_as_will_do() -> None:
 
 
 def test_a_dry_run_is_of_the_recipe_as_it_is_given(no_data: None) -> None:
-    small = Recipe(about="", data="", d_model=64, num_heads=4, vocab=100)
-    count = count_parameters(small.model_config(100, 100))
+    small = Recipe(about="", data="", vocab=100).changed(
+        d_model=64, num_heads=4
+    )
+    count = count_parameters(small.model.config(100, 100))
     assert f" {count:,} parameters" in dry_run(small, "cpu")

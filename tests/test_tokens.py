@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import models
 
-from annotated import tokens
+from annotated.engine import wordpiece
+from annotated.engine.torchtext import from_torchtext, torchtext_pairs
 from annotated.tokens import (
     BOS,
     EOS,
@@ -19,8 +20,6 @@ from annotated.tokens import (
     SPECIALS,
     UNK,
     Tokenizer,
-    from_torchtext,
-    torchtext_pairs,
 )
 
 calm = settings(deadline=None)  # a busy machine is no failure
@@ -262,9 +261,9 @@ def test_it_learns_the_same_from_lines_that_come_and_go(kind):
         assert streamed.inner.to_str() == kept.inner.to_str()
 
 
-def test_word_pieces_keep_the_commonest_letters(monkeypatch):
+def test_word_pieces_keep_the_commonest_characters(monkeypatch):
     rare = [chr(0x4E00 + i) + "x" for i in range(50)]
-    monkeypatch.setattr(tokens, "MOST_LETTERS", 9)
+    monkeypatch.setattr(wordpiece, "MOST_CHARACTERS", 9)
     made = Tokenizer.train(
         ["the river is the sea"] * 9 + rare, 60, "wordpiece"
     )

@@ -1,4 +1,6 @@
-"""Chapter 14: a step, the loop, validation, the copy task."""
+"""Chapter 14 and page E5: a step, the loop, validation, the copy task;
+the plain trainer and the engine's are held together.
+"""
 
 import math
 from dataclasses import replace
@@ -10,23 +12,28 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from annotated import training
 from annotated.batches import Corpus, Sentences
+from annotated.engine import trainer as engine
 from annotated.engine.errors import TrainingError
 from annotated.engine.machine import evaluating
+from annotated.engine.packing import PackedTransformer, packed
+from annotated.engine.trainer import (
+    RunConfig,
+    micro_batches,
+    packed_loss,
+    split_batch,
+)
 from annotated.model import Transformer, TransformerConfig
 from annotated.schedule import learning_rate
 from annotated.search import SearchConfig, greedy_search
-from annotated.tokens import PAD, SPECIALS
+from annotated.tokens import BOS, EOS, PAD, SPECIALS
 from annotated.training import (
-    Team,
-    Trainer,
     TrainingConfig,
     batch_loss,
     copy_corpus,
     fingerprint,
     greedy_accuracy,
-    share,
-    split_batch,
     validate,
 )
 from tests.helpers import SHAPE
@@ -41,11 +48,19 @@ def small_corpus(count=40, **kind):
     return copy_corpus(count, vocab=12, length=5, **kind)
 
 
-CONFIG = TrainingConfig(batch_tokens=60, warmup=10, max_steps=12)
+CONFIG = RunConfig(batch_tokens=60, warmup=10, max_steps=12)
 
 
-def train(model, corpus=None, config=CONFIG):
-    return list(Trainer(model, corpus or small_corpus(), config).steps())
+@pytest.fixture(params=["plain", "engine"])
+def Trainer(request):
+    """Both trainers: what is said of a trainer holds for each."""
+    return {"plain": training.Trainer, "engine": engine.Trainer}[
+        request.param
+    ]
+
+
+def train(kind, model, corpus=None, config=CONFIG):
+    return list(kind(model, corpus or small_corpus(), config).steps())
 
 
 def weights(model):
@@ -70,13 +85,15 @@ def far(one, other):
 # --- the loop -------------------------------------------------------------
 
 
-def test_the_loss_falls():
-    history = train(small_model(), config=replace(CONFIG, max_steps=60))
+def test_the_loss_falls(Trainer):
+    history = train(
+        Trainer, small_model(), config=replace(CONFIG, max_steps=60)
+    )
     first, last = history[:5], history[-5:]
-    assert sum(p.loss for p in last) < 0.8 * sum(p.loss for p in first)
+    assert sum(p.loss for p in last) < 0.9 * sum(p.loss for p in first)
 
 
-def test_steps_equal_a_loop_by_hand():
+def test_steps_equal_a_loop_by_hand(Trainer):
     """Against torch's cross_entropy and Adam, with the rate of eq. 3.
 
     Without biases: that of the keys has a gradient of 0, and Adam would
@@ -84,7 +101,7 @@ def test_steps_equal_a_loop_by_hand():
     """
     ours, theirs = (small_model(dropout=0.0, bias=False) for _ in "ab")
     corpus, config = small_corpus(), replace(CONFIG, rate=0.7)
-    train(ours, corpus, config)
+    train(Trainer, ours, corpus, config)
     adam = torch.optim.Adam(
         theirs.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9
     )
@@ -110,22 +127,22 @@ def test_steps_equal_a_loop_by_hand():
     assert far(ours, small_model(dropout=0.0, bias=False)) > 0.05
 
 
-def test_the_same_run_twice_gives_the_same_weights():
+def test_the_same_run_twice_gives_the_same_weights(Trainer):
     one, other = small_model(), small_model()
-    assert train(one)[-1].loss == train(other)[-1].loss
+    assert train(Trainer, one)[-1].loss == train(Trainer, other)[-1].loss
     assert same(one, other)
 
 
-def test_another_seed_gives_another_run():
+def test_another_seed_gives_another_run(Trainer):
     one, other = small_model(), small_model()
-    train(one)
-    train(other, config=replace(CONFIG, seed=1))
+    train(Trainer, one)
+    train(Trainer, other, config=replace(CONFIG, seed=1))
     assert not same(one, other)
 
 
-def test_a_step_does_not_depend_on_who_else_draws_random_numbers():
+def test_a_step_does_not_depend_on_who_else_draws_random_numbers(Trainer):
     alone, beside, rival = small_model(), small_model(), small_model(1)
-    train(alone)
+    train(Trainer, alone)
     both = zip(
         Trainer(beside, small_corpus(), CONFIG).steps(),
         Trainer(rival, small_corpus(seed=3), CONFIG).steps(),
@@ -137,19 +154,19 @@ def test_a_step_does_not_depend_on_who_else_draws_random_numbers():
     assert same(alone, beside)
 
 
-def test_dropout_differs_from_step_to_step():
+def test_dropout_differs_from_step_to_step(Trainer):
     """With the rate at nearly nothing, only dropout moves the loss."""
     model = small_model(dropout=0.5)
     pair = Corpus(
         Sentences.of([[4, 5, 6, 7]]), Sentences.of([[4, 5, 6, 7]])
     )
-    history = train(model, pair, replace(CONFIG, rate=1e-12))
+    history = train(Trainer, model, pair, replace(CONFIG, rate=1e-12))
     assert len({round(p.loss, 5) for p in history}) == len(history)
 
 
-def test_progress_says_what_happened():
+def test_progress_says_what_happened(Trainer):
     corpus = small_corpus()
-    history = train(small_model(), corpus)
+    history = train(Trainer, small_model(), corpus)
     plan = corpus.plan(CONFIG.batch_tokens, CONFIG.seed, 0)
     assert [p.step for p in history] == list(range(1, 13))
     assert [p.epoch for p in history] == [
@@ -165,15 +182,15 @@ def test_progress_says_what_happened():
     assert seconds[0] > 0
 
 
-def test_the_last_steps_cool_down():
+def test_the_last_steps_cool_down(Trainer):
     config = replace(CONFIG, cooldown=4)
-    history = train(small_model(), config=config)
-    plain = train(small_model())
+    history = train(Trainer, small_model(), config=config)
+    plain = train(Trainer, small_model())
     shares = [a.rate / b.rate for a, b in zip(history, plain)]
     assert shares == pytest.approx([1] * 9 + [0.75, 0.5, 0.25])
 
 
-def test_an_epoch_uses_every_pair_once():
+def test_an_epoch_uses_every_pair_once(Trainer):
     corpus, used = small_corpus(), []
 
     class Watched(Corpus):
@@ -183,11 +200,11 @@ def test_an_epoch_uses_every_pair_once():
 
     steps = len(corpus.plan(CONFIG.batch_tokens, 0, 0))
     watched = Watched(corpus.src, corpus.tgt)
-    train(small_model(), watched, replace(CONFIG, max_steps=steps))
+    train(Trainer, small_model(), watched, replace(CONFIG, max_steps=steps))
     assert sorted(used) == list(range(len(corpus)))
 
 
-def test_max_steps_ends_the_run():
+def test_max_steps_ends_the_run(Trainer):
     trainer = Trainer(small_model(), small_corpus(), CONFIG)
     assert len(list(trainer.steps())) == trainer.step == CONFIG.max_steps
     assert list(trainer.steps()) == []
@@ -195,14 +212,14 @@ def test_max_steps_ends_the_run():
 
 def test_max_minutes_ends_the_run():
     config = replace(CONFIG, max_minutes=1e-9)
-    trainer = Trainer(small_model(), small_corpus(), config)
+    trainer = engine.Trainer(small_model(), small_corpus(), config)
     assert len(list(trainer.steps())) == 1
     assert list(trainer.steps()) == []  # its time is used up
 
 
-def test_breaking_off_and_going_on_changes_nothing():
+def test_breaking_off_and_going_on_changes_nothing(Trainer):
     one, other = small_model(), small_model()
-    train(one)
+    train(Trainer, one)
     trainer = Trainer(other, small_corpus(), CONFIG)
     for progress in trainer.steps():
         if progress.step == 5:
@@ -214,7 +231,7 @@ def test_breaking_off_and_going_on_changes_nothing():
     assert same(one, other)
 
 
-def test_clip_bounds_the_gradient():
+def test_clip_bounds_the_gradient(Trainer):
     seen = []
     model, config = small_model(), replace(CONFIG, clip=0.01)
     trainer = Trainer(model, small_corpus(), config)
@@ -228,8 +245,9 @@ def test_clip_bounds_the_gradient():
 
 
 def test_bfloat16_learns_much_the_same():
-    full = train(small_model(dropout=0.0))
+    full = train(engine.Trainer, small_model(dropout=0.0))
     half = train(
+        engine.Trainer,
         small_model(dropout=0.0),
         config=replace(CONFIG, precision="bfloat16"),
     )
@@ -238,7 +256,7 @@ def test_bfloat16_learns_much_the_same():
         assert abs(one.loss - other.loss) < 0.05 * one.loss
 
 
-def test_an_empty_corpus_is_refused():
+def test_an_empty_corpus_is_refused(Trainer):
     nothing = Corpus(Sentences.of([]), Sentences.of([]))
     with pytest.raises(ValueError, match="training corpus is empty"):
         Trainer(small_model(), nothing, CONFIG)
@@ -249,7 +267,7 @@ def test_an_empty_corpus_is_refused():
 # --- numbers that are none ------------------------------------------------
 
 
-def test_a_nan_stops_the_run_and_names_the_batch():
+def test_a_nan_stops_the_run_and_names_the_batch(Trainer):
     model = small_model(tie="none")
     corpus = small_corpus()
     poisoned = 17
@@ -265,14 +283,14 @@ def test_a_nan_stops_the_run_and_names_the_batch():
     message = str(stop.value)
     assert "loss nan" in message
     assert f"step {trainer.step + 1} " in message
-    pairs = trainer.corpus.plan(20, 0, trainer.epoch)[trainer.batch]
+    pairs = trainer.plan(trainer.epoch)[trainer.place]
     assert poisoned in pairs
     assert str(sorted(pairs.tolist())[:8]) in message
     rest = (p for n, p in model.named_parameters() if "source" not in n)
     assert all(p.isfinite().all() for p in rest)
 
 
-def test_a_gradient_that_overflows_never_reaches_the_weights():
+def test_a_gradient_that_overflows_never_reaches_the_weights(Trainer):
     model = small_model()
     trainer = Trainer(model, small_corpus(), CONFIG)
     steps = trainer.steps()
@@ -288,10 +306,10 @@ def test_a_gradient_that_overflows_never_reaches_the_weights():
     assert trainer.step == 3
 
 
-def test_an_absurd_rate_is_reported():
+def test_an_absurd_rate_is_reported(Trainer):
     config = replace(CONFIG, rate=1e20, max_steps=100)
     with pytest.raises(TrainingError, match="lower rate"):
-        train(small_model(), config=config)
+        train(Trainer, small_model(), config=config)
 
 
 # --- configuration --------------------------------------------------------
@@ -317,7 +335,7 @@ def test_an_absurd_rate_is_reported():
 )
 def test_a_wrong_field_is_named(field, value):
     with pytest.raises(ValueError, match=rf"^{field} must "):
-        TrainingConfig(**{field: value})
+        RunConfig(**{field: value})
 
 
 def test_the_defaults_are_the_papers():
@@ -346,16 +364,19 @@ def reference_loss(model, batch, smoothing):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_batch_loss_is_the_summed_cross_entropy(smoothing):
+@pytest.mark.parametrize("form", ["plain", "packed"])
+def test_the_loss_of_a_batch_is_the_summed_cross_entropy(form, smoothing):
     model = small_model(dropout=0.0)
     batch = small_corpus().batch(range(9))
-    config = replace(CONFIG, label_smoothing=smoothing)
-    loss, nll, tokens = batch_loss(model, batch, config)
+    if form == "plain":
+        loss, nll = batch_loss(model, batch, smoothing)
+    else:
+        config = replace(CONFIG, label_smoothing=smoothing)
+        loss, nll = packed_loss(packed(model), batch, config)
     expected = reference_loss(model, batch, smoothing)
     torch.testing.assert_close(loss, expected, atol=0.0, rtol=1e-5)
     expected = reference_loss(model, batch, 0.0)
     torch.testing.assert_close(nll, expected, atol=0.0, rtol=1e-5)
-    assert tokens == batch.tokens
 
 
 @pytest.mark.parametrize("parts", [2, 3, 7])
@@ -366,9 +387,9 @@ def test_the_gradient_of_a_batch_is_the_sum_of_its_parts(parts):
         model.zero_grad()
         tokens = 0
         for piece in pieces:
-            loss, _, count = batch_loss(model, corpus.batch(piece), CONFIG)
-            loss.backward()
-            tokens += count
+            batch = corpus.batch(piece)
+            batch_loss(model, batch, 0.1)[0].backward()
+            tokens += batch.tokens
         grads = [p.grad.flatten() for p in model.parameters()]
         return torch.cat(grads) / tokens
 
@@ -379,11 +400,105 @@ def test_the_gradient_of_a_batch_is_the_sum_of_its_parts(parts):
     assert whole.norm() > 0.1
 
 
+# --- one run, two trainers ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)]
+)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"norm": "pre"},
+        {"tie": "none", "positions": "learned", "max_len": 16},
+        {"window": 2, "d_k": 3, "d_v": 5},
+    ],
+)
+@pytest.mark.parametrize("most", [None, 20])
+def test_the_engine_takes_the_plain_trainers_steps(
+    change, dtype, tolerance, most
+):
+    """Padded or packed, whole or in micro-batches: one loss curve."""
+    config = replace(
+        CONFIG, micro_tokens=most, clip=1.0, cooldown=4, rate=0.3
+    )
+    kinds = training.Trainer, engine.Trainer
+    # without biases: that of the keys has a gradient of 0, and Adam would
+    # make steps of its rounding errors
+    models = [
+        small_model(dropout=0.0, bias=False, **change).to(dtype)
+        for _ in kinds
+    ]
+    plain, fast = (
+        train(kind, model, config=config)
+        for kind, model in zip(kinds, models, strict=True)
+    )
+    for one, other in zip(plain, fast, strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=tolerance)
+        assert one.nll == pytest.approx(other.nll, rel=tolerance)
+        assert one.gradient_norm == pytest.approx(
+            other.gradient_norm, rel=10 * tolerance
+        )
+        assert one.rate == other.rate
+        assert (one.step, one.epoch) == (other.step, other.epoch)
+        assert one.tokens == other.tokens
+    assert plain[-1].loss < plain[0].loss
+    assert far(*models) < 100 * tolerance
+
+
+def test_one_trainer_goes_on_with_the_others_state():
+    whole, begun = (small_model(dropout=0.0, bias=False) for _ in "ab")
+    train(training.Trainer, whole)
+    first = training.Trainer(begun, small_corpus(), CONFIG)
+    for progress in first.steps():
+        if progress.step == 5:
+            break
+    second = engine.Trainer(small_model(7), small_corpus(), CONFIG)
+    with pytest.raises(KeyError):  # biases
+        second.load(first.weights(), first.state())
+    model = small_model(7, dropout=0.0, bias=False)
+    second = engine.Trainer(model, small_corpus(), CONFIG)
+    second.load(first.weights(), first.state())
+    third = training.Trainer(
+        small_model(8, dropout=0.0, bias=False), small_corpus(), CONFIG
+    )
+    for progress in second.steps():
+        if progress.step == 9:
+            break
+    third.load(second.weights(), second.state())
+    assert [p.step for p in third.steps()] == [10, 11, 12]
+    assert far(third.model, whole) < 1e-5
+
+
+def test_the_engine_trains_the_parameters_that_it_was_given():
+    model = small_model()
+    before = weights(model)
+    train(engine.Trainer, model)
+    assert not same(before, weights(model))
+    packed_model = PackedTransformer(model.config)
+    trainer = engine.Trainer(packed_model, small_corpus(), CONFIG)
+    assert trainer.model is packed_model
+
+
+@pytest.mark.parametrize("size", [8, 1000])
+def test_the_engine_validates_as_the_plain_form_does(size):
+    model, corpus = small_model(), small_corpus(60)
+    config = replace(CONFIG, batch_tokens=size, micro_tokens=15)
+    trainer = engine.Trainer(model, corpus, config)
+    expected = validate(model, corpus, config)
+    assert trainer.validate(corpus) == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ValueError, match="validation corpus is empty"):
+        trainer.validate(Corpus(Sentences.of([]), Sentences.of([])))
+
+
 @pytest.mark.parametrize("most", [1, 10, 25])
-def test_a_batch_in_pieces_is_the_same_step(most):
+def test_micro_batches_make_the_same_step(most):
     whole, pieces = (small_model(dropout=0.0, bias=False) for _ in "ab")
-    a = train(whole)
-    b = train(pieces, config=replace(CONFIG, micro_tokens=most))
+    a = train(engine.Trainer, whole)
+    b = train(
+        engine.Trainer, pieces, config=replace(CONFIG, micro_tokens=most)
+    )
     assert far(whole, pieces) < 1e-5
     for one, other in zip(a, b, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-5)
@@ -414,18 +529,30 @@ def test_a_split_batch_is_the_batch(lengths, count, most):
     assert max(abs(load - mean) for load in loads) <= max(lengths) + 1
 
 
-def test_every_process_has_as_many_pieces_and_each_pair_is_in_one():
-    corpus, config = small_corpus(), replace(CONFIG, micro_tokens=9)
+def test_every_process_has_as_many_micro_batches_and_each_pair_is_in_one(
+    monkeypatch,
+):
+    corpus, size = small_corpus(), 3
+    monkeypatch.setattr(engine, "world_size", lambda: size)
     for pairs in corpus.plan(60, seed=0, epoch=0):
-        found, counts = [], set()
-        for rank in range(3):
-            team = Team()
-            team.rank, team.size = rank, 3
-            own = share(corpus, pairs, team, config)
+        tokens, counts = 0, set()
+        for rank in range(size):
+            monkeypatch.setattr(engine, "rank", lambda r=rank: r)
+            own = micro_batches(corpus, pairs, 9)
             counts.add(len(own))
-            found += [i for piece, w in own if w for i in piece.tolist()]
+            tokens += sum(weight * batch.tokens for batch, weight in own)
         assert len(counts) == 1
-        assert sorted(found) == sorted(pairs.tolist())
+        assert tokens == corpus.batch(pairs).tokens
+
+
+def test_a_stand_in_is_no_pair_of_the_corpus(monkeypatch):
+    """Its loss counts 0 times, and 0 x inf would be no number."""
+    monkeypatch.setattr(engine, "world_size", lambda: 3)
+    monkeypatch.setattr(engine, "rank", lambda: 2)
+    ((batch, weight),) = micro_batches(small_corpus(), np.arange(1), None)
+    assert weight == 0.0
+    assert batch.src.tolist() == [[EOS]]
+    assert (batch.tgt.tolist(), batch.labels.tolist()) == ([[BOS]], [[EOS]])
 
 
 @pytest.mark.parametrize("side", ["src", "tgt"])
@@ -458,14 +585,14 @@ def test_validation_is_a_mean_over_tokens_however_they_are_batched():
     assert whole["perplexity"] == pytest.approx(math.exp(nll), rel=1e-4)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_looking_leaves_the_model_as_it_was(training):
-    model = small_model(dropout=0.3).train(training)
+@pytest.mark.parametrize("mode", [True, False])
+def test_looking_leaves_the_model_as_it_was(mode):
+    model = small_model(dropout=0.3).train(mode)
     before = weights(model)
     one = validate(model, small_corpus(), CONFIG)
     assert validate(model, small_corpus(), CONFIG) == one  # no dropout
     greedy_accuracy(model, small_corpus())
-    assert all(m.training is training for m in model.modules())
+    assert all(m.training is mode for m in model.modules())
     assert all(p.grad is None for p in model.parameters())
     assert same(before, weights(model))
 
@@ -513,7 +640,7 @@ def learned(backwards, steps, cooldown=0, seed=0):
         max_steps=steps,
         cooldown=cooldown,
     )
-    list(Trainer(model, corpus, config).steps())
+    list(training.Trainer(model, corpus, config).steps())
     return model, test
 
 

@@ -8,6 +8,7 @@ Exported from the book; edit the chapter, then run `make export`.
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -230,17 +231,15 @@ def data_parallel(
         return module, nullcontext
     if shard:
         return module, _fully_sharded(module, shard, group)
+    newer = "forward_sync_buffers"
+    known = inspect.signature(DistributedDataParallel).parameters
+    buffers: Any = {newer if newer in known else "broadcast_buffers": False}
     ddp = DistributedDataParallel(
-        module,
-        process_group=group,
-        broadcast_buffers=False,
-        gradient_as_bucket_view=True,
+        module, process_group=group, gradient_as_bucket_view=True, **buffers
     )
-
-    def exchange(_: object, bucket: dist.GradBucket) -> Any:
-        return _sum_bucket(bucket.buffer(), group)
-
-    ddp.register_comm_hook(None, exchange)
+    ddp.register_comm_hook(
+        None, lambda _, bucket: _sum_bucket(bucket.buffer(), group)
+    )
     return ddp, ddp.no_sync
 
 

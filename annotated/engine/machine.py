@@ -3,12 +3,14 @@
 Exported from the book; edit the chapter, then run `make export`.
 
 - E3-ground.md: The ground floor
+- E9-recipes.md: Recipes, their data, and runs
 """
 
 from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,7 +18,13 @@ import torch
 
 from annotated.engine.errors import RunError
 
-__all__ = ["evaluating", "cores", "pick_device", "memory_bytes"]
+__all__ = [
+    "evaluating",
+    "cores",
+    "pick_device",
+    "memory_bytes",
+    "matmul_speed",
+]
 
 
 # E3-ground.md: The machine
@@ -61,3 +69,22 @@ def memory_bytes(device: str) -> float:
     except (AttributeError, ValueError):  # not on every system
         return math.inf
     return whole / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+# E9-recipes.md: Fitted to a corpus
+def matmul_speed(
+    device: str, precision: str = "float32", budget: float = 0.5
+) -> float:
+    """Operations a second in a large matrix product, at best."""
+    kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    gpu = torch.device(device).type == "cuda"
+    n = 8192 if gpu else 1024
+    a = torch.randn(n, n, device=device).to(kind)
+    best, end = math.inf, time.perf_counter() + budget
+    while True:
+        start = time.perf_counter()
+        (a @ a)[0, 0].item()  # waits for the device
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if now > end:
+            return 2 * n**3 / best

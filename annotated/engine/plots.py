@@ -2,8 +2,7 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 02-attention.md: Attention
-- 03-masks.md: Masks
+- E1-plots.md: Figures
 """
 
 import sys
@@ -18,6 +17,7 @@ from torch import Tensor
 
 __all__ = [
     "PAPER",
+    "INK",
     "use_book_style",
     "plot_grid",
     "plot_attention",
@@ -26,8 +26,9 @@ __all__ = [
 ]
 
 
-# 02-attention.md: Attention
+# E1-plots.md: The look
 PAPER = "#fcfcfa"  # opaque: a figure stays legible on a dark page
+INK = "#333333"
 
 
 def use_book_style() -> None:
@@ -37,6 +38,7 @@ def use_book_style() -> None:
     look = {
         "figure.facecolor": PAPER,
         "axes.facecolor": PAPER,
+        "patch.edgecolor": INK,  # seaborn's white vanishes here
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.titlesize": "medium",
@@ -44,6 +46,7 @@ def use_book_style() -> None:
         "figure.constrained_layout.use": True,
         "grid.color": "#e4e4e0",
         "legend.frameon": False,
+        "svg.fonttype": "none",  # text stays text: sought, selected
         "svg.hashsalt": "annotated",  # the same figure, the same bytes
     }
     sns.set_theme(
@@ -55,6 +58,7 @@ def use_book_style() -> None:
         backend_inline.set_matplotlib_formats("svg")
 
 
+# E1-plots.md: Matrices
 def plot_grid(
     values: Tensor,
     rows: Sequence[str],
@@ -102,6 +106,7 @@ def plot_grid(
             )
 
 
+# E1-plots.md: Attention, heads, masks
 def plot_attention(
     weights: Tensor,
     q_tokens: Sequence[str] | None = None,
@@ -110,7 +115,7 @@ def plot_attention(
     title: str | None = None,
     annotate: bool | None = None,
 ) -> Axes:
-    """A heat map of attention weights (q_len, k_len): a row a query.
+    """A heat map of weights (q_len, k_len), one row per query.
 
     k_tokens default to q_tokens where the matrix is square. The weights
     are written into the cells where annotate is true; by default where
@@ -141,7 +146,7 @@ def plot_heads(
     titles: Sequence[str] | None = None,
     columns: int = 4,
 ) -> Figure:
-    """A heat map for each head: weights (heads, q_len, k_len).
+    """One heat map per head: weights (heads, q_len, k_len).
 
     titles default to "head 1", "head 2", …
     """
@@ -162,7 +167,6 @@ def plot_heads(
     return figure
 
 
-# 03-masks.md: All kinds in one figure
 def plot_mask(
     mask: Tensor,
     q_tokens: Sequence[str],

@@ -2,54 +2,54 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 18-multi30k.md: Multi30k and IWSLT: real sentences
+- E9-recipes.md: Recipes, their data, and runs
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from annotated.engine.errors import check_whole
 from annotated.engine.trainer import RunConfig
-from annotated.model import TransformerConfig, table3
+from annotated.model import TransformerConfig, count_parameters, table3
 from annotated.search import SearchConfig
 
 __all__ = [
+    "ModelShape",
     "Recipe",
-    "SMALL",
-    "IWSLT",
-    "BASE",
-    "BIG",
+    "PARTS",
+    "recipe_of",
+    "synthetic_recipes",
+    "corpus_recipes",
     "wmt14_recipes",
     "table3_recipes",
+    "PAIR",
     "RECIPES",
+    "SHAPES",
+    "SHARE",
+    "fitted",
+    "STACKS",
+    "described",
 ]
 
 
-# 18-multi30k.md: Recipes
+# E9-recipes.md: The parts of a recipe
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """All that a run is made of: data, tokens, model, training, search.
+class ModelShape:
+    """A TransformerConfig without its vocabularies.
 
-    Fields that TransformerConfig, RunConfig or SearchConfig have too
-    mean what they mean there. Without changes: the paper's base model.
-    ValueError names a wrong field.
+    Without changes: the paper's base model (§3).
     """
 
-    about: str  # one line that says what this is
-    data: str  # a data set's name, or a folder of your own files
-    source: str = "en"  # the language translated from
-    target: str = "de"  # the language translated into
-    train_pairs: int | None = None  # pairs to train on, if not all
-    vocab: int = 37_000  # tokens in a vocabulary, at most
-    # what a token is: byte pairs, word pieces, or words
-    tokenizer: Literal["bpe", "wordpiece", "word"] = "bpe"
     num_encoder_layers: int = 6  # layers of the encoder
     num_decoder_layers: int = 6  # layers of the decoder
     d_model: int = 512  # width of the model
     d_ff: int = 2048  # width inside the feed-forward networks
-    num_heads: int = 8  # attention heads in a layer
+    num_heads: int = 8  # attention heads per layer
     d_k: int | None = None  # key size, if not d_model / num_heads
     d_v: int | None = None  # value size, if not d_model / num_heads
     dropout: float = 0.1  # residual dropout, P_drop
@@ -62,211 +62,158 @@ class Recipe:
     tie: Literal["all", "decoder", "none"] = "all"
     window: int | None = None  # tokens that self-attention sees, if not all
     max_len: int = 1024  # tokens in a sentence, for learned positions
-    # tokens in a batch, on each side, over all processes
-    batch_tokens: int = 25_000
-    # of these, at most so many at once in a process, if not all
-    micro_tokens: int | None = None
-    max_steps: int = 100_000  # steps at which training ends
-    max_minutes: float | None = None  # minutes of training, at most
-    warmup: int = 4000  # steps in which the learning rate rises
-    rate: float = 1.0  # factor of the learning rate
-    cooldown: int = 0  # steps before max_steps in which the rate goes to 0
-    label_smoothing: float = 0.1  # probability given to all words evenly
-    clip: float | None = None  # bound of the gradient's norm
-    # the numbers that layers compute with
-    precision: Literal["float32", "bfloat16"] = "float32"
-    seed: int = 0  # of synthetic data, first weights, batches, dropout
-    save_every: int = 1000  # steps between checkpoints
-    # minutes of training after which there is one more, if any
-    save_minutes: float | None = None
-    keep: int = 5  # checkpoints kept, and averaged at the end
-    beam: int = 4  # hypotheses that search keeps
-    alpha: float = 0.6  # exponent of the length penalty
-    extra: int = 50  # tokens that a translation may be longer by
+
+    def config(self, src_vocab: int, tgt_vocab: int) -> TransformerConfig:
+        """The model for these vocabularies. ValueError names a field."""
+        return TransformerConfig(
+            src_vocab=src_vocab,
+            tgt_vocab=tgt_vocab,
+            **dataclasses.asdict(self),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """All that a run is made of: data, tokens, model, training, search.
+
+    Without changes: the paper's base model. ValueError names a wrong
+    field.
+    """
+
+    about: str  # one line that says what this is
+    data: str  # a data set's name, or a folder of your own files
+    source: str = "en"  # the language translated from
+    target: str = "de"  # the language translated into
+    train_pairs: int | None = None  # pairs to train on, if not all
+    vocab: int = 37_000  # tokens in a vocabulary, at most
+    # what a token is: byte pairs, word pieces, or words
+    tokenizer: Literal["bpe", "wordpiece", "word"] = "bpe"
+    fit: bool = False  # shape and schedule as corpus and minutes want
+    model: ModelShape = ModelShape()  # the model
+    training: RunConfig = RunConfig()  # how to train it
+    search: SearchConfig = SearchConfig()  # how it translates
 
     def __post_init__(self) -> None:
-        for name in ("train_pairs", "vocab"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(
-                    f"{name} must be at least 1, not {value!r}"
-                )
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed must be 0 or more, not {self.seed!r}")
-        self.model_config(self.vocab, self.vocab)
-        self.training_config()
-        self.search_config()
-
-    def model_config(
-        self, src_vocab: int, tgt_vocab: int
-    ) -> TransformerConfig:
-        """The model for these vocabularies. ValueError names a field."""
-        sizes: dict[str, Any] = {
-            "src_vocab": src_vocab,
-            "tgt_vocab": tgt_vocab,
-        }
-        return TransformerConfig(
-            **_shared(self, TransformerConfig), **sizes
-        )
-
-    def training_config(self) -> RunConfig:
-        """How to train. ValueError names a field."""
-        return RunConfig(**_shared(self, RunConfig))
-
-    def search_config(self) -> SearchConfig:
-        """How to search. ValueError names a field."""
-        return SearchConfig(**_shared(self, SearchConfig))
-
-
-def _shared(recipe: Recipe, config: type) -> dict[str, Any]:
-    """The fields of recipe that config has as well."""
-    own = {f.name for f in dataclasses.fields(recipe)}
-    names = [f.name for f in dataclasses.fields(config) if f.name in own]
-    return {name: getattr(recipe, name) for name in names}
-
-
-SMALL: dict[str, Any] = {
-    "source": "symbols",
-    "target": "symbols",
-    "tokenizer": "word",
-    "vocab": 20,
-    "train_pairs": 20_000,
-    "num_encoder_layers": 2,
-    "num_decoder_layers": 2,
-    "d_model": 64,
-    "d_ff": 256,
-    "num_heads": 4,
-    "dropout": 0.0,
-    "batch_tokens": 500,
-    "warmup": 300,
-    "rate": 0.6,
-    "max_steps": 1000,
-    "cooldown": 500,
-    "save_every": 500,
-    "keep": 1,
-}
-
-
-IWSLT: dict[str, Any] = {
-    "vocab": 10_000,
-    "d_ff": 1024,
-    "num_heads": 4,
-    "dropout": 0.3,
-    "batch_tokens": 4096,
-    "rate": 0.715,
-    "max_steps": 50_000,
-    "save_every": 1000,
-    "save_minutes": 10,
-    "keep": 10,
-}
-
-
-BASE: dict[str, Any] = {"save_every": 1500, "save_minutes": 10}
-
-
-BIG: dict[str, Any] = {
-    "d_model": 1024,
-    "d_ff": 4096,
-    "num_heads": 16,
-    "dropout": 0.3,
-    "max_steps": 300_000,
-    "save_every": 600,
-    "save_minutes": 10,
-    "keep": 20,
-}
-
-
-def wmt14_recipes() -> dict[str, Recipe]:
-    """The models of Table 2, as the paper trained them (§5)."""
-    german: dict[str, Any] = {"data": "wmt14-en-de"}
-    french: dict[str, Any] = {
-        "data": "wmt14-en-fr",
-        "target": "fr",
-        "vocab": 32_000,
-        "tokenizer": "wordpiece",
-    }
-    made = {}
-    for name, pair, to in (
-        ("de", german, "German"),
-        ("fr", french, "French"),
-    ):
-        less = {"dropout": 0.1} if name == "fr" else {}
-        for size, shape in (("base", BASE), ("big", BIG | less)):
-            recipe = Recipe(
-                about=f"English to {to}, the paper's {size} model",
-                **pair,
-                **shape,
+        check_whole("vocab", self.vocab, least=1)
+        if self.train_pairs is not None:
+            check_whole("train_pairs", self.train_pairs, least=1)
+        if self.training.seed >= 2**63:
+            raise ValueError(
+                f"seed must be less than 2**63, not {self.training.seed}"
             )
-            made[f"wmt14-en-{name}-{size}"] = recipe
-    return made
+        self.model.config(self.vocab, self.vocab)
+
+    def flat(self) -> dict[str, Any]:
+        """All fields by name, those of the parts among them."""
+        return {
+            name: value
+            for part in (self, self.model, self.training, self.search)
+            for name, value in vars(part).items()
+            if name not in PARTS
+        }
+
+    def changed(self, **changes: Any) -> Recipe:
+        """The recipe with other values of some fields, in whatever part
+        they are. ValueError names a wrong one.
+        """
+        parts = {}
+        for name, part in PARTS.items():
+            known = {f.name for f in dataclasses.fields(part)}
+            own = {n: changes.pop(n) for n in known & changes.keys()}
+            parts[name] = dataclasses.replace(getattr(self, name), **own)
+        return dataclasses.replace(self, **parts | changes)
 
 
-def table3_recipes() -> dict[str, Recipe]:
-    """The rows of Table 3, by name: table3-A-h1 and so on (§6.2)."""
-    plain = Recipe(about="", data="wmt14-en-de", **BASE | {"keep": 1})
-    own = {f.name for f in dataclasses.fields(Recipe)}
-    made = {}
-    for row, config in table3(plain.vocab).items():
-        fields = dataclasses.asdict(config)
-        changes = {k: v for k, v in fields.items() if k in own}
-        if row == "big":
-            changes |= {"max_steps": 300_000, "save_every": 600}
-        made[row] = dataclasses.replace(plain, **changes)
-    for smoothing in (0.0, 0.2):
-        made[f"D-eps{smoothing}"] = dataclasses.replace(
-            plain, label_smoothing=smoothing
-        )
-    return {
-        f"table3-{row}": dataclasses.replace(
-            recipe, about=f"row {row} of Table 3"
-        )
-        for row, recipe in made.items()
-    }
+PARTS = {
+    "model": ModelShape,
+    "training": RunConfig,
+    "search": SearchConfig,
+}
 
 
-RECIPES = {
-    "copy": Recipe(
-        about="say the input again (chapter 14)", data="copy", **SMALL
-    ),
-    "reverse": Recipe(
-        about="say the input backwards (chapter 14)",
-        data="reverse",
-        **SMALL,
-    ),
-    "pocket": Recipe(
-        about="German to English from a grammar (chapter 17)",
-        data="pocket",
-        source="de",
-        target="en",
-        train_pairs=100_000,
+def recipe_of(values: Any) -> Recipe:
+    """The recipe that dataclasses.asdict made this of. ValueError or
+    TypeError where it is not one.
+    """
+    found = {}
+    for name, part in {"": Recipe, **PARTS}.items():
+        fields = values[name] if name else values
+        if not isinstance(fields, dict):
+            raise ValueError(f"{name or 'it'} holds no fields")
+        known = {f.name for f in dataclasses.fields(part)}
+        if strange := fields.keys() - known:
+            names = ", ".join(sorted(strange))
+            raise ValueError(f"this version knows no field {names}")
+        if absent := PARTS.keys() - fields.keys() if not name else None:
+            raise ValueError(f"it has no {', '.join(sorted(absent))}")
+        found[name] = fields
+    parts = {name: part(**found[name]) for name, part in PARTS.items()}
+    return Recipe(**found[""] | parts)
+
+
+# E9-recipes.md: The table of recipes
+def synthetic_recipes() -> dict[str, Recipe]:
+    """Copy and reverse (chapter 14), pocket (chapter 19)."""
+    copy = Recipe(
+        about="say the input again (chapter 14)",
+        data="copy",
+        source="symbols",
+        target="symbols",
         tokenizer="word",
-        vocab=2000,
-        tie="decoder",
+        vocab=20,
+        train_pairs=20_000,
+    ).changed(
         num_encoder_layers=2,
         num_decoder_layers=2,
-        d_model=128,
+        d_model=64,
         d_ff=256,
         num_heads=4,
         dropout=0.0,
-        label_smoothing=0.0,
-        batch_tokens=600,
-        warmup=400,
-        rate=0.8,
-        max_steps=3000,
-        cooldown=1500,
-        save_every=200,
+        batch_tokens=500,
+        warmup=300,
+        rate=0.6,
+        max_steps=1000,
+        cooldown=500,
+        save_every=500,
         keep=1,
-    ),
-    "multi30k": Recipe(
-        about="English to German, 29,000 captions (chapter 18)",
+    )
+    return {
+        "copy": copy,
+        "reverse": copy.changed(
+            about="say the input backwards (chapter 14)", data="reverse"
+        ),
+        "pocket": copy.changed(
+            about="German to English from a grammar (chapter 19)",
+            data="pocket",
+            source="de",
+            target="en",
+            train_pairs=100_000,
+            vocab=2000,
+            tie="decoder",
+            d_model=128,
+            label_smoothing=0.0,
+            batch_tokens=600,
+            warmup=400,
+            rate=0.8,
+            max_steps=3000,
+            cooldown=1500,
+            save_every=200,
+        ),
+    }
+
+
+def corpus_recipes() -> dict[str, Recipe]:
+    """Multi30k and IWSLT (chapter 20)."""
+    captions = Recipe(
+        about="English to German, 29,000 captions (chapter 20)",
         data="multi30k",
         vocab=4000,
+    ).changed(
         num_encoder_layers=3,
         num_decoder_layers=3,
         d_model=192,
         d_ff=512,
         num_heads=4,
-        dropout=0.1,
         batch_tokens=1000,
         warmup=1000,
         rate=0.8,
@@ -275,36 +222,181 @@ RECIPES = {
         save_every=200,
         keep=4,
         alpha=1.0,
-    ),
-    "iwslt14": Recipe(
+    )
+    talks = Recipe(
         about="German to English, 160,000 sentences of talks",
         data="iwslt14",
         source="de",
         target="en",
-        **IWSLT,
-    ),
-    "iwslt17": Recipe(
-        about="English to German, 200,000 sentences of talks",
-        data="iwslt17",
-        **IWSLT | {"vocab": 16_000},
-    ),
-    **wmt14_recipes(),
-    "pair": Recipe(
-        about="your own text: --data and a folder that data prepare made",
-        data="pair",
-        source="source",
-        target="target",
-        vocab=8000,
-        num_encoder_layers=3,
-        num_decoder_layers=3,
-        d_model=256,
+        vocab=10_000,
+    ).changed(
         d_ff=1024,
         num_heads=4,
-        batch_tokens=3000,
-        warmup=1500,
-        max_steps=20_000,
-        save_every=500,
-        keep=5,
-    ),
+        dropout=0.3,
+        batch_tokens=4096,
+        rate=0.715,
+        max_steps=50_000,
+        save_minutes=10,
+        keep=10,
+    )
+    more_talks = talks.changed(
+        about="English to German, 200,000 sentences of talks",
+        data="iwslt17",
+        source="en",
+        target="de",
+        vocab=16_000,
+    )
+    return {
+        "multi30k": captions,
+        "iwslt14": talks,
+        "iwslt17": more_talks,
+    }
+
+
+def wmt14_recipes() -> dict[str, Recipe]:
+    """The models of Table 2, as the paper trained them (§5)."""
+    made = {}
+    german = Recipe(
+        about="English to German, the paper's base model",
+        data="wmt14-en-de",
+    )
+    french = german.changed(
+        about="English to French, the paper's base model",
+        data="wmt14-en-fr",
+        target="fr",
+        vocab=32_000,
+        tokenizer="wordpiece",
+    )
+    for recipe, dropout in ((german, 0.3), (french, 0.1)):
+        base = recipe.changed(save_every=1500, save_minutes=10)
+        made[f"{recipe.data}-base"] = base
+        made[f"{recipe.data}-big"] = base.changed(
+            about=recipe.about.replace("base", "big"),
+            d_model=1024,
+            d_ff=4096,
+            num_heads=16,
+            dropout=dropout,
+            max_steps=300_000,
+            save_every=600,
+            keep=20,
+        )
+    return made
+
+
+def table3_recipes() -> dict[str, Recipe]:
+    """The rows of Table 3, by name: table3-A-h1 and so on (§6.2)."""
+    plain = wmt14_recipes()["wmt14-en-de-base"].changed(keep=1)
+    names = [f.name for f in dataclasses.fields(ModelShape)]
+    made = {}
+    for row, config in table3(plain.vocab).items():
+        made[row] = plain.changed(**{n: getattr(config, n) for n in names})
+    made["big"] = made["big"].changed(max_steps=300_000, save_every=600)
+    for smoothing in (0.0, 0.2):
+        row = f"D-eps{smoothing}"
+        made[row] = plain.changed(label_smoothing=smoothing)
+    return {
+        f"table3-{row}": recipe.changed(about=f"row {row} of Table 3")
+        for row, recipe in made.items()
+    }
+
+
+PAIR = Recipe(
+    about="your own text: --data and a folder, yours or data prepare's",
+    data="pair",
+    source="source",
+    target="target",
+    vocab=8000,
+    fit=True,
+).changed(norm="pre", num_heads=4, max_minutes=20.0, alpha=1.0)
+RECIPES = {
+    **synthetic_recipes(),
+    **corpus_recipes(),
+    **wmt14_recipes(),
+    "pair": PAIR,
     **table3_recipes(),
 }
+
+
+# E9-recipes.md: Fitted to a corpus
+SHAPES = (  # d_model, d_ff, layers, peak of the rate, from how many pairs
+    (128, 512, 2, 0.002, 0),
+    (192, 512, 3, 0.002, 15_000),
+    (256, 1024, 3, 0.002, 60_000),
+    (512, 2048, 6, 0.001, 400_000),
+)
+SHARE = 0.35  # of a matrix product's speed, in a training step
+
+
+def fitted(recipe: Recipe, pairs: int, tokens: int, speed: float) -> Recipe:
+    """The recipe with what it leaves open chosen: all that is as in PAIR.
+
+    The corpus has so many pairs, and tokens on the target's side; speed
+    is the machine's, in operations per second of a matrix product.
+    """
+    blank = PAIR.flat()
+    given = {n for n, v in recipe.flat().items() if v != blank[n]}
+
+    def fill(recipe: Recipe, **choice: Any) -> Recipe:
+        open_ = {n: v for n, v in choice.items() if n not in given}
+        return recipe.changed(**open_)
+
+    minutes = _minutes(recipe)
+    budget = 60 * minutes * speed * SHARE * 5 / 6
+    for d_model, d_ff, layers, rate, least in SHAPES:
+        stacks = dict.fromkeys(STACKS, layers)
+        larger = fill(recipe, d_model=d_model, d_ff=d_ff, **stacks)
+        larger = larger.changed(fit=False)
+        size = count_parameters(larger.model.config(*[recipe.vocab] * 2))
+        affordable = budget / (6 * size)
+        enough = pairs >= least and affordable >= 1800 * 1500
+        if least == 0 or enough:
+            made, reach, peak = larger, affordable, rate
+    reach = min(reach, max(30 * tokens, 1000 * 1500))
+    batch = 1500
+    while reach / batch > 20_000 and batch < 24_000:
+        batch *= 2
+    made = fill(made, batch_tokens=batch)
+    steps = int(reach / made.training.batch_tokens)
+    made = fill(made, max_steps=max(100, steps))
+    return _scheduled(made, fill, peak, tokens)
+
+
+STACKS = "num_encoder_layers", "num_decoder_layers"
+
+
+def _scheduled(
+    recipe: Recipe, fill: Callable[..., Recipe], peak: float, tokens: int
+) -> Recipe:
+    """The recipe with what follows from its number of steps."""
+    steps = recipe.training.max_steps
+    seen = steps * recipe.training.batch_tokens / max(1, tokens)
+    made = fill(
+        recipe,
+        warmup=max(50, min(4000, steps // 6)),
+        cooldown=2 * steps // 5,
+        save_every=max(50, steps // 10),
+        dropout=0.0 if seen <= 2 else 0.1 if seen <= 12 else 0.2,
+    )
+    warmup = made.training.warmup
+    # equation 3 peaks at rate / sqrt(d_model · warmup)
+    rate = peak * math.sqrt(made.model.d_model * warmup)
+    return fill(made, rate=round(rate, 3))
+
+
+def _minutes(recipe: Recipe) -> float:
+    return recipe.training.max_minutes or 60.0
+
+
+def described(recipe: Recipe, pairs: int, tokens: int) -> str:
+    """What a fitted recipe has chosen, in a line."""
+    model, training = recipe.model, recipe.training
+    seen = training.max_steps * training.batch_tokens / max(1, tokens)
+    return (
+        f"fitted to {pairs:,} pairs and {_minutes(recipe):g} minutes: "
+        f"{model.num_encoder_layers} + {model.num_decoder_layers} layers "
+        f"of {model.d_model}, {model.norm}-norm, dropout "
+        f"{model.dropout:g}; batches of {training.batch_tokens:,} tokens, "
+        f"{training.max_steps:,} steps ({seen:.1f} times the corpus), "
+        f"{training.warmup:,} to warm up, {training.cooldown:,} to cool "
+        "down"
+    )

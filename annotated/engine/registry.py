@@ -2,7 +2,7 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 18-multi30k.md: Multi30k and IWSLT: real sentences
+- E7-text.md: Text from anywhere
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 import platformdirs
 
-__all__ = ["registry", "data_folder"]
+__all__ = ["registry", "data_folder", "folder_of"]
 
 
-# 18-multi30k.md: Where corpora come from
+# E7-text.md: The registry
 def registry() -> dict[str, Any]:
     """What data/registry.toml knows: name, files, licence, splits."""
     if sys.version_info >= (3, 11):
@@ -33,3 +33,8 @@ def data_folder() -> Path:
     """$ANNOTATED_DATA, or a folder in the user's cache."""
     own = os.environ.get("ANNOTATED_DATA")
     return Path(own or platformdirs.user_cache_dir("annotated"))
+
+
+def folder_of(name: str) -> Path:
+    """Where the files of a registered data set lie."""
+    return data_folder() / registry()[name].get("folder", name)

@@ -35,7 +35,6 @@ from annotated.checkpoints import (
     load_checkpoint,
 )
 from annotated.costs import kept_bytes, state_bytes
-from annotated.engine.data import encode_pairs, load_usable, settled
 from annotated.engine.distributed import (
     all_reduce_sum,
     own_part,
@@ -50,14 +49,15 @@ from annotated.engine.machine import memory_bytes, pick_device
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
     Run,
-    _check_lengths,
+    begin_run,
     best_step,
     read_metrics,
+    resume_run,
 )
 from annotated.engine.trainer import Trainer
 from annotated.training import Progress
 
-__all__ = ["train_recipe", "LOGITS", "with_micro_tokens", "FREE"]
+__all__ = ["train_recipe", "LOGITS", "with_micro_tokens"]
 
 
 # E10-runner.md: The whole of it
@@ -79,12 +79,15 @@ def train_recipe(
     """
     if shard and world_size() == 1:
         raise RunError("shard needs several processes: use torchrun")
-    recipe = settled(recipe)
     device = pick_device(device)
     run, corpus, valid = rank_zero_first(
-        lambda: _open(recipe, folder, resume or rank() > 0)
+        lambda: (
+            resume_run(recipe, folder)
+            if resume or rank()
+            else begin_run(recipe, folder, device)
+        )
     )
-    config = recipe.training_config()
+    config = run.recipe.training
     trainer = Trainer(run.model.to(device), corpus, config, shard)
     if resume:
         rank_zero_first(lambda: _take_up(trainer, folder))
@@ -93,18 +96,6 @@ def train_recipe(
     with _Log(folder, trainer) as log:
         _train(trainer, valid, folder, log)
     return _finish(trainer, valid, folder)
-
-
-def _open(
-    recipe: Recipe, folder: Path, begun: bool
-) -> tuple[Run, Corpus, Corpus]:
-    """The run, its corpus and what it is validated on."""
-    valid_text = load_usable(recipe, "valid")
-    start = _resumed if begun else Run.begin
-    run, corpus = start(recipe, folder)
-    valid = encode_pairs(valid_text, run.source, run.target)
-    _check_lengths(recipe, valid)
-    return run, corpus, valid
 
 
 def _what(run: Run, corpus: Corpus, device: str) -> str:
@@ -131,10 +122,10 @@ def with_micro_tokens(recipe: Recipe, device: str) -> Recipe:
     """The recipe, with micro_tokens set where a process's share of a batch
     would fill more than two thirds of its device's memory.
     """
-    training = recipe.training_config()
+    training = recipe.training
     if training.micro_tokens is not None:
         return recipe
-    config = recipe.model_config(recipe.vocab, recipe.vocab)
+    config = recipe.model.config(recipe.vocab, recipe.vocab)
     precision = training.precision
     kept = kept_bytes(config, precision=precision, device=device)
     room = memory_bytes(device) * 2 / 3 - state_bytes(config, precision)
@@ -142,7 +133,7 @@ def with_micro_tokens(recipe: Recipe, device: str) -> Recipe:
     fits = max(500, room / kept)
     if fits >= training.batch_tokens / world_size():
         return recipe
-    return dataclasses.replace(recipe, micro_tokens=int(fits))
+    return recipe.changed(micro_tokens=int(fits))
 
 
 # E10-runner.md: The loop
@@ -334,37 +325,6 @@ class _Log:
 
 
 # E10-runner.md: Going on
-FREE = {
-    "about",
-    "max_steps",
-    "max_minutes",
-    "micro_tokens",
-    "save_minutes",
-    "beam",
-    "alpha",
-    "extra",
-}
-
-
-def _resumed(recipe: Recipe, folder: Path) -> tuple[Run, Corpus]:
-    """The run in folder and its corpus. RunError where recipe is another
-    in anything but the fields that are FREE.
-    """
-    run = Run.as_begun(folder)
-    for f in dataclasses.fields(Recipe):
-        new, old = getattr(recipe, f.name), getattr(run.recipe, f.name)
-        if f.name not in FREE and new != old:
-            raise RunError(
-                f"{folder} was begun with {f.name} {old!r}: resume it with "
-                f"that, not with {new!r}"
-            )
-    pairs = load_usable(recipe, "train")
-    corpus = encode_pairs(pairs, run.source, run.target)
-    if recipe != run.recipe:
-        write_json(folder / "recipe.json", dataclasses.asdict(recipe))
-    return dataclasses.replace(run, recipe=recipe), corpus
-
-
 def _take_up(trainer: Trainer, folder: Path) -> None:
     """Load the newest checkpoint that is whole, and say which."""
     places = checkpoints(folder / "checkpoints")[::-1]

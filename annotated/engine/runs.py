@@ -2,13 +2,15 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 18-multi30k.md: Multi30k and IWSLT: real sentences
+- E9-recipes.md: Recipes, their data, and runs
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +20,12 @@ import torch
 
 from annotated.batches import Corpus
 from annotated.checkpoints import checkpoints, load_weights
-from annotated.engine.data import (
-    encode_pairs,
-    load_usable,
-    train_tokenizers,
-)
+from annotated.engine.data import open_data
 from annotated.engine.errors import RunError
 from annotated.engine.files import write_json
+from annotated.engine.machine import matmul_speed
 from annotated.engine.packing import PackedTransformer
-from annotated.engine.recipes import Recipe
+from annotated.engine.recipes import Recipe, described, fitted, recipe_of
 from annotated.engine.search import search_in_order
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import Hypothesis, SearchConfig
@@ -34,16 +33,19 @@ from annotated.tokens import Tokenizer
 
 __all__ = [
     "read_recipe",
+    "read_metrics",
+    "best_step",
+    "Run",
+    "begin_run",
+    "FREE",
+    "resume_run",
     "MAX_SOURCE",
     "Translation",
     "one_line",
-    "Run",
-    "read_metrics",
-    "best_step",
 ]
 
 
-# 18-multi30k.md: A run and its folder
+# E9-recipes.md: A run and its folder
 def read_recipe(folder: Path) -> Recipe:
     """The recipe of a run folder. RunError where there is none to use."""
     path = folder / "recipe.json"
@@ -53,70 +55,35 @@ def read_recipe(folder: Path) -> Recipe:
             "recipe.json"
         )
     try:
-        values = json.loads(path.read_text("utf-8"))
-        if not isinstance(values, dict):
-            raise ValueError("it holds no fields")
-        known = {f.name for f in dataclasses.fields(Recipe)}
-        if strange := values.keys() - known:
-            raise ValueError(
-                f"this version knows no field {', '.join(sorted(strange))}"
-            )
-        return Recipe(**values)
+        return recipe_of(json.loads(path.read_text("utf-8")))
     except (TypeError, ValueError) as error:
         raise RunError(f"{path} is damaged: {error}") from None
 
 
-def _first_model(
-    recipe: Recipe, source: Tokenizer, target: Tokenizer
-) -> Transformer:
-    """The model with its first weights, a function of the recipe's seed."""
-    config = recipe.model_config(len(source), len(target))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        return PackedTransformer(config)
-
-
-def _check_lengths(recipe: Recipe, corpus: Corpus) -> None:
-    """Learned positions are as many as max_len, and no more."""
-    longest = 1 + int(
-        max(corpus.src.lengths.max(), corpus.tgt.lengths.max())
-    )
-    if recipe.positions == "learned" and longest > recipe.max_len:
-        raise RunError(
-            f"{recipe.data} has a sentence of {longest} tokens: max_len "
-            f"{recipe.max_len} is too short for it"
-        )
-
-
-MAX_SOURCE = 512
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A line of text, the score that search gave it, and the logarithm
-    of its probability.
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """What a run has noted, in order: {"step": …, "loss": …, …} for steps,
+    {"step": …, "valid": {…}} for validations.
     """
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text("utf-8", errors="replace").split("\n"):
+        try:
+            entry = json.loads(line)
+        except ValueError:  # the end of a run that was killed
+            continue
+        if isinstance(entry, dict) and "step" in entry:
+            found.append(entry)
+    return found
 
-    text: str
-    score: float
-    log_probability: float
 
-
-def one_line(text: str) -> str:
-    """text without line breaks of any kind: one line in, one line out."""
-    return " ".join(text.splitlines()).strip()
-
-
-def _most_source(config: TransformerConfig, search: SearchConfig) -> int:
-    """The longest piece, in tokens, that the model can translate."""
-    if config.positions == "sinusoidal":
-        return MAX_SOURCE
-    most = min(MAX_SOURCE, config.max_len - search.extra)
-    if most < 1:
-        raise RunError(
-            f"extra {search.extra} is too much for max_len {config.max_len}"
-        )
-    return most
+def best_step(folder: Path) -> int | None:
+    """The step of a run's lowest validation nll; None if there is none."""
+    notes = [e for e in read_metrics(folder) if "valid" in e]
+    if not notes:
+        return None
+    return int(min(notes, key=lambda e: e["valid"]["nll"])["step"])
 
 
 @dataclass(frozen=True)
@@ -131,32 +98,14 @@ class Run:
     model: Transformer
     others: tuple[Transformer, ...] = ()
 
-    @classmethod
-    def begin(cls, recipe: Recipe, folder: Path) -> tuple[Run, Corpus]:
-        """Make a new run folder; returns the run and its training corpus.
-
-        Raises RunError where the folder has something in it already, and
-        writes nothing before all else has gone well.
+    def write(self, folder: Path) -> None:
+        """Write tokenizers and recipe; the recipe last, for a folder that
+        has it is a whole one.
         """
-        if folder.exists() and (
-            not folder.is_dir() or any(folder.iterdir())
-        ):
-            raise RunError(
-                f"{folder} is not empty: choose another --out, or --resume"
-            )
-        pairs = load_usable(recipe, "train")
-        source, target = train_tokenizers(recipe, pairs)
-        corpus = encode_pairs(pairs, source, target)
-        _check_lengths(recipe, corpus)
-        run = cls(
-            recipe, source, target, _first_model(recipe, source, target)
-        )
-        folder.mkdir(parents=True, exist_ok=True)
-        source.save(folder / "source.json")
-        target.save(folder / "target.json")
-        # last: a folder that has it is a whole one
-        write_json(folder / "recipe.json", dataclasses.asdict(recipe))
-        return run, corpus
+        self.source.save(folder / "source.json")
+        self.target.save(folder / "target.json")
+        recipe = dataclasses.asdict(self.recipe)
+        write_json(folder / "recipe.json", recipe)
 
     @classmethod
     def as_begun(cls, folder: Path) -> Run:
@@ -205,6 +154,7 @@ class Run:
             raise ValueError("models that vote need the same vocabulary")
         return dataclasses.replace(self, others=(*self.others, other.model))
 
+    # E9-recipes.md: Translating lines
     def translate(
         self,
         lines: Sequence[str],
@@ -220,7 +170,7 @@ class Run:
         tokens is translated in pieces, whose best are put together.
         RunError where a worker dies.
         """
-        search = search or self.recipe.search_config()
+        search = search or self.recipe.search
         models = [self.model, *self.others]
         most = min(_most_source(m.config, search) for m in models)
         pieces, owner = [], []
@@ -246,6 +196,7 @@ class Run:
         return [self._texts(parts) for parts in found]
 
     def _texts(self, parts: list[list[Hypothesis]]) -> list[Translation]:
+        """The translations of a line that was cut into parts."""
         if not parts:
             return [Translation("", 0.0, 0.0)]
         if len(parts) == 1:
@@ -261,28 +212,117 @@ class Run:
         return [Translation(text, score, total)]
 
 
-# 18-multi30k.md: Stop, and go on
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """What a run has noted, in order: {"step": …, "loss": …, …} for steps,
-    {"step": …, "valid": {…}} for validations.
+def _first_model(
+    recipe: Recipe, source: Tokenizer, target: Tokenizer
+) -> Transformer:
+    """The model with its first weights, a function of the recipe's seed."""
+    config = recipe.model.config(len(source), len(target))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.training.seed)
+        return PackedTransformer(config)
+
+
+def _check_lengths(recipe: Recipe, corpus: Corpus) -> None:
+    """RunError where a sentence is longer than learned positions reach."""
+    longest = 1 + int(
+        max(corpus.src.lengths.max(), corpus.tgt.lengths.max())
+    )
+    most = recipe.model.max_len
+    if recipe.model.positions == "learned" and longest > most:
+        raise RunError(
+            f"{recipe.data} has a sentence of {longest} tokens: max_len "
+            f"{most} is too short for it"
+        )
+
+
+def begin_run(
+    recipe: Recipe, folder: Path, device: str = "cpu"
+) -> tuple[Run, Corpus, Corpus]:
+    """Make a new run folder. The run, with its first weights, and the
+    corpora that it is trained and validated on.
+
+    RunError where the folder has something in it already; DataError.
     """
-    path = folder / "metrics.jsonl"
-    if not path.exists():
-        return []
-    found = []
-    for line in path.read_text("utf-8", errors="replace").split("\n"):
-        try:
-            entry = json.loads(line)
-        except ValueError:  # the end of a run that was killed
-            continue
-        if isinstance(entry, dict) and "step" in entry:
-            found.append(entry)
-    return found
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(
+            f"{folder} is not empty: choose another --out, or --resume"
+        )
+    data = open_data(recipe)
+    recipe, lines = data.recipe, list(data.notes)
+    if recipe.fit:
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        speed = matmul_speed(device, recipe.training.precision)
+        recipe = fitted(recipe, *data.size(), processes * speed)
+        lines.append(described(recipe, *data.size()))
+    for line in lines:
+        print(line, file=sys.stderr)
+    source, target = data.tokenizers()
+    corpora = data.corpus("train"), data.corpus("valid")
+    for corpus in corpora:
+        _check_lengths(recipe, corpus)
+    run = Run(recipe, source, target, _first_model(recipe, source, target))
+    folder.mkdir(parents=True, exist_ok=True)
+    run.write(folder)
+    return run, *corpora
 
 
-def best_step(folder: Path) -> int | None:
-    """The step of a run's lowest validation nll; None if there is none."""
-    notes = [e for e in read_metrics(folder) if "valid" in e]
-    if not notes:
-        return None
-    return int(min(notes, key=lambda e: e["valid"]["nll"])["step"])
+FREE = {"about", "max_steps", "max_minutes", "micro_tokens"} | {
+    "save_minutes",
+    *(f.name for f in dataclasses.fields(SearchConfig)),
+}
+
+
+def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
+    """The run in folder, with its first weights, and the corpora that it
+    is trained and validated on. RunError where recipe is another in
+    anything but the fields that are FREE.
+    """
+    run = Run.as_begun(folder)
+    if recipe.fit:  # it was fitted when the run began
+        recipe = run.recipe
+    data = open_data(recipe, (run.source, run.target))
+    recipe, begun = data.recipe, run.recipe.flat()
+    for name, new in recipe.flat().items():
+        if name not in FREE and new != begun[name]:
+            raise RunError(
+                f"{folder} was begun with {name} {begun[name]!r}: resume "
+                f"it with that, not with {new!r}"
+            )
+    corpora = data.corpus("train"), data.corpus("valid")
+    _check_lengths(recipe, corpora[1])
+    if recipe != run.recipe:
+        run = dataclasses.replace(run, recipe=recipe)
+        run.write(folder)
+    return run, *corpora
+
+
+# E9-recipes.md: Translating lines
+MAX_SOURCE = 512
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A line of text, the score that search gave it, and the logarithm
+    of its probability.
+    """
+
+    text: str
+    score: float
+    log_probability: float
+
+
+def one_line(text: str) -> str:
+    """text without line breaks of any kind: one line in, one line out."""
+    return " ".join(text.splitlines()).strip()
+
+
+def _most_source(config: TransformerConfig, search: SearchConfig) -> int:
+    """The longest piece, in tokens, that the model can translate."""
+    if config.positions == "sinusoidal":
+        return MAX_SOURCE
+    most = min(MAX_SOURCE, config.max_len - search.extra)
+    if most < 1:
+        raise RunError(
+            f"extra {search.extra} is too much for max_len {config.max_len}"
+        )
+    return most

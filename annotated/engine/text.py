@@ -2,7 +2,7 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 18-multi30k.md: Multi30k and IWSLT: real sentences
+- E7-text.md: Text from anywhere
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tarfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
@@ -26,20 +26,22 @@ from typing import IO, Any
 import numpy as np
 
 from annotated.engine.errors import DataError
-from annotated.engine.fetch import _folder, fetch
-from annotated.engine.registry import registry
+from annotated.engine.fetch import fetch
+from annotated.engine.registry import folder_of, registry
 from annotated.pocket import pocket_pairs
 
 __all__ = [
     "Text",
+    "Part",
     "read_lines",
     "read_pair",
-    "Part",
+    "columns_of",
     "parts_of",
     "splits_of",
     "Division",
     "Cleaning",
     "count_words",
+    "remarks",
     "divide",
     "read_split",
     "load_pairs",
@@ -50,7 +52,7 @@ __all__ = [
 ]
 
 
-# 18-multi30k.md: Read strictly, or not at all
+# E7-text.md: Reading lines
 @dataclass(frozen=True)
 class Text:
     """A file of text, maybe compressed, maybe a member of an archive."""
@@ -93,7 +95,6 @@ class Text:
                 if number == 1:  # Windows' signature
                     line = line.removeprefix(b"\xef\xbb\xbf")
                 try:
-                    line = line.removesuffix(b"\n")
                     yield _decode(self, number, line, strict)
                 except DataError:
                     # a damaged file is damaged before it is no text
@@ -109,8 +110,6 @@ _PACKED: dict[str, Any] = {
     ".xz": lzma.open,
     ".bz2": bz2.open,
 }
-
-
 _DAMAGE = (
     EOFError,
     lzma.LZMAError,
@@ -123,38 +122,102 @@ _DAMAGE = (
 
 def _member(stack: ExitStack, file: IO[bytes], text: Text) -> IO[bytes]:
     """The member of an archive whose name ends as text wants it."""
-    wanted = text.member
+    end = f"/{text.member}"
     if text.path.suffix == ".zip":
         archive = stack.enter_context(zipfile.ZipFile(file))
         for name in archive.namelist():
-            if f"/{name}".endswith(f"/{wanted}"):
+            if f"/{name}".endswith(end):
                 return stack.enter_context(archive.open(name))
     else:
         tar = tarfile.open(fileobj=file, mode="r:*")  # noqa: SIM115
         stack.enter_context(tar)
         for info in tar:
-            if info.isfile() and f"/{info.name}".endswith(f"/{wanted}"):
-                found = tar.extractfile(info)
-                if found is not None:
-                    return stack.enter_context(found)
-    raise DataError(f"{text.path} has no member {wanted}")
+            found = f"/{info.name}".endswith(end) and tar.extractfile(info)
+            if found:
+                return stack.enter_context(found)
+    raise DataError(f"{text.path} has no member {text.member}")
 
 
 def _decode(text: Text, number: int, line: bytes, strict: bool) -> str:
-    if strict and b"\0" in line:
-        raise DataError(
-            f"{text}, line {number}: a NUL byte; is this UTF-8 text?"
-        )
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
     try:
-        decoded = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if strict:
+        if not strict:
+            return line.decode("utf-8", "surrogateescape")
+        if b"\0" in line:
             raise DataError(
-                f"{text}, line {number}, byte {error.start + 1}: not "
-                "UTF-8; convert the file, with iconv for instance"
-            ) from None
-        decoded = line.decode("utf-8", "surrogateescape")
-    return decoded.removesuffix("\r")
+                f"{text}, line {number}: a NUL byte; is this UTF-8 text?"
+            )
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{text}, line {number}, byte {error.start + 1}: not UTF-8; "
+            "convert the file, with iconv for instance"
+        ) from None
+
+
+# E7-text.md: Two sides
+def _plain(text: Text, strict: bool) -> Iterator[str]:
+    return text.lines(strict)
+
+
+def _talks(text: Text, strict: bool) -> Iterator[str]:
+    """Lines of a talk, its title and description, without the rest."""
+    for line in text.lines(strict):
+        if not re.match(r"\s*<(?!title|description)", line):
+            yield re.sub(r"</?(title|description)>", "", line).strip()
+
+
+def _segments(text: Text, strict: bool) -> Iterator[str]:
+    """What stands in <seg>…</seg>, each on one line."""
+    whole = "\n".join(text.lines(strict))
+    for found in re.findall(r"(?is)<seg\b[^>]*>(.*?)</seg>", whole):
+        yield " ".join(html.unescape(found).split())
+
+
+_FORMS = {"lines": _plain, "talks": _talks, "segments": _segments}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a corpus: two texts, or one with a column for each."""
+
+    src: Text
+    tgt: Text
+    form: str = "lines"
+    columns: tuple[int, int] = (0, 1)
+
+    def pairs(self, strict: bool = True) -> Iterator[tuple[str, str]]:
+        """Its pairs. DataError for what cannot be read, and where one
+        side has more than the other.
+        """
+        if self.form == "tsv":
+            yield from _rows(self.src, *self.columns, strict)
+            return
+        read, counts = _FORMS[self.form], [0, 0]
+        sides = read(self.src, strict), read(self.tgt, strict)
+        for pair in zip_longest(*sides):
+            counts = [n + (x is not None) for n, x in zip(counts, pair)]
+            if None not in pair:
+                yield pair
+        if counts[0] != counts[1]:
+            raise DataError(
+                f"{self.src} has {counts[0]} lines but {self.tgt} has "
+                f"{counts[1]}: line i of one must translate line i of the "
+                "other"
+            )
+
+
+def _rows(
+    text: Text, one: int, other: int, strict: bool
+) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(text.lines(strict), start=1):
+        cells = line.split("\t")
+        if len(cells) <= max(one, other):
+            raise DataError(
+                f"{text}, line {number}: {len(cells)} columns; "
+                f"{max(one, other) + 1} are needed"
+            )
+        yield cells[one], cells[other]
 
 
 def read_lines(path: Path) -> list[str]:
@@ -171,96 +234,18 @@ def read_pair(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
 
     Raises DataError where they have not as many lines.
     """
-    pairs = list(Part(Text(src), Text(tgt)).pairs())
-    return [s for s, _ in pairs], [t for _, t in pairs]
+    return columns_of(Part(Text(src), Text(tgt)).pairs())
 
 
-@dataclass(frozen=True)
-class Part:
-    """A piece of a corpus: two texts, or one with a column for each."""
-
-    src: Text
-    tgt: Text
-    form: str = "lines"
-    columns: tuple[int, int] = (0, 1)
-    languages: tuple[str, str] = ("", "")
-
-    def pairs(self, strict: bool = True) -> Iterator[tuple[str, str]]:
-        """Its pairs. DataError for what cannot be read, and where one
-        side has more than the other.
-        """
-        if self.form == "tsv":
-            yield from self._columns(strict)
-            return
-        sides = [
-            _FORMS[self.form](text, strict, language)
-            for text, language in zip(
-                (self.src, self.tgt), self.languages, strict=True
-            )
-        ]
-        counts = [0, 0]
-        for pair in zip_longest(*sides):
-            counts = [n + (x is not None) for n, x in zip(counts, pair)]
-            if None not in pair:
-                yield pair
-        if counts[0] != counts[1]:
-            raise DataError(
-                f"{self.src} has {counts[0]} lines but {self.tgt} has "
-                f"{counts[1]}: line i of one must translate line i of the "
-                "other"
-            )
-
-    def _columns(self, strict: bool) -> Iterator[tuple[str, str]]:
-        one, other = self.columns
-        for number, line in enumerate(self.src.lines(strict), start=1):
-            cells = line.split("\t")
-            if len(cells) <= max(one, other):
-                raise DataError(
-                    f"{self.src}, line {number}: {len(cells)} columns; "
-                    f"{max(one, other) + 1} are needed"
-                )
-            yield cells[one], cells[other]
+def columns_of(
+    pairs: Iterable[tuple[str, str]],
+) -> tuple[list[str], list[str]]:
+    """Pairs as two lists: all sources, all targets."""
+    found = list(pairs)
+    return [src for src, _ in found], [tgt for _, tgt in found]
 
 
-def _plain(text: Text, strict: bool, language: str) -> Iterator[str]:
-    return text.lines(strict)
-
-
-def _talks(text: Text, strict: bool, language: str) -> Iterator[str]:
-    """Lines of a talk, its title and description, without the rest."""
-    for line in text.lines(strict):
-        if not re.match(r"\s*<(?!title|description)", line):
-            yield re.sub(r"</?(title|description)>", "", line).strip()
-
-
-def _segments(text: Text, strict: bool, language: str) -> Iterator[str]:
-    """What stands in <seg>…</seg>; of a file with several sides, in the
-    first element of that language in each document.
-    """
-    whole = "\n".join(text.lines(strict))
-    documents = re.findall(r"<doc\b.*?</doc>", whole, re.S | re.I)
-    for document in documents or [whole]:
-        side = re.search(
-            rf'<(src|ref)\b[^>]*\blang="{language}".*?</\1>',
-            document,
-            re.S | re.I,
-        )
-        found = re.findall(
-            r"<seg\b[^>]*>(.*?)</seg>",
-            side.group() if side and language else document,
-            re.S | re.I,
-        )
-        yield from (" ".join(html.unescape(s).split()) for s in found)
-
-
-_FORMS: dict[str, Any] = {
-    "lines": _plain,
-    "talks": _talks,
-    "segments": _segments,
-}
-
-
-# 18-multi30k.md: From a name to pairs
+# E7-text.md: From a name to files
 def parts_of(name: str, split: str, source: str, target: str) -> list[Part]:
     """The pieces of a split of a registered data set, fetched.
 
@@ -276,67 +261,43 @@ def parts_of(name: str, split: str, source: str, target: str) -> list[Part]:
             raise DataError(
                 f"{name} has no {what} {value!r}; it has {', '.join(there)}"
             )
-    card = entry["splits"][split if split in entry["splits"] else "train"]
-    words = _words_of(entry, source, target)
-    return [
-        _registered(name, piece, source, target, words)
-        for piece in card.get("parts", [card])
-    ]
+    card = entry["splits"].get(split, entry["splits"]["train"])
+    pieces = card.get("parts", [card])
+    return [_registered(name, piece, source, target) for piece in pieces]
 
 
 def splits_of(entry: dict[str, Any]) -> list[str]:
     """The splits of a data set, those divided off from train as well."""
-    divided = Division.of_entry(entry).places.values()
-    return [*entry["splits"], *(s for s in divided if s)]
-
-
-def _words_of(
-    entry: dict[str, Any], source: str, target: str
-) -> dict[str, str]:
-    """What is filled into file names."""
-    names = entry.get("names", {})
-    other = target if source == "en" else source
-    return {
-        "source": names.get(source, source),
-        "target": names.get(target, target),
-        "other": names.get(other, other),
-    }
+    return [*entry["splits"], *Division.of_entry(entry).places.values()]
 
 
 def _registered(
-    name: str,
-    piece: dict[str, Any],
-    source: str,
-    target: str,
-    words: dict[str, str],
+    name: str, piece: dict[str, Any], source: str, target: str
 ) -> Part:
     """A piece of a registered split: its files, found or fetched."""
+    names = registry()[name].get("names", {})
+    other = target if source == "en" else source
     sides = []
-    for role, side in (("src", "source"), ("ref", "target")):
-        filled = words | {"language": words[side], "role": role}
+    for role, language in (("src", source), ("ref", target)):
+        words = {
+            "language": names.get(language, language),
+            "other": names.get(other, other),
+            "role": role,
+        }
         file, member, url = (
-            piece.get(key, "").format(**filled)
+            piece.get(key, "").format(**words)
             for key in ("file", "member", "url")
         )
         sides.append(_text(name, file, member, url))
-    columns = piece.get("columns", [])
-    places = [
-        columns.index("en" if language == "en" else "other")
-        for language in (source, target)
-        if columns
-    ]
-    return Part(
-        sides[0],
-        sides[1],
-        piece.get("form", "lines"),
-        (places[0], places[1]) if places else (0, 1),
-        (source, target),
-    )
+    columns = piece.get("columns", ["en", "other"])
+    en = columns.index("en"), columns.index("other")
+    order = en if source == "en" else en[::-1]
+    return Part(sides[0], sides[1], piece.get("form", "lines"), order)
 
 
 def _text(name: str, file: str, member: str, url: str) -> Text:
     """A file, or a member of an archive that someone may have unpacked."""
-    folder = _folder(name)
+    folder = folder_of(name)
     for place in (member, Path(member).name) if member else ():
         if (folder / place).is_file():
             return Text(folder / place)
@@ -368,6 +329,7 @@ class Division:
         return self.places.get(number % self.of, "train")
 
 
+# E7-text.md: What is left out
 @dataclass(frozen=True, kw_only=True)
 class Cleaning:
     """What a pair must be like. Words are counted as runs of letters and
@@ -402,11 +364,8 @@ class Cleaning:
             return "not UTF-8 text"
         # a line has no more words than characters
         most = self.max_words or max(len(src), len(tgt))
-        if (
-            max(len(src), len(tgt)) <= most
-            and self.ratio is None
-            and self.min_words <= 1
-        ):
+        short = max(len(src), len(tgt)) <= most
+        if short and self.ratio is None and self.min_words <= 1:
             return None
         counts = sorted(map(count_words, (src, tgt)))
         if counts[0] < self.min_words:
@@ -418,9 +377,13 @@ class Cleaning:
         return None
 
 
+_WORD = re.compile(r"\w+|[^\w\s]")
+_HALF = re.compile("[\ud800-\udfff]")  # half of a character
+
+
 def count_words(line: str) -> int:
     """Words and punctuation marks."""
-    return len(re.findall(r"\w+|[^\w\s]", line))
+    return len(_WORD.findall(line))
 
 
 def _marked(line: str) -> bool:
@@ -428,9 +391,29 @@ def _marked(line: str) -> bool:
     return "\0" in line or not line.isascii() and bool(_HALF.search(line))
 
 
-_HALF = re.compile("[\ud800-\udfff]")
+_ESCAPED = re.compile(r"&(?:apos|quot|amp|lt|gt|#\d+);")
 
 
+def remarks(lines: Sequence[str]) -> list[str]:
+    """What is unusual in lines of text, a sentence for each."""
+    escaped = sum(bool(_ESCAPED.search(line)) for line in lines)
+    apart = sum(bool(re.search(r"\w [.,](?: |$)", x)) for x in lines)
+    joined = sum(bool(re.search(r"\w[.,](?: |$)", x)) for x in lines)
+    found = []
+    if escaped > len(lines) / 100:
+        found.append(
+            "the text is escaped (&quot; for a quotation mark): prepare "
+            "it with --unescape, or translations will be escaped too"
+        )
+    if apart > 4 * joined:
+        found.append(
+            'the text is tokenised (" ." for a full stop): translations '
+            "will be too, so score them against tokenised references"
+        )
+    return found
+
+
+# E7-text.md: One split, pair by pair
 def divide(
     pairs: Iterable[tuple[str, str]],
     cleaning: Cleaning,
@@ -462,23 +445,21 @@ def read_split(
     parts = parts_of(name, split, source, target)
     pairs = (pair for part in parts for pair in part.pairs())
     cleaning = Cleaning(**entry.get("clean", {}))
-    division = Division.of_entry(entry)
     if split in entry["splits"] and split != "train":
         for src, tgt in pairs:
             yield cleaning.line(src), cleaning.line(tgt)
-    elif "clean" not in entry and not division.places:
-        yield from pairs
-    else:
-        for place, src, tgt in divide(pairs, cleaning, division, Counter()):
-            if place == split:
-                yield src, tgt
+        return
+    division = Division.of_entry(entry)
+    for place, src, tgt in divide(pairs, cleaning, division, Counter()):
+        if place == split:
+            yield src, tgt
 
 
 def load_pairs(
     name: str, split: str, source: str, target: str
 ) -> tuple[list[str], list[str]]:
     """A split of a registered data set, or of a folder of your own with
-    files SPLIT.LANGUAGE (or .gz, .xz): source lines, target lines.
+    files SPLIT.LANGUAGE (or .gz, .xz, .bz2): source and target lines.
 
     Raises DataError for a data set, split or language that is not there.
     """
@@ -489,8 +470,7 @@ def load_pairs(
                 f"{name} is too large to be read at every start: prepare "
                 f"it once, with annotated data prepare {name}"
             )
-        pairs = list(read_split(name, split, source, target))
-        return [s for s, _ in pairs], [t for _, t in pairs]
+        return columns_of(read_split(name, split, source, target))
     if Path(name).is_dir():
         return read_pair(*own_files(Path(name), split, source, target))
     raise DataError(
@@ -504,24 +484,22 @@ def own_files(
     folder: Path, split: str, source: str, target: str
 ) -> tuple[Path, Path]:
     """The files of a split in a folder of one's own, compressed or not."""
-    src, tgt = (
-        _own(folder, f"{split}.{language}") for language in (source, target)
-    )
-    return src, tgt
+    found = []
+    for language in (source, target):
+        file = f"{split}.{language}"
+        names = [file + end for end in ("", *_PACKED)]
+        there = [folder / n for n in names if (folder / n).is_file()]
+        if not there:
+            raise DataError(
+                f"{folder} has no file {', '.join(names[:-1])} or "
+                f"{names[-1]}"
+            )
+        found.append(there[0])
+    return found[0], found[1]
 
 
-def _own(folder: Path, file: str) -> Path:
-    ends = ("", ".gz", ".xz", ".bz2")
-    for end in ends:
-        if (folder / (file + end)).is_file():
-            return folder / (file + end)
-    others = ", ".join(file + end for end in ends[1:-1])
-    raise DataError(f"{folder} has no file {file}, {others} or {file}.bz2")
-
-
+# E7-text.md: Text without a file
 SYMBOLS = tuple("abcdefghijklmnop")
-
-
 SYNTHETIC = {  # and the languages of its two sides
     "copy": ("symbols", "symbols"),
     "reverse": ("symbols", "symbols"),

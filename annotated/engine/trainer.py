@@ -71,12 +71,15 @@ class RunConfig(TrainingConfig):
     wrong field.
     """
 
+    # tokens of a micro-batch, on each side, if not all at once
     micro_tokens: int | None = None
+    # the numbers that layers compute with
     precision: Literal["float32", "bfloat16"] = "float32"
-    max_minutes: float | None = None
-    save_every: int = 1000
+    max_minutes: float | None = None  # minutes of training, at most
+    save_every: int = 1000  # steps between checkpoints
+    # minutes of training after which there is one more, if any
     save_minutes: float | None = None
-    keep: int = 5
+    keep: int = 5  # checkpoints kept, and averaged at the end
 
     def __post_init__(self) -> None:
         super().__post_init__()

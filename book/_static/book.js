@@ -1,14 +1,33 @@
-// What is marked `:class: dropdown`, solutions and hints, opens on a click.
-document.addEventListener("DOMContentLoaded", () => {
-  for (const box of document.querySelectorAll("div.admonition.dropdown")) {
-    const title = box.querySelector(":scope > .admonition-title");
-    const folded = document.createElement("details");
-    const summary = document.createElement("summary");
-    summary.className = "admonition-title";
-    if (box.classList.contains("solution")) summary.append("Solution");
-    else summary.append(...(title ? title.childNodes : ["More"]));
-    title?.remove();
-    folded.append(summary, ...box.childNodes);
-    box.append(folded);
+// Everything on the pages works without this: it adds comfort only.
+
+// ← and → turn the pages, where nothing else wants the key.
+document.addEventListener("keydown", (event) => {
+  const side = { ArrowLeft: "a.left-prev", ArrowRight: "a.right-next" }[event.key];
+  if (!side || event.defaultPrevented) return;
+  if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  const at = document.activeElement;
+  const moves = "input, select, textarea, [contenteditable], [role], [tabindex], dialog *";
+  if (at && at !== document.body && at.closest(moves)) return;
+  document.querySelector(side)?.click();
+});
+
+// What scrolls sideways can be reached with the keyboard.
+const WIDE =
+  ".bd-article :is(pre, .math, mjx-container, .cell_output, .text_html, .pst-scrollable-table-container)";
+const reach = () => {
+  for (const box of document.querySelectorAll(WIDE)) {
+    const scrolls = /auto|scroll/.test(getComputedStyle(box).overflowX);
+    if (scrolls && box.scrollWidth > box.clientWidth) box.tabIndex = 0;
   }
+};
+window.addEventListener("load", () => {
+  reach();
+  window.MathJax?.startup?.promise?.then(reach);
+});
+window.addEventListener("resize", reach);
+document.addEventListener("toggle", reach, true);
+
+// On paper everything is open.
+window.addEventListener("beforeprint", () => {
+  for (const fold of document.querySelectorAll(".bd-article details")) fold.open = true;
 });

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from press.execute import execute
+from press.export import export
+from press.site import site
+
+BOOK = Path(__file__).resolve().parents[2] / "book"
 HEAD = """\
 ---
 jupytext:
@@ -90,3 +96,90 @@ def make_book(root: Path) -> Book:
 @pytest.fixture
 def book(tmp_path: Path) -> Book:
     return make_book(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
+    """A book with this book's settings and one of each thing, set once."""
+    book = make_book(tmp_path_factory.mktemp("site"))
+    for name in ("conf.py", "index.md", "references.md", "references.bib"):
+        shutil.copy(BOOK / name, book.root / "book" / name)
+    shutil.copytree(BOOK / "_static", book.root / "book" / "_static")
+    book.chapter(
+        "00-preface",
+        "Words about the book, which has [two](02-one.md) chapters.",
+        title="Preface",
+    )
+    book.chapter("02-one", *ONE, module="one", title="One")
+    book.chapter("03-two", *TWO, minutes=3, title="Two")
+    export(book.root)
+    assert execute(book.root, say=lambda line: None) == []
+    assert site(book.root) == "site/ holds 6 pages"
+    return book
+
+
+FIGURE = """
+---
+tags: [hide-input, cover]
+mystnb:
+  image: {alt: "A rising line"}
+  figure: {caption: "A line that *rises*.", name: fig-line}
+---
+import matplotlib.pyplot as plt
+
+plt.plot([1, 2]);
+"""
+ANSWER = """
+---
+tags: [hide-input, hide-output]
+mystnb:
+  image: {alt: "A falling line"}
+  figure: {caption: "A line that falls."}
+---
+import matplotlib.pyplot as plt
+
+plt.plot([2, 1]);
+"""
+ONE = [
+    code("import math", "hide-input"),
+    "One idea carries it. The rest follows, as one will see below.",
+    ":::{admonition} Paper §3\n:class: paper\nIt says $a$.\n:::",
+    "## Section\n\nSee [the next](03-two.md) and [](#fig-line).",
+    "{cite}`vaswani2017attention` is cited, and "
+    "[Post](https://arxiv.org/abs/1804.08771) linked.",
+    code("ONE = 1", "export", "hide-input"),
+    code(FIGURE),
+    ":::{admonition} Predict: how far apart?\n:class: predict\n"
+    "How large is a *score*?\n\n"
+    "- $8$ — the variance is $d_k$, not its root.\n"
+    "- about 3 — ✓ the root of `8`.\n:::",
+    code("print('no longer hidden')", "hide-output"),
+    code(ANSWER),
+    "## Exercises",
+    ":::{exercise} Predict: more (★, 1 minute)\n:label: ex-one-think\n"
+    "Why?\n:::",
+    ":::{solution} ex-one-think\n:class: dropdown\n"
+    "$$x^2 = \\boldsymbol{y}$$\n\n"
+    "```python\nprint(1)\n```\n:::",
+    ":::{admonition} A hint\n:class: dropdown\nLook at [](#ex-one-think).\n"
+    ":::",
+]
+WIDE = "+".join(f"x_{{{n}}}" for n in range(60))
+TWO = [
+    code("import sys\n!echo $((40 + 2))"),
+    code(
+        "from IPython.display import Markdown\n"
+        "Markdown('| **a** | b |\\n|---|---|\\n| 1 | `c` |')"
+    ),
+    "## What is wide\n\nBack to [](02-one.md#fig-line) and "
+    "[exercise](02-one.md#ex-one-think).",
+    code(
+        "import pandas as pd\n\n"
+        "pd.DataFrame([[n / 7 for n in range(24)]] * 3)"
+    ),
+    code("print('word ' * 100)\nprint('-' * 90)"),
+    f"$${WIDE}$$",
+    "| " + " | ".join(f"column_number_{n}" for n in range(12)) + " |\n"
+    "|" + "---|" * 12 + "\n| " + " | ".join(["`some.name`"] * 12) + " |",
+    "### `a_heading.that_is.one_very_long_name_and_does_not_break_at_all`",
+]

@@ -25,7 +25,13 @@ def write_samples(folder: Path) -> None:
 def whole(book: Book) -> Book:
     """A book of which everything derived is there, and current."""
     book.chapter("02-one", exported("ONE = 1"), module="one")
-    book.chapter("03-pocket", exported(WRITER), module="pocket")
+    book.chapter(
+        "03-pocket",
+        exported(WRITER),
+        code("CASES = 3", "export:pocket.words"),
+        module="pocket",
+    )
+    book.write("data/pocket/tables/nouns.tsv", "german\nFrau\n")
     book.write("data/registry.toml", "[copy]\n")
     book.write("book/results/a.json", "{}")
     export(book.root)
@@ -42,6 +48,7 @@ def whole(book: Book) -> Book:
         "annotated/__init__.py",
         "annotated/registry.toml",
         "annotated/results.json",
+        "annotated/pocket/nouns.tsv",
         "book/notebooks/02-one.ipynb",
         "data/pocket/train.tsv",
     ],

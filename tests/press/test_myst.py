@@ -8,7 +8,7 @@ from press import myst
 from press.chapters import read_book
 from press.project import read_project
 
-from .conftest import Book
+from .conftest import Book, code
 
 RAW = "https://github.com/someone/some-book/raw/main"
 BLOB = "https://github.com/someone/some-book/blob/main"
@@ -21,8 +21,20 @@ CASES = {
     "note": ("```{note}\nWords\n```", "> **Note**\n>\n> Words"),
     "exercise": (
         ":::{exercise} Predict (3 minutes)\n:label: ex-here\nWords\n:::",
-        "**Exercise** · Predict (3 minutes)\n\nWords",
+        "**Exercise 2.1 · Predict · 3 min**\n\nWords",
     ),
+    "prediction": (
+        ":::{admonition} Predict: $d$\n:class: predict\nHow?\n\n"
+        "- 8 — no,\n  it is not.\n- 3 — ✓ yes.\n:::",
+        "> **Predict: $d$**\n>\n> How?\n>\n> - 8\n> - 3\n>\n"
+        "> <details>\n> <summary>Answers</summary>\n>\n"
+        "> - 8 — no,\n>   it is not.\n> - 3 — ✓ yes.\n>\n> </details>",
+    ),
+    "figure after its word": (
+        "Figure [](fig-two)",
+        "[Figure 3.1](03-two.ipynb)",
+    ),
+    "figure by number": ("[](#fig-two)", "[Figure 3.1](03-two.ipynb)"),
     "solution": (
         ":::{solution} ex-a\n:class: dropdown\nIt is 4.\n:::",
         "<details>\n<summary>Solution</summary>\n\nIt is 4.\n\n</details>",
@@ -104,7 +116,14 @@ CASES = {
 @pytest.fixture
 def translator(book: Book) -> myst.Translator:
     book.chapter("02-one", "(two)=\n## Section two", title="The first")
-    book.chapter("03-two", "(far)=\n## Far away", title="The second")
+    book.chapter(
+        "03-two",
+        "(far)=\n## Far away",
+        code(
+            "---\nmystnb:\n  figure: {caption: Words, name: fig-two}\n---\n1"
+        ),
+        title="The second",
+    )
     book.write(
         "book/references.bib",
         "@article{vaswani2017, author = {Vaswani, Ashish and Shazeer, Noam "

@@ -196,6 +196,13 @@ def test_what_is_not_executed_is_no_code(book: Book) -> None:
     assert sources(load(book))[-1] == "```python\nexit()\n```"
 
 
+def test_the_caption_of_a_figure_stands_below_its_code(book: Book) -> None:
+    figure = '---\nmystnb:\n  figure: {caption: "A *line*."}\n---\n1'
+    book.chapter("02-one", code("0"), code(figure))
+    notebooks(book.root)
+    assert sources(load(book))[-2:] == ["1", "**Figure 2.1.** A *line*."]
+
+
 def test_a_notebook_of_no_chapter_is_told_and_removed(book: Book) -> None:
     path = book.chapter("02-one", code("1"))
     notebooks(book.root)

@@ -5,21 +5,13 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
-import http.client
-import http.server
 import io
 import lzma
 import os
-import shutil
 import tarfile
 import tempfile
-import threading
-import time
-import urllib.error
-import urllib.request
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotated.engine import text as corpora
+from annotated.engine import fetch as fetch_module
+from annotated.engine import text
 from annotated.engine.errors import DataError
-from annotated.engine.fetch import fetch
-from annotated.engine.registry import data_folder, registry
+from annotated.engine.registry import registry
 from annotated.engine.text import (
     SYNTHETIC,
     Cleaning,
@@ -43,6 +35,7 @@ from annotated.engine.text import (
     parts_of,
     read_lines,
     read_pair,
+    remarks,
     splits_of,
     synthetic_pairs,
 )
@@ -50,10 +43,9 @@ from annotated.engine.text import (
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty data folder; downloads are tried without pauses."""
+    """An empty data folder; nothing can be downloaded."""
     folder = tmp_path / "data"
     monkeypatch.setenv("ANNOTATED_DATA", str(folder))
-    monkeypatch.setattr(corpora, "PAUSES", (0, 0, 0))
     return folder
 
 
@@ -103,7 +95,7 @@ def test_every_data_set_can_be_trained_validated_and_tested(
 ) -> None:
     asked = []
     monkeypatch.setattr(
-        corpora, "fetch", lambda *what: asked.append(what) or Path("x")
+        text, "fetch", lambda *what: asked.append(what) or Path("x")
     )
     entry = registry()[name]
     assert {"train", "valid", "test"} <= set(splits_of(entry))
@@ -117,236 +109,6 @@ def test_every_data_set_can_be_trained_validated_and_tested(
 
 def test_no_name_is_used_twice() -> None:
     assert not registry().keys() & SYNTHETIC.keys()
-
-
-# --- getting a file -------------------------------------------------------
-
-
-def test_the_data_folder_is_the_users_choice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("ANNOTATED_DATA", "somewhere")
-    assert data_folder() == Path("somewhere")
-    monkeypatch.setenv("ANNOTATED_DATA", "")
-    assert data_folder().name == "annotated"
-
-
-def test_a_file_that_is_there_is_used(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(corpora, "_download", None)  # must not be called
-    there = put(data / "multi30k" / "train.en.gz", b"anything")
-    assert fetch("multi30k", "train.en.gz") == there
-
-
-FAILURES = [
-    ConnectionError("Name or service not known\nand more"),
-    TimeoutError("timed out"),
-    http.client.IncompleteRead(b""),
-    urllib.error.URLError("certificate verify failed"),
-    PermissionError(13, "Permission denied"),
-    OSError(28, "No space left on device"),
-]
-
-
-@pytest.mark.parametrize(
-    "failure", FAILURES, ids=lambda f: type(f).__name__
-)
-def test_a_failed_download_says_what_a_person_can_do(
-    data: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
-) -> None:
-    def fails(*_: Any, **__: Any) -> None:
-        raise failure
-
-    monkeypatch.setattr(urllib.request, "urlopen", fails)
-    with pytest.raises(DataError) as caught:
-        fetch("multi30k", "val.de.gz")
-    said = str(caught.value)
-    assert f"{registry()['multi30k']['url']}/val.de.gz" in said
-    assert str(data / "multi30k") in said
-    assert "ANNOTATED_DATA" in said
-    assert type(failure).__name__ in said
-    assert "\n" not in said
-
-
-class Server(http.server.BaseHTTPRequestHandler):
-    """Serves GOOD in the ways that `how` names, one for each request."""
-
-    GOOD = gzip.compress(os.urandom(200_000), mtime=0)
-    asked: list[str] = []
-    how: list[str] = []
-
-    def do_GET(self) -> None:
-        Server.asked.append(self.headers.get("Range", "all"))
-        how = Server.how.pop(0) if Server.how else "well"
-        if how.isdigit():
-            self.send_error(int(how))
-            return
-        start = 0
-        if how != "no ranges" and "Range" in self.headers:
-            start = int(self.headers["Range"][6:-1])
-        if self.headers.get("If-Range", '"1"') != '"1"':
-            start = 0
-        if start >= len(self.GOOD):
-            self.send_error(416)
-            return
-        rest = self.GOOD[start:]
-        if how == "wrong":
-            rest = bytes(len(rest))
-        self.send_response(206 if start else 200)
-        lie = {"too short": -1000, "too long": 1000}.get(how, 0)
-        self.send_header("Content-Length", str(len(rest) + lie))
-        if how != "no tag":
-            self.send_header("ETag", '"2"' if how == "new" else '"1"')
-        if start:
-            first = start + (7 if how == "elsewhere" else 0)
-            place = f"bytes {first}-{len(self.GOOD) - 1}/{len(self.GOOD)}"
-            self.send_header("Content-Range", place)
-        self.end_headers()
-        half = how in ("cut", "stall", "no tag", "new")
-        self.wfile.write(rest[: len(rest) // 2 if half else None])
-        if how == "stall":
-            self.wfile.flush()
-            time.sleep(0.6)
-
-    def log_message(self, *_: Any) -> None:
-        """The test's output is no place for requests."""
-
-
-@pytest.fixture
-def server(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The data folder of a set that lies on a server of our own."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(corpora, "STALL", 0.2)
-    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
-    thread.start()
-    entry = {
-        "url": f"http://127.0.0.1:{httpd.server_port}",
-        "sha256": {
-            "good.gz": hashlib.sha256(Server.GOOD).hexdigest(),
-            "old.gz": "md5:" + hashlib.md5(Server.GOOD).hexdigest(),
-            "bad.gz": "0" * 64,
-        },
-    }
-    monkeypatch.setattr(corpora, "registry", lambda: {"ours": entry})
-    Server.asked, Server.how = [], []
-    yield data / "ours"
-    httpd.shutdown()
-    httpd.server_close()
-    thread.join()
-
-
-@pytest.mark.parametrize("file", ["good.gz", "old.gz"])
-def test_a_file_is_downloaded_once(server: Path, file: str) -> None:
-    path = fetch("ours", file)
-    assert path == server / file
-    assert path.read_bytes() == Server.GOOD
-    assert fetch("ours", file) == path
-    assert Server.asked == ["all"]
-    assert list(server.iterdir()) == [path]
-
-
-def test_a_file_without_a_known_hash_is_taken(server: Path) -> None:
-    assert fetch("ours", "new.gz").read_bytes() == Server.GOOD
-
-
-@pytest.mark.parametrize("file", ["good.gz", "new.gz"])
-@pytest.mark.parametrize("how", ["cut", "stall"])
-def test_a_download_that_breaks_off_goes_on_where_it_was(
-    server: Path, how: str, file: str
-) -> None:
-    Server.how = [how]
-    assert fetch("ours", file).read_bytes() == Server.GOOD
-    half = len(Server.GOOD) // 2
-    assert Server.asked == ["all", f"bytes={half}-"]
-    assert [p.name for p in server.iterdir()] == [file]
-
-
-def test_another_process_goes_on_where_one_has_stopped(
-    server: Path,
-) -> None:
-    Server.how = ["cut"] + ["503"] * 9
-    with pytest.raises(DataError):
-        fetch("ours", "good.gz")
-    Server.how, Server.asked = [], []
-    assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
-    assert Server.asked == [f"bytes={len(Server.GOOD) // 2}-"]
-
-
-@pytest.mark.parametrize("how", ["503", "500", "too long"])
-def test_a_server_that_fails_is_asked_again(server: Path, how: str) -> None:
-    Server.how = [how]
-    assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
-    assert len(Server.asked) == 2
-
-
-def test_a_server_without_ranges_sends_everything_again(
-    server: Path,
-) -> None:
-    Server.how = ["cut", "no ranges"]
-    assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
-
-
-def test_a_file_that_has_changed_is_loaded_anew(server: Path) -> None:
-    Server.how = ["new"]  # its tag is not that of what comes later
-    assert fetch("ours", "new.gz").read_bytes() == Server.GOOD
-
-
-def test_without_hash_or_tag_half_a_file_is_worth_nothing(
-    server: Path,
-) -> None:
-    Server.how = ["no tag"]
-    assert fetch("ours", "new.gz").read_bytes() == Server.GOOD
-    assert Server.asked == ["all", "all"]
-
-
-def test_a_server_that_sends_another_part_is_not_believed(
-    server: Path,
-) -> None:
-    Server.how = ["cut", "elsewhere"]
-    assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
-    assert Server.asked[2] == "all"
-
-
-@pytest.mark.parametrize("how", ["wrong", "too short"])
-def test_wrong_bytes_are_thrown_away_and_loaded_once_more(
-    server: Path, how: str
-) -> None:
-    Server.how = [how]
-    assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
-    assert Server.asked == ["all", "all"]
-
-
-def test_a_wrong_hash_is_told_and_nothing_is_kept(server: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"WrongHash: its hash is .* not 0+"
-    ):
-        fetch("ours", "bad.gz")
-    assert len(Server.asked) == 2
-    assert not list(server.glob("*.gz")) + list(server.glob(".*.part"))
-
-
-@pytest.mark.parametrize("code", ["403", "404"])
-def test_a_file_that_is_not_there_is_asked_for_once(
-    server: Path, code: str
-) -> None:
-    Server.how = [code] * 9
-    with pytest.raises(DataError, match=f"HTTP Error {code}"):
-        fetch("ours", "good.gz")
-    assert len(Server.asked) == 1
-
-
-def test_a_disk_without_room_is_told_before_anything_is_loaded(
-    server: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil.disk_usage("/")._replace(free=1000)
-    monkeypatch.setattr(corpora.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(DataError, match="make room"):
-        fetch("ours", "good.gz")
-    assert len(Server.asked) == 1
-    assert not list(server.glob("*.part"))
 
 
 # --- reading --------------------------------------------------------------
@@ -485,37 +247,23 @@ def test_a_test_set_of_wmt_is_read_as_it_is(tmp_path: Path) -> None:
 <hl><seg id="1">AT&T &amp; more</seg></hl>
 <p><seg id="2"> a
 b </seg></p></doc></srcset>"""
-    text = Text(put(tmp_path / "x.sgm", sgm))
-    pairs = list(
-        Part(text, text, "segments", languages=("en", "de")).pairs()
-    )
+    file = Text(put(tmp_path / "x.sgm", sgm))
+    pairs = list(Part(file, file, "segments").pairs())
     assert pairs == [("AT&T & more",) * 2, ("a b", "a b")]
-
-
-def test_a_newer_test_set_has_both_sides_in_one_file(
-    tmp_path: Path,
-) -> None:
-    doc = """<doc id="{0}"><src lang="en"><p><seg id="1">dog {0}</seg></p></src>
-<ref lang="de" translator="A"><p><seg id="1">Hund {0}</seg></p></ref>
-<ref lang="de" translator="B"><p><seg id="1">Köter</seg></p></ref></doc>"""
-    xml = f"<dataset>{doc.format(1)}{doc.format(2)}</dataset>"
-    text = Text(put(tmp_path / "x.xml", xml.encode()))
-    part = Part(text, text, "segments", languages=("en", "de"))
-    assert list(part.pairs()) == [("dog 1", "Hund 1"), ("dog 2", "Hund 2")]
 
 
 def test_of_a_talk_only_what_was_said_is_kept(tmp_path: Path) -> None:
     talk = b"<url>http</url>\n<title>A talk</title>\n Hello \n<reviewer></reviewer>\n"
-    text = Text(put(tmp_path / "x.en", talk))
-    pairs = list(Part(text, text, "talks").pairs())
+    file = Text(put(tmp_path / "x.en", talk))
+    pairs = list(Part(file, file, "talks").pairs())
     assert [s for s, _ in pairs] == ["A talk", "Hello"]
 
 
 def test_columns_are_taken_in_their_order(tmp_path: Path) -> None:
-    text = Text(put(tmp_path / "x.txt", b"dog\tHund\tCC-BY\ncat\tKatze\n"))
-    part = Part(text, text, "tsv", columns=(1, 0))
+    file = Text(put(tmp_path / "x.txt", b"dog\tHund\tCC-BY\ncat\tKatze\n"))
+    part = Part(file, file, "tsv", columns=(1, 0))
     assert list(part.pairs()) == [("Hund", "dog"), ("Katze", "cat")]
-    short = Part(text, text, "tsv", columns=(0, 2))
+    short = Part(file, file, "tsv", columns=(0, 2))
     with pytest.raises(DataError, match="x.txt, line 2: 2 columns; 3 are"):
         list(short.pairs())
 
@@ -573,6 +321,29 @@ def test_lines_are_written_as_the_rules_say() -> None:
     assert rules.line("Don&apos;t &lt;STOP&gt;") == "don't <stop>"
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("Don't panic, she said. It's late.", []),
+        ("Ça va ? Non ! C'est « bien », merci.", []),  # French spaces
+        ("Don &apos;t panic , she said .", ["escaped", "tokenised"]),
+        ("&quot;Salt &amp; pepper.&quot;", ["escaped"]),
+        ("Salt , pepper , 1.5 litres .", ["tokenised"]),
+        ("R&D; AT&T.", []),
+    ],
+)
+def test_text_that_went_through_tools_is_recognised(
+    line: str, said: list[str]
+) -> None:
+    found = remarks([line] * 100)
+    assert [r.split(" is ")[1].split()[0].strip("(") for r in found] == said
+
+
+def test_a_few_such_lines_are_nothing_to_remark() -> None:
+    lines = ["Salt, pepper."] * 995 + ["Salt &amp; pepper ."] * 5
+    assert remarks(lines) == []
+
+
 def test_every_23rd_clean_pair_is_for_validation() -> None:
     pairs = [(f"s{i}", f"t{i}") for i in range(1, 101)] + [("", "x")] * 9
     pairs[3] = ("", "blank")
@@ -602,7 +373,12 @@ def test_a_source_is_in_one_split_with_all_its_translations() -> None:
 # --- from a name to pairs -------------------------------------------------
 
 
-def test_a_registered_set_is_read_from_the_data_folder(data: Path) -> None:
+def test_a_registered_set_is_read_from_the_data_folder(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = registry()
+    del known["multi30k"]["sha256"]  # these are not the real files
+    monkeypatch.setattr(fetch_module, "registry", lambda: known)
     folder = data / "multi30k"
     put(folder / "val.en.gz", gzip.compress(b"a dog\n"))
     put(folder / "val.de.gz", gzip.compress(b"ein Hund\n"))
@@ -654,7 +430,7 @@ def test_multi30k_is_as_the_registry_says() -> None:
     for split, card in entry["splits"].items():
         for language in entry["languages"]:
             file = card["file"].format(language=language)
-            content = fetch("multi30k", file).read_bytes()
+            content = fetch_module.fetch("multi30k", file).read_bytes()
             digest = hashlib.sha256(content).hexdigest()
             assert digest == entry["sha256"][file], file
         sides = load_pairs("multi30k", split, "en", "de")
@@ -705,10 +481,10 @@ def test_iwslt14_is_cut_as_it_always_is(data: Path) -> None:
 
 
 def test_a_member_that_was_unpacked_by_hand_is_used(data: Path) -> None:
-    for language, text in (("en", b"dog\n"), ("de", b"Hund\n")):
+    for language, line in (("en", b"dog\n"), ("de", b"Hund\n")):
         for name in ("europarl-v7", "news-commentary-v9"):
-            put(data / f"wmt14/training/{name}.de-en.{language}", text)
-        put(data / f"wmt14/commoncrawl.de-en.{language}", text)
+            put(data / f"wmt14/training/{name}.de-en.{language}", line)
+        put(data / f"wmt14/commoncrawl.de-en.{language}", line)
     parts = parts_of("wmt14-en-de", "train", "en", "de")
     pairs = [pair for part in parts for pair in part.pairs()]
     assert pairs == [("dog", "Hund")] * 3

@@ -1,8 +1,7 @@
-"""Prepared corpora: annotated.engine.prepare, from chapter 18."""
+"""Prepared corpora: annotated.engine.prepare, from page E8."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from annotated.cli import obey
 from annotated.engine import prepare as preparation
-from annotated.engine.data import load_text, settled
+from annotated.engine.data import open_data
 from annotated.engine.errors import DataError
 from annotated.engine.prepare import (
     Preparation,
@@ -22,7 +21,7 @@ from annotated.engine.prepare import (
 )
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
-from annotated.engine.runs import Run
+from annotated.engine.runs import Run, begin_run
 from annotated.engine.text import Cleaning
 from annotated.tokens import Tokenizer
 
@@ -62,9 +61,8 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture(autouse=True)
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "SHARD", 64)
-    monkeypatch.setattr(preparation, "SLICE", 10)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "CHUNK", 64)
 
 
 def of(files: tuple[Path, Path], **changes) -> Preparation:
@@ -86,38 +84,34 @@ def texts(ready: Prepared, split: str) -> list[tuple[str, str]]:
 
 
 def test_every_pair_is_in_one_split_and_in_order(files, tmp_path):
-    ready = prepare(of(files), tmp_path / "out", workers=1)
+    ready = prepare(of(files), tmp_path / "out")
     found = {s: texts(ready, s) for s in ("train", "valid", "test")}
     pairs = list(zip(*sentences(300), strict=True))
     assert sorted(sum(found.values(), [])) == sorted(pairs)
     places = [pairs.index(pair) for pair in found["train"]]
     assert places == sorted(places)
-    assert len(found["train"]) > 64  # more than one shard
+    assert len(found["train"]) > 64  # more than one chunk
     assert 10 < len(found["valid"]) < 60
 
 
 def test_the_folder_is_all_there_is(files, tmp_path):
-    ready = prepare(of(files), tmp_path / "out", workers=1)
+    ready = prepare(of(files), tmp_path / "out")
     assert {p.name for p in tmp_path.iterdir()} == {"x.de", "x.en", "out"}
     ready.check()
     assert ready.settings["source"] == "de"
-    src, tgt = load_text(
-        dataclasses.replace(
-            RECIPES["pair"],
-            data=str(ready.folder),
-            source="de",
-            target="en",
-        ),
-        "valid",
+    recipe = RECIPES["pair"].changed(
+        data=str(ready.folder), source="de", target="en"
     )
+    src, tgt = open_data(recipe).text("valid")
     assert list(zip(src, tgt, strict=True)) == texts(ready, "valid")
 
 
-def test_it_is_the_same_whoever_makes_it(files, tmp_path):
-    one = prepare(of(files), tmp_path / "one", workers=1)
-    two = prepare(of(files), tmp_path / "two", workers=2)
+def test_it_is_the_same_however_it_is_cut(files, tmp_path, monkeypatch):
+    one = prepare(of(files), tmp_path / "one")
+    monkeypatch.setattr(preparation, "CHUNK", 7)
+    two = prepare(of(files), tmp_path / "two")
     assert one.fingerprint == two.fingerprint
-    other = prepare(of(files, vocab=380), tmp_path / "other", workers=1)
+    other = prepare(of(files, vocab=380), tmp_path / "other")
     assert other.fingerprint != one.fingerprint
 
 
@@ -132,7 +126,7 @@ def test_what_is_left_out_is_counted(tmp_path):
     ]
     files = put(tmp_path / "x.de", src), put(tmp_path / "x.en", tgt)
     rules = Cleaning(max_words=30, ratio=4)
-    ready = prepare(of(files, cleaning=rules), tmp_path / "out", workers=1)
+    ready = prepare(of(files, cleaning=rules), tmp_path / "out")
     card = ready.manifest["splits"]["train"]
     assert card["read"] == 104
     assert card["dropped"] == {
@@ -151,16 +145,16 @@ def test_a_bad_line_is_left_out_and_a_bad_file_refused(tmp_path):
     lines = files[0].read_bytes().split(b"\n")
     lines[7] += b"\xe4"
     files[0].write_bytes(b"\n".join(lines))
-    ready = prepare(of(files), tmp_path / "out", workers=1)
+    ready = prepare(of(files), tmp_path / "out")
     dropped = ready.manifest["splits"]["train"]["dropped"]
     assert dropped == {"not UTF-8 text": 1}
     files[0].write_bytes(b"\xe4 \n" * 300)
     with pytest.raises(DataError, match="300 of 300 pairs are not UTF-8"):
-        prepare(of(files), tmp_path / "other", workers=1)
+        prepare(of(files), tmp_path / "other")
 
 
 def test_two_vocabularies_are_two(files, tmp_path):
-    ready = prepare(of(files, shared=False), tmp_path / "out", workers=1)
+    ready = prepare(of(files, shared=False), tmp_path / "out")
     src, tgt = ready.tokenizers()
     assert src.inner.get_vocab() != tgt.inner.get_vocab()
     back = ready.tokenizers("en")
@@ -172,15 +166,15 @@ def test_two_vocabularies_are_two(files, tmp_path):
 
 
 def test_sixteen_bits_are_enough_for_most_vocabularies(files, tmp_path):
-    ready = prepare(of(files), tmp_path / "out", workers=1)
+    ready = prepare(of(files), tmp_path / "out")
     corpus = ready.corpus("train")
     assert corpus.src.ids.dtype == np.uint16
     assert isinstance(corpus.src.ids, np.memmap)
 
 
 def test_a_vocabulary_may_be_learnt_from_every_nth_pair(files, tmp_path):
-    few = prepare(of(files, vocab_pairs=50), tmp_path / "few", workers=1)
-    all_ = prepare(of(files), tmp_path / "all", workers=1)
+    few = prepare(of(files, vocab_pairs=50), tmp_path / "few")
+    all_ = prepare(of(files), tmp_path / "all")
     vocabs = [r.tokenizers()[0].inner.get_vocab() for r in (few, all_)]
     assert vocabs[0] != vocabs[1]
 
@@ -190,7 +184,7 @@ def test_files_for_validation_are_taken_as_they_are(files, tmp_path):
         put(tmp_path / "v.de", ["hallo"]),
         put(tmp_path / "v.en", ["hello"]),
     )
-    ready = prepare(of(files, valid=valid), tmp_path / "out", workers=1)
+    ready = prepare(of(files, valid=valid), tmp_path / "out")
     assert texts(ready, "valid") == [("hallo", "hello")]
     assert ready.manifest["splits"]["valid"]["read"] == 1
     assert ready.manifest["splits"]["test"]["pairs"] > 10
@@ -204,110 +198,56 @@ def test_a_folder_of_files_can_be_prepared(tmp_path):
         put(own / f"{split}.de", src)
         put(own / f"{split}.en", tgt)
     made = of_folder(own, "en", "de", vocab=400)
-    ready = prepare(made, tmp_path / "out", workers=1)
+    ready = prepare(made, tmp_path / "out")
     assert texts(ready, "train") == list(zip(tgt, src, strict=True))
     assert set(ready.manifest["splits"]) == {"train", "valid"}
 
 
-# --- stopping and going on ---
+# --- stopping ---
 
 
-@pytest.mark.parametrize(
-    "stage", ["_clean", "_vocabularies", "_encode", "_finish"]
-)
-def test_a_preparation_that_was_stopped_goes_on(
+@pytest.mark.parametrize("stage", ["_clean", "_vocabularies", "_encode"])
+def test_what_was_stopped_leaves_nothing_behind(
     files, tmp_path, monkeypatch, stage
 ):
-    whole = prepare(of(files), tmp_path / "whole", workers=1)
-    real = getattr(preparation, stage)
-
-    def breaks(*args, **kwargs):
-        real(*args, **kwargs)
+    def breaks(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(preparation, stage, breaks)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(of(files), tmp_path / "out", workers=1)
-    assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(preparation, stage, real)
-    ready = prepare(of(files), tmp_path / "out", workers=1)
-    assert ready.fingerprint == whole.fingerprint
-
-
-def test_shards_that_are_encoded_are_not_encoded_again(
-    files, tmp_path, monkeypatch
-):
-    real, seen = preparation.encode_shard, []
-
-    def third_fails(work, shard, *rest):
-        seen.append(shard)
-        if len(seen) == 3:
-            raise OSError(28, "No space left on device")
-        real(work, shard, *rest)
-
-    monkeypatch.setattr(preparation, "encode_shard", third_fails)
-    with pytest.raises(OSError, match="No space"):
-        prepare(of(files), tmp_path / "out", workers=1)
-    prepare(of(files), tmp_path / "out", workers=1)
-    assert len(seen) == 1 + len(set(seen))  # one of them twice
+    before = set(tmp_path.iterdir())
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, stage, breaks)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(of(files), tmp_path / "out")
+    assert set(tmp_path.iterdir()) == before
+    prepare(of(files), tmp_path / "out").check()
 
 
 def test_what_is_prepared_is_not_prepared_again(files, tmp_path, capsys):
-    one = prepare(of(files), tmp_path / "out", workers=1)
+    one = prepare(of(files), tmp_path / "out")
     before = (tmp_path / "out" / "corpus.json").stat().st_mtime_ns
-    again = prepare(of(files), tmp_path / "out", workers=1)
+    again = prepare(of(files), tmp_path / "out")
     assert again == one
     assert (tmp_path / "out" / "corpus.json").stat().st_mtime_ns == before
     with pytest.raises(DataError, match="not empty: choose another --out"):
-        prepare(of(files, vocab=399), tmp_path / "out", workers=1)
+        prepare(of(files, vocab=399), tmp_path / "out")
 
 
-def test_other_settings_do_not_go_on_with_old_shards(
-    files, tmp_path, monkeypatch
-):
-    real = preparation._finish
-    monkeypatch.setattr(preparation, "_finish", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        prepare(of(files), tmp_path / "out", workers=1)
-    monkeypatch.setattr(preparation, "_finish", real)
-    mixed = prepare(of(files, vocab=380), tmp_path / "out", workers=1)
-    clean = prepare(of(files, vocab=380), tmp_path / "clean", workers=1)
-    assert mixed.fingerprint == clean.fingerprint
-
-
-def test_a_file_that_changes_while_it_is_read_is_noticed(
+def test_of_two_that_prepare_at_once_the_second_is_refused(
     files, tmp_path, monkeypatch
 ):
     real = preparation._clean
 
-    def somebody_writes(*args):
-        report = real(*args)
-        put(files[0], ["another"])
-        return report
+    def meanwhile(*args):
+        monkeypatch.setattr(preparation, "_clean", real)
+        prepare(of(files, vocab=399), tmp_path / "out")
+        return real(*args)
 
-    monkeypatch.setattr(preparation, "_clean", somebody_writes)
-    with pytest.raises(DataError, match="changed while it was read"):
-        prepare(of(files), tmp_path / "out", workers=1)
-    assert not (tmp_path / "out").exists()
-
-
-def test_two_processes_do_not_prepare_the_same_corpus(files, tmp_path):
-    work = tmp_path / ".out.preparing"
-    with (
-        preparation._alone(work),
-        pytest.raises(DataError, match="in use"),
-    ):
-        prepare(of(files), tmp_path / "out", workers=1)
-
-
-def test_a_worker_that_dies_is_told(files, tmp_path, monkeypatch):
-    class Pool:
-        def __init__(self, *_):
-            raise preparation.BrokenProcessPool
-
-    monkeypatch.setattr(preparation, "ProcessPoolExecutor", Pool)
-    with pytest.raises(DataError, match="--workers 1 needs least"):
-        prepare(of(files), tmp_path / "out", workers=2)
+    monkeypatch.setattr(preparation, "_clean", meanwhile)
+    with pytest.raises(DataError, match="not empty: choose another --out"):
+        prepare(of(files), tmp_path / "out")
+    ready = Prepared.open(tmp_path / "out")
+    ready.check()
+    assert ready.settings["vocab"] == 399
 
 
 # --- what cannot be used ---
@@ -318,7 +258,7 @@ def test_lines_without_a_partner_are_refused(files, tmp_path):
     with pytest.raises(
         DataError, match="x.de has 300 lines but .*x.en has 1"
     ):
-        prepare(of(files), tmp_path / "out", workers=1)
+        prepare(of(files), tmp_path / "out")
 
 
 def test_a_corpus_of_which_nothing_is_left_is_refused(tmp_path):
@@ -329,7 +269,7 @@ def test_a_corpus_of_which_nothing_is_left_is_refused(tmp_path):
     with pytest.raises(
         DataError, match="no pair is left for train.*blank side': 9"
     ):
-        prepare(of(files), tmp_path / "out", workers=1)
+        prepare(of(files), tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -343,7 +283,7 @@ def test_wrong_settings_are_named(files, changes, field):
 
 
 def test_a_damaged_folder_is_named(files, tmp_path):
-    ready = prepare(of(files), tmp_path / "out", workers=1)
+    ready = prepare(of(files), tmp_path / "out")
     path = ready.folder / "train.src.ids.npy"
     content = path.read_bytes()
     path.write_bytes(content[:-2])
@@ -363,10 +303,10 @@ def test_a_damaged_folder_is_named(files, tmp_path):
 
 
 def test_another_form_of_folder_is_refused(files, tmp_path):
-    ready = prepare(of(files), tmp_path / "out", workers=1)
+    ready = prepare(of(files), tmp_path / "out")
     path = ready.folder / "corpus.json"
     path.write_text(json.dumps(ready.manifest | {"format": 9}))
-    with pytest.raises(DataError, match="in form 9, this version reads 1"):
+    with pytest.raises(DataError, match="in form 9, this version reads 2"):
         Prepared.open(ready.folder)
 
 
@@ -375,12 +315,12 @@ def test_another_form_of_folder_is_refused(files, tmp_path):
 
 @pytest.fixture
 def ready(files, tmp_path):
-    return prepare(of(files), tmp_path / "out", workers=1)
+    return prepare(of(files), tmp_path / "out")
 
 
 def recipe_of(ready, **changes):
-    values = {**SMALL, "data": str(ready.folder)} | changes
-    return dataclasses.replace(RECIPES["pair"], **values)
+    values = {**SMALL, "data": str(ready.folder), "fit": False} | changes
+    return RECIPES["pair"].changed(**values)
 
 
 def test_a_run_takes_its_words_and_languages_from_the_folder(
@@ -400,32 +340,29 @@ def test_a_run_takes_its_words_and_languages_from_the_folder(
 
 
 def test_a_run_may_go_the_other_way(ready):
-    backwards = settled(recipe_of(ready, source="en", target="de"))
-    assert (backwards.source, backwards.target) == ("en", "de")
-    _, corpus = Run.begin(backwards, ready.folder.with_name("run"))
+    backwards = recipe_of(ready, source="en", target="de")
+    run, corpus, _ = begin_run(backwards, ready.folder.with_name("run"))
+    assert (run.recipe.source, run.recipe.target) == ("en", "de")
     there = ready.corpus("train").tgt
     assert corpus.src[3].tolist() == there[3].tolist()
 
 
 def test_a_run_may_take_the_first_pairs(ready, tmp_path):
-    _, corpus = Run.begin(
-        recipe_of(ready, train_pairs=17), tmp_path / "run"
-    )
+    recipe = recipe_of(ready, train_pairs=17)
+    _, corpus, _ = begin_run(recipe, tmp_path / "run")
     assert len(corpus) == 17
     assert corpus.tgt[16].tolist() == ready.corpus("train").tgt[16].tolist()
 
 
 def test_one_matrix_wants_one_vocabulary(files, tmp_path):
-    two = prepare(of(files, shared=False), tmp_path / "two", workers=1)
+    two = prepare(of(files, shared=False), tmp_path / "two")
     with pytest.raises(DataError, match="tie must be decoder or none"):
-        settled(recipe_of(two))
-    settled(recipe_of(two, tie="decoder"))
+        open_data(recipe_of(two))
+    open_data(recipe_of(two, tie="decoder"))
 
 
 def test_the_recipe_pair_says_that_it_wants_data(tmp_path):
-    with pytest.raises(
-        DataError, match="annotated data prepare pair --src"
-    ):
+    with pytest.raises(DataError, match="data prepare pair --src"):
         train_recipe(RECIPES["pair"], tmp_path / "run")
 
 
@@ -443,7 +380,7 @@ def test_the_command_line_prepares_and_shows(files, tmp_path, capsys):
             "--tgt",
             str(files[1]),
         ]
-        + ["--vocab", "400", "--hold-out", "10", "--workers", "1"]
+        + ["--vocab", "400", "--hold-out", "10"]
         + ["--max-words", "7", "--out", str(tmp_path / "out")]
     )
     said = capsys.readouterr().out
@@ -467,14 +404,14 @@ def test_a_data_set_is_prepared_where_training_looks_for_it(
         folder / "deu.txt",
         [f"{e}\t{d}" for e, d in zip(tgt, src, strict=True)],
     )
-    obey(["data", "prepare", "tatoeba", "--vocab", "400", "--workers", "1"])
+    obey(["data", "prepare", "tatoeba", "--vocab", "400"])
     assert (
         tmp_path / "prepared" / "tatoeba.en-de" / "corpus.json"
     ).exists()
-    recipe = dataclasses.replace(
-        RECIPES["pair"], data="tatoeba", source="en", target="de"
+    recipe = RECIPES["pair"].changed(
+        data="tatoeba", source="en", target="de"
     )
-    assert settled(recipe).vocab == 400
+    assert open_data(recipe).recipe.vocab == 400
     assert "prepared" in capsys.readouterr().out
 
 
@@ -507,9 +444,33 @@ def test_columns_without_languages_are_source_and_target(tmp_path):
     ready = prepare(
         of_files(put(tmp_path / "x.tsv", rows), vocab=400, hold_out=20),
         tmp_path / "out",
-        workers=1,
     )
     languages = [ready.settings[side] for side in ("source", "target")]
     assert languages == ["source", "target"]
     found = sum((texts(ready, s) for s in ("train", "valid", "test")), [])
     assert sorted(f"{s}\t{t}" for s, t in found) == sorted(rows)
+
+
+def test_one_file_as_both_sides_is_read_as_lines(tmp_path):
+    """Not as columns: it has no tabs, and need not have any."""
+    lines, _ = sentences(200)
+    file = put(tmp_path / "x.de", lines)
+    made = of_files(file, file, target="copy", vocab=400, hold_out=20)
+    ready = prepare(made, tmp_path / "out")
+    found = sum((texts(ready, s) for s in ("train", "valid", "test")), [])
+    assert sorted(found) == sorted(zip(lines, lines, strict=True))
+
+
+def test_text_that_is_escaped_and_tokenised_is_told(tmp_path, capsys):
+    src = [f"Es ist {i} , &quot; ja &quot; ." for i in range(100)]
+    tgt = [f"It is {i} , &quot; yes &quot; ." for i in range(100)]
+    files = put(tmp_path / "x.de", src), put(tmp_path / "x.en", tgt)
+    ready = prepare(of(files), tmp_path / "one")
+    said = capsys.readouterr().err
+    assert "the text is escaped" in said and "--unescape" in said
+    assert "the text is tokenised" in said
+    recipe = recipe_of(ready)
+    assert any("tokenised" in note for note in open_data(recipe).notes)
+    prepare(of(files, cleaning=Cleaning(unescape=True)), tmp_path / "two")
+    said = capsys.readouterr().err
+    assert "escaped" not in said and "tokenised" in said

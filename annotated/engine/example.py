@@ -1,0 +1,181 @@
+"""annotated.engine.example.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- E15-running-example.md: The running example
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from annotated.model import Transformer, TransformerConfig
+from annotated.tokens import BOS, EOS, SPECIALS
+
+__all__ = [
+    "LETTERS",
+    "VOCAB",
+    "reversal_model",
+    "letter_ids",
+    "reversal_batch",
+    "train_reversal",
+    "greedy",
+    "write",
+    "exact",
+    "replace",
+]
+
+
+# E15-running-example.md: The model and its data
+LETTERS = string.ascii_lowercase
+VOCAB = len(SPECIALS) + len(LETTERS)
+
+
+def reversal_model(seed: int = 0, **changes: Any) -> Transformer:
+    """The model of the preface: 1+1 layers, d_model 64, 4 heads.
+
+    changes are fields of TransformerConfig: num_heads=1, norm="pre", …
+    """
+    torch.manual_seed(seed)
+    shape: dict[str, Any] = {
+        "src_vocab": VOCAB,
+        "tgt_vocab": VOCAB,
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "d_model": 64,
+        "d_ff": 256,
+        "num_heads": 4,
+        "dropout": 0.0,
+    }
+    return Transformer(TransformerConfig(**shape | changes))
+
+
+def letter_ids(word: str) -> list[int]:
+    """The token ids of a word; ValueError where it has no such letter."""
+    return [len(SPECIALS) + LETTERS.index(letter) for letter in word]
+
+
+def reversal_batch(
+    length: int, words: int = 64, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """src, tgt and labels of random words, each (words, length + 1).
+
+    src is the word and the end; tgt the start and the word backwards;
+    the labels are tgt, moved left by one, and the end.
+    """
+    shape = (words, length)
+    word = torch.randint(len(SPECIALS), VOCAB, shape, generator=generator)
+    back = word.flip(1)
+    start, end = torch.full((words, 1), BOS), torch.full((words, 1), EOS)
+    return (
+        torch.cat([word, end], dim=1),
+        torch.cat([start, back], dim=1),
+        torch.cat([back, end], dim=1),
+    )
+
+
+# E15-running-example.md: Training
+def train_reversal(
+    model: nn.Module,
+    steps: int = 400,
+    seed: int = 0,
+    lengths: Sequence[int] = (9,),
+    watch: Callable[[int], object] | None = None,
+    batch: Callable[..., tuple[Tensor, Tensor, Tensor]] = reversal_batch,
+) -> list[float]:
+    """The losses, in nats per token, of training on random words.
+
+    model maps (src, tgt) to logits; each batch has one of the lengths;
+    watch is called before the first step, with 0, and after each one;
+    batch makes another task of it, with arguments as reversal_batch.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(
+        model.parameters(), betas=(0.9, 0.98), eps=1e-9
+    )
+    watch = watch or (lambda step: None)
+    watch(0)
+    losses = []
+    for step in range(1, steps + 1):
+        model.train()  # watch may have looked at it
+        rate = 64**-0.5 * min(step**-0.5, step * 100**-1.5)
+        rate *= min(1.0, (steps - step + 1) / 100)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        drawn = torch.randint(len(lengths), (1,), generator=generator)
+        length = lengths[int(drawn)]
+        src, tgt, labels = batch(length, generator=generator)
+        logits = model(src, tgt)
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        watch(step)
+    return losses
+
+
+# E15-running-example.md: Asking
+@torch.no_grad()
+def greedy(model: nn.Module, src: Tensor, limit: int) -> Tensor:
+    """What the model writes, token by token: (words, at most limit).
+
+    Everything behind the first end is the end.
+    """
+    model.eval()
+    tgt = torch.full((len(src), 1), BOS)
+    over = torch.zeros(len(src), 1, dtype=torch.bool)
+    while tgt.size(1) <= limit and not over.all():
+        token = model(src, tgt)[:, -1].argmax(dim=-1, keepdim=True)
+        token = token.masked_fill(over, EOS)
+        over = over | (token == EOS)
+        tgt = torch.cat([tgt, token], dim=1)
+    return tgt[:, 1:]
+
+
+def write(model: nn.Module, word: str, limit: int | None = None) -> str:
+    """What the model writes for a word, up to the end or limit letters.
+
+    limit defaults to three letters more than the word has; a special
+    token that is not the end is shown as a dot.
+    """
+    src = torch.tensor([[*letter_ids(word), EOS]])
+    limit = len(word) + 3 if limit is None else limit
+    ids = greedy(model, src, limit)[0].tolist()
+    if EOS in ids:
+        ids = ids[: ids.index(EOS)]
+    return "".join(([*"····", *LETTERS])[i] for i in ids)
+
+
+def exact(model: nn.Module, length: int = 9, words: int = 200) -> float:
+    """The share of new random words that come out exactly reversed."""
+    generator = torch.Generator().manual_seed(2017)
+    src, _, labels = reversal_batch(length, words, generator)
+    written = greedy(model, src, length + 1)
+    missing = length + 1 - written.size(1)
+    written = F.pad(written, (0, missing), value=EOS)
+    return (written == labels).all(dim=1).float().mean().item()
+
+
+# E15-running-example.md: Taking a part out
+def replace(
+    model: nn.Module,
+    kind: type[nn.Module],
+    make: Callable[[Any], nn.Module],
+) -> int:
+    """Put make(part) in the place of each part of the kind; how many."""
+    found = [
+        (parent, name, part)
+        for parent in model.modules()
+        for name, part in parent.named_children()
+        if isinstance(part, kind)
+    ]
+    for parent, name, part in found:
+        setattr(parent, name, make(part))
+    return len(found)

@@ -1,0 +1,188 @@
+"""annotated.pocket.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- E14-pocket-sentences.md: Sentences, and who may see them
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from annotated.pocket import words
+from annotated.pocket.drawing import Draw, draw_front, draw_meaning
+from annotated.pocket.english import english_sentence
+from annotated.pocket.german import german_sentence
+from annotated.pocket.meaning import Clause, Meaning
+from annotated.pocket.trees import Tree
+
+__all__ = [
+    "SPLITS",
+    "Pair",
+    "realise",
+    "depth",
+    "split_of",
+    "draw_pairs",
+    "pocket_pairs",
+    "write_samples",
+]
+
+
+# E14-pocket-sentences.md: Pairs and splits
+SPLITS = {  # shortest and longest sentence, on both sides
+    "train": (2, 16),
+    "valid": (2, 16),
+    "test": (2, 16),
+    "generalisation": (17, 30),
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A German sentence, its translation, and how they correspond.
+
+    Words and punctuation stand between single spaces; only the first word
+    and what is always capitalised begin with a capital. alignment:
+    (source word, target word), from 0, sorted. front: see realise.
+    """
+
+    source: str
+    target: str
+    alignment: tuple[tuple[int, int], ...]
+    meaning: Meaning
+    front: str = ""
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Words of the source, words of the target."""
+        return self.source.count(" ") + 1, self.target.count(" ") + 1
+
+    @property
+    def source_tree(self) -> Tree:
+        return _capitalised(german_sentence(self.meaning, self.front))
+
+    @property
+    def target_tree(self) -> Tree:
+        return _capitalised(english_sentence(self.meaning, self.front))
+
+
+def _capitalised(tree: Tree) -> Tree:
+    """The tree with a capital at the beginning."""
+    first, *rest = tree.leaves()
+    word = first.word[0].upper() + first.word[1:]
+    return tree.over(iter([first._replace(word=word), *rest])) or tree
+
+
+def realise(meaning: Meaning, front: str = "") -> Pair:
+    """Say a meaning in both languages.
+
+    front: the role that German puts first, "" for the subject; "second"
+    for the second clause.
+    """
+    german = german_sentence(meaning, front).leaves()
+    english = english_sentence(meaning, front).leaves()
+    places: dict[str, list[int]] = {}
+    for j, leaf in enumerate(english):
+        for key in leaf.keys:
+            places.setdefault(key, []).append(j)
+    links = {
+        (i, j)
+        for i, leaf in enumerate(german)
+        for key in leaf.keys
+        for j in places.get(key, ())
+    }
+    sides = [" ".join(leaf.word for leaf in x) for x in (german, english)]
+    source, target = (side[0].upper() + side[1:] for side in sides)
+    return Pair(source, target, tuple(sorted(links)), meaning, front)
+
+
+def depth(meaning: Meaning) -> int:
+    """How many clauses lie in one another below the main clause."""
+    below = meaning.conjunction in words.BELOW
+    second = 0
+    if meaning.second is not None:
+        second = below + _nesting(meaning.second)
+    return max(_nesting(meaning.clause), second)
+
+
+def _nesting(clause: Clause) -> int:
+    phrases = (
+        clause.subject,
+        clause.accusative,
+        clause.dative,
+        clause.prepositional,
+    )
+    inner = [clause.complement]
+    inner += [phrase.relative for phrase in phrases if phrase]
+    return max((1 + _nesting(c) for c in inner if c), default=0)
+
+
+def split_of(pair: Pair) -> str:
+    """The split of a pair, whatever German puts first.
+
+    The German sentence with its subject first names the meaning.
+    """
+    if depth(pair.meaning) > 1:
+        return "generalisation"
+    name = pair.source
+    if pair.front:
+        name = _capitalised(german_sentence(pair.meaning)).words()
+    bucket = zlib.crc32(name.encode()) % 10
+    return {0: "test", 1: "valid"}.get(bucket, "train")
+
+
+def draw_pairs(name: str, deep: bool = False) -> Iterator[Pair]:
+    """Pairs without end, of every split and length; name seeds them."""
+    for attempt in itertools.count():
+        draw = Draw(f"{name} {attempt}")
+        meaning = draw_meaning(draw, deep)
+        yield realise(meaning, draw_front(draw, meaning))
+
+
+def pocket_pairs(
+    count: int, split: str = "train", seed: int = 0
+) -> list[Pair]:
+    """So many different pairs: train, valid, test or generalisation.
+
+    The same arguments give the same pairs everywhere. No meaning is in
+    two splits, whatever the seeds; in generalisation all sentences are
+    longer, and more deeply nested, than any of the others. ValueError
+    names a wrong argument.
+    """
+    if split not in SPLITS:
+        names = ", ".join(SPLITS)
+        raise ValueError(f"split must be one of {names}, not {split!r}")
+    for name, value in (("count", count), ("seed", seed)):
+        if type(value) is not int or value < 0:
+            raise ValueError(
+                f"{name} must be a whole number, at least 0, not {value!r}"
+            )
+    pairs: dict[str, Pair] = {}
+    shortest, longest = SPLITS[split]
+    drawn = draw_pairs(f"{split} {seed}", split == "generalisation")
+    while len(pairs) < count:
+        pair = next(drawn)
+        few, many = sorted(pair.lengths)
+        fits = shortest <= few and many <= longest
+        if fits and split_of(pair) == split:
+            pairs.setdefault(pair.source, pair)
+    return list(pairs.values())
+
+
+def write_samples(folder: Path, count: int = 200) -> None:
+    """Write SPLIT.tsv with the first pairs of each split."""
+    names = ("source", "target", "alignment", "source_tree", "target_tree")
+    for split in SPLITS:
+        lines = ["\t".join(names)]
+        for pair in pocket_pairs(count, split):
+            links = " ".join(f"{i}-{j}" for i, j in pair.alignment)
+            trees = str(pair.source_tree), str(pair.target_tree)
+            lines.append(
+                "\t".join([pair.source, pair.target, links, *trees])
+            )
+        text = "".join(f"{line}\n" for line in lines)
+        (folder / f"{split}.tsv").write_bytes(text.encode())

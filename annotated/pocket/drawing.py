@@ -1,0 +1,453 @@
+"""annotated.pocket.drawing.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- E14-pocket-sentences.md: Sentences, and who may see them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from hashlib import sha512
+from typing import Any, TypeVar
+
+from annotated.pocket import words
+from annotated.pocket.meaning import Clause, Meaning, Phrase
+
+__all__ = [
+    "Option",
+    "Words",
+    "Draw",
+    "SINGULAR",
+    "PLURAL",
+    "MASS",
+    "UNOWNED",
+    "nouns_of",
+    "TENSES",
+    "clear",
+    "draw_meaning",
+    "draw_front",
+]
+
+
+# E14-pocket-sentences.md: Choices from a hash
+Option = TypeVar("Option")
+Words = tuple[str, ...]
+
+
+class Draw:
+    """Choices from a hash: the same in every Python, on every machine.
+
+    A large number whose digits, each to the base of its choice, choose.
+    """
+
+    def __init__(self, name: str):
+        self.name, self.block, self.number = name, 0, 0
+
+    def below(self, n: int) -> int:
+        """A whole number from 0 to n - 1."""
+        if self.number < 1 << 32:
+            digest = sha512(f"{self.name} {self.block}".encode()).digest()
+            self.number = int.from_bytes(digest, "big")
+            self.block += 1
+        self.number, digit = divmod(self.number, n)
+        return digit
+
+    def pick(self, options: Sequence[Option]) -> Option:
+        """One of the options."""
+        return options[self.below(len(options))]
+
+
+# E14-pocket-sentences.md: Who and what
+_TELLING = ("sagen", "glauben", "hoffen", "fragen")  # that, whether
+_FREE = (*(v for v in words.VERBS if v not in _TELLING), "sein", "sein")
+_PERSONAL = tuple(v for v in _FREE if "p" in words.VERBS[v].subject)
+_STAYING = ("aufstehen", "aufmachen", "zumachen")  # where is no question
+SINGULAR = (*["the"] * 6, *["a"] * 4, *words.OWNERS, "this")
+PLURAL = ("the", "the", "bare", "two", "three", "many", "my", "this")
+MASS = ("the", "the", "bare", "bare", "bare", "my")
+UNOWNED = ("Mann", "Frau", "Junge", "Mädchen", "Park", "Stadt")
+_OPEN = ("the", "a", "two", "three", "many", "bare")  # may be described
+_PERSONS = ("I", "you", "he", "she", "we", "they")
+_ACCUSATIVE = ("I", "you", "he", "we")  # those that cannot be misread
+
+
+@lru_cache
+def nouns_of(kinds: str) -> Words:
+    """The nouns of these kinds."""
+    nouns = words.NOUNS.items()
+    return tuple(name for name, row in nouns if row.kind in kinds)
+
+
+@lru_cache
+def _adjectives_of(noun: str) -> Words:
+    """The adjectives that go with a noun, a name or a pronoun."""
+    kind = words.NOUNS[noun].kind if noun in words.NOUNS else "p"
+    young = noun in ("Kind", "Junge", "Mädchen")
+    never = ("alt", "jung") if young else ()
+    rows = words.ADJECTIVES.values()
+    fitting = (row.german for row in rows if kind in row.kinds)
+    return tuple(word for word in fitting if word not in never)
+
+
+@lru_cache
+def _gaps_of(kind: str) -> tuple[tuple[str, str], ...]:
+    """The verbs and roles that a relative pronoun of a kind can fill."""
+    found = []
+    for name, verb in words.VERBS.items():
+        if name not in _TELLING:
+            roles = [("subject", verb.subject)]
+            roles += [(slot.role, slot.kinds) for slot in verb.slots]
+            found += [(name, role) for role, own in roles if kind in own]
+    return tuple(found)
+
+
+def _draw_adjectives(draw: Draw, noun: str) -> Words:
+    """None in two cases of three, else one, or a size and another."""
+    options = _adjectives_of(noun)
+    if draw.below(3):
+        return ()
+    if draw.below(4):
+        return (draw.pick(options),)
+    sizes = [word for word in options if word in ("klein", "groß")]
+    others = [word for word in options if word not in sizes]
+    return tuple(draw.pick(group) for group in (sizes, others) if group)
+
+
+def _draw_noun(
+    draw: Draw, kinds: str, only: Words = (), extra: Words = ()
+) -> Phrase:
+    """A noun, perhaps plural, perhaps with adjectives.
+
+    only: the determiners to choose from; extra: more for the singular.
+    """
+    noun = draw.pick(nouns_of(kinds))
+    mass = not words.NOUNS[noun].german_plural
+    plural = not mass and draw.below(3) == 0
+    options = MASS if mass else PLURAL if plural else SINGULAR + extra
+    if only:
+        options = tuple(word for word in options if word in only)
+    if noun in UNOWNED:  # meine Frau is my wife
+        options = tuple(
+            word for word in options if word not in words.OWNERS
+        )
+    determiner = draw.pick(options)
+    return Phrase(noun, determiner, plural, _draw_adjectives(draw, noun))
+
+
+def _draw_phrase(
+    draw: Draw,
+    kinds: str,
+    pronouns: Words,
+    taken: set[str],
+    only: Words,
+    extra: Words = (),
+) -> Phrase:
+    """A pronoun, a name or a noun; none of taken, which it joins."""
+    persons = "p" in kinds
+    while True:
+        choice = draw.below(10)
+        if pronouns and choice < (3 if persons else 1):
+            phrase = Phrase(draw.pick(pronouns), "pronoun")
+        elif persons and choice < 5:
+            phrase = Phrase(draw.pick(tuple(words.NAMES)), "name")
+        else:
+            phrase = _draw_noun(draw, kinds, only, extra)
+        if phrase.noun not in taken:
+            break
+    taken.add(phrase.noun)
+    if phrase.noun in ("I", "we"):  # we do nothing to me
+        taken |= {"I", "we"}
+    return phrase
+
+
+def _draw_roles(
+    draw: Draw,
+    verb: Any,
+    negated: bool,
+    given: dict[str, Phrase],
+    taken: set[str],
+) -> dict[str, Any]:
+    """The subject and the objects that the verb asks for.
+
+    What nicht denies is definite; kein denies what is not.
+    """
+    roles: dict[str, Any] = dict(given)
+    definite: Words = words.DEFINITE if negated else ()
+    if "subject" not in roles:
+        pronouns: Words = _PERSONS if "p" in verb.subject else ()
+        extra = () if negated else ("every", "no")
+        roles["subject"] = _draw_phrase(
+            draw, verb.subject, pronouns, taken, definite, extra
+        )
+    for slot in verb.slots:
+        if slot.role in roles or not slot.kinds:
+            continue
+        pronouns, only = (), definite
+        if slot.role == "accusative":
+            pronouns = ("it",)
+            only = (*definite, "a", "bare") if negated else ()
+        elif len(verb.slots) > 1:
+            only = words.DEFINITE
+        if "p" in slot.kinds:
+            clear_only = slot.case == "accusative"
+            pronouns = _ACCUSATIVE if clear_only else _PERSONS
+        roles[slot.role] = _draw_phrase(
+            draw, slot.kinds, pronouns, taken, only
+        )
+    return roles
+
+
+# E14-pocket-sentences.md: When and where
+_COMMON = ("present", "past") * 4
+_MODALS = ("can", "may", "should", "have_to", "want_to")
+TENSES = {  # by the verb's aspect
+    "a": (*_COMMON, "progressive", "likes", "already", "will", *_MODALS),
+    "p": (*_COMMON, "progressive", "already", "will", *_MODALS),
+    "e": (*_COMMON[:6], "already", "will", "can"),
+    "s": ("present", "present", "past"),
+    "q": (*_COMMON[:4], "will"),
+}
+_PASSING = ("müde", "krank", "glücklich")  # one may be so today only
+_TIMES = {
+    "present": ("today", "evening", "every day"),
+    "past": ("yesterday", "evening", "every day"),
+}
+_SOON = ("today", "tomorrow", "evening")  # with a modal
+
+
+def _draw_time(draw: Draw, clause: Clause) -> Clause:
+    """Perhaps a time, perhaps an adverb, never both."""
+    verb, tense = words.VERBS[clause.verb], clause.tense
+    choice = draw.below(6)
+    passing = verb.aspect in "ape" or clause.predicate in _PASSING
+    if choice < 2 and passing and tense not in words.MIDDLE:
+        options = _TIMES.get(tense, _SOON)[: 2 if clause.negated else 3]
+        return clause._replace(time=draw.pick(options))
+    denied = clause.negated or clause.subject.determiner == "no"
+    if choice == 2 and tense in ("present", "past") and not denied:
+        if passing:
+            adverbs = ("always", "never", "often", "sometimes")
+            return clause._replace(middle=draw.pick(adverbs))
+        if verb.aspect == "s":
+            return clause._replace(middle=draw.pick(("always", "never")))
+    return clause
+
+
+def _draw_place(draw: Draw) -> tuple[str, Phrase]:
+    """In the garden, behind an old house."""
+    preposition = draw.pick(("in", "in", "hinter"))
+    kinds = "lh" if preposition == "in" else "h"
+    phrase = _draw_noun(draw, kinds, ("the", "a", "my", "our"))
+    if phrase.determiner != "the":
+        phrase = phrase._replace(plural=False)
+    return preposition, phrase
+
+
+def _draw_adverbials(draw: Draw, clause: Clause) -> Clause:
+    """Perhaps a time or an adverb, perhaps a place or a goal."""
+    verb, clause = words.VERBS[clause.verb], _draw_time(draw, clause)
+    runs = clause.verb == "laufen" and draw.below(2) == 0
+    if runs or clause.verb == "gehen":
+        preposition = draw.pick(("in", "zu"))
+        phrase = _draw_noun(draw, "lh", words.DEFINITE)
+        return clause._replace(goal=(preposition, phrase))
+    anywhere = verb.aspect in "ap" and clause.verb not in _STAYING
+    if anywhere and draw.below(6) == 0:
+        return clause._replace(place=_draw_place(draw))
+    return clause
+
+
+# E14-pocket-sentences.md: Clauses
+def _marked(phrase: Phrase) -> bool:
+    """Whether its form tells nominative from accusative."""
+    if phrase.determiner == "pronoun":
+        return phrase.noun not in ("she", "they", "it")
+    if phrase.determiner in ("name", "bare"):
+        return False
+    return phrase.column == "masculine"  # der, den
+
+
+def clear(clause: Clause) -> bool:
+    """Whether subject and accusative can be told apart in any order.
+
+    By the verb's number, by case, or by sense: no book reads a woman.
+    """
+    subject, other = clause.subject, clause.accusative
+    if other is None or subject.person != other.person:
+        return True
+    return other.kind not in "pa" or _marked(subject) or _marked(other)
+
+
+def _draw_clause(
+    draw: Draw,
+    name: str,
+    given: dict[str, Phrase] | None = None,
+    depth: int = 0,
+    taken: Collection[str] = (),
+) -> Clause:
+    """A clause with a verb; given: the roles that are filled already.
+
+    depth: how many relative clauses to nest in it, where there is room;
+    taken: words that it must not use.
+    """
+    verb, given = words.VERBS[name], given or {}
+    used = {name, *taken, *(phrase.noun for phrase in given.values())}
+    tense = draw.pick(TENSES[verb.aspect])
+    negated = draw.below(6) == 0 and tense not in ("progressive", "already")
+    roles = _draw_roles(draw, verb, negated, given, used)
+    if tense == "already" and roles["subject"].determiner == "no":
+        tense = "past"
+    describable = [r for r in roles if roles[r].determiner in _OPEN]
+    if depth and describable:
+        role = draw.pick(describable)
+        roles[role] = _draw_relative(draw, roles[role], depth, used)
+    clause = Clause(name, **roles, tense=tense, negated=negated)
+    if name == "sein":
+        clause = _draw_predicate(draw, clause)
+    inner = any(p.determiner == "relative" for p in roles.values())
+    if inner and name != "gehen" and draw.below(3):
+        return clause  # what is said in passing is said briefly
+    return _draw_adverbials(draw, clause)
+
+
+def _draw_predicate(draw: Draw, clause: Clause) -> Clause:
+    """What somebody or something is; will be, only in passing."""
+    word = draw.pick(_adjectives_of(clause.subject.noun))
+    lasting = clause.tense == "will" and word not in _PASSING
+    tense = "present" if lasting else clause.tense
+    return clause._replace(predicate=word, tense=tense)
+
+
+def _draw_relative(
+    draw: Draw, head: Phrase, depth: int, taken: Collection[str]
+) -> Phrase:
+    """The phrase with a relative clause that reads in one way."""
+    known = Phrase(head.noun, "relative", head.plural)
+    gaps = _gaps_of(words.NOUNS[head.noun].kind)
+    gaps = tuple((name, role) for name, role in gaps if name not in taken)
+    while gaps:
+        name, role = draw.pick(gaps)
+        clause = _draw_clause(draw, name, {role: known}, depth - 1, taken)
+        if role in ("dative", "prepositional") or clear(clause):
+            first = head.adjectives[:1]
+            return head._replace(adjectives=first, relative=clause)
+    return head  # nothing new can be said about it
+
+
+# E14-pocket-sentences.md: Questions, and two clauses
+def _askable(clause: Clause) -> list[str]:
+    """What can be asked about what the clause says."""
+    options, aspect = ["why"], words.VERBS[clause.verb].aspect
+    for role in ("subject", "accusative", "dative", "prepositional"):
+        phrase = getattr(clause, role)
+        if phrase and (phrase.kind == "p" or role == "accusative"):
+            options += [role, role]
+    stays = clause.verb not in ("gehen", "laufen", *_STAYING)
+    if aspect in "ap" and stays and not clause.place:
+        options.append("where")
+    dated = clause.time or clause.middle or clause.tense in words.MIDDLE
+    if aspect in "ape" and not dated:
+        options.append("when")
+    return options
+
+
+def _ask(draw: Draw, clause: Clause) -> Clause:
+    """The clause as a question: for a role, or where, when or why."""
+    asked = draw.pick(_askable(clause))
+    if asked != "why":
+        clause = clause._replace(negated=False)
+    if asked not in words.ASKED:
+        word = "who" if getattr(clause, asked).kind == "p" else "what"
+        change: dict[str, Any] = {asked: Phrase(word, "question")}
+        clause = clause._replace(**change)
+    return clause._replace(asked=asked)
+
+
+def _draw_question(draw: Draw) -> Meaning:
+    """A question, for yes or no or for more."""
+    clause = _draw_clause(draw, draw.pick(_FREE))
+    if clause.subject.determiner == "no":
+        subject = clause.subject._replace(determiner="the")
+        clause = clause._replace(subject=subject)
+    if draw.below(2):
+        return Meaning("question", _ask(draw, clause))
+    return Meaning("question", clause._replace(negated=False))
+
+
+def _resumed(phrase: Phrase) -> Phrase | None:
+    """The pronoun that goes on about a person, where there is one."""
+    pronouns = {"masculine": "he", "feminine": "she", "plural": "they"}
+    word = None
+    if phrase.determiner == "pronoun":
+        word = phrase.noun
+    elif phrase.determiner == "name":
+        word = words.NAMES[phrase.noun]
+    elif phrase.kind == "p":
+        word = pronouns.get(phrase.column)
+    return Phrase(word, "pronoun") if word else None
+
+
+def _draw_next(draw: Draw, subject: Phrase, depth: int) -> Clause:
+    """One more clause, in half the cases about the same person."""
+    pronoun = _resumed(subject)
+    if pronoun and draw.below(2):
+        name, given = draw.pick(_PERSONAL), {"subject": pronoun}
+    else:
+        name, given = draw.pick(_FREE), {}
+    return _draw_clause(draw, name, given, depth, (subject.noun,))
+
+
+def _draw_two(draw: Draw, depth: int) -> Meaning:
+    """Two clauses, side by side or one below the other."""
+    clause = _draw_clause(draw, draw.pick(_FREE), {}, depth)
+    second = _draw_next(draw, clause.subject, depth)
+    conjunction = draw.pick(tuple(words.CONJUNCTIONS))
+    if conjunction == "if" and "past" in (clause.tense, second.tense):
+        conjunction = "because"
+    return Meaning("statement", clause, conjunction, second)
+
+
+def _draw_telling(draw: Draw, depth: int) -> Meaning:
+    """Somebody says, believes, hopes or asks something."""
+    name = draw.pick(_TELLING)
+    negated = name in ("sagen", "glauben") and draw.below(4) == 0
+    roles = _draw_roles(draw, words.VERBS[name], negated, {}, set())
+    inner = _draw_next(draw, roles["subject"], depth)
+    clause = Clause(name, **roles, complement=inner, negated=negated)
+    return Meaning("statement", clause)
+
+
+def draw_meaning(draw: Draw, deep: bool = False) -> Meaning:
+    """A meaning; the deep ones nest clauses in clauses."""
+    choice = draw.below(20)
+    if choice < 4 and not deep:
+        return _draw_question(draw)
+    if choice < 6:
+        return _draw_telling(draw, int(deep))
+    if choice < 10:
+        return _draw_two(draw, int(deep))
+    depth = 2 if deep else int(choice < 14)
+    clause = _draw_clause(draw, draw.pick(_FREE), {}, depth)
+    return Meaning("statement", clause)
+
+
+def draw_front(draw: Draw, meaning: Meaning) -> str:
+    """What German puts first, if not the subject."""
+    clause = meaning.clause
+    if meaning.mood == "question" or draw.below(3):
+        return ""
+    options = [role for role in ("time", "place") if getattr(clause, role)]
+    if meaning.conjunction in words.BELOW:
+        options.append("second")
+    for role in ("accusative", "dative", "prepositional"):
+        phrase = getattr(clause, role)
+        if phrase is None or phrase.determiner == "pronoun":
+            continue
+        plain = role != "dative" or phrase.determiner != "name"
+        if role == "accusative":
+            plain = clear(clause) and not clause.denied_by_kein
+        if plain:
+            options.append(role)
+    return draw.pick(options) if options else ""

@@ -1,0 +1,148 @@
+"""annotated.pocket.words.
+
+Exported from the book; edit the chapter, then run `make export`.
+
+- E13-pocket-grammar.md: A grammar in two languages
+"""
+
+from __future__ import annotations
+
+import re
+from collections import namedtuple
+from importlib import resources
+from typing import Any, NamedTuple
+
+__all__ = [
+    "read_table",
+    "Slot",
+    "read_slot",
+    "NOUNS",
+    "NAMES",
+    "ADJECTIVES",
+    "VERBS",
+    "PRONOUNS",
+    "DETERMINERS",
+    "OWNERS",
+    "DEFINITE",
+    "ENDINGS",
+    "FINITE",
+    "AUXILIARIES",
+    "DAYS",
+    "MIDDLE",
+    "ASKED",
+    "CONJUNCTIONS",
+    "BELOW",
+    "PREPOSITIONS",
+    "CONTRACTIONS",
+    "german_noun",
+    "german_present",
+    "third_person",
+    "ing",
+]
+
+
+# E13-pocket-grammar.md: Words
+def read_table(name: str) -> dict[str, Any]:
+    """The rows of a table (nouns.tsv, say) by their first cell.
+
+    A cell "-" is empty. ValueError names a line of the wrong length.
+    """
+    file = resources.files("annotated.pocket") / name
+    head, *lines = file.read_text("utf-8").splitlines()
+    row = namedtuple("row", head.split("\t"))  # type: ignore[misc]
+    rows = {}
+    for number, line in enumerate(lines, 2):
+        cells = ["" if cell == "-" else cell for cell in line.split("\t")]
+        if len(cells) != len(row._fields):
+            wrong = f"{len(cells)} cells, not {len(row._fields)}"
+            raise ValueError(f"{name}, line {number}: {wrong}")
+        rows[cells[0]] = row(*cells)
+    return rows
+
+
+class Slot(NamedTuple):
+    """An object that a verb asks for, and how each side marks it."""
+
+    role: str  # accusative, dative, prepositional or complement
+    case: str
+    german: str  # a preposition, a conjunction or nothing
+    english: str
+    kinds: str
+
+
+def read_slot(text: str) -> Slot:
+    """Read a slot as the table has it: A:tn, D/to:p, A.auf/for:pa."""
+    match = re.fullmatch(r"([ADC])\.?(\w*)/?(\w*):(\w*)", text)
+    if match is None:
+        raise ValueError(f"verbs.tsv: {text!r} is no slot of a verb")
+    letter, german, english, kinds = match.groups()
+    case = {"A": "accusative", "D": "dative", "C": "complement"}[letter]
+    role = "prepositional" if german and kinds else case
+    return Slot(role, case, german, english, kinds)
+
+
+def _particles(kind: str) -> dict[str, str]:
+    """English to German, for one kind of particles.tsv."""
+    rows = read_table("particles.tsv").values()
+    return {row.english: row.german for row in rows if row.kind == kind}
+
+
+NOUNS = read_table("nouns.tsv")
+NAMES = {"Anna": "she", "Jonas": "he", "Lena": "she", "Paul": "he"}
+ADJECTIVES = read_table("adjectives.tsv")
+VERBS = {
+    name: row._replace(slots=tuple(map(read_slot, row.slots.split())))
+    for name, row in read_table("verbs.tsv").items()
+}
+PRONOUNS = read_table("pronouns.tsv")
+DETERMINERS = read_table("determiners.tsv")
+OWNERS = ("my", "your", "his", "our")
+DEFINITE = ("the", "this", *OWNERS)
+ENDINGS = read_table("endings.tsv")
+FINITE = read_table("finite.tsv")
+AUXILIARIES = read_table("auxiliaries.tsv")  # English: be, was, have, do
+DAYS = _particles("day")
+MIDDLE = _particles("middle")  # adverbs, and tenses made by an adverb
+ASKED = _particles("question")
+CONJUNCTIONS = _particles("conjunction")
+BELOW = ("because", "although", "if")  # the clause after these is lower
+PREPOSITIONS = {"in": "in", "hinter": "behind", "zu": "to"}
+CONTRACTIONS = {"in dem": "im", "zu dem": "zum", "zu der": "zur"}
+
+
+def german_noun(name: str, case: str, plural: bool) -> str:
+    """The noun in its case: den Jungen, den Kindern."""
+    row = NOUNS[name]
+    if plural:
+        bare = case != "dative" or row.german_plural[-1] in "ns"
+        return str(row.german_plural + ("" if bare else "n"))
+    weak = row.gender == "weak" and case != "nominative"
+    return str(row.german_plural if weak else name)
+
+
+def german_present(name: str, person: str) -> str:
+    """Without its prefix: lese, liest, liest, lesen (ich to wir)."""
+    row = VERBS[name]
+    plural, second = name.removeprefix(row.prefix), row.third[:-1]
+    second += "t" if second[-1] in "sz" else "st"  # du liest, du lernst
+    first, third = plural.removesuffix("n"), row.third
+    forms = {"ich": first, "du": second, "er": third, "wir": plural}
+    return str(forms[person])
+
+
+def third_person(word: str) -> str:
+    """Reads, watches, carries, has."""
+    if re.search(r"(s|sh|ch|x|o)$", word):
+        return word + "es"
+    if re.search(r"[^aeiou]y$", word):
+        return word[:-1] + "ies"
+    return "has" if word == "have" else word + "s"
+
+
+def ing(word: str) -> str:
+    """Reading, writing, running."""
+    if re.search(r"[^e]e$", word):
+        return word[:-1] + "ing"
+    if re.search(r"^[^aeiou]*[aeiou][^aeiouwxy]$", word):
+        return word + word[-1] + "ing"
+    return word + "ing"

@@ -1,0 +1,203 @@
+"""What Sphinx and MyST-NB leave to do: folds, choices, a page's head.
+
+`book/conf.py` loads this as an extension. Whatever folds is a <details>
+element, so that everything can be reached without a script.
+"""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util import logging
+
+MARK = "✓"  # the right choice of a prediction begins so
+WIDE = 100  # characters: a longer line of output is wrapped
+SUMMARY = 180  # characters of a page's first paragraph for its description
+
+log = logging.getLogger(__name__)
+
+
+class fold(nodes.Element):
+    """<details>; `group` has the others of its name closed."""
+
+
+class summary(nodes.TextElement):
+    """<summary>, always visible."""
+
+
+class Folds(SphinxPostTransform):
+    """Code, answers, solutions and choices that open on a click."""
+
+    default_priority = 198  # just before MyST-NB folds its own way
+    formats = ("html",)
+
+    def run(self, **options: Any) -> None:
+        for cell in list(self.document.findall(nodes.container)):
+            if cell.get("nb_element") == "cell_code":
+                _fold_cell(cell)
+        for number, box in enumerate(
+            self.document.findall(nodes.admonition)
+        ):
+            if "predict" in box["classes"]:
+                _offer(box, f"choices-{number}")
+            elif "dropdown" in box["classes"]:
+                _fold_box(box)
+
+
+def _fold_cell(cell: nodes.container) -> None:
+    parts = {part.get("nb_element"): part for part in cell.children}
+    code = parts.get("cell_code_source")
+    output = parts.get("cell_code_output")
+    for block in output.findall(nodes.literal_block) if output else ():
+        if max(map(len, block.astext().splitlines()), default=0) > WIDE:
+            block["classes"].append("wrap")
+    mode = cell.attributes.pop("hide_mode", None)
+    if mode is None:
+        return
+    labels = cell["cell_metadata"].get("fold", {})
+    folded = code and _details(labels.get("code", "Code"), [code], "code")
+    answer = labels.get("answer", "Show what happens")
+    shown: list[nodes.Element | None]
+    if mode == "all":
+        shown = [_details(answer, [code, output], "answer")]
+    elif mode == "output":
+        shown = [code, output and _details(answer, [output], "answer")]
+    elif mode == "input":  # the code of a figure comes below it
+        shown = [output, folded]
+    else:
+        shown = [_details(answer, [output, folded], "answer")]
+    cell.children = []
+    cell += [part for part in shown if part is not None]
+
+
+def _fold_box(box: nodes.admonition) -> None:
+    """An admonition of class `dropdown`, for example a solution."""
+    title, *body = box.children
+    box.children = []
+    inside = _details("", body)
+    inside[0].children = []
+    inside[0] += title.children
+    inside[0]["classes"] = ["admonition-title"]
+    box += inside
+
+
+def _offer(box: nodes.admonition, group: str) -> None:
+    """The list of a prediction: a button for each choice."""
+    lists = [x for x in box.children if isinstance(x, nodes.bullet_list)]
+    offered = nodes.container(classes=["choices"])
+    for item in lists[-1].children if lists else []:
+        choice = _choice(item, group)
+        if choice is None:
+            log.warning(
+                "a choice is written '- choice — what is wrong with it'",
+                location=item,
+            )
+        else:
+            offered += choice
+    right = [x for x in offered.children if "right" in x["classes"]]
+    if len(right) != 1:
+        log.warning(
+            f"one choice of a prediction is right: '- choice — {MARK} why'",
+            location=box,
+        )
+    if lists:
+        box.replace(lists[-1], offered)
+
+
+def _choice(item: nodes.Node, group: str) -> fold | None:
+    first, *more = item.children
+    place = next(
+        (
+            row
+            for row, child in enumerate(first.children)
+            if isinstance(child, nodes.Text) and " — " in child
+        ),
+        None,
+    )
+    if place is None:
+        return None
+    head, _, tail = first.children[place].partition(" — ")
+    tail = tail.lstrip()
+    right = tail.startswith(MARK)
+    verdict = "Right: " if right else "Not so: "
+    reason = nodes.paragraph()
+    reason += nodes.strong("", verdict)
+    reason += nodes.Text(tail.removeprefix(MARK).lstrip())
+    reason += first.children[place + 1 :]
+    shown = _details("", [reason, *more], "right" if right else "wrong")
+    shown["group"] = group
+    shown[0].children = []
+    # a name for those who hear it: a formula alone has none
+    shown[0] += nodes.inline("", "Choice: ", classes=["visually-hidden"])
+    shown[0] += [*first.children[:place], nodes.Text(head)]
+    return shown
+
+
+def _details(label: str, body: list[Any], *classes: str) -> fold:
+    node = fold(classes=["fold", *classes])
+    node += summary(label, label)
+    node += [part for part in body if part is not None]
+    return node
+
+
+def _visit_fold(self: Any, node: fold) -> None:
+    more = {"name": node["group"]} if "group" in node else {}
+    self.body.append(self.starttag(node, "details", **more))
+
+
+def _depart_fold(self: Any, node: fold) -> None:
+    self.body.append("</details>\n")
+
+
+def _visit_summary(self: Any, node: summary) -> None:
+    self.body.append(self.starttag(node, "summary", ""))
+
+
+def _depart_summary(self: Any, node: summary) -> None:
+    self.body.append("</summary>\n")
+
+
+# --- the head of a page ---------------------------------------------------
+
+
+def describe(
+    app: Sphinx, name: str, template: str, context: Any, doctree: Any
+) -> None:
+    """Description and Open Graph; the title of the first page once."""
+    if doctree is None:
+        return
+    title = html.unescape(context["title"])
+    if name == app.config.root_doc:
+        context["docstitle"] = ""  # else "Title — Title"
+    words = ""
+    for paragraph in doctree.findall(nodes.paragraph):
+        text = " ".join(paragraph.astext().split())
+        boxed = isinstance(paragraph.parent, nodes.Admonition)
+        if len(text) > 40 and not boxed:
+            words = text
+            break
+    if len(words) > SUMMARY:
+        words = words[:SUMMARY].rsplit(" ", 1)[0] + " …"
+    tags = [("name", "description", words)] if words else []
+    tags += [
+        ("property", "og:title", title),
+        ("property", "og:type", "book"),
+    ]
+    tags += [("property", "og:site_name", app.config.project)]
+    tags += [("property", "og:description", words)] if words else []
+    context["metatags"] += "".join(
+        f'\n<meta {kind}="{key}" content="{html.escape(value)}">'
+        for kind, key, value in tags
+    )
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_node(fold, html=(_visit_fold, _depart_fold))
+    app.add_node(summary, html=(_visit_summary, _depart_summary))
+    app.add_post_transform(Folds)
+    app.connect("html-page-context", describe)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,97 @@
+"""The finished pages without what the theme brings and nobody needs.
+
+The theme loads 1.5 MB of icons for a dozen and a search index on every
+page, and names some controls otherwise than they read. All changes are
+made here, to the HTML that Sphinx has written.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+
+SCRIPTS = "_static/scripts/fontawesome.js"
+ICONS = "_static/icons.css"
+# only search.html uses them: the theme does not search as one types
+SEARCH = ("searchtools.js", "language_data.js", "searchindex.js")
+VIEWPORT = (
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+)
+ICON = re.compile(r'<i class="([^"]*\bfa-[^"]*)"([^>]*)></i>')
+PICTURE = re.compile(r"<img\b(?![^>]*\bloading=)(?=[^>]*_images/)")
+
+
+def polish(pages: dict[str, bytes]) -> dict[str, bytes]:
+    """The files of the site, by path, as they are shown."""
+    found: set[str] = set()
+    done: dict[str, bytes] = {}
+    for name, data in pages.items():
+        if name.endswith((".map", ".doctree")) or name == SCRIPTS:
+            continue
+        if name.endswith(".html"):
+            text = _page(name, data.decode("utf-8"))
+            for match in ICON.finditer(text):
+                found |= set(match[1].split())
+            data = text.encode()
+        done[name] = data
+    script = pages.get(SCRIPTS, b"").decode("utf-8")
+    done[ICONS] = _icons(script, found).encode()
+    return done
+
+
+def _page(name: str, text: str) -> str:
+    root = "../" * name.count("/")
+    # the icons: a rule of CSS each instead of a script with all of them
+    text = re.sub(
+        r'<script defer src="[^"]*scripts/fontawesome\.js[^"]*"></script>',
+        f'<link rel="stylesheet" href="{root}{ICONS}">',
+        text,
+    )
+    text = ICON.sub(r'<i class="\1" aria-hidden="true"\2></i>', text)
+    if name != "search.html":
+        for script in SEARCH:
+            text = re.sub(
+                rf'[ \t]*<script src="[^"]*{script}[^"]*"></script>\n?',
+                "",
+                text,
+            )
+    # one viewport is enough, and readers may enlarge
+    first, *more = re.split(r'[ \t]*<meta name="viewport"[^>]*>\n?', text)
+    if more:
+        text = f"{first}{VIEWPORT}\n{''.join(more)}"
+    # a name that is not what the button reads is no name
+    button = r'(<button class="btn search-button-field[^>]*?)'
+    text = re.sub(rf'{button} aria-label="Search"', r"\1", text)
+    # pandas leaves the corner of a table empty
+    text = text.replace("<th></th>", "<td></td>")
+    return PICTURE.sub('<img loading="lazy"', text)
+
+
+def _icons(script: str, classes: set[str]) -> str:
+    """A rule for each icon of the pages, from the theme's own drawings."""
+    rules = []
+    for name in sorted(classes):
+        drawings = re.findall(
+            rf'[{{,]"?{re.escape(name[3:])}"?:'
+            r'\[(\d+),(\d+),\[[^\]]*\],"[0-9a-f]+","([^"]+)"\]',
+            script,
+        )
+        if not drawings:
+            continue  # fa-solid, fa-lg: how, not what
+        width, height, path = drawings[-1]
+        svg = (
+            '<svg xmlns="http://www.w3.org/2000/svg" '
+            f'viewBox="0 0 {width} {height}"><path d="{path}"/></svg>'
+        )
+        data = base64.b64encode(svg.encode()).decode()
+        rules.append(
+            f'.{name}{{--icon:url("data:image/svg+xml;base64,{data}");'
+            f"aspect-ratio:{width}/{height}}}"
+        )
+    if not rules:
+        return ""
+    return (
+        "/* Font Awesome Free (https://fontawesome.com), CC BY 4.0 */\n"
+        + "\n".join(rules)
+        + "\n"
+    )

@@ -1,0 +1,337 @@
+"""The pages in a browser: what a reader sees, hears and can reach.
+
+A small book with one of each thing always, and site/ itself where it is
+what the chapters give.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
+
+import pytest
+
+from press.serve import Quiet
+from press.site import is_current
+
+from .conftest import Book
+
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed"
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+WIDTHS = (1366, 390)
+MOST = 1_000_000  # bytes of a page, compressed, before its figures
+
+# what is cut off, or sticks out of the window with no way to reach it
+CLIPPED = """() => {
+  const found = [], page = document.documentElement;
+  if (page.scrollWidth > innerWidth + 1)
+    found.push(`the page is ${page.scrollWidth} wide`);
+  const moves = (box) => /auto|scroll/.test(getComputedStyle(box).overflowX);
+  for (const box of document.querySelectorAll(".bd-article *")) {
+    if (box.closest("mjx-container, svg, .visually-hidden, .copybtn")) continue;
+    const edge = box.getBoundingClientRect();
+    if (!edge.width || !edge.height) continue;
+    let inside = box;
+    while (inside && !moves(inside)) inside = inside.parentElement;
+    const name = `${box.tagName}.${box.className}: `
+      + box.textContent.trim().slice(0, 40);
+    if (!inside && edge.right > innerWidth + 1) found.push(`out: ${name}`);
+    const hides = /hidden|clip/.test(getComputedStyle(box).overflowX);
+    if (hides && box.scrollWidth > box.clientWidth + 1)
+      found.push(`cut: ${name}`);
+  }
+  return found.slice(0, 8);
+}"""
+JUDGE = """async () => {
+  const result = await axe.run({resultTypes: ["violations"]});
+  return result.violations
+    .filter((rule) => /serious|critical/.test(rule.impact))
+    .map((rule) => `${rule.id} ${rule.nodes.length}: `
+      + rule.nodes.slice(0, 3).map((node) =>
+        `${node.html.slice(0, 150)} | `
+        + node.any.concat(node.all).map((x) => x.message).join(" "))
+        .join(" || "));
+}"""
+
+
+def _program() -> str | None:
+    named = os.environ.get("CHROMIUM")
+    return named or next(filter(None, map(shutil.which, PROGRAMS)), None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as driver:
+        path = _program() or driver.chromium.executable_path
+        if not Path(path).exists():
+            pytest.skip("no Chromium here (CHROMIUM=… may name one)")
+        # a container's root has no sandbox
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = driver.chromium.launch(executable_path=path, args=options)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module", params=["a small book", "this book"])
+def folder(request: pytest.FixtureRequest) -> Path:
+    if request.param == "this book":
+        if not is_current(ROOT):
+            pytest.skip("site/ is not current: run `make book` first")
+        return ROOT / "site"
+    book: Book = request.getfixturevalue("built")
+    return book.root / "site"
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    handler = partial(Quiet, directory=str(folder))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+def pages(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.html"))
+
+
+class Tab:
+    """One page at one width in one theme, and what went wrong with it."""
+
+    def __init__(
+        self,
+        browser: Any,
+        address: str,
+        theme: str,
+        width: int,
+        **more: Any,
+    ) -> None:
+        self.address = address
+        self.faults: list[str] = []
+        self.loaded: list[str] = []
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 850},
+            reduced_motion="reduce",
+            **more,
+        )
+        self.context.add_init_script(
+            f"localStorage.mode = localStorage.theme = '{theme}'"
+        )
+        self.page = self.context.new_page()
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda e: self.faults.append(str(e)))
+        self.page.on("request", self._request)
+        self.page.on("response", self._response)
+
+    def _console(self, message: Any) -> None:
+        if message.type == "error":
+            self.faults.append(f"console: {message.text}")
+
+    def _request(self, request: Any) -> None:
+        if not request.url.startswith((self.address, "data:", "blob:")):
+            self.faults.append(f"asks {request.url}")
+
+    def _response(self, response: Any) -> None:
+        if response.status >= 400:
+            self.faults.append(f"{response.status} {response.url}")
+        elif response.request.resource_type not in {"image", "other"}:
+            self.loaded.append(response.url.removeprefix(self.address))
+
+    def open(self, name: str) -> Any:
+        self.faults.clear()
+        self.loaded.clear()
+        self.page.goto(self.address + name, wait_until="load")
+        self.page.evaluate("() => window.MathJax?.startup?.promise")
+        self.page.evaluate("() => document.fonts.ready.then(() => 0)")
+        return self.page
+
+    def unfold(self) -> None:
+        """All that is folded, even what closes its neighbours."""
+        self.page.evaluate(
+            "() => document.querySelectorAll('.bd-article details').forEach("
+            "(x) => { x.removeAttribute('name'); x.open = true; })"
+        )
+        self.page.wait_for_timeout(50)
+
+
+@pytest.fixture
+def tab(browser: Any, address: str) -> Iterator[Tab]:
+    tab = Tab(browser, address, "light", WIDTHS[0])
+    yield tab
+    tab.context.close()
+
+
+def test_pages_load_without_a_fault_and_from_here(
+    tab: Tab, folder: Path
+) -> None:
+    wrong, copies = {}, 0
+    for name in pages(folder):
+        page = tab.open(name)
+        faults = list(tab.faults)
+        copies += page.locator("button.copybtn").count()
+        code = page.locator("div.highlight pre").count()
+        prints = page.locator(".output div.highlight pre").count()
+        if page.locator("button.copybtn").count() != code - prints:
+            faults.append("code without a button that copies it")
+        if page.locator("mjx-merror, .MathJax_Error").count():
+            faults.append("a formula that cannot be set")
+        paths = [folder / urlsplit(name).path for name in tab.loaded]
+        size = sum(len(gzip.compress(path.read_bytes())) for path in paths)
+        if size > MOST:
+            faults.append(f"{size:,} bytes before its figures")
+        if faults:
+            wrong[name] = faults
+    assert wrong == {}
+    assert copies > 0
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_keeps_a_reader_out(
+    browser: Any, address: str, folder: Path, theme: str
+) -> None:
+    """axe finds nothing serious, with everything unfolded."""
+    tab = Tab(browser, address, theme, WIDTHS[0], bypass_csp=True)
+    wrong = {}
+    for name in pages(folder):
+        page = tab.open(name)
+        tab.unfold()
+        page.add_script_tag(path=str(AXE))
+        if found := page.evaluate(JUDGE):
+            wrong[name] = found
+    tab.context.close()
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_is_cut_off(
+    browser: Any, address: str, folder: Path, width: int
+) -> None:
+    tab = Tab(browser, address, "light", width)
+    wrong = {}
+    for name in pages(folder):
+        page = tab.open(name)
+        tab.unfold()
+        if found := page.evaluate(CLIPPED):
+            wrong[name] = found
+    tab.context.close()
+    assert wrong == {}
+
+
+def test_links_and_anchors_lead_somewhere(folder: Path) -> None:
+    texts = {n: (folder / n).read_text("utf-8") for n in pages(folder)}
+    names = {
+        name: set(re.findall(r'\b(?:id|name)="([^"]+)"', text))
+        for name, text in texts.items()
+    }
+    wrong = []
+    for name, text in texts.items():
+        for link in re.findall(r'<a\b[^>]*?\bhref="([^"]*)"', text):
+            parts = urlsplit(urljoin(name, link.replace("&amp;", "&")))
+            if parts.scheme or parts.netloc:
+                continue
+            target, anchor = unquote(parts.path), unquote(parts.fragment)
+            if not (folder / target).exists():
+                wrong.append(f"{name} -> {link}: no page")
+            elif anchor and target in names and anchor not in names[target]:
+                wrong.append(f"{name} -> {link}: no anchor")
+    assert wrong == []
+
+
+# --- the small book, which has one of each thing ----------------------------
+
+
+@pytest.fixture
+def small(browser: Any, built: Book) -> Iterator[Tab]:
+    handler = partial(Quiet, directory=str(built.root / "site"))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    where = f"http://127.0.0.1:{server.server_port}/"
+    tab = Tab(browser, where, "light", WIDTHS[0])
+    yield tab
+    tab.context.close()
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_choice_answers_and_closes_the_other(small: Tab) -> None:
+    page = small.open("02-one.html")
+    wrong, right = page.locator(".choices > details").all()
+    wrong.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert "Not so: the variance" in wrong.inner_text()
+    right.locator("summary").click()
+    assert "Right: the root of" in right.inner_text()
+    assert "variance" not in wrong.inner_text()
+
+
+def test_an_answer_is_hidden_until_asked_for(small: Tab) -> None:
+    page = small.open("02-one.html")
+    answer = page.get_by_text("no longer hidden", exact=True).last
+    assert not answer.is_visible()
+    page.get_by_text("Show what happens").first.click()
+    assert answer.is_visible()
+
+
+def test_arrows_turn_the_page_but_not_inside_a_field(small: Tab) -> None:
+    page = small.open("02-one.html")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url("**/03-two.html")
+    page.keyboard.press("Control+k")
+    page.locator("#pst-search-dialog input").fill("one")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_timeout(300)
+    assert page.url.endswith("03-two.html")
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_url("**/02-one.html")
+
+
+def test_search_finds_a_page(small: Tab) -> None:
+    page = small.open("search.html?q=rises")
+    page.locator("#search-results li").first.wait_for()
+    assert "2 · One" in page.locator("#search-results").inner_text()
+    assert small.faults == []
+
+
+def test_what_scrolls_can_be_reached_with_the_keyboard(small: Tab) -> None:
+    page = small.open("03-two.html")
+    assert page.locator(".bd-article [tabindex='0']").count() >= 3
+    style = "(x) => getComputedStyle(x).outlineStyle"
+    page.keyboard.press("Tab")
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        at = page.locator(":focus")
+        assert at.evaluate(style) == "solid", at.evaluate(
+            "x => x.outerHTML"
+        )
+
+
+def test_everything_can_be_read_without_a_script(
+    browser: Any, built: Book
+) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((built.root / "site" / "02-one.html").as_uri())
+    for label in page.locator(".bd-article summary").all():
+        if not label.locator("xpath=..").get_attribute("open"):
+            label.click()
+    for words in ("print(1)", "no longer hidden", "Look at Exercise 2.1"):
+        assert page.get_by_text(words).last.is_visible(), words
+    assert page.get_by_text("the root of").is_visible()
+    context.close()

@@ -1,0 +1,61 @@
+"""Page E1: the figures."""
+
+import io
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from annotated.engine.plots import (
+    plot_attention,
+    plot_heads,
+    plot_mask,
+    use_book_style,
+)
+
+
+@pytest.fixture(autouse=True)
+def style():
+    with plt.rc_context():
+        use_book_style()
+        yield
+        plt.close("all")
+
+
+def svg(figure):
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
+def test_a_heat_map_names_its_rows_and_columns():
+    ax = plot_attention(torch.eye(2), ["dog", "bites"], title="a head")
+    for labels in (ax.get_xticklabels(), ax.get_yticklabels()):
+        assert [label.get_text() for label in labels] == ["dog", "bites"]
+    assert ax.get_title() == "a head"
+    assert ax.texts[0].get_text() == "1.00"
+
+
+def test_heads_are_drawn_one_beside_the_other():
+    figure = plot_heads(torch.rand(5, 2, 3), ["a", "b"], ["x", "y", "z"])
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles == [f"head {i}" for i in range(1, 6)]
+
+
+def test_a_drawn_mask_crosses_out_what_is_forbidden():
+    ax = plot_mask(torch.ones(2, 2).tril().bool(), ["a", "b"])
+    assert [text.get_text() for text in ax.texts] == ["", "×", "", ""]
+
+
+def test_the_same_figure_is_the_same_bytes_and_text_is_text():
+    first, second = (
+        svg(plot_attention(torch.eye(2), ["dog", "bites"]).figure)
+        for _ in range(2)
+    )
+    assert first == second
+    assert ">bites</text>" in first
+
+
+def test_edges_of_patches_can_be_seen():
+    edge = plt.Rectangle((0, 0), 1, 1).get_edgecolor()
+    assert max(edge[:3]) < 0.5
