@@ -8,12 +8,11 @@ Exported from the book; edit the chapter, then run `make export`.
 from __future__ import annotations
 
 import math
-import time
 
 import torch
 
 from annotated.engine.distributed import world_size
-from annotated.engine.machine import memory_bytes
+from annotated.engine.machine import matmul_speed, memory_bytes
 from annotated.engine.trainer import RunConfig
 from annotated.model import TransformerConfig, count_parameters
 
@@ -25,7 +24,6 @@ __all__ = [
     "forward_flops",
     "step_flops",
     "useful_share",
-    "matmul_speed",
     "kept_bytes",
     "state_bytes",
     "ASSUMED_SHARE",
@@ -77,24 +75,6 @@ def useful_share(size: str) -> float:
     config = preset(src_vocab=37_000, tgt_vocab=37_000)
     needed = step_flops(config) * PAPER_STEPS[size]
     return needed / paper_cost(PAPER_HOURS[size])
-
-
-def matmul_speed(
-    device: str, precision: str = "float32", budget: float = 0.5
-) -> float:
-    """Operations per second in a large matrix product, at best."""
-    gpu = torch.device(device).type == "cuda"
-    n = 8192 if gpu else 1024
-    kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    a = torch.randn(n, n, device=device).to(kind)
-    best, end = math.inf, time.perf_counter() + budget
-    while True:
-        start = time.perf_counter()
-        (a @ a)[0, 0].item()  # waits for the device
-        now = time.perf_counter()
-        best = min(best, now - start)
-        if now > end:
-            return 2 * n**3 / best
 
 
 # 22-costs.md: What a batch keeps
