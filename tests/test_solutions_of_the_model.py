@@ -100,7 +100,9 @@ def test_every_solution_has_its_exercise():
 def described(page, words):
     """The description of the figure that has these words."""
     text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
-    (alt,) = (alt for alt in re.findall(r'alt: "(.*)"', text) if words in alt)
+    (alt,) = (
+        alt for alt in re.findall(r'alt: "(.*)"', text) if words in alt
+    )
     return alt
 
 
@@ -131,7 +133,9 @@ def test_the_turns_of_the_clocks_are_as_described():
 
 def test_the_vocabularies_are_as_described(names):
     space = names("08-transformer")
-    assert "a thin strip around 41,000" in described("08-transformer", "bar")
+    assert "a thin strip around 41,000" in described(
+        "08-transformer", "bar"
+    )
     assert 40_900 < space["low"] < 41_000 < space["high"] < 41_200
     start, end = space["ranges"]["big"]
     assert start < 36_000 < end
