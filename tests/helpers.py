@@ -86,9 +86,7 @@ def forking() -> Any:
     that a test can start, and kill, many.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["annotated.engine.distributed", "pytest"]
-    )
+    context.set_forkserver_preload(["annotated.cli", "pytest"])
     return context
 
 
