@@ -27,13 +27,14 @@ from annotated.checkpoints import (
     choose_checkpoints,
     save_weights,
 )
-from annotated.costs import dry_run, with_pieces
+from annotated.costs import dry_run
 from annotated.engine.data import open_data
 from annotated.engine.distributed import (
     gather_interleaved,
     process_group,
     rank,
     rank_zero_first,
+    rank_zero_only,
     world_size,
 )
 from annotated.engine.errors import (
@@ -56,7 +57,7 @@ from annotated.engine.prepare import (
 )
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.registry import data_folder, registry
-from annotated.engine.runner import train_recipe
+from annotated.engine.runner import train_recipe, with_micro_tokens
 from annotated.engine.runs import (
     Run,
     Translation,
@@ -295,16 +296,15 @@ class Train:
 
     def obey(self) -> None:
         """Train, and print the run's summary as JSON."""
-        if self.dry_run:
-            if os.environ.get("RANK", "0") == "0":  # one speaks for all
-                print(dry_run(self.recipe, pick_device(self.device)))
-            return
-        if self.out is None:
+        if self.out is None and not self.dry_run:
             raise UsageError("train: give --out, a folder for the run")
         with process_group(self.device) as device:
             device = pick_device(device)
+            if self.out is None or self.dry_run:
+                self._foresee(device)
+                return
             summary = train_recipe(
-                with_pieces(self.recipe, device),
+                with_micro_tokens(self.recipe, device),
                 self.out,
                 resume=self.resume or _started_again(self.out),
                 device=device,
@@ -312,6 +312,15 @@ class Train:
             )
             if rank() == 0:
                 print(json.dumps(summary))
+
+    def _foresee(self, device: str) -> None:
+        """One process measures its device and speaks for all."""
+        recipe = with_micro_tokens(self.recipe, device)
+        config = recipe.model.config(recipe.vocab, recipe.vocab)
+        training = recipe.training
+        said = rank_zero_only(lambda: dry_run(config, training, device))
+        if said is not None:
+            print(said)
 
 
 def _started_again(out: Path) -> bool:
