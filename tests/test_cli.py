@@ -159,6 +159,15 @@ def test_the_other_verbs_explain_themselves(call: Call, verb: str) -> None:
         assert option in done.out
 
 
+def test_of_several_processes_one_says_what_a_run_would_cost(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert call("train copy --dry-run").out == ""
+    monkeypatch.setenv("RANK", "0")
+    assert "parameters" in call("train copy --dry-run").out
+
+
 # --- lines that cannot be obeyed ------------------------------------------
 
 WRONG = {
@@ -982,3 +991,26 @@ def test_a_split_of_the_recipes_data_is_scored(
     assert json.loads(call(line).out)["sentences"] == 1000
     done = call(f"evaluate --run {run} --split dev")
     assert "copy has no split 'dev'; it has train, valid" in done.complaint
+
+
+def test_threads_are_told_not_to_spin_before_torch_is_there() -> None:
+    """Two runs side by side would spend their time in watching."""
+    script = (
+        "import os, sys\n"
+        "import annotated.__main__ as command\n"
+        "assert 'torch' not in sys.modules\n"
+        "sys.argv = ['annotated', '--help']\n"
+        "try:\n    command.main()\n"
+        "except SystemExit:\n    pass\n"
+        "assert 'torch' in sys.modules\n"
+        "print(os.environ['GOMP_SPINCOUNT'], os.environ['KMP_BLOCKTIME'])\n"
+    )
+    for own, expected in ({}, "1000 1"), ({"KMP_BLOCKTIME": "7"}, "1000 7"):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env=environment(**own),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.stdout.splitlines()[-1] == expected, done.stderr

@@ -3,7 +3,6 @@
 Exported from the book; edit the chapter, then run `make export`.
 
 - E3-ground.md: The ground floor
-- E9-recipes.md: Recipes, their data, and runs
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ __all__ = [
     "evaluating",
     "cores",
     "pick_device",
-    "memory_bytes",
     "matmul_speed",
+    "memory_bytes",
 ]
 
 
@@ -60,22 +59,10 @@ def pick_device(name: str | None = None) -> str:
     return name
 
 
-def memory_bytes(device: str) -> float:
-    """The memory of a device; of a CPU, this process's share of it."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    try:
-        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError):  # not on every system
-        return math.inf
-    return whole / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-# E9-recipes.md: Fitted to a corpus
 def matmul_speed(
     device: str, precision: str = "float32", budget: float = 0.5
 ) -> float:
-    """Operations a second in a large matrix product, at best."""
+    """Operations per second in a large matrix product, at best."""
     kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
     gpu = torch.device(device).type == "cuda"
     n = 8192 if gpu else 1024
@@ -88,3 +75,14 @@ def matmul_speed(
         best = min(best, now - start)
         if now > end:
             return 2 * n**3 / best
+
+
+def memory_bytes(device: str) -> float:
+    """The memory of a device; of a CPU, this process's share of it."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError):  # not on every system
+        return math.inf
+    return whole / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -83,12 +83,12 @@ def train_recipe(
     run, corpus, valid = rank_zero_first(
         lambda: (
             resume_run(recipe, folder)
-            if resume or rank()
+            if resume or rank() > 0
             else begin_run(recipe, folder, device)
         )
     )
-    config = run.recipe.training
-    trainer = Trainer(run.model.to(device), corpus, config, shard)
+    model, config = run.model.to(device), run.recipe.training
+    trainer = Trainer(model, corpus, config, shard)
     if resume:
         rank_zero_first(lambda: _take_up(trainer, folder))
         trainer.check_same()

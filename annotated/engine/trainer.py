@@ -71,7 +71,7 @@ class RunConfig(TrainingConfig):
     wrong field.
     """
 
-    # tokens of a micro-batch, on each side, if not all at once
+    # tokens of a batch, on each side, at once in a process, if not all
     micro_tokens: int | None = None
     # the numbers that layers compute with
     precision: Literal["float32", "bfloat16"] = "float32"
