@@ -2,11 +2,11 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- A5-command-line.md: The command line
+- E12-command-line.md: The command line's source
 """
 
 from annotated.cli import main
 
-# A5-command-line.md: Help, and what cannot be obeyed
+# E12-command-line.md: The program
 if __name__ == "__main__":
     main()

@@ -58,11 +58,11 @@ class TrainingConfig:
     """
 
     batch_tokens: int = 25_000  # of a batch, on each side
-    max_steps: int = 100_000
+    max_steps: int = 100_000  # updates of the weights
     warmup: int = 4000  # steps in which the rate rises
     rate: float = 1.0  # what equation 3 is multiplied by
     cooldown: int = 0  # steps at the end in which the rate goes to 0
-    label_smoothing: float = 0.1
+    label_smoothing: float = 0.1  # taken from the right token (§5.4)
     clip: float | None = None  # bound of the gradient's norm
     seed: int = 0  # of the order of batches, and of dropout
 

@@ -47,8 +47,6 @@ EXEMPT: frozenset[str] = frozenset(
         "17-pocket-german",
         "18-multi30k",
         "19-scale",
-        "A0-serving",
-        "A5-command-line",
     }
 )
 
