@@ -96,10 +96,11 @@ def pad_rows(
     """
     head = [] if before is None else [before]
     tail = [] if after is None else [after]
-    rows = [np.concatenate([head, row, tail]) for row in rows]
-    padded = np.full((len(rows), max(map(len, rows))), PAD)
+    longest = len(head) + max(map(len, rows)) + len(tail)
+    padded = np.full((len(rows), longest), PAD)
     for place, row in zip(padded, rows, strict=True):
-        place[: len(row)] = row
+        content = [*head, *row, *tail]
+        place[: len(content)] = content
     return torch.from_numpy(padded)
 
 

@@ -23,7 +23,7 @@ from annotated.engine.errors import (
     UsageError,
 )
 
-__all__ = ["COMMANDS", "usage", "obey", "main"]
+__all__ = ["COMMANDS", "ENVIRONMENT", "usage", "obey", "main"]
 
 
 # E12-command-line.md: The program
@@ -35,6 +35,14 @@ COMMANDS = {
     "evaluate": "score --run RUN on a test set",
     "average": "average checkpoints of --run RUN",
     "export": "write --run RUN --to FORM --out DIR for other programs",
+}
+
+
+# what torch reads once, when it is imported
+ENVIRONMENT = {
+    "GOMP_SPINCOUNT": "1000",  # threads that wait do not spin for long
+    "KMP_BLOCKTIME": "1",  # the same, for Intel's OpenMP
+    "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # the CPU helps Apple's GPU out
 }
 
 
@@ -61,8 +69,8 @@ def obey(args: Sequence[str]) -> None:
         raise UsageError(
             f"no subcommand {name!r}; there are {', '.join(COMMANDS)}"
         )
-    # what Apple's GPU cannot do yet is done by the CPU; torch looks once
-    os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
+    for variable, value in ENVIRONMENT.items():
+        os.environ.setdefault(variable, value)
     commands = importlib.import_module("annotated.engine.commands")
     getattr(commands, name)(rest)
 
@@ -114,9 +122,7 @@ def _reason(error: Exception) -> str | None:
 def _no_memory(error: Exception) -> bool:
     """Whether torch found no memory, on a GPU or on a CPU."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(
-        error, torch.cuda.OutOfMemoryError
-    ):
+    if torch is not None and isinstance(error, torch.cuda.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and (
         "DefaultCPUAllocator: can't allocate memory" in str(error)

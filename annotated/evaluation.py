@@ -2,23 +2,23 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 16-bleu-and-averaging.md: BLEU, and averaging
+- 18-evaluation.md: How good is a translation?
 """
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics.base import Metric
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 __all__ = ["score", "split_hyphens", "compare"]
 
 
-# 16-bleu-and-averaging.md: A number needs a signature
+# 18-evaluation.md: A number needs a signature
 def score(
     hypotheses: Sequence[str],
     references: Sequence[str],
@@ -33,8 +33,7 @@ def score(
     """
     _check_sides(hypotheses, references)
     bleu, chrf = BLEU(), CHRF()
-    pairs = zip(hypotheses, references, strict=True)
-    equal = sum(one == other for one, other in pairs)
+    equal = sum(h == r for h, r in zip(hypotheses, references))
     found = bleu.corpus_score(hypotheses, [references])
     scores: dict[str, Any] = {
         "bleu": round(found.score, 2),
@@ -79,95 +78,56 @@ def _split_bleu(
     }
 
 
-# 16-bleu-and-averaging.md: Is the difference chance?
-def _bleu_counts(hypothesis: str, reference: str) -> list[int]:
-    """What a sentence adds to BLEU: found, all, and the two lengths."""
-    bleu = BLEU(effective_order=True)  # else it warns; the counts are equal
-    one = bleu.sentence_score(hypothesis, [reference])
-    return [*one.counts, *one.totals, one.sys_len, one.ref_len]
-
-
-def _bleu_of(counts: NDArray) -> float:
-    found, every, lengths = np.split(counts, [4, 8])
-    length, wanted = lengths.tolist()
-    return BLEU.compute_bleu(
-        found.tolist(),
-        every.tolist(),
-        length,
-        wanted,
-        smooth_method="exp",  # as in a corpus
-    ).score
-
-
-def _chrf_counts(hypothesis: str, reference: str) -> list[int]:
-    """What a sentence adds to chrF: found, said and wanted for n = 1…6."""
-    sides = ["".join(text.split()) for text in (hypothesis, reference)]
-    counts = []
-    for n in range(1, 7):
-        one, other = (
-            Counter(x[i : i + n] for i in range(len(x) - n + 1))
-            for x in sides
-        )
-        found = sum((one & other).values())
-        # where the reference is too short for n, nothing is counted
-        said = sum(one.values()) if other else 0
-        counts += [found, said, sum(other.values())]
-    return counts
-
-
-def _chrf_of(counts: NDArray) -> float:
-    found, said, wanted = counts.reshape(6, 3).T
-    there = (said > 0) & (wanted > 0)
-    if not there.any():
-        return 0.0
-    p = (found[there] / said[there]).mean()
-    r = (found[there] / wanted[there]).mean()
-    return float(100 * 5 * p * r / (4 * p + r)) if p + r else 0.0
-
-
+# 18-evaluation.md: Is the difference chance?
 def compare(
     hypotheses: Sequence[str],
     others: Sequence[str],
     references: Sequence[str],
     draws: int = 1000,
-    seed: int = 0,
 ) -> dict[str, dict[str, float]]:
     """Whether hypotheses and others differ by more than chance.
 
-    Paired bootstrap over sentences. For bleu and chrf: the difference
-    (hypotheses' less others'), the interval [low, high] that holds 95 %
-    of the draws, and p, how often chance alone makes a difference at
-    least so large, either way. Raises ValueError as score does.
+    For bleu and chrf: the difference (hypotheses' less others'), the
+    interval [low, high] that holds 95 % of the bootstrap's draws, and p,
+    how often chance alone makes a difference at least so large, either
+    way (approximate randomisation). Raises ValueError as score does.
     """
     _check_sides(hypotheses, others, references)
-    draw = np.random.default_rng(seed)
-    n = len(references)
-    # how often each sentence is in each draw
-    times = draw.multinomial(n, np.full(n, 1 / n), size=draws)
     found = {}
-    for name, counts_of, of in (
-        ("bleu", _bleu_counts, _bleu_of),
-        ("chrf", _chrf_counts, _chrf_of),
-    ):
+    for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
+        # what each sentence adds, as sacreBLEU's own tests count it
         one, other = (
-            np.array([counts_of(h, r) for h, r in zip(side, references)])
+            np.array(metric._extract_corpus_statistics(side, [references]))
             for side in (hypotheses, others)
         )
-        difference = of(one.sum(axis=0)) - of(other.sum(axis=0))
-        drawn = np.array(
-            [of(a) - of(b) for a, b in zip(times @ one, times @ other)]
-        )
-        found[name] = _verdict(difference, drawn)
+        found[name] = _verdict(metric, one, other, draws)
     return found
 
 
-def _verdict(difference: float, drawn: NDArray) -> dict[str, float]:
+def _verdict(
+    metric: Metric, one: NDArray, other: NDArray, draws: int
+) -> dict[str, float]:
+    """From two systems' counts, a row for each sentence."""
+
+    def score(sums: NDArray) -> NDArray:
+        of = metric._compute_score_from_stats
+        return np.array([of(row).score for row in sums.tolist()])
+
+    n, draw = len(one), np.random.default_rng(0)
+    # the bootstrap: how often each sentence is in each draw
+    times = draw.multinomial(n, np.full(n, 1 / n), size=draws)
+    drawn = score(times @ one) - score(times @ other)
     low, high = np.quantile(drawn, [0.025, 0.975])
-    # without a difference in truth, the draws would lie around 0
-    chance = np.abs(drawn - drawn.mean()) >= abs(difference)
+    # randomisation: which sentences keep their systems
+    keep = draw.integers(2, size=(draws, n))
+    mixed = keep @ one + (1 - keep) @ other
+    chance = score(mixed) - score(one.sum(0) + other.sum(0) - mixed)
+    all_ = np.ones((1, n), dtype=int)
+    difference = (score(all_ @ one) - score(all_ @ other)).item()
+    larger = (abs(chance) >= abs(difference) - 1e-9).sum()
     return {
         "difference": round(difference, 2),
-        "low": round(float(low), 2),
-        "high": round(float(high), 2),
-        "p": round(float((1 + chance.sum()) / (1 + len(drawn))), 4),
+        "low": round(low.item(), 2),
+        "high": round(high.item(), 2),
+        "p": round((1 + larger.item()) / (1 + draws), 4),
     }

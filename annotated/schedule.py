@@ -56,7 +56,7 @@ def make_optimizer(
     The rate is set anew before every step; see set_learning_rate.
     """
     parameters = list(parameters)
-    # torch 2.3 has it on a GPU only
+    # torch 2.3 has it on a GPU only (versions compare as numbers do)
     devices = ("cuda", "cpu") if torch.__version__ >= "2.4" else ("cuda",)
     fused = all(p.device.type in devices for p in parameters)
     return torch.optim.Adam(

@@ -2,20 +2,25 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 15-search.md: Search
+- 16-search.md: Search: from the next word to a whole sentence
+- 17-memory.md: Compute each token once: the KV cache
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from annotated.attention import MultiHeadAttention, attention
+from annotated.batches import pad_rows
 from annotated.engine.machine import evaluating
 from annotated.layers import DecoderLayer
+from annotated.masks import padding_mask
 from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD
 
@@ -24,14 +29,26 @@ __all__ = [
     "SearchConfig",
     "Hypothesis",
     "output_limit",
-    "Models",
-    "greedy_search",
+    "After",
+    "log_p_after",
+    "greedy",
+    "beam",
+    "settled",
     "plain_beam_search",
+    "CachedAttention",
+    "Block",
+    "layer_step",
+    "decoder_layers",
+    "KVCache",
+    "best_of_batch",
+    "file_ends",
+    "grow_beams",
+    "cached_beam_search",
     "alignment",
 ]
 
 
-# 15-search.md: Long sentences pay for every word
+# 16-search.md: Long sentences pay for every word
 def length_penalty(length: int, alpha: float) -> float:
     """((5 + length) / 6)^alpha, where length counts EOS (§6.1)."""
     return ((5 + length) / 6) ** alpha
@@ -55,9 +72,8 @@ class SearchConfig:
     def __post_init__(self) -> None:
         for name in ("beam", "extra", "nbest", "limit"):
             value = getattr(self, name)
-            if name == "limit" and value is None:
-                continue
-            if type(value) is not int or value < 1:
+            whole = type(value) is int and value >= 1
+            if not whole and (name, value) != ("limit", None):
                 raise ValueError(
                     f"{name} must be a whole number, at least 1, "
                     f"not {value!r}"
@@ -94,154 +110,285 @@ def output_limit(
     return int(limit)
 
 
-# 15-search.md: Thirty lines
-Models = Transformer | Sequence[Transformer]
+# 16-search.md: Beam search in thirty lines
+After = Callable[[list[int]], Tensor]  # ids -> log-probabilities (vocab,)
 
 
-def _several(models: Models) -> list[Transformer]:
-    return list(models) if isinstance(models, Sequence) else [models]
-
-
-@contextmanager
-def _evaluating(models: list[Transformer]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for model in models:
-            stack.enter_context(evaluating(model))
-        yield
-
-
-def _mean_log_p(logits: list[Tensor]) -> Tensor:
-    """The logits of each model, (…, vocab) -> the logarithm of the mean of
-    their probabilities.
-    """
-    each = [x.float().log_softmax(dim=-1) for x in logits]
-    if len(each) == 1:
-        return each[0]
-    return torch.stack(each).logsumexp(dim=0) - math.log(len(each))
-
-
-def _next_log_p(
-    models: list[Transformer], source: Tensor, ids: list[int]
+def log_p_after(
+    model: Transformer, source: Tensor, ids: list[int]
 ) -> Tensor:
-    """The log-probability of each token after ids: (vocab,)."""
-    tgt = torch.tensor([ids], device=source.device)
-    log_p = _mean_log_p([model(source, tgt)[0, -1] for model in models])
+    """The log-probability of each token after ids: (vocab,). source is
+    (1, src_len). Padding and the start symbol are no words.
+    """
+    logits = model(source, torch.tensor([ids], device=source.device))
+    log_p = logits[0, -1].float().log_softmax(dim=-1)
     log_p[[PAD, BOS]] = -math.inf
     return log_p
 
 
-def _only(log_p: Tensor, token: int) -> Tensor:
-    """log_p (…, vocab), with no chance for any token but one."""
-    rest = torch.full_like(log_p, -math.inf)
-    rest[..., token] = log_p[..., token]
-    return rest
-
-
-def _limit(
-    models: list[Transformer],
-    src: Sequence[int],
-    config: SearchConfig,
-    prefix: Sequence[int],
-) -> int:
-    """The output limit of a sentence. ValueError where the prefix leaves
-    no room, or holds what is no word.
+def greedy(after: After, limit: int, config: SearchConfig) -> Hypothesis:
+    """The likeliest token, again and again, until it is EOS. Where the
+    limit comes first, EOS is put there.
     """
-    limit = min(output_limit(m, len(src), config) for m in models)
-    if len(prefix) >= limit:
-        raise ValueError(
-            f"a prefix of {len(prefix)} tokens and its end: the output may "
-            f"have {limit}"
-        )
-    vocab = min(model.config.tgt_vocab for model in models)
-    for token in prefix:
-        if token in (PAD, BOS, EOS) or not 0 <= token < vocab:
-            raise ValueError(f"a prefix holds token {token}, no word")
-    return limit
-
-
-def greedy_search(
-    model: Models,
-    src: Sequence[int],
-    config: SearchConfig,
-    prefix: Sequence[int] = (),
-) -> Hypothesis:
-    """The likeliest token, again and again, until it is EOS.
-
-    src is without EOS. Where the limit comes first, EOS is put there.
-    """
-    models = _several(model)
-    device = next(models[0].parameters()).device
-    source = torch.tensor([[*src, EOS]], device=device)
-    limit = _limit(models, src, config, prefix)
     ids, total = [BOS], 0.0
-    with _evaluating(models):
-        for length in range(1, limit + 1):
-            log_p = _next_log_p(models, source, ids)
-            token = int(log_p.argmax()) if length < limit else EOS
-            if length <= len(prefix):
-                token = prefix[length - 1]
-            total += log_p[token].item()
-            if token == EOS:
-                break
-            ids.append(token)
+    for length in range(1, limit + 1):
+        log_p = after(ids)
+        token = int(log_p.argmax()) if length < limit else EOS
+        ids, total = [*ids, token], total + log_p[token].item()
+        if token == EOS:
+            break
     score = total / length_penalty(length, config.alpha)
-    return Hypothesis(ids[1:], total, score)
+    return Hypothesis(ids[1:-1], total, score)
+
+
+def beam(
+    after: After, limit: int, config: SearchConfig
+) -> list[Hypothesis]:
+    """Beam search (§6.1): the nbest sentences found, the best first."""
+    alive: list[tuple[list[int], float]] = [([BOS], 0.0)]
+    ended: list[Hypothesis] = []
+    most = 2 * config.beam
+    for length in range(1, limit + 1):
+        grown = []
+        for ids, so_far in alive:
+            log_p = after(ids)
+            tokens = log_p.topk(min(most, len(log_p))).indices.tolist()
+            for token in tokens if length < limit else [EOS]:
+                total = so_far + log_p[token].item()
+                if total > -math.inf:
+                    grown.append(([*ids, token], total))
+        grown = sorted(grown, key=lambda h: -h[1])[:most]
+        penalty = length_penalty(length, config.alpha)
+        for ids, total in grown:
+            if ids[-1] == EOS:
+                ended.append(Hypothesis(ids[1:-1], total, total / penalty))
+        ended = sorted(ended, key=lambda h: -h.score)[: config.nbest]
+        alive = [h for h in grown if h[0][-1] != EOS][: config.beam]
+        best = alive[0][1] if alive else -math.inf
+        if settled(ended, best, limit, config):
+            break
+    return ended
+
+
+def settled(
+    ended: list[Hypothesis], best: float, limit: int, config: SearchConfig
+) -> bool:
+    """Whether nothing alive, its best log-probability given, can still
+    come among the nbest that have ended.
+    """
+    hope = best / length_penalty(limit, config.alpha)
+    enough = len(ended) == config.nbest and ended[-1].score >= hope
+    return enough or best == -math.inf
 
 
 def plain_beam_search(
-    model: Models,
-    src: Sequence[int],
-    config: SearchConfig,
-    prefix: Sequence[int] = (),
+    model: Transformer, src: Sequence[int], config: SearchConfig
 ) -> list[Hypothesis]:
-    """Beam search for one sentence, the whole model run at every step.
+    """Search for one sentence, src without EOS; the best comes first.
 
-    The meaning of search, written to be read: the fast one must agree.
-    src is without EOS. The best hypothesis comes first.
+    The whole model runs at every step: this is the meaning of search,
+    written to be read. The fast ones must agree with it.
     """
-    if config.beam == 1:
-        return [greedy_search(model, src, config, prefix)]
-    models = _several(model)
-    device = next(models[0].parameters()).device
+    device = next(model.parameters()).device
     source = torch.tensor([[*src, EOS]], device=device)
-    limit = _limit(models, src, config, prefix)
-    alive, ended = [([BOS], 0.0)], []
-    with _evaluating(models):
-        for length in range(1, limit + 1):
-            grown = []
-            for ids, so_far in alive:
-                log_p = _next_log_p(models, source, ids)
-                if length <= len(prefix):
-                    log_p = _only(log_p, prefix[length - 1])
-                if length == limit:
-                    log_p = _only(log_p, EOS)
-                most = min(2 * config.beam, len(log_p))
-                for token in log_p.topk(most)[1].tolist():
-                    total = so_far + log_p[token].item()
-                    grown.append(([*ids, token], total))
-            grown = sorted(grown, key=lambda h: -h[1])[: 2 * config.beam]
-            penalty = length_penalty(length, config.alpha)
-            for ids, total in grown:
-                if ids[-1] == EOS:
-                    score = total / penalty
-                    ended.append(Hypothesis(ids[1:-1], total, score))
-            ended = sorted(ended, key=lambda h: -h.score)[: config.nbest]
-            alive = [h for h in grown if h[0][-1] != EOS][: config.beam]
-            alive = [h for h in alive if h[1] > -math.inf]
-            # log-probabilities only fall: what no length could save is lost
-            hope = max((total for _, total in alive), default=-math.inf)
-            hope /= length_penalty(limit, config.alpha)
-            if len(ended) == config.nbest and ended[-1].score >= hope:
-                break
-    return [h for h in ended if h.score > -math.inf]
+    limit = output_limit(model, len(src), config)
+    with evaluating(model):
+        after = partial(log_p_after, model, source)
+        if config.beam == 1:
+            return [greedy(after, limit, config)]
+        return beam(after, limit, config)
 
 
-# 15-search.md: Remembering
-def _layers(model: Transformer) -> list[DecoderLayer]:
+# 17-memory.md: What may be kept
+class CachedAttention:
+    """A block that keeps the keys and values of what it was shown, each
+    (rows, heads, length, d); where most is given, the newest alone."""
+
+    k: Tensor
+    v: Tensor
+
+    def __init__(
+        self,
+        block: MultiHeadAttention,
+        most: int | None = None,
+        mask: Tensor | None = None,
+    ):
+        self.block, self.most, self.mask = block, most, mask
+
+    def extend(self, x: Tensor) -> None:
+        """Remember x (rows, length, d_model) too."""
+        k = self.block.split(self.block.w_k(x))
+        v = self.block.split(self.block.w_v(x))
+        if hasattr(self, "k"):
+            k = torch.cat([self.k, k], dim=2)
+            v = torch.cat([self.v, v], dim=2)
+        newest = slice(-self.most if self.most else None, None)
+        self.k, self.v = k[:, :, newest], v[:, :, newest]
+
+    def attend(self, x: Tensor) -> Tensor:
+        """x (rows, 1, d_model) asks everything remembered -> its shape."""
+        q = self.block.split(self.block.w_q(x))
+        heads = attention(q, self.k, self.v, self.mask)
+        return self.block.w_o(heads.transpose(1, 2).flatten(2))
+
+    def look_back(self, x: Tensor) -> Tensor:
+        """Self-attention of a new position: remember it, then ask."""
+        self.extend(x)
+        return self.attend(x)
+
+
+# 17-memory.md: One step through the decoder
+Block = Callable[[Tensor], Tensor]
+
+
+def layer_step(
+    layer: DecoderLayer, x: Tensor, own: Block, across: Block
+) -> Tensor:
+    """A decoder layer (§3.1) with these in the place of its self-attention
+    and of its attention over the source. Returns the shape of x.
+    """
+    if layer.pre_norm:
+        x = x + own(layer.norm1(x))
+        x = x + across(layer.norm2(x))
+        return x + layer.feed_forward(layer.norm3(x))
+    x = layer.norm1(x + own(x))
+    x = layer.norm2(x + across(x))
+    return layer.norm3(x + layer.feed_forward(x))
+
+
+def decoder_layers(model: Transformer) -> list[DecoderLayer]:
+    """The decoder's layers, from below."""
     return cast("list[DecoderLayer]", list(model.decoder.layers))
 
 
-# 15-search.md: A beginning, a committee, a look
+class KVCache:
+    """What a decoder remembers between two steps of a search.
+
+    src is (rows, src_len): one row per hypothesis.
+    """
+
+    def __init__(self, model: Transformer, src: Tensor):
+        self.model, self.length = model, 0
+        window = model.config.window
+        most = None if window is None else window // 2 + 1
+        memory = model.encode(src)
+        self.own: list[CachedAttention] = []
+        self.source: list[CachedAttention] = []
+        for layer in decoder_layers(model):
+            own = CachedAttention(layer.attention, most)
+            source = CachedAttention(
+                layer.cross_attention, mask=padding_mask(src)
+            )
+            source.extend(memory)
+            self.own.append(own)
+            self.source.append(source)
+
+    def next_logits(self, ids: Tensor) -> Tensor:
+        """The newest tokens (rows,) -> the logits of the next: (rows,
+        vocab).
+        """
+        model, layers = self.model, decoder_layers(self.model)
+        self.length += 1
+        position = model.tgt_positions(self.length)[-1]
+        x = model.embeddings.read_target(ids[:, None]) + position
+        for layer, own, source in zip(layers, self.own, self.source):
+            x = layer_step(layer, x, own.look_back, source.attend)
+        return model.embeddings.logits(model.decoder.norm(x))[:, 0]
+
+    # 17-memory.md: A batch of beams
+    def reorder(self, rows: Tensor) -> None:
+        """Row i goes on from what is row rows[i] now."""
+        for kept in self.own:
+            kept.k = kept.k.index_select(0, rows)
+            kept.v = kept.v.index_select(0, rows)
+
+
+# 17-memory.md: A batch of beams
+def best_of_batch(
+    log_p: Tensor, totals: Tensor, last: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log_p (batch · beam, vocab), totals (batch, beam) of what is alive
+    -> totals, parents and tokens of the 2 · beam best continuations, each
+    (batch, ranks). Where last (batch,) is True, they can only end.
+    """
+    vocab, beam = log_p.size(1), totals.size(1)
+    ranks = 2 * beam if beam > 1 else 1  # greedy search looks at one
+    words = torch.arange(vocab, device=log_p.device)
+    log_p = log_p.unflatten(0, totals.shape)
+    log_p[:, :, [PAD, BOS]] = -math.inf
+    log_p.masked_fill_(last[:, None, None] & (words != EOS), -math.inf)
+    grown = (totals[:, :, None] + log_p).flatten(1)
+    best, place = grown.topk(min(ranks, grown.size(1)))
+    return best, place // vocab, place % vocab
+
+
+def file_ends(
+    ended: list[Hypothesis],
+    ids: Tensor,
+    best: Tensor,
+    rows: Tensor,
+    token: Tensor,
+    config: SearchConfig,
+) -> list[Hypothesis]:
+    """The nbest of what had ended of a sentence and what ends now: token
+    (ranks,), written after the ids of rows, with the totals best.
+    """
+    penalty = length_penalty(ids.size(1), config.alpha)
+    ends = (token == EOS) & (best > -math.inf)
+    now = [
+        Hypothesis(ids[row, 1:].tolist(), total, total / penalty)
+        for row, total in zip(rows[ends].tolist(), best[ends].tolist())
+    ]
+    return sorted(ended + now, key=lambda h: -h.score)[: config.nbest]
+
+
+def grow_beams(
+    cache: KVCache, limit: Tensor, config: SearchConfig
+) -> list[list[Hypothesis]]:
+    """Beam search over the rows of a cache, config.beam per sentence."""
+    batch, beam, limits = len(limit), config.beam, limit.tolist()
+    ids = limit.new_full((batch * beam, 1), BOS)
+    totals = torch.full((batch, beam), -math.inf, device=limit.device)
+    totals[:, 0] = 0.0  # one empty hypothesis per sentence, not four
+    first = torch.arange(0, len(ids), beam, device=limit.device)[:, None]
+    ended: list[list[Hypothesis]] = [[] for _ in limits]
+    going = [*range(batch)]
+    while going:
+        log_p = cache.next_logits(ids[:, -1]).float().log_softmax(dim=-1)
+        last = limit <= cache.length
+        best, parent, token = best_of_batch(log_p, totals, last)
+        rows = first + parent
+        for i in going:
+            now = best[i], rows[i], token[i]
+            ended[i] = file_ends(ended[i], ids, *now, config)
+        totals, order = best.masked_fill(token == EOS, -math.inf).topk(beam)
+        rows = rows.gather(1, order).flatten()
+        cache.reorder(rows)
+        ids = torch.hstack([ids[rows], token.gather(1, order).view(-1, 1)])
+        top = totals[:, 0].tolist()
+        going = [
+            i
+            for i in going
+            if not settled(ended[i], top[i], limits[i], config)
+        ]
+    return ended
+
+
+def cached_beam_search(
+    model: Transformer,
+    sentences: Sequence[Sequence[int]],
+    config: SearchConfig = SearchConfig(),
+) -> list[list[Hypothesis]]:
+    """plain_beam_search for a batch of sentences, with a KV cache."""
+    limits = [output_limit(model, len(s), config) for s in sentences]
+    src = pad_rows([np.asarray(s) for s in sentences], after=EOS)
+    src = src.to(next(model.parameters()).device)
+    with evaluating(model):
+        cache = KVCache(model, src.repeat_interleave(config.beam, dim=0))
+        return grow_beams(cache, src.new_tensor(limits), config)
+
+
+# 17-memory.md: A look at what was found
 def alignment(
     model: Transformer, src: Sequence[int], ids: Sequence[int]
 ) -> Tensor:
@@ -253,5 +400,5 @@ def alignment(
     target = torch.tensor([[BOS, *ids]], device=device)
     with evaluating(model):
         maps = model.attention_maps(source, target)
-    layers = range(len(_layers(model)))
+    layers = range(model.config.num_decoder_layers)
     return torch.stack([maps[f"cross.{i}"][0] for i in layers])

@@ -57,14 +57,14 @@ class TrainingConfig:
     ValueError names a wrong field.
     """
 
-    batch_tokens: int = 25_000  # of a batch, on each side
-    max_steps: int = 100_000  # updates of the weights
-    warmup: int = 4000  # steps in which the rate rises
-    rate: float = 1.0  # what equation 3 is multiplied by
-    cooldown: int = 0  # steps at the end in which the rate goes to 0
-    label_smoothing: float = 0.1  # taken from the right token (§5.4)
+    batch_tokens: int = 25_000  # tokens in a batch, on each side
+    max_steps: int = 100_000  # steps at which training ends
+    warmup: int = 4000  # steps in which the learning rate rises
+    rate: float = 1.0  # factor of the learning rate
+    cooldown: int = 0  # steps before max_steps in which the rate goes to 0
+    label_smoothing: float = 0.1  # probability given to all words evenly
     clip: float | None = None  # bound of the gradient's norm
-    seed: int = 0  # of the order of batches, and of dropout
+    seed: int = 0  # of first weights, order of batches, dropout
 
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "max_steps", "warmup"):
@@ -185,7 +185,7 @@ class Trainer:
             )
 
     def trouble(self, loss: float, nll: float, norm: float) -> str:
-        """What there is to say of a step that cannot be taken."""
+        """Which step, which numbers, which pairs, and what to try."""
         pairs = sorted(self.plan(self.epoch)[self.place].tolist())
         return (
             f"step {self.step + 1} has loss {loss} and gradient norm "

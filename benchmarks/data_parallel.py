@@ -27,9 +27,10 @@ import tyro
 from ledger import entry, typed, write
 from models import Shape
 
-from annotated.engine.distributed import join
+from annotated.engine.distributed import process_group
+from annotated.engine.trainer import RunConfig, Trainer
 from annotated.model import Transformer
-from annotated.training import Trainer, TrainingConfig, copy_corpus
+from annotated.training import copy_corpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +52,13 @@ class Settings(Shape):
     """also write the result here, as the results ledger has it"""
 
 
-def new_trainer(settings: Settings, team: Any = None) -> Trainer:
+def new_trainer(settings: Settings) -> Trainer:
     torch.manual_seed(0)
     model = Transformer(settings.config(dropout=0.0))
     corpus = copy_corpus(4000, settings.vocab, settings.length)
     # rates so low that rounding stays rounding over some dozen steps
-    training = TrainingConfig(
-        batch_tokens=settings.batch_tokens, warmup=4000
-    )
-    return Trainer(model, corpus, training, team)
+    training = RunConfig(batch_tokens=settings.batch_tokens, warmup=4000)
+    return Trainer(model, corpus, training)
 
 
 def work(
@@ -78,8 +77,8 @@ def work(
         "MASTER_PORT": str(port),
     }
     torch.set_num_threads(max(1, settings.processes // size))
-    with join("cpu") as (team, _):
-        steps = new_trainer(settings, team).steps()
+    with process_group("cpu"):
+        steps = new_trainer(settings).steps()
         next(steps)  # the first step pays for allocation
         wishes.send(None)
         while wishes.recv():

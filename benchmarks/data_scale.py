@@ -177,8 +177,8 @@ def training(folder: str, steps: str) -> dict[str, Any]:
     from annotated.batches import Corpus
     from annotated.engine.prepare import Prepared
     from annotated.engine.recipes import RECIPES
+    from annotated.engine.trainer import Trainer
     from annotated.model import Transformer
-    from annotated.training import Trainer
 
     ready = Prepared.open(Path(folder))
     recipe = RECIPES["multi30k"].changed(max_steps=int(steps))

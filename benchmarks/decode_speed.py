@@ -129,10 +129,9 @@ def draw_model(settings: Settings) -> Transformer:
     model = Transformer(settings.config())
     with torch.no_grad():
         layer: Any = model.decoder.layers[-1]
-        norm = layer.around_feed_forward.norm
         # surer of itself: of two continuations one is clearly better
-        norm.gain *= 3.0
-        norm.gain[0], norm.bias[0] = 0.0, 10.0
+        layer.norm3.weight *= 3.0
+        layer.norm3.weight[0], layer.norm3.bias[0] = 0.0, 10.0
         model.embeddings.target[:, 0] = 0.0
         model.embeddings.target[[PAD, BOS, EOS]] = 0.0
         model.embeddings.target[[PAD, BOS, EOS], 0] = -5.0
@@ -257,34 +256,28 @@ class TorchModel(nn.Module):
         """Copy the weights."""
         state = model.state_dict()
         names = {
-            "attention.projection.weight": "self_attn.in_proj_weight",
-            "attention.projection.bias": "self_attn.in_proj_bias",
-            "attention.output": "self_attn.out_proj",
-            "cross_attention.projection.weight": (
-                "multihead_attn.in_proj_weight"
-            ),
-            "cross_attention.projection.bias": (
-                "multihead_attn.in_proj_bias"
-            ),
-            "cross_attention.output": "multihead_attn.out_proj",
+            "cross_attention.w_o": "multihead_attn.out_proj",
+            "attention.w_o": "self_attn.out_proj",
             "feed_forward.inner": "linear1",
             "feed_forward.outer": "linear2",
-            "around_attention.norm": "norm1",
-            "around_cross_attention.norm": "norm2",
         }
         wanted: dict[str, Tensor] = {}
         for name, value in state.items():
             if ".layers." not in name:
                 continue
             stack, _, i, rest = name.split(".", 3)
-            last = "norm2" if stack == "encoder" else "norm3"
-            table = names | {"around_feed_forward.norm": last}
-            for ours_, theirs in table.items():
-                if rest == ours_ or rest.startswith(f"{ours_}."):
-                    rest = rest.replace(ours_, theirs, 1)
-                    break
-            rest = rest.replace(".gain", ".weight")
-            wanted[f"{stack}.layers.{i}.{rest}"] = value
+            part, _, kind = rest.rpartition(".")
+            to = f"{stack}.layers.{i}"
+            if part.endswith("w_q"):  # one matrix for all three
+                ours_ = name.replace("w_q", "{}")
+                value = torch.cat(
+                    [state[ours_.format(w)] for w in ("w_q", "w_k", "w_v")]
+                )
+                cross = part.startswith("cross")
+                theirs = "multihead_attn" if cross else "self_attn"
+                wanted[f"{to}.{theirs}.in_proj_{kind}"] = value
+            elif not part.endswith(("w_k", "w_v")):
+                wanted[f"{to}.{names.get(part, part)}.{kind}"] = value
         self.core.load_state_dict(wanted)
 
     def read(self, ids: Tensor, at: int = 0) -> Tensor:
@@ -440,36 +433,32 @@ def marian_weights(model: Transformer) -> dict[str, Tensor]:
         "model.decoder.embed_tokens.weight": shared,
         "lm_head.weight": shared,
     }
-    norms = {
-        "around_attention": "self_attn_layer_norm",
-        "around_cross_attention": "encoder_attn_layer_norm",
-        "around_feed_forward": "final_layer_norm",
-    }
+    norms = ["self_attn_layer_norm", "encoder_attn_layer_norm"]
+    parts = {"w_q": "q_proj", "w_k": "k_proj", "w_v": "v_proj"}
     for name, value in state.items():
         if ".layers." not in name:
             continue
         stack, _, i, rest = name.split(".", 3)
         to = f"model.{stack}.layers.{i}"
-        block, part, *_ = rest.split(".")
-        kind = rest.split(".")[-1]
-        if block in norms:
-            kind = "weight" if kind == "gain" else kind
-            found[f"{to}.{norms[block]}.{kind}"] = value[order]
-        elif block == "feed_forward":
-            fc = "fc1" if part == "inner" else "fc2"
-            if part == "inner":
-                value = value[:, order] if value.ndim == 2 else value
-            else:
-                value = value[order]
-            found[f"{to}.{fc}.{kind}"] = value
+        block, *part, kind = rest.split(".")
+        if block.startswith("norm"):
+            last = "norm2" if stack == "encoder" else "norm3"
+            norm = "final_layer_norm"
+            if block != last:
+                norm = norms[int(block[-1]) - 1]
+            found[f"{to}.{norm}.{kind}"] = value[order]
+        elif part == ["inner"]:
+            value = value[:, order] if value.ndim == 2 else value
+            found[f"{to}.fc1.{kind}"] = value
+        elif part == ["outer"]:
+            found[f"{to}.fc2.{kind}"] = value[order]
         else:
             own = "self_attn" if block == "attention" else "encoder_attn"
-            if part == "output":
+            if part == ["w_o"]:
                 found[f"{to}.{own}.out_proj.{kind}"] = value[order]
-                continue
-            for letter, one in zip("qkv", value.chunk(3), strict=True):
-                one = one[:, order] if one.ndim == 2 else one
-                found[f"{to}.{own}.{letter}_proj.{kind}"] = one
+            else:
+                value = value[:, order] if value.ndim == 2 else value
+                found[f"{to}.{own}.{parts[part[0]]}.{kind}"] = value
     return found
 
 

@@ -46,10 +46,10 @@ from ledger import entry, rounded, write  # noqa: E402
 
 from annotated.batches import Batch, Corpus, Sentences  # noqa: E402
 from annotated.engine.search import search_in_order  # noqa: E402
+from annotated.engine.trainer import RunConfig, Trainer  # noqa: E402
 from annotated.model import Transformer, TransformerConfig  # noqa: E402
 from annotated.search import SearchConfig  # noqa: E402
 from annotated.tokens import PAD, SPECIALS  # noqa: E402
-from annotated.training import Trainer, TrainingConfig  # noqa: E402
 
 PACKAGES = ("numpy", "triton", "tokenizers", "sacrebleu")
 
@@ -290,7 +290,7 @@ def speed_of(
     corpus = draw_corpus(
         sizes, max(8, int(each * sizes.batches)), bench.seed
     )
-    training = TrainingConfig(
+    training = RunConfig(
         batch_tokens=sizes.batch_tokens,
         max_steps=sizes.warm + sizes.steps,
         precision="bfloat16",

@@ -17,15 +17,18 @@ import shlex
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from ledger import entry, write
 
-from annotated.engine.data import open_data, prepared_data
+from annotated.engine.baselines import words
+from annotated.engine.data import TextData, open_data, prepared_data
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run, read_metrics, read_recipe
+from annotated.evaluation import score
 
 POINTS = 1000  # of the curve that a ledger file keeps, at most
 
@@ -56,15 +59,51 @@ def curves(folder: Path) -> dict[str, list[list[float]]]:
     }
 
 
-def samples(folder: Path, split: str, count: int) -> list[list[str]]:
-    """Translations from all over the split, beside their references."""
+Texts = tuple[list[str], list[str], list[str]]
+
+
+def translated(folder: Path, split: str) -> Texts:
+    """Sources, references and translations of a split."""
     run = Run.open(folder)
     src, ref = open_data(run.recipe).text(split)
-    chosen = range(0, len(src), max(1, len(src) // count))
-    found = run.translate([src[i] for i in chosen])
-    return [
-        [src[i], ref[i], best[0].text] for i, best in zip(chosen, found)
-    ]
+    return src, ref, [best[0].text for best in run.translate(src)]
+
+
+def samples(texts: Texts, count: int) -> list[list[str]]:
+    """Translations from all over a split, beside their references."""
+    step = max(1, len(texts[0]) // count)
+    return [list(row) for row in list(zip(*texts, strict=True))[::step]]
+
+
+def cuts(texts: Texts, train: list[str]) -> dict[str, list[list[Any]]]:
+    """chrF by the length of the source, and by how often the rarest word
+    of the reference stands in the training text.
+    """
+    seen = Counter(word for line in train for word in words(line))
+    kinds = {
+        "length": ([0, 9, 14], [len(words(s)) for s in texts[0]]),
+        "frequency": (
+            [-1, 0, 9, 99],
+            [min(map(seen.__getitem__, words(r))) for r in texts[1]],
+        ),
+    }
+    found: dict[str, list[list[Any]]] = {}
+    for kind, (edges, values) in kinds.items():
+        found[kind] = []
+        for low, high in zip(edges, [*edges[1:], None]):
+            rows = [
+                i
+                for i, value in enumerate(values)
+                if value > low and (high is None or value <= high)
+            ]
+            if rows:
+                first = f"{low + 1}"
+                name = f"{first} or more" if high is None else first
+                name += f" to {high}" if high and high > low + 1 else ""
+                ref, made = ([t[i] for i in rows] for t in texts[1:])
+                chrf = score(made, ref)["chrf"]
+                found[kind].append([name, len(rows), chrf])
+    return found
 
 
 def corpus(folder: Path) -> dict[str, Any]:
@@ -117,6 +156,10 @@ def main(
         "evaluate", "--run", str(out), "--split", split, "--json"
     )
     trained = read_recipe(out)
+    texts = translated(out, split)
+    data = open_data(trained)
+    if isinstance(data, TextData):
+        metrics["cuts"] = cuts(texts, data.text("train")[1])
     given = RECIPES[recipe].flat()
     words = ["annotated", "train", recipe, "--out", "RUN", *change]
     write(
@@ -132,7 +175,7 @@ def main(
             },
             packages=("numpy", "tokenizers", "sacrebleu"),
             about=trained.about,
-            samples=samples(out, split, count),
+            samples=samples(texts, count),
             **corpus(out),
         ),
     )

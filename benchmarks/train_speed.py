@@ -32,10 +32,10 @@ from torch import Tensor, nn
 
 from annotated.batches import Batch, Corpus, Sentences
 from annotated.embeddings import sinusoids
-from annotated.model import Transformer
+from annotated.engine.packing import PackedTransformer
+from annotated.engine.trainer import RunConfig, packed_loss
 from annotated.schedule import make_optimizer, set_learning_rate
 from annotated.tokens import PAD, SPECIALS
-from annotated.training import TrainingConfig, batch_loss
 
 PACKAGES = ("numpy", "transformers")
 
@@ -165,12 +165,13 @@ class Contender:
 
 def ours(settings: Settings) -> Contender:
     """annotated, as its trainer calls it."""
-    model = Transformer(settings.config(dropout=settings.dropout)).train()
-    config = TrainingConfig(label_smoothing=settings.smoothing)
+    config = settings.config(dropout=settings.dropout)
+    model = PackedTransformer(config).train()
+    training = RunConfig(label_smoothing=settings.smoothing)
 
     def loss(batch: Batch) -> Tensor:
-        total, _, tokens = batch_loss(model, batch, config)
-        return total / tokens
+        total, _ = packed_loss(model, batch, training)
+        return total / batch.tokens
 
     return Contender("annotated", model, loss, settings.rate)
 

@@ -6,7 +6,7 @@ import importlib.util
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from annotated.engine import runner
 from annotated.engine.recipes import RECIPES
@@ -86,9 +87,7 @@ def forking() -> Any:
     that a test can start, and kill, many.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["annotated.engine.distributed", "pytest"]
-    )
+    context.set_forkserver_preload(["annotated.cli", "pytest"])
     return context
 
 
@@ -113,25 +112,22 @@ def benchmark(name: str) -> Iterator[ModuleType]:
 
 # our parameters' names in torch's layers, in the order of replacement
 TORCH_NAMES = {
-    "around_attention.norm": "norm1",
-    "around_cross_attention.norm": "norm2",
-    "cross_attention.projection.": "multihead_attn.in_proj_",
-    "cross_attention.output": "multihead_attn.out_proj",
-    "attention.projection.": "self_attn.in_proj_",
-    "attention.output": "self_attn.out_proj",
+    "cross_attention": "multihead_attn",
+    "attention": "self_attn",
+    "w_o": "out_proj",
+    "w_q.": "in_proj_",
+    "w_k.": "in_proj_",
+    "w_v.": "in_proj_",
     "feed_forward.inner": "linear1",
     "feed_forward.outer": "linear2",
-    "gain": "weight",
 }
 
 
-def torch_name(name: str, last_norm: str) -> str:
-    """What torch calls a parameter of a layer.
-
-    last_norm is its name for the norm around the feed-forward network:
-    norm2 in an encoder layer, norm3 in a decoder layer.
-    """
-    name = name.replace("around_feed_forward.norm", last_norm)
-    for ours, theirs in TORCH_NAMES.items():
-        name = name.replace(ours, theirs)
-    return name
+def torch_state(ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our tensors by torch's names; those of q, k and v are joined."""
+    found: dict[str, list[Tensor]] = {}
+    for name, value in ours.items():
+        for our_name, their_name in TORCH_NAMES.items():
+            name = name.replace(our_name, their_name)
+        found.setdefault(name, []).append(value)
+    return {name: torch.cat(values) for name, values in found.items()}

@@ -268,6 +268,8 @@ def test_its_metrics_are_the_runs(recipe_entry):
     assert [point[0] for point in metrics["valid_curve"]] == [2, 4]
     assert all(len(point) == 4 for point in metrics["curve"])
     assert metrics["test"]["sentences"] == 1000
+    for rows in metrics["cuts"].values():
+        assert sum(count for _, count, _ in rows) == 1000
     assert "version" in metrics["test"]["signature"]
 
 
@@ -320,11 +322,9 @@ def test_what_a_prepared_corpus_costs_is_measured(
         "--tgt",
         str(tmp_path / "x.en"),
     ]
-    settings = scale.Settings()
     out = tmp_path / "out"
-    made = scale.prepare(
-        settings, [*source, "--vocab", "300", "--hold-out", "9"], out
-    )
+    wish = [*source, "--vocab", "300", "--hold-out", "9"]
+    made = scale.prepare(wish, out)
     assert made["seconds"] > 0
     assert 10 < made["peak_mib"] < 5000
     assert (

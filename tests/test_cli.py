@@ -177,6 +177,15 @@ def test_other_subcommands_explain_themselves(
         assert option in done.out
 
 
+def test_of_several_processes_one_says_what_a_run_would_cost(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert call("train copy --dry-run").out == ""
+    monkeypatch.setenv("RANK", "0")
+    assert "parameters" in call("train copy --dry-run").out
+
+
 # --- lines that cannot be obeyed ------------------------------------------
 
 # those that tyro tells, naming the option, in a box of its own
@@ -1071,3 +1080,25 @@ def test_a_split_of_the_recipes_data_is_scored(
     assert json.loads(call(line).out)["sentences"] == 1000
     done = call(f"evaluate --run {run} --split dev")
     assert "copy has no split 'dev'; it has train, valid" in done.complaint
+
+
+def test_threads_are_told_not_to_spin_before_torch_is_there() -> None:
+    """Two runs side by side would spend their time in watching."""
+    script = (
+        "import os, sys\n"
+        "import annotated.cli as command\n"
+        "assert 'torch' not in sys.modules\n"
+        "sys.argv = ['annotated', 'recipes']\n"
+        "command.main()\n"
+        "assert 'torch' in sys.modules\n"
+        "print(os.environ['GOMP_SPINCOUNT'], os.environ['KMP_BLOCKTIME'])\n"
+    )
+    for own, expected in ({}, "1000 1"), ({"KMP_BLOCKTIME": "7"}, "1000 7"):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env=environment(**own),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.stdout.splitlines()[-1] == expected, done.stderr

@@ -70,7 +70,7 @@ def together(
 
 
 def joined(action: Callable[..., Any], *args: Any) -> Any:
-    with process_group("cpu", minutes=1):
+    with process_group("cpu", minutes=5):
         return action(*args)
 
 
@@ -79,7 +79,7 @@ def in_processes(
 ) -> list[Any]:
     """What action(*args) returns, or raises, in processes of torchrun."""
     with started(size, action, *args) as (processes, results):
-        found = dict(results.get(timeout=60) for _ in processes)
+        found = dict(results.get(timeout=300) for _ in processes)
         for process in processes:
             process.join(timeout=5)
     return [found[rank] for rank in range(size)]
@@ -407,13 +407,13 @@ def with_a_silence() -> None:
     Trainer.step_minutes = 0.05
     for progress in new_trainer().steps():
         if progress.step == 5 and rank() == 1:
-            time.sleep(30)
+            time.sleep(280)
 
 
 def test_a_step_is_not_waited_for_as_long_as_a_preparation() -> None:
     start = time.monotonic()
     one, other = together(2, with_a_silence)
-    assert time.monotonic() - start < 55  # the group itself waits a minute
+    assert time.monotonic() - start < 240  # the group waits five minutes
     assert one[0] is TrainingError
     assert "does not answer" in one[1]
     assert other[0] is TrainingError
@@ -591,7 +591,7 @@ def command_line(*words: str) -> tuple[object, str]:
 def test_processes_share_a_test_set_and_one_of_them_scores_it(
     tmp_path: Path,
 ) -> None:
-    recipe = replace(TINY, max_steps=10)
+    recipe = TINY.changed(max_steps=10)
     train_recipe(recipe, tmp_path / "run")
     lines = [" ".join("abcdef"[: 1 + i % 6]) for i in range(7)]
     (tmp_path / "text").write_text("\n".join(lines) + "\n")

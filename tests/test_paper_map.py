@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
+import pkgutil
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -91,19 +92,13 @@ def sections(chapter: Path) -> set[str]:
 
 def resolves(symbol: str) -> bool:
     """Whether annotated.module.name, or a method of it, is there."""
-    package, _, rest = symbol.partition(".")
-    module, _, names = rest.partition(".")
-    if package != "annotated" or not names:
+    if not re.fullmatch(r"annotated(\.\w+){2,}", symbol):
         return False
     try:
-        found: Any = importlib.import_module(f"annotated.{module}")
-    except ModuleNotFoundError:
+        found = pkgutil.resolve_name(symbol)
+    except (ImportError, AttributeError):
         return False
-    for name in names.split("."):
-        if not hasattr(found, name):
-            return False
-        found = getattr(found, name)
-    return True
+    return not isinstance(found, ModuleType)
 
 
 def is_test(root: Path, name: str) -> bool:

@@ -19,9 +19,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from annotated.checkpoints import average_weights, checkpoints
-from annotated.engine import files, runner, runs
+from annotated.engine import files, runner, runs, trainer
 from annotated.engine.data import open_data
-from annotated.engine.errors import DataError, RunError, Stopped
+from annotated.engine.errors import (
+    DataError,
+    RunError,
+    Stopped,
+    TrainingError,
+)
 from annotated.engine.machine import pick_device
 from annotated.engine.recipes import (
     PAIR,
@@ -41,6 +46,7 @@ from annotated.engine.runs import (
     read_metrics,
     read_recipe,
 )
+from annotated.engine.trainer import Trainer
 from annotated.model import TransformerConfig, count_parameters
 from annotated.search import SearchConfig
 from tests import helpers
@@ -448,7 +454,7 @@ def test_the_model_is_the_mean_unless_the_last_is_better(
     def found(*_: Any) -> dict[str, float]:
         return {"loss": 0.0, "nll": next(scores), "perplexity": 0.0}
 
-    monkeypatch.setattr(runner, "validate", found)
+    monkeypatch.setattr(Trainer, "validate", found)
     summary = train_recipe(TINY, tmp_path / "run")
     model = load_file(tmp_path / "run" / "model.safetensors")
     places = checkpoints(tmp_path / "run" / "checkpoints")
@@ -493,7 +499,7 @@ def test_the_best_checkpoint_is_kept(
         place = tmp_path / "run" / "checkpoints" / "00000010"
         kept["10"] = (place / "model.safetensors").read_bytes()
 
-    monkeypatch.setattr(runner, "validate", found)
+    monkeypatch.setattr(Trainer, "validate", found)
     at_step(monkeypatch, 11, keep)
     summary = train_recipe(TINY, tmp_path / "run")
     assert summary["best"] == 10
@@ -607,11 +613,56 @@ def test_a_run_taken_up_again_is_the_run_that_never_stopped(
             train_recipe(TINY, tmp_path / "run")
     assert signal.getsignal(number) is handler
     train_recipe(TINY, tmp_path / "run", resume=True)
-    if step == 10:  # who stops at a checkpoint does not wait to validate
-        notes = (tmp_path / "run" / "metrics.jsonl").read_text()
-        assert '"step": 10, "valid"' not in notes
-        return
     same_training(finished, tmp_path / "run")
+
+
+@pytest.mark.parametrize("moment", ["validate", "_keep_best"])
+def test_killed_after_a_checkpoint_a_run_has_nothing_less_to_say(
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
+) -> None:
+    """Between a checkpoint and its validation, or before the best of them
+    has its second name.
+    """
+    folder, owner = tmp_path / "run", (Trainer, runner)[moment[0] == "_"]
+    real = getattr(owner, moment)
+
+    def act(*args: Any) -> Any:
+        places = checkpoints(folder / "checkpoints")
+        if [p.name for p in places] == ["00000005", "00000010"]:
+            raise Killed
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, moment, act)
+        with pytest.raises(Killed):
+            train_recipe(TINY, folder)
+    train_recipe(TINY, folder, resume=True)
+    same_training(finished, folder)
+    best = [load_file(f / "best.safetensors") for f in (finished, folder)]
+    assert all(torch.equal(best[0][n], best[1][n]) for n in best[0])
+
+
+def test_another_trouble_than_the_disks_is_not_called_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a checkpoint of another process is not taken away, either."""
+
+    def lost(*_: Any) -> None:
+        raise TrainingError("another process of this run has gone")
+
+    half = tmp_path / "run" / "checkpoints" / ".00000003"
+
+    def begin() -> None:
+        half.mkdir(parents=True)
+
+    monkeypatch.setattr(Trainer, "weights", lost)
+    at_step(monkeypatch, 3, begin)
+    with pytest.raises(TrainingError, match="has gone"):
+        train_recipe(TINY, tmp_path / "run")
+    assert half.exists()
 
 
 def test_a_second_signal_stops_at_once(
@@ -747,14 +798,14 @@ def full_disk(*_: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def small_files(save: Callable[..., Path]) -> Callable[..., Path]:
+def small_files(save: Callable[..., None]) -> Callable[..., None]:
     """save, where no file can grow beyond 1,000 bytes."""
 
-    def limited(*args: Any) -> Path:
+    def limited(*args: Any) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
         try:
-            return save(*args)
+            save(*args)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
@@ -765,16 +816,16 @@ def small_files(save: Callable[..., Path]) -> Callable[..., Path]:
 def test_a_full_disk_costs_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    save = runner.save_checkpoint
+    save = trainer.write_checkpoint
     fails = full_disk if kind == "no space" else small_files(save)
 
-    def second_fails(trainer: Any, *args: Any) -> Path:
-        how: Callable[..., Any] = save if trainer.step == 5 else fails
-        return how(trainer, *args)
+    def second_fails(*args: Any) -> None:
+        how = save if args[-1].name == "00000005" else fails
+        how(*args)
 
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "save_checkpoint", second_fails)
+        patch.setattr(trainer, "write_checkpoint", second_fails)
         with pytest.raises(RunError, match="step 10 could not be written"):
             train_recipe(TINY, folder)
     left = [path.name for path in (folder / "checkpoints").iterdir()]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from annotated import costs
 from annotated.costs import (
     PAPER_HOURS,
     dry_run,
@@ -21,16 +22,11 @@ from annotated.costs import (
     with_pieces,
 )
 from annotated.engine import data
-from annotated.engine import distributed as scale
+from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import RECIPES, Recipe
+from annotated.engine.trainer import RunConfig, packed_loss, split_batch
 from annotated.model import Transformer, TransformerConfig, count_parameters
-from annotated.training import (
-    Team,
-    TrainingConfig,
-    batch_loss,
-    copy_corpus,
-    split_batch,
-)
+from annotated.training import copy_corpus
 
 
 def shape(vocab: int = 37_000, **changes: Any) -> TransformerConfig:
@@ -91,7 +87,7 @@ def test_operations_are_what_torch_counts(change: dict[str, Any]) -> None:
 
 
 def really_kept(config: TransformerConfig, corpus: Any, pairs: Any) -> int:
-    model = Transformer(config)
+    model = PackedTransformer(config)
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     seen = {}
 
@@ -102,7 +98,7 @@ def really_kept(config: TransformerConfig, corpus: Any, pairs: Any) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
-        loss = batch_loss(model, corpus.batch(pairs), TrainingConfig())[0]
+        loss = packed_loss(model, corpus.batch(pairs), RunConfig())[0]
     total = sum(seen.values())
     del loss
     return total
@@ -160,17 +156,17 @@ def test_a_share_that_does_not_fit_is_taken_in_pieces(
     config = recipe.model.config(recipe.vocab, recipe.vocab)
     need = state_bytes(config) + 25_000 * kept_bytes(config)
     for memory, fits in ((2 * need, True), (need, False)):
-        monkeypatch.setattr(scale, "device_bytes", lambda _, m=memory: m)
-        made = with_pieces(recipe, "cpu", Team())
+        monkeypatch.setattr(costs, "device_bytes", lambda _, m=memory: m)
+        made = with_pieces(recipe, "cpu")
         assert (made == recipe) is fits
     most = made.training.micro_tokens
     assert most is not None and 5000 < most < 20_000
     assert made.changed(micro_tokens=None) == recipe
-    two = Team()
-    two.size = 2
-    assert with_pieces(recipe, "cpu", two) == recipe
+    monkeypatch.setattr(costs, "world_size", lambda: 2)
+    assert with_pieces(recipe, "cpu") == recipe
+    monkeypatch.undo()
     own = recipe.changed(micro_tokens=77)
-    assert with_pieces(own, "cpu", Team()) == own
+    assert with_pieces(own, "cpu") == own
 
 
 # --- the paper's cost -----------------------------------------------------
@@ -201,7 +197,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("load_pairs", "synthetic_pairs"):
         monkeypatch.setattr(data, name, refuse)
-    monkeypatch.setattr(scale, "matmul_speed", lambda *_: 1e12)
+    monkeypatch.setattr(costs, "matmul_speed", lambda *_: 1e12)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -26,7 +26,7 @@ from annotated.engine.trainer import (
 )
 from annotated.model import Transformer, TransformerConfig
 from annotated.schedule import learning_rate
-from annotated.search import SearchConfig, greedy_search
+from annotated.search import SearchConfig, plain_beam_search
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
 from annotated.training import (
     TrainingConfig,
@@ -649,7 +649,7 @@ def test_greedy_accuracy_is_what_greedy_search_writes():
     model, test = learned(backwards=False, steps=150)
     limit = SearchConfig(beam=1, extra=3)
     written = [
-        greedy_search(model, test.src[i].tolist(), limit).ids
+        plain_beam_search(model, test.src[i].tolist(), limit)[0].ids
         for i in range(60)
     ]
     right = [ids == test.tgt[i].tolist() for i, ids in enumerate(written)]

@@ -27,13 +27,14 @@ from annotated.checkpoints import (
     choose_checkpoints,
     save_weights,
 )
-from annotated.costs import dry_run, with_pieces
+from annotated.costs import dry_run
 from annotated.engine.data import open_data
 from annotated.engine.distributed import (
     gather_interleaved,
     process_group,
     rank,
     rank_zero_first,
+    rank_zero_only,
     world_size,
 )
 from annotated.engine.errors import DataError, RunError, UsageError
@@ -50,7 +51,7 @@ from annotated.engine.prepare import (
 )
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.registry import data_folder, registry
-from annotated.engine.runner import train_recipe
+from annotated.engine.runner import train_recipe, with_micro_tokens
 from annotated.engine.runs import (
     Run,
     Translation,
@@ -333,16 +334,15 @@ class Train:
 
     def run(self) -> None:
         """Train, and print the run's summary as JSON."""
-        if self.dry_run:
-            device = pick_device(self.device)
-            print(dry_run(with_precision(self.recipe, device), device))
-            return
-        if self.out is None:
+        if self.out is None and not self.dry_run:
             raise UsageError("train: give --out, a folder for the run")
         with process_group(self.device) as own:
             device = pick_device(own)
+            if self.out is None or self.dry_run:
+                rank_zero_only(lambda: self._foresee(device))
+                return
             summary = train_recipe(
-                with_pieces(self.recipe, device),
+                with_micro_tokens(self.recipe, device),
                 self.out,
                 resume=self.resume or _started_again(self.out),
                 device=device,
@@ -350,6 +350,13 @@ class Train:
             )
             if rank() == 0:
                 print(json.dumps(summary))
+
+    def _foresee(self, device: str) -> None:
+        """Measure this device, and print what the run would take."""
+        recipe = with_precision(self.recipe, device)
+        recipe = with_micro_tokens(recipe, device)
+        config = recipe.model.config(recipe.vocab, recipe.vocab)
+        print(dry_run(config, recipe.training, device))
 
 
 def _started_again(out: Path) -> bool:
@@ -721,7 +728,6 @@ class Average:
             if "valid" in entry
         }
         return choose_checkpoints(places, self.best, nll)
-
 
 
 def average(args: list[str]) -> None:

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from annotated.engine.errors import DataError
 from annotated.engine.registry import folder_of, registry
 
-__all__ = ["PAUSES", "PATIENCE", "fetch"]
+__all__ = ["PAUSES", "PATIENCE", "fetch", "file_hash"]
 
 
 # E7-text.md: Getting a file
@@ -90,7 +90,7 @@ def _download(url: str, known: str | None, place: Path) -> Path:
                     bar.update(len(chunk))
             if length and file.tell() != length:
                 raise OSError(f"{file.tell():,} of {length:,} bytes came")
-        if known and (found := _hash(part, known)) != known:
+        if known and (found := file_hash(part, known)) != known:
             raise OSError(f"its hash is {found}, not {known}")
         return part.replace(place)
     finally:
@@ -99,28 +99,27 @@ def _download(url: str, known: str | None, place: Path) -> Path:
 
 def _compared(place: Path, known: str | None) -> Path:
     """The file, if it is the one that the registry knows."""
-    if known:
-        state = place.stat()
-        found = _hash_once(place, known, state.st_size, state.st_mtime_ns)
-        if found != known:
-            raise DataError(
-                f"{place} is not the file that the registry knows: its "
-                f"hash is {found}, not {known}. Delete it to have it "
-                "fetched, or use it as a folder of your own"
-            )
+    state = place.stat()
+    version = state.st_size, state.st_mtime_ns
+    if known and (found := _hash_once(place, known, version)) != known:
+        raise DataError(
+            f"{place} is not the file that the registry knows: its hash is "
+            f"{found}, not {known}. Delete it to have it fetched, or use "
+            "it as a folder of your own"
+        )
     return place
 
 
-@cache  # an archive holds many parts; size and time tell its versions
-def _hash_once(path: Path, known: str, size: int, changed: int) -> str:
-    return _hash(path, known)
+@cache  # an archive holds many parts
+def _hash_once(path: Path, known: str, version: tuple[int, int]) -> str:
+    return file_hash(path, known)
 
 
-def _hash(path: Path, known: str) -> str:
-    """The file's hash, of the kind that known is: md5:… or sha256."""
-    kind = "md5" if known.startswith("md5:") else "sha256"
-    digest = hashlib.new(kind, usedforsecurity=False)
+def file_hash(path: Path, known: str = "") -> str:
+    """The file's sha256; its md5, where known begins so."""
+    md5 = known.startswith("md5:")
+    digest = hashlib.new("md5" if md5 else "sha256", usedforsecurity=False)
     with path.open("rb") as file:
         while chunk := file.read(2**20):
             digest.update(chunk)
-    return ("md5:" if kind == "md5" else "") + digest.hexdigest()
+    return "md5:" * md5 + digest.hexdigest()

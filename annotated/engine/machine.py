@@ -3,7 +3,6 @@
 Exported from the book; edit the chapter, then run `make export`.
 
 - E3-ground.md: The ground floor
-- E9-recipes.md: Recipes, their data, and runs
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ __all__ = [
     "evaluating",
     "cores",
     "pick_device",
+    "matmul_speed",
+    "memory_bytes",
     "pick_precision",
     "bfloat16_speedup",
     "allow_tf32",
-    "matmul_speed",
 ]
 
 
@@ -65,6 +65,35 @@ def pick_device(name: str | None = None) -> str:
         reason = str(error).split("\n")[0]
         raise RunError(f"no device {name!r}: {reason}") from None
     return name
+
+
+def matmul_speed(
+    device: str, precision: str = "float32", budget: float = 0.5
+) -> float:
+    """Operations per second in a large matrix product, at best."""
+    kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    gpu = torch.device(device).type == "cuda"
+    n = 8192 if gpu else 1024
+    a = torch.randn(n, n, device=device).to(kind)
+    best, end = math.inf, time.perf_counter() + budget
+    while True:
+        start = time.perf_counter()
+        (a @ a)[0, 0].item()  # waits for the device
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if now > end:
+            return 2 * n**3 / best
+
+
+def memory_bytes(device: str) -> float:
+    """The memory of a device; of a CPU, this process's share of it."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError):  # not on every system
+        return math.inf
+    return whole / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def pick_precision(device: str) -> tuple[str, str]:
@@ -113,22 +142,3 @@ def allow_tf32(device: str) -> None:
     """
     if torch.device(device).type == "cuda":
         torch.set_float32_matmul_precision("high")
-
-
-# E9-recipes.md: Fitted to a corpus
-def matmul_speed(
-    device: str, precision: str = "float32", budget: float = 0.5
-) -> float:
-    """Operations a second in a large matrix product, at best."""
-    kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    gpu = torch.device(device).type == "cuda"
-    n = 8192 if gpu else 1024
-    a = torch.randn(n, n, device=device).to(kind)
-    best, end = math.inf, time.perf_counter() + budget
-    while True:
-        start = time.perf_counter()
-        (a @ a)[0, 0].item()  # waits for the device
-        now = time.perf_counter()
-        best = min(best, now - start)
-        if now > end:
-            return 2 * n**3 / best

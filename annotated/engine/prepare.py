@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from annotated.batches import Corpus, Sentences, id_type
 from annotated.engine.errors import DataError, check_whole
+from annotated.engine.fetch import file_hash
 from annotated.engine.files import write_json
 from annotated.engine.registry import data_folder, registry
 from annotated.engine.text import (
@@ -418,19 +419,14 @@ def _write_manifest(
         "remarks": found,
         "settings": settings,
         "files": {
-            path.name: {"bytes": path.stat().st_size, "sha256": _hash(path)}
+            path.name: {
+                "bytes": path.stat().st_size,
+                "sha256": file_hash(path),
+            }
             for path in sorted(whole.iterdir())
         },
     }
     write_json(whole / "corpus.json", manifest)
-
-
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(2**20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 # E8-prepare.md: Opened again
@@ -512,7 +508,7 @@ class Prepared:
     def check(self) -> None:
         """Compare every file with its hash. DataError names one."""
         for name, card in self.manifest["files"].items():
-            if _hash(self.folder / name) != card["sha256"]:
+            if file_hash(self.folder / name) != card["sha256"]:
                 raise DataError(
                     f"{self.folder / name} has changed since it was made: "
                     "prepare the corpus again"

@@ -34,6 +34,7 @@ from annotated.checkpoints import (
     checkpoints,
     load_checkpoint,
 )
+from annotated.costs import kept_bytes, state_bytes
 from annotated.engine.distributed import (
     all_reduce_sum,
     own_part,
@@ -44,7 +45,7 @@ from annotated.engine.distributed import (
 )
 from annotated.engine.errors import RunError, Stopped
 from annotated.engine.files import replacing, write_json, write_text
-from annotated.engine.machine import allow_tf32, pick_device
+from annotated.engine.machine import allow_tf32, memory_bytes, pick_device
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
     Run,
@@ -56,7 +57,7 @@ from annotated.engine.runs import (
 from annotated.engine.trainer import Trainer
 from annotated.training import Progress
 
-__all__ = ["train_recipe"]
+__all__ = ["train_recipe", "LOGITS", "with_micro_tokens"]
 
 
 # E10-runner.md: The whole of it
@@ -83,12 +84,12 @@ def train_recipe(
     run, corpus, valid = rank_zero_first(
         lambda: (
             resume_run(recipe, folder)
-            if resume or rank()
+            if resume or rank() > 0
             else begin_run(recipe, folder, device)
         )
     )
-    config = run.recipe.training
-    trainer = Trainer(run.model.to(device), corpus, config, shard)
+    model, config = run.model.to(device), run.recipe.training
+    trainer = Trainer(model, corpus, config, shard)
     if resume:
         rank_zero_first(lambda: _take_up(trainer, folder))
         trainer.check_same()
@@ -112,6 +113,28 @@ def _say(line: str) -> None:
     """One process speaks for all."""
     if rank() == 0:
         print(line, file=sys.stderr)
+
+
+# E10-runner.md: Micro-batches that fit
+LOGITS = {"cpu": 2**24, "cuda": 2**30}  # bytes of a chunk, in the loss
+
+
+def with_micro_tokens(recipe: Recipe, device: str) -> Recipe:
+    """The recipe, with micro_tokens set where a process's share of a batch
+    would fill more than two thirds of its device's memory.
+    """
+    training = recipe.training
+    if training.micro_tokens is not None:
+        return recipe
+    config = recipe.model.config(recipe.vocab, recipe.vocab)
+    precision = training.precision
+    kept = kept_bytes(config, precision=precision, device=device)
+    room = memory_bytes(device) * 2 / 3 - state_bytes(config, precision)
+    room -= LOGITS[torch.device(device).type]
+    fits = max(500, room / kept)
+    if fits >= training.batch_tokens / world_size():
+        return recipe
+    return recipe.changed(micro_tokens=int(fits))
 
 
 # E10-runner.md: The loop

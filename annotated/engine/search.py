@@ -2,230 +2,263 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- 15-search.md: Search
+- E6-search.md: A faster search: a cache that stays where it is
 """
 
+import copy
+import itertools
 import math
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from annotated.attention import MultiHeadAttention
 from annotated.batches import pad_rows
-from annotated.engine.machine import cores
-from annotated.engine.packing import Packing
-from annotated.layers import DecoderLayer
+from annotated.engine.machine import cores, evaluating
 from annotated.model import Transformer
 from annotated.search import (
     Hypothesis,
-    Models,
     SearchConfig,
-    _evaluating,
-    _layers,
-    _limit,
-    _mean_log_p,
-    _several,
+    decoder_layers,
+    layer_step,
     length_penalty,
+    output_limit,
 )
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
+    "Moves",
+    "SlotCache",
+    "Beams",
+    "BeamSearch",
+    "COMPACT",
+    "best_continuations",
+    "mean_log_p",
+    "Models",
     "beam_search",
-    "SWEEP",
-    "BLOCK",
     "batches_by_length",
     "WORTH",
     "search_in_order",
+    "Batches",
+    "Answers",
+    "HANGS",
+    "in_processes",
 ]
 
 
-# 15-search.md: Remembering
-class _Memory:
-    """What the decoder keeps between steps: keys and values, of the source
-    once a sentence, of the target once a slot.
+# E6-search.md: Slots
+@dataclass(frozen=True)
+class Moves:
+    """Which sentences of a batch stay: the last ones that go on fill the
+    gaps of those that are done, so that as few as possible are copied.
+    """
+
+    gaps: Tensor
+    movers: Tensor
+    left: int
+
+    @classmethod
+    def closing(cls, done: Tensor) -> "Moves":
+        """The gaps are where done (batch,) is True."""
+        left = len(done) - int(done.sum())
+        gaps = done[:left].nonzero()[:, 0]
+        return cls(gaps, (~done[left:]).nonzero()[:, 0] + left, left)
+
+    def of(self, x: Tensor) -> Tensor:
+        """x (batch, …), changed in place -> (left, …)"""
+        if len(self.gaps):
+            x.index_copy_(0, self.gaps, x.index_select(0, self.movers))
+        return x[: self.left]
+
+
+class SlotCache:
+    """The keys and values of a batch, each (batch, heads, keys, d): of the
+    source once per sentence, of the target once per slot.
     """
 
     def __init__(self, model: Transformer, src: Tensor, slots: int):
-        packing = Packing.of(src != PAD)
-        memory = packing.pack(model.encode(src))
-        self.words = packing.mask  # of the source; None where all are
+        self.model = model
+        real = src != PAD
+        self.words = None if bool(real.all()) else real[:, None, None]
+        self.used = self.length = 0  # slots, positions
         self.source: list[tuple[Tensor, Tensor]] = []
         self.target: list[tuple[Tensor, Tensor]] = []
-        for layer in _layers(model):
+        memory = model.encode(src)
+        for layer in decoder_layers(model):
             cross, own = layer.cross_attention, layer.attention
-            pair = cross.w_k(memory), cross.w_v(memory)
-            k, v = (cross.split(packing.pad(x)).contiguous() for x in pair)
-            self.source.append((k, v))
+            k, v = cross.split(cross.w_k(memory)), cross.w_v(memory)
+            v = cross.split(v).contiguous()
+            self.source.append((k.contiguous(), v))
             room = (len(src), own.num_heads, slots)
             self.target.append(
-                (k.new_empty(*room, own.d_k), k.new_empty(*room, own.d_v))
+                (v.new_empty(*room, own.d_k), v.new_empty(*room, own.d_v))
             )
-        self.starts: list[int] = []  # the first slot of each position
-        self.used = 0
 
-    def take(self, width: int) -> slice:
-        """The slots of the next position, for width hypotheses."""
-        self.starts.append(self.used)
-        self.used += width
-        return slice(self.starts[-1], self.used)
+    def next_logits(self, ids: Tensor, seen: Tensor) -> Tensor:
+        """ids (batch, width), the newest tokens -> (batch, width, vocab):
+        the logits of those that follow. seen (batch, width, slots) says
+        which slots, the new ones included, each hypothesis came through.
+        """
+        model, config = self.model, self.model.config
+        self.length += 1
+        x = model.embeddings.read_target(ids)
+        x = x + model.tgt_positions(self.length)[-1]
+        new = slice(self.used, self.used + ids.size(1))
+        self.used = new.stop
+        if config.window is not None:
+            # a hypothesis has one slot per position, in their order
+            nearest = self.length - config.window // 2
+            seen = seen & (seen.cumsum(dim=-1) >= nearest)
+        heads = config.num_heads
+        own = _bias(seen[:, None], heads, x)
+        across = _bias(self.words, heads, x)
+        for layer, target, source in zip(
+            decoder_layers(model), self.target, self.source, strict=True
+        ):
+            x = layer_step(
+                layer,
+                x,
+                _Writing(layer.attention, target, new, own),
+                _Reading(layer.cross_attention, *source, across),
+            )
+        return model.embeddings.logits(model.decoder.norm(x))
 
-    def sweep(self, kept: Tensor) -> None:
-        """Keep these slots of each sentence, (batch, slots), alone."""
+    def compact(self, kept: Tensor) -> None:
+        """Keep only these slots of each sentence: (batch, slots)."""
         self.used = kept.size(1)
-        for pair in self.target:
-            for cache in pair:
-                places = kept[:, None, :, None].expand(
-                    -1, cache.size(1), -1, cache.size(3)
-                )
-                cache[:, :, : self.used] = cache.gather(2, places)
+        for cache in (cache for pair in self.target for cache in pair):
+            places = kept[:, None, :, None].expand(
+                -1, cache.size(1), -1, cache.size(3)
+            )
+            cache[:, :, : self.used] = cache.gather(2, places)
 
-    def close(self, gaps: Tensor, movers: Tensor, left: int) -> None:
-        """Let the sentences at movers fill the gaps, and keep left."""
+    def keep(self, moves: Moves) -> None:
+        """Let the finished sentences go."""
         if self.words is not None:
-            self.words = _close(self.words, gaps, movers, left)
-        self.source = [
-            (_close(k, gaps, movers, left), _close(v, gaps, movers, left))
-            for k, v in self.source
-        ]
+            self.words = moves.of(self.words)
+        self.source = [(moves.of(k), moves.of(v)) for k, v in self.source]
         for pair in self.target:
             for cache in pair:
-                _close(cache[:, :, : self.used], gaps, movers, left)
+                moves.of(cache[:, :, : self.used])
+        left = moves.left
         self.target = [(k[:left], v[:left]) for k, v in self.target]
 
 
-def _close(x: Tensor, gaps: Tensor, movers: Tensor, left: int) -> Tensor:
-    if len(gaps):
-        x.index_copy_(0, gaps, x.index_select(0, movers))
-    return x[:left]
-
-
-def _next_logits(
-    model: Transformer,
-    ids: Tensor,
-    memory: _Memory,
-    seen: Tensor | None = None,
-) -> Tensor:
-    """ids (batch, width), the tokens at the next position -> (batch ·
-    width, vocab): the logits of those after them. seen (batch, width,
-    slots) says which slots, these included, each may see; None is all.
+@dataclass(frozen=True)
+class _Reading:
+    """Attention of every hypothesis, (batch, width, d_model), over keys
+    and values that their sentence has.
     """
-    step = len(memory.starts)
-    x = model.embeddings.read_target(ids.flatten())
-    x = x + model.tgt_positions(step + 1)[-1]
-    new = memory.take(ids.size(1))
-    first, window = 0, model.config.window
-    if window is not None:
-        first = memory.starts[max(0, step - window // 2)]
-    past = slice(first, memory.used)
-    heads = model.config.num_heads
-    own = None if seen is None else _bias(seen[:, None, :, past], heads, x)
-    words = memory.words
-    across = None if words is None else _bias(words, heads, x)
-    for layer, target, source in zip(
-        _layers(model), memory.target, memory.source, strict=True
-    ):
-        x = _layer_step(layer, x, target, source, new, past, own, across)
-    return model.embeddings.logits(model.decoder.norm(x))
+
+    attention: MultiHeadAttention
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        q = self.attention.split(self.attention.w_q(x))
+        scores = torch.baddbmm(
+            q.new_zeros(()) if self.bias is None else self.bias,
+            q.flatten(0, 1),
+            self.k.flatten(0, 1).transpose(1, 2),
+            alpha=q.size(-1) ** -0.5,
+        )
+        heads = scores.softmax(dim=-1) @ self.v.flatten(0, 1)
+        heads = heads.unflatten(0, q.shape[:2]).transpose(1, 2)
+        return self.attention.w_o(heads.flatten(2))
 
 
-def _bias(mask: Tensor, heads: int, like: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class _Writing:
+    """The same over the slots, the new ones of which it fills first."""
+
+    attention: MultiHeadAttention
+    slots: tuple[Tensor, Tensor]
+    new: slice
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        block, (keys, values) = self.attention, self.slots
+        keys[:, :, self.new] = block.split(block.w_k(x))
+        values[:, :, self.new] = block.split(block.w_v(x))
+        k, v = (cache[:, :, : self.new.stop] for cache in self.slots)
+        return _Reading(block, k, v, self.bias)(x)
+
+
+def _bias(mask: Tensor | None, heads: int, like: Tensor) -> Tensor | None:
     """True -> 0, False -> -inf, which added to a score hides it: (batch,
     1, …, keys) -> (batch · heads, …, keys).
     """
+    if mask is None:
+        return None
     bias = like.new_zeros(mask.shape).masked_fill_(~mask, -math.inf)
     return bias.expand(-1, heads, -1, -1).flatten(0, 1)
 
 
-def _layer_step(
-    layer: DecoderLayer,
-    x: Tensor,
-    target: tuple[Tensor, Tensor],
-    source: tuple[Tensor, Tensor],
-    new: slice,
-    past: slice,
-    own: Tensor | None,
-    across: Tensor | None,
-) -> Tensor:
-    """One position through a decoder layer: (rows, d_model), the same."""
-    batch = len(target[0])
-
-    def look_back(x: Tensor) -> Tensor:
-        attention = layer.attention
-        each = attention.w_q(x), attention.w_k(x), attention.w_v(x)
-        q, *pair = (_by_head(y, batch, attention) for y in each)
-        for cache, fresh in zip(target, pair, strict=True):
-            cache[:, :, new] = fresh
-        k, v = (cache[:, :, past] for cache in target)
-        return attention.w_o(_mix(q, k, v, own))
-
-    def look_across(x: Tensor) -> Tensor:
-        attention = layer.cross_attention
-        q = _by_head(attention.w_q(x), batch, attention)
-        return attention.w_o(_mix(q, *source, across))
-
-    if layer.pre_norm:
-        x = x + look_back(layer.norm1(x))
-        x = x + look_across(layer.norm2(x))
-        return x + layer.feed_forward(layer.norm3(x))
-    x = layer.norm1(x + look_back(x))
-    x = layer.norm2(x + look_across(x))
-    return layer.norm3(x + layer.feed_forward(x))
-
-
-def _by_head(x: Tensor, batch: int, layer: MultiHeadAttention) -> Tensor:
-    """(batch · width, heads · d) -> (batch, heads, width, d)"""
-    return layer.split(x.unflatten(0, (batch, -1)))
-
-
-def _mix(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-    """Equation 1: q (batch, heads, width, d_k), k (batch, heads, keys,
-    d_k), v (batch, heads, keys, d_v), bias (batch · heads, width or 1,
-    keys) -> (batch · width, heads · d_v).
+# E6-search.md: What is known of a sentence
+@dataclass
+class Beams:
+    """What a search knows of the sentences that are not done: row i of
+    every tensor belongs to one sentence.
     """
-    batch, heads = q.shape[:2]
-    if bias is None:
-        bias = q.new_zeros(())
-    scores = torch.baddbmm(
-        bias,
-        q.flatten(0, 1),
-        k.flatten(0, 1).transpose(1, 2),
-        alpha=q.size(-1) ** -0.5,
-    )
-    mixed = torch.bmm(scores.softmax(dim=-1), v.flatten(0, 1))
-    mixed = mixed.unflatten(0, (batch, heads)).transpose(1, 2)
-    return mixed.flatten(2).flatten(0, 1)
+
+    number: Tensor  # (batch,): its place among the results
+    limit: Tensor  # (batch,): tokens that its output may have
+    done: Tensor  # (batch,) of bool
+    prefix: Tensor  # (batch, longest): tokens it must begin with, or PAD
+    # of each living hypothesis, (batch, width)
+    scores: Tensor  # the logarithm of its probability, float32
+    ids: Tensor  # its last token
+    nodes: Tensor  # where that stands in the tree
+    seen: Tensor  # (batch, width, slots): what it came through
+    # the tree, (batch, nodes)
+    tokens: Tensor
+    parents: Tensor
+    # the best that have ended, (batch, nbest), the best first
+    ended: Tensor  # their scores
+    ended_nodes: Tensor
+
+    @classmethod
+    def begin(
+        cls, limits: list[int], prefix: Tensor, nbest: int, beam: int
+    ) -> "Beams":
+        """One hypothesis per sentence, which has no token yet."""
+        limit = torch.tensor(limits, device=prefix.device)
+        batch, room = len(limits), 1 + (max(limits) - 1) * beam
+        zeros = limit.new_zeros(batch, room)
+        scores = torch.zeros(batch, 1, device=limit.device)
+        return cls(
+            number=torch.arange(batch, device=limit.device),
+            limit=limit,
+            done=limit < 0,
+            prefix=prefix,
+            scores=scores,
+            ids=zeros[:, :1] + BOS,
+            nodes=zeros[:, :1].clone(),
+            seen=zeros[:, :1, None] == 0,
+            tokens=zeros,
+            parents=zeros.clone(),
+            ended=scores.new_full((batch, nbest), -math.inf),
+            ended_nodes=zeros[:, :1].repeat(1, nbest),
+        )
+
+    def keep(self, moves: Moves) -> "Beams":
+        """Without the sentences that are done."""
+        return Beams(*(moves.of(tensor) for tensor in vars(self).values()))
 
 
-# 15-search.md: The fast search
-def beam_search(
-    model: Models,
-    sentences: Sequence[Sequence[int]],
-    config: SearchConfig = SearchConfig(),
-    prefixes: Sequence[Sequence[int]] | None = None,
-) -> list[list[Hypothesis]]:
-    """Beam search for a batch of sentences (§6.1), each without EOS.
-
-    For each sentence its nbest hypotheses, the best first: those of
-    plain_beam_search. Several models vote; each output begins with its
-    prefix, where prefixes are given. ValueError names a wrong prefix.
-    """
-    if not len(sentences):
-        return []
-    models = _several(model)
-    prefixes = prefixes or [()] * len(sentences)
-    with _evaluating(models):
-        return _Search(models, sentences, config, prefixes).run()
-
-
-SWEEP = 8  # steps between two sweeps
-
-
-class _Search:
-    """A beam search under way, for the sentences that are not done."""
+# E6-search.md: The search
+class BeamSearch:
+    """A beam search for a batch of sentences, under way."""
 
     def __init__(
         self,
@@ -235,248 +268,248 @@ class _Search:
         prefixes: Sequence[Sequence[int]],
     ):
         device = next(models[0].parameters()).device
-        self.models, self.config = models, config
         limits = [
             _limit(models, s, config, prefix)
             for s, prefix in zip(sentences, prefixes, strict=True)
         ]
-        self.longest, batch = max(limits), len(sentences)
-        slots = 1 + (self.longest - 1) * config.beam
         src = pad_rows([np.asarray(s) for s in sentences], after=EOS)
-        src = src.to(device)
-        self.memories = [_Memory(model, src, slots) for model in models]
-        self.limits = torch.tensor(limits, device=device)
-        self.ends = set(limits)
-        starts = [np.asarray(p, dtype=np.int64) for p in prefixes]
-        self.prefixes = pad_rows(starts).to(device)
-        self.left = torch.arange(batch, device=device)
-        self.done = torch.zeros_like(self.left, dtype=torch.bool)
-        # of each hypothesis that lives, (batch, width): the logarithm of
-        # its probability, its last token and slot; (batch, width, slots):
-        # the slots that it may see
-        self.scores = torch.zeros(batch, 1, device=device)
-        self.ids = torch.full((batch, 1), BOS, device=device)
-        self.slots = torch.zeros_like(self.ids)
-        self.seen = torch.ones_like(self.ids, dtype=torch.bool)[:, :, None]
-        # of each slot that was ever used: its token and its parent
-        self.used = 1
-        self.tokens = self.ids.expand(-1, slots).contiguous()
-        self.parents = torch.zeros_like(self.tokens)
-        # the nbest that have ended, the best first: score and last slot
-        self.ended = self.scores.new_full((batch, config.nbest), -math.inf)
-        self.ended_slots = self.slots.expand_as(self.ended).contiguous()
+        prefix = pad_rows([np.asarray(p, dtype=int) for p in prefixes])
+        beams = Beams.begin(
+            limits, prefix.to(device), config.nbest, config.beam
+        )
+        slots = beams.tokens.size(1)
+        self.caches = [SlotCache(m, src.to(device), slots) for m in models]
+        self.config, self.beams = config, beams
+        self.limits = set(limits)
+        self.length, self.nodes = 0, 1
         self.results: list[list[Hypothesis]] = [[] for _ in sentences]
-        self.length = 0
         # a GPU is asked seldom: the question makes it wait for the answer
         self.patience = 1 if device.type == "cpu" else 8
 
     def run(self) -> list[list[Hypothesis]]:
         """Search to the end; the results, sentence by sentence."""
-        going_on = True
-        while going_on:
-            going_on = self.step()
+        while len(self.beams.number):
+            self.length += 1
+            log_p = self.next_log_p()
+            # greedy search looks at one continuation
+            ranks = 2 * self.config.beam if self.config.beam > 1 else 1
+            best = best_continuations(self.beams.scores, log_p, ranks)
+            self.end(*best)
+            if self.length < max(self.limits):
+                self.live_on(*best)
+            self.retire()
         return self.results
 
-    def step(self) -> bool:
-        """Add a token to every hypothesis; False when all are done."""
-        log_p = self._ask()
-        self.length += 1
-        if self.length <= self.prefixes.size(1) or self.length in self.ends:
-            log_p = self._force(log_p)
-        log_p[:, :, [PAD, BOS]] = -math.inf
-        ranks = 2 * self.config.beam if self.config.beam > 1 else 1
-        self._grow(*_best(self.scores, log_p, ranks))
-        return self._retire()
-
-    def _ask(self) -> Tensor:
-        """Every continuation's log-probability: (batch, width, vocab)."""
-        seen = self.seen if self.config.beam > 1 else None
-        log_p = _mean_log_p(
-            [
-                _next_logits(model, self.ids, memory, seen)
-                for model, memory in zip(self.models, self.memories)
-            ]
-        )
-        return log_p.unflatten(0, self.scores.shape)
-
-    def _force(self, log_p: Tensor) -> Tensor:
-        """Leave no choice: the prefix's token, and the end at the limit."""
-        token = torch.zeros_like(self.limits)
-        if self.length <= self.prefixes.size(1):
-            token = self.prefixes[:, self.length - 1]
-        token = token.masked_fill(self.limits == self.length, EOS)
+    def next_log_p(self) -> Tensor:
+        """Of every continuation, in float32: (batch, width, vocab)."""
+        beams = self.beams
+        logits = [c.next_logits(beams.ids, beams.seen) for c in self.caches]
+        log_p = mean_log_p(logits)
+        log_p[:, :, PAD] = log_p[:, :, BOS] = -math.inf
+        begun = self.length > beams.prefix.size(1)
+        if begun and self.length not in self.limits:
+            return log_p
+        # no choice: the prefix's token, or the end at the limit
+        token = torch.zeros_like(beams.limit)
+        if not begun:
+            token = beams.prefix[:, self.length - 1]
+        token = token.masked_fill(beams.limit == self.length, EOS)
         token = token[:, None, None].expand(-1, log_p.size(1), 1)
         only = torch.full_like(log_p, -math.inf)
         only.scatter_(2, token, log_p.gather(2, token))
         return torch.where(token == PAD, log_p, only)
 
-    def _grow(self, best: Tensor, parent: Tensor, token: Tensor) -> None:
-        """What ends is compared with what has ended, and the beam best of
-        the rest live on. All three are (batch, ranks), the best first.
-        """
-        slots = self.slots.gather(1, parent)
-        ends = token == EOS
+    def end(self, best: Tensor, parent: Tensor, token: Tensor) -> None:
+        """Compare what ends with what has ended; all (batch, ranks)."""
+        beams = self.beams
         penalty = length_penalty(self.length, self.config.alpha)
-        new = best.masked_fill(~ends | self.done[:, None], -math.inf)
-        scores = torch.cat([self.ended, new / penalty], dim=1)
-        self.ended, places = scores.topk(self.config.nbest, dim=1)
-        slots_of = torch.cat([self.ended_slots, slots], dim=1)
-        self.ended_slots = slots_of.gather(1, places)
-        if self.length == self.longest:
-            return
-        best = best.masked_fill(ends, -math.inf)
-        most = min(self.config.beam, best.size(1))
-        self.scores, places = best.topk(most, dim=1)
-        self.ids = token.gather(1, places)
-        used = self.used
-        self.tokens[:, used : used + most] = self.ids
-        self.parents[:, used : used + most] = slots.gather(1, places)
-        self.used = used + most
-        fresh = torch.arange(used, self.used, device=best.device)
-        self.slots = fresh.repeat(len(best), 1)
-        if self.config.beam > 1:
-            self._see(parent.gather(1, places))
+        lives = (token != EOS) | beams.done[:, None]
+        scores = best.masked_fill(lives, -math.inf) / penalty
+        scores = torch.cat([beams.ended, scores], dim=1)
+        beams.ended, places = scores.topk(self.config.nbest, dim=1)
+        parents = beams.nodes.gather(1, parent)
+        nodes = torch.cat([beams.ended_nodes, parents], dim=1)
+        beams.ended_nodes = nodes.gather(1, places)
 
-    def _see(self, parent: Tensor) -> None:
-        """A hypothesis sees what its parent saw, and itself."""
-        rows = parent[:, :, None].expand(-1, -1, self.seen.size(2))
-        seen = self.seen.gather(1, rows)
-        if self.length % SWEEP == 0:
-            seen = self._sweep(seen)
-        itself = torch.eye(
-            parent.size(1), dtype=torch.bool, device=parent.device
-        )
-        itself = itself.expand(len(parent), -1, -1)
-        self.seen = torch.cat([seen, itself], dim=2)
+    def live_on(self, best: Tensor, parent: Tensor, token: Tensor) -> None:
+        """The best that do not end get a node and a slot each."""
+        beams = self.beams
+        best = best.masked_fill(token == EOS, -math.inf)
+        width = min(self.config.beam, best.size(1))
+        beams.scores, places = best.topk(width, dim=1)
+        parent = parent.gather(1, places)
+        beams.ids = token.gather(1, places)
+        new = slice(self.nodes, self.nodes + width)
+        beams.tokens[:, new] = beams.ids
+        beams.parents[:, new] = beams.nodes.gather(1, parent)
+        fresh = torch.arange(new.start, new.stop, device=best.device)
+        beams.nodes = fresh.repeat(len(best), 1)
+        self.nodes = new.stop
+        rows = parent[:, :, None].expand(-1, -1, beams.seen.size(2))
+        seen = beams.seen.gather(1, rows)
+        if self.length % COMPACT == 0:
+            seen = self.compacted(seen)
+        itself = torch.eye(width, dtype=torch.bool, device=best.device)
+        itself = itself.expand(len(best), -1, -1)
+        beams.seen = torch.cat([seen, itself], dim=2)
 
-    def _sweep(self, seen: Tensor) -> Tensor:
-        """Forget the slots that none that lives has come through."""
-        if any(model.config.window is not None for model in self.models):
-            return seen  # a window counts slots
+    def compacted(self, seen: Tensor) -> Tensor:
+        """Forget the slots that no living hypothesis came through."""
         lives = seen.any(dim=1)
         most = int(lives.sum(dim=1).max())
         if 4 * most > 3 * seen.size(2):
             return seen  # too little would be gained
         order = lives.byte().argsort(dim=1, descending=True, stable=True)
         kept = order[:, :most]
-        for memory in self.memories:
-            memory.sweep(kept)
-        places = kept[:, None].expand(-1, seen.size(1), -1)
-        return seen.gather(2, places)
+        for cache in self.caches:
+            cache.compact(kept)
+        return seen.gather(2, kept[:, None].expand(-1, seen.size(1), -1))
 
-    def _retire(self) -> bool:
+    def retire(self) -> None:
         """Take out the sentences that nothing alive can improve."""
-        # log-probabilities only fall: what no length could save is lost
+        beams = self.beams
         if self.config.beam > 1:
-            penalty = ((5 + self.limits) / 6) ** self.config.alpha
-            hope = self.scores[:, 0] / penalty
-            self.done |= self.ended[:, -1] >= hope
+            # log-probabilities only fall: what no length saves is lost
+            penalty = ((5 + beams.limit) / 6) ** self.config.alpha
+            hope = beams.scores[:, 0] / penalty
+            beams.done |= beams.ended[:, -1] >= hope
         else:
-            self.done |= self.ended[:, 0] > -math.inf
-        self.done |= self.limits <= self.length
-        last = self.length == self.longest
-        if self.length % self.patience and not last:
-            return True
-        done = self.done.nonzero()[:, 0]
-        if not len(done):
-            return True
-        self._report(done)
-        left = len(self.done) - len(done)
-        if left:
-            movers = (~self.done[left:]).nonzero()[:, 0] + left
-            self._close(done[done < left], movers, left)
-        return left > 0
+            beams.done |= beams.ended[:, 0] > -math.inf
+        beams.done |= beams.limit <= self.length
+        if self.length % self.patience and self.length < max(self.limits):
+            return
+        if bool(beams.done.any()):
+            self.report()
+            moves = Moves.closing(beams.done)
+            self.beams = beams.keep(moves)
+            for cache in self.caches:
+                cache.keep(moves)
 
-    def _close(self, gaps: Tensor, movers: Tensor, left: int) -> None:
-        for memory in self.memories:
-            memory.close(gaps, movers, left)
-        for name in (
-            "limits", "prefixes", "left", "done", "scores", "ids", "slots",
-            "seen", "tokens", "parents", "ended", "ended_slots",
-        ):  # fmt: skip
-            rows = _close(getattr(self, name), gaps, movers, left)
-            setattr(self, name, rows)
-
-    def _report(self, done: Tensor) -> None:
+    def report(self) -> None:
         """Read the results of the sentences that are done."""
+        beams = self.beams
         columns = (
-            self.left, self.ended, self.ended_slots,
-            self.tokens[:, : self.used],
-            self.parents[:, : self.used],
-        )  # fmt: skip
-        for place, scores, slots, tokens, parents in zip(
-            *(column[done].tolist() for column in columns)
+            beams.number,
+            beams.ended,
+            beams.ended_nodes,
+            beams.tokens[:, : self.nodes],
+            beams.parents[:, : self.nodes],
+        )
+        for number, scores, nodes, tokens, parents in zip(
+            *(column[beams.done].tolist() for column in columns)
         ):
-            for score, slot in zip(scores, slots):
+            for score, node in zip(scores, nodes):
                 if score == -math.inf:
                     continue  # a beam wider than the language
                 ids = []
-                while slot:  # the first one holds BOS
-                    ids.append(tokens[slot])
-                    slot = parents[slot]
-                total = score * length_penalty(
-                    len(ids) + 1, self.config.alpha
-                )
-                found = Hypothesis(ids[::-1], total, score)
-                self.results[place].append(found)
+                while node:  # the first one holds no token
+                    ids.append(tokens[node])
+                    node = parents[node]
+                penalty = length_penalty(len(ids) + 1, self.config.alpha)
+                found = Hypothesis(ids[::-1], score * penalty, score)
+                self.results[number].append(found)
 
 
-BLOCK = 32
+COMPACT = 8  # steps between two compactions
 
 
-def _best(
+def best_continuations(
     scores: Tensor, log_p: Tensor, ranks: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The ranks best continuations of a sentence's hypotheses: scores
-    (batch, width), log_p (batch, width, vocab) -> their log-probability,
-    their parent and their token, each (batch, ranks), the best first.
+    """scores (batch, width) of the hypotheses, log_p (batch, width, vocab)
+    of what may follow -> the best totals, their parents and their tokens,
+    each (batch, ranks), the best first.
     """
-    batch, width, vocab = log_p.shape
-    blocks = vocab // BLOCK
-    whole = blocks * BLOCK
-    places = torch.arange(width * vocab, device=log_p.device)
-    if blocks * width <= ranks:
-        places = places.expand(batch, -1)
-    else:
-        inside = log_p[:, :, :whole].unflatten(2, (blocks, BLOCK))
-        maxima = scores[:, :, None] + inside.amax(dim=3)
-        first = maxima.flatten(1).topk(ranks)[1][:, :, None]
-        first = first // blocks * vocab + first % blocks * BLOCK
-        rest = places.view(width, vocab)[:, whole:].flatten()
-        places = first + places[:BLOCK]
-        rest = rest.expand(batch, -1)
-        places = torch.cat([places.flatten(1), rest], dim=1)
-    total = log_p.flatten(1).gather(1, places)
-    total = total + scores.gather(1, places // vocab)
-    total, found = total.topk(min(ranks, places.size(1)), dim=1)
-    places = places.gather(1, found)
-    return total, places // vocab, places % vocab
+    best, token = log_p.topk(min(ranks, log_p.size(2)))
+    each = best.size(2)
+    total = (scores[:, :, None] + best).flatten(1)
+    total, place = total.topk(min(ranks, total.size(1)))
+    return total, place // each, token.flatten(1).gather(1, place)
 
 
-# 15-search.md: A batch for each core
-class _Batches(Dataset[list[list[Hypothesis]]]):
-    """Batches of sentences, translated where they are asked for."""
+def mean_log_p(logits: list[Tensor]) -> Tensor:
+    """The logits of each model, (…, vocab) -> the logarithm of the mean of
+    their probabilities, in float32.
+    """
+    each = [x.float().log_softmax(dim=-1) for x in logits]
+    if len(each) == 1:
+        return each[0]
+    return torch.stack(each).logsumexp(dim=0) - math.log(len(each))
 
-    def __init__(
-        self,
-        model: Models,
-        sentences: Sequence[Sequence[int]],
-        config: SearchConfig,
-        prefixes: Sequence[Sequence[int]] | None,
-    ):
-        self.model, self.config = model, config
-        self.sentences = sentences
-        self.prefixes = prefixes or [()] * len(sentences)
 
-    def __getitem__(self, which: Sequence[int]) -> list[list[Hypothesis]]:
-        return beam_search(
-            self.model,
-            [self.sentences[i] for i in which],
-            self.config,
-            [self.prefixes[i] for i in which],
+# E6-search.md: From outside
+Models = Transformer | Sequence[Transformer]
+
+
+def beam_search(
+    model: Models,
+    sentences: Sequence[Sequence[int]],
+    config: SearchConfig = SearchConfig(),
+    prefixes: Sequence[Sequence[int]] | None = None,
+    dtype: torch.dtype | None = None,
+) -> list[list[Hypothesis]]:
+    """Beam search for a batch of sentences (§6.1), each without EOS.
+
+    For each sentence its nbest hypotheses, the best first: those of
+    plain_beam_search. Several models vote; each output begins with its
+    prefix, where prefixes are given; dtype computes in another precision
+    than the model's. ValueError names a wrong prefix.
+    """
+    if not len(sentences):
+        return []
+    models = _in_precision(_several(model), dtype)
+    prefixes = prefixes or [()] * len(sentences)
+    with _evaluating(models):
+        return BeamSearch(models, sentences, config, prefixes).run()
+
+
+def _several(models: Models) -> list[Transformer]:
+    return list(models) if isinstance(models, Sequence) else [models]
+
+
+def _in_precision(
+    models: list[Transformer], dtype: torch.dtype | None
+) -> list[Transformer]:
+    """The models, copied where they have another dtype."""
+    return [
+        model
+        if dtype in (None, next(model.parameters()).dtype)
+        else copy.deepcopy(model).to(dtype)
+        for model in models
+    ]
+
+
+@contextmanager
+def _evaluating(models: list[Transformer]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for model in models:
+            stack.enter_context(evaluating(model))
+        yield
+
+
+def _limit(
+    models: list[Transformer],
+    src: Sequence[int],
+    config: SearchConfig,
+    prefix: Sequence[int],
+) -> int:
+    """The output limit of a sentence. ValueError where the prefix leaves
+    no room, or holds what is no word.
+    """
+    limit = min(output_limit(m, len(src), config) for m in models)
+    if len(prefix) >= limit:
+        raise ValueError(
+            f"a prefix of {len(prefix)} tokens and its end: the output may "
+            f"have {limit}"
         )
+    vocab = min(model.config.tgt_vocab for model in models)
+    for token in prefix:
+        if token in (PAD, BOS, EOS) or not 0 <= token < vocab:
+            raise ValueError(f"a prefix holds token {token}, no word")
+    return limit
 
 
+# E6-search.md: Any number of sentences
 def batches_by_length(
     sentences: Sequence[Sequence[int]], batch_tokens: int, batch_size: int
 ) -> list[list[int]]:
@@ -504,43 +537,108 @@ def search_in_order(
     prefixes: Sequence[Sequence[int]] | None = None,
     workers: int = 1,
     batch_size: int = 128,
+    dtype: torch.dtype | None = None,
 ) -> list[list[Hypothesis]]:
-    """beam_search for any number of sentences, batched by like length: at
-    most batch_size sentences of batch_tokens source tokens at once.
+    """beam_search for any number of sentences, batched by similar length:
+    at most batch_size sentences of batch_tokens source tokens at once.
     Results in the order given.
 
-    On a CPU, several workers are processes of one thread each, as many as
-    there are cores at most, which share the batches. RuntimeError where
-    one of them dies. (Except on Linux they start afresh, which takes
-    seconds, and a script that asks for them needs the usual
+    On a CPU, several workers are processes of one thread each, at most as
+    many as there are cores, which share the batches. RuntimeError where
+    one of them dies or hangs. (Except on Linux they start afresh, which
+    takes seconds, and a script that asks for them needs the usual
     `if __name__ == "__main__":`.)
     """
+    models = _in_precision(_several(model), dtype)
     workers = min(workers, cores())
-    if workers > 1:
+    if workers > 1 and next(models[0].parameters()).device.type == "cpu":
         tokens = sum(len(s) + 1 for s in sentences)
         share = max(WORTH, math.ceil(tokens / workers))
         batch_tokens = min(batch_tokens, share)
+    else:
+        workers = 1  # a GPU's context does not survive in a copy
     batches = batches_by_length(sentences, batch_tokens, batch_size)
-    search = _Batches(model, sentences, config, prefixes)
-    found: Iterable[list[list[Hypothesis]]] = map(
-        search.__getitem__, batches
-    )
+    job = _Job(models, sentences, config, prefixes)
     workers = min(workers, len(batches))
+    found: Iterable[tuple[int, Answers]] = enumerate(map(job, batches))
     if workers > 1:
-        found = DataLoader(
-            search,
-            batch_size=None,  # an index is a batch already
-            sampler=batches,
-            collate_fn=list,  # as it comes, nothing made a tensor
-            num_workers=workers,
-            # as copies of this process, where that is safe: at once
-            multiprocessing_context=(
-                "fork" if sys.platform == "linux" else None
-            ),
-            generator=torch.Generator(),  # leave torch's own alone
-        )
+        found = in_processes(job, batches, workers)
     results: list[list[Hypothesis]] = [[] for _ in sentences]
-    for which, answers in zip(batches, found, strict=True):
-        for i, hypotheses in zip(which, answers, strict=True):
+    for number, answers in found:
+        for i, hypotheses in zip(batches[number], answers, strict=True):
             results[i] = hypotheses
     return results
+
+
+# E6-search.md: A batch for each core
+@dataclass(frozen=True)
+class _Job:
+    """Translates a batch, given by the places of its sentences."""
+
+    models: list[Transformer]
+    sentences: Sequence[Sequence[int]]
+    config: SearchConfig
+    prefixes: Sequence[Sequence[int]] | None
+
+    def __call__(self, which: list[int]) -> list[list[Hypothesis]]:
+        prefixes = self.prefixes and [self.prefixes[i] for i in which]
+        sentences = [self.sentences[i] for i in which]
+        return beam_search(self.models, sentences, self.config, prefixes)
+
+
+Batches = list[list[int]]
+Answers = list[list[Hypothesis]]
+HANGS = 3600.0  # seconds without any answer
+
+
+def in_processes(
+    job: Callable[[list[int]], Answers], batches: Batches, workers: int
+) -> Iterator[tuple[int, Answers]]:
+    """The number of a batch and its answers, as they come. RuntimeError
+    where a process dies, or none answers within HANGS seconds.
+    """
+    # as copies of this process, where that is safe: at once
+    method = "fork" if sys.platform == "linux" else "spawn"
+    context: Any = get_context(method)
+    todo = iter(enumerate(batches))
+    processes: dict[Any, Any] = {}  # by the line to each
+    busy: dict[Any, int] = {}  # the batch that each works at
+    try:
+        for _ in range(workers):
+            line, theirs = context.Pipe()
+            busy[line], batch = next(todo)
+            line.send(batch)
+            processes[line] = context.Process(
+                target=_work, args=(job, theirs), daemon=True
+            )
+            processes[line].start()
+            theirs.close()  # so that the line ends with its process
+        while busy:
+            ready: list[Any] = wait([*busy], timeout=HANGS)
+            if not ready:
+                raise RuntimeError(f"no answer in {HANGS:.0f} seconds")
+            for line in ready:
+                try:
+                    yield busy.pop(line), line.recv()
+                    for busy[line], batch in itertools.islice(todo, 1):
+                        line.send(batch)
+                except (EOFError, OSError):
+                    processes[line].join()
+                    code = processes[line].exitcode
+                    raise RuntimeError(
+                        f"a process died: exit code {code}"
+                    ) from None
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.join()
+
+
+def _work(job: Callable[[list[int]], Answers], line: Connection) -> None:
+    """Do what comes down the line, for as long as somebody is there."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    parent = parent_process()
+    while parent is not None and parent.is_alive():
+        if line.poll(1.0):
+            line.send(job(line.recv()))

@@ -72,7 +72,7 @@ class RunConfig(TrainingConfig):
     that is made by hand takes float32. ValueError names a wrong field.
     """
 
-    # tokens of a micro-batch, on each side, if not all at once
+    # tokens of a batch, on each side, at once in a process, if not all
     micro_tokens: int | None = None
     # the numbers that layers compute with
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

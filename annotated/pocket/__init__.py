@@ -17,7 +17,7 @@ from annotated.pocket import words
 from annotated.pocket.drawing import Draw, draw_front, draw_meaning
 from annotated.pocket.english import english_sentence
 from annotated.pocket.german import german_sentence
-from annotated.pocket.meaning import Clause, Meaning
+from annotated.pocket.meaning import Clause, Meaning, Phrase
 from annotated.pocket.trees import Tree
 
 __all__ = [
@@ -102,22 +102,16 @@ def realise(meaning: Meaning, front: str = "") -> Pair:
 
 def depth(meaning: Meaning) -> int:
     """How many clauses lie in one another below the main clause."""
-    below = meaning.conjunction in words.BELOW
-    second = 0
+    first, second = _nesting(meaning.clause), 0
     if meaning.second is not None:
+        below = meaning.conjunction in words.BELOW
         second = below + _nesting(meaning.second)
-    return max(_nesting(meaning.clause), second)
+    return max(first, second)
 
 
 def _nesting(clause: Clause) -> int:
-    phrases = (
-        clause.subject,
-        clause.accusative,
-        clause.dative,
-        clause.prepositional,
-    )
-    inner = [clause.complement]
-    inner += [phrase.relative for phrase in phrases if phrase]
+    phrases = [part for part in clause if isinstance(part, Phrase)]
+    inner = [clause.complement, *(phrase.relative for phrase in phrases)]
     return max((1 + _nesting(c) for c in inner if c), default=0)
 
 

@@ -19,12 +19,8 @@ __all__ = [
     "Option",
     "Words",
     "Draw",
-    "SINGULAR",
-    "PLURAL",
-    "MASS",
-    "UNOWNED",
+    "CHOICES",
     "nouns_of",
-    "TENSES",
     "clear",
     "draw_meaning",
     "draw_front",
@@ -60,17 +56,14 @@ class Draw:
 
 
 # E14-pocket-sentences.md: Who and what
-_TELLING = ("sagen", "glauben", "hoffen", "fragen")  # that, whether
-_FREE = (*(v for v in words.VERBS if v not in _TELLING), "sein", "sein")
-_PERSONAL = tuple(v for v in _FREE if "p" in words.VERBS[v].subject)
-_STAYING = ("aufstehen", "aufmachen", "zumachen")  # where is no question
-SINGULAR = (*["the"] * 6, *["a"] * 4, *words.OWNERS, "this")
-PLURAL = ("the", "the", "bare", "two", "three", "many", "my", "this")
-MASS = ("the", "the", "bare", "bare", "bare", "my")
-UNOWNED = ("Mann", "Frau", "Junge", "Mädchen", "Park", "Stadt")
-_OPEN = ("the", "a", "two", "three", "many", "bare")  # may be described
-_PERSONS = ("I", "you", "he", "she", "we", "they")
-_ACCUSATIVE = ("I", "you", "he", "we")  # those that cannot be misread
+CHOICES = {
+    name: tuple(row.options.split(", "))
+    for name, row in words.read_table("choices.tsv").items()
+}
+_FREE = (
+    *(verb for verb in words.VERBS if verb not in CHOICES["telling"]),
+    *("sein", "sein"),  # three times as often as any other
+)
 
 
 @lru_cache
@@ -96,7 +89,7 @@ def _gaps_of(kind: str) -> tuple[tuple[str, str], ...]:
     """The verbs and roles that a relative pronoun of a kind can fill."""
     found = []
     for name, verb in words.VERBS.items():
-        if name not in _TELLING:
+        if name in _FREE:
             roles = [("subject", verb.subject)]
             roles += [(slot.role, slot.kinds) for slot in verb.slots]
             found += [(name, role) for role, own in roles if kind in own]
@@ -125,13 +118,13 @@ def _draw_noun(
     noun = draw.pick(nouns_of(kinds))
     mass = not words.NOUNS[noun].german_plural
     plural = not mass and draw.below(3) == 0
-    options = MASS if mass else PLURAL if plural else SINGULAR + extra
+    options = CHOICES["mass" if mass else "plural"]
+    if not (mass or plural):
+        options = CHOICES["singular"] + extra
     if only:
         options = tuple(word for word in options if word in only)
-    if noun in UNOWNED:  # meine Frau is my wife
-        options = tuple(
-            word for word in options if word not in words.OWNERS
-        )
+    if noun in CHOICES["unowned"]:  # meine Frau is my wife
+        options = tuple(w for w in options if w not in words.OWNERS)
     determiner = draw.pick(options)
     return Phrase(noun, determiner, plural, _draw_adjectives(draw, noun))
 
@@ -176,7 +169,7 @@ def _draw_roles(
     roles: dict[str, Any] = dict(given)
     definite: Words = words.DEFINITE if negated else ()
     if "subject" not in roles:
-        pronouns: Words = _PERSONS if "p" in verb.subject else ()
+        pronouns = CHOICES["person"] if "p" in verb.subject else ()
         extra = () if negated else ("every", "no")
         roles["subject"] = _draw_phrase(
             draw, verb.subject, pronouns, taken, definite, extra
@@ -192,7 +185,9 @@ def _draw_roles(
             only = words.DEFINITE
         if "p" in slot.kinds:
             clear_only = slot.case == "accusative"
-            pronouns = _ACCUSATIVE if clear_only else _PERSONS
+            pronouns = CHOICES[
+                "accusative person" if clear_only else "person"
+            ]
         roles[slot.role] = _draw_phrase(
             draw, slot.kinds, pronouns, taken, only
         )
@@ -200,49 +195,21 @@ def _draw_roles(
 
 
 # E14-pocket-sentences.md: When and where
-_COMMON = ("present", "past") * 4
-_MODALS = ("can", "may", "should", "have_to", "want_to")
-TENSES = {  # by the verb's aspect
-    "a": (*_COMMON, "progressive", "likes", "already", "will", *_MODALS),
-    "p": (*_COMMON, "progressive", "already", "will", *_MODALS),
-    "e": (*_COMMON[:6], "already", "will", "can"),
-    "s": ("present", "present", "past"),
-    "q": (*_COMMON[:4], "will"),
-}
-_PASSING = ("müde", "krank", "glücklich")  # one may be so today only
-_TIMES = {
-    "present": ("today", "evening", "every day"),
-    "past": ("yesterday", "evening", "every day"),
-}
-_SOON = ("today", "tomorrow", "evening")  # with a modal
-
-
 def _draw_time(draw: Draw, clause: Clause) -> Clause:
     """Perhaps a time, perhaps an adverb, never both."""
-    verb, tense = words.VERBS[clause.verb], clause.tense
+    aspect, tense = words.VERBS[clause.verb].aspect, clause.tense
     choice = draw.below(6)
-    passing = verb.aspect in "ape" or clause.predicate in _PASSING
+    passing = aspect in "ape" or clause.predicate in CHOICES["passing"]
+    plain = tense in ("present", "past")
     if choice < 2 and passing and tense not in words.MIDDLE:
-        options = _TIMES.get(tense, _SOON)[: 2 if clause.negated else 3]
+        options = CHOICES[f"time {tense}" if plain else "time later"]
+        options = options[: 2 if clause.negated else 3]
         return clause._replace(time=draw.pick(options))
     denied = clause.negated or clause.subject.determiner == "no"
-    if choice == 2 and tense in ("present", "past") and not denied:
-        if passing:
-            adverbs = ("always", "never", "often", "sometimes")
-            return clause._replace(middle=draw.pick(adverbs))
-        if verb.aspect == "s":
-            return clause._replace(middle=draw.pick(("always", "never")))
+    if choice == 2 and plain and not denied and (passing or aspect == "s"):
+        adverbs = CHOICES["adverb" if passing else "adverb s"]
+        return clause._replace(middle=draw.pick(adverbs))
     return clause
-
-
-def _draw_place(draw: Draw) -> tuple[str, Phrase]:
-    """In the garden, behind an old house."""
-    preposition = draw.pick(("in", "in", "hinter"))
-    kinds = "lh" if preposition == "in" else "h"
-    phrase = _draw_noun(draw, kinds, ("the", "a", "my", "our"))
-    if phrase.determiner != "the":
-        phrase = phrase._replace(plural=False)
-    return preposition, phrase
 
 
 def _draw_adverbials(draw: Draw, clause: Clause) -> Clause:
@@ -253,9 +220,14 @@ def _draw_adverbials(draw: Draw, clause: Clause) -> Clause:
         preposition = draw.pick(("in", "zu"))
         phrase = _draw_noun(draw, "lh", words.DEFINITE)
         return clause._replace(goal=(preposition, phrase))
-    anywhere = verb.aspect in "ap" and clause.verb not in _STAYING
-    if anywhere and draw.below(6) == 0:
-        return clause._replace(place=_draw_place(draw))
+    moves = clause.verb in CHOICES["no place"] and clause.verb != "laufen"
+    if verb.aspect in "ap" and not moves and draw.below(6) == 0:
+        preposition = draw.pick(("in", "in", "hinter"))
+        kinds = "lh" if preposition == "in" else "h"
+        phrase = _draw_noun(draw, kinds, ("the", "a", "my", "our"))
+        if phrase.determiner != "the":
+            phrase = phrase._replace(plural=False)
+        return clause._replace(place=(preposition, phrase))
     return clause
 
 
@@ -294,30 +266,26 @@ def _draw_clause(
     """
     verb, given = words.VERBS[name], given or {}
     used = {name, *taken, *(phrase.noun for phrase in given.values())}
-    tense = draw.pick(TENSES[verb.aspect])
+    tense = draw.pick(CHOICES[f"tense {verb.aspect}"])
     negated = draw.below(6) == 0 and tense not in ("progressive", "already")
     roles = _draw_roles(draw, verb, negated, given, used)
     if tense == "already" and roles["subject"].determiner == "no":
         tense = "past"
-    describable = [r for r in roles if roles[r].determiner in _OPEN]
+    described = CHOICES["described"]
+    describable = [r for r in roles if roles[r].determiner in described]
     if depth and describable:
         role = draw.pick(describable)
         roles[role] = _draw_relative(draw, roles[role], depth, used)
     clause = Clause(name, **roles, tense=tense, negated=negated)
-    if name == "sein":
-        clause = _draw_predicate(draw, clause)
+    if name == "sein":  # will be, only in passing: not "will be old"
+        word = draw.pick(_adjectives_of(clause.subject.noun))
+        if tense == "will" and word not in CHOICES["passing"]:
+            clause = clause._replace(tense="present")
+        clause = clause._replace(predicate=word)
     inner = any(p.determiner == "relative" for p in roles.values())
     if inner and name != "gehen" and draw.below(3):
         return clause  # what is said in passing is said briefly
     return _draw_adverbials(draw, clause)
-
-
-def _draw_predicate(draw: Draw, clause: Clause) -> Clause:
-    """What somebody or something is; will be, only in passing."""
-    word = draw.pick(_adjectives_of(clause.subject.noun))
-    lasting = clause.tense == "will" and word not in _PASSING
-    tense = "present" if lasting else clause.tense
-    return clause._replace(predicate=word, tense=tense)
 
 
 def _draw_relative(
@@ -344,7 +312,7 @@ def _askable(clause: Clause) -> list[str]:
         phrase = getattr(clause, role)
         if phrase and (phrase.kind == "p" or role == "accusative"):
             options += [role, role]
-    stays = clause.verb not in ("gehen", "laufen", *_STAYING)
+    stays = clause.verb not in CHOICES["no place"]
     if aspect in "ap" and stays and not clause.place:
         options.append("where")
     dated = clause.time or clause.middle or clause.tense in words.MIDDLE
@@ -353,27 +321,20 @@ def _askable(clause: Clause) -> list[str]:
     return options
 
 
-def _ask(draw: Draw, clause: Clause) -> Clause:
-    """The clause as a question: for a role, or where, when or why."""
-    asked = draw.pick(_askable(clause))
-    if asked != "why":
-        clause = clause._replace(negated=False)
-    if asked not in words.ASKED:
-        word = "who" if getattr(clause, asked).kind == "p" else "what"
-        change: dict[str, Any] = {asked: Phrase(word, "question")}
-        clause = clause._replace(**change)
-    return clause._replace(asked=asked)
-
-
 def _draw_question(draw: Draw) -> Meaning:
-    """A question, for yes or no or for more."""
+    """A question: for yes or no; for a role; for where, when or why."""
     clause = _draw_clause(draw, draw.pick(_FREE))
     if clause.subject.determiner == "no":
         subject = clause.subject._replace(determiner="the")
         clause = clause._replace(subject=subject)
-    if draw.below(2):
-        return Meaning("question", _ask(draw, clause))
-    return Meaning("question", clause._replace(negated=False))
+    asked = draw.pick(_askable(clause)) if draw.below(2) else ""
+    if asked != "why":
+        clause = clause._replace(negated=False)
+    if asked and asked not in words.ASKED:
+        word = "who" if getattr(clause, asked).kind == "p" else "what"
+        change: dict[str, Any] = {asked: Phrase(word, "question")}
+        clause = clause._replace(**change)
+    return Meaning("question", clause._replace(asked=asked))
 
 
 def _resumed(phrase: Phrase) -> Phrase | None:
@@ -393,7 +354,8 @@ def _draw_next(draw: Draw, subject: Phrase, depth: int) -> Clause:
     """One more clause, in half the cases about the same person."""
     pronoun = _resumed(subject)
     if pronoun and draw.below(2):
-        name, given = draw.pick(_PERSONAL), {"subject": pronoun}
+        people = [v for v in _FREE if "p" in words.VERBS[v].subject]
+        name, given = draw.pick(people), {"subject": pronoun}
     else:
         name, given = draw.pick(_FREE), {}
     return _draw_clause(draw, name, given, depth, (subject.noun,))
@@ -411,7 +373,7 @@ def _draw_two(draw: Draw, depth: int) -> Meaning:
 
 def _draw_telling(draw: Draw, depth: int) -> Meaning:
     """Somebody says, believes, hopes or asks something."""
-    name = draw.pick(_TELLING)
+    name = draw.pick(CHOICES["telling"])
     negated = name in ("sagen", "glauben") and draw.below(4) == 0
     roles = _draw_roles(draw, words.VERBS[name], negated, {}, set())
     inner = _draw_next(draw, roles["subject"], depth)

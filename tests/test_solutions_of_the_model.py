@@ -1,0 +1,142 @@
+"""Chapters 05 to 08: their cells run, and their solutions are right.
+
+Trainings are cut to two steps: what a model learns in them is shown by
+the executed pages, and nothing here depends on it.
+"""
+
+import __future__
+
+import math
+import re
+import sys
+import types
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from annotated.engine import example
+from press.chapters import read_chapter
+
+BOOK = Path(__file__).resolve().parents[1] / "book"
+PAGES = ("05-layers", "06-embeddings", "07-positions", "08-transformer")
+LISTING = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
+
+
+def listings(page, kind):
+    """The code of a page's exercises or solutions, by label."""
+    text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
+    label = {"exercise": r"[^\n]*\n:label: (\S+)", "solution": r" (\S+)"}
+    block = rf":::\{{{kind}\}}{label[kind]}\n(.*?)^:::$"
+    return {
+        name: LISTING.findall(body)
+        for name, body in re.findall(block, text, re.S | re.M)
+    }
+
+
+SOLUTIONS = [
+    (page, label)
+    for page in PAGES
+    for label, code in listings(page, "solution").items()
+    if code
+]
+
+
+def execute(source, names):
+    """As in a notebook, where a future import holds for later cells."""
+    flag = __future__.annotations.compiler_flag
+    exec(compile(source, "<cell>", "exec", flag), names)
+
+
+def train_briefly(model, steps=400, *args, **kwargs):
+    return example.train_reversal(model, min(steps, 2), *args, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def names():
+    """What a page defines, by the name of the page."""
+    plt.switch_backend("agg")
+    found = {}
+
+    def run(page):
+        if page not in found:
+            module = sys.modules[page] = types.ModuleType(page)
+            space = found[page] = module.__dict__
+            for cell in read_chapter(BOOK / f"{page}.md").code:
+                source = cell.source.replace("range(500)", "range(2)")
+                execute(source, space)
+                if "train_reversal" in space:
+                    space["train_reversal"] = train_briefly
+                plt.close("all")
+        return dict(found[page])
+
+    threads = torch.get_num_threads()
+    yield run
+    torch.set_num_threads(threads)
+    for page in found:
+        del sys.modules[page]
+
+
+@pytest.mark.parametrize(("page", "label"), SOLUTIONS)
+def test_a_solution_does_what_it_says(page, label, names):
+    space = names(page)
+    given = listings(page, "exercise")[label]
+    for code in (*given, *listings(page, "solution")[label]):
+        execute(code, space)
+
+
+def test_every_solution_has_its_exercise():
+    for page in PAGES:
+        exercises = listings(page, "exercise")
+        assert exercises and list(exercises) == list(
+            listings(page, "solution")
+        )
+
+
+# --- numbers in the descriptions of figures
+
+
+def described(page, words):
+    """The description of the figure that has these words."""
+    text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
+    (alt,) = (
+        alt for alt in re.findall(r'alt: "(.*)"', text) if words in alt
+    )
+    return alt
+
+
+def test_the_size_of_the_stream_is_as_described(names):
+    sizes = names("05-layers")["stream_sizes"]
+    alt = described("05-layers", "Size of the stream")
+    assert "to about 50,000" in alt and 4e4 < sizes("none")[-1] < 6e4
+    assert "to about 5;" in alt and 4.5 < sizes("pre")[-1] < 5.5
+    assert max(sizes("post")) == pytest.approx(1, abs=0.01)
+
+
+def test_the_probabilities_of_four_words_are_as_described(names):
+    space = names("06-embeddings")
+    logits = space["E"] @ torch.tensor([-1.0, 2.0])
+    said = described("06-embeddings", "four word vectors")
+    for word, p in zip(space["words"], logits.softmax(dim=0), strict=True):
+        assert f"{word} {p:.2f}" in said
+
+
+def test_the_turns_of_the_clocks_are_as_described():
+    degrees = [
+        round(math.degrees(4 * 10_000 ** (-column / 64)))
+        for column in (0, 8, 16)
+    ]
+    assert degrees == [229, 72, 23]
+    assert "229, 72 and 23 degrees" in described("07-positions", "clock")
+
+
+def test_the_vocabularies_are_as_described(names):
+    space = names("08-transformer")
+    assert "a thin strip around 41,000" in described(
+        "08-transformer", "bar"
+    )
+    assert 40_900 < space["low"] < 41_000 < space["high"] < 41_200
+    start, end = space["ranges"]["big"]
+    assert start < 36_000 < end
+    assert not any(a < 37_000 < b for a, b in space["ranges"].values())
