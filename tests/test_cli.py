@@ -246,8 +246,8 @@ WRONG = {
         "hold_out must be more than 2, not 2",
     ),
     "cleaning": (
-        "data prepare multi30k --out x --min-words -3",
-        "min_words",
+        "data prepare multi30k --out x --ratio 0.5",
+        "ratio must be at least 1, not 0.5",
     ),
 }
 
@@ -805,7 +805,7 @@ def test_an_exported_run_translates_as_before(
     again = call(f"export --run {run} --to safetensors --out {out}")
     assert "is not empty" in again.complaint
     wrong = call(f"export --run {run} --to gguf --out {tmp_path / 'new'}")
-    assert "gguf" in wrong.complaint
+    assert wrong.code == 2 and "gguf" in wrong.err
 
 
 # --- evaluate -------------------------------------------------------------

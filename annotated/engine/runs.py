@@ -260,6 +260,7 @@ def begin_run(
             f"{folder} is not empty: choose another --out, or --resume"
         )
     data = open_data(recipe)
+    source, target = data.tokenizers()  # fails where there is no data
     recipe = with_precision(data.recipe, device)
     lines = list(data.notes)
     if recipe.fit:
@@ -269,7 +270,6 @@ def begin_run(
         lines.append(described(recipe, *data.size()))
     for line in lines:
         print(line, file=sys.stderr)
-    source, target = data.tokenizers()
     corpora = data.corpus("train"), data.corpus("valid")
     for corpus in corpora:
         _check_lengths(recipe, corpus)
