@@ -92,8 +92,7 @@ def kept_bytes(
     gpu = torch.device(device).type == "cuda"
     size = 2 if precision == "bfloat16" else 4
     mask = (1 if gpu else size) * (config.dropout > 0)
-    # on a CPU, kernels that keep no weights want d_k = d_v and no dropout
-    fused = gpu or (k == v and not config.attention_dropout)
+    fused = gpu or k == v  # a kernel that keeps no attention weights
     around = d * (8 + mask)
     attention = (
         size * h * (2 * k + 2 * v + (v if fused else length)) + 4 * h

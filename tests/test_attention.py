@@ -123,7 +123,7 @@ def test_the_future_does_not_change_the_past(seed, length, cut):
     for x, y in zip(later, qkv, strict=True):
         x[:, :, :cut] = y[:, :, :cut]
     mask = torch.ones(length, length).tril().bool()
-    out, other = (attention(*x, mask) for x in (qkv, later))
+    out, other = (attention(*x, mask=mask) for x in (qkv, later))
     assert torch.equal(out[:, :, :cut], other[:, :, :cut])
 
 

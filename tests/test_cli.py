@@ -177,15 +177,6 @@ def test_other_subcommands_explain_themselves(
         assert option in done.out
 
 
-def test_of_several_processes_one_says_what_a_run_would_cost(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "1")
-    assert call("train copy --dry-run").out == ""
-    monkeypatch.setenv("RANK", "0")
-    assert "parameters" in call("train copy --dry-run").out
-
-
 # --- lines that cannot be obeyed ------------------------------------------
 
 # those that tyro tells, naming the option, in a box of its own

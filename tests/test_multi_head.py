@@ -61,7 +61,7 @@ def by_loop(layer, x, memory, mask=None):
             weight = linear.weight.chunk(layer.num_heads)[i]
             bias = linear.bias.chunk(layer.num_heads)[i]
             views.append(source @ weight.T + bias)
-        heads.append(attention(*views, mask))
+        heads.append(attention(*views, mask=mask))
     return torch.cat(heads, -1) @ layer.w_o.weight.T + layer.w_o.bias
 
 

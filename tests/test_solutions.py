@@ -6,6 +6,7 @@ the executed pages. Only the solutions in TRAINED depend on it.
 
 import __future__
 
+import math
 import re
 import sys
 import types
@@ -109,3 +110,51 @@ def test_every_solution_has_its_exercise():
         assert exercises and list(exercises) == list(
             listings(page, "solution")
         )
+
+
+# --- numbers in the descriptions of figures
+
+
+def described(page, words):
+    """The description of the figure that has these words."""
+    text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
+    (alt,) = (
+        alt for alt in re.findall(r'alt: "(.*)"', text) if words in alt
+    )
+    return alt
+
+
+def test_the_size_of_the_stream_is_as_described(names):
+    sizes = names("05-layers")["stream_sizes"]
+    alt = described("05-layers", "Size of the stream")
+    assert "to about 50,000" in alt and 4e4 < sizes("none")[-1] < 6e4
+    assert "to about 5;" in alt and 4.5 < sizes("pre")[-1] < 5.5
+    assert max(sizes("post")) == pytest.approx(1, abs=0.01)
+
+
+def test_the_probabilities_of_four_words_are_as_described(names):
+    space = names("06-embeddings")
+    logits = space["E"] @ torch.tensor([-1.0, 2.0])
+    said = described("06-embeddings", "four word vectors")
+    for word, p in zip(space["words"], logits.softmax(dim=0), strict=True):
+        assert f"{word} {p:.2f}" in said
+
+
+def test_the_turns_of_the_clocks_are_as_described():
+    degrees = [
+        round(math.degrees(4 * 10_000 ** (-column / 64)))
+        for column in (0, 8, 16)
+    ]
+    assert degrees == [229, 72, 23]
+    assert "229, 72 and 23 degrees" in described("07-positions", "clock")
+
+
+def test_the_vocabularies_are_as_described(names):
+    space = names("08-transformer")
+    assert "a thin strip around 41,000" in described(
+        "08-transformer", "bar"
+    )
+    assert 40_900 < space["low"] < 41_000 < space["high"] < 41_200
+    start, end = space["ranges"]["big"]
+    assert start < 36_000 < end
+    assert not any(a < 37_000 < b for a, b in space["ranges"].values())
