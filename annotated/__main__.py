@@ -2,21 +2,11 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- A5-command-line.md: The command line
+- E12-command-line.md: The command line's source
 """
 
-import os
+from annotated.cli import main
 
-
-# A5-command-line.md: Help, and what cannot be obeyed
-def main() -> None:
-    """annotated.cli.main, with threads that do not spin for long."""
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    os.environ.setdefault("KMP_BLOCKTIME", "1")
-    from annotated import cli  # which imports torch
-
-    cli.main()
-
-
+# E12-command-line.md: The program
 if __name__ == "__main__":
     main()

@@ -2,672 +2,32 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- A5-command-line.md: The command line
+- E12-command-line.md: The command line's source
 """
 
-import contextlib
-import dataclasses
-import io
-import json
+from __future__ import annotations
+
+import importlib
 import os
-import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, Literal
+import traceback
+from collections.abc import Sequence
 
-import torch
-import tyro
-from safetensors import SafetensorError
-
-from annotated.checkpoints import (
-    average_weights,
-    checkpoints,
-    choose_checkpoints,
-    save_weights,
-)
-from annotated.costs import dry_run
-from annotated.engine.data import open_data
-from annotated.engine.distributed import (
-    gather_interleaved,
-    process_group,
-    rank,
-    rank_zero_first,
-    rank_zero_only,
-    world_size,
-)
 from annotated.engine.errors import (
     DataError,
     PeerError,
     RunError,
     Stopped,
     TrainingError,
+    UsageError,
 )
-from annotated.engine.export import export_run
-from annotated.engine.machine import pick_device
-from annotated.engine.prepare import (
-    Preparation,
-    Prepared,
-    of_files,
-    of_folder,
-    prepare,
-    registered,
-    usual_folder,
-)
-from annotated.engine.recipes import RECIPES, Recipe
-from annotated.engine.registry import data_folder, registry
-from annotated.engine.runner import train_recipe, with_micro_tokens
-from annotated.engine.runs import (
-    Run,
-    Translation,
-    read_metrics,
-    read_recipe,
-)
-from annotated.engine.text import (
-    SYNTHETIC,
-    read_lines,
-    read_pair,
-    splits_of,
-)
-from annotated.evaluation import compare, score
-from annotated.search import SearchConfig
 
-__all__ = [
-    "Prepare",
-    "Train",
-    "Translate",
-    "Evaluate",
-    "Average",
-    "Export",
-    "UsageError",
-    "VERBS",
-    "obey",
-    "main",
-]
+__all__ = ["COMMANDS", "ENVIRONMENT", "usage", "obey", "main"]
 
 
-# A5-command-line.md: Data
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Prepare:
-    """Clean and encode a corpus into a folder that opens at once."""
-
-    name: tyro.conf.Positional[str]
-    """a data set, a folder of your files, or pair"""
-
-    out: Path | None = None
-    """the folder to be made"""
-
-    src: Path | None = None
-    """pair: the file to translate from"""
-
-    tgt: Path | None = None
-    """pair: its translation, line by line"""
-
-    tsv: Path | None = None
-    """pair: one file with both in two columns, instead"""
-
-    valid_src: Path | None = None
-    """pair: a file for validation; unless given, some are held out"""
-
-    valid_tgt: Path | None = None
-    """pair: its translation"""
-
-    test_src: Path | None = None
-    """pair: a file for the test; unless given, some are held out"""
-
-    test_tgt: Path | None = None
-    """pair: its translation"""
-
-    hold_out: int = 100
-    """pair: of how many source sentences one is held out"""
-
-    source: str | None = None
-    """the language translated from"""
-
-    target: str | None = None
-    """the language translated into"""
-
-    vocab: int | None = None
-    """tokens in a vocabulary, at most"""
-
-    tokenizer: Literal["bpe", "wordpiece", "word"] | None = None
-    """what a token is"""
-
-    separate: tyro.conf.FlagCreatePairsOff[bool] = False
-    """a vocabulary for each side"""
-
-    vocab_pairs: int | None = None
-    """pairs that the vocabulary is learnt from, at most"""
-
-    min_words: int | None = None
-    """leave out pairs with fewer words on a side"""
-
-    max_words: int | None = None
-    """leave out pairs with more words on a side"""
-
-    ratio: float | None = None
-    """leave out pairs of which one side is so many times longer"""
-
-    lower: tyro.conf.FlagCreatePairsOff[bool] = False
-    """small letters only"""
-
-    unescape: tyro.conf.FlagCreatePairsOff[bool] = False
-    """write out &quot; and the like"""
-
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print the report as JSON, one object on one line"""
-
-
-def _preparation(wish: Prepare) -> tuple[Preparation, Path]:
-    """What a command line asks to prepare, and where to."""
-    names = ("source", "target", "vocab", "tokenizer", "vocab_pairs")
-    changes = {n: getattr(wish, n) for n in names if getattr(wish, n)}
-    if wish.separate:
-        changes["shared"] = False
-    if wish.name == "pair":
-        made = _pair(wish, changes)
-    elif wish.name in registry():
-        made = registered(wish.name, **changes)
-    elif Path(wish.name).is_dir():
-        if not (wish.source and wish.target):
-            raise UsageError(
-                "data prepare: a folder needs --source, --target"
-            )
-        made = of_folder(Path(wish.name), **changes)
-    else:
-        raise UsageError(
-            f"data prepare: no data set {wish.name!r}; there are pair, "
-            f"{', '.join(registry())}, or a folder"
-        )
-    rules = ("min_words", "max_words", "ratio", "lower", "unescape")
-    cleaning = {n: getattr(wish, n) for n in rules if getattr(wish, n)}
-    made = dataclasses.replace(
-        made, cleaning=dataclasses.replace(made.cleaning, **cleaning)
-    )
-    if wish.out is None and wish.name not in registry():
-        raise UsageError("data prepare: --out says where to put it")
-    usual = usual_folder(made.name, made.source, made.target)
-    return made, wish.out or usual
-
-
-def _pair(wish: Prepare, changes: dict[str, Any]) -> Preparation:
-    """The files that a command line names, as a preparation."""
-    if wish.tsv and not (wish.src or wish.tgt):
-        src, tgt = wish.tsv, None
-    elif wish.src and wish.tgt and not wish.tsv:
-        src, tgt = wish.src, wish.tgt
-    else:
-        raise UsageError(
-            "data prepare pair: give --src and --tgt, or --tsv"
-        )
-    others: dict[str, Any] = {"hold_out": wish.hold_out}
-    for split in ("valid", "test"):
-        one = getattr(wish, f"{split}_src")
-        other = getattr(wish, f"{split}_tgt")
-        if (one is None) != (other is None):
-            raise UsageError(
-                f"data prepare pair: --{split}-src and --{split}-tgt go "
-                "together"
-            )
-        others[split] = (one, other) if one else None
-    return of_files(src, tgt, **others, **changes)
-
-
-def _data(args: list[str]) -> None:
-    """annotated data list, show NAME, prepare NAME."""
-    what, rest = (args[0] if args else "--help"), args[1:]
-    if what in ("-h", "--help"):
-        print("usage: annotated data list | show NAME | prepare NAME …")
-    elif what == "list":
-        for name, entry in registry().items():
-            print(f"{name:12} {entry['about']}; {_here(name, entry)}")
-            print(f"{'':12} {entry['title']}")
-    elif what == "show" and len(rest) == 1:
-        print(_show(rest[0]))
-    elif what == "prepare":
-        wish: Prepare = _parse(Prepare, rest, "data prepare")
-        made = prepare(*_preparation(wish))
-        report = made.report() + f"\n{made.folder}: {made.fingerprint}"
-        print(json.dumps(made.manifest["splits"]) if wish.json else report)
-    else:
-        raise UsageError("data: list, show NAME, or prepare NAME")
-
-
-def _here(name: str, entry: dict[str, Any]) -> str:
-    """Whether a data set lies in the data folder."""
-    folder = data_folder() / entry.get("folder", name)
-    full = folder.is_dir() and any(folder.iterdir())
-    ready = list(data_folder().glob(f"prepared/{name}.*/corpus.json"))
-    return "prepared" if ready else "here" if full else "to be fetched"
-
-
-def _show(name: str) -> str:
-    """The card of a data set, or how a folder was prepared."""
-    if (Path(name) / "corpus.json").is_file():
-        found = Prepared.open(Path(name))
-        found.check()
-        settings = json.dumps(found.settings, indent=1, ensure_ascii=False)
-        return f"{settings}\n{found.report()}\n{found.fingerprint}: whole"
-    known = registry()
-    if name not in known:
-        raise DataError(
-            f"no data set {name!r}; there are {', '.join(known)}, or a "
-            "folder that data prepare made"
-        )
-    entry = known[name]
-    rows = {
-        "title": entry["title"],
-        "pairs": entry["about"],
-        "languages": ", ".join(entry["languages"]),
-        "splits": ", ".join(splits_of(entry)),
-        "clean": entry.get("clean", "as it is"),
-        "from": entry["url"],
-        "homepage": entry["homepage"],
-        "licence": entry["licence"],
-        "cite": entry["citation"],
-        "folder": f"{data_folder() / entry.get('folder', name)}",
-        "state": _here(name, entry),
-    }
-    return "\n".join(f"{key:10} {value}" for key, value in rows.items())
-
-
-# A5-command-line.md: Train
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Train:
-    """Train a recipe. Its fields are options, with its values."""
-
-    recipe: tyro.conf.OmitArgPrefixes[Recipe]
-
-    out: Path | None = None
-    """the run's folder, new unless you resume"""
-
-    resume: tyro.conf.FlagCreatePairsOff[bool] = False
-    """go on from the newest checkpoint in --out"""
-
-    dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
-    """train nothing; say what it would take"""
-
-    shard: tyro.conf.FlagCreatePairsOff[bool] = False
-    """spread the weights over the processes"""
-
-    device: str | None = None
-    """cpu or cuda; unless given, a GPU where there is one"""
-
-    def obey(self) -> None:
-        """Train, and print the run's summary as JSON."""
-        if self.out is None and not self.dry_run:
-            raise UsageError("train: give --out, a folder for the run")
-        with process_group(self.device) as device:
-            device = pick_device(device)
-            if self.out is None or self.dry_run:
-                self._foresee(device)
-                return
-            summary = train_recipe(
-                with_micro_tokens(self.recipe, device),
-                self.out,
-                resume=self.resume or _started_again(self.out),
-                device=device,
-                shard=self.shard,
-            )
-            if rank() == 0:
-                print(json.dumps(summary))
-
-    def _foresee(self, device: str) -> None:
-        """One process measures its device and speaks for all."""
-        recipe = with_micro_tokens(self.recipe, device)
-        config = recipe.model.config(recipe.vocab, recipe.vocab)
-        training = recipe.training
-        said = rank_zero_only(lambda: dry_run(config, training, device))
-        if said is not None:
-            print(said)
-
-
-def _started_again(out: Path) -> bool:
-    """Whether a launcher repeats this command for a run that was begun."""
-    counts = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
-    again = any(os.environ.get(name, "0") != "0" for name in counts)
-    return again and (out / "recipe.json").is_file()
-
-
-# A5-command-line.md: Translate
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Use:
-    run: Path
-    """the run's folder"""
-
-    ensemble: tuple[Path, ...] = ()
-    """other runs that vote at every step"""
-
-    beam: int | None = None
-    """hypotheses kept at each step; unless given, the recipe's"""
-
-    alpha: float | None = None
-    """exponent of the length penalty; unless given, the recipe's"""
-
-    extra: int | None = None
-    """tokens that a translation may be longer than its source"""
-
-    device: str | None = None
-    """cpu or cuda; unless given, a GPU where there is one"""
-
-    workers: int | None = None
-    """processes that search on a CPU; unless given, one a core, on Linux"""
-
-    def open(self) -> Run:
-        """The run and those that vote with it, on the device. RunError or
-        UsageError, before any work.
-        """
-        device = pick_device(self.device)
-        if self.workers is not None and self.workers < 1:
-            raise UsageError(
-                f"workers must be at least 1, not {self.workers}"
-            )
-        if device != "cpu" and self.workers not in (None, 1):
-            raise UsageError(
-                f"workers are for a CPU; {device} has no need of them"
-            )
-        run = _open(self.run, device)
-        for folder in self.ensemble:
-            other = _open(folder, device)
-            try:
-                run = run.with_votes_of(other)
-            except ValueError as error:
-                raise RunError(f"{folder}, {self.run}: {error}") from None
-        return run
-
-    def processes(self, run: Run) -> int:
-        """How many processes search with this run."""
-        device = next(run.model.parameters()).device.type
-        # on other systems they take seconds to start
-        many = device == "cpu" and sys.platform == "linux"
-        return self.workers or (torch.get_num_threads() if many else 1)
-
-    def search(self, run: Run, **changes: Any) -> SearchConfig:
-        """The recipe's search with what the command line changes."""
-        for name in ("beam", "alpha", "extra"):
-            if getattr(self, name) is not None:
-                changes[name] = getattr(self, name)
-        return dataclasses.replace(run.recipe.search, **changes)
-
-
-def _open(folder: Path, device: str) -> Run:
-    run = Run.open(folder)
-    run.model.to(device)
-    return run
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Translate(_Use):
-    """Translate standard input to standard output, line by line."""
-
-    nbest: int = 1
-    """translations a line; if several: line number, score, text"""
-
-    scores: tyro.conf.FlagCreatePairsOff[bool] = False
-    """write the score and a tab before each translation"""
-
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """write JSON, an object for each line of input"""
-
-    batch_tokens: int = 2000
-    """tokens of source that are searched at once"""
-
-    def obey(self) -> None:
-        """Read, translate, write, until the input ends."""
-        if self.batch_tokens < 1:
-            raise UsageError(
-                "translate: batch_tokens must be at least 1, not "
-                f"{self.batch_tokens}"
-            )
-        run = self.open()
-        search = self.search(run, nbest=self.nbest)
-        number, workers = 0, self.processes(run)
-        for lines in _arriving():
-            for found in run.translate(
-                lines, search, self.batch_tokens, workers
-            ):
-                for line in self.lines(number, found):
-                    line = f"{line}\n"
-                    sys.stdout.buffer.write(line.encode("utf-8", "replace"))
-                number += 1
-            sys.stdout.buffer.flush()
-
-    def lines(self, number: int, found: list[Translation]) -> list[str]:
-        """What is written for line number of the input."""
-        if self.json:
-            each = [dataclasses.asdict(one) for one in found]
-            answer = {"line": number, "translations": each}
-            return [json.dumps(answer, ensure_ascii=False)]
-        if self.nbest > 1:
-            return [f"{number}\t{h.score:.4f}\t{h.text}" for h in found]
-        if self.scores:
-            return [f"{h.score:.4f}\t{h.text}" for h in found]
-        return [h.text for h in found]
-
-
-def _arriving() -> Iterator[list[str]]:
-    """The lines of standard input that have arrived, again and again; only
-    \\n ends one.
-    """
-    begun: list[bytes] = []  # of a line whose end has not come
-    source: Any = sys.stdin.buffer
-    while data := source.read1(2**16):
-        first, *others = data.split(b"\n")
-        begun.append(first)
-        if others:
-            yield _decoded([b"".join(begun), *others[:-1]])
-            begun = others[-1:]
-    if any(begun):
-        yield _decoded([b"".join(begun)])
-
-
-def _decoded(lines: list[bytes]) -> list[str]:
-    return [
-        line.decode("utf-8", "replace").removesuffix("\r") for line in lines
-    ]
-
-
-# A5-command-line.md: Evaluate
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluate(_Use):
-    """Translate a test set and score it against its references."""
-
-    split: str | None = None
-    """a split of the recipe's data: valid or test"""
-
-    src: Path | None = None
-    """a file to translate instead; needs --ref"""
-
-    ref: Path | None = None
-    """its reference translations"""
-
-    against: Path | None = None
-    """another run, or a file of translations, to compare with"""
-
-    split_compounds: tyro.conf.FlagCreatePairsOff[bool] = False
-    """add BLEU as the paper counted it: words split at hyphens"""
-
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """print JSON, one object on one line"""
-
-    def obey(self) -> None:
-        """Translate, score, compare, print."""
-        with process_group(self.device) as device:
-            on = dataclasses.replace(self, device=device)
-            run, src, ref, rival = rank_zero_first(on._begin)
-            started = time.perf_counter()
-            found = self._translated(run, src)
-            seconds = round(time.perf_counter() - started, 2)
-            if isinstance(rival, Run):
-                rival = self._translated(rival, src)
-            if rank():
-                return  # one process speaks
-        scores = score(found, ref, self.split_compounds)
-        scores |= {"seconds": seconds}
-        if rival is not None:
-            tests = compare(found, rival, ref)
-            scores["against"] = score(rival, ref, self.split_compounds) | {
-                f"{name}_difference": test for name, test in tests.items()
-            }
-        print(json.dumps(scores) if self.json else _table(scores))
-
-    def _translated(self, run: Run, src: list[str]) -> list[str]:
-        """What a run makes of src, each process of a part."""
-        own = run.translate(
-            src[rank() :: world_size()],
-            self.search(run),
-            workers=self.processes(run),
-        )
-        return gather_interleaved([best[0].text for best in own])
-
-    def _begin(
-        self,
-    ) -> tuple[Run, list[str], list[str], Run | list[str] | None]:
-        """The run, the text, its references, and what to compare with, if
-        the command line makes sense.
-        """
-        if (self.split is None) == (self.src is None):
-            raise UsageError("evaluate: give --split, or --src with --ref")
-        if (self.src is None) != (self.ref is None):
-            raise UsageError("evaluate: --src and --ref go together")
-        run = self.open()
-        if self.src is not None and self.ref is not None:
-            src, ref = read_pair(self.src, self.ref)
-        else:
-            src, ref = open_data(run.recipe).text(str(self.split))
-        return run, src, ref, self._rival(run, src)
-
-    def _rival(self, run: Run, src: list[str]) -> Run | list[str] | None:
-        """The other run, or what another system made of src."""
-        if self.against is None:
-            return None
-        if self.against.is_dir():
-            other = _open(self.against, pick_device(self.device))
-            ours, theirs = (
-                (r.recipe.source, r.recipe.target) for r in (run, other)
-            )
-            if ours != theirs:
-                raise RunError(
-                    f"{self.against} translates {' to '.join(theirs)}, "
-                    f"{self.run} {' to '.join(ours)}"
-                )
-            return other
-        lines = read_lines(self.against)
-        if len(lines) != len(src):
-            raise UsageError(
-                f"{self.against} has {len(lines)} lines, the test set "
-                f"{len(src)}"
-            )
-        return lines
-
-
-def _table(scores: dict[str, Any]) -> str:
-    """Scores for a person: a line each, the other system's beside."""
-    others = scores.get("against", {})
-    rows = []
-    for name, value in scores.items():
-        if name != "against":
-            other = others.get(name, value)
-            beside = "" if other == value else other
-            rows.append(f"{name:15} {value!s:12} {beside}".rstrip())
-    for name, test in others.items():
-        if name.endswith("_difference"):
-            rows.append(
-                f"{name:15} {test['difference']:+.2f}, in 95 % of draws "
-                f"{test['low']:+.2f} to {test['high']:+.2f}, "
-                f"p = {test['p']:.3g}"
-            )
-    return "\n".join(rows)
-
-
-# A5-command-line.md: Average
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Average:
-    """Average checkpoints of a run into a new run folder."""
-
-    run: Path
-    """the run's folder"""
-
-    out: Path
-    """the new folder"""
-
-    last: int | None = None
-    """the last so many checkpoints; unless given, all"""
-
-    best: int | None = None
-    """instead: those with the lowest validation loss"""
-
-    def obey(self) -> None:
-        """Choose, average, write; print the steps as JSON."""
-        if self.last is not None and self.best is not None:
-            raise UsageError("average: give --last or --best, not both")
-        self._check_out()
-        run, chosen = Run.as_begun(self.run), self._chosen()
-        mean = average_weights([p / "model.safetensors" for p in chosen])
-        own = dict(run.model.named_parameters())
-        shapes = {name: p.shape for name, p in own.items()}
-        if shapes != {name: w.shape for name, w in mean.items()}:
-            raise RunError(f"{chosen[0]} does not fit the model of its run")
-        with torch.no_grad():
-            for name, parameter in own.items():
-                parameter.copy_(mean[name])
-        self._write(run)
-        print(json.dumps({"averaged": [int(p.name) for p in chosen]}))
-
-    def _check_out(self) -> None:
-        out = self.out
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise RunError(f"{out} is not empty: choose another --out")
-
-    def _write(self, run: Run) -> None:
-        self.out.mkdir(parents=True, exist_ok=True)
-        try:
-            save_weights(run.model, self.out / "model.safetensors")
-        except SafetensorError as error:
-            raise RunError(f"{self.out}: not written ({error})") from None
-        run.write(self.out)
-
-    def _chosen(self) -> list[Path]:
-        places = checkpoints(self.run / "checkpoints")
-        if not places:
-            raise RunError(f"{self.run} has no checkpoints to average")
-        if self.best is None:
-            count = len(places) if self.last is None else self.last
-            return choose_checkpoints(places, count)
-        nll = {
-            entry["step"]: entry["valid"]["nll"]
-            for entry in read_metrics(self.run)
-            if "valid" in entry
-        }
-        return choose_checkpoints(places, self.best, nll)
-
-
-# A5-command-line.md: Export
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Export:
-    """Hand a run's model to another program."""
-
-    run: Path
-    """the run's folder"""
-
-    to: Literal["safetensors", "onnx", "ctranslate2"]
-    """the form"""
-
-    out: Path
-    """the folder to write, new or empty"""
-
-    def obey(self) -> None:
-        """Write the folder."""
-        export_run(Run.open(self.run), self.to, self.out)
-
-
-# A5-command-line.md: Help, and what cannot be obeyed
-class UsageError(ValueError):
-    """A command line that cannot be obeyed."""
-
-
-VERBS = {
+# E12-command-line.md: The program
+COMMANDS = {
     "recipes": "list what can be trained",
     "data": "list, show or prepare corpora",
     "train": "train RECIPE --out RUN",
@@ -678,98 +38,52 @@ VERBS = {
 }
 
 
-def _help() -> str:
-    verbs = "\n".join(f"  {name:10} {what}" for name, what in VERBS.items())
-    return (
-        "usage: annotated VERB [options]\n\nThe Transformer of "
-        f'"Attention Is All You Need", trained and used.\n\n{verbs}\n\n'
-        "More: annotated VERB --help, annotated train RECIPE --help."
+# what torch reads once, when it is imported
+ENVIRONMENT = {
+    "GOMP_SPINCOUNT": "1000",  # threads that wait do not spin for long
+    "KMP_BLOCKTIME": "1",  # the same, for Intel's OpenMP
+    "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # the CPU helps Apple's GPU out
+}
+
+
+def usage() -> str:
+    """What annotated --help prints."""
+    each = "\n".join(
+        f"  {name:10} {what}" for name, what in COMMANDS.items()
     )
-
-
-def _recipes() -> str:
-    width = max(map(len, RECIPES))
-    return "\n".join(
-        f"{name:{width}}  {recipe.about}"
-        for name, recipe in RECIPES.items()
+    return (
+        "usage: annotated SUBCOMMAND [options]\n\nThe Transformer of "
+        f'"Attention Is All You Need", trained and used.\n\n{each}\n\n'
+        "More: annotated SUBCOMMAND --help, annotated train RECIPE --help."
+        "\n--debug, anywhere, shows the traceback of an error."
     )
 
 
 def obey(args: Sequence[str]) -> None:
-    """Do what a command line says. Raises ValueError, OSError, …"""
-    verb, rest = (args[0] if args else "--help"), list(args[1:])
-    if verb in ("-h", "--help"):
-        print(_help())
-    elif verb == "recipes":
-        print(_recipes())
-    elif verb == "data":
-        _data(rest)
-    elif verb == "train":
-        _train(rest)
-    elif verb == "translate":
-        _parse(Translate, rest, verb).obey()
-    elif verb == "evaluate":
-        _parse(Evaluate, rest, verb).obey()
-    elif verb == "average":
-        _parse(Average, rest, verb).obey()
-    elif verb == "export":
-        _parse(Export, rest, verb).obey()
-    else:
-        raise UsageError(f"no verb {verb!r}; there are {', '.join(VERBS)}")
-
-
-def _train(args: list[str]) -> None:
-    if not args or args[0] in ("-h", "--help"):
-        print(f"usage: annotated train RECIPE --out RUN\n\n{_recipes()}")
+    """Do what a command line says. Raises what main tells."""
+    name, rest = (args[0] if args else "--help"), list(args[1:])
+    if name in ("-h", "--help"):
+        print(usage())
         return
-    if args[0] not in RECIPES:
+    if name not in COMMANDS:
         raise UsageError(
-            f"no recipe {args[0]!r}; there are {', '.join(RECIPES)}"
+            f"no subcommand {name!r}; there are {', '.join(COMMANDS)}"
         )
-    name, rest = f"train {args[0]}", args[1:]
-    blank = Train(recipe=RECIPES[args[0]])
-    train: Train = _parse(Train, rest, name, default=blank)
-    if train.resume and train.out is not None:
-        # what is not given is as the run has it, not as the recipe has it
-        begun = read_recipe(train.out)
-        # a recipe can be given any data of one's own, and pair has none
-        known = {*SYNTHETIC, *registry()} & {begun.data}
-        if known and train.recipe.data not in (begun.data, "pair"):
-            raise RunError(
-                f"{train.out} was begun with data {begun.data!r}, which "
-                f"{name} does not train on"
-            )
-        blank = Train(recipe=begun)
-        train = _parse(Train, rest, name, default=blank)
-    train.obey()
-
-
-def _parse(verb: type, args: list[str], name: str, **extra: Any) -> Any:
-    """What tyro makes of args; its complaint becomes one line."""
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(
-                verb, args=args, prog=f"annotated {name}", **extra
-            )
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-    lines = [
-        line.strip("│╭╮╰╯─|+ ") for line in said.getvalue().splitlines()
-    ]
-    # the first line is the box's title; rules are dashes alone
-    what = " ".join(line for line in lines[1:] if line.strip("-"))
-    what = re.split(r" (?:Argument|For full) helptext", what)[0]
-    raise UsageError(f"{name}: {what} (annotated {name} --help)")
+    for variable, value in ENVIRONMENT.items():
+        os.environ.setdefault(variable, value)
+    commands = importlib.import_module("annotated.engine.commands")
+    getattr(commands, name)(rest)
 
 
 def main() -> None:
     """The command annotated: 0 for done, 2 for what a person can mend,
     128 + the number of the signal that stopped it.
     """
+    args = [arg for arg in sys.argv[1:] if arg != "--debug"]
+    debug = len(args) < len(sys.argv) - 1
+    debug = debug or bool(os.environ.get("ANNOTATED_DEBUG"))
     try:
-        obey(sys.argv[1:])
+        obey(args)
         sys.stdout.flush()
     except BrokenPipeError:
         # the reader has gone: nothing is left to say, or to flush
@@ -780,24 +94,43 @@ def main() -> None:
         sys.exit(2)
     except Stopped as stopped:
         if os.environ.get("RANK", "0") == "0":
-            _complain(stopped)
+            _complain(str(stopped))
         sys.exit(128 + stopped.number)
     except KeyboardInterrupt:
         sys.exit(130)
-    except (ValueError, OSError, TrainingError) as error:
-        _complain(error)
-        sys.exit(2)
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
+    except Exception as error:
+        reason = _reason(error)
+        if reason is None:
             raise  # a mistake of ours, not of the person's
-        _complain("not enough memory: a smaller batch_tokens needs less")
+        if debug:
+            traceback.print_exc()
+        _complain(reason)
         sys.exit(2)
 
 
-def _complain(what: object) -> None:
+def _reason(error: Exception) -> str | None:
+    """What to tell of an error that a person can mend; None of others."""
+    # of torch, which need not have been imported
+    if isinstance(error, MemoryError) or _no_memory(error):
+        return "not enough memory: a smaller batch_tokens needs less"
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    mendable = DataError, RunError, TrainingError, UsageError, OSError
+    return str(error) if isinstance(error, mendable) else None
+
+
+def _no_memory(error: Exception) -> bool:
+    """Whether torch found no memory, on a GPU or on a CPU."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(error, torch.cuda.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and (
+        "DefaultCPUAllocator: can't allocate memory" in str(error)
+    )
+
+
+def _complain(what: str) -> None:
     """One line, whatever it is about."""
-    if isinstance(what, OSError) and what.filename and what.strerror:
-        what = f"{what.filename}: {what.strerror}"
     rank = os.environ.get("RANK", "0")
     who = "annotated:" if rank == "0" else f"annotated, process {rank}:"
-    print(who, " ".join(str(what).split()), file=sys.stderr)
+    print(who, " ".join(what.split()), file=sys.stderr)

@@ -44,6 +44,7 @@ TINY = RECIPES["copy"].changed(
     max_steps=20,
     save_every=5,
     keep=2,
+    precision="float32",  # the same on every machine
 )
 
 

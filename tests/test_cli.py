@@ -1,4 +1,4 @@
-"""The command line: annotated.cli, from appendix A5."""
+"""The command line: annotated.cli and engine.commands, page E12."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from annotated import cli
-from annotated.cli import main
+from annotated.cli import COMMANDS, main
+from annotated.engine import commands
 from annotated.engine import fetch as fetching
 from annotated.engine import runs as runs_module
 from annotated.engine import search as decoding
@@ -37,7 +37,7 @@ from tests.helpers import at_step, content, environment
 TINY = (
     "--train-pairs 200 --num-encoder-layers 1 --num-decoder-layers 1 "
     "--d-model 16 --d-ff 16 --num-heads 2 --batch-tokens 200 "
-    "--max-steps 20 --save-every 10 --keep 2"
+    "--max-steps 20 --save-every 10 --keep 2 --precision float32"
 )
 
 
@@ -118,12 +118,28 @@ def process(
 
 
 @pytest.mark.parametrize("line", ["", "-h", "--help"])
-def test_help_names_the_verbs(call: Call, line: str) -> None:
+def test_help_names_the_subcommands(call: Call, line: str) -> None:
     done = call(line)
     assert done.code == 0
-    verbs = ("recipes", "data", "train", "translate", "evaluate", "average")
-    for verb in (*verbs, "export"):
-        assert f"  {verb} " in done.out
+    for name in COMMANDS:
+        assert f"  {name} " in done.out
+        assert callable(getattr(commands, name))
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    """Importing it takes seconds."""
+    script = (
+        "import sys; from annotated.cli import obey; obey(['--help']); "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.endswith("\nFalse\n")
 
 
 @pytest.mark.parametrize("line", ["recipes", "train", "train --help"])
@@ -151,9 +167,11 @@ def test_every_field_of_a_recipe_is_an_option_and_explained(
         assert len(after.split()) >= 3, f"{option} has no text"
 
 
-@pytest.mark.parametrize("verb", ["translate", "evaluate"])
-def test_the_other_verbs_explain_themselves(call: Call, verb: str) -> None:
-    done = call(f"{verb} --help")
+@pytest.mark.parametrize("name", ["translate", "evaluate"])
+def test_other_subcommands_explain_themselves(
+    call: Call, name: str
+) -> None:
+    done = call(f"{name} --help")
     assert done.code == 0
     for option in ("--run", "--beam", "--alpha", "--extra", "--device"):
         assert option in done.out
@@ -161,21 +179,42 @@ def test_the_other_verbs_explain_themselves(call: Call, verb: str) -> None:
 
 # --- lines that cannot be obeyed ------------------------------------------
 
-WRONG = {
-    "verb": ("trane", "no verb 'trane'; there are recipes, data"),
-    "recipe": ("train cpoy --out x", "no recipe 'cpoy'; there are copy"),
-    "no out": ("train copy", "--out"),
+# those that tyro tells, naming the option, in a box of its own
+OPTIONS = {
     "no value": ("train copy --out", "--out"),
     "field": ("train copy --out x --layers 3", "--layers"),
     "no number": ("train copy --out x --d-model wide", "--d-model"),
     "no choice": ("train copy --out x --norm mid", "--norm"),
+    "precision": ("train copy --out x --precision float16", "--precision"),
     "number": ("train copy --out x --d-model 7", "does not divide d_model"),
     "step": ("train copy --out x --max-steps 0", "max_steps must be"),
     "beam": ("train copy --out x --beam 0", "beam must be"),
     "too much": ("train copy --out x y", "y"),
+    "no run": ("translate", "--run"),
+    "form": ("export --run x --out y --to pdf", "--to"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_wrong_option_is_named(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line, complaint = OPTIONS[name]
+    done = call(line)
+    assert (done.code, done.out) == (2, "")
+    assert complaint in " ".join(done.err.replace("│", " ").split())
+    assert "Traceback" not in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+# those that are ours, in one line
+WRONG = {
+    "name": ("trane", "no subcommand 'trane'; there are recipes, data"),
+    "recipe": ("train cpoy --out x", "no recipe 'cpoy'; there are copy"),
+    "no out": ("train copy", "--out"),
     "data": ("train copy --out x --data coyp", "no data set 'coyp'"),
     "device": ("train copy --out x --device tpu", "no device 'tpu'"),
-    "no run": ("translate", "--run"),
     "not a run": ("translate --run .", ". is no run folder"),
     "no folder": (
         "evaluate --run nowhere --split test",
@@ -190,6 +229,17 @@ WRONG = {
     "ref": ("evaluate --run x --ref a", "--split, or --src with --ref"),
     "split, ref": ("evaluate --run x --split test --ref a", "go together"),
     "resume": ("train copy --out nowhere --resume", "nowhere is no run"),
+    "recipes": ("recipes copy", "it takes no 'copy'"),
+    "data what": ("data fetch", "data: list, show NAME, or prepare NAME"),
+    "pair": ("data prepare pair --out x", "give --src and --tgt, or --tsv"),
+    "hold out": (
+        "data prepare pair --src a --tgt b --hold-out 2 --out x",
+        "hold_out must be more than 2, not 2",
+    ),
+    "cleaning": (
+        "data prepare multi30k --out x --ratio 0.5",
+        "ratio must be at least 1, not 0.5",
+    ),
 }
 
 
@@ -206,7 +256,7 @@ def test_a_wrong_line_is_answered_with_one_clear_line(
 
 
 def test_a_process_refuses_with_exit_code_2(tmp_path: Path) -> None:
-    done = process("train copy --out x --d-model 7", cwd=tmp_path)
+    done = process("train cpoy --out x", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"annotated: ")
     assert done.stderr.count(b"\n") == 1
@@ -391,29 +441,68 @@ def test_an_error_about_a_file_is_readable(
     assert done.complaint == "annotated: x/recipe.json: Permission denied"
 
 
-def test_want_of_memory_is_said_so(
-    call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for error in (MemoryError(), RuntimeError("CUDA out of memory. Tried")):
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Let opening a run fail so."""
 
-        def fails(*_: Any, error: Exception = error) -> None:
-            raise error
-
-        with monkeypatch.context() as patch:
-            patch.setattr(runs_module.Run, "open", fails)
-            done = call(f"translate --run {run}")
-        assert "not enough memory" in done.complaint
-
-
-def test_a_mistake_of_ours_is_not_hidden(
-    call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def fails(*_: Any) -> None:
-        raise RuntimeError("the size of tensor a must match")
+        raise error
 
     monkeypatch.setattr(runs_module.Run, "open", fails)
-    with pytest.raises(RuntimeError, match="size of tensor"):
-        call(f"translate --run {run}")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.cuda.OutOfMemoryError("CUDA out of memory. Tried"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you"),
+    ],
+)
+def test_want_of_memory_is_said_so(
+    call: Call, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    failing(monkeypatch, error)
+    assert "not enough memory" in call("translate --run x").complaint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("the size of tensor a must match"),
+        RuntimeError("CUDA error: an illegal memory access was met"),
+        ValueError("too many values to unpack"),
+        KeyError("step"),
+    ],
+)
+def test_a_mistake_of_ours_is_not_hidden(
+    call: Call, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    failing(monkeypatch, error)
+    with pytest.raises(type(error)):
+        call("translate --run x")
+
+
+@pytest.mark.parametrize("wish", ["option", "variable"])
+def test_the_traceback_is_shown_when_asked_for(
+    call: Call, monkeypatch: pytest.MonkeyPatch, wish: str
+) -> None:
+    plain = call("translate --run nowhere")
+    line = "translate --run nowhere"
+    if wish == "option":
+        line += " --debug"
+    else:
+        monkeypatch.setenv("ANNOTATED_DEBUG", "1")
+    done = call(line)
+    assert done.code == 2
+    assert "Traceback" in done.err and "read_recipe" in done.err
+    assert done.err.endswith(plain.err)
+
+
+def test_an_option_of_search_is_checked_before_work(
+    call: Call, run: Path
+) -> None:
+    done = call(f"translate --run {run} --beam 2 --nbest 3")
+    assert "nbest 3 is more than beam 2" in done.complaint
 
 
 # --- translate ------------------------------------------------------------
@@ -551,7 +640,7 @@ def test_workers_change_nothing_but_the_time(
 def test_a_gpu_has_no_workers(
     call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "pick_device", lambda name: "cuda")
+    monkeypatch.setattr(commands, "pick_device", lambda name: "cuda")
     done = call(f"translate --run {run} --workers 2", MANY)
     assert "workers are for a CPU" in done.complaint
 
@@ -707,7 +796,7 @@ def test_an_exported_run_translates_as_before(
     again = call(f"export --run {run} --to safetensors --out {out}")
     assert "is not empty" in again.complaint
     wrong = call(f"export --run {run} --to gguf --out {tmp_path / 'new'}")
-    assert "gguf" in wrong.complaint
+    assert wrong.code == 2 and "gguf" in wrong.err
 
 
 # --- evaluate -------------------------------------------------------------
@@ -988,11 +1077,10 @@ def test_threads_are_told_not_to_spin_before_torch_is_there() -> None:
     """Two runs side by side would spend their time in watching."""
     script = (
         "import os, sys\n"
-        "import annotated.__main__ as command\n"
+        "import annotated.cli as command\n"
         "assert 'torch' not in sys.modules\n"
-        "sys.argv = ['annotated', '--help']\n"
-        "try:\n    command.main()\n"
-        "except SystemExit:\n    pass\n"
+        "sys.argv = ['annotated', 'recipes']\n"
+        "command.main()\n"
         "assert 'torch' in sys.modules\n"
         "print(os.environ['GOMP_SPINCOUNT'], os.environ['KMP_BLOCKTIME'])\n"
     )

@@ -8,6 +8,7 @@ Exported from the book; edit the chapter, then run `make export`.
 __all__ = [
     "DataError",
     "RunError",
+    "UsageError",
     "TrainingError",
     "PeerError",
     "Stopped",
@@ -23,6 +24,10 @@ class DataError(ValueError):
 
 class RunError(ValueError):
     """A run that cannot begin or be used; the message says what to do."""
+
+
+class UsageError(ValueError):
+    """A command line that cannot be obeyed."""
 
 
 class TrainingError(RuntimeError):

@@ -2,8 +2,10 @@
 
 Exported from the book; edit the chapter, then run `make export`.
 
-- A0-serving.md: Serving
+- E11-export.md: Export
 """
+
+from __future__ import annotations
 
 import dataclasses
 import importlib
@@ -12,6 +14,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +31,15 @@ from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 
 __all__ = [
+    "vocabulary",
     "write_ctranslate2",
     "POSITIONS",
-    "vocabulary",
     "write_onnx",
     "export_run",
 ]
 
 
-# A0-serving.md: CTranslate2
+# E11-export.md: What all forms share
 def _wanted(package: str) -> Any:
     """Import a package that the book does without. RunError, with the
     command that installs it, where it is missing.
@@ -56,6 +59,13 @@ def _refuse(model: Transformer, to: str, **allowed: Any) -> None:
             raise RunError(f"{to} knows no model with {name} {own}")
 
 
+def vocabulary(tokenizer: Tokenizer) -> list[str]:
+    """The tokens as they are written down, by id."""
+    tokens = (tokenizer.inner.id_to_token(i) for i in range(len(tokenizer)))
+    return [str(token) for token in tokens]
+
+
+# E11-export.md: CTranslate2
 def write_ctranslate2(
     model: Transformer,
     source: Sequence[str],
@@ -158,13 +168,7 @@ def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
         _fill_norm(ffn.layer_norm, last)
 
 
-def vocabulary(tokenizer: Tokenizer) -> list[str]:
-    """The tokens as they are written down, by id."""
-    tokens = (tokenizer.inner.id_to_token(i) for i in range(len(tokenizer)))
-    return [str(token) for token in tokens]
-
-
-# A0-serving.md: ONNX
+# E11-export.md: ONNX
 class _Encode(nn.Module):
     """src (batch, src_len) -> memory (batch, src_len, d_model)"""
 
@@ -248,7 +252,7 @@ def _write_graph(
         )
 
 
-# A0-serving.md: A run, exported
+# E11-export.md: A run
 def export_run(run: Run, to: str, folder: Path) -> None:
     """Write run to a new folder as "safetensors", "onnx" or "ctranslate2".
 
@@ -259,7 +263,7 @@ def export_run(run: Run, to: str, folder: Path) -> None:
         raise RunError(f"{folder} is not empty: choose another --out")
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
-    model = run.model.cpu().eval()
+    model = deepcopy(run.model).cpu().eval()  # the caller's stays
     try:
         fresh.mkdir()
         if to == "onnx":

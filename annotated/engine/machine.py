@@ -23,6 +23,9 @@ __all__ = [
     "pick_device",
     "matmul_speed",
     "memory_bytes",
+    "pick_precision",
+    "bfloat16_speedup",
+    "allow_tf32",
 ]
 
 
@@ -47,11 +50,16 @@ def cores() -> int:
 
 
 def pick_device(name: str | None = None) -> str:
-    """name, or a GPU where there is one. RunError where it is not there."""
-    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    """name, or a GPU where there is one: CUDA's, else Apple's (mps).
+    RunError where it is not there.
+    """
+    if name is None:
+        apple = torch.backends.mps.is_available()
+        name = "mps" if apple else "cpu"
+        name = "cuda" if torch.cuda.is_available() else name
     try:
-        if torch.device(name).type not in ("cpu", "cuda"):
-            raise RuntimeError("only cpu and cuda are supported")
+        if torch.device(name).type not in ("cpu", "cuda", "mps"):
+            raise RuntimeError("only cpu, cuda and mps are supported")
         torch.empty(1, device=name)
     except (AssertionError, RuntimeError) as error:
         reason = str(error).split("\n")[0]
@@ -86,3 +94,51 @@ def memory_bytes(device: str) -> float:
     except (AttributeError, ValueError):  # not on every system
         return math.inf
     return whole / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def pick_precision(device: str) -> tuple[str, str]:
+    """float32 or bfloat16, whichever this device trains faster in, and
+    the reason.
+    """
+    kind = torch.device(device).type
+    if kind == "cuda":
+        major = torch.cuda.get_device_capability(device)[0]
+        name = torch.cuda.get_device_name(device)
+        if major >= 8:
+            return "bfloat16", f"{name} has tensor cores for it"
+        return "float32", f"{name} only emulates bfloat16"
+    if kind == "mps":
+        return "float32", "bfloat16 is not measured on Apple's GPU"
+    for n in (64, 512):
+        ratio = bfloat16_speedup(n)
+        if ratio < 1.3:
+            break
+    if ratio < 1.3:
+        return "float32", f"bfloat16 products have {ratio:.2g} × its speed"
+    return "bfloat16", f"its products have {ratio:.2g} × float32's speed"
+
+
+def bfloat16_speedup(n: int, seconds: float = 0.1) -> float:
+    """How much faster the CPU multiplies n × n matrices in bfloat16 than
+    in float32: the best times of each, taken in turn.
+    """
+    full = torch.ones(n, n)
+    best = {torch.float32: math.inf, torch.bfloat16: math.inf}
+    end = time.perf_counter() + seconds
+    rounds = 0
+    while rounds < 3 or time.perf_counter() < end:
+        for kind in best:
+            a = full.to(kind)
+            start = time.perf_counter()
+            a @ a
+            best[kind] = min(best[kind], time.perf_counter() - start)
+        rounds += 1
+    return best[torch.float32] / best[torch.bfloat16]
+
+
+def allow_tf32(device: str) -> None:
+    """Let a GPU round the factors of float32 products to 10 bits of
+    fraction (TF32), which its tensor cores multiply; sums stay whole.
+    """
+    if torch.device(device).type == "cuda":
+        torch.set_float32_matmul_precision("high")

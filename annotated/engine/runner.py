@@ -45,7 +45,7 @@ from annotated.engine.distributed import (
 )
 from annotated.engine.errors import RunError, Stopped
 from annotated.engine.files import replacing, write_json, write_text
-from annotated.engine.machine import memory_bytes, pick_device
+from annotated.engine.machine import allow_tf32, memory_bytes, pick_device
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
     Run,
@@ -80,6 +80,7 @@ def train_recipe(
     if shard and world_size() == 1:
         raise RunError("shard needs several processes: use torchrun")
     device = pick_device(device)
+    allow_tf32(device)
     run, corpus, valid = rank_zero_first(
         lambda: (
             resume_run(recipe, folder)
@@ -381,6 +382,7 @@ def _finish(
         "tokens": trainer.tokens,
         "seconds": round(trainer.seconds, 1),
         "processes": world_size(),
+        "precision": config.precision,
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "averaged": averaged,  # 1: the last alone
         "best": best_step(folder),

@@ -23,7 +23,7 @@ from annotated.checkpoints import checkpoints, load_weights
 from annotated.engine.data import open_data
 from annotated.engine.errors import RunError
 from annotated.engine.files import write_json
-from annotated.engine.machine import matmul_speed
+from annotated.engine.machine import matmul_speed, pick_precision
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import Recipe, described, fitted, recipe_of
 from annotated.engine.search import search_in_order
@@ -36,6 +36,7 @@ __all__ = [
     "read_metrics",
     "best_step",
     "Run",
+    "with_precision",
     "begin_run",
     "FREE",
     "resume_run",
@@ -235,6 +236,17 @@ def _check_lengths(recipe: Recipe, corpus: Corpus) -> None:
         )
 
 
+def with_precision(recipe: Recipe, device: str) -> Recipe:
+    """The recipe with its precision decided for the device, where it is
+    auto; and a line on standard error that says how, and why.
+    """
+    if recipe.training.precision != "auto":
+        return recipe
+    precision, reason = pick_precision(device)
+    print(f"precision {precision} on {device}: {reason}", file=sys.stderr)
+    return recipe.changed(precision=precision)
+
+
 def begin_run(
     recipe: Recipe, folder: Path, device: str = "cpu"
 ) -> tuple[Run, Corpus, Corpus]:
@@ -248,7 +260,9 @@ def begin_run(
             f"{folder} is not empty: choose another --out, or --resume"
         )
     data = open_data(recipe)
-    recipe, lines = data.recipe, list(data.notes)
+    source, target = data.tokenizers()  # fails where there is no data
+    recipe = with_precision(data.recipe, device)
+    lines = list(data.notes)
     if recipe.fit:
         processes = int(os.environ.get("WORLD_SIZE", "1"))
         speed = matmul_speed(device, recipe.training.precision)
@@ -256,7 +270,6 @@ def begin_run(
         lines.append(described(recipe, *data.size()))
     for line in lines:
         print(line, file=sys.stderr)
-    source, target = data.tokenizers()
     corpora = data.corpus("train"), data.corpus("valid")
     for corpus in corpora:
         _check_lengths(recipe, corpus)
@@ -280,6 +293,8 @@ def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
     run = Run.as_begun(folder)
     if recipe.fit:  # it was fitted when the run began
         recipe = run.recipe
+    if recipe.training.precision == "auto":  # and decided
+        recipe = recipe.changed(precision=run.recipe.training.precision)
     data = open_data(recipe, (run.source, run.target))
     recipe, begun = data.recipe, run.recipe.flat()
     for name, new in recipe.flat().items():

@@ -67,14 +67,15 @@ class RunConfig(TrainingConfig):
     of at most micro_tokens a side. A run also ends after max_minutes of
     training. A checkpoint is written every save_every steps, and the last
     keep of these are kept; and another, for safety alone, when
-    save_minutes of training have passed without one. ValueError names a
-    wrong field.
+    save_minutes of training have passed without one. Where precision is
+    auto, the machine decides when a run begins (begin_run); a Trainer
+    that is made by hand takes float32. ValueError names a wrong field.
     """
 
     # tokens of a batch, on each side, at once in a process, if not all
     micro_tokens: int | None = None
     # the numbers that layers compute with
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
     max_minutes: float | None = None  # minutes of training, at most
     save_every: int = 1000  # steps between checkpoints
     # minutes of training after which there is one more, if any
@@ -87,9 +88,9 @@ class RunConfig(TrainingConfig):
             check_whole(name, getattr(self, name), least=1)
         for name in ("micro_tokens", "max_minutes", "save_minutes"):
             check_positive(name, getattr(self, name))
-        if self.precision not in ("float32", "bfloat16"):
+        if self.precision not in ("auto", "float32", "bfloat16"):
             raise ValueError(
-                "precision must be float32 or bfloat16, "
+                "precision must be auto, float32 or bfloat16, "
                 f"not {self.precision!r}"
             )
 
@@ -101,7 +102,8 @@ def packed_loss(
     """training.batch_loss, without padding and in config's precision."""
     half = config.precision == "bfloat16"
     device = batch.src.device.type
-    with torch.autocast(device, torch.bfloat16, enabled=half):
+    mixed = torch.autocast(device, torch.bfloat16) if half else None
+    with mixed or nullcontext():
         x, packing = model.hidden(batch.src, batch.tgt)
     return chunked_loss(
         x.bfloat16() if half else x,

@@ -1,4 +1,4 @@
-"""Appendix A0: a run in other programs' forms says the same."""
+"""Page E11: a run in other programs' forms says the same."""
 
 from __future__ import annotations
 
@@ -168,6 +168,27 @@ def test_onnx_gives_the_same_logits(kind: str, tmp_path: Path) -> None:
 
 
 # --- a run ----------------------------------------------------------------
+
+
+def test_the_model_stays_where_and_as_it_was(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = dict(run.model.named_parameters())
+    run.model.train()
+    moved = []
+    to_cpu = torch.nn.Module.cpu
+
+    def noted(module: torch.nn.Module) -> torch.nn.Module:
+        moved.append(module)
+        return to_cpu(module)
+
+    monkeypatch.setattr(torch.nn.Module, "cpu", noted)
+    export_run(run, "safetensors", tmp_path / "small")
+    assert run.model.training
+    run.model.eval()
+    assert moved and all(model is not run.model for model in moved)
+    after = dict(run.model.named_parameters())
+    assert all(after[name] is p for name, p in before.items())
 
 
 def test_nothing_is_overwritten(run: Run, tmp_path: Path) -> None:
