@@ -237,7 +237,7 @@ WRONG = {
         "hold_out must be more than 2, not 2",
     ),
     "cleaning": (
-        "data prepare multi30k --out x --ratio 0.5",
+        "data prepare pair --src a --tgt b --ratio 0.5 --out x",
         "ratio must be at least 1, not 0.5",
     ),
 }
