@@ -677,5 +677,5 @@ def one_thread():
 def test_a_small_copy_task_is_learned_without_a_mistake(
     backwards, one_thread
 ):
-    model, test = learned(backwards, steps=800, cooldown=400)
+    model, test = learned(backwards, steps=1000, cooldown=500)
     assert greedy_accuracy(model, test) == (1.0, 1.0)
