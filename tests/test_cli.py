@@ -507,6 +507,27 @@ def test_an_option_of_search_is_checked_before_work(
 
 # --- translate ------------------------------------------------------------
 
+
+def test_search_takes_the_precision_that_it_is_told_or_measures(
+    call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In sixteen bits the scores change a little, and float32 says so."""
+    line = f"translate --run {run} --nbest 2 --beam 2 --workers 1"
+    exact = call(f"{line} --precision float32", b"a b c\n")
+    asked = call(f"{line} --precision bfloat16", b"a b c\n")
+    assert "searching in bfloat16" in asked.err
+    assert "searching" not in exact.err
+    scores = [
+        [float(row.split("\t")[1]) for row in done.out.splitlines()]
+        for done in (exact, asked)
+    ]
+    assert scores[0] != scores[1]
+    assert scores[1] == pytest.approx(scores[0], rel=0.1)
+    found = ("bfloat16", "as told")
+    monkeypatch.setattr(commands, "pick_precision", lambda device: found)
+    assert call(line, b"a b c\n").out == asked.out
+
+
 ODD = {
     "blank": b"\n",
     "blanks": b" \t \n",

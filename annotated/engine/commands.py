@@ -39,7 +39,7 @@ from annotated.engine.distributed import (
 )
 from annotated.engine.errors import DataError, RunError, UsageError
 from annotated.engine.export import export_run
-from annotated.engine.machine import pick_device
+from annotated.engine.machine import pick_device, pick_precision
 from annotated.engine.prepare import (
     Preparation,
     Prepared,
@@ -424,6 +424,9 @@ class _Use:
     device: str | None = None
     """cpu, cuda or mps; unless given, a GPU where there is one"""
 
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """the numbers to search with; auto takes what is faster here"""
+
     workers: int | None = None
     """processes that search on a CPU; unless given, one per core"""
 
@@ -447,6 +450,14 @@ class _Use:
                 run = run.with_votes_of(other)
             except ValueError as error:
                 raise RunError(f"{folder}, {self.run}: {error}") from None
+        choice: str = self.precision
+        why = "as asked"
+        if choice == "auto":
+            choice, why = pick_precision(device)
+        if choice == "bfloat16":
+            print(f"searching in bfloat16: {why}", file=sys.stderr)
+            for model in (run.model, *run.others):
+                model.to(torch.bfloat16)
         return run
 
     def processes(self, run: Run) -> int:
