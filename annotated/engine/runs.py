@@ -26,7 +26,7 @@ from annotated.engine.files import write_json
 from annotated.engine.machine import matmul_speed, pick_precision
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import Recipe, described, fitted, recipe_of
-from annotated.engine.search import search_in_order
+from annotated.engine.search import WorkerError, search_in_order
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import Hypothesis, SearchConfig
 from annotated.tokens import Tokenizer
@@ -185,12 +185,10 @@ class Run:
             results = search_in_order(
                 models, pieces, search, batch_tokens, workers=workers
             )
-        except RuntimeError as error:
-            if "exited unexpectedly" not in str(error):
-                raise
+        except WorkerError as error:
             raise RunError(
-                "a process that searched has died, for lack of memory "
-                "perhaps: fewer workers and batch_tokens need less"
+                f"a process that searched gave up ({error}), for lack of "
+                "memory perhaps: fewer workers and batch_tokens need less"
             ) from None
         for i, hypotheses in zip(owner, results, strict=True):
             found[i].append(hypotheses)

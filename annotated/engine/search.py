@@ -51,6 +51,7 @@ __all__ = [
     "Batches",
     "Answers",
     "HANGS",
+    "WorkerError",
     "in_processes",
 ]
 
@@ -544,7 +545,7 @@ def search_in_order(
     Results in the order given.
 
     On a CPU, several workers are processes of one thread each, at most as
-    many as there are cores, which share the batches. RuntimeError where
+    many as there are cores, which share the batches. WorkerError where
     one of them dies or hangs. (Except on Linux they start afresh, which
     takes seconds, and a script that asks for them needs the usual
     `if __name__ == "__main__":`.)
@@ -591,10 +592,14 @@ Answers = list[list[Hypothesis]]
 HANGS = 3600.0  # seconds without any answer
 
 
+class WorkerError(RuntimeError):
+    """A process that searches has died, or hangs."""
+
+
 def in_processes(
     job: Callable[[list[int]], Answers], batches: Batches, workers: int
 ) -> Iterator[tuple[int, Answers]]:
-    """The number of a batch and its answers, as they come. RuntimeError
+    """The number of a batch and its answers, as they come. WorkerError
     where a process dies, or none answers within HANGS seconds.
     """
     # as copies of this process, where that is safe: at once
@@ -616,7 +621,7 @@ def in_processes(
         while busy:
             ready: list[Any] = wait([*busy], timeout=HANGS)
             if not ready:
-                raise RuntimeError(f"no answer in {HANGS:.0f} seconds")
+                raise WorkerError(f"no answer in {HANGS:.0f} seconds")
             for line in ready:
                 try:
                     yield busy.pop(line), line.recv()
@@ -625,7 +630,7 @@ def in_processes(
                 except (EOFError, OSError):
                     processes[line].join()
                     code = processes[line].exitcode
-                    raise RuntimeError(
+                    raise WorkerError(
                         f"a process died: exit code {code}"
                     ) from None
     finally:
