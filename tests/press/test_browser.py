@@ -134,7 +134,9 @@ class Tab:
             f"localStorage.mode = localStorage.theme = '{theme}'"
         )
         self.page = self.context.new_page()
-        self.page.set_default_timeout(120_000)  # a busy machine is no failure
+        self.page.set_default_timeout(
+            120_000
+        )  # a busy machine is no failure
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda e: self.faults.append(str(e)))
         self.page.on("request", self._request)
