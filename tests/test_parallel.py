@@ -59,6 +59,10 @@ def test_any_number_of_processes_is_one_trainer(size: int) -> None:
         assert found[1] == pytest.approx(weights, abs=1e-4)
 
 
+@pytest.mark.skipif(
+    torch.__version__ < "2.4",
+    reason="in torch 2.3 processes stand still when they part after this",
+)
 def test_a_process_may_have_no_part_of_a_batch() -> None:
     long = copy_corpus(4, vocab=12, length=60)  # one or two to a batch
     losses, _ = trained(Trainer(new_model(), long, CONFIG))

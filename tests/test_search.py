@@ -624,7 +624,7 @@ def test_a_model_on_another_device_gets_no_copies_of_this_process(
     """A context of CUDA does not survive a fork."""
     monkeypatch.setattr(decoding, "in_processes", None)
     model = Transformer(MODEL.config).to("meta")
-    with pytest.raises(RuntimeError, match="meta tensors"):
+    with pytest.raises(RuntimeError, match="(?i)meta tensors"):
         search_in_order(model, random_sentences(200, 8), workers=2)
 
 
@@ -950,7 +950,7 @@ def test_in_bfloat16_the_easy_answers_are_the_same(half_trained, beam):
     same = [(a, b) for a, b in pairs if a.ids == b.ids]
     assert len(same) >= 0.9 * len(pairs)
     gaps = [abs(a.score - b.score) for a, b in same]
-    assert 0 < max(gaps) < 0.1  # other numbers, and not by much
+    assert 0 < max(gaps) < 0.2  # other numbers, and not by much
     # a number of bfloat16 ends with sixteen zeros
     scores = torch.tensor([b.score for _, b in pairs])
     assert (scores.view(torch.int32) % 2**16 != 0).any()
