@@ -28,8 +28,6 @@ from annotated.model import Transformer
 from annotated.search import (
     Hypothesis,
     SearchConfig,
-    decoder_layers,
-    layer_step,
     length_penalty,
     output_limit,
 )
@@ -94,7 +92,7 @@ class SlotCache:
         self.source: list[tuple[Tensor, Tensor]] = []
         self.target: list[tuple[Tensor, Tensor]] = []
         memory = model.encode(src)
-        for layer in decoder_layers(model):
+        for layer in model.decoder.layers:
             cross, own = layer.cross_attention, layer.attention
             k, v = cross.split(cross.w_k(memory)), cross.w_v(memory)
             v = cross.split(v).contiguous()
@@ -123,10 +121,9 @@ class SlotCache:
         own = _bias(seen[:, None], heads, x)
         across = _bias(self.words, heads, x)
         for layer, target, source in zip(
-            decoder_layers(model), self.target, self.source, strict=True
+            model.decoder.layers, self.target, self.source, strict=True
         ):
-            x = layer_step(
-                layer,
+            x = layer.sublayers(
                 x,
                 _Writing(layer.attention, target, new, own),
                 _Reading(layer.cross_attention, *source, across),
