@@ -99,7 +99,8 @@ class Transformer(nn.Module):
             blocks[f"decoder.{i}"] = layer.attention
             blocks[f"cross.{i}"] = layer.cross_attention
         with recorded_weights(blocks) as maps:
-            self(src, tgt)
+            memory = Transformer.encode(self, src)  # always the plain form
+            self.decode(tgt, memory, src)
         return maps
 
 
