@@ -18,10 +18,10 @@ from annotated import search as story
 from annotated.batches import Sentences, pad_rows
 from annotated.engine import search as decoding
 from annotated.engine.search import (
-    Moves,
     SlotCache,
     beam_search,
     best_continuations,
+    closing,
     search_in_order,
 )
 from annotated.model import Transformer, TransformerConfig
@@ -504,7 +504,7 @@ def test_a_hypothesis_sees_the_slots_it_came_through(window):
             )
             if step == 4:  # sentence 0 is done: the last takes its place
                 done = torch.tensor([True, False, False])
-                cache.keep(Moves.closing(done))
+                cache.keep(closing(done))
                 left, past, seen = [2, 1], past[[2, 1]], seen[[2, 1]]
             parent = torch.randint(width, (len(left), 2), generator=draw)
             rows = parent[:, :, None]
