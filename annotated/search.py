@@ -17,6 +17,7 @@ from torch import Tensor
 
 from annotated.attention import MultiHeadAttention, attention
 from annotated.batches import pad_rows
+from annotated.engine.errors import check_fields
 from annotated.engine.machine import evaluating
 from annotated.masks import padding_mask
 from annotated.model import Transformer
@@ -65,20 +66,11 @@ class SearchConfig:
     limit: int | None = None  # tokens of any output, at most
 
     def __post_init__(self) -> None:
-        for name in ("beam", "extra", "nbest", "limit"):
-            value = getattr(self, name)
-            whole = type(value) is int and value >= 1
-            if not whole and (name, value) != ("limit", None):
-                raise ValueError(
-                    f"{name} must be a whole number, at least 1, "
-                    f"not {value!r}"
-                )
+        check_fields(self)
         if self.nbest > self.beam:
             raise ValueError(
                 f"nbest {self.nbest} is more than beam {self.beam}"
             )
-        if not 0 <= self.alpha < math.inf:
-            raise ValueError(f"alpha must be 0 or more, not {self.alpha!r}")
 
 
 @dataclass(frozen=True)
