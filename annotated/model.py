@@ -162,6 +162,10 @@ class TransformerConfig:
     bias: bool = True
 
     def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """ValueError, naming the field, where this makes no model."""
         check_fields(self, below=1.0)
         divides = self.d_model % self.num_heads == 0
         if None in (self.d_k, self.d_v) and not divides:
