@@ -1,6 +1,4 @@
-"""annotated.attention.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 02-attention.md: Attention
 - 04-multi-head.md: Many heads
@@ -14,11 +12,9 @@ from typing import Any
 from torch import Tensor, nn
 
 __all__ = [
-    "attention_weights",
-    "attention",
-    "MultiHeadAttention",
+    "attention_weights", "attention", "MultiHeadAttention",
     "recorded_weights",
-]
+]  # fmt: skip
 
 
 # 02-attention.md: Equation 1

@@ -1,6 +1,4 @@
-"""annotated.checkpoints.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 15-checkpoints.md: How a run survives, and how it ends
 """
@@ -20,20 +18,11 @@ from annotated.model import Transformer
 from annotated.training import Trainer
 
 __all__ = [
-    "save_weights",
-    "read_weights",
-    "read_fitting",
-    "load_weights",
-    "write_checkpoint",
-    "drop",
-    "load_checkpoint",
-    "verify",
-    "save_checkpoint",
-    "drop_old",
-    "checkpoints",
-    "average_weights",
+    "save_weights", "read_weights", "read_fitting", "load_weights",
+    "write_checkpoint", "drop", "load_checkpoint", "verify",
+    "save_checkpoint", "drop_old", "checkpoints", "average_weights",
     "choose_checkpoints",
-]
+]  # fmt: skip
 
 
 # 15-checkpoints.md: Written whole, or not at all

@@ -1,6 +1,4 @@
-"""annotated.model.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 08-transformer.md: The Transformer
 """
@@ -23,18 +21,10 @@ from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.masks import causal_mask, padding_mask, window_mask
 
 __all__ = [
-    "Transformer",
-    "Encoder",
-    "Decoder",
-    "TransformerConfig",
-    "check_config",
-    "make_attention",
-    "make_feed_forward",
-    "make_positions",
-    "make_last_norm",
-    "count_parameters",
-    "table3",
-]
+    "Transformer", "Encoder", "Decoder", "TransformerConfig",
+    "check_config", "make_attention", "make_feed_forward", "make_positions",
+    "make_last_norm", "count_parameters", "table3",
+]  # fmt: skip
 
 
 # 08-transformer.md: Figure 1 as a class

@@ -1,6 +1,4 @@
-"""annotated.training.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 14-training.md: Training: the copy task
 - 15-checkpoints.md: How a run survives, and how it ends
@@ -36,17 +34,9 @@ from annotated.schedule import (
 from annotated.tokens import PAD, SPECIALS
 
 __all__ = [
-    "TrainingConfig",
-    "Progress",
-    "Trainer",
-    "batch_loss",
-    "copy_corpus",
-    "greedy_accuracy",
-    "validate",
-    "scores",
-    "COUNTERS",
-    "fingerprint",
-]
+    "TrainingConfig", "Progress", "Trainer", "batch_loss", "copy_corpus",
+    "greedy_accuracy", "validate", "scores", "COUNTERS", "fingerprint",
+]  # fmt: skip
 
 
 # 14-training.md: The loop

@@ -1,6 +1,4 @@
-"""annotated.engine.commands.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E12-command-line.md: The command line's source
 """
@@ -69,22 +67,10 @@ from annotated.evaluation import compare, score
 from annotated.search import SearchConfig
 
 __all__ = [
-    "Command",
-    "PairFiles",
-    "Prepare",
-    "data",
-    "Train",
-    "recipes",
-    "train",
-    "Translate",
-    "translate",
-    "Evaluate",
-    "evaluate",
-    "Average",
-    "average",
-    "Export",
-    "export",
-]
+    "Command", "PairFiles", "Prepare", "data", "Train", "recipes", "train",
+    "Translate", "translate", "Evaluate", "evaluate", "Average", "average",
+    "Export", "export",
+]  # fmt: skip
 
 
 # E12-command-line.md: What the subcommands share

@@ -1,6 +1,4 @@
-"""annotated.engine.data.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E9-recipes.md: Recipes, their data, and runs
 """

@@ -1,6 +1,4 @@
-"""annotated.engine.distributed.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E4-distributed.md: Several processes, or one
 """
@@ -24,24 +22,11 @@ from torch.nn.parallel import DistributedDataParallel
 from annotated.engine.errors import PeerError, RunError, TrainingError
 
 __all__ = [
-    "Result",
-    "rank",
-    "world_size",
-    "process_group",
-    "step_group",
-    "LOST",
-    "all_reduce_sum",
-    "all_gather",
-    "gather_interleaved",
-    "rank_zero_only",
-    "rank_zero_first",
-    "check_same",
-    "NoSync",
-    "data_parallel",
-    "on_rank_zero",
-    "full_tensor",
-    "own_part",
-]
+    "Result", "rank", "world_size", "process_group", "step_group", "LOST",
+    "all_reduce_sum", "all_gather", "gather_interleaved", "rank_zero_only",
+    "rank_zero_first", "check_same", "NoSync", "data_parallel",
+    "on_rank_zero", "full_tensor", "own_part",
+]  # fmt: skip
 
 
 # E4-distributed.md: Who is there

@@ -1,20 +1,12 @@
-"""annotated.engine.errors.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E3-ground.md: The ground floor
 """
 
 __all__ = [
-    "DataError",
-    "RunError",
-    "UsageError",
-    "TrainingError",
-    "PeerError",
-    "Stopped",
-    "check_whole",
-    "check_positive",
-]
+    "DataError", "RunError", "UsageError", "TrainingError", "PeerError",
+    "Stopped", "check_whole", "check_positive",
+]  # fmt: skip
 
 
 # E3-ground.md: Errors that a person can mend

@@ -1,6 +1,4 @@
-"""annotated.engine.export.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E11-export.md: Export
 """
@@ -31,12 +29,9 @@ from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 
 __all__ = [
-    "vocabulary",
-    "write_ctranslate2",
-    "POSITIONS",
-    "write_onnx",
+    "vocabulary", "write_ctranslate2", "POSITIONS", "write_onnx",
     "export_run",
-]
+]  # fmt: skip
 
 
 # E11-export.md: What all forms share

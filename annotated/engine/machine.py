@@ -1,6 +1,4 @@
-"""annotated.engine.machine.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E3-ground.md: The ground floor
 """
@@ -18,15 +16,9 @@ import torch
 from annotated.engine.errors import RunError
 
 __all__ = [
-    "evaluating",
-    "cores",
-    "pick_device",
-    "matmul_speed",
-    "memory_bytes",
-    "pick_precision",
-    "bfloat16_speedup",
-    "allow_tf32",
-]
+    "evaluating", "cores", "pick_device", "matmul_speed", "memory_bytes",
+    "pick_precision", "bfloat16_speedup", "allow_tf32",
+]  # fmt: skip
 
 
 # E3-ground.md: The machine

@@ -1,6 +1,4 @@
-"""annotated.engine.recipes.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E9-recipes.md: Recipes, their data, and runs
 """
@@ -19,22 +17,10 @@ from annotated.model import TransformerConfig, count_parameters, table3
 from annotated.search import SearchConfig
 
 __all__ = [
-    "ModelShape",
-    "Recipe",
-    "PARTS",
-    "recipe_of",
-    "synthetic_recipes",
-    "corpus_recipes",
-    "wmt14_recipes",
-    "table3_recipes",
-    "PAIR",
-    "RECIPES",
-    "SHAPES",
-    "SHARE",
-    "fitted",
-    "STACKS",
-    "described",
-]
+    "ModelShape", "Recipe", "PARTS", "recipe_of", "synthetic_recipes",
+    "corpus_recipes", "wmt14_recipes", "table3_recipes", "PAIR", "RECIPES",
+    "SHAPES", "SHARE", "fitted", "STACKS", "described",
+]  # fmt: skip
 
 
 # E9-recipes.md: The parts of a recipe

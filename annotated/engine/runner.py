@@ -1,6 +1,4 @@
-"""annotated.engine.runner.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E10-runner.md: From a recipe to a trained model
 """

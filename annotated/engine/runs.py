@@ -1,6 +1,4 @@
-"""annotated.engine.runs.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E9-recipes.md: Recipes, their data, and runs
 """
@@ -32,18 +30,10 @@ from annotated.search import Hypothesis, SearchConfig
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "read_recipe",
-    "read_metrics",
-    "best_step",
-    "Run",
-    "with_precision",
-    "begin_run",
-    "FREE",
-    "resume_run",
-    "MAX_SOURCE",
-    "Translation",
+    "read_recipe", "read_metrics", "best_step", "Run", "with_precision",
+    "begin_run", "FREE", "resume_run", "MAX_SOURCE", "Translation",
     "one_line",
-]
+]  # fmt: skip
 
 
 # E9-recipes.md: A run and its folder

@@ -1,6 +1,4 @@
-"""annotated.engine.trainer.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E5-trainer.md: The trainer that recipes use
 """
@@ -50,12 +48,8 @@ from annotated.tokens import BOS, EOS
 from annotated.training import TrainingConfig, fingerprint
 
 __all__ = [
-    "RunConfig",
-    "packed_loss",
-    "split_batch",
-    "micro_batches",
-    "Trainer",
-]
+    "RunConfig", "packed_loss", "split_batch", "micro_batches", "Trainer",
+]  # fmt: skip
 
 
 # E5-trainer.md: What a run adds to the configuration
