@@ -116,7 +116,8 @@ def side(square: Square) -> float:
 
 def test_many_names_fill_the_lines_of_all(book: Book) -> None:
     names = [f"NUMBER_{i}" for i in range(12)]
-    book.chapter("02-one", exported("\n".join(f"{n} = 0" for n in names)))
+    text = "\n".join(f"{n} = 0" for n in names)
+    book.chapter("02-one", exported(text), module="one")
     export(book.root)
     text = book.read("annotated/one.py")
     lines = text[text.index("__all__") : text.index("  # fmt: skip")]
