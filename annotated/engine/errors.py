@@ -19,7 +19,7 @@ class RunError(ValueError):
 
 
 class UsageError(ValueError):
-    """A command line that cannot be obeyed."""
+    """A command line, or a field, that cannot be; it says which."""
 
 
 class TrainingError(RuntimeError):
@@ -39,17 +39,15 @@ class Stopped(Exception):
 
 
 def check_whole(name: str, value: object, least: int) -> None:
-    """ValueError, naming the field, unless value is a whole number that
-    is at least least.
-    """
+    """UsageError unless value is a whole number and at least least."""
     if type(value) is not int or value < least:
-        raise ValueError(
+        raise UsageError(
             f"{name} must be a whole number, at least {least}, "
             f"not {value!r}"
         )
 
 
 def check_positive(name: str, value: float | None) -> None:
-    """ValueError, naming the field, unless value is above 0 or None."""
+    """UsageError unless value is above 0 or None."""
     if value is not None and not value > 0:
-        raise ValueError(f"{name} must be above 0, not {value!r}")
+        raise UsageError(f"{name} must be above 0, not {value!r}")
