@@ -59,6 +59,7 @@ from annotated.engine.runs import (
     read_recipe,
     with_precision,
 )
+from annotated.engine.sweep import Sweep
 from annotated.engine.text import (
     SYNTHETIC,
     read_lines,
@@ -84,6 +85,7 @@ __all__ = [
     "average",
     "Export",
     "export",
+    "sweep",
 ]
 
 
@@ -764,3 +766,9 @@ def export(args: list[str]) -> None:
     """annotated export …"""
     wish = _parse(Export, args, "export")
     export_run(Run.open(wish.run), wish.to, wish.out)
+
+
+# E12-command-line.md: Sweep
+def sweep(args: list[str]) -> None:
+    """annotated sweep EXPERIMENT …"""
+    print(json.dumps(_parse(Sweep, args, "sweep").run()))
