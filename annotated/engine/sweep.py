@@ -172,6 +172,9 @@ class Sweep:
     first_seed: int = 0
     """the first of them"""
 
+    only: tuple[str, ...] = ()
+    """these rows; unless given, all"""
+
     steps: int | None = None
     """steps in each run; unless given, as many as fit"""
 
@@ -198,6 +201,11 @@ class Sweep:
                 raise UsageError(
                     f"{name} must be at least {bound}, not {value}"
                 )
+        known = self.rows(LEAST, 0)
+        if strange := set(self.only) - known.keys():
+            raise UsageError(
+                f"no row {min(strange)!r}; there are {', '.join(known)}"
+            )
         if self.out.exists() and not self.out.is_dir():
             raise UsageError(f"{self.out} is no folder")
 
@@ -244,7 +252,9 @@ class Sweep:
     def steps_that_fit(self, data: SharedData, device: str) -> int:
         """How many steps each run may take. UsageError if hardly any."""
         each = 0.0
-        for recipe in self.rows(LEAST, 0).values():
+        rows = self.rows(LEAST, 0)
+        for row in self.only or rows:
+            recipe = rows[row]
             steps = new_trainer(recipe, data, device).steps()
             next(steps)  # the first is slower than those to come
             start = time.perf_counter()
@@ -273,13 +283,14 @@ class Sweep:
         made = total = 0
         for seed in range(self.first_seed, self.first_seed + self.seeds):
             rows = self.rows(steps, seed)
-            total += len(rows)
-            for row, recipe in rows.items():
+            wanted = self.only or tuple(rows)
+            total += len(wanted)
+            for row in wanted:
                 if self.is_there(row, seed, rows["base"]):
                     made += 1
                 elif time.monotonic() < end:
                     start = time.perf_counter()
-                    found = one_run(recipe, data, device)
+                    found = one_run(rows[row], data, device)
                     spent = time.perf_counter() - start
                     self.note(row, rows["base"], found, spent, device)
                     made += 1
