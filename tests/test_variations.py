@@ -181,7 +181,12 @@ def test_one_seed_says_nothing_of_chance() -> None:
 
 @pytest.mark.parametrize(
     ("mean", "verdict"),
-    [(0.3, "larger"), (-0.3, "smaller"), (0.1, "unclear"), (0.0, "unclear")],
+    [
+        (0.3, "larger"),
+        (-0.3, "smaller"),
+        (0.1, "unclear"),
+        (0.0, "unclear"),
+    ],
 )
 def test_a_verdict_wants_two_errors(mean: float, verdict: str) -> None:
     assert Difference(mean, 0.1, 2, 3).verdict == verdict
