@@ -33,6 +33,7 @@ COMMANDS = {
     "evaluate": "score --run RUN on a test set",
     "average": "average checkpoints of --run RUN",
     "export": "write --run RUN --to FORM --out DIR for other programs",
+    "sweep": "run the rows of a table in small, for --minutes N",
 }
 
 

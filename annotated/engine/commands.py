@@ -54,6 +54,7 @@ from annotated.engine.runs import (
     read_recipe,
     with_precision,
 )
+from annotated.engine.sweep import Sweep
 from annotated.engine.text import read_lines, read_pair, splits_of
 from annotated.evaluation import compare, score
 from annotated.search import SearchConfig
@@ -557,4 +558,5 @@ KINDS: dict[str, Any] = {
     "evaluate": Evaluate,
     "average": Average,
     "export": Export,
+    "sweep": Sweep,
 }
