@@ -613,9 +613,10 @@ def test_a_worker_that_dies_is_noticed(two_cores):
 def test_a_worker_that_hangs_is_noticed(two_cores, monkeypatch):
     monkeypatch.setattr(decoding, "HANGS", 0.5)
     model = Sleeper(MODEL.config).eval()
+    before = active_children()  # torch.compile keeps some of its own
     with pytest.raises(RuntimeError, match="no answer in"):
         search_in_order(model, random_sentences(200, 8), workers=2)
-    assert not active_children()
+    assert set(active_children()) <= set(before)
 
 
 def test_a_model_on_another_device_gets_no_copies_of_this_process(
