@@ -22,6 +22,7 @@ from press.chapters import read_chapter
 BOOK = Path(__file__).resolve().parents[1] / "book"
 PAGES = (
     "00-preface",
+    "01-before-attention",
     "02-attention",
     "03-masks",
     "04-multi-head",
