@@ -67,7 +67,7 @@ ROWS = (
     Row("recurrent", "n", 1, 64, {"d": 256}, 16),
     Row("recurrent", "d", 2, 256, {"n": 16}, 64),
     Row("convolutional", "n", 1, 256, {"d": 256, "k": 3}),
-    Row("convolutional", "d", 2, 128, {"n": 256, "k": 3}),
+    Row("convolutional", "d", 2, 256, {"n": 256, "k": 3}),
     Row("convolutional", "k", 1, 4, {"n": 512, "d": 256}),
     Row("separable", "n", 1, 256, {"d": 512, "k": 3}),
     Row("separable", "d", 2, 512, {"n": 256, "k": 3}),
