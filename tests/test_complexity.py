@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from functools import partial
 from itertools import product
 from types import ModuleType
@@ -299,6 +300,20 @@ def test_paths_are_as_long_as_table_1_says(n):
         "contiguous": math.ceil((n - 1) / (k - 1)),
         "dilated": math.ceil(round(math.log(n, k), 9)),
         "restricted": math.ceil((n - 1) / (r // 2)),
+    }
+
+
+def test_the_picture_of_the_routes_has_the_lengths_that_are_measured():
+    text = (ROOT / "book/09-why-self-attention.md").read_text("utf-8")
+    said = re.findall(r'^    \("([\w -]+).*: (\d+) steps?",', text, re.M)
+    past, every, step = causal_mask(9), everything(9), Recurrent(4)
+    assert {name: int(steps) for name, steps in said} == {
+        "self-attention": path_length(lambda i: SelfAttention(4), every, 4),
+        "recurrent": path_length(lambda i: partial(one_step, step), past, 4),
+        "convolution": path_length(lambda i: Convolution(4, 3), past, 4),
+        "dilated convolution": path_length(
+            lambda i: Convolution(4, 3, dilation=3**i), past, 4
+        ),
     }
 
 
