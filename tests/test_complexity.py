@@ -309,7 +309,9 @@ def test_the_picture_of_the_routes_has_the_lengths_that_are_measured():
     past, every, step = causal_mask(9), everything(9), Recurrent(4)
     assert {name: int(steps) for name, steps in said} == {
         "self-attention": path_length(lambda i: SelfAttention(4), every, 4),
-        "recurrent": path_length(lambda i: partial(one_step, step), past, 4),
+        "recurrent": path_length(
+            lambda i: partial(one_step, step), past, 4
+        ),
         "convolution": path_length(lambda i: Convolution(4, 3), past, 4),
         "dilated convolution": path_length(
             lambda i: Convolution(4, 3, dilation=3**i), past, 4
