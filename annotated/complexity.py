@@ -1,6 +1,4 @@
-"""annotated.complexity.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 09-why-self-attention.md: Why self-attention
 """
@@ -16,17 +14,10 @@ from torch import Tensor, nn
 from annotated.attention import attention
 
 __all__ = [
-    "Recurrent",
-    "Convolution",
-    "SeparableConvolution",
-    "SelfAttention",
-    "restricted_attention",
-    "RestrictedSelfAttention",
-    "longest_chain",
-    "hears",
-    "path_length",
-    "one_step",
-]
+    "Recurrent", "Convolution", "SeparableConvolution", "SelfAttention",
+    "restricted_attention", "RestrictedSelfAttention", "longest_chain",
+    "hears", "path_length", "one_step",
+]  # fmt: skip
 
 
 # 09-why-self-attention.md: The layers

@@ -148,6 +148,7 @@ ONE = [
     "{cite}`vaswani2017attention` is cited, and "
     "[Post](https://arxiv.org/abs/1804.08771) linked.",
     code("ONE = 1", "export", "hide-input"),
+    code("HELPER = 2", "hide-input"),
     code(FIGURE),
     ":::{admonition} Predict: how far apart?\n:class: predict\n"
     "How large is a *score*?\n\n"

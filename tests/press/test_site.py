@@ -87,6 +87,7 @@ def test_what_is_folded_says_what_is_inside(built: Book) -> None:
         "Imports",
         "annotated.one: ONE",
         "Code of this figure",
+        "Code",  # of a helper, which stands before the figure's own
         r"Choice: \(8\)",
         "Choice: about 3",
         "Show what happens",
