@@ -84,11 +84,9 @@ class Transformer(nn.Module):
         return mask & window_mask(mask.size(-1), r, mask.device)
 
     # 08-transformer.md: The configuration
-    @torch.no_grad()
-    def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
-        """The weights of every head: {"encoder.0": (batch, heads, q_len,
-        k_len), …, "decoder.0": …, "cross.0": …}, one row per query. Call
-        eval() first.
+    def attention_blocks(self) -> dict[str, MultiHeadAttention]:
+        """Each place where the model attends: {"encoder.0": …, …,
+        "decoder.0": …, "cross.0": …, …}.
         """
         blocks: dict[str, Any] = {}
         for i, layer in enumerate(self.encoder.layers):
@@ -96,7 +94,15 @@ class Transformer(nn.Module):
         for i, layer in enumerate(self.decoder.layers):
             blocks[f"decoder.{i}"] = layer.attention
             blocks[f"cross.{i}"] = layer.cross_attention
-        with recorded_weights(blocks) as maps:
+        return blocks
+
+    @torch.no_grad()
+    def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
+        """The weights of every head: {"encoder.0": (batch, heads, q_len,
+        k_len), …}, named as attention_blocks does, one row per query.
+        Call eval() first.
+        """
+        with recorded_weights(self.attention_blocks()) as maps:
             self(src, tgt)
         return maps
 
