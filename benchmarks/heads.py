@@ -13,11 +13,13 @@ Some minutes per seed on one core.
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import sys
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,7 @@ class Settings:
     """Train the pocket translator, score its heads, knock them out."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
-    steps: int = 3000
+    steps: int = 2000
     pairs: int = 100_000
     """sentence pairs to train on"""
 
@@ -62,6 +64,9 @@ class Settings:
     """sentence pairs to score on; none of them is trained on"""
 
     d_model: int = 128
+    workers: int = 1
+    """processes, each with a seed at a time"""
+
     json: Path | None = None
     """a ledger file to write"""
 
@@ -276,7 +281,10 @@ def main(args: list[str] | None = None) -> int:
         }
         for job in data.jobs
     ]
-    runs = [run(data, settings, seed) for seed in settings.seeds]
+    fork = multiprocessing.get_context("fork")  # data is shared, not sent
+    with fork.Pool(min(settings.workers, len(settings.seeds))) as pool:
+        one = partial(run, data, settings)
+        runs = pool.map(one, settings.seeds, chunksize=1)
     for done in runs:
         for head in sorted(done["heads"], key=lambda h: -h["skill"]):
             job = jobs[head["job"]]
