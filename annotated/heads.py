@@ -95,7 +95,7 @@ def head_maps(
     return HeadMaps(german.tokens(src), english.tokens(tgt), weights)
 
 
-# 25-heads.md: What a sentence's words have to do with each other
+# 25-heads.md: A job, and how well a head does it
 WRITTEN = {  # the German word behind what is written, by its label
     "a noun": ("NN", "NE"),
     "a pronoun": ("PPER",),
@@ -139,7 +139,6 @@ def gold_links(pair: Pair) -> dict[tuple[str, str], Links]:
     return {job: links for job, links in jobs.items() if links}
 
 
-# 25-heads.md: How well a head does a job
 @dataclass(frozen=True)
 class Job:
     """What some heads may have to do on given pairs, and how well they do.
@@ -203,7 +202,7 @@ def gold_jobs(pairs: Sequence[Pair]) -> list[Job]:
     return jobs
 
 
-# 25-heads.md: Take it away
+# 25-heads.md: Take the head away
 Head = tuple[str, int]  # a name of attention_blocks, a number from 0
 
 
