@@ -44,7 +44,8 @@ from annotated.training import Trainer, TrainingConfig
 
 STOPS = (1, 2, 3, 4, 6, 8, 10, 15, 20, 25, 30)  # thirtieths
 SAMPLES = (
-    "Die Frau ruft den Jungen , der singt , heute nicht an .",
+    "Die Frau macht heute die kleinen Türen zu .",
+    "Die Frau ruft heute den kleinen Jungen an .",
     "Die Frau ist müde , weil sie die kleinen Türen zugemacht hat .",
     "Die Männer sagen , dass sie heute das Haus sehen .",
 )
