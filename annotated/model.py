@@ -85,9 +85,7 @@ class Transformer(nn.Module):
 
     # 08-transformer.md: The configuration
     def attention_blocks(self) -> dict[str, MultiHeadAttention]:
-        """Each place where the model attends: {"encoder.0": …, …,
-        "decoder.0": …, "cross.0": …, …}.
-        """
+        """By name: "encoder.0", …, "decoder.0", "cross.0", …"""
         blocks: dict[str, Any] = {}
         for i, layer in enumerate(self.encoder.layers):
             blocks[f"encoder.{i}"] = layer.attention
@@ -98,9 +96,8 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
-        """The weights of every head: {"encoder.0": (batch, heads, q_len,
-        k_len), …}, named as attention_blocks does, one row per query.
-        Call eval() first.
+        """The weights of every head, by attention_blocks' names: (batch,
+        heads, q_len, k_len), one row per query. Call eval() first.
         """
         with recorded_weights(self.attention_blocks()) as maps:
             self(src, tgt)
