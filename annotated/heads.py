@@ -111,9 +111,8 @@ def gold_links(pair: Pair) -> dict[tuple[str, str], Links]:
     Row j of the decoder has read j words and is about to write word j;
     its key 0 is <s>. Key n of the source, after n words, is </s>.
     """
-    n, m = pair.lengths
+    (n, m), aligned = pair.lengths, pair.alignment
     german, english = pair.source_tree.leaves(), pair.target_tree.leaves()
-    aligned = pair.alignment
     jobs: dict[tuple[str, str], Links] = {
         ("encoder", "the word itself"): {(i, i) for i in range(n)},
         ("encoder", "the word before"): {(i, i - 1) for i in range(1, n)},

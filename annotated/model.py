@@ -96,9 +96,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
-        """The weights of every head, by attention_blocks' names: (batch,
-        heads, q_len, k_len), one row per query. Call eval() first.
-        """
+        """Of each block (batch, heads, q_len, k_len). Call eval() first."""
         with recorded_weights(self.attention_blocks()) as maps:
             self(src, tgt)
         return maps

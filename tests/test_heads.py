@@ -350,7 +350,9 @@ def test_the_benchmark_runs_in_small(tmp_path, monkeypatch) -> None:
 def test_what_the_chapter_says_of_the_ledger() -> None:
     found = ledger()["heads"]["metrics"]
     run = found["runs"][0]
-    where = {(j["place"], j["name"]): n for n, j in enumerate(found["jobs"])}
+    where = {
+        (j["place"], j["name"]): n for n, j in enumerate(found["jobs"])
+    }
 
     def best(place: str, name: str) -> tuple[dict, float]:
         n = where[place, name]
