@@ -14,7 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from annotated.attention import MultiHeadAttention, attention_weights
+from annotated.attention import (
+    MultiHeadAttention,
+    attention,
+    attention_weights,
+)
 from annotated.embeddings import (
     Embeddings,
     LearnedPositions,
@@ -123,8 +127,10 @@ class RotaryAttention(MultiHeadAttention):
         memory: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """As MultiHeadAttention's; with memory, nothing is turned."""
-        if memory is not None:
+        """As MultiHeadAttention's; of a memory that is not x itself,
+        nothing is turned.
+        """
+        if memory is not None and memory is not x:
             return super().weights(x, memory, mask)
         q, k = self.split(self.w_q(x)), self.split(self.w_k(x))
         table = self.angles(x.size(1))
@@ -175,10 +181,13 @@ class GroupedQueryAttention(MultiHeadAttention):
         """(batch, length, groups · d) -> (batch, groups, length, d)"""
         return x.unflatten(-1, (-1, self.d_k)).transpose(1, 2)
 
-    def split(self, x: Tensor) -> Tensor:
-        """The same, each group repeated for its heads."""
-        x = self.groups(x)
+    def spread(self, x: Tensor) -> Tensor:
+        """Each group repeated for its heads: (batch, heads, length, d)"""
         return x.repeat_interleave(self.num_heads // x.size(1), dim=1)
+
+    def split(self, x: Tensor) -> Tensor:
+        """(batch, length, groups · d) -> (batch, heads, length, d)"""
+        return self.spread(self.groups(x))
 
 
 class RotaryGroups(RotaryAttention, GroupedQueryAttention):
@@ -235,6 +244,13 @@ class CachedGroups(CachedAttention):
         old = hasattr(self, "k")
         self.k = torch.cat([self.k, k], dim=2) if old else k
         self.v = torch.cat([self.v, v], dim=2) if old else v
+
+    def attend(self, x: Tensor) -> Tensor:
+        """x (rows, 1, d_model) asks everything remembered -> its shape."""
+        q = self.block.split(self.block.w_q(x))
+        k, v = self.block.spread(self.k), self.block.spread(self.v)
+        heads = attention(q, k, v, self.mask)
+        return self.block.w_o(heads.transpose(1, 2).flatten(2))
 
 
 def swap(model: nn.Module, *parts: str, groups: int = 1) -> nn.Module:

@@ -1,6 +1,6 @@
 """What the parts of later years change, each alone and all together.
 
-    python benchmarks/since.py                   # an hour of one core
+    python benchmarks/since.py                   # half an hour of one core
     python benchmarks/since.py --json book/results/since-2017.json
     python benchmarks/since.py --only lengths --seeds 3
 
@@ -72,13 +72,15 @@ class Settings:
 
     only: Literal["parts", "depth", "lengths"] | None = None
     """one of the studies, unless all"""
-    seeds: int = 5
+    seeds: int = 3
     steps: int = 400
     """of training on pocket German"""
     pairs: int = 20_000
     """of pocket German"""
     depth_steps: int = 150
     copy_steps: int = 600
+    """of learning to copy; one stack, which learns it later, takes twice
+    as many"""
     work: Path | None = None
     """a file of finished runs, to go on from; unless given, a new one"""
     json: Path | None = None
@@ -232,9 +234,8 @@ def learn_to_copy(settings: Settings) -> Iterator[Callable[..., Any]]:
             model = DecoderOnly(TransformerConfig(**config))
         if kind in ("rotary", "none"):
             swap(model, "rotary" if kind == "rotary" else "no positions")
-        train_reversal(
-            model, settings.copy_steps, seed, range(1, 10), batch=copy_batch
-        )
+        steps = settings.copy_steps * (2 if stacks == 1 else 1)
+        train_reversal(model, steps, seed, range(1, 10), batch=copy_batch)
         return {"right": [right_letters(model, n) for n in range(1, 19)]}
 
     yield run
@@ -272,6 +273,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def run(settings: Settings, work: Path) -> None:
     """Make every run that work lacks; a seed of all before the next."""
+    here = commit()  # of the code that was loaded
     for study, (prepare, cells) in STUDIES.items():
         if settings.only not in (None, study):
             continue
@@ -296,7 +298,7 @@ def run(settings: Settings, work: Path) -> None:
                 **name,
                 **found,
                 "seconds": round(seconds, 1),
-                "commit": commit(),
+                "commit": here,
             }
             with work.open("a") as file:
                 file.write(json.dumps(line) + "\n")
