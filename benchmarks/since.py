@@ -73,6 +73,8 @@ class Settings:
     only: Literal["parts", "depth", "lengths"] | None = None
     """one of the studies, unless all"""
     seeds: int = 3
+    first: int = 0
+    """the first seed, where several processes share the work"""
     steps: int = 400
     """of training on pocket German"""
     pairs: int = 20_000
@@ -274,14 +276,13 @@ def read(path: Path) -> list[dict[str, Any]]:
 def run(settings: Settings, work: Path) -> None:
     """Make every run that work lacks; a seed of all before the next."""
     here = commit()  # of the code that was loaded
+    seeds = range(settings.first, settings.first + settings.seeds)
     for study, (prepare, cells) in STUDIES.items():
         if settings.only not in (None, study):
             continue
         names = [
             {"study": study, **cell, "seed": seed}
-            for seed, cell in itertools.product(
-                range(settings.seeds), cells
-            )
+            for seed, cell in itertools.product(seeds, cells)
         ]
         there = [
             {key: one[key] for key in names[0] if key in one}
@@ -329,7 +330,7 @@ def main() -> None:
         settings={
             key: value
             for key, value in asdict(settings).items()
-            if key not in ("json", "work", "only")
+            if key not in ("json", "work", "only", "first")
         },
         threads=1,
         commit=", ".join(sorted(map(str, made))),
