@@ -37,18 +37,19 @@ __all__ = [
     "SwiGLU",
     "rotate",
     "RotaryAttention",
-    "NoPositions",
-    "drop_positions",
     "GroupedQueryAttention",
     "RotaryGroups",
+    "CachedGroups",
     "DecoderOnly",
     "take",
-    "CachedGroups",
+    "NoPositions",
+    "drop_positions",
     "swap",
+    "ELDERS",
 ]
 
 
-# 26-since-2017.md: Since 2017
+# 26-since-2017.md: Norms: in the branch, and simpler
 class RMSNorm(nn.Module):
     """x / RMS(x), times a gain that is learned (Zhang and Sennrich, 2019).
 
@@ -65,6 +66,7 @@ class RMSNorm(nn.Module):
         return self.weight * x * (mean_square + self.eps).rsqrt()
 
 
+# 26-since-2017.md: Networks: smooth, then gated
 class GELUFeedForward(FeedForward):
     """The network of §3.3 with GELU for ReLU: x Φ(x), where Φ is the
     normal distribution (Hendrycks and Gimpel, 2016).
@@ -99,6 +101,7 @@ class SwiGLU(nn.Module):
         return self.outer(self.dropout(hidden))
 
 
+# 26-since-2017.md: Positions: turned, not added
 def rotate(x: Tensor, table: Tensor) -> Tensor:
     """Turn every pair of components by the angle of its position (Su et
     al., 2021).
@@ -137,21 +140,7 @@ class RotaryAttention(MultiHeadAttention):
         return attention_weights(rotate(q, table), rotate(k, table), mask)
 
 
-class NoPositions(nn.Module):
-    """Nothing, where the encodings of §3.5 would be added."""
-
-    def forward(self, length: int) -> Tensor:
-        """(1, 1), whatever the length."""
-        return torch.zeros(1, 1)
-
-
-def drop_positions(model: nn.Module) -> None:
-    """From now on nothing is added to the embeddings."""
-    for name, part in model.named_children():
-        if isinstance(part, (SinusoidalPositions, LearnedPositions)):
-            setattr(model, name, NoPositions())
-
-
+# 26-since-2017.md: Heads: many ask, few are asked
 class GroupedQueryAttention(MultiHeadAttention):
     """Query heads that share keys and values in groups (Ainslie et al.,
     2023); one group is multi-query attention (Shazeer, 2019).
@@ -191,45 +180,7 @@ class GroupedQueryAttention(MultiHeadAttention):
 
 
 class RotaryGroups(RotaryAttention, GroupedQueryAttention):
-    """Both, as in most models today."""
-
-
-class DecoderOnly(nn.Module):
-    """One stack that reads the source and goes on with the target.
-
-    Its layers are num_encoder_layers of config, under a causal mask;
-    forward is Transformer's, so that whatever trains one trains both.
-    """
-
-    def __init__(self, config: TransformerConfig):
-        super().__init__()
-        self.config = config
-        self.embeddings = Embeddings(
-            config.src_vocab, config.tgt_vocab, config.d_model, config.tie
-        )
-        self.positions = make_positions(config)
-        self.stack = Encoder(config)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        """As Transformer's: (batch, tgt_len, tgt_vocab), the target's
-        logits alone. The source has none, and so no loss.
-        """
-        read = self.embeddings.read_source, self.embeddings.read_target
-        x = torch.cat([read[0](src), read[1](tgt)], dim=1)
-        padding = torch.cat([src, tgt], dim=1) == PAD
-        order = padding.int().argsort(dim=1, stable=True)  # padding last
-        x = take(x, order)
-        x = self.dropout(x + self.positions(x.size(1)))
-        x = self.stack(x, causal_mask(x.size(1), x.device))
-        first = (src != PAD).sum(dim=1, keepdim=True)
-        where = first + torch.arange(tgt.size(1), device=tgt.device)
-        return self.embeddings.logits(take(x, where))
-
-
-def take(x: Tensor, places: Tensor) -> Tensor:
-    """x (batch, length, d) at places (batch, n) -> (batch, n, d)."""
-    return x.gather(1, places[..., None].expand(-1, -1, x.size(-1)))
+    """Grouped queries, turned by their positions."""
 
 
 class CachedGroups(CachedAttention):
@@ -253,42 +204,86 @@ class CachedGroups(CachedAttention):
         return self.block.w_o(heads.transpose(1, 2).flatten(2))
 
 
+# 26-since-2017.md: One stack
+class DecoderOnly(nn.Module):
+    """One stack that reads the source and goes on with the target.
+
+    Its layers are the num_encoder_layers of config, under a causal mask.
+    """
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(
+            config.src_vocab, config.tgt_vocab, config.d_model, config.tie
+        )
+        self.positions = make_positions(config)
+        self.stack = Encoder(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        """As Transformer's: (batch, tgt_len, tgt_vocab)."""
+        source = self.embeddings.read_source(src)
+        x = torch.cat([source, self.embeddings.read_target(tgt)], dim=1)
+        padding = torch.cat([src, tgt], dim=1) == PAD
+        x = take(x, padding.int().argsort(dim=1, stable=True))  # to the end
+        x = self.dropout(x + self.positions(x.size(1)))
+        x = self.stack(x, causal_mask(x.size(1), x.device))
+        first = (src != PAD).sum(dim=1, keepdim=True)  # of the target
+        where = first + torch.arange(tgt.size(1), device=tgt.device)
+        return self.embeddings.logits(take(x, where))
+
+
+def take(x: Tensor, places: Tensor) -> Tensor:
+    """x (batch, length, d) at places (batch, n) -> (batch, n, d)."""
+    return x.gather(1, places[..., None].expand(-1, -1, x.size(-1)))
+
+
+# 26-since-2017.md: Putting them in
+class NoPositions(nn.Module):
+    """Nothing, where the encodings of §3.5 would be added."""
+
+    def forward(self, length: int) -> Tensor:
+        """0, whatever the length."""
+        return torch.zeros(())
+
+
+def drop_positions(model: nn.Module) -> None:
+    """From now on nothing is added to the embeddings."""
+    for name, part in model.named_children():
+        if isinstance(part, (SinusoidalPositions, LearnedPositions)):
+            setattr(model, name, NoPositions())
+
+
 def swap(model: nn.Module, *parts: str, groups: int = 1) -> nn.Module:
-    """Put parts of later years into a plain model, and give it back.
+    """Put parts of later years into a plain model, untrained; the model.
 
     parts are "RMSNorm", "GELU", "SwiGLU", "no positions", "rotary",
-    "grouped" (heads of d_model / num_heads, in so many groups) and "rotary
-    grouped"; KeyError for another. A rotary model adds no positions. What
-    is put in starts untrained.
+    "grouped" (into so many groups) and "rotary grouped"; KeyError for
+    another. A rotary model has no other positions.
     """
-    config: Any = model.config
-    d, inner, drop = config.d_model, config.d_ff, config.activation_dropout
-    block = {"dropout": config.attention_dropout, "bias": config.bias}
-    size = d, config.num_heads
-    new: dict[str, tuple[type[nn.Module], Callable[[], nn.Module]]] = {
-        "RMSNorm": (nn.LayerNorm, lambda: RMSNorm(d)),
-        "GELU": (
-            FeedForward,
-            lambda: GELUFeedForward(d, inner, drop, config.bias),
-        ),
-        "SwiGLU": (FeedForward, lambda: SwiGLU(d, inner, drop)),
-        "rotary": (
-            MultiHeadAttention,
-            lambda: RotaryAttention(*size, config.d_k, config.d_v, **block),
-        ),
-        "grouped": (
-            MultiHeadAttention,
-            lambda: GroupedQueryAttention(*size, groups, **block),
-        ),
-        "rotary grouped": (
-            MultiHeadAttention,
-            lambda: RotaryGroups(*size, groups, **block),
-        ),
+    c: Any = model.config
+    network = c.d_model, c.d_ff, c.activation_dropout
+    size = c.d_model, c.num_heads
+    block = {"dropout": c.attention_dropout, "bias": c.bias}
+    make: dict[str, Callable[[Any], nn.Module]] = {
+        "RMSNorm": lambda _: RMSNorm(c.d_model),
+        "GELU": lambda _: GELUFeedForward(*network, c.bias),
+        "SwiGLU": lambda _: SwiGLU(*network),
+        "rotary": lambda _: RotaryAttention(*size, c.d_k, c.d_v, **block),
+        "grouped": lambda _: GroupedQueryAttention(*size, groups, **block),
+        "rotary grouped": lambda _: RotaryGroups(*size, groups, **block),
     }
     for part in parts:
         if part == "no positions" or "rotary" in part:
             drop_positions(model)
         if part != "no positions":
-            kind, make = new[part]
-            replace(model, kind, lambda old, make=make: make())
+            replace(model, ELDERS.get(part, MultiHeadAttention), make[part])
     return model
+
+
+ELDERS: dict[str, type[nn.Module]] = {
+    "RMSNorm": nn.LayerNorm,
+    "GELU": FeedForward,
+    "SwiGLU": FeedForward,
+}

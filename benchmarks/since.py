@@ -16,7 +16,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -308,34 +308,39 @@ def run(settings: Settings, work: Path) -> None:
             )
 
 
+def result(
+    settings: Settings, runs: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """What the ledger wants to know. Seconds are of the processor, run by
+    run: several processes may have shared the work.
+    """
+    metrics: dict[str, Any] = {study: [] for study in STUDIES}
+    for one in runs:
+        kept = {
+            k: v for k, v in one.items() if k not in ("study", "commit")
+        }
+        metrics[one["study"]].append(kept)
+    own = ("json", "work", "only", "first")
+    return entry(
+        "since",
+        typed("since.py", replace(settings, work=None)),
+        metrics,
+        settings={
+            k: v for k, v in asdict(settings).items() if k not in own
+        },
+        threads=1,
+        commit=", ".join(sorted({str(one["commit"]) for one in runs})),
+    )
+
+
 def main() -> None:
     settings = tyro.cli(Settings)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         work = settings.work or Path(folder) / "runs.jsonl"
         run(settings, work)
-        runs = read(work)
-    if settings.json is None:
-        return
-    found: dict[str, Any] = {study: [] for study in STUDIES}
-    made = {one.pop("commit") for one in runs}
-    for one in runs:
-        found[one.pop("study")].append(one)
-    seconds = sum(one["seconds"] for one in runs)
-    result = entry(
-        "since",
-        typed("since.py", settings),
-        found,
-        wall_seconds=seconds,
-        settings={
-            key: value
-            for key, value in asdict(settings).items()
-            if key not in ("json", "work", "only", "first")
-        },
-        threads=1,
-        commit=", ".join(sorted(map(str, made))),
-    )
-    write(settings.json, result)
+        if settings.json:
+            write(settings.json, result(settings, read(work)))
 
 
 if __name__ == "__main__":

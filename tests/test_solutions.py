@@ -29,6 +29,7 @@ PAGES = (
     "06-embeddings",
     "07-positions",
     "08-transformer",
+    "26-since-2017",
 )
 TRAINED = {"ex-preface-order", "ex-attention-initial"}
 LISTING = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
