@@ -1,6 +1,4 @@
-"""annotated.attention.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 02-attention.md: Attention
 - 04-multi-head.md: Many heads

@@ -1,6 +1,4 @@
-"""annotated.embeddings.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 06-embeddings.md: Embeddings and softmax
 - 07-positions.md: Positions
@@ -13,12 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 __all__ = [
-    "Embeddings",
-    "sinusoids",
-    "shift_matrix",
-    "SinusoidalPositions",
+    "Embeddings", "sinusoids", "shift_matrix", "SinusoidalPositions",
     "LearnedPositions",
-]
+]  # fmt: skip
 
 
 # 06-embeddings.md: One matrix, three uses

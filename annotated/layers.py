@@ -1,6 +1,4 @@
-"""annotated.layers.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 05-layers.md: Feed-forward, residuals, normalisation
 """

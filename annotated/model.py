@@ -1,6 +1,4 @@
-"""annotated.model.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 08-transformer.md: The Transformer
 """
@@ -25,13 +23,9 @@ from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.masks import causal_mask, padding_mask, window_mask
 
 __all__ = [
-    "Transformer",
-    "Stack",
-    "TransformerConfig",
-    "make_positions",
-    "count_parameters",
-    "table3",
-]
+    "Transformer", "Stack", "ModelShape", "TransformerConfig",
+    "make_positions", "count_parameters", "table3",
+]  # fmt: skip
 
 
 # 08-transformer.md: Figure 1 as a class
@@ -133,32 +127,34 @@ class Stack(nn.Module):
 
 # 08-transformer.md: The configuration
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
-    """The shape of a Transformer. The defaults are the base model (§3).
+class ModelShape:
+    """The base model (§3), whatever its words."""
 
-    d_k and d_v default to d_model / num_heads; dropout is P_drop of §5.4;
-    window is the r of §4's restricted self-attention, None for all;
-    max_len bounds learned positions only. Raises ValueError naming the
-    field that is wrong.
-    """
+    num_encoder_layers: int = 6  # layers of the encoder
+    num_decoder_layers: int = 6  # layers of the decoder
+    d_model: int = 512  # width of the model
+    d_ff: int = 2048  # width inside the feed-forward networks
+    num_heads: int = 8  # attention heads per layer
+    d_k: int | None = None  # key size, if not d_model / num_heads
+    d_v: int | None = None  # value size, if not d_model / num_heads
+    dropout: float = 0.1  # residual dropout, P_drop
+    attention_dropout: float = 0.0  # dropout of attention weights
+    activation_dropout: float = 0.0  # dropout in the feed-forward
+    norm: Literal["post", "pre"] = "post"  # where LayerNorm stands
+    # how a position is written
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    # which of the embeddings and the softmax share their weights
+    tie: Literal["all", "decoder", "none"] = "all"
+    window: int | None = None  # tokens that self-attention sees, if not all
+    max_len: int = 1024  # tokens in a sentence, for learned positions
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(ModelShape):
+    """The shape and the vocabularies. ValueError names a wrong field."""
 
     src_vocab: int
     tgt_vocab: int
-    num_encoder_layers: int = 6
-    num_decoder_layers: int = 6
-    d_model: int = 512
-    d_ff: int = 2048
-    num_heads: int = 8
-    d_k: int | None = None
-    d_v: int | None = None
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    norm: Literal["post", "pre"] = "post"
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    tie: Literal["all", "decoder", "none"] = "all"
-    window: int | None = None
-    max_len: int = 1024
     bias: bool = True
 
     def __post_init__(self) -> None:

@@ -1,6 +1,4 @@
-"""annotated.search.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 16-search.md: Search: from the next word to a whole sentence
 - 17-memory.md: Compute each token once: the KV cache
@@ -24,24 +22,11 @@ from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
-    "length_penalty",
-    "SearchConfig",
-    "Hypothesis",
-    "output_limit",
-    "After",
-    "log_p_after",
-    "greedy",
-    "beam",
-    "settled",
-    "plain_beam_search",
-    "CachedAttention",
-    "KVCache",
-    "best_of_batch",
-    "file_ends",
-    "grow_beams",
-    "cached_beam_search",
-    "alignment",
-]
+    "length_penalty", "SearchConfig", "Hypothesis", "output_limit", "After",
+    "log_p_after", "greedy", "beam", "settled", "plain_beam_search",
+    "CachedAttention", "KVCache", "best_of_batch", "file_ends",
+    "grow_beams", "cached_beam_search", "alignment",
+]  # fmt: skip
 
 
 # 16-search.md: Long sentences pay for every word

@@ -1,4 +1,4 @@
-"""Chapters 00 to 08: their cells run, and their solutions are right.
+"""Chapters 00 to 08 and 23: their cells run, and their solutions are right.
 
 Trainings are cut to two steps: what a model learns in them is shown by
 the executed pages. Only the solutions in TRAINED depend on it.
@@ -29,6 +29,7 @@ PAGES = (
     "06-embeddings",
     "07-positions",
     "08-transformer",
+    "23-variations",
 )
 TRAINED = {"ex-preface-order", "ex-attention-initial"}
 LISTING = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)

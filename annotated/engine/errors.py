@@ -1,6 +1,4 @@
-"""annotated.engine.errors.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E3-ground.md: The ground floor
 """
@@ -9,16 +7,9 @@ from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 __all__ = [
-    "DataError",
-    "RunError",
-    "UsageError",
-    "TrainingError",
-    "PeerError",
-    "Stopped",
-    "check_fields",
-    "check_whole",
-    "check_positive",
-]
+    "DataError", "RunError", "UsageError", "TrainingError", "PeerError",
+    "Stopped", "check_fields", "check_whole", "check_positive",
+]  # fmt: skip
 
 
 # E3-ground.md: Errors that a person can mend
@@ -31,7 +22,7 @@ class RunError(ValueError):
 
 
 class UsageError(ValueError):
-    """A command line that cannot be obeyed."""
+    """A command line, or a field, that cannot be; it says which."""
 
 
 class TrainingError(RuntimeError):
@@ -76,17 +67,15 @@ def check_fields(config: Any, below: float = float("inf")) -> None:
 
 
 def check_whole(name: str, value: object, least: int) -> None:
-    """ValueError, naming the field, unless value is a whole number that
-    is at least least.
-    """
+    """UsageError unless value is a whole number and at least least."""
     if type(value) is not int or value < least:
-        raise ValueError(
+        raise UsageError(
             f"{name} must be a whole number, at least {least}, "
             f"not {value!r}"
         )
 
 
 def check_positive(name: str, value: float | None) -> None:
-    """ValueError, naming the field, unless value is above 0 or None."""
+    """UsageError unless value is above 0 or None."""
     if value is not None and not value > 0:
-        raise ValueError(f"{name} must be above 0, not {value!r}")
+        raise UsageError(f"{name} must be above 0, not {value!r}")

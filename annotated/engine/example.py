@@ -1,6 +1,4 @@
-"""annotated.engine.example.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E15-running-example.md: The running example
 """
@@ -19,17 +17,9 @@ from annotated.model import Transformer, TransformerConfig
 from annotated.tokens import BOS, EOS, SPECIALS
 
 __all__ = [
-    "LETTERS",
-    "VOCAB",
-    "reversal_model",
-    "letter_ids",
-    "reversal_batch",
-    "train_reversal",
-    "greedy",
-    "write",
-    "exact",
-    "replace",
-]
+    "LETTERS", "VOCAB", "reversal_model", "letter_ids", "reversal_batch",
+    "train_reversal", "greedy", "write", "exact", "replace",
+]  # fmt: skip
 
 
 # E15-running-example.md: The model and its data

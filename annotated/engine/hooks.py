@@ -1,6 +1,4 @@
-"""annotated.engine.hooks.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E1-plots.md: Figures
 """

@@ -1,6 +1,4 @@
-"""annotated.engine.packing.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E2-packing.md: Without padding, without waste
 """
@@ -21,14 +19,9 @@ from annotated.model import Transformer, TransformerConfig
 from annotated.tokens import PAD
 
 __all__ = [
-    "Packing",
-    "PackedMask",
-    "PackedAttention",
-    "FastDropout",
-    "PackedTransformer",
-    "packed",
-    "chunked_loss",
-]
+    "Packing", "PackedMask", "PackedAttention", "FastDropout",
+    "PackedTransformer", "packed", "chunked_loss",
+]  # fmt: skip
 
 
 # E2-packing.md: Where the tokens are

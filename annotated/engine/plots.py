@@ -1,6 +1,4 @@
-"""annotated.engine.plots.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E1-plots.md: Figures
 """
@@ -17,14 +15,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 __all__ = [
-    "PAPER",
-    "INK",
-    "use_book_style",
-    "plot_grid",
-    "plot_attention",
-    "plot_mask",
-    "plot_heads",
-]
+    "PAPER", "INK", "use_book_style", "plot_grid", "plot_attention",
+    "plot_mask", "plot_heads",
+]  # fmt: skip
 
 
 # E1-plots.md: The look

@@ -1,6 +1,4 @@
-"""annotated.engine.search.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E6-search.md: A faster search: a cache that stays where it is
 """
@@ -36,22 +34,11 @@ from annotated.search import (
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
-    "closing",
-    "SlotCache",
-    "Beams",
-    "BeamSearch",
-    "COMPACT",
-    "best_continuations",
-    "mean_log_p",
-    "Models",
-    "beam_search",
-    "batches_by_length",
-    "WORTH",
-    "search_in_order",
-    "HANGS",
-    "WorkerError",
+    "closing", "SlotCache", "Beams", "BeamSearch", "COMPACT",
+    "best_continuations", "mean_log_p", "Models", "beam_search",
+    "batches_by_length", "WORTH", "search_in_order", "HANGS", "WorkerError",
     "in_processes",
-]
+]  # fmt: skip
 
 
 # E6-search.md: Slots

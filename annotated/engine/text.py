@@ -1,6 +1,4 @@
-"""annotated.engine.text.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E7-text.md: Text from anywhere
 """
@@ -31,26 +29,11 @@ from annotated.engine.registry import folder_of, registry
 from annotated.pocket import pocket_pairs
 
 __all__ = [
-    "Text",
-    "no_text",
-    "Part",
-    "read_lines",
-    "read_pair",
-    "columns_of",
-    "parts_of",
-    "splits_of",
-    "Division",
-    "Cleaning",
-    "count_words",
-    "remarks",
-    "divide",
-    "read_split",
-    "load_pairs",
-    "own_files",
-    "SYMBOLS",
-    "SYNTHETIC",
-    "synthetic_pairs",
-]
+    "Text", "no_text", "Part", "read_lines", "read_pair", "columns_of",
+    "parts_of", "splits_of", "Division", "Cleaning", "count_words",
+    "remarks", "divide", "read_split", "load_pairs", "own_files", "SYMBOLS",
+    "SYNTHETIC", "synthetic_pairs",
+]  # fmt: skip
 
 
 # E7-text.md: Reading lines
