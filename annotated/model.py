@@ -197,7 +197,9 @@ class TransformerConfig(ModelShape):
         return cls(**{"dropout": 0.3} | shape | fields)
 
 
-def make_positions(config: TransformerConfig) -> nn.Module:
+def make_positions(
+    config: TransformerConfig,
+) -> LearnedPositions | SinusoidalPositions:
     """Where in its sentence a token is."""
     if config.positions == "learned":
         return LearnedPositions(config.d_model, config.max_len)
