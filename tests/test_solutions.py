@@ -32,6 +32,7 @@ PAGES = (
     "08-transformer",
     "09-why-self-attention",
     "23-variations",
+    "26-since-2017",
 )
 TRAINED = {"ex-preface-order", "ex-attention-initial"}
 LISTING = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
