@@ -35,6 +35,8 @@ COMMANDS = {
     "evaluate": "score --run RUN on a test set",
     "average": "average checkpoints of --run RUN",
     "export": "write --run RUN --to FORM --out DIR for other programs",
+    "treebank": "make sentences and trees to train on of a treebank",
+    "parse": "draw trees over standard input with --run RUN",
 }
 
 

@@ -15,9 +15,9 @@ from annotated.pocket.trees import Tree, leaf, node
 
 __all__ = [
     "linearise",
-    "tree_over",
     "PUNCTUATION",
     "without_tags",
+    "tree_over",
     "SKIPPED",
     "brackets",
     "bare",
@@ -26,10 +26,11 @@ __all__ = [
     "spoken",
     "compare_all",
     "right_branching",
+    "TABLE4",
 ]
 
 
-# 24-parsing.md: Constituency parsing: a tree is a sentence too
+# 24-parsing.md: From a tree to tokens
 def linearise(tree: Tree) -> list[str]:
     """Brackets and tags, from left to right (§6.3): (NP DT NN )NP.
 
@@ -41,14 +42,28 @@ def linearise(tree: Tree) -> list[str]:
     return [f"({tree.label}", *inside, f"){tree.label}"]
 
 
+PUNCTUATION = frozenset([",", ":", "``", "''", "."])  # tags, not words
+
+
+def without_tags(tree: Tree) -> Tree:
+    """The tree with the tag XX over every word, as Vinyals et al. wrote
+    it; punctuation keeps its own.
+    """
+    leaves = [
+        tag if tag.label in PUNCTUATION else tag._replace(label="XX")
+        for tag in tree.leaves()
+    ]
+    return tree.over(iter(leaves)) or tree
+
+
+# 24-parsing.md: And back, whatever comes
 def tree_over(words: Sequence[str], tokens: Iterable[str]) -> Tree:
     """The tree over words that tokens describe, whatever they are.
 
-    What does not fit is repaired: a closing bracket closes what was
-    opened since, or is ignored where nothing of its label is open; a tag
-    without a word is ignored; a word without a tag is hung below the
-    root with the tag XX; brackets without words are dropped. The root is
-    TOP. ValueError where there are no words.
+    A closing bracket closes what was opened since, or is ignored where
+    nothing of its label is open; so is a tag without a word; a word
+    without a tag hangs below the root, TOP, as XX; brackets without words
+    are dropped. ValueError where there are no words.
     """
     if not words:
         raise ValueError("a tree needs at least one word")
@@ -64,7 +79,7 @@ def tree_over(words: Sequence[str], tokens: Iterable[str]) -> Tree:
     for token in tokens:
         kind, label = token[:1], token[1:]
         if kind == "(":
-            open_.append((label, []))
+            open_.append((label or "X", []))
         elif kind == ")":
             if label in [label for label, _ in open_[1:]]:
                 while close() != label:
@@ -77,20 +92,7 @@ def tree_over(words: Sequence[str], tokens: Iterable[str]) -> Tree:
     return node("TOP", *open_[0][1], *rest)
 
 
-PUNCTUATION = frozenset([",", ":", "``", "''", "."])  # tags, not words
-
-
-def without_tags(tree: Tree) -> Tree:
-    """The tree with the tag XX over every word, as Vinyals et al. wrote
-    it; punctuation keeps its own.
-    """
-    leaves = [
-        leaf if leaf.label in PUNCTUATION else leaf._replace(label="XX")
-        for leaf in tree.leaves()
-    ]
-    return tree.over(iter(leaves)) or tree
-
-
+# 24-parsing.md: How good is a tree?
 SKIPPED = PUNCTUATION | {"-NONE-"}
 
 
@@ -188,3 +190,20 @@ def right_branching(words: Sequence[str]) -> Tree:
     for word in before[::-1]:
         tree = node("S", word, tree)
     return node("TOP", tree)
+
+
+# 24-parsing.md: Real trees
+TABLE4 = (  # parser, training, F1 on section 23 of WSJ
+    ("Vinyals & Kaiser", "WSJ only", 88.3),
+    ("Petrov", "WSJ only", 90.4),
+    ("Zhu", "WSJ only", 90.4),
+    ("Dyer", "WSJ only", 91.7),
+    ("Transformer", "WSJ only", 91.3),
+    ("Zhu", "semi-supervised", 91.3),
+    ("Huang & Harper", "semi-supervised", 91.3),
+    ("McClosky", "semi-supervised", 92.1),
+    ("Vinyals & Kaiser", "semi-supervised", 92.1),
+    ("Transformer", "semi-supervised", 92.7),
+    ("Luong", "multi-task", 93.0),
+    ("Dyer", "generative", 93.3),
+)

@@ -3,6 +3,7 @@
 Exported from the book; edit the chapter, then run `make export`.
 
 - E12-command-line.md: The command line's source
+- E18-treebanks.md: Treebanks
 """
 
 from __future__ import annotations
@@ -65,6 +66,12 @@ from annotated.engine.text import (
     read_pair,
     splits_of,
 )
+from annotated.engine.treebanks import (
+    TreeWishes,
+    parse_lines,
+    prepare_trees,
+    tree_scores,
+)
 from annotated.evaluation import compare, score
 from annotated.search import SearchConfig
 
@@ -84,6 +91,10 @@ __all__ = [
     "average",
     "Export",
     "export",
+    "Treebank",
+    "treebank",
+    "Parse",
+    "parse",
 ]
 
 
@@ -593,7 +604,10 @@ class Evaluate(_Use):
                 rival = self._translated(rival, src)
             if rank():
                 return  # one process speaks
-        scores = score(found, ref, self.split_compounds)
+        if run.recipe.target == "tree":
+            scores = tree_scores(src, found, ref)
+        else:
+            scores = score(found, ref, self.split_compounds)
         scores |= {"seconds": seconds}
         if rival is not None:
             tests = compare(found, rival, ref)
@@ -632,6 +646,8 @@ class Evaluate(_Use):
         """The other run, or what another system made of src."""
         if self.against is None:
             return None
+        if run.recipe.target == "tree":
+            raise UsageError("evaluate: --against compares translations")
         if self.against.is_dir():
             other = _open(self.against, pick_device(self.device))
             ours, theirs = (
@@ -764,3 +780,48 @@ def export(args: list[str]) -> None:
     """annotated export …"""
     wish = _parse(Export, args, "export")
     export_run(Run.open(wish.run), wish.to, wish.out)
+
+
+# E18-treebanks.md: From the command line
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Treebank:
+    """Divide a treebank by article, into sentences and their trees."""
+
+    bank: tyro.conf.Positional[Path]
+    """a folder of .mrg files, one per article, or one file and its index"""
+
+    out: Path
+    """the folder to be made"""
+
+    wishes: tyro.conf.OmitArgPrefixes[TreeWishes] = TreeWishes()
+
+
+def treebank(args: list[str]) -> None:
+    """annotated treebank PATH --out DIR …"""
+    wish = _parse(Treebank, args, "treebank")
+    print(json.dumps(prepare_trees(wish.bank, wish.out, wish.wishes)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parse(_Use):
+    """Read sentences, words between spaces, and write their trees."""
+
+    def answer(self) -> None:
+        """A tree on a line for each line of standard input."""
+        run = self.open()
+        if run.recipe.target != "tree":
+            raise UsageError(
+                f"{self.run} was trained to write {run.recipe.target}, "
+                "not trees"
+            )
+        for lines in _arriving():
+            for tree in parse_lines(
+                run, lines, self.search(run), self.processes(run)
+            ):
+                sys.stdout.buffer.write(f"{tree or ''}\n".encode())
+            sys.stdout.buffer.flush()
+
+
+def parse(args: list[str]) -> None:
+    """annotated parse --run RUN …"""
+    _parse(Parse, args, "parse").answer()

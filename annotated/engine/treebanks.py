@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from annotated.engine.errors import DataError
 from annotated.engine.files import write_text
+from annotated.engine.runs import Run
 from annotated.engine.text import Text
 from annotated.parsing import (
     bare,
@@ -24,9 +26,11 @@ from annotated.parsing import (
     without_tags,
 )
 from annotated.pocket.trees import Tree, leaf, node
+from annotated.search import SearchConfig
 
 __all__ = [
     "read_trees",
+    "read_tree",
     "cleaned",
     "read_treebank",
     "split_articles",
@@ -36,6 +40,8 @@ __all__ = [
     "TreeWishes",
     "prepare_trees",
     "tree_scores",
+    "parse_lines",
+    "escaped",
 ]
 
 
@@ -47,8 +53,22 @@ def read_trees(path: Path) -> Iterator[tuple[int, Tree]]:
     The outermost bracket may have no label: that is TOP. DataError tells
     file and line of what is no tree.
     """
-    reader = _Reader(path)
-    for number, line in enumerate(Text(path).lines(), 1):
+    return _trees_in(Text(path).lines(), str(path))
+
+
+def read_tree(text: str) -> Tree:
+    """The one tree of a text. DataError where it is no tree."""
+    found = list(_trees_in(text.splitlines(), "the text"))
+    if len(found) != 1:
+        raise DataError(f"one tree is wanted, there are {len(found)}")
+    return found[0][1]
+
+
+def _trees_in(
+    lines: Iterable[str], name: str
+) -> Iterator[tuple[int, Tree]]:
+    reader = _Reader(name)
+    for number, line in enumerate(lines, 1):
         for piece in re.findall(r"[()]|[^\s()]+", line):
             tree = reader.take(piece, number)
             if tree is not None:
@@ -59,8 +79,8 @@ def read_trees(path: Path) -> Iterator[tuple[int, Tree]]:
 class _Reader:
     """Reads brackets, one piece at a time."""
 
-    def __init__(self, path: Path):
-        self.path, self.first, self.line = path, 1, 1
+    def __init__(self, name: str):
+        self.name, self.first, self.line = name, 1, 1
         self.open: list[tuple[list[str], list[Tree]]] = []
 
     def take(self, piece: str, line: int) -> Tree | None:
@@ -107,7 +127,7 @@ class _Reader:
             )
 
     def wrong(self, what: str) -> DataError:
-        return DataError(f"{self.path}, line {self.line}: {what}")
+        return DataError(f"{self.name}, line {self.line}: {what}")
 
 
 # E18-treebanks.md: What is trained on
@@ -295,7 +315,7 @@ def _write_side(
 # E18-treebanks.md: Parsing, and how good it is
 def tree_scores(
     sentences: Sequence[str], found: Sequence[str], gold: Sequence[str]
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Bracketing of linearised trees, found and gold, one for each
     sentence. repaired: outputs that were no trees over their words.
 
@@ -319,3 +339,28 @@ def tree_scores(
         "errors": total.errors,
         "repaired": repaired,
     }
+
+
+def parse_lines(
+    run: Run, lines: Sequence[str], search: SearchConfig, workers: int = 1
+) -> list[Tree | None]:
+    """A tree over the words of each line; None for a blank line. RunError
+    where a worker dies.
+    """
+    known = set(run.source.inner.get_vocab())
+    found = run.translate(
+        [reads(line.split(), known) for line in lines],
+        search,
+        workers=workers,
+    )
+    return [
+        tree_over(escaped(line).split(), best[0].text.split())
+        if line.strip()
+        else None
+        for line, best in zip(lines, found, strict=True)
+    ]
+
+
+def escaped(text: str) -> str:
+    """Brackets as treebanks write them, where they are words."""
+    return text.replace("(", "-LRB-").replace(")", "-RRB-")
