@@ -26,33 +26,36 @@ def plot_tree(
     """Draw a tree over its words. Constituents whose bracket, as
     parsing.brackets has it, is among marked stand out.
     """
-    columns = itertools.count()
+    columns, floor = itertools.count(), -_levels(tree)
     look: dict[str, Any] = {"ha": "center", "va": "center", "size": 8}
     box = {"facecolor": "#fcfcfa", "edgecolor": "none", "pad": 1.2}
 
-    def draw(part: Tree, start: int) -> tuple[float, float, int]:
+    def draw(part: Tree, start: int, y: int) -> tuple[float, int]:
         if not part.children:
-            x: float = next(columns)
-            ax.text(x, 0.3, part.word, rotation=90, **look | {"va": "top"})
-            ax.text(x, 1, part.label, size=6, ha="center", va="center")
-            return x, 1, start + (part.label not in SKIPPED)
-        below: list[tuple[float, float]] = []
-        end = start
+            x = next(columns)
+            ax.plot([x, x], [y, floor], ":", color="#999999", lw=0.8)
+            ax.text(x, y, part.label, bbox=box, **look | {"size": 6})
+            word = look | {"va": "top", "rotation": 90}
+            ax.text(x, floor - 0.1, part.word, **word)
+            return x, start + (part.label not in SKIPPED)
+        below, end = [], start
         for child in part.children:
-            x, y, end = draw(child, end)
-            below.append((x, y))
-        x = (below[0][0] + below[-1][0]) / 2
-        top = 1 + max(y for _, y in below)
+            at, end = draw(child, end, y - 1)
+            below.append(at)
+        x = (below[0] + below[-1]) / 2
         wrong = (bare(part.label), start, end) in marked
         color = "#c2570c" if wrong else "#4a6c8c"
         for at in below:
-            ax.plot(*zip((x, top), at), color=color, lw=1 + wrong, zorder=1)
-        weight = "bold" if wrong else "normal"
-        ax.text(
-            x, top, part.label, color=color, weight=weight, bbox=box, **look
-        )
-        return x, top, end
+            line = [x, at], [y, y - 1]
+            ax.plot(*line, color=color, lw=1 + wrong, zorder=1)
+        bold = {"color": color, "weight": "bold" if wrong else "normal"}
+        ax.text(x, y, part.label, bbox=box, **bold, **look)
+        return x, end
 
-    _, top, _ = draw(tree, 0)
-    ax.set(xlim=(-0.6, next(columns) - 0.4), ylim=(-2.2, top + 0.6))
+    draw(tree, 0, 0)
+    ax.set(xlim=(-0.6, next(columns) - 0.4), ylim=(floor - 2.2, 0.4))
     ax.axis("off")
+
+
+def _levels(tree: Tree) -> int:
+    return 1 + max(map(_levels, tree.children), default=0)
