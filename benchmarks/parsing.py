@@ -37,9 +37,7 @@ def lines(path: Path) -> list[str]:
 
 
 def scores(folder: Path, data: Path) -> dict[str, Any]:
-    """Of the run and of the baseline, for all sentences and short ones;
-    and some trees.
-    """
+    """Of the run and of the baseline, for all sentences and short ones."""
     words, gold = (
         lines(data / f"test.{side}") for side in ("words", "tree")
     )
@@ -59,7 +57,6 @@ def scores(folder: Path, data: Path) -> dict[str, Any]:
         told[f"{name}_short"] = tree_scores(
             *([side[i] for i in short] for side in (words, guesses, gold))
         )
-    told["samples"] = list(zip(words, gold, found))[:: len(words) // 8]
     return told
 
 
@@ -125,7 +122,6 @@ def main(
         trained(both, second, change)
         data, run = both, second
     told, recipe = scores(run, data), read_recipe(run)
-    samples = told.pop("samples")
     given = RECIPES["parse-small"].flat()
     options = ["--withhold", str(withhold)] if withhold else []
     options += ["--semi"] * semi + ["--", *change] * bool(change)
@@ -146,7 +142,6 @@ def main(
             | {"max_words": max_words, "withhold": withhold, "semi": semi},
             packages=("numpy", "tokenizers"),
             about=recipe.about,
-            samples=samples,
         ),
     )
 
