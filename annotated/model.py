@@ -154,7 +154,7 @@ class ModelShape:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(ModelShape):
-    """The shape and the vocabularies. ValueError names a wrong field."""
+    """Shape and vocabularies. ValueError names a wrong field."""
 
     src_vocab: int
     tgt_vocab: int
