@@ -205,9 +205,8 @@ class DecoderOnly(nn.Module):
             config.src_vocab, config.tgt_vocab, config.d_model, config.tie
         )
         self.positions = make_positions(config)
-        self.stack = Stack(
-            config, EncoderLayer, config.num_encoder_layers, attentions=1
-        )
+        layers = config.num_encoder_layers
+        self.stack = Stack(config, EncoderLayer, layers, attentions=1)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
