@@ -305,7 +305,9 @@ def test_paths_are_as_long_as_table_1_says(n):
 
 def test_the_picture_of_the_routes_has_the_lengths_that_are_measured():
     text = (ROOT / "book/09-why-self-attention.md").read_text("utf-8")
-    said = re.findall(r'^    \("([\w -]+?)(?:, .+)?: (\d+) steps?",', text, re.M)
+    said = re.findall(
+        r'^    \("([\w -]+?)(?:, .+)?: (\d+) steps?",', text, re.M
+    )
     past, every, step = causal_mask(9), everything(9), Recurrent(4)
     assert {name: int(steps) for name, steps in said} == {
         "self-attention": path_length(lambda i: SelfAttention(4), every, 4),
