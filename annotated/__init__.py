@@ -1,6 +1,4 @@
-"""annotated.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 00-preface.md: Preface
 """

@@ -1,6 +1,4 @@
-"""annotated.__main__.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E12-command-line.md: The command line's source
 """

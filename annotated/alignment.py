@@ -1,6 +1,4 @@
-"""annotated.alignment.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 19-pocket-german.md: Pocket German: a translator in two minutes
 """

@@ -1,24 +1,14 @@
-"""annotated.attention.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 02-attention.md: Attention
 - 04-multi-head.md: Many heads
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = [
-    "attention_weights",
-    "attention",
-    "MultiHeadAttention",
-    "recorded_weights",
-]
+__all__ = ["attention_weights", "attention", "MultiHeadAttention"]
 
 
 # 02-attention.md: Equation 1
@@ -54,9 +44,8 @@ def attention(
 class MultiHeadAttention(nn.Module):
     """Multi-head attention (§3.2.2).
 
-    d_k and d_v default to d_model / num_heads; dropout is on the weights
-    (the paper has none). Raises ValueError where the default is needed
-    and num_heads does not divide d_model.
+    d_k and d_v default to d_model / num_heads, rounded down; dropout is
+    on the weights (the paper has none).
     """
 
     def __init__(
@@ -69,11 +58,6 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
     ):
         super().__init__()
-        if None in (d_k, d_v) and d_model % num_heads:
-            raise ValueError(
-                f"num_heads {num_heads} does not divide d_model {d_model}: "
-                "give d_k and d_v"
-            )
         self.num_heads = num_heads
         self.d_k = d_k or d_model // num_heads
         self.d_v = d_v or d_model // num_heads
@@ -121,30 +105,3 @@ class MultiHeadAttention(nn.Module):
         weights = self.dropout(self.weights(x, memory, mask))
         heads = weights @ v  # (batch, heads, q_len, d_v)
         return self.w_o(heads.transpose(1, 2).flatten(2))
-
-
-# 04-multi-head.md: Heads that were trained
-@contextmanager
-def recorded_weights(
-    blocks: dict[str, MultiHeadAttention],
-) -> Iterator[dict[str, Tensor]]:
-    """Inside the with, each call of a block leaves its weights, (batch,
-    heads, q_len, k_len), in the dictionary under the block's name.
-    """
-    maps: dict[str, Tensor] = {}
-
-    def keep(name: str) -> Any:
-        def hook(block: MultiHeadAttention, args: Any, kwargs: Any) -> None:
-            maps[name] = block.weights(*args, **kwargs)
-
-        return hook
-
-    handles = [
-        block.register_forward_pre_hook(keep(name), with_kwargs=True)
-        for name, block in blocks.items()
-    ]
-    try:
-        yield maps
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -1,6 +1,4 @@
-"""annotated.batches.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 11-batches.md: Batches
 - E17-corpora-on-disk.md: Corpora on disk
@@ -22,14 +20,9 @@ from torch import Tensor
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
-    "Sentences",
-    "pad_rows",
-    "Batch",
-    "Corpus",
-    "plan_batches",
-    "cut",
+    "Sentences", "pad_rows", "Batch", "Corpus", "plan_batches", "cut",
     "id_type",
-]
+]  # fmt: skip
 
 
 # 11-batches.md: What a batch is

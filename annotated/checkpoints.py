@@ -1,6 +1,4 @@
-"""annotated.checkpoints.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 15-checkpoints.md: How a run survives, and how it ends
 """
@@ -15,64 +13,63 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from annotated.engine.errors import RunError, check_whole
 from annotated.engine.files import checksum, flush
 from annotated.model import Transformer
 from annotated.training import Trainer
 
 __all__ = [
-    "save_weights",
-    "read_weights",
-    "read_fitting",
-    "load_weights",
-    "write_checkpoint",
-    "drop",
-    "load_checkpoint",
-    "verify",
-    "save_checkpoint",
-    "drop_old",
-    "checkpoints",
-    "average_weights",
-    "choose_checkpoints",
-]
+    "save_weights", "write_weights", "read_weights", "load_weights",
+    "write_checkpoint", "drop", "load_checkpoint", "save_checkpoint",
+    "drop_old", "checkpoints", "average_weights", "choose_checkpoints",
+]  # fmt: skip
 
 
 # 15-checkpoints.md: Written whole, or not at all
 def save_weights(model: Transformer, path: Path) -> None:
     """Write the parameters, a shared one once, as safetensors."""
-    weights = {
-        name: p.detach().cpu().contiguous()
-        for name, p in model.named_parameters()
-    }
-    safetensors.torch.save_file(weights, path)
+    write_weights(dict(model.named_parameters()), path)
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """What save_weights wrote. ValueError where it cannot be read."""
+def write_weights(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Write tensors by name. OSError where there is no room."""
+    whole = {n: w.detach().cpu().contiguous() for n, w in weights.items()}
     try:
-        return safetensors.torch.load_file(path)
+        safetensors.torch.save_file(whole, path)
+    except safetensors.SafetensorError as error:
+        raise OSError(f"{path}: not written ({error})") from None
+
+
+def read_weights(
+    path: Path, like: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """What write_weights wrote. RunError where it cannot be read, or has
+    other names or shapes than like.
+    """
+    try:
+        weights = safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-
-
-def read_fitting(model: Transformer, path: Path) -> dict[str, Tensor]:
-    """read_weights. ValueError where they do not fit the model."""
-    weights, own = read_weights(path), dict(model.named_parameters())
-    for name in sorted(own.keys() | weights.keys()):
-        here = tuple(own[name].shape) if name in own else "absent"
-        there = tuple(weights[name].shape) if name in weights else "absent"
-        if here != there:
-            raise ValueError(
-                f"{path} does not fit the model: {name} is {there} in the "
-                f"file, {here} in the model"
+        raise RunError(f"{path} cannot be read: {error}") from None
+    there, here = (
+        {name: tuple(w.shape) for name, w in some.items()}
+        for some in (weights, weights if like is None else like)
+    )
+    for name in sorted(here.keys() | there.keys()):
+        if here.get(name) != there.get(name):
+            raise RunError(
+                f"{path} does not fit the model: {name} is "
+                f"{there.get(name, 'absent')} in the file, not "
+                f"{here.get(name, 'absent')}"
             )
     return weights
 
 
 def load_weights(model: Transformer, path: Path) -> None:
-    """Read what save_weights wrote. ValueError where it does not fit."""
-    weights = read_fitting(model, path)
+    """Read what save_weights wrote. RunError where it does not fit."""
+    own = dict(model.named_parameters())
+    weights = read_weights(path, own)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in own.items():
             parameter.copy_(weights[name])
 
 
@@ -86,7 +83,7 @@ def write_checkpoint(
         shutil.rmtree(unfinished)
     fresh = place.with_name(f".{place.name}")
     fresh.mkdir(parents=True)
-    safetensors.torch.save_file(dict(weights), fresh / "model.safetensors")
+    write_weights(weights, fresh / "model.safetensors")
     try:
         torch.save(dict(state), fresh / "state.pt")
     except RuntimeError as error:  # torch's word for a full disk
@@ -109,32 +106,20 @@ def drop(place: Path) -> None:
 
 
 def load_checkpoint(trainer: Trainer, place: Path) -> None:
-    """Go on from a checkpoint. ValueError where it is damaged;
-    TrainingError where it belongs to another run.
+    """Go on from a checkpoint. RunError, naming the file, where it is
+    damaged; TrainingError where it belongs to another run.
     """
-    verify(place)
-    try:
-        state = torch.load(place / "state.pt", "cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds
-        raise ValueError(
-            f"{place / 'state.pt'} cannot be read: {error}"
-        ) from None
-    weights = read_fitting(trainer.model, place / "model.safetensors")
-    trainer.load(weights, state)
-
-
-def verify(place: Path) -> None:
-    """ValueError, naming the file, where a checkpoint is damaged."""
     name = "checksums.json"
     try:
         sums = dict(json.loads((place / name).read_text("utf-8")))
         for name in ("model.safetensors", "state.pt"):
             if checksum(place / name) != sums.get(name):
                 raise ValueError("by its checksum, it has changed")
-    except (OSError, ValueError, TypeError) as error:
-        raise ValueError(
-            f"{place / name} cannot be read: {error}"
-        ) from None
+        state = torch.load(place / name, "cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds
+        raise RunError(f"{place / name} cannot be read: {error}") from None
+    own = dict(trainer.model.named_parameters())
+    trainer.load(read_weights(place / "model.safetensors", own), state)
 
 
 def save_checkpoint(
@@ -151,9 +136,9 @@ def drop_old(place: Path, keep: int, every: int) -> None:
     """Drop all checkpoints beside place but the last keep of those whose
     step is a multiple of every.
     """
+    kept = [place, *checkpoints(place.parent, every)[-keep:]]
     for old in checkpoints(place.parent):
-        kept = checkpoints(place.parent, every)[-keep:]
-        if old != place and old not in kept:
+        if old not in kept:
             drop(old)
 
 
@@ -161,36 +146,24 @@ def checkpoints(folder: Path, every: int = 1) -> list[Path]:
     """The finished checkpoints in folder whose step is a multiple of
     every, the oldest first.
     """
-    steps = {
-        int(place.name): place
-        for place in folder.glob("[0-9]" * 8 + "*")
-        if place.name.isdecimal() and place.is_dir()
-    }
-    whole = [s for s in sorted(steps) if steps[s].name == f"{s:08d}"]
-    return [steps[step] for step in whole if step % every == 0]
+    named = [p for p in folder.glob("[0-9]*") if p.name.isdecimal()]
+    steps = sorted((int(p.name), p) for p in named if p.is_dir())
+    whole = [(s, p) for s, p in steps if p.name == f"{s:08d}"]
+    return [place for step, place in whole if step % every == 0]
 
 
 # 15-checkpoints.md: How it ends: trembling
 def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints (§6.1).
-
-    Raises ValueError where there are none, where one cannot be read, or
-    where they differ in names or shapes.
+    """The mean of the weights of several checkpoints (§6.1). RunError
+    where there are none, or where one cannot be read or does not fit.
     """
     if not paths:
-        raise ValueError("there are no checkpoints to average")
-    total: dict[str, Tensor] = {}
+        raise RunError("there are no checkpoints to average")
     first = read_weights(paths[0])
-    for path in paths:
-        weights = read_weights(path)
-        for name in sorted(first.keys() | weights.keys()):
-            one, other = first.get(name), weights.get(name)
-            if one is None or other is None or one.shape != other.shape:
-                raise ValueError(
-                    f"{path} and {paths[0]} are no checkpoints of one "
-                    f"model: they differ in {name}"
-                )
-            total[name] = total.get(name, 0) + other.double()
+    total = {name: weight.double() for name, weight in first.items()}
+    for path in paths[1:]:
+        for name, weight in read_weights(path, first).items():
+            total[name] += weight.double()
     return {
         n: (t / len(paths)).to(first[n].dtype) for n, t in total.items()
     }
@@ -205,18 +178,17 @@ def choose_checkpoints(
     """The last count of places or, where nll is given, the best count.
 
     places are checkpoints named by their steps, the oldest first; nll is
-    the validation loss by step. Raises ValueError where there are not so
-    many, or not so many that were validated.
+    the validation loss by step. RunError where there are not so many, or
+    not so many that were validated.
     """
-    if count < 1:
-        raise ValueError(f"at least 1 checkpoint is wanted, not {count}")
+    check_whole("the number of checkpoints", count, least=1)
     what = "checkpoints"
     if nll is not None:
         places = [p for p in places if int(p.name) in nll]
         places = sorted(places, key=lambda p: -nll[int(p.name)])
         what = "validated checkpoints"
     if len(places) < count:
-        raise ValueError(
+        raise RunError(
             f"{count} {what} are wanted, but there are {len(places)}: a "
             "run keeps as many as keep says"
         )

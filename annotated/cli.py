@@ -1,6 +1,4 @@
-"""annotated.cli.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E12-command-line.md: The command line's source
 """
@@ -35,6 +33,7 @@ COMMANDS = {
     "evaluate": "score --run RUN on a test set",
     "average": "average checkpoints of --run RUN",
     "export": "write --run RUN --to FORM --out DIR for other programs",
+    "sweep": "run the rows of a table in small, for --minutes N",
 }
 
 
@@ -71,8 +70,7 @@ def obey(args: Sequence[str]) -> None:
         )
     for variable, value in ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
-    commands = importlib.import_module("annotated.engine.commands")
-    getattr(commands, name)(rest)
+    importlib.import_module("annotated.engine.commands").obey(name, rest)
 
 
 def main() -> None:
@@ -110,23 +108,15 @@ def main() -> None:
 
 def _reason(error: Exception) -> str | None:
     """What to tell of an error that a person can mend; None of others."""
-    # of torch, which need not have been imported
-    if isinstance(error, MemoryError) or _no_memory(error):
+    name, text = type(error).__name__, str(error)  # of torch, perhaps
+    if name in ("MemoryError", "OutOfMemoryError") or (
+        name == "RuntimeError" and "can't allocate memory" in text
+    ):
         return "not enough memory: a smaller batch_tokens needs less"
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     mendable = DataError, RunError, TrainingError, UsageError, OSError
-    return str(error) if isinstance(error, mendable) else None
-
-
-def _no_memory(error: Exception) -> bool:
-    """Whether torch found no memory, on a GPU or on a CPU."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(error, torch.cuda.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and (
-        "DefaultCPUAllocator: can't allocate memory" in str(error)
-    )
+    return text if isinstance(error, mendable) else None
 
 
 def _complain(what: str) -> None:

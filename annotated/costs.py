@@ -1,6 +1,4 @@
-"""annotated.costs.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 22-costs.md: What a run costs
 """
@@ -17,18 +15,10 @@ from annotated.engine.trainer import RunConfig
 from annotated.model import TransformerConfig, count_parameters
 
 __all__ = [
-    "P100",
-    "PAPER_HOURS",
-    "PAPER_STEPS",
-    "paper_cost",
-    "forward_flops",
-    "step_flops",
-    "useful_share",
-    "kept_bytes",
-    "state_bytes",
-    "ASSUMED_SHARE",
-    "dry_run",
-]
+    "P100", "PAPER_HOURS", "PAPER_STEPS", "paper_cost", "forward_flops",
+    "step_flops", "useful_share", "kept_bytes", "state_bytes",
+    "ASSUMED_SHARE", "dry_run",
+]  # fmt: skip
 
 
 # 22-costs.md: What the paper charges

@@ -1,6 +1,4 @@
-"""annotated.embeddings.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 06-embeddings.md: Embeddings and softmax
 - 07-positions.md: Positions
@@ -13,12 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 __all__ = [
-    "Embeddings",
-    "sinusoids",
-    "shift_matrix",
-    "SinusoidalPositions",
+    "Embeddings", "sinusoids", "shift_matrix", "SinusoidalPositions",
     "LearnedPositions",
-]
+]  # fmt: skip
 
 
 # 06-embeddings.md: One matrix, three uses
@@ -79,20 +74,14 @@ def sinusoids(
 
 # 07-positions.md: A shift is a rotation
 def shift_matrix(k: int, d_model: int) -> Tensor:
-    """M with M @ PE(pos) = PE(pos + k) for every pos (§3.5).
-
-    (d_model, d_model), in float64, made of d_model / 2 rotations.
-    Raises ValueError where d_model is odd.
+    """M with M @ PE(pos) = PE(pos + k) for every pos (§3.5): d_model / 2
+    rotations, (d_model, d_model), in float64; d_model is even.
     """
-    if d_model % 2:
-        raise ValueError(f"d_model must be even, not {d_model}")
     even = torch.arange(0, d_model, 2, dtype=torch.float64)
     angle = k / 10_000 ** (even / d_model)
     cos, sin = angle.cos(), angle.sin()
-    turns = torch.stack(
-        [torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], dim=-2
-    )
-    return torch.block_diag(*turns)
+    turns = torch.stack([cos, sin, -sin, cos], dim=-1)
+    return torch.block_diag(*turns.unflatten(-1, (2, 2)))
 
 
 # 07-positions.md: Learned positions
@@ -108,9 +97,8 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, length: int) -> Tensor:
         """The encodings of positions 0 to length - 1: (length, d_model)."""
-        size, d_model = self.table.shape
-        if length > size:
-            longer = sinusoids(max(length, 2 * size), d_model)
+        if length > len(self.table):
+            longer = sinusoids(2 * length, self.table.size(1))
             self.table = longer.to(self.table)
         return self.table[:length]
 

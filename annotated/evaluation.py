@@ -1,6 +1,4 @@
-"""annotated.evaluation.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 18-evaluation.md: How good is a translation?
 """

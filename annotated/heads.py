@@ -1,6 +1,4 @@
-"""annotated.heads.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 25-heads.md: What the heads see
 """
@@ -28,17 +26,9 @@ from annotated.search import SearchConfig, plain_beam_search
 from annotated.tokens import BOS, EOS, PAD, UNK, Tokenizer
 
 __all__ = [
-    "HeadMaps",
-    "known_ids",
-    "head_maps",
-    "WRITTEN",
-    "gold_links",
-    "Job",
-    "gold_jobs",
-    "Head",
-    "knocked_out",
-    "judge",
-]
+    "HeadMaps", "known_ids", "head_maps", "WRITTEN", "gold_links", "Job",
+    "gold_jobs", "Head", "knocked_out", "judge",
+]  # fmt: skip
 
 
 # 25-heads.md: Every head on one sentence

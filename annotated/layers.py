@@ -1,9 +1,10 @@
-"""annotated.layers.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 05-layers.md: Feed-forward, residuals, normalisation
 """
+
+from functools import partial
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -43,11 +44,7 @@ class FeedForward(nn.Module):
 
 # 05-layers.md: An encoder layer
 class EncoderLayer(nn.Module):
-    """Self-attention, then the position-wise network (§3.1).
-
-    norm "post" is the paper: LayerNorm(x + Dropout(sublayer(x))); "pre"
-    is what most code does today: x + Dropout(sublayer(LayerNorm(x))).
-    """
+    """Self-attention, then the position-wise network (§3.1)."""
 
     def __init__(
         self,
@@ -63,40 +60,35 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.pre_norm = norm == "pre"
 
+    def residual(self, x: Tensor, norm: nn.Module, sublayer: Any) -> Tensor:
+        """What sublayer, a function, finds, added to x; the same shape."""
+        if self.pre_norm:  # what most code does today
+            return x + self.dropout(sublayer(norm(x)))
+        return norm(x + self.dropout(sublayer(x)))  # the paper
+
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """x (batch, src_len, d_model) -> the same shape; mask as for
-        MultiHeadAttention.
-        """
-        if self.pre_norm:
-            x = x + self.dropout(self.attention(self.norm1(x), mask=mask))
-            return x + self.dropout(self.feed_forward(self.norm2(x)))
-        x = self.norm1(x + self.dropout(self.attention(x, mask=mask)))
-        return self.norm2(x + self.dropout(self.feed_forward(x)))
+        """x (batch, src_len, d_model) -> the same; mask for attention."""
+        heads = partial(self.attention, mask=mask)
+        x = self.residual(x, self.norm1, heads)
+        return self.residual(x, self.norm2, self.feed_forward)
 
 
 # 05-layers.md: A decoder layer
-class DecoderLayer(nn.Module):
+class DecoderLayer(EncoderLayer):
     """Masked self-attention, attention over the source, network (§3.1)."""
 
     def __init__(
         self,
         attention: MultiHeadAttention,
         cross_attention: MultiHeadAttention,
-        feed_forward: FeedForward,
-        dropout: float = 0.0,
-        norm: str = "post",
+        *others: Any,
     ):
-        super().__init__()
-        d_model = feed_forward.inner.in_features
-        self.attention, self.cross_attention = attention, cross_attention
-        self.feed_forward = feed_forward
-        self.norm1, self.norm2, self.norm3 = (
-            nn.LayerNorm(d_model) for _ in range(3)
-        )
-        self.dropout = nn.Dropout(dropout)
-        self.pre_norm = norm == "pre"
+        """others as for EncoderLayer: the network, dropout, norm."""
+        super().__init__(attention, *others)
+        self.cross_attention = cross_attention
+        self.norm3 = nn.LayerNorm(self.feed_forward.inner.in_features)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         x: Tensor,
         memory: Tensor,
@@ -107,13 +99,14 @@ class DecoderLayer(nn.Module):
         -> the shape of x. mask says what the target sees of itself,
         memory_mask what it sees of the source.
         """
-        drop = self.dropout
-        if self.pre_norm:
-            x = x + drop(self.attention(self.norm1(x), mask=mask))
-            y = self.cross_attention(self.norm2(x), memory, memory_mask)
-            x = x + drop(y)
-            return x + drop(self.feed_forward(self.norm3(x)))
-        x = self.norm1(x + drop(self.attention(x, mask=mask)))
-        y = self.cross_attention(x, memory, memory_mask)
-        x = self.norm2(x + drop(y))
-        return self.norm3(x + drop(self.feed_forward(x)))
+        own = partial(self.attention, mask=mask)
+        across = partial(
+            self.cross_attention, memory=memory, mask=memory_mask
+        )
+        return self.sublayers(x, own, across)
+
+    def sublayers(self, x: Tensor, own: Any, across: Any) -> Tensor:
+        """forward, with these in the place of the two attentions."""
+        x = self.residual(x, self.norm1, own)
+        x = self.residual(x, self.norm2, across)
+        return self.residual(x, self.norm3, self.feed_forward)

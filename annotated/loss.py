@@ -1,6 +1,4 @@
-"""annotated.loss.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 13-regularisation.md: Regularisation
 """

@@ -1,6 +1,4 @@
-"""annotated.masks.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 03-masks.md: Masks
 """

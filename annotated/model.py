@@ -1,6 +1,4 @@
-"""annotated.model.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 08-transformer.md: The Transformer
 """
@@ -8,33 +6,26 @@ Exported from the book; edit the chapter, then run `make export`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from annotated.attention import MultiHeadAttention, recorded_weights
+from annotated.attention import MultiHeadAttention
 from annotated.embeddings import (
     Embeddings,
     LearnedPositions,
     SinusoidalPositions,
 )
+from annotated.engine.errors import check_fields
+from annotated.engine.hooks import recorded_weights
 from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.masks import causal_mask, padding_mask, window_mask
 
 __all__ = [
-    "Transformer",
-    "Encoder",
-    "Decoder",
-    "TransformerConfig",
-    "check_config",
-    "make_attention",
-    "make_feed_forward",
-    "make_positions",
-    "make_last_norm",
-    "count_parameters",
-    "table3",
-]
+    "Transformer", "Stack", "ModelShape", "TransformerConfig",
+    "make_positions", "count_parameters", "table3",
+]  # fmt: skip
 
 
 # 08-transformer.md: Figure 1 as a class
@@ -49,7 +40,12 @@ class Transformer(nn.Module):
         )
         self.src_positions = make_positions(config)
         self.tgt_positions = make_positions(config)
-        self.encoder, self.decoder = Encoder(config), Decoder(config)
+        self.encoder = Stack(
+            config, EncoderLayer, config.num_encoder_layers, attentions=1
+        )
+        self.decoder = Stack(
+            config, DecoderLayer, config.num_decoder_layers, attentions=2
+        )
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
@@ -86,7 +82,7 @@ class Transformer(nn.Module):
     # 08-transformer.md: The configuration
     def attention_blocks(self) -> dict[str, MultiHeadAttention]:
         """By name: "encoder.0", …, "decoder.0", "cross.0", …"""
-        blocks: dict[str, Any] = {}
+        blocks = {}
         for i, layer in enumerate(self.encoder.layers):
             blocks[f"encoder.{i}"] = layer.attention
         for i, layer in enumerate(self.decoder.layers):
@@ -96,99 +92,91 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
-        """Of each block (batch, heads, q_len, k_len). Call eval() first."""
+        """The weights of each block, (batch, heads, q_len, k_len): one row
+        per query. Call eval() first.
+        """
         with recorded_weights(self.attention_blocks()) as maps:
-            self(src, tgt)
+            memory = Transformer.encode(self, src)  # always the plain form
+            self.decode(tgt, memory, src)
         return maps
 
 
-class Encoder(nn.Module):
-    """N encoder layers (§3.1); with norm "pre", a last LayerNorm."""
+class Stack(nn.Module):
+    """Layers of one kind (§3.1); with norm "pre", a last LayerNorm."""
 
-    def __init__(self, config: TransformerConfig):
+    def __init__(
+        self, c: TransformerConfig, kind: Any, layers: int, attentions: int
+    ):
         super().__init__()
-        self.layers = nn.ModuleList(
-            EncoderLayer(
-                make_attention(config),
-                make_feed_forward(config),
-                config.dropout,
-                config.norm,
-            )
-            for _ in range(config.num_encoder_layers)
-        )
-        self.norm = make_last_norm(config)
+        self.layers: Any = nn.ModuleList()
+        heads = c.num_heads, c.d_k, c.d_v, c.attention_dropout, c.bias
+        network = c.d_ff, c.activation_dropout, c.bias
+        for _ in range(layers):
+            blocks: list[nn.Module] = [
+                MultiHeadAttention(c.d_model, *heads)
+                for _ in range(attentions)
+            ]
+            blocks.append(FeedForward(c.d_model, *network))
+            self.layers.append(kind(*blocks, c.dropout, c.norm))
+        pre = c.norm == "pre"
+        self.norm = nn.LayerNorm(c.d_model) if pre else nn.Identity()
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(batch, src_len, d_model) -> (batch, src_len, d_model)"""
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        """(batch, length, d_model) -> the same; others as for a layer."""
         for layer in self.layers:
-            x = layer(x, mask)
-        return self.norm(x)
-
-
-class Decoder(nn.Module):
-    """N decoder layers (§3.1); with norm "pre", a last LayerNorm."""
-
-    def __init__(self, config: TransformerConfig):
-        super().__init__()
-        self.layers = nn.ModuleList(
-            DecoderLayer(
-                make_attention(config),
-                make_attention(config),
-                make_feed_forward(config),
-                config.dropout,
-                config.norm,
-            )
-            for _ in range(config.num_decoder_layers)
-        )
-        self.norm = make_last_norm(config)
-
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor,
-        mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-    ) -> Tensor:
-        """x (batch, tgt_len, d_model), memory (batch, src_len, d_model)
-        -> the shape of x.
-        """
-        for layer in self.layers:
-            x = layer(x, memory, mask, memory_mask)
+            x = layer(x, *others)
         return self.norm(x)
 
 
 # 08-transformer.md: The configuration
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
-    """The shape of a Transformer. The defaults are the base model (§3).
+class ModelShape:
+    """The base model (§3), whatever its words."""
 
-    d_k and d_v default to d_model / num_heads; dropout is P_drop of §5.4;
-    window is the r of §4's restricted self-attention, None for all;
-    max_len bounds learned positions only. Raises ValueError naming the
-    field that is wrong.
-    """
+    num_encoder_layers: int = 6  # layers of the encoder
+    num_decoder_layers: int = 6  # layers of the decoder
+    d_model: int = 512  # width of the model
+    d_ff: int = 2048  # width inside the feed-forward networks
+    num_heads: int = 8  # attention heads per layer
+    d_k: int | None = None  # key size, if not d_model / num_heads
+    d_v: int | None = None  # value size, if not d_model / num_heads
+    dropout: float = 0.1  # residual dropout, P_drop
+    attention_dropout: float = 0.0  # dropout of attention weights
+    activation_dropout: float = 0.0  # dropout in the feed-forward
+    norm: Literal["post", "pre"] = "post"  # where LayerNorm stands
+    # how a position is written
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    # which of the embeddings and the softmax share their weights
+    tie: Literal["all", "decoder", "none"] = "all"
+    window: int | None = None  # tokens that self-attention sees, if not all
+    max_len: int = 1024  # tokens in a sentence, for learned positions
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(ModelShape):
+    """Shape and vocabularies. ValueError names a wrong field."""
 
     src_vocab: int
     tgt_vocab: int
-    num_encoder_layers: int = 6
-    num_decoder_layers: int = 6
-    d_model: int = 512
-    d_ff: int = 2048
-    num_heads: int = 8
-    d_k: int | None = None
-    d_v: int | None = None
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    norm: Literal["post", "pre"] = "post"
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    tie: Literal["all", "decoder", "none"] = "all"
-    window: int | None = None
-    max_len: int = 1024
     bias: bool = True
 
     def __post_init__(self) -> None:
-        check_config(self)
+        self.check()
+
+    def check(self) -> None:
+        """ValueError, naming the field, where this makes no model."""
+        check_fields(self, below=1.0)
+        divides = self.d_model % self.num_heads == 0
+        if None in (self.d_k, self.d_v) and not divides:
+            raise ValueError(
+                f"num_heads {self.num_heads} does not divide d_model "
+                f"{self.d_model}: give d_k and d_v"
+            )
+        if self.tie == "all" and self.src_vocab != self.tgt_vocab:
+            raise ValueError(
+                'tie "all" needs one vocabulary, but src_vocab is '
+                f"{self.src_vocab} and tgt_vocab {self.tgt_vocab}"
+            )
 
     @property
     def key_size(self) -> int:
@@ -201,85 +189,24 @@ class TransformerConfig:
         return self.d_v or self.d_model // self.num_heads
 
     @classmethod
-    def base(
-        cls, *, src_vocab: int, tgt_vocab: int, **changes: Any
-    ) -> TransformerConfig:
-        """The base model (Table 3, first row), with changes."""
-        return cls(src_vocab=src_vocab, tgt_vocab=tgt_vocab, **changes)
+    def base(cls, **fields: Any) -> TransformerConfig:
+        """The base model (Table 3, first row): vocabularies, changes."""
+        return cls(**fields)
 
     @classmethod
-    def big(
-        cls, *, src_vocab: int, tgt_vocab: int, **changes: Any
-    ) -> TransformerConfig:
-        """The big model (Table 3, last row), with changes."""
+    def big(cls, **fields: Any) -> TransformerConfig:
+        """The big model (Table 3, last row): vocabularies, changes."""
         shape = {"d_model": 1024, "d_ff": 4096, "num_heads": 16}
-        shape |= {"src_vocab": src_vocab, "tgt_vocab": tgt_vocab}
-        return cls(**{"dropout": 0.3} | shape | changes)
-
-
-def check_config(config: TransformerConfig) -> None:
-    """Raise ValueError, naming the field, where config makes no model."""
-    for name, kind in get_type_hints(TransformerConfig).items():
-        value = getattr(config, name)
-        choices = (True, False) if kind is bool else get_args(kind)
-        if kind is float:
-            wanted = "a number in [0, 1)"
-            fine = type(value) in (int, float) and 0 <= value < 1
-        elif kind is int or int in choices:
-            wanted = "a whole number, at least 1"
-            fine = type(value) is int and value >= 1
-            fine = fine or (value is None and kind is not int)
-        else:
-            wanted = "one of " + ", ".join(map(str, choices))
-            same = [type(c) is type(value) and c == value for c in choices]
-            fine = any(same)
-        if not fine:
-            raise ValueError(f"{name} must be {wanted}, not {value!r}")
-    divides = config.d_model % config.num_heads == 0
-    if None in (config.d_k, config.d_v) and not divides:
-        raise ValueError(
-            f"num_heads {config.num_heads} does not divide d_model "
-            f"{config.d_model}: give d_k and d_v"
-        )
-    if config.tie == "all" and config.src_vocab != config.tgt_vocab:
-        raise ValueError(
-            'tie "all" needs one vocabulary, but src_vocab is '
-            f"{config.src_vocab} and tgt_vocab {config.tgt_vocab}"
-        )
-
-
-def make_attention(config: TransformerConfig) -> MultiHeadAttention:
-    """An attention block of this shape."""
-    return MultiHeadAttention(
-        config.d_model,
-        config.num_heads,
-        config.key_size,
-        config.value_size,
-        config.attention_dropout,
-        config.bias,
-    )
-
-
-def make_feed_forward(config: TransformerConfig) -> FeedForward:
-    """A position-wise network of this shape."""
-    return FeedForward(
-        config.d_model, config.d_ff, config.activation_dropout, config.bias
-    )
+        return cls(**{"dropout": 0.3} | shape | fields)
 
 
 def make_positions(
     config: TransformerConfig,
-) -> LearnedPositions | SinusoidalPositions:
+) -> SinusoidalPositions | LearnedPositions:
     """Where in its sentence a token is."""
     if config.positions == "learned":
         return LearnedPositions(config.d_model, config.max_len)
     return SinusoidalPositions(config.d_model)
-
-
-def make_last_norm(config: TransformerConfig) -> nn.Module:
-    """A pre-norm stack ends un-normalised: its sums have grown."""
-    pre = config.norm == "pre"
-    return nn.LayerNorm(config.d_model) if pre else nn.Identity()
 
 
 # 08-transformer.md: Counting parameters
@@ -295,21 +222,17 @@ def table3(vocab: int) -> dict[str, TransformerConfig]:
 
     Row (D)'s label smoothing is the recipe's business, not the model's.
     """
-    changes: dict[str, dict[str, Any]] = {"base": {}}
-    for h, d in [(1, 512), (4, 128), (16, 32), (32, 16)]:
-        changes[f"A-h{h}"] = {"num_heads": h, "d_k": d, "d_v": d}
-    for d_k in (16, 32):
-        changes[f"B-dk{d_k}"] = {"d_k": d_k, "d_v": 64}
-    for n in (2, 4, 8):
-        stacks = ("num_encoder_layers", "num_decoder_layers")
-        changes[f"C-N{n}"] = dict.fromkeys(stacks, n)
-    for d_model, d in [(256, 32), (1024, 128)]:
-        changes[f"C-d{d_model}"] = {"d_model": d_model, "d_k": d, "d_v": d}
-    for d_ff in (1024, 4096):
-        changes[f"C-ff{d_ff}"] = {"d_ff": d_ff}
-    for p in (0.0, 0.2):
-        changes[f"D-drop{p}"] = {"dropout": p}
-    changes["E-learned"] = {"positions": "learned"}
+    stacks = "num_encoder_layers", "num_decoder_layers"
+    changes: dict[str, dict[str, Any]] = {
+        "base": {},  # d_k and d_v of (A) and (C) are d_model / h
+        **{f"A-h{h}": {"num_heads": h} for h in (1, 4, 16, 32)},
+        **{f"B-dk{d}": {"d_k": d} for d in (16, 32)},
+        **{f"C-N{n}": dict.fromkeys(stacks, n) for n in (2, 4, 8)},
+        **{f"C-d{d}": {"d_model": d} for d in (256, 1024)},
+        **{f"C-ff{d}": {"d_ff": d} for d in (1024, 4096)},
+        **{f"D-drop{p}": {"dropout": p} for p in (0.0, 0.2)},
+        "E-learned": {"positions": "learned"},
+    }
     shape = {"src_vocab": vocab, "tgt_vocab": vocab}
     rows = {
         name: TransformerConfig.base(**shape, **change)

@@ -1,6 +1,4 @@
-"""annotated.parallel.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 21-many-devices.md: Many devices
 """

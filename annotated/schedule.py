@@ -1,6 +1,4 @@
-"""annotated.schedule.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 12-optimiser.md: The optimiser and its schedule
 """
@@ -11,11 +9,9 @@ import torch
 from torch import nn
 
 __all__ = [
-    "learning_rate",
-    "cooldown_factor",
-    "make_optimizer",
+    "learning_rate", "cooldown_factor", "make_optimizer",
     "set_learning_rate",
-]
+]  # fmt: skip
 
 
 # 12-optimiser.md: The learning rate

@@ -1,6 +1,4 @@
-"""annotated.search.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 16-search.md: Search: from the next word to a whole sentence
 - 17-memory.md: Compute each token once: the KV cache
@@ -10,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 import numpy as np
 import torch
@@ -18,34 +15,18 @@ from torch import Tensor
 
 from annotated.attention import MultiHeadAttention, attention
 from annotated.batches import pad_rows
+from annotated.engine.errors import check_fields
 from annotated.engine.machine import evaluating
-from annotated.layers import DecoderLayer
 from annotated.masks import padding_mask
 from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
-    "length_penalty",
-    "SearchConfig",
-    "Hypothesis",
-    "output_limit",
-    "After",
-    "log_p_after",
-    "greedy",
-    "beam",
-    "settled",
-    "plain_beam_search",
-    "CachedAttention",
-    "Block",
-    "layer_step",
-    "decoder_layers",
-    "KVCache",
-    "best_of_batch",
-    "file_ends",
-    "grow_beams",
-    "cached_beam_search",
-    "alignment",
-]
+    "length_penalty", "SearchConfig", "Hypothesis", "output_limit", "After",
+    "log_p_after", "greedy", "beam", "settled", "plain_beam_search",
+    "CachedAttention", "KVCache", "best_of_batch", "file_ends",
+    "grow_beams", "cached_beam_search", "alignment",
+]  # fmt: skip
 
 
 # 16-search.md: Long sentences pay for every word
@@ -70,20 +51,11 @@ class SearchConfig:
     limit: int | None = None  # tokens of any output, at most
 
     def __post_init__(self) -> None:
-        for name in ("beam", "extra", "nbest", "limit"):
-            value = getattr(self, name)
-            whole = type(value) is int and value >= 1
-            if not whole and (name, value) != ("limit", None):
-                raise ValueError(
-                    f"{name} must be a whole number, at least 1, "
-                    f"not {value!r}"
-                )
+        check_fields(self)
         if self.nbest > self.beam:
             raise ValueError(
                 f"nbest {self.nbest} is more than beam {self.beam}"
             )
-        if not 0 <= self.alpha < math.inf:
-            raise ValueError(f"alpha must be 0 or more, not {self.alpha!r}")
 
 
 @dataclass(frozen=True)
@@ -238,29 +210,6 @@ class CachedAttention:
 
 
 # 17-memory.md: One step through the decoder
-Block = Callable[[Tensor], Tensor]
-
-
-def layer_step(
-    layer: DecoderLayer, x: Tensor, own: Block, across: Block
-) -> Tensor:
-    """A decoder layer (§3.1) with these in the place of its self-attention
-    and of its attention over the source. Returns the shape of x.
-    """
-    if layer.pre_norm:
-        x = x + own(layer.norm1(x))
-        x = x + across(layer.norm2(x))
-        return x + layer.feed_forward(layer.norm3(x))
-    x = layer.norm1(x + own(x))
-    x = layer.norm2(x + across(x))
-    return layer.norm3(x + layer.feed_forward(x))
-
-
-def decoder_layers(model: Transformer) -> list[DecoderLayer]:
-    """The decoder's layers, from below."""
-    return cast("list[DecoderLayer]", list(model.decoder.layers))
-
-
 class KVCache:
     """What a decoder remembers between two steps of a search.
 
@@ -274,7 +223,7 @@ class KVCache:
         memory = model.encode(src)
         self.own: list[CachedAttention] = []
         self.source: list[CachedAttention] = []
-        for layer in decoder_layers(model):
+        for layer in model.decoder.layers:
             own = CachedAttention(layer.attention, most)
             source = CachedAttention(
                 layer.cross_attention, mask=padding_mask(src)
@@ -284,15 +233,14 @@ class KVCache:
             self.source.append(source)
 
     def next_logits(self, ids: Tensor) -> Tensor:
-        """The newest tokens (rows,) -> the logits of the next: (rows,
-        vocab).
-        """
-        model, layers = self.model, decoder_layers(self.model)
+        """The newest tokens (rows,) -> the next's logits (rows, vocab)."""
+        model = self.model
         self.length += 1
         position = model.tgt_positions(self.length)[-1]
         x = model.embeddings.read_target(ids[:, None]) + position
-        for layer, own, source in zip(layers, self.own, self.source):
-            x = layer_step(layer, x, own.look_back, source.attend)
+        caches = zip(model.decoder.layers, self.own, self.source)
+        for layer, own, source in caches:
+            x = layer.sublayers(x, own.look_back, source.attend)
         return model.embeddings.logits(model.decoder.norm(x))[:, 0]
 
     # 17-memory.md: A batch of beams

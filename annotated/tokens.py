@@ -1,6 +1,4 @@
-"""annotated.tokens.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 10-tokens.md: Tokens
 """
@@ -24,16 +22,9 @@ from tokenizers import (
 from annotated.engine.wordpiece import word_pieces
 
 __all__ = [
-    "PAD",
-    "BOS",
-    "EOS",
-    "UNK",
-    "SPECIALS",
-    "byte_pairs",
-    "whole_words",
-    "ValidLines",
-    "Tokenizer",
-]
+    "PAD", "BOS", "EOS", "UNK", "SPECIALS", "byte_pairs", "whole_words",
+    "ValidLines", "Tokenizer",
+]  # fmt: skip
 
 
 # 10-tokens.md: The tokenizer

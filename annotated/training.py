@@ -1,6 +1,4 @@
-"""annotated.training.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 14-training.md: Training: the copy task
 - 15-checkpoints.md: How a run survives, and how it ends
@@ -21,6 +19,7 @@ from torch import Tensor
 from annotated.batches import Batch, Corpus, Sentences
 from annotated.engine.errors import (
     TrainingError,
+    UsageError,
     check_positive,
     check_whole,
 )
@@ -36,26 +35,15 @@ from annotated.schedule import (
 from annotated.tokens import PAD, SPECIALS
 
 __all__ = [
-    "TrainingConfig",
-    "Progress",
-    "Trainer",
-    "batch_loss",
-    "copy_corpus",
-    "greedy_accuracy",
-    "validate",
-    "scores",
-    "COUNTERS",
-    "fingerprint",
-]
+    "TrainingConfig", "Progress", "Trainer", "batch_loss", "copy_corpus",
+    "greedy_accuracy", "validate", "scores", "COUNTERS", "fingerprint",
+]  # fmt: skip
 
 
 # 14-training.md: The loop
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How to train; the defaults are the paper's base model (§5).
-
-    ValueError names a wrong field.
-    """
+    """How to train; without changes, as the paper's base model (§5)."""
 
     batch_tokens: int = 25_000  # tokens in a batch, on each side
     max_steps: int = 100_000  # steps at which training ends
@@ -74,10 +62,8 @@ class TrainingConfig:
         for name in ("rate", "clip"):
             check_positive(name, getattr(self, name))
         if not 0 <= self.label_smoothing < 1:
-            raise ValueError(
-                "label_smoothing must lie in [0, 1), "
-                f"not {self.label_smoothing!r}"
-            )
+            wrong = f"not {self.label_smoothing!r}"
+            raise UsageError(f"label_smoothing must lie in [0, 1), {wrong}")
 
 
 @dataclass(frozen=True)
@@ -125,9 +111,9 @@ class Trainer:
         return rate * cooldown_factor(step, last, config.cooldown)
 
     def learn(self, batch: Batch) -> list[float]:
-        """One update. Loss and nll per target token, and the norm of the
-        gradient. Raises TrainingError where one of them is not finite;
-        the weights are then still those of the step before.
+        """One update. Loss and nll per target token, and the gradient's
+        norm. TrainingError, with the weights as they were, where one of
+        them is not finite.
         """
         self.seed_dropout()
         self.model.train()
@@ -162,27 +148,36 @@ class Trainer:
 
     def steps(self) -> Iterator[Progress]:
         """Train, yielding after each step, until config says stop."""
-        plan = self.plan(self.epoch)
-        while self.step < self.config.max_steps:
-            start, epoch = time.perf_counter(), self.epoch
-            batch = self.corpus.batch(plan[self.place]).to(self.device)
+        batches = self.batches()
+        while not self.done():
+            started, epoch = time.perf_counter(), self.epoch
+            batch, after = next(batches)
             loss, nll, norm = self.learn(batch)
-            self.place += 1
-            if self.place == len(plan):
-                self.epoch, self.place = self.epoch + 1, 0
-                plan = self.plan(self.epoch)
+            self.epoch, self.place = after
             self.tokens += batch.tokens
-            self.seconds += time.perf_counter() - start
-            yield Progress(
-                step=self.step,
-                epoch=epoch,
-                loss=loss,
-                nll=nll,
-                rate=self.rate(self.step),
-                gradient_norm=norm,
-                tokens=self.tokens,
-                seconds=self.seconds,
-            )
+            self.spend(time.perf_counter() - started)
+            told = self.step, epoch, loss, nll, self.rate(self.step), norm
+            yield Progress(*told, self.tokens, self.seconds)
+
+    def done(self) -> bool:
+        return self.step >= self.config.max_steps
+
+    def spend(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def batches(self) -> Iterator[tuple[Any, tuple[int, int]]]:
+        """The batches from here on, each with the place after it."""
+        epoch, place = self.epoch, self.place
+        while True:
+            plan = self.plan(epoch)
+            for i in range(place, len(plan)):
+                last = i + 1 == len(plan)
+                after = (epoch + 1, 0) if last else (epoch, i + 1)
+                yield self.batch(plan[i]), after
+            epoch, place = epoch + 1, 0
+
+    def batch(self, pairs: NDArray) -> Any:
+        return self.corpus.batch(pairs).to(self.device)
 
     def trouble(self, loss: float, nll: float, norm: float) -> str:
         """Which step, which numbers, which pairs, and what to try."""
@@ -196,9 +191,8 @@ class Trainer:
 
     # 15-checkpoints.md: The state of a run
     def weights(self) -> dict[str, Tensor]:
-        """Every parameter, on the CPU; a shared one once."""
-        named = self.model.named_parameters()
-        return {name: p.detach().cpu().contiguous() for name, p in named}
+        """Every parameter; a shared one once."""
+        return dict(self.model.named_parameters())
 
     def state(self) -> dict[str, Any]:
         """All that a later run needs besides the weights."""
@@ -263,9 +257,9 @@ def copy_corpus(
 def greedy_accuracy(
     model: Transformer, corpus: Corpus, batch_tokens: int = 5000
 ) -> tuple[float, float]:
-    """The share of target tokens, EOS among them, that are the likeliest
-    after the right ones before them; and the share of sentences where all
-    are: those that greedy search would write without a mistake.
+    """The share of target tokens that are the likeliest after the right
+    ones before them, and of sentences where all are: those that greedy
+    search would write without a mistake.
     """
     device = next(model.parameters()).device
     tokens = right = whole = 0

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import tyro
-from ledger import entry, write
+from ledger import write
 
 from annotated.engine.baselines import (
     dictionary,
@@ -34,6 +34,7 @@ from annotated.engine.baselines import (
 from annotated.engine.data import open_data
 from annotated.engine.prepare import Prepared
 from annotated.engine.recipes import RECIPES
+from annotated.engine.results import entry
 from annotated.evaluation import score
 
 

@@ -24,10 +24,11 @@ from typing import Any
 
 import torch
 import tyro
-from ledger import entry, typed, write
+from ledger import typed, write
 from models import Shape
 
 from annotated.engine.distributed import process_group
+from annotated.engine.results import entry
 from annotated.engine.trainer import RunConfig, Trainer
 from annotated.model import Transformer
 from annotated.training import copy_corpus

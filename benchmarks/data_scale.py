@@ -184,7 +184,7 @@ def training(folder: str, steps: str) -> dict[str, Any]:
     recipe = RECIPES["multi30k"].changed(max_steps=int(steps))
     vocab = ready.manifest["source_vocab"]
     corpus: Corpus = ready.corpus("train")
-    model = Transformer(recipe.model.config(vocab, vocab))
+    model = Transformer(recipe.config(vocab, vocab))
     trainer = Trainer(model, corpus, recipe.training)
     marks = [(p.tokens, p.seconds) for p in trainer.steps()]
     (first, begin), (last, end) = marks[1], marks[-1]

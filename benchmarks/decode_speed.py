@@ -33,7 +33,7 @@ import torch.nn.functional as F
 import tyro
 
 # the scripts beside this one
-from ledger import entry, options, typed, versions, write
+from ledger import options, typed, write
 from memory import Watch, held
 from models import Shape, marian_config, told
 from torch import Tensor, nn
@@ -41,6 +41,7 @@ from train_speed import draw_lengths
 
 from annotated.batches import pad_rows
 from annotated.embeddings import sinusoids
+from annotated.engine.results import entry, versions
 from annotated.engine.search import batches_by_length, search_in_order
 from annotated.model import Transformer
 from annotated.search import SearchConfig

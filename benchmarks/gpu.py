@@ -42,9 +42,10 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from ledger import entry, rounded, write  # noqa: E402
+from ledger import write  # noqa: E402
 
 from annotated.batches import Batch, Corpus, Sentences  # noqa: E402
+from annotated.engine.results import entry, rounded  # noqa: E402
 from annotated.engine.search import search_in_order  # noqa: E402
 from annotated.engine.trainer import RunConfig, Trainer  # noqa: E402
 from annotated.model import Transformer, TransformerConfig  # noqa: E402

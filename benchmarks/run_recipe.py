@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from ledger import entry, write
+from ledger import write
 
 from annotated.engine.baselines import words
 from annotated.engine.data import TextData, open_data, prepared_data
 from annotated.engine.recipes import RECIPES
+from annotated.engine.results import entry
 from annotated.engine.runs import Run, read_metrics, read_recipe
 from annotated.evaluation import score
 

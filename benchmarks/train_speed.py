@@ -26,13 +26,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import tyro
-from ledger import entry, typed, versions, write
+from ledger import typed, write
 from models import Shape, marian_config, told
 from torch import Tensor, nn
 
 from annotated.batches import Batch, Corpus, Sentences
 from annotated.embeddings import sinusoids
 from annotated.engine.packing import PackedTransformer
+from annotated.engine.results import entry, versions
 from annotated.engine.trainer import RunConfig, packed_loss
 from annotated.schedule import make_optimizer, set_learning_rate
 from annotated.tokens import PAD, SPECIALS

@@ -48,7 +48,7 @@ def expected_package(root: Path) -> dict[Path, str]:
     modules = assemble(chapters)
     packages = packages_of(modules)
     for name in packages - modules.keys():
-        modules[name] = f'"""{PACKAGE}.{name}.\n\n{MARK}\n"""\n'
+        modules[name] = f'"""{MARK}"""\n'
     texts = {path_of(name, packages): modules[name] for name in modules}
     texts["py.typed"] = ""
     registry = root / "data" / "registry.toml"
@@ -105,7 +105,7 @@ def render(
     if module.name == "__main__":
         gap = [""]  # a program, whose call stands right below its imports
     elif public:
-        lines += ["", *_bracketed("__all__ = [", public, "]")]
+        lines += ["", *_public(public)]
     elif module.blocks:
         lines += ["", "__all__: list[str] = []"]
     origin: list[Place] = [None] * len(lines)
@@ -154,16 +154,13 @@ def _comment(section: tuple[str, str], indent: str = "") -> list[str]:
 
 def _header(module: Module, chapters: list[Chapter]) -> list[str]:
     """The docstring: whence the module comes, and where to edit it."""
-    name = (
-        PACKAGE if module.name == "__init__" else f"{PACKAGE}.{module.name}"
-    )
     places = sorted({block.chapter for block in module.blocks})
     listing = [""] if places else []
     for place in places:
         chapter = chapters[place]
         title = f"{chapter.file}: {_plain(chapter.title)}"
         listing += _wrap(title, "- ", "  ")
-    return [f'"""{name}.', "", MARK, *listing, '"""']
+    return [f'"""{MARK}', *listing, '"""']
 
 
 def _plain(title: str) -> str:
@@ -185,13 +182,19 @@ def _import(item: Import) -> str:
     return f"from {item.module} import {item.name}{alias}"
 
 
-def _bracketed(start: str, names: list[str], end: str) -> list[str]:
-    """A list of strings on one line, or one a line."""
-    quoted = [f'"{name}"' for name in names]
-    one = start + ", ".join(quoted) + end
+def _public(names: list[str]) -> list[str]:
+    """__all__ on one line, or on lines that are full: ruff would give each
+    name its own.
+    """
+    text = ", ".join(f'"{name}"' for name in names)
+    one = f"__all__ = [{text}]"
     if len(one) <= COLUMNS:
         return [one]
-    return [start, *(f"    {name}," for name in quoted), end]
+    return [
+        "__all__ = [",
+        *_wrap(f"{text},", *["    "] * 2),
+        "]  # fmt: skip",
+    ]
 
 
 # --- data that the package carries ----------------------------------------

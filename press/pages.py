@@ -38,6 +38,8 @@ class Folds(SphinxPostTransform):
     def run(self, **options: Any) -> None:
         for cell in list(self.document.findall(nodes.container)):
             if cell.get("nb_element") == "cell_code":
+                if "hide_mode" in cell and any(cell.findall(nodes.image)):
+                    _put_first(cell)
                 _fold_cell(cell)
         for number, box in enumerate(
             self.document.findall(nodes.admonition)
@@ -72,6 +74,30 @@ def _fold_cell(cell: nodes.container) -> None:
         shown = [_details(answer, [output, folded], "answer")]
     cell.children = []
     cell += [part for part in shown if part is not None]
+
+
+def _put_first(figure: nodes.container) -> None:
+    """A figure stands before the folded cells that lead to it and show
+    nothing of their own: what they define is read after it, if at all.
+    """
+    page, place = figure.parent, figure.parent.index(figure)
+    first = place
+    while first and _only_folded(page[first - 1]):
+        first -= 1
+    page.remove(figure)
+    page.insert(first, figure)
+
+
+def _only_folded(node: nodes.Node) -> bool:
+    """Whether it is a cell, folded already, without an output, and no
+    part of the package.
+    """
+    if not isinstance(node, nodes.container):
+        return False
+    exported = any("tag_export" in name for name in node["classes"])
+    alone = all(isinstance(part, fold) for part in node.children)
+    cell = node.get("nb_element") == "cell_code"
+    return cell and alone and not exported
 
 
 def _fold_box(box: nodes.admonition) -> None:

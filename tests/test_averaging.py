@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from annotated.checkpoints import average_weights, choose_checkpoints
+from annotated.engine.errors import RunError
 
 # --- which checkpoints ----------------------------------------------------
 
@@ -32,7 +33,7 @@ def test_the_best_have_the_lowest_loss() -> None:
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_no_checkpoint_is_no_choice(count: int) -> None:
-    with pytest.raises(ValueError, match=f"wanted, not {count}"):
+    with pytest.raises(ValueError, match=f"at least 1, not {count}"):
         choose_checkpoints(PLACES, count)
 
 
@@ -103,10 +104,9 @@ def test_weights_of_two_models_are_not_averaged(
 ) -> None:
     one, two = saved(tmp_path, w=torch.ones(2)), saved(tmp_path, **other)
     for pair in ([one, two], [two, one]):
-        with pytest.raises(ValueError, match="differ in [vw]") as caught:
+        with pytest.raises(RunError, match="the model: [vw] is") as caught:
             average_weights(pair)
-        assert str(one) in str(caught.value)
-        assert str(two) in str(caught.value)
+        assert str(pair[1]) in str(caught.value)
 
 
 @pytest.mark.parametrize("cut", [0, 4, 30, -1])

@@ -173,7 +173,7 @@ def test_a_share_that_does_not_fit_is_taken_in_micro_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe = RECIPES["wmt14-en-de-base"]
-    config = recipe.model.config(recipe.vocab, recipe.vocab)
+    config = recipe.config()
     need = state_bytes(config) + 25_000 * kept_bytes(config) + LOGITS["cpu"]
     made = recipe
     for memory, fits in ((1.51 * need, True), (need, False)):
@@ -209,7 +209,7 @@ def test_the_papers_machine_was_used_to_a_third_or_so() -> None:
 def test_the_recipes_are_the_papers_runs(size: str) -> None:
     recipe = RECIPES[f"wmt14-en-de-{size}"]
     assert recipe.training.max_steps == PAPER_STEPS[size]
-    config = recipe.model.config(37_000, 37_000)
+    config = recipe.config(37_000, 37_000)
     needed = step_flops(config, recipe.training.batch_tokens)
     needed *= recipe.training.max_steps
     share = needed / paper_cost(PAPER_HOURS[size])
@@ -230,7 +230,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said_of(recipe: Recipe) -> str:
-    config = recipe.model.config(recipe.vocab, recipe.vocab)
+    config = recipe.config()
     return dry_run(config, recipe.training, "cpu")
 
 
@@ -239,7 +239,7 @@ def test_every_recipe_has_a_dry_run_without_data(
     name: str, no_data: None
 ) -> None:
     recipe = RECIPES[name]
-    count = count_parameters(recipe.model.config(*[recipe.vocab] * 2))
+    count = count_parameters(recipe.config())
     said = said_of(recipe)
     assert f" {count:,} parameters\n" in said
     assert f" in {recipe.training.max_steps:,} steps\n" in said

@@ -29,7 +29,6 @@ from annotated.engine import distributed, runner
 from annotated.engine.distributed import (
     all_gather,
     all_reduce_sum,
-    gather_interleaved,
     process_group,
     rank,
     rank_zero_first,
@@ -457,19 +456,18 @@ def talking() -> tuple[Any, ...]:
         rank_zero_first(rank),
         all_reduce_sum(torch.tensor([rank() + 1.0])).item(),
         all_gather(rank()),
-        gather_interleaved([rank(), rank() + 2]),
     )
 
 
 def test_what_is_said_to_one_and_to_all() -> None:
-    rest = 3.0, [0, 1], [0, 1, 2, 3]
+    rest = 3.0, [0, 1]
     assert together(2, talking) == [(0, 0, *rest), (None, 1, *rest)]
 
 
 def test_alone_nothing_is_said() -> None:
     numbers = torch.tensor([1.0])
     assert all_reduce_sum(numbers) is numbers
-    assert talking() == (0, 0, 1.0, [0], [0, 2])
+    assert talking() == (0, 0, 1.0, [0])
 
 
 def saved_shards() -> tuple[list[int], list[int], int]:
@@ -587,34 +585,6 @@ def command_line(*words: str) -> tuple[object, str]:
         except SystemExit as stop:
             return stop.code, said.getvalue()
     return 0, said.getvalue()
-
-
-def test_processes_share_a_test_set_and_one_of_them_scores_it(
-    tmp_path: Path,
-) -> None:
-    recipe = TINY.changed(max_steps=10)
-    train_recipe(recipe, tmp_path / "run")
-    lines = [" ".join("abcdef"[: 1 + i % 6]) for i in range(7)]
-    (tmp_path / "text").write_text("\n".join(lines) + "\n")
-    words = "evaluate --run run --src text --ref text --json --device cpu"
-    where = [
-        str(tmp_path / w) if w in ("run", "text") else w
-        for w in words.split()
-    ]
-    (found,) = in_processes(1, printed, *where)
-    shared, silent = in_processes(2, printed, *where)
-    assert silent == ""
-    one, two = json.loads(found), json.loads(shared)
-    del one["seconds"], two["seconds"]
-    assert one == two
-    assert one["sentences"] == 7
-
-
-def printed(*words: str) -> str:
-    """What a command prints."""
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        cli.obey(words)
-    return said.getvalue()
 
 
 def test_a_refusal_is_told_by_one_process(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from annotated.engine.packing import (
 )
 from annotated.engine.search import beam_search, search_in_order
 from annotated.engine.trainer import RunConfig, Trainer, packed_loss
+from annotated.masks import causal_mask, padding_mask
 from annotated.model import TransformerConfig
 from annotated.schedule import make_optimizer, set_learning_rate
 from annotated.search import SearchConfig, plain_beam_search
@@ -91,7 +92,7 @@ def test_fused_attention_is_equation_1(
     real = torch.ones(3, length, dtype=torch.bool, device=device)
     if padded:
         real[1, 5:] = False
-    packing = Packing.of(real)
+    packing = Packing.of(real.long())
     x = torch.randn(3, length, 32).to(device, dtype).requires_grad_()
     mask = PackedMask.to(packing, packing, causal=causal)
     found = packing.pad(layer(packing.pack(x), mask=mask))
@@ -101,7 +102,10 @@ def test_fused_attention_is_equation_1(
         linear(leaf).unflatten(2, (4, 8)).transpose(1, 2)
         for linear in (exact.w_q, exact.w_k, exact.w_v)
     )
-    heads = attention(q, k, v, mask.full())
+    seen = padding_mask(real.long())
+    if causal:
+        seen = seen & causal_mask(length, real.device)
+    heads = attention(q, k, v, seen)
     wanted = exact.w_o(heads.transpose(1, 2).flatten(2)) * real[..., None]
     torch.testing.assert_close(
         found.double(), wanted, rtol=tolerance, atol=tolerance

@@ -6,11 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from annotated.attention import (
-    MultiHeadAttention,
-    attention,
-    recorded_weights,
-)
+from annotated.attention import MultiHeadAttention, attention
+from annotated.engine.hooks import recorded_weights
 from annotated.masks import causal_mask, padding_mask
 
 few = settings(max_examples=20, deadline=None, derandomize=True)
@@ -275,9 +272,3 @@ def test_the_number_of_heads_changes_no_number_of_parameters(
 def test_narrow_keys_save_what_the_chapter_says():
     layer = MultiHeadAttention(512, 8, d_k=16, d_v=64)
     assert sum(p.numel() for p in layer.parameters()) == 656_640
-
-
-def test_heads_that_do_not_divide_the_width_are_refused():
-    with pytest.raises(ValueError, match="num_heads 5 does not divide"):
-        MultiHeadAttention(12, 5)
-    MultiHeadAttention(12, 5, d_k=3, d_v=2)

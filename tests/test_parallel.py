@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -48,6 +49,9 @@ def learn(corpus: Corpus, dropout: float = 0.0) -> Found:
         model = new_model(dropout)
         return trained(ParallelTrainer(model, corpus, CONFIG))
     finally:
+        # torch 2.3 parts with the lock of Python in its hand, for which a
+        # thread of gloo may be waiting to forget a tensor: let it pass
+        time.sleep(0.2)
         dist.destroy_process_group()
 
 
@@ -59,10 +63,6 @@ def test_any_number_of_processes_is_one_trainer(size: int) -> None:
         assert found[1] == pytest.approx(weights, abs=1e-4)
 
 
-@pytest.mark.skipif(
-    torch.__version__ < "2.4",
-    reason="in torch 2.3 processes stand still when they part after this",
-)
 def test_a_process_may_have_no_part_of_a_batch() -> None:
     long = copy_corpus(4, vocab=12, length=60)  # one or two to a batch
     losses, _ = trained(Trainer(new_model(), long, CONFIG))

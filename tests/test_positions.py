@@ -94,11 +94,6 @@ def test_shifts_are_rotations_that_compose(k, m, half):
     assert torch.equal(shift_matrix(0, d_model), one)
 
 
-def test_the_shift_needs_pairs():
-    with pytest.raises(ValueError, match="d_model must be even, not 7"):
-        shift_matrix(1, 7)
-
-
 @quick
 @given(distance=st.integers(0, 150), half=st.integers(1, 40))
 def test_products_of_encodings_depend_on_the_distance_alone(distance, half):

@@ -418,19 +418,11 @@ def test_a_data_set_is_prepared_where_training_looks_for_it(
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        (
-            "data prepare pair --src a --out x",
-            "give --src and --tgt, or --tsv",
-        ),
+        ("data prepare pair --tgt b --out x", "give --src and --tgt"),
         ("data prepare pair --src a --tgt b", "--out says where"),
         ("data prepare nothing --out x", "no data set 'nothing'"),
         ("data prepare . --out x", "a folder needs --source"),
         ("data show nothing", "no data set 'nothing'"),
-        ("data fetch x", "list, show NAME, or prepare NAME"),
-        (
-            "data prepare pair --src a --tgt b --valid-src c --out x",
-            "go together",
-        ),
         ("data prepare tatoeba --source xx", "no language 'xx'"),
     ],
 )

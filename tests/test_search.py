@@ -18,10 +18,10 @@ from annotated import search as story
 from annotated.batches import Sentences, pad_rows
 from annotated.engine import search as decoding
 from annotated.engine.search import (
-    Moves,
     SlotCache,
     beam_search,
     best_continuations,
+    closing,
     search_in_order,
 )
 from annotated.model import Transformer, TransformerConfig
@@ -504,7 +504,7 @@ def test_a_hypothesis_sees_the_slots_it_came_through(window):
             )
             if step == 4:  # sentence 0 is done: the last takes its place
                 done = torch.tensor([True, False, False])
-                cache.keep(Moves.closing(done))
+                cache.keep(closing(done))
                 left, past, seen = [2, 1], past[[2, 1]], seen[[2, 1]]
             parent = torch.randint(width, (len(left), 2), generator=draw)
             rows = parent[:, :, None]
@@ -613,9 +613,10 @@ def test_a_worker_that_dies_is_noticed(two_cores):
 def test_a_worker_that_hangs_is_noticed(two_cores, monkeypatch):
     monkeypatch.setattr(decoding, "HANGS", 0.5)
     model = Sleeper(MODEL.config).eval()
+    before = active_children()  # torch.compile keeps some of its own
     with pytest.raises(RuntimeError, match="no answer in"):
         search_in_order(model, random_sentences(200, 8), workers=2)
-    assert not active_children()
+    assert set(active_children()) <= set(before)
 
 
 def test_a_model_on_another_device_gets_no_copies_of_this_process(

@@ -1,4 +1,4 @@
-"""Chapters 00 to 08: their cells run, and their solutions are right.
+"""Chapters 00 to 09 and 23: their cells run, and their solutions are right.
 
 Trainings are cut to two steps: what a model learns in them is shown by
 the executed pages. Only the solutions in TRAINED depend on it.
@@ -22,6 +22,7 @@ from press.chapters import read_chapter
 BOOK = Path(__file__).resolve().parents[1] / "book"
 PAGES = (
     "00-preface",
+    "01-before-attention",
     "02-attention",
     "03-masks",
     "04-multi-head",
@@ -29,6 +30,9 @@ PAGES = (
     "06-embeddings",
     "07-positions",
     "08-transformer",
+    "09-why-self-attention",
+    "23-variations",
+    "26-since-2017",
 )
 TRAINED = {"ex-preface-order", "ex-attention-initial"}
 LISTING = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)

@@ -164,8 +164,8 @@ def test_only_a_newline_ends_a_line(
     [
         ("empty", b"", "x/empty is empty"),
         ("empty.gz", gzip.compress(b""), "is empty"),
-        ("nul", b"a\nb\0c\n", "line 2: a NUL byte"),
-        ("utf16", "ab\nc\n".encode("utf-16"), "line 1: a NUL byte"),
+        ("nul", b"a\nb\0c\n", "line 2, byte 2: not UTF-8"),
+        ("utf16", "ab\nc\n".encode("utf-16"), "line 1, byte 1: not UTF-8"),
         ("latin", "ja\nM\xe4dchen\n".encode("latin-1"), "line 2, byte 2"),
         ("half", "ja\nnein ä".encode()[:-1], "line 2, byte 6: not UTF-8"),
         ("surrogate", b"\xed\xa0\x80\n", "line 1, byte 1: not UTF-8"),

@@ -1,4 +1,1 @@
-"""annotated.engine.
-
-Exported from the book; edit the chapter, then run `make export`.
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""

@@ -1,6 +1,4 @@
-"""annotated.engine.baselines.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 20-multi30k.md: Real sentences: Multi30k
 """

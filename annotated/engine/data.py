@@ -1,13 +1,10 @@
-"""annotated.engine.data.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E9-recipes.md: Recipes, their data, and runs
 """
 
 from __future__ import annotations
 
-import dataclasses
 from functools import cached_property
 from pathlib import Path
 
@@ -73,26 +70,24 @@ class TextData:
         §5.1), else one for each side.
         """
         if self._tokenizers is None:
-            recipe, (src, tgt) = self.recipe, self._train
-            kind = recipe.vocab, recipe.tokenizer
-            if recipe.model.tie == "all":
-                source = target = Tokenizer.train([*src, *tgt], *kind)
-            else:
-                source = Tokenizer.train(src, *kind)
-                target = Tokenizer.train(tgt, *kind)
+            sides = self._train
+            if self.recipe.model.tie == "all":
+                sides = ([*sides[0], *sides[1]],) * 2
+            kind = self.recipe.vocab, self.recipe.tokenizer
+            source = target = Tokenizer.train(sides[0], *kind)
+            if sides[0] is not sides[1]:
+                target = Tokenizer.train(sides[1], *kind)
             self._tokenizers = source, target
         return self._tokenizers
 
     def corpus(self, split: str) -> Corpus:
         """The ids of a split, of pairs with tokens on both sides."""
         lines = self._train if split == "train" else self._usable(split)
-        sides = [
+        src, tgt = (
             tokenizer.encode(side)
-            for tokenizer, side in zip(
-                self.tokenizers(), lines, strict=True
-            )
-        ]
-        both = [pair for pair in zip(*sides, strict=True) if all(pair)]
+            for tokenizer, side in zip(self.tokenizers(), lines)
+        )
+        both = [pair for pair in zip(src, tgt) if all(pair)]
         return Corpus(
             Sentences.of([src for src, _ in both]),
             Sentences.of([tgt for _, tgt in both]),
@@ -143,23 +138,18 @@ class PreparedData:
         ways = {recipe.source, recipe.target}
         if ways != {made["source"], made["target"]}:
             names += ["source", "target"]
-        self.notes = list(found.manifest["remarks"])
-        self.notes += [
+        self.notes = found.manifest["remarks"] + [
             f"{found.folder} was prepared with {name} {made[name]}: the "
             f"recipe's {getattr(recipe, name)} is not used"
             for name in names
             if getattr(recipe, name) not in (made[name], name)
         ]
-        changes = {name: made[name] for name in names}
-        self.recipe = dataclasses.replace(recipe, **changes)
+        self.recipe = recipe.changed(**{n: made[n] for n in names})
 
     def text(self, split: str) -> tuple[list[str], list[str]]:
         """The source and target lines of valid or test."""
-        recipe = self.recipe
-        files = own_files(
-            self.found.folder, split, recipe.source, recipe.target
-        )
-        return read_pair(*files)
+        languages = self.recipe.source, self.recipe.target
+        return read_pair(*own_files(self.found.folder, split, *languages))
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """Of source and target, as the folder has them."""
@@ -172,9 +162,7 @@ class PreparedData:
         return corpus.first(count) if count else corpus
 
     def size(self) -> tuple[int, int]:
-        """How many pairs there are to train on, and tokens on their
-        target sides.
-        """
+        """Pairs to train on, and tokens on their target sides."""
         tgt = self.corpus("train").tgt
         return len(tgt), int(tgt.starts[-1] - tgt.starts[0])
 
@@ -186,10 +174,8 @@ def open_data(
     recipe: Recipe, tokenizers: tuple[Tokenizer, Tokenizer] | None = None
 ) -> Data:
     """The recipe's data. Its attribute recipe is the recipe with what
-    prepared data decide: the languages, the vocabulary.
-
-    tokenizers are those of a run that has begun. DataError where recipe
-    and data cannot agree.
+    prepared data decide. tokenizers are those of a run that has begun.
+    DataError where recipe and data cannot agree.
     """
     if recipe.data == "pair":
         raise DataError(

@@ -1,6 +1,4 @@
-"""annotated.engine.distributed.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E4-distributed.md: Several processes, or one
 """
@@ -24,24 +22,11 @@ from torch.nn.parallel import DistributedDataParallel
 from annotated.engine.errors import PeerError, RunError, TrainingError
 
 __all__ = [
-    "Result",
-    "rank",
-    "world_size",
-    "process_group",
-    "step_group",
-    "LOST",
-    "all_reduce_sum",
-    "all_gather",
-    "gather_interleaved",
-    "rank_zero_only",
-    "rank_zero_first",
-    "check_same",
-    "NoSync",
-    "data_parallel",
-    "on_rank_zero",
-    "full_tensor",
+    "Result", "rank", "world_size", "process_group", "step_group", "LOST",
+    "all_reduce_sum", "all_gather", "rank_zero_only", "rank_zero_first",
+    "check_same", "NoSync", "data_parallel", "on_rank_zero", "full_tensor",
     "own_part",
-]
+]  # fmt: skip
 
 
 # E4-distributed.md: Who is there
@@ -66,11 +51,9 @@ def _several() -> bool:
 def process_group(
     device: str | None = None, minutes: float = 60
 ) -> Iterator[str | None]:
-    """Join the processes that torchrun has started; yields the device that
-    is this one's own. Alone, it yields device and does nothing.
-
-    minutes is how long one process waits for another, which may be busy
-    with a corpus. Raises RunError where no group comes about, and
+    """Join the processes that torchrun has started, which wait for each
+    other so many minutes; yields the device that is this one's own. Alone,
+    it yields device and does nothing. RunError where no group comes about,
     TrainingError where one falls apart.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
@@ -158,15 +141,6 @@ def all_gather(own: Result) -> list[Result]:
     return everyone
 
 
-def gather_interleaved(own: Sequence[Result]) -> list[Result]:
-    """A list of which process r has items r, r + world size, and so on."""
-    everyone = all_gather(own)
-    result: list[Any] = [None] * sum(map(len, everyone))
-    for r, theirs in enumerate(everyone):
-        result[r :: len(everyone)] = theirs
-    return result
-
-
 def rank_zero_only(action: Callable[[], Result]) -> Result | None:
     """Process 0 acts, the others wait; its failure is everyone's."""
     return _act(rank() == 0, action)
@@ -174,10 +148,8 @@ def rank_zero_only(action: Callable[[], Result]) -> Result | None:
 
 def rank_zero_first(action: Callable[[], Result]) -> Result:
     """Process 0 acts, and after it all the others."""
-    first = _act(rank() == 0, action)
-    later = _act(rank() > 0, action)
-    result: Any = later if rank() else first
-    return result
+    results: Any = _act(rank() == 0, action), _act(rank() > 0, action)
+    return results[min(rank(), 1)]
 
 
 def _act(mine: bool, action: Callable[[], Result]) -> Result | None:
@@ -222,8 +194,6 @@ def data_parallel(
 ) -> tuple[nn.Module, NoSync]:
     """The module, after whose backward pass each process has the sum of
     all gradients; and a context in which gradients are not exchanged.
-    group is a step_group.
-
     Where shard names layers, weights, gradients and Adam's moments are
     spread over the processes, a layer at a time (FSDP).
     """
@@ -286,31 +256,26 @@ def on_rank_zero(tensor: Tensor) -> Tensor:
     """The whole of a tensor, on the CPU of process 0; what the other
     processes get is empty where the tensor is spread.
     """
-    spread = hasattr(tensor, "full_tensor")
     whole = full_tensor(tensor.detach())
-    if spread and rank() > 0:
+    if hasattr(tensor, "full_tensor") and rank() > 0:
         return torch.empty(0)
     return whole.cpu().contiguous()
 
 
-def full_tensor(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Any) -> Tensor:
     """The whole of a tensor that is spread; any other as it is."""
-    if not hasattr(tensor, "full_tensor"):
-        return tensor
-    full: Tensor = tensor.full_tensor()
-    return full
+    spread = hasattr(tensor, "full_tensor")
+    return tensor.full_tensor() if spread else tensor
 
 
-def own_part(tensor: Tensor, like: Tensor) -> Tensor:
+def own_part(tensor: Tensor, like: Any) -> Tensor:
     """This process's part of a whole tensor, spread as like is."""
     if not hasattr(like, "full_tensor"):
         return tensor
-    from torch.distributed.tensor import DTensor, distribute_tensor
+    from torch.distributed.tensor import distribute_tensor
 
-    assert isinstance(like, DTensor)
+    whole, mesh = tensor.to(like.device), like.device_mesh
+    # everyone has it all: nothing to send
     return distribute_tensor(
-        tensor.to(like.device),
-        like.device_mesh,
-        like.placements,
-        src_data_rank=None,  # everyone has it all: nothing to send
+        whole, mesh, like.placements, src_data_rank=None
     )

@@ -1,6 +1,4 @@
-"""annotated.engine.export.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E11-export.md: Export
 """
@@ -13,7 +11,7 @@ import inspect
 import os
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -23,20 +21,17 @@ from torch import Tensor, nn
 
 from annotated.attention import MultiHeadAttention
 from annotated.checkpoints import save_weights
-from annotated.embeddings import SinusoidalPositions, sinusoids
+from annotated.embeddings import SinusoidalPositions
 from annotated.engine.errors import RunError
-from annotated.engine.files import write_json
+from annotated.engine.files import check_new, write_json
 from annotated.engine.runs import Run
 from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 
 __all__ = [
-    "vocabulary",
-    "write_ctranslate2",
-    "POSITIONS",
-    "write_onnx",
+    "vocabulary", "write_ctranslate2", "POSITIONS", "AXES", "write_onnx",
     "export_run",
-]
+]  # fmt: skip
 
 
 # E11-export.md: What all forms share
@@ -49,14 +44,6 @@ def _wanted(package: str) -> Any:
     except ImportError as error:
         top = package.split(".")[0]
         raise RunError(f"{error}: pip install {top}") from None
-
-
-def _refuse(model: Transformer, to: str, **allowed: Any) -> None:
-    """RunError where model has something that the form cannot hold."""
-    for name, value in allowed.items():
-        own = getattr(model.config, name)
-        if own != value:
-            raise RunError(f"{to} knows no model with {name} {own}")
 
 
 def vocabulary(tokenizer: Tokenizer) -> list[str]:
@@ -79,10 +66,12 @@ def write_ctranslate2(
     """
     specs = _wanted("ctranslate2.specs.transformer_spec")
     config = model.config
-    each = config.d_model // config.num_heads
-    _refuse(model, "ctranslate2", window=None)
-    if (config.key_size, config.value_size) != (each, each):
-        raise RunError("ctranslate2 knows no model with a d_k of its own")
+    usual = (config.d_model // config.num_heads,) * 2
+    if config.window or (config.key_size, config.value_size) != usual:
+        raise RunError(
+            "ctranslate2 knows no model with a window, or with a d_k of "
+            "its own"
+        )
     layers = config.num_encoder_layers, config.num_decoder_layers
     spec = specs.TransformerSpec.from_config(
         layers, config.num_heads, pre_norm=config.norm == "pre"
@@ -104,13 +93,6 @@ def write_ctranslate2(
 
 
 POSITIONS = 1024  # in the table of an export: source and output alike
-
-
-def _table(place: Any, d_model: int) -> Tensor:
-    """The positions of an export: learned, or POSITIONS sinusoids."""
-    if isinstance(place, SinusoidalPositions):
-        return sinusoids(POSITIONS, d_model)
-    return place.table.detach()
 
 
 def _array(x: Tensor) -> Any:
@@ -149,8 +131,9 @@ def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
     else:
         embeddings = embeddings[0]  # of several, elsewhere
     embeddings.weight = _array(reads)
-    table = _table(place, model.config.d_model)
-    spec.position_encodings.encodings = _array(table)
+    if isinstance(place, SinusoidalPositions):
+        place(POSITIONS)  # the table of an export does not grow
+    spec.position_encodings.encodings = _array(place.table)
     stack: Any = getattr(model, name)
     if model.config.norm == "pre":
         _fill_norm(spec.layer_norm, stack.norm)
@@ -169,29 +152,12 @@ def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
 
 
 # E11-export.md: ONNX
-class _Encode(nn.Module):
-    """src (batch, src_len) -> memory (batch, src_len, d_model)"""
-
-    def __init__(self, model: Transformer):
-        super().__init__()
-        self.model = model
-
-    def forward(self, src: Tensor) -> Tensor:
-        return self.model.encode(src)
-
-
-class _Decode(nn.Module):
-    """tgt (batch, tgt_len), memory, src -> logits (batch, vocab) of the
-    token after tgt.
-    """
-
-    def __init__(self, model: Transformer):
-        super().__init__()
-        self.model = model
-
-    def forward(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:
-        last = self.model.decode(tgt, memory, src)[:, -1]
-        return self.model.embeddings.logits(last)
+AXES = {  # those of each array that vary
+    "src": {0: "batch", 1: "src_len"},
+    "tgt": {0: "batch", 1: "tgt_len"},
+    "memory": {0: "batch", 1: "src_len"},
+    "logits": {0: "batch"},  # of the token after tgt
+}
 
 
 def write_onnx(model: Transformer, folder: Path) -> None:
@@ -203,36 +169,33 @@ def write_onnx(model: Transformer, folder: Path) -> None:
     for place in (plain.src_positions, plain.tgt_positions):
         if isinstance(place, SinusoidalPositions):
             place(POSITIONS)  # the table of a graph does not grow
-    src = torch.tensor([[4, 5, EOS], [4, EOS, PAD]])
     tgt = torch.tensor([[BOS, 4], [BOS, 5]])
     memory = torch.zeros(2, 3, model.config.d_model)
-    batch, length = {0: "batch"}, {0: "batch", 1: "src_len"}
-    _write_graph(
-        _Encode(plain),
-        {"src": src},
-        {"memory": length},
-        {"src": length},
-        folder / "encoder.onnx",
-    )
-    _write_graph(
-        _Decode(plain),
-        {"tgt": tgt, "memory": memory, "src": src},
-        {"logits": batch},
-        {
-            "tgt": {0: "batch", 1: "tgt_len"},
-            "memory": length,
-            "src": length,
-        },
-        folder / "decoder.onnx",
-    )
+    src = torch.tensor([[4, 5, EOS], [4, EOS, PAD]])
+
+    def last(tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:
+        x = plain.decode(tgt, memory, src)[:, -1]
+        return plain.embeddings.logits(x)
+
+    inputs = {"tgt": tgt, "memory": memory, "src": src}
+    encode, decode = _Graph(plain, plain.encode), _Graph(plain, last)
+    _write(encode, {"src": src}, "memory", folder / "encoder.onnx")
+    _write(decode, inputs, "logits", folder / "decoder.onnx")
 
 
-def _write_graph(
-    graph: nn.Module,
-    inputs: dict[str, Tensor],
-    outputs: dict[str, dict[int, str]],
-    axes: dict[str, dict[int, str]],
-    path: Path,
+class _Graph(nn.Module):
+    """A function of a model's, as a module."""
+
+    def __init__(self, model: Transformer, call: Callable[..., Tensor]):
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.call(*inputs)
+
+
+def _write(
+    graph: _Graph, inputs: dict[str, Tensor], output: str, path: Path
 ) -> None:
     options: dict[str, Any] = {}
     if "dynamo" in inspect.signature(torch.onnx.export).parameters:
@@ -245,8 +208,8 @@ def _write_graph(
             tuple(inputs.values()),
             str(path),
             input_names=list(inputs),
-            output_names=list(outputs),
-            dynamic_axes=axes | outputs,
+            output_names=[output],
+            dynamic_axes={name: AXES[name] for name in (*inputs, output)},
             opset_version=17,
             **options,
         )
@@ -259,8 +222,7 @@ def export_run(run: Run, to: str, folder: Path) -> None:
     RunError where the folder holds something already, where a package is
     missing, or where the form knows no such model.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} is not empty: choose another --out")
+    check_new(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     model = deepcopy(run.model).cpu().eval()  # the caller's stays

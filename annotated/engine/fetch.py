@@ -1,25 +1,23 @@
-"""annotated.engine.fetch.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E7-text.md: Text from anywhere
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import http.client
-import os
+import shutil
 import time
-import urllib.error
 import urllib.request
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from annotated.engine.errors import DataError
+from annotated.engine.files import replacing
 from annotated.engine.registry import folder_of, registry
 
 __all__ = ["PAUSES", "PATIENCE", "fetch", "file_hash"]
@@ -48,8 +46,8 @@ def fetch(name: str, file: str, url: str = "") -> Path:
             return _download(url, known, folder / file)
         except (OSError, ValueError, http.client.HTTPException) as error:
             failure = error
-            if _lasting(error):
-                break
+            if getattr(error, "code", 500) < 500:
+                break  # refused, and would be again
     reason = " ".join(str(failure).split())[:160]
     raise DataError(
         f"{name}: {file} is not in {folder} and could not be downloaded "
@@ -59,42 +57,27 @@ def fetch(name: str, file: str, url: str = "") -> Path:
     )
 
 
-def _lasting(error: Exception) -> bool:
-    """Whether another try would meet the same refusal."""
-    if isinstance(error, urllib.error.HTTPError):
-        return error.code in (401, 403, 404, 410)
-    lasting = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC)
-    return isinstance(error, OSError) and error.errno in lasting
-
-
 def _download(url: str, known: str | None, place: Path) -> Path:
     """Load url into place, whole and correct or not at all."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    part = place.with_name(f".{place.name}.{os.getpid()}")
-    try:
+    with replacing(place) as part:
         with (
             urllib.request.urlopen(url, timeout=PATIENCE) as answer,
             part.open("wb") as file,
         ):
             length = int(answer.headers.get("Content-Length") or 0)
-            bar = tqdm(
-                desc=place.name,
-                total=length or None,
-                unit="B",
-                unit_scale=True,
-                disable=None,  # where nobody watches
-            )
-            with bar:
-                while chunk := answer.read(2**16):
-                    file.write(chunk)
-                    bar.update(len(chunk))
+            look: Any = {
+                "desc": place.name,
+                "disable": None,
+            }  # unless watched
+            bar = tqdm.wrapattr(file, "write", length or None, **look)
+            with bar as shown:
+                shutil.copyfileobj(answer, shown)
             if length and file.tell() != length:
                 raise OSError(f"{file.tell():,} of {length:,} bytes came")
         if known and (found := file_hash(part, known)) != known:
             raise OSError(f"its hash is {found}, not {known}")
-        return part.replace(place)
-    finally:
-        part.unlink(missing_ok=True)
+    return place
 
 
 def _compared(place: Path, known: str | None) -> Path:

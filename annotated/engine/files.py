@@ -1,6 +1,4 @@
-"""annotated.engine.files.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E3-ground.md: The ground floor
 """
@@ -15,10 +13,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["replacing", "write_text", "write_json", "flush", "checksum"]
+from annotated.engine.errors import RunError
+
+__all__ = [
+    "check_new", "replacing", "write_text", "write_json", "flush",
+    "checksum",
+]  # fmt: skip
 
 
 # E3-ground.md: Files that are whole
+def check_new(folder: Path) -> None:
+    """RunError unless folder is empty, or not there yet."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(
+            f"{folder} is not empty: choose another --out (training goes "
+            "on with --resume)"
+        )
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Another name to write under. What lies there at the end becomes

@@ -1,6 +1,4 @@
-"""annotated.engine.machine.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E3-ground.md: The ground floor
 """
@@ -16,17 +14,12 @@ from contextlib import contextmanager
 import torch
 
 from annotated.engine.errors import RunError
+from annotated.engine.timing import seconds
 
 __all__ = [
-    "evaluating",
-    "cores",
-    "pick_device",
-    "matmul_speed",
-    "memory_bytes",
-    "pick_precision",
-    "bfloat16_speedup",
-    "allow_tf32",
-]
+    "evaluating", "cores", "pick_device", "matmul_speed", "memory_bytes",
+    "pick_precision", "bfloat16_speedup", "allow_tf32",
+]  # fmt: skip
 
 
 # E3-ground.md: The machine
@@ -102,38 +95,27 @@ def pick_precision(device: str) -> tuple[str, str]:
     """
     kind = torch.device(device).type
     if kind == "cuda":
-        major = torch.cuda.get_device_capability(device)[0]
         name = torch.cuda.get_device_name(device)
-        if major >= 8:
+        if torch.cuda.get_device_capability(device)[0] >= 8:
             return "bfloat16", f"{name} has tensor cores for it"
         return "float32", f"{name} only emulates bfloat16"
     if kind == "mps":
         return "float32", "bfloat16 is not measured on Apple's GPU"
-    for n in (64, 512):
-        ratio = bfloat16_speedup(n)
-        if ratio < 1.3:
-            break
-    if ratio < 1.3:
-        return "float32", f"bfloat16 products have {ratio:.2g} × its speed"
-    return "bfloat16", f"its products have {ratio:.2g} × float32's speed"
+    ratio = bfloat16_speedup(64)
+    if ratio >= 1.3:
+        ratio = bfloat16_speedup(512)
+    best = "bfloat16" if ratio >= 1.3 else "float32"
+    return best, f"bfloat16 products have {ratio:.2g} × float32's speed"
 
 
-def bfloat16_speedup(n: int, seconds: float = 0.1) -> float:
-    """How much faster the CPU multiplies n × n matrices in bfloat16 than
-    in float32: the best times of each, taken in turn.
+def bfloat16_speedup(n: int) -> float:
+    """How much faster a CPU multiplies n × n matrices in bfloat16 than in
+    float32.
     """
     full = torch.ones(n, n)
-    best = {torch.float32: math.inf, torch.bfloat16: math.inf}
-    end = time.perf_counter() + seconds
-    rounds = 0
-    while rounds < 3 or time.perf_counter() < end:
-        for kind in best:
-            a = full.to(kind)
-            start = time.perf_counter()
-            a @ a
-            best[kind] = min(best[kind], time.perf_counter() - start)
-        rounds += 1
-    return best[torch.float32] / best[torch.bfloat16]
+    half = full.bfloat16()
+    slow, fast = seconds(lambda: full @ full, lambda: half @ half)
+    return slow / fast
 
 
 def allow_tf32(device: str) -> None:

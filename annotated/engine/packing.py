@@ -1,6 +1,4 @@
-"""annotated.engine.packing.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E2-packing.md: Without padding, without waste
 """
@@ -21,46 +19,12 @@ from annotated.model import Transformer, TransformerConfig
 from annotated.tokens import PAD
 
 __all__ = [
-    "Packing",
-    "PackedMask",
-    "PackedAttention",
-    "FastDropout",
-    "PackedTransformer",
-    "packed",
-    "chunked_loss",
-]
+    "Packing", "PackedMask", "PackedAttention", "FastDropout",
+    "PackedTransformer", "packed", "chunked_loss",
+]  # fmt: skip
 
 
 # E2-packing.md: Where the tokens are
-class _GatherRows(torch.autograd.Function):
-    """x[index], with zeros in the rows that absent lists.
-
-    Every row of x is asked for at most once, so the gradient is a gather
-    too, by the index of the way back: no scatter, no atomic addition.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        index: Tensor,
-        absent: Tensor,
-        back: Tensor,
-        back_absent: Tensor,
-    ) -> Tensor:
-        ctx.save_for_backward(index, absent, back, back_absent)
-        if not len(x):  # a batch of nothing but padding
-            return x.new_zeros(len(index), *x.shape[1:])
-        rows = x.index_select(0, index)
-        return rows.index_fill_(0, absent, 0.0) if len(absent) else rows
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        index, absent, back, back_absent = ctx.saved_tensors
-        grad = _GatherRows.apply(grad, back, back_absent, index, absent)
-        return grad, None, None, None, None
-
-
 @dataclass(frozen=True)
 class Packing:
     """Where the real tokens of a padded batch are.
@@ -72,26 +36,17 @@ class Packing:
 
     real: Tensor  # (batch, length) of bool
     index: Tensor  # (tokens,): the place of each token, row by row
-    inverse: Tensor  # (batch · length,): the token there, 0 for padding
-    absent: Tensor  # the places of padding, in the order of inverse
 
     @classmethod
-    def of(cls, real: Tensor) -> Packing:
-        """The packing of a batch, from real: (batch, length) of bool."""
-        flat = real.flatten()
-        index, absent = flat.nonzero()[:, 0], (~flat).nonzero()[:, 0]
-        inverse = torch.where(flat, flat.cumsum(0) - 1, 0)
-        return cls(real, index, inverse, absent)
+    def of(cls, ids: Tensor) -> Packing:
+        """The packing of token ids: (batch, length)."""
+        real = ids != PAD
+        return cls(real, real.flatten().nonzero()[:, 0])
 
     @property
     def full(self) -> bool:
         """Whether no place is padding."""
-        return not len(self.absent)
-
-    @property
-    def positions(self) -> Tensor:
-        """The position of each token in its sentence: (tokens,)."""
-        return self.index % self.real.size(1)
+        return len(self.index) == self.real.numel()
 
     @property
     def mask(self) -> Tensor | None:
@@ -101,18 +56,13 @@ class Packing:
     def pack(self, x: Tensor) -> Tensor:
         """(batch, length, …) -> (tokens, …)"""
         x = x.flatten(0, 1)
-        if self.full:
-            return x
-        return _GatherRows.apply(
-            x, self.index, self.absent[:0], self.inverse, self.absent
-        )
+        return x if self.full else x.index_select(0, self.index)
 
     def pad(self, x: Tensor) -> Tensor:
         """(tokens, …) -> (batch, length, …)"""
         if not self.full:
-            x = _GatherRows.apply(
-                x, self.inverse, self.absent, self.index, self.absent[:0]
-            )
+            zeros = x.new_zeros(self.real.numel(), *x.shape[1:])
+            x = zeros.index_copy(0, self.index, x)
         return x.unflatten(0, self.real.shape)
 
 
@@ -156,16 +106,6 @@ class PackedMask:
             mask = mask | ~mask.any(dim=-1, keepdim=True)
         return cls(queries, keys, mask)
 
-    def full(self) -> Tensor:
-        """The boolean mask that the plain form takes."""
-        length = self.keys.real.size(1)
-        mask = self.keys.real[:, None, None, :]
-        if self.may_attend is not None:
-            mask = mask & self.may_attend
-        if self.causal:
-            mask = mask & causal_mask(length, mask.device)
-        return mask
-
 
 class PackedAttention(MultiHeadAttention):
     """MultiHeadAttention without padding, by one fused kernel.
@@ -196,17 +136,6 @@ class PackedAttention(MultiHeadAttention):
         )
         heads = heads.transpose(1, 2).flatten(2)
         return self.w_o(mask.queries.pack(heads))
-
-    def weights(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        mask: Tensor | PackedMask | None = None,
-    ) -> Tensor:
-        if not isinstance(mask, PackedMask):
-            return super().weights(x, memory, mask)
-        memory = mask.keys.pad(x if memory is None else memory)
-        return super().weights(mask.queries.pad(x), memory, mask.full())
 
 
 # E2-packing.md: Dropout
@@ -259,51 +188,33 @@ class PackedTransformer(Transformer):
         x, packing = self.hidden(src, tgt)
         return packing.pad(self.embeddings.logits(x))
 
-    def hidden(
-        self,
-        src: Tensor,
-        tgt: Tensor,
-        src_packing: Packing | None = None,
-        tgt_packing: Packing | None = None,
-    ) -> tuple[Tensor, Packing]:
+    def hidden(self, src: Tensor, tgt: Tensor) -> tuple[Tensor, Packing]:
         """The decoder's output before the softmax, (tokens, d_model) of
         the target's real tokens in their order, and their packing.
-        Packings made beforehand spare the device a wait.
         """
-        source = src_packing or Packing.of(src != PAD)
-        target = tgt_packing or Packing.of(tgt != PAD)
+        source, target = Packing.of(src), Packing.of(tgt)
         memory = self._encode(src, source)
-        return self._decode(tgt, target, memory, source), target
+        x = self.embeddings.read_target(target.pack(tgt))
+        x = self._placed(x, target, self.tgt_positions(tgt.size(1)))
+        own = PackedMask.to(target, target, True, self.config.window)
+        across = PackedMask.to(target, source)
+        return self.decoder(x, memory, own, across), target
 
     def encode(self, src: Tensor) -> Tensor:
-        packing = Packing.of(src != PAD)
+        packing = Packing.of(src)
         return packing.pad(self._encode(src, packing))
-
-    def decode(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:
-        source = Packing.of(src != PAD)
-        target = Packing.of(tgt != PAD)
-        memory = source.pack(memory)
-        return target.pad(self._decode(tgt, target, memory, source))
 
     def _encode(self, src: Tensor, packing: Packing) -> Tensor:
         x = self.embeddings.read_source(packing.pack(src))
-        positions = self.src_positions(src.size(1))
-        x = self.dropout(x + F.embedding(packing.positions, positions))
+        x = self._placed(x, packing, self.src_positions(src.size(1)))
         window = self.config.window
-        return self.encoder(
-            x, PackedMask.to(packing, packing, window=window)
-        )
+        mask = PackedMask.to(packing, packing, window=window)
+        return self.encoder(x, mask)
 
-    def _decode(
-        self, tgt: Tensor, packing: Packing, memory: Tensor, source: Packing
-    ) -> Tensor:
-        x = self.embeddings.read_target(packing.pack(tgt))
-        positions = self.tgt_positions(tgt.size(1))
-        x = self.dropout(x + F.embedding(packing.positions, positions))
-        mask = PackedMask.to(
-            packing, packing, causal=True, window=self.config.window
-        )
-        return self.decoder(x, memory, mask, PackedMask.to(packing, source))
+    def _placed(self, x: Tensor, packing: Packing, table: Tensor) -> Tensor:
+        """x (tokens, d_model) and what table says of its positions."""
+        position = packing.index % len(table)
+        return self.dropout(x + F.embedding(position, table))
 
 
 def packed(model: Transformer) -> PackedTransformer:

@@ -1,12 +1,11 @@
-"""annotated.engine.plots.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E1-plots.md: Figures
 """
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,15 +15,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 __all__ = [
-    "PAPER",
-    "INK",
-    "use_book_style",
-    "plot_grid",
-    "plot_attention",
-    "plot_heads",
-    "plot_mask",
-    "plot_links",
-]
+    "PAPER", "INK", "use_book_style", "plot_grid", "plot_attention",
+    "plot_mask", "plot_heads", "plot_links",
+]  # fmt: skip
 
 
 # E1-plots.md: The look
@@ -64,24 +57,22 @@ def plot_grid(
     values: Tensor,
     rows: Sequence[str],
     columns: Sequence[str],
-    ax: Axes,
-    texts: Sequence[Sequence[str]] | None = None,
+    ax: Axes | None = None,
+    texts: Sequence[Sequence[str]] = (),
+    title: str | None = None,
     vmin: float = 0.0,
     vmax: float = 1.0,
-) -> None:
-    """A matrix as cells of blue, NaN left blank, with labels and texts.
-
-    (seaborn's heat map redraws the whole figure for every one in it.)
+) -> Axes:
+    """A matrix as cells of blue, NaN left blank, with labels, and a text
+    in each cell where there are texts.
     """
     numbers = values.detach().float().cpu().numpy()
-    ax.pcolormesh(
-        numbers,
-        vmin=vmin,
-        vmax=vmax,
-        cmap="Blues",
-        edgecolors="#d8d8d4",
-        linewidth=0.5,
-    )
+    if ax is None:
+        cell = 0.5 if texts else 0.34  # inches
+        size = (1.2 + cell * len(columns), 0.9 + cell * len(rows))
+        ax = plt.subplots(figsize=size)[1]
+    look: Any = {"cmap": "Blues", "edgecolors": "#d8d8d4", "linewidth": 0.5}
+    ax.pcolormesh(numbers, vmin=vmin, vmax=vmax, **look)
     ax.set_xticks(np.arange(len(columns)) + 0.5, columns)
     ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
     ax.grid(False)
@@ -93,24 +84,21 @@ def plot_grid(
     if max(map(len, columns), default=0) > 2:
         slant = {"rotation": 60, "ha": "left", "rotation_mode": "anchor"}
         plt.setp(ax.get_xticklabels(), **slant)
-    dark = numbers > (vmin + vmax) / 2
-    for i, row in enumerate(texts or ()):
+    middle: Any = {"ha": "center", "va": "center", "fontsize": "small"}
+    for i, row in enumerate(texts):
         for j, text in enumerate(row):
-            ax.text(
-                j + 0.5,
-                i + 0.5,
-                text,
-                color="white" if dark[i, j] else "#444444",
-                ha="center",
-                va="center",
-                fontsize="small",
-            )
+            dark = numbers[i, j] > (vmin + vmax) / 2
+            color = "white" if dark else "#444444"
+            ax.text(j + 0.5, i + 0.5, text, color=color, **middle)
+    if title is not None:
+        ax.set_title(title)
+    return ax
 
 
 # E1-plots.md: Attention, heads, masks
 def plot_attention(
     weights: Tensor,
-    q_tokens: Sequence[str] | None = None,
+    q_tokens: Sequence[str] = (),
     k_tokens: Sequence[str] | None = None,
     ax: Axes | None = None,
     title: str | None = None,
@@ -118,25 +106,33 @@ def plot_attention(
 ) -> Axes:
     """A heat map of weights (q_len, k_len), one row per query.
 
-    k_tokens default to q_tokens where the matrix is square. The weights
-    are written into the cells where annotate is true; by default where
-    there are at most 6 keys.
+    Without k_tokens the keys are q_tokens, and without either, numbers.
+    The weights are written into the cells where annotate is true; by
+    default where there are at most 6 keys.
     """
-    q_len, k_len = weights.shape
-    if k_tokens is None and q_len == k_len:
-        k_tokens = q_tokens
-    if annotate is None:
-        annotate = k_len <= 6
-    if ax is None:
-        cell = 0.5 if annotate else 0.34  # inches
-        size = (1.2 + cell * k_len, 0.9 + cell * q_len)
-        ax = plt.subplots(figsize=size)[1]
-    rows = q_tokens or list(map(str, range(q_len)))
-    columns = k_tokens or list(map(str, range(k_len)))
+    k_len = weights.size(1)
+    rows = q_tokens or [str(i) for i in range(weights.size(0))]
+    columns = k_tokens or (rows if len(rows) == k_len else range(k_len))
     texts = [[f"{w:.2f}" for w in row] for row in weights.tolist()]
-    plot_grid(weights, rows, columns, ax, texts if annotate else None)
-    if title is not None:
-        ax.set_title(title)
+    written = k_len <= 6 if annotate is None else annotate
+    names = [str(column) for column in columns]
+    return plot_grid(
+        weights, rows, names, ax, texts if written else (), title
+    )
+
+
+def plot_mask(
+    mask: Tensor,
+    q_tokens: Sequence[str],
+    k_tokens: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """A mask (q_len, k_len): blue = may attend, × = may not."""
+    crosses = [["" if may else "×" for may in row] for row in mask.tolist()]
+    columns = k_tokens or q_tokens
+    ax = plot_grid(mask, q_tokens, columns, ax, crosses, title, vmax=1.6)
+    ax.tick_params(labelsize="small")
     return ax
 
 
@@ -156,36 +152,16 @@ def plot_heads(
     rows = -(-heads // columns)
     size = (0.7 + columns * 0.2 * k_len, 0.6 + rows * (0.3 + 0.2 * q_len))
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
-    for ax in axes.flat[heads:]:
-        ax.remove()
+    titles = titles or [f"head {i + 1}" for i in range(heads)]
     for i, (ax, head) in enumerate(zip(axes.flat, weights, strict=False)):
-        name = f"head {i + 1}" if titles is None else titles[i]
-        plot_attention(head, q_tokens, k_tokens, ax, name, annotate=False)
+        plot_attention(head, q_tokens, k_tokens, ax, titles[i], False)
         if i % columns:
             ax.set_yticks([])
         if i >= columns:
             ax.set_xticks([])
+    for ax in axes.flat[heads:]:
+        ax.remove()
     return figure
-
-
-def plot_mask(
-    mask: Tensor,
-    q_tokens: Sequence[str],
-    k_tokens: Sequence[str] | None = None,
-    ax: Axes | None = None,
-    title: str | None = None,
-) -> Axes:
-    """A mask (q_len, k_len): blue = may attend, × = may not."""
-    if ax is None:
-        size = (1.0 + 0.3 * mask.size(1), 0.8 + 0.3 * mask.size(0))
-        ax = plt.subplots(figsize=size)[1]
-    columns = q_tokens if k_tokens is None else k_tokens
-    crosses = [["" if may else "×" for may in row] for row in mask.tolist()]
-    plot_grid(mask, q_tokens, columns, ax, crosses, vmax=1.6)
-    ax.tick_params(labelsize="small")
-    if title is not None:
-        ax.set_title(title)
-    return ax
 
 
 def plot_links(

@@ -1,6 +1,4 @@
-"""annotated.engine.prepare.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E8-prepare.md: Large corpora: prepared once, opened at once
 """
@@ -41,17 +39,9 @@ from annotated.engine.text import (
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "FORMAT",
-    "CHUNK",
-    "SIDES",
-    "Preparation",
-    "registered",
-    "of_folder",
-    "usual_folder",
-    "of_files",
-    "prepare",
-    "Prepared",
-]
+    "FORMAT", "CHUNK", "SIDES", "Preparation", "registered", "of_folder",
+    "usual_folder", "of_files", "prepare", "Prepared",
+]  # fmt: skip
 
 
 # E8-prepare.md: What is to be done

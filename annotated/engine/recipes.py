@@ -1,6 +1,4 @@
-"""annotated.engine.recipes.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E9-recipes.md: Recipes, their data, and runs
 """
@@ -9,69 +7,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from annotated.engine.errors import check_whole
+from annotated.engine.errors import UsageError, check_whole
 from annotated.engine.trainer import RunConfig
-from annotated.model import TransformerConfig, count_parameters, table3
+from annotated.model import (
+    ModelShape,
+    TransformerConfig,
+    count_parameters,
+    table3,
+)
 from annotated.search import SearchConfig
 
 __all__ = [
-    "ModelShape",
-    "Recipe",
-    "PARTS",
-    "recipe_of",
-    "synthetic_recipes",
-    "corpus_recipes",
-    "wmt14_recipes",
-    "table3_recipes",
-    "PAIR",
-    "RECIPES",
-    "SHAPES",
-    "SHARE",
-    "fitted",
-    "STACKS",
-    "described",
-]
+    "Recipe", "PARTS", "recipe_of", "synthetic_recipes", "corpus_recipes",
+    "wmt14_recipes", "table3_recipes", "PAIR", "RECIPES", "SHAPES", "SHARE",
+    "fitted", "STACKS", "described",
+]  # fmt: skip
 
 
 # E9-recipes.md: The parts of a recipe
-@dataclass(frozen=True, kw_only=True)
-class ModelShape:
-    """A TransformerConfig without its vocabularies.
-
-    Without changes: the paper's base model (§3).
-    """
-
-    num_encoder_layers: int = 6  # layers of the encoder
-    num_decoder_layers: int = 6  # layers of the decoder
-    d_model: int = 512  # width of the model
-    d_ff: int = 2048  # width inside the feed-forward networks
-    num_heads: int = 8  # attention heads per layer
-    d_k: int | None = None  # key size, if not d_model / num_heads
-    d_v: int | None = None  # value size, if not d_model / num_heads
-    dropout: float = 0.1  # residual dropout, P_drop
-    attention_dropout: float = 0.0  # dropout of attention weights
-    activation_dropout: float = 0.0  # dropout in the feed-forward
-    norm: Literal["post", "pre"] = "post"  # where LayerNorm stands
-    # how a position is written
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    # which of the embeddings and the softmax share their weights
-    tie: Literal["all", "decoder", "none"] = "all"
-    window: int | None = None  # tokens that self-attention sees, if not all
-    max_len: int = 1024  # tokens in a sentence, for learned positions
-
-    def config(self, src_vocab: int, tgt_vocab: int) -> TransformerConfig:
-        """The model for these vocabularies. ValueError names a field."""
-        return TransformerConfig(
-            src_vocab=src_vocab,
-            tgt_vocab=tgt_vocab,
-            **dataclasses.asdict(self),
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """All that a run is made of: data, tokens, model, training, search.
@@ -98,159 +54,101 @@ class Recipe:
         if self.train_pairs is not None:
             check_whole("train_pairs", self.train_pairs, least=1)
         if self.training.seed >= 2**63:
-            raise ValueError(
+            raise UsageError(
                 f"seed must be less than 2**63, not {self.training.seed}"
             )
-        self.model.config(self.vocab, self.vocab)
+        self.config()
+
+    def config(self, *vocabularies: int) -> TransformerConfig:
+        """The model for source and target vocabularies of these sizes, or
+        of the largest that there may be.
+        """
+        src, tgt = vocabularies or (self.vocab, self.vocab)
+        shape = dataclasses.asdict(self.model)
+        return TransformerConfig(src_vocab=src, tgt_vocab=tgt, **shape)
 
     def flat(self) -> dict[str, Any]:
         """All fields by name, those of the parts among them."""
-        return {
-            name: value
-            for part in (self, self.model, self.training, self.search)
-            for name, value in vars(part).items()
-            if name not in PARTS
-        }
+        parts = [vars(getattr(self, name)).items() for name in PARTS]
+        own = {n: v for n, v in vars(self).items() if n not in PARTS}
+        return own | {n: v for part in parts for n, v in part}
 
     def changed(self, **changes: Any) -> Recipe:
         """The recipe with other values of some fields, in whatever part
         they are. ValueError names a wrong one.
         """
         parts = {}
-        for name, part in PARTS.items():
-            known = {f.name for f in dataclasses.fields(part)}
-            own = {n: changes.pop(n) for n in known & changes.keys()}
-            parts[name] = dataclasses.replace(getattr(self, name), **own)
+        for name in PARTS:
+            part = getattr(self, name)
+            own = {n: changes.pop(n) for n in vars(part) if n in changes}
+            parts[name] = dataclasses.replace(part, **own)
         return dataclasses.replace(self, **parts | changes)
 
 
-PARTS = {
-    "model": ModelShape,
-    "training": RunConfig,
-    "search": SearchConfig,
-}
+PARTS = {"model": ModelShape, "training": RunConfig, "search": SearchConfig}
 
 
 def recipe_of(values: Any) -> Recipe:
-    """The recipe that dataclasses.asdict made this of. ValueError or
-    TypeError where it is not one.
+    """The recipe that dataclasses.asdict made this of. KeyError, TypeError
+    or ValueError where it is not one.
     """
-    found = {}
-    for name, part in {"": Recipe, **PARTS}.items():
-        fields = values[name] if name else values
-        if not isinstance(fields, dict):
-            raise ValueError(f"{name or 'it'} holds no fields")
-        known = {f.name for f in dataclasses.fields(part)}
-        if strange := fields.keys() - known:
-            names = ", ".join(sorted(strange))
-            raise ValueError(f"this version knows no field {names}")
-        if absent := PARTS.keys() - fields.keys() if not name else None:
-            raise ValueError(f"it has no {', '.join(sorted(absent))}")
-        found[name] = fields
-    parts = {name: part(**found[name]) for name, part in PARTS.items()}
-    return Recipe(**found[""] | parts)
+    parts = {name: part(**values[name]) for name, part in PARTS.items()}
+    return Recipe(**values | parts)
 
 
 # E9-recipes.md: The table of recipes
 def synthetic_recipes() -> dict[str, Recipe]:
     """Copy and reverse (chapter 14), pocket (chapter 19)."""
-    copy = Recipe(
-        about="say the input again (chapter 14)",
-        data="copy",
-        source="symbols",
-        target="symbols",
-        tokenizer="word",
-        vocab=20,
-        train_pairs=20_000,
-    ).changed(
-        num_encoder_layers=2,
-        num_decoder_layers=2,
-        d_model=64,
-        d_ff=256,
-        num_heads=4,
-        dropout=0.0,
-        batch_tokens=500,
-        warmup=300,
-        rate=0.6,
-        max_steps=1000,
-        cooldown=500,
-        save_every=500,
-        keep=1,
+    copy = (
+        Recipe(about="say the input again (chapter 14)", data="copy")
+        .changed(source="symbols", target="symbols", tokenizer="word")
+        .changed(train_pairs=20_000, vocab=20)
+        .changed(num_encoder_layers=2, num_decoder_layers=2)
+        .changed(d_model=64, d_ff=256, num_heads=4, dropout=0.0)
+        .changed(batch_tokens=500, warmup=300, rate=0.6)
+        .changed(max_steps=1000, cooldown=500, save_every=500, keep=1)
     )
-    return {
-        "copy": copy,
-        "reverse": copy.changed(
-            about="say the input backwards (chapter 14)", data="reverse"
-        ),
-        "pocket": copy.changed(
-            about="German to English from a grammar (chapter 19)",
-            data="pocket",
-            source="de",
-            target="en",
-            train_pairs=100_000,
-            vocab=2000,
-            tie="decoder",
-            d_model=128,
-            label_smoothing=0.0,
-            batch_tokens=600,
-            warmup=400,
-            rate=0.8,
-            max_steps=3000,
-            cooldown=1500,
-            save_every=200,
-        ),
-    }
+    reverse = copy.changed(data="reverse").changed(
+        about="say the input backwards (chapter 14)"
+    )
+    pocket = (
+        copy.changed(about="German to English from a grammar (chapter 19)")
+        .changed(data="pocket", source="de", target="en")
+        .changed(train_pairs=100_000, vocab=2000)
+        .changed(tie="decoder", d_model=128, label_smoothing=0.0)
+        .changed(batch_tokens=600, warmup=400, rate=0.8)
+        .changed(max_steps=3000, cooldown=1500, save_every=200)
+    )
+    return {"copy": copy, "reverse": reverse, "pocket": pocket}
 
 
 def corpus_recipes() -> dict[str, Recipe]:
     """Multi30k and IWSLT (chapter 20)."""
-    captions = Recipe(
-        about="English to German, 29,000 captions (chapter 20)",
-        data="multi30k",
-        vocab=4000,
-    ).changed(
-        num_encoder_layers=3,
-        num_decoder_layers=3,
-        d_model=192,
-        d_ff=512,
-        num_heads=4,
-        batch_tokens=1000,
-        warmup=1000,
-        rate=0.8,
-        max_steps=5600,
-        cooldown=2000,
-        save_every=200,
-        keep=4,
-        alpha=1.0,
+    captions = (
+        Recipe(
+            about="English to German, 29,000 captions (chapter 20)",
+            data="multi30k",
+        )
+        .changed(vocab=4000, num_encoder_layers=3, num_decoder_layers=3)
+        .changed(d_model=192, d_ff=512, num_heads=4, alpha=1.0)
+        .changed(batch_tokens=1000, warmup=1000, rate=0.8)
+        .changed(max_steps=5600, cooldown=2000, save_every=200, keep=4)
     )
-    talks = Recipe(
-        about="German to English, 160,000 sentences of talks",
-        data="iwslt14",
-        source="de",
-        target="en",
-        vocab=10_000,
-    ).changed(
-        d_ff=1024,
-        num_heads=4,
-        dropout=0.3,
-        batch_tokens=4096,
-        rate=0.715,
-        max_steps=50_000,
-        save_minutes=10,
-        keep=10,
+    talks = (
+        Recipe(
+            about="German to English, 160,000 sentences of talks",
+            data="iwslt14",
+        )
+        .changed(source="de", target="en", vocab=10_000)
+        .changed(d_ff=1024, num_heads=4, dropout=0.3)
+        .changed(batch_tokens=4096, rate=0.715, max_steps=50_000)
+        .changed(save_minutes=10, keep=10)
     )
     more_talks = talks.changed(
         about="English to German, 200,000 sentences of talks",
         data="iwslt17",
-        source="en",
-        target="de",
-        vocab=16_000,
-    )
-    return {
-        "multi30k": captions,
-        "iwslt14": talks,
-        "iwslt17": more_talks,
-    }
+    ).changed(source="en", target="de", vocab=16_000)
+    return {"multi30k": captions, "iwslt14": talks, "iwslt17": more_talks}
 
 
 def wmt14_recipes() -> dict[str, Recipe]:
@@ -259,26 +157,18 @@ def wmt14_recipes() -> dict[str, Recipe]:
     german = Recipe(
         about="English to German, the paper's base model",
         data="wmt14-en-de",
-    )
+    ).changed(save_every=1500, save_minutes=10)
     french = german.changed(
         about="English to French, the paper's base model",
         data="wmt14-en-fr",
-        target="fr",
-        vocab=32_000,
-        tokenizer="wordpiece",
-    )
-    for recipe, dropout in ((german, 0.3), (french, 0.1)):
-        base = recipe.changed(save_every=1500, save_minutes=10)
-        made[f"{recipe.data}-base"] = base
-        made[f"{recipe.data}-big"] = base.changed(
-            about=recipe.about.replace("base", "big"),
-            d_model=1024,
-            d_ff=4096,
-            num_heads=16,
-            dropout=dropout,
-            max_steps=300_000,
-            save_every=600,
-            keep=20,
+    ).changed(target="fr", vocab=32_000, tokenizer="wordpiece")
+    for base, dropout in ((german, 0.3), (french, 0.1)):
+        made[f"{base.data}-base"] = base
+        made[f"{base.data}-big"] = (
+            base.changed(about=base.about.replace("base", "big"))
+            .changed(d_model=1024, d_ff=4096, num_heads=16)
+            .changed(dropout=dropout)
+            .changed(max_steps=300_000, save_every=600, keep=20)
         )
     return made
 
@@ -286,10 +176,11 @@ def wmt14_recipes() -> dict[str, Recipe]:
 def table3_recipes() -> dict[str, Recipe]:
     """The rows of Table 3, by name: table3-A-h1 and so on (§6.2)."""
     plain = wmt14_recipes()["wmt14-en-de-base"].changed(keep=1)
-    names = [f.name for f in dataclasses.fields(ModelShape)]
-    made = {}
-    for row, config in table3(plain.vocab).items():
-        made[row] = plain.changed(**{n: getattr(config, n) for n in names})
+    names = vars(plain.model)
+    made = {
+        row: plain.changed(**{n: getattr(config, n) for n in names})
+        for row, config in table3(plain.vocab).items()
+    }
     made["big"] = made["big"].changed(max_steps=300_000, save_every=600)
     for smoothing in (0.0, 0.2):
         row = f"D-eps{smoothing}"
@@ -300,14 +191,14 @@ def table3_recipes() -> dict[str, Recipe]:
     }
 
 
-PAIR = Recipe(
-    about="your own text: --data and a folder, yours or data prepare's",
-    data="pair",
-    source="source",
-    target="target",
-    vocab=8000,
-    fit=True,
-).changed(norm="pre", num_heads=4, max_minutes=20.0, alpha=1.0)
+PAIR = (
+    Recipe(
+        about="your own text: --data and a folder, yours or data prepare's",
+        data="pair",
+    )
+    .changed(source="source", target="target", vocab=8000, fit=True)
+    .changed(norm="pre", num_heads=4, max_minutes=20.0, alpha=1.0)
+)
 RECIPES = {
     **synthetic_recipes(),
     **corpus_recipes(),
@@ -319,10 +210,10 @@ RECIPES = {
 
 # E9-recipes.md: Fitted to a corpus
 SHAPES = (  # d_model, d_ff, layers, peak of the rate, from how many pairs
-    (128, 512, 2, 0.002, 0),
-    (192, 512, 3, 0.002, 15_000),
-    (256, 1024, 3, 0.002, 60_000),
     (512, 2048, 6, 0.001, 400_000),
+    (256, 1024, 3, 0.002, 60_000),
+    (192, 512, 3, 0.002, 15_000),
+    (128, 512, 2, 0.002, 0),
 )
 SHARE = 0.35  # of a matrix product's speed, in a training step
 
@@ -337,66 +228,45 @@ def fitted(recipe: Recipe, pairs: int, tokens: int, speed: float) -> Recipe:
     given = {n for n, v in recipe.flat().items() if v != blank[n]}
 
     def fill(recipe: Recipe, **choice: Any) -> Recipe:
-        open_ = {n: v for n, v in choice.items() if n not in given}
-        return recipe.changed(**open_)
+        names = choice.keys() - given
+        return recipe.changed(**{n: choice[n] for n in names})
 
-    minutes = _minutes(recipe)
+    minutes = recipe.training.max_minutes or 60.0
     budget = 60 * minutes * speed * SHARE * 5 / 6
+    made = recipe.changed(fit=False)
     for d_model, d_ff, layers, rate, least in SHAPES:
         stacks = dict.fromkeys(STACKS, layers)
-        larger = fill(recipe, d_model=d_model, d_ff=d_ff, **stacks)
-        larger = larger.changed(fit=False)
-        size = count_parameters(larger.model.config(*[recipe.vocab] * 2))
-        affordable = budget / (6 * size)
-        enough = pairs >= least and affordable >= 1800 * 1500
-        if least == 0 or enough:
-            made, reach, peak = larger, affordable, rate
+        made = fill(made, d_model=d_model, d_ff=d_ff, **stacks)
+        reach = budget / (6 * count_parameters(made.config()))
+        peak = rate
+        if pairs >= least and reach >= 1800 * 1500:
+            break
     reach = min(reach, max(30 * tokens, 1000 * 1500))
     batch = 1500
     while reach / batch > 20_000 and batch < 24_000:
         batch *= 2
     made = fill(made, batch_tokens=batch)
-    steps = int(reach / made.training.batch_tokens)
-    made = fill(made, max_steps=max(100, steps))
-    return _scheduled(made, fill, peak, tokens)
-
-
-STACKS = "num_encoder_layers", "num_decoder_layers"
-
-
-def _scheduled(
-    recipe: Recipe, fill: Callable[..., Recipe], peak: float, tokens: int
-) -> Recipe:
-    """The recipe with what follows from its number of steps."""
-    steps = recipe.training.max_steps
-    seen = steps * recipe.training.batch_tokens / max(1, tokens)
+    batch = made.training.batch_tokens
+    made = fill(made, max_steps=max(100, int(reach / batch)))
+    steps = made.training.max_steps
+    seen = steps * batch / max(1, tokens)
     made = fill(
-        recipe,
+        made,
         warmup=max(50, min(4000, steps // 6)),
         cooldown=2 * steps // 5,
         save_every=max(50, steps // 10),
         dropout=0.0 if seen <= 2 else 0.1 if seen <= 12 else 0.2,
     )
-    warmup = made.training.warmup
     # equation 3 peaks at rate / sqrt(d_model · warmup)
-    rate = peak * math.sqrt(made.model.d_model * warmup)
+    rate = peak * math.sqrt(made.model.d_model * made.training.warmup)
     return fill(made, rate=round(rate, 3))
 
 
-def _minutes(recipe: Recipe) -> float:
-    return recipe.training.max_minutes or 60.0
+STACKS = "num_encoder_layers", "num_decoder_layers"
 
 
-def described(recipe: Recipe, pairs: int, tokens: int) -> str:
-    """What a fitted recipe has chosen, in a line."""
-    model, training = recipe.model, recipe.training
-    seen = training.max_steps * training.batch_tokens / max(1, tokens)
-    return (
-        f"fitted to {pairs:,} pairs and {_minutes(recipe):g} minutes: "
-        f"{model.num_encoder_layers} + {model.num_decoder_layers} layers "
-        f"of {model.d_model}, {model.norm}-norm, dropout "
-        f"{model.dropout:g}; batches of {training.batch_tokens:,} tokens, "
-        f"{training.max_steps:,} steps ({seen:.1f} times the corpus), "
-        f"{training.warmup:,} to warm up, {training.cooldown:,} to cool "
-        "down"
-    )
+def described(made: Recipe, recipe: Recipe) -> str:
+    """What fitted has chosen for a recipe, in a line."""
+    before = recipe.changed(fit=False).flat()
+    new = [f"{n} {v}" for n, v in made.flat().items() if v != before[n]]
+    return f"fitted to the corpus: {', '.join(new)}"

@@ -1,6 +1,4 @@
-"""annotated.engine.registry.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E7-text.md: Text from anywhere
 """

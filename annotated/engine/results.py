@@ -1,15 +1,20 @@
-"""annotated.engine.results.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E3-ground.md: The ground floor
 """
 
 import json
-from importlib import resources
+import platform
+import subprocess
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib import metadata, resources
+from pathlib import Path
 from typing import Any
 
-__all__ = ["ledger"]
+import torch
+
+__all__ = ["ledger", "entry", "commit", "rounded", "hardware", "versions"]
 
 
 # E3-ground.md: The ledger
@@ -17,3 +22,99 @@ def ledger() -> dict[str, dict[str, Any]]:
     """The runs that someone made, by name, as book/results has them."""
     file = resources.files("annotated") / "results.json"
     return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+
+def entry(
+    recipe: str,
+    command: str,
+    metrics: dict[str, Any],
+    *,
+    seed: int | None = None,
+    wall_seconds: float | None = None,
+    settings: dict[str, Any] | None = None,
+    packages: Sequence[str] = ("numpy",),
+    device: str = "cpu",
+    threads: int | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A ledger file's content, made here and now."""
+    return {
+        "recipe": recipe,
+        "command": command,
+        "commit": commit(),
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "hardware": hardware(device, threads),
+        "versions": versions(*packages),
+        "seed": seed,
+        "wall_seconds": wall_seconds and round(wall_seconds, 1),
+        "settings": settings or {},
+        "metrics": rounded(metrics),
+        **more,
+    }
+
+
+def commit() -> str | None:
+    """The commit of this checkout; a + for what is not committed; None
+    where the package is no checkout.
+    """
+    root = Path(__file__).resolve().parents[2]
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+"]
+    if not (root / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            [*command, "--exclude=*"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def rounded(value: Any, digits: int = 6) -> Any:
+    """Floats to so many significant digits, all the way down."""
+    if isinstance(value, dict):
+        return {key: rounded(item, digits) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item, digits) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    return value
+
+
+def hardware(device: str = "cpu", threads: int | None = None) -> str:
+    """The GPU where it was used, the processor, the threads: one line."""
+    number = threads or torch.get_num_threads()
+    here = f"{_processor()}, {number} thread{'s' * (number > 1)}"
+    if device == "cpu":
+        return here
+    gpu = torch.cuda.get_device_properties(0)
+    return f"1 {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB; {here}"
+
+
+def _processor() -> str:
+    """What the machine calls its processor."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def versions(*packages: str) -> str:
+    """Python, torch and those of packages that are installed: one line."""
+    found = [
+        f"python {platform.python_version()}",
+        f"torch {torch.__version__}",
+    ]
+    for name in packages:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return ", ".join(found)

@@ -1,6 +1,4 @@
-"""annotated.engine.runner.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E10-runner.md: From a recipe to a trained model
 """
@@ -23,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
@@ -33,10 +29,10 @@ from annotated.checkpoints import (
     average_weights,
     checkpoints,
     load_checkpoint,
+    write_weights,
 )
 from annotated.costs import kept_bytes, state_bytes
 from annotated.engine.distributed import (
-    all_reduce_sum,
     own_part,
     rank,
     rank_zero_first,
@@ -48,7 +44,6 @@ from annotated.engine.files import replacing, write_json, write_text
 from annotated.engine.machine import allow_tf32, memory_bytes, pick_device
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
-    Run,
     begin_run,
     best_step,
     read_metrics,
@@ -88,25 +83,21 @@ def train_recipe(
             else begin_run(recipe, folder, device)
         )
     )
-    model, config = run.model.to(device), run.recipe.training
-    trainer = Trainer(model, corpus, config, shard)
+    model = run.model.to(device)
+    trainer = Trainer(model, corpus, run.recipe.training, shard)
     if resume:
         rank_zero_first(lambda: _take_up(trainer, folder))
         trainer.check_same()
-    _say(_what(run, corpus, device))
-    with _Log(folder, trainer) as log:
-        _train(trainer, valid, folder, log)
-    return _finish(trainer, valid, folder)
-
-
-def _what(run: Run, corpus: Corpus, device: str) -> str:
-    count = sum(p.numel() for p in run.model.parameters())
+    count = sum(p.numel() for p in model.parameters())
     several = f" in {world_size()} processes" if world_size() > 1 else ""
-    return (
+    _say(
         f"{len(corpus):,} pairs, {len(run.source):,} and "
         f"{len(run.target):,} tokens, {count:,} parameters, on "
         f"{device}{several}"
     )
+    with _Log(folder, trainer) as log:
+        _train(trainer, valid, folder, log)
+    return _finish(trainer, valid, folder)
 
 
 def _say(line: str) -> None:
@@ -123,29 +114,26 @@ def with_micro_tokens(recipe: Recipe, device: str) -> Recipe:
     """The recipe, with micro_tokens set where a process's share of a batch
     would fill more than two thirds of its device's memory.
     """
-    training = recipe.training
-    if training.micro_tokens is not None:
+    training, config = recipe.training, recipe.config()
+    kept = kept_bytes(config, precision=training.precision, device=device)
+    room = memory_bytes(device) * 2 / 3 - LOGITS[torch.device(device).type]
+    fits = (room - state_bytes(config, training.precision)) / kept
+    share = training.batch_tokens / world_size()
+    if training.micro_tokens is not None or max(500, fits) >= share:
         return recipe
-    config = recipe.model.config(recipe.vocab, recipe.vocab)
-    precision = training.precision
-    kept = kept_bytes(config, precision=precision, device=device)
-    room = memory_bytes(device) * 2 / 3 - state_bytes(config, precision)
-    room -= LOGITS[torch.device(device).type]
-    fits = max(500, room / kept)
-    if fits >= training.batch_tokens / world_size():
-        return recipe
-    return recipe.changed(micro_tokens=int(fits))
+    return recipe.changed(micro_tokens=int(max(500, fits)))
 
 
 # E10-runner.md: The loop
 def _train(
     trainer: Trainer, valid: Corpus, folder: Path, log: _Log
 ) -> None:
-    """Every step, with checkpoints and validations, and a checkpoint at
+    """Every step, with validations and checkpoints, and a checkpoint at
     the end. Raises Stopped.
     """
     config = trainer.config
-    _make_up(trainer, valid, folder, log)
+    # of a run that was killed between the two
+    rank_zero_only(partial(_keep_best, trainer.step, folder))
     saved, seconds = trainer.step, trainer.seconds
     minutes = config.save_minutes or math.inf
     with _stop_signals(trainer) as seen:
@@ -155,70 +143,50 @@ def _train(
             stopping = trainer.stop if alone else trainer.stopping
             due = trainer.step % config.save_every == 0
             late = trainer.seconds - seconds >= 60 * minutes
+            if due:
+                log.valid(trainer.step, trainer.validate(valid))
             if due or late or stopping:
                 _save(trainer, folder)
                 saved, seconds = trainer.step, trainer.seconds
-            if due:
-                _validate(trainer, valid, folder, log)
             if stopping:
                 raise Stopped(trainer.step, [*seen, signal.SIGTERM][0])
         if saved != trainer.step:
             _save(trainer, folder)
 
 
-def _validate(
-    trainer: Trainer, valid: Corpus, folder: Path, log: _Log
-) -> None:
-    log.valid(trainer.step, trainer.validate(valid))
+def _save(trainer: Trainer, folder: Path) -> None:
+    """A checkpoint; RunError, with nothing lost, where it cannot be."""
+    places = folder / "checkpoints"
+    with _written(f"the checkpoint of step {trainer.step}"):
+        try:
+            trainer.save(places)
+        except OSError:  # of process 0
+            for begun in places.glob(".[0-9]*"):
+                shutil.rmtree(begun, ignore_errors=True)
+            raise
     rank_zero_only(partial(_keep_best, trainer.step, folder))
-
-
-def _make_up(
-    trainer: Trainer, valid: Corpus, folder: Path, log: _Log
-) -> None:
-    """What a run that was killed after a checkpoint had still to do."""
-    step = trainer.step
-    noted = {e["step"] for e in read_metrics(folder) if "valid" in e}
-    due = step > 0 and step % trainer.config.save_every == 0
-    missing = torch.tensor(float(rank() == 0 and step not in noted))
-    if due and all_reduce_sum(missing).item():
-        _validate(trainer, valid, folder, log)
-    rank_zero_only(partial(_keep_best, step, folder))
 
 
 def _keep_best(step: int, folder: Path) -> None:
     """best.safetensors becomes this step's weights where it is the best."""
-    if best_step(folder) != step:
-        return
-    place = folder / "checkpoints" / f"{step:08d}" / "model.safetensors"
+    if best_step(folder) == step:
+        place = folder / "checkpoints" / f"{step:08d}"
+        best = folder / "best.safetensors"
+        with _written(best.name), replacing(best) as fresh:
+            shutil.copyfile(place / "model.safetensors", fresh)
+
+
+@contextmanager
+def _written(what: str) -> Iterator[None]:
+    """RunError that says what to do, where there is no room."""
     try:
-        with replacing(folder / "best.safetensors") as fresh:
-            try:
-                fresh.hardlink_to(place)
-            except OSError:  # not every file system can
-                shutil.copyfile(place, fresh)
+        yield
     except OSError as error:
-        raise _unwritten("best.safetensors", error) from None
-
-
-def _save(trainer: Trainer, folder: Path) -> None:
-    """A checkpoint; RunError, with nothing lost, where it cannot be."""
-    places = folder / "checkpoints"
-    try:
-        trainer.save(places)
-    except (OSError, SafetensorError) as error:  # of process 0
-        for begun in places.glob(".[0-9]*"):
-            shutil.rmtree(begun, ignore_errors=True)
-        what = f"the checkpoint of step {trainer.step}"
-        raise _unwritten(what, error) from None
-
-
-def _unwritten(what: str, error: Exception) -> RunError:
-    reason = " ".join(str(error).split())[:160]
-    return RunError(
-        f"{what} could not be written ({reason}): the checkpoints before "
-        "it are whole; make room, then --resume"
-    )
+        reason = " ".join(str(error).split())[:160]
+        raise RunError(
+            f"{what} could not be written ({reason}): the checkpoints "
+            "before it are whole; make room, then --resume"
+        ) from None
 
 
 # E10-runner.md: Signals
@@ -259,20 +227,18 @@ class _Log:
     """
 
     def __init__(self, folder: Path, trainer: Trainer):
-        self.config = trainer.config
         path = folder / "metrics.jsonl"
         if rank() == 0:
             # a resumed run forgets what came after its checkpoint
-            kept = [
-                json.dumps(e) + "\n"
-                for e in read_metrics(folder)
-                if e["step"] <= trainer.step
-            ]
-            write_text(path, "".join(kept))
+            notes = read_metrics(folder)
+            kept = [e for e in notes if e["step"] <= trainer.step]
+            write_text(path, "".join(f"{json.dumps(e)}\n" for e in kept))
         file = Path(os.devnull) if rank() else path
         self.file = file.open("a", encoding="utf-8")
+        most = trainer.config.max_minutes
+        self.end = f" of {most:g}" if most else ""
         self.bar = tqdm(
-            total=self.config.max_steps,
+            total=trainer.config.max_steps,
             initial=trainer.step,
             unit="step",
             dynamic_ncols=True,
@@ -317,11 +283,9 @@ class _Log:
         loss = sum(p.loss for p in self.recent) / len(self.recent)
         seconds = last.seconds - first.seconds
         speed = (last.tokens - first.tokens) / seconds if seconds else 0.0
-        most = self.config.max_minutes
-        end = f" of {most:g}" if most else ""
         return (
             f"epoch {last.epoch}, loss {loss:.3f}, {speed:,.0f} tokens/s, "
-            f"{last.seconds / 60:.1f}{end} min"
+            f"{last.seconds / 60:.1f}{self.end} min"
         )
 
 
@@ -332,7 +296,7 @@ def _take_up(trainer: Trainer, folder: Path) -> None:
     for place in places:
         try:
             load_checkpoint(trainer, place)
-        except (KeyError, TypeError, ValueError) as error:
+        except RunError as error:
             aside = place.with_name(f"damaged-{place.name}")
             shutil.rmtree(aside, ignore_errors=True)
             place.rename(aside)
@@ -383,7 +347,7 @@ def _finish(
         "seconds": round(trainer.seconds, 1),
         "processes": world_size(),
         "precision": config.precision,
-        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "parameters": sum(w.numel() for w in weights.values()),
         "averaged": averaged,  # 1: the last alone
         "best": best_step(folder),
         "valid": scores,
@@ -395,9 +359,7 @@ def _finish(
 def _write_model(
     weights: dict[str, Tensor], summary: dict[str, Any], folder: Path
 ) -> None:
-    try:
-        with replacing(folder / "model.safetensors") as fresh:
-            save_file(weights, fresh)
-        write_json(folder / "summary.json", summary)
-    except (OSError, SafetensorError) as error:
-        raise _unwritten("the model", error) from None
+    place = folder / "model.safetensors"
+    with _written("the model"), replacing(place) as fresh:
+        write_weights(weights, fresh)
+    write_json(folder / "summary.json", summary)

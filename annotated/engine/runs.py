@@ -1,6 +1,4 @@
-"""annotated.engine.runs.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E9-recipes.md: Recipes, their data, and runs
 """
@@ -12,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ import torch
 
 from annotated.batches import Corpus
 from annotated.checkpoints import checkpoints, load_weights
-from annotated.engine.data import open_data
+from annotated.engine.data import Data, open_data
 from annotated.engine.errors import RunError
-from annotated.engine.files import write_json
+from annotated.engine.files import check_new, write_json
 from annotated.engine.machine import matmul_speed, pick_precision
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import Recipe, described, fitted, recipe_of
@@ -32,18 +31,10 @@ from annotated.search import Hypothesis, SearchConfig
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "read_recipe",
-    "read_metrics",
-    "best_step",
-    "Run",
-    "with_precision",
-    "begin_run",
-    "FREE",
-    "resume_run",
-    "MAX_SOURCE",
-    "Translation",
+    "read_recipe", "read_metrics", "best_step", "Run", "with_precision",
+    "begin_run", "FREE", "resume_run", "MAX_SOURCE", "Translation",
     "one_line",
-]
+]  # fmt: skip
 
 
 # E9-recipes.md: A run and its folder
@@ -57,34 +48,27 @@ def read_recipe(folder: Path) -> Recipe:
         )
     try:
         return recipe_of(json.loads(path.read_text("utf-8")))
-    except (TypeError, ValueError) as error:
-        raise RunError(f"{path} is damaged: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error!r}") from None
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """What a run has noted, in order: {"step": …, "loss": …, …} for steps,
     {"step": …, "valid": {…}} for validations.
     """
-    path = folder / "metrics.jsonl"
-    if not path.exists():
-        return []
-    found = []
-    for line in path.read_text("utf-8", errors="replace").split("\n"):
-        try:
-            entry = json.loads(line)
-        except ValueError:  # the end of a run that was killed
-            continue
-        if isinstance(entry, dict) and "step" in entry:
-            found.append(entry)
-    return found
+    path, found = folder / "metrics.jsonl", []
+    if path.exists():
+        for line in path.read_text("utf-8", errors="replace").split("\n"):
+            with suppress(ValueError):  # the end of a run that was killed
+                found.append(json.loads(line))
+    return [e for e in found if isinstance(e, dict) and "step" in e]
 
 
 def best_step(folder: Path) -> int | None:
     """The step of a run's lowest validation nll; None if there is none."""
     notes = [e for e in read_metrics(folder) if "valid" in e]
-    if not notes:
-        return None
-    return int(min(notes, key=lambda e: e["valid"]["nll"])["step"])
+    best = min(notes, key=lambda e: e["valid"]["nll"], default=None)
+    return best["step"] if best else None
 
 
 @dataclass(frozen=True)
@@ -111,8 +95,7 @@ class Run:
     @classmethod
     def as_begun(cls, folder: Path) -> Run:
         """The run as begin left it: the model has its first weights.
-
-        Raises RunError where a part is missing, damaged or does not fit.
+        RunError where a part is missing, damaged or does not fit.
         """
         recipe = read_recipe(folder)
         try:
@@ -124,36 +107,32 @@ class Run:
         return cls(recipe, source, target, model)
 
     @classmethod
-    def open(cls, folder: Path, weights: Path | None = None) -> Run:
+    def open(cls, folder: Path, *others: Path, device: str = "cpu") -> Run:
         """Read a run folder, with the weights of its model.safetensors, or
-        of its newest checkpoint where training has not finished.
-
-        Raises RunError where a part is missing or does not fit.
+        of its newest checkpoint where training has not finished; and those
+        of others, whose models vote. RunError where a part is missing or
+        does not fit.
         """
         run = cls.as_begun(folder)
         places = [folder, *checkpoints(folder / "checkpoints")[::-1]]
-        found = [p / "model.safetensors" for p in places]
-        found = [weights] if weights else [p for p in found if p.exists()]
-        if not found:
+        files = [p / "model.safetensors" for p in places]
+        found = next((file for file in files if file.exists()), None)
+        if found is None:
             raise RunError(f"{folder} has no weights yet: train it first")
-        try:
-            load_weights(run.model, found[0])
-        except ValueError as error:
-            raise RunError(str(error)) from None
-        run.model.eval()
+        load_weights(run.model, found)
+        run.model.to(device).eval()
+        for path in others:
+            other = cls.open(path, device=device)
+            for side in ("source", "target"):
+                one, two = (getattr(r, side).inner for r in (run, other))
+                if one.to_str() != two.to_str():
+                    raise RunError(
+                        f"{path} and {folder} cannot vote together: they "
+                        "need the same vocabulary"
+                    )
+            voting = (*run.others, other.model)
+            run = dataclasses.replace(run, others=voting)
         return run
-
-    def with_votes_of(self, other: Run) -> Run:
-        """This run, where the model of another votes as well. ValueError
-        where it has other words.
-        """
-        ours, theirs = (
-            [tokens.inner.to_str() for tokens in (run.source, run.target)]
-            for run in (self, other)
-        )
-        if ours != theirs:
-            raise ValueError("models that vote need the same vocabulary")
-        return dataclasses.replace(self, others=(*self.others, other.model))
 
     # E9-recipes.md: Translating lines
     def translate(
@@ -163,12 +142,9 @@ class Run:
         batch_tokens: int = 2000,
         workers: int = 1,
     ) -> list[list[Translation]]:
-        """The nbest translations of each line, the best first; at most
-        batch_tokens tokens of source are searched at once, by so many
-        workers (see search_in_order).
-
-        A blank line gives a blank one; a line of more than MAX_SOURCE
-        tokens is translated in pieces, whose best are put together.
+        """The nbest translations of each line, the best first (see
+        search_in_order). A blank line gives a blank one; of a line of more
+        than MAX_SOURCE tokens the best of its pieces are put together.
         RunError where a worker dies.
         """
         search = search or self.recipe.search
@@ -198,46 +174,46 @@ class Run:
         """The translations of a line that was cut into parts."""
         if not parts:
             return [Translation("", 0.0, 0.0)]
-        if len(parts) == 1:
-            texts = self.target.decode([h.ids for h in parts[0]])
-            return [
-                Translation(one_line(text), h.score, h.log_probability)
-                for text, h in zip(texts, parts[0], strict=True)
-            ]
-        texts = self.target.decode([p[0].ids for p in parts])
-        score = sum(p[0].score for p in parts) / len(parts)
-        total = sum(p[0].log_probability for p in parts)
-        text = " ".join(one_line(text) for text in texts)
-        return [Translation(text, score, total)]
+        ranks = list(zip(*parts))
+        found = []
+        for pieces in ranks if len(parts) == 1 else ranks[:1]:
+            texts = self.target.decode([piece.ids for piece in pieces])
+            score = sum(piece.score for piece in pieces) / len(pieces)
+            total = sum(piece.log_probability for piece in pieces)
+            text = " ".join(map(one_line, texts))
+            found.append(Translation(text, score, total))
+        return found
 
 
 def _first_model(
     recipe: Recipe, source: Tokenizer, target: Tokenizer
 ) -> Transformer:
     """The model with its first weights, a function of the recipe's seed."""
-    config = recipe.model.config(len(source), len(target))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.training.seed)
-        return PackedTransformer(config)
+        return PackedTransformer(recipe.config(len(source), len(target)))
 
 
-def _check_lengths(recipe: Recipe, corpus: Corpus) -> None:
-    """RunError where a sentence is longer than learned positions reach."""
-    longest = 1 + int(
-        max(corpus.src.lengths.max(), corpus.tgt.lengths.max())
-    )
-    most = recipe.model.max_len
-    if recipe.model.positions == "learned" and longest > most:
+def _corpora(data: Data) -> tuple[Corpus, Corpus]:
+    """To train and to validate on. RunError where a sentence is longer
+    than learned positions reach.
+    """
+    corpora = data.corpus("train"), data.corpus("valid")
+    model = data.recipe.model
+    sides = [
+        side for corpus in corpora for side in (corpus.src, corpus.tgt)
+    ]
+    longest = 1 + max(int(side.lengths.max()) for side in sides)
+    if model.positions == "learned" and longest > model.max_len:
         raise RunError(
-            f"{recipe.data} has a sentence of {longest} tokens: max_len "
-            f"{most} is too short for it"
+            f"{data.recipe.data} has a sentence of {longest} tokens: "
+            f"max_len {model.max_len} is too short for it"
         )
+    return corpora
 
 
 def with_precision(recipe: Recipe, device: str) -> Recipe:
-    """The recipe with its precision decided for the device, where it is
-    auto; and a line on standard error that says how, and why.
-    """
+    """The recipe with its precision decided, where it is auto, and said."""
     if recipe.training.precision != "auto":
         return recipe
     precision, reason = pick_precision(device)
@@ -253,40 +229,34 @@ def begin_run(
 
     RunError where the folder has something in it already; DataError.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(
-            f"{folder} is not empty: choose another --out, or --resume"
-        )
+    check_new(folder)
     data = open_data(recipe)
     source, target = data.tokenizers()  # fails where there is no data
     recipe = with_precision(data.recipe, device)
     lines = list(data.notes)
     if recipe.fit:
-        processes = int(os.environ.get("WORLD_SIZE", "1"))
         speed = matmul_speed(device, recipe.training.precision)
-        recipe = fitted(recipe, *data.size(), processes * speed)
-        lines.append(described(recipe, *data.size()))
+        speed *= int(os.environ.get("WORLD_SIZE", "1"))
+        made = fitted(recipe, *data.size(), speed)
+        lines.append(described(made, recipe))
+        recipe = made
     for line in lines:
         print(line, file=sys.stderr)
-    corpora = data.corpus("train"), data.corpus("valid")
-    for corpus in corpora:
-        _check_lengths(recipe, corpus)
+    corpora = _corpora(data)
     run = Run(recipe, source, target, _first_model(recipe, source, target))
     folder.mkdir(parents=True, exist_ok=True)
     run.write(folder)
     return run, *corpora
 
 
-FREE = {"about", "max_steps", "max_minutes", "micro_tokens"} | {
-    "save_minutes",
-    *(f.name for f in dataclasses.fields(SearchConfig)),
+FREE = {f.name for f in dataclasses.fields(SearchConfig)} | {
+    *("about", "max_steps", "max_minutes", "micro_tokens", "save_minutes")
 }
 
 
 def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
-    """The run in folder, with its first weights, and the corpora that it
-    is trained and validated on. RunError where recipe is another in
-    anything but the fields that are FREE.
+    """As begin_run, of a run that was begun. RunError where recipe is
+    another in anything but the fields that are FREE.
     """
     run = Run.as_begun(folder)
     if recipe.fit:  # it was fitted when the run began
@@ -301,12 +271,10 @@ def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
                 f"{folder} was begun with {name} {begun[name]!r}: resume "
                 f"it with that, not with {new!r}"
             )
-    corpora = data.corpus("train"), data.corpus("valid")
-    _check_lengths(recipe, corpora[1])
     if recipe != run.recipe:
         run = dataclasses.replace(run, recipe=recipe)
         run.write(folder)
-    return run, *corpora
+    return run, *_corpora(data)
 
 
 # E9-recipes.md: Translating lines
@@ -315,9 +283,7 @@ MAX_SOURCE = 512
 
 @dataclass(frozen=True)
 class Translation:
-    """A line of text, the score that search gave it, and the logarithm
-    of its probability.
-    """
+    """A line of text, its score, and the log of its probability."""
 
     text: str
     score: float

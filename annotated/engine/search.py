@@ -1,6 +1,4 @@
-"""annotated.engine.search.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E6-search.md: A faster search: a cache that stays where it is
 """
@@ -11,14 +9,16 @@ import math
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from annotated.attention import MultiHeadAttention
@@ -28,57 +28,35 @@ from annotated.model import Transformer
 from annotated.search import (
     Hypothesis,
     SearchConfig,
-    decoder_layers,
-    layer_step,
     length_penalty,
     output_limit,
 )
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
-    "Moves",
-    "SlotCache",
-    "Beams",
-    "BeamSearch",
-    "COMPACT",
-    "best_continuations",
-    "mean_log_p",
-    "Models",
-    "beam_search",
-    "batches_by_length",
-    "WORTH",
-    "search_in_order",
-    "Batches",
-    "Answers",
-    "HANGS",
-    "WorkerError",
+    "closing", "SlotCache", "Beams", "BeamSearch", "COMPACT",
+    "best_continuations", "mean_log_p", "Models", "beam_search",
+    "batches_by_length", "WORTH", "search_in_order", "HANGS", "WorkerError",
     "in_processes",
-]
+]  # fmt: skip
 
 
 # E6-search.md: Slots
-@dataclass(frozen=True)
-class Moves:
-    """Which sentences of a batch stay: the last ones that go on fill the
-    gaps of those that are done, so that as few as possible are copied.
+def closing(done: Tensor) -> Callable[[Tensor], Tensor]:
+    """What takes the sentences that are done, (batch,) of bool, out of a
+    tensor (batch, …), in place: the last ones that go on fill their gaps,
+    so that as few as possible are copied.
     """
+    left = len(done) - int(done.sum())
+    gaps = done[:left].nonzero()[:, 0]
+    movers = (~done[left:]).nonzero()[:, 0] + left
 
-    gaps: Tensor
-    movers: Tensor
-    left: int
+    def keep(x: Tensor) -> Tensor:
+        if len(gaps):
+            x.index_copy_(0, gaps, x.index_select(0, movers))
+        return x[:left]
 
-    @classmethod
-    def closing(cls, done: Tensor) -> "Moves":
-        """The gaps are where done (batch,) is True."""
-        left = len(done) - int(done.sum())
-        gaps = done[:left].nonzero()[:, 0]
-        return cls(gaps, (~done[left:]).nonzero()[:, 0] + left, left)
-
-    def of(self, x: Tensor) -> Tensor:
-        """x (batch, …), changed in place -> (left, …)"""
-        if len(self.gaps):
-            x.index_copy_(0, self.gaps, x.index_select(0, self.movers))
-        return x[: self.left]
+    return keep
 
 
 class SlotCache:
@@ -94,7 +72,7 @@ class SlotCache:
         self.source: list[tuple[Tensor, Tensor]] = []
         self.target: list[tuple[Tensor, Tensor]] = []
         memory = model.encode(src)
-        for layer in decoder_layers(model):
+        for layer in model.decoder.layers:
             cross, own = layer.cross_attention, layer.attention
             k, v = cross.split(cross.w_k(memory)), cross.w_v(memory)
             v = cross.split(v).contiguous()
@@ -119,80 +97,69 @@ class SlotCache:
             # a hypothesis has one slot per position, in their order
             nearest = self.length - config.window // 2
             seen = seen & (seen.cumsum(dim=-1) >= nearest)
-        heads = config.num_heads
-        own = _bias(seen[:, None], heads, x)
-        across = _bias(self.words, heads, x)
+        own = _bias(seen[:, None], config.num_heads, x)
+        across = _bias(self.words, config.num_heads, x)
         for layer, target, source in zip(
-            decoder_layers(model), self.target, self.source, strict=True
+            model.decoder.layers, self.target, self.source, strict=True
         ):
-            x = layer_step(
-                layer,
+            x = layer.sublayers(
                 x,
-                _Writing(layer.attention, target, new, own),
-                _Reading(layer.cross_attention, *source, across),
+                partial(_look_back, layer.attention, target, new, own),
+                partial(_look, layer.cross_attention, *source, across),
             )
         return model.embeddings.logits(model.decoder.norm(x))
 
     def compact(self, kept: Tensor) -> None:
         """Keep only these slots of each sentence: (batch, slots)."""
         self.used = kept.size(1)
+        places = kept[:, None, :, None]
         for cache in (cache for pair in self.target for cache in pair):
-            places = kept[:, None, :, None].expand(
-                -1, cache.size(1), -1, cache.size(3)
-            )
-            cache[:, :, : self.used] = cache.gather(2, places)
+            cache[:, :, : self.used] = cache.take_along_dim(places, 2)
 
-    def keep(self, moves: Moves) -> None:
-        """Let the finished sentences go."""
+    def keep(self, keep: Callable[[Tensor], Tensor]) -> None:
+        """Let the finished sentences go: keep is what closing gives."""
         if self.words is not None:
-            self.words = moves.of(self.words)
-        self.source = [(moves.of(k), moves.of(v)) for k, v in self.source]
+            self.words = keep(self.words)
+        self.source = [(keep(k), keep(v)) for k, v in self.source]
         for pair in self.target:
-            for cache in pair:
-                moves.of(cache[:, :, : self.used])
-        left = moves.left
+            left = [len(keep(x[:, :, : self.used])) for x in pair][0]
         self.target = [(k[:left], v[:left]) for k, v in self.target]
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """Attention of every hypothesis, (batch, width, d_model), over keys
+def _look(
+    block: MultiHeadAttention,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    x: Tensor,
+) -> Tensor:
+    """Attention of every hypothesis, x (batch, width, d_model), over keys
     and values that their sentence has.
     """
-
-    attention: MultiHeadAttention
-    k: Tensor
-    v: Tensor
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        q = self.attention.split(self.attention.w_q(x))
-        scores = torch.baddbmm(
-            q.new_zeros(()) if self.bias is None else self.bias,
-            q.flatten(0, 1),
-            self.k.flatten(0, 1).transpose(1, 2),
-            alpha=q.size(-1) ** -0.5,
-        )
-        heads = scores.softmax(dim=-1) @ self.v.flatten(0, 1)
-        heads = heads.unflatten(0, q.shape[:2]).transpose(1, 2)
-        return self.attention.w_o(heads.flatten(2))
+    q = block.split(block.w_q(x))
+    scores = torch.baddbmm(
+        q.new_zeros(()) if bias is None else bias,
+        q.flatten(0, 1),
+        k.flatten(0, 1).transpose(1, 2),
+        alpha=q.size(-1) ** -0.5,
+    )
+    heads = scores.softmax(dim=-1) @ v.flatten(0, 1)
+    heads = heads.unflatten(0, q.shape[:2]).transpose(1, 2)
+    return block.w_o(heads.flatten(2))
 
 
-@dataclass(frozen=True)
-class _Writing:
+def _look_back(
+    block: MultiHeadAttention,
+    slots: tuple[Tensor, Tensor],
+    new: slice,
+    bias: Tensor | None,
+    x: Tensor,
+) -> Tensor:
     """The same over the slots, the new ones of which it fills first."""
-
-    attention: MultiHeadAttention
-    slots: tuple[Tensor, Tensor]
-    new: slice
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        block, (keys, values) = self.attention, self.slots
-        keys[:, :, self.new] = block.split(block.w_k(x))
-        values[:, :, self.new] = block.split(block.w_v(x))
-        k, v = (cache[:, :, : self.new.stop] for cache in self.slots)
-        return _Reading(block, k, v, self.bias)(x)
+    for slot, project in zip(slots, (block.w_k, block.w_v), strict=True):
+        slot[:, :, new] = block.split(project(x))
+    k, v = (slot[:, :, : new.stop] for slot in slots)
+    return _look(block, k, v, bias, x)
 
 
 def _bias(mask: Tensor | None, heads: int, like: Tensor) -> Tensor | None:
@@ -216,45 +183,31 @@ class Beams:
     limit: Tensor  # (batch,): tokens that its output may have
     done: Tensor  # (batch,) of bool
     prefix: Tensor  # (batch, longest): tokens it must begin with, or PAD
-    # of each living hypothesis, (batch, width)
-    scores: Tensor  # the logarithm of its probability, float32
-    ids: Tensor  # its last token
-    nodes: Tensor  # where that stands in the tree
+    # of each living hypothesis
+    scores: Tensor  # (batch, width): its log-probability, float32
+    ids: Tensor  # (batch, width, length): BOS and what it has written
     seen: Tensor  # (batch, width, slots): what it came through
-    # the tree, (batch, nodes)
-    tokens: Tensor
-    parents: Tensor
-    # the best that have ended, (batch, nbest), the best first
-    ended: Tensor  # their scores
-    ended_nodes: Tensor
+    # of the best that have ended, the best first
+    ended: Tensor  # (batch, nbest): their scores
+    ended_ids: Tensor  # (batch, nbest, longest): their tokens, then EOS
 
     @classmethod
     def begin(
-        cls, limits: list[int], prefix: Tensor, nbest: int, beam: int
+        cls, limits: list[int], prefix: Tensor, nbest: int
     ) -> "Beams":
         """One hypothesis per sentence, which has no token yet."""
         limit = torch.tensor(limits, device=prefix.device)
-        batch, room = len(limits), 1 + (max(limits) - 1) * beam
-        zeros = limit.new_zeros(batch, room)
-        scores = torch.zeros(batch, 1, device=limit.device)
-        return cls(
-            number=torch.arange(batch, device=limit.device),
-            limit=limit,
-            done=limit < 0,
-            prefix=prefix,
-            scores=scores,
-            ids=zeros[:, :1] + BOS,
-            nodes=zeros[:, :1].clone(),
-            seen=zeros[:, :1, None] == 0,
-            tokens=zeros,
-            parents=zeros.clone(),
-            ended=scores.new_full((batch, nbest), -math.inf),
-            ended_nodes=zeros[:, :1].repeat(1, nbest),
-        )
+        number = torch.arange(len(limits), device=prefix.device)
+        ids = limit.new_full((len(limits), 1, 1), BOS)
+        scores = torch.zeros(ids.shape[:2], device=ids.device)
+        ended = scores.new_full((len(ids), nbest), -math.inf)
+        ended_ids = ids.new_full((len(ids), nbest, max(limits)), EOS)
+        state = limit, limit < 0, prefix, scores, ids, ids == BOS
+        return cls(number, *state, ended, ended_ids)
 
-    def keep(self, moves: Moves) -> "Beams":
+    def keep(self, keep: Callable[[Tensor], Tensor]) -> "Beams":
         """Without the sentences that are done."""
-        return Beams(*(moves.of(tensor) for tensor in vars(self).values()))
+        return Beams(*map(keep, vars(self).values()))
 
 
 # E6-search.md: The search
@@ -275,14 +228,10 @@ class BeamSearch:
         ]
         src = pad_rows([np.asarray(s) for s in sentences], after=EOS)
         prefix = pad_rows([np.asarray(p, dtype=int) for p in prefixes])
-        beams = Beams.begin(
-            limits, prefix.to(device), config.nbest, config.beam
-        )
-        slots = beams.tokens.size(1)
+        self.config, self.limits, self.length = config, set(limits), 0
+        self.beams = Beams.begin(limits, prefix.to(device), config.nbest)
+        slots = 1 + (max(limits) - 1) * config.beam
         self.caches = [SlotCache(m, src.to(device), slots) for m in models]
-        self.config, self.beams = config, beams
-        self.limits = set(limits)
-        self.length, self.nodes = 0, 1
         self.results: list[list[Hypothesis]] = [[] for _ in sentences]
         # a GPU is asked seldom: the question makes it wait for the answer
         self.patience = 1 if device.type == "cpu" else 8
@@ -304,7 +253,8 @@ class BeamSearch:
     def next_log_p(self) -> Tensor:
         """Of every continuation, in float32: (batch, width, vocab)."""
         beams = self.beams
-        logits = [c.next_logits(beams.ids, beams.seen) for c in self.caches]
+        newest = beams.ids[:, :, -1]
+        logits = [c.next_logits(newest, beams.seen) for c in self.caches]
         log_p = mean_log_p(logits)
         log_p[:, :, PAD] = log_p[:, :, BOS] = -math.inf
         begun = self.length > beams.prefix.size(1)
@@ -328,26 +278,24 @@ class BeamSearch:
         scores = best.masked_fill(lives, -math.inf) / penalty
         scores = torch.cat([beams.ended, scores], dim=1)
         beams.ended, places = scores.topk(self.config.nbest, dim=1)
-        parents = beams.nodes.gather(1, parent)
-        nodes = torch.cat([beams.ended_nodes, parents], dim=1)
-        beams.ended_nodes = nodes.gather(1, places)
+        ids = beams.ids[:, :, 1:].take_along_dim(parent[:, :, None], 1)
+        room = beams.ended_ids.size(2) - ids.size(2)
+        ids = torch.cat(
+            [beams.ended_ids, F.pad(ids, (0, room), value=EOS)], 1
+        )
+        beams.ended_ids = ids.take_along_dim(places[:, :, None], 1)
 
     def live_on(self, best: Tensor, parent: Tensor, token: Tensor) -> None:
-        """The best that do not end get a node and a slot each."""
+        """The best that do not end get a slot each."""
         beams = self.beams
         best = best.masked_fill(token == EOS, -math.inf)
         width = min(self.config.beam, best.size(1))
         beams.scores, places = best.topk(width, dim=1)
-        parent = parent.gather(1, places)
-        beams.ids = token.gather(1, places)
-        new = slice(self.nodes, self.nodes + width)
-        beams.tokens[:, new] = beams.ids
-        beams.parents[:, new] = beams.nodes.gather(1, parent)
-        fresh = torch.arange(new.start, new.stop, device=best.device)
-        beams.nodes = fresh.repeat(len(best), 1)
-        self.nodes = new.stop
-        rows = parent[:, :, None].expand(-1, -1, beams.seen.size(2))
-        seen = beams.seen.gather(1, rows)
+        rows = parent.gather(1, places)[:, :, None]
+        token = token.gather(1, places)[:, :, None]
+        ids = beams.ids.take_along_dim(rows, 1)
+        beams.ids = torch.cat([ids, token], dim=2)
+        seen = beams.seen.take_along_dim(rows, 1)
         if self.length % COMPACT == 0:
             seen = self.compacted(seen)
         itself = torch.eye(width, dtype=torch.bool, device=best.device)
@@ -364,7 +312,7 @@ class BeamSearch:
         kept = order[:, :most]
         for cache in self.caches:
             cache.compact(kept)
-        return seen.gather(2, kept[:, None].expand(-1, seen.size(1), -1))
+        return seen.take_along_dim(kept[:, None], 2)
 
     def retire(self) -> None:
         """Take out the sentences that nothing alive can improve."""
@@ -381,34 +329,25 @@ class BeamSearch:
             return
         if bool(beams.done.any()):
             self.report()
-            moves = Moves.closing(beams.done)
-            self.beams = beams.keep(moves)
+            keep = closing(beams.done)
+            self.beams = beams.keep(keep)
             for cache in self.caches:
-                cache.keep(moves)
+                cache.keep(keep)
 
     def report(self) -> None:
         """Read the results of the sentences that are done."""
-        beams = self.beams
-        columns = (
-            beams.number,
-            beams.ended,
-            beams.ended_nodes,
-            beams.tokens[:, : self.nodes],
-            beams.parents[:, : self.nodes],
-        )
-        for number, scores, nodes, tokens, parents in zip(
-            *(column[beams.done].tolist() for column in columns)
+        columns = self.beams.number, self.beams.ended, self.beams.ended_ids
+        for number, scores, rows in zip(
+            *(column[self.beams.done].tolist() for column in columns)
         ):
-            for score, node in zip(scores, nodes):
-                if score == -math.inf:
-                    continue  # a beam wider than the language
-                ids = []
-                while node:  # the first one holds no token
-                    ids.append(tokens[node])
-                    node = parents[node]
-                penalty = length_penalty(len(ids) + 1, self.config.alpha)
-                found = Hypothesis(ids[::-1], score * penalty, score)
-                self.results[number].append(found)
+            for score, ids in zip(scores, rows):
+                if score > -math.inf:  # a beam may exceed the language
+                    ids = [*ids, EOS][: [*ids, EOS].index(EOS)]
+                    penalty = length_penalty(
+                        len(ids) + 1, self.config.alpha
+                    )
+                    found = Hypothesis(ids, score * penalty, score)
+                    self.results[number].append(found)
 
 
 COMPACT = 8  # steps between two compactions
@@ -447,45 +386,21 @@ def beam_search(
     sentences: Sequence[Sequence[int]],
     config: SearchConfig = SearchConfig(),
     prefixes: Sequence[Sequence[int]] | None = None,
-    dtype: torch.dtype | None = None,
 ) -> list[list[Hypothesis]]:
     """Beam search for a batch of sentences (§6.1), each without EOS.
 
     For each sentence its nbest hypotheses, the best first: those of
     plain_beam_search. Several models vote; each output begins with its
-    prefix, where prefixes are given; dtype computes in another precision
-    than the model's. ValueError names a wrong prefix.
+    prefix, where prefixes are given. ValueError names a wrong prefix.
     """
     if not len(sentences):
         return []
-    models = _in_precision(_several(model), dtype)
     prefixes = prefixes or [()] * len(sentences)
-    with _evaluating(models):
-        return BeamSearch(models, sentences, config, prefixes).run()
-
-
-def _several(models: Models) -> list[Transformer]:
-    return list(models) if isinstance(models, Sequence) else [models]
-
-
-def _in_precision(
-    models: list[Transformer], dtype: torch.dtype | None
-) -> list[Transformer]:
-    """The models, copied where they have another dtype."""
-    return [
-        model
-        if dtype in (None, next(model.parameters()).dtype)
-        else copy.deepcopy(model).to(dtype)
-        for model in models
-    ]
-
-
-@contextmanager
-def _evaluating(models: list[Transformer]) -> Iterator[None]:
+    models = list(model) if isinstance(model, Sequence) else [model]
     with ExitStack() as stack:
-        for model in models:
-            stack.enter_context(evaluating(model))
-        yield
+        for each in models:
+            stack.enter_context(evaluating(each))
+        return BeamSearch(models, sentences, config, prefixes).run()
 
 
 def _limit(
@@ -542,7 +457,7 @@ def search_in_order(
 ) -> list[list[Hypothesis]]:
     """beam_search for any number of sentences, batched by similar length:
     at most batch_size sentences of batch_tokens source tokens at once.
-    Results in the order given.
+    Results in the order given; dtype is that of the arithmetic.
 
     On a CPU, several workers are processes of one thread each, at most as
     many as there are cores, which share the batches. WorkerError where
@@ -550,7 +465,9 @@ def search_in_order(
     takes seconds, and a script that asks for them needs the usual
     `if __name__ == "__main__":`.)
     """
-    models = _in_precision(_several(model), dtype)
+    models = list(model) if isinstance(model, Sequence) else [model]
+    if dtype is not None:
+        models = [copy.deepcopy(each).to(dtype) for each in models]
     workers = min(workers, cores())
     if workers > 1 and next(models[0].parameters()).device.type == "cpu":
         tokens = sum(len(s) + 1 for s in sentences)
@@ -559,9 +476,9 @@ def search_in_order(
     else:
         workers = 1  # a GPU's context does not survive in a copy
     batches = batches_by_length(sentences, batch_tokens, batch_size)
-    job = _Job(models, sentences, config, prefixes)
+    job = partial(_search_some, models, sentences, config, prefixes)
     workers = min(workers, len(batches))
-    found: Iterable[tuple[int, Answers]] = enumerate(map(job, batches))
+    found: Iterable[tuple[int, Any]] = enumerate(map(job, batches))
     if workers > 1:
         found = in_processes(job, batches, workers)
     results: list[list[Hypothesis]] = [[] for _ in sentences]
@@ -572,23 +489,18 @@ def search_in_order(
 
 
 # E6-search.md: A batch for each core
-@dataclass(frozen=True)
-class _Job:
-    """Translates a batch, given by the places of its sentences."""
-
-    models: list[Transformer]
-    sentences: Sequence[Sequence[int]]
-    config: SearchConfig
-    prefixes: Sequence[Sequence[int]] | None
-
-    def __call__(self, which: list[int]) -> list[list[Hypothesis]]:
-        prefixes = self.prefixes and [self.prefixes[i] for i in which]
-        sentences = [self.sentences[i] for i in which]
-        return beam_search(self.models, sentences, self.config, prefixes)
+def _search_some(
+    models: list[Transformer],
+    sentences: Sequence[Sequence[int]],
+    config: SearchConfig,
+    prefixes: Sequence[Sequence[int]] | None,
+    which: list[int],
+) -> list[list[Hypothesis]]:
+    """Translate a batch, given by the places of its sentences."""
+    begun = prefixes and [prefixes[i] for i in which]
+    return beam_search(models, [sentences[i] for i in which], config, begun)
 
 
-Batches = list[list[int]]
-Answers = list[list[Hypothesis]]
 HANGS = 3600.0  # seconds without any answer
 
 
@@ -597,8 +509,8 @@ class WorkerError(RuntimeError):
 
 
 def in_processes(
-    job: Callable[[list[int]], Answers], batches: Batches, workers: int
-) -> Iterator[tuple[int, Answers]]:
+    job: Callable[[list[int]], Any], batches: list[list[int]], workers: int
+) -> Iterator[tuple[int, Any]]:
     """The number of a batch and its answers, as they come. WorkerError
     where a process dies, or none answers within HANGS seconds.
     """
@@ -639,7 +551,7 @@ def in_processes(
             process.join()
 
 
-def _work(job: Callable[[list[int]], Answers], line: Connection) -> None:
+def _work(job: Callable[[list[int]], Any], line: Connection) -> None:
     """Do what comes down the line, for as long as somebody is there."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides

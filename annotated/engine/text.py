@@ -1,6 +1,4 @@
-"""annotated.engine.text.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E7-text.md: Text from anywhere
 """
@@ -31,25 +29,11 @@ from annotated.engine.registry import folder_of, registry
 from annotated.pocket import pocket_pairs
 
 __all__ = [
-    "Text",
-    "Part",
-    "read_lines",
-    "read_pair",
-    "columns_of",
-    "parts_of",
-    "splits_of",
-    "Division",
-    "Cleaning",
-    "count_words",
-    "remarks",
-    "divide",
-    "read_split",
-    "load_pairs",
-    "own_files",
-    "SYMBOLS",
-    "SYNTHETIC",
-    "synthetic_pairs",
-]
+    "Text", "no_text", "Part", "read_lines", "read_pair", "columns_of",
+    "parts_of", "splits_of", "Division", "Cleaning", "count_words",
+    "remarks", "divide", "read_split", "load_pairs", "own_files", "SYMBOLS",
+    "SYNTHETIC", "synthetic_pairs",
+]  # fmt: skip
 
 
 # E7-text.md: Reading lines
@@ -94,13 +78,18 @@ class Text:
             for number, line in enumerate(file, start=1):
                 if number == 1:  # Windows' signature
                     line = line.removeprefix(b"\xef\xbb\xbf")
-                try:
-                    yield _decode(self, number, line, strict)
-                except DataError:
+                line = line.removesuffix(b"\n").removesuffix(b"\r")
+                text = line.decode("utf-8", "surrogateescape")
+                if strict and (found := no_text(text)):
                     # a damaged file is damaged before it is no text
                     while file.read(2**20):
                         continue
-                    raise
+                    byte = len(text[: found.start()].encode()) + 1
+                    raise DataError(
+                        f"{self}, line {number}, byte {byte}: not UTF-8 "
+                        "text; convert the file, with iconv for instance"
+                    )
+                yield text
             if not number:
                 raise DataError(f"{self} is empty")
 
@@ -138,28 +127,16 @@ def _member(stack: ExitStack, file: IO[bytes], text: Text) -> IO[bytes]:
     raise DataError(f"{text.path} has no member {text.member}")
 
 
-def _decode(text: Text, number: int, line: bytes, strict: bool) -> str:
-    line = line.removesuffix(b"\n").removesuffix(b"\r")
-    try:
-        if not strict:
-            return line.decode("utf-8", "surrogateescape")
-        if b"\0" in line:
-            raise DataError(
-                f"{text}, line {number}: a NUL byte; is this UTF-8 text?"
-            )
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{text}, line {number}, byte {error.start + 1}: not UTF-8; "
-            "convert the file, with iconv for instance"
-        ) from None
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
+def no_text(line: str) -> re.Match[str] | None:
+    """Where a line has what is no text: a NUL, or half a character."""
+    plain = line.isascii() and "\0" not in line
+    return None if plain else _NO_TEXT.search(line)
 
 
 # E7-text.md: Two sides
-def _plain(text: Text, strict: bool) -> Iterator[str]:
-    return text.lines(strict)
-
-
 def _talks(text: Text, strict: bool) -> Iterator[str]:
     """Lines of a talk, its title and description, without the rest."""
     for line in text.lines(strict):
@@ -174,7 +151,11 @@ def _segments(text: Text, strict: bool) -> Iterator[str]:
         yield " ".join(html.unescape(found).split())
 
 
-_FORMS = {"lines": _plain, "talks": _talks, "segments": _segments}
+_FORMS: dict[str, Any] = {
+    "lines": Text.lines,
+    "talks": _talks,
+    "segments": _segments,
+}
 
 
 @dataclass(frozen=True)
@@ -360,7 +341,7 @@ class Cleaning:
         """Why a pair is left out; None if it is not."""
         if not src.strip() or not tgt.strip():
             return "a blank side"
-        if _marked(src) or _marked(tgt):
+        if no_text(src) or no_text(tgt):
             return "not UTF-8 text"
         # a line has no more words than characters
         most = self.max_words or max(len(src), len(tgt))
@@ -378,17 +359,11 @@ class Cleaning:
 
 
 _WORD = re.compile(r"\w+|[^\w\s]")
-_HALF = re.compile("[\ud800-\udfff]")  # half of a character
 
 
 def count_words(line: str) -> int:
     """Words and punctuation marks."""
     return len(_WORD.findall(line))
-
-
-def _marked(line: str) -> bool:
-    """Whether a line was no text."""
-    return "\0" in line or not line.isascii() and bool(_HALF.search(line))
 
 
 _ESCAPED = re.compile(r"&(?:apos|quot|amp|lt|gt|#\d+);")

@@ -1,6 +1,4 @@
-"""annotated.engine.torchtext.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E16-tokenizers.md: Other tokenizers
 """

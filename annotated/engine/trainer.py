@@ -1,12 +1,11 @@
-"""annotated.engine.trainer.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E5-trainer.md: The trainer that recipes use
 """
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ from annotated.engine.distributed import (
 )
 from annotated.engine.errors import (
     PeerError,
-    TrainingError,
+    UsageError,
     check_positive,
     check_whole,
 )
@@ -50,12 +49,8 @@ from annotated.tokens import BOS, EOS
 from annotated.training import TrainingConfig, fingerprint
 
 __all__ = [
-    "RunConfig",
-    "packed_loss",
-    "split_batch",
-    "micro_batches",
-    "Trainer",
-]
+    "RunConfig", "packed_loss", "split_batch", "micro_batches", "Trainer",
+]  # fmt: skip
 
 
 # E5-trainer.md: What a run adds to the configuration
@@ -63,13 +58,10 @@ __all__ = [
 class RunConfig(TrainingConfig):
     """TrainingConfig, and what belongs to a machine and a run folder.
 
-    What a process gets of a batch goes through the model in micro-batches
-    of at most micro_tokens a side. A run also ends after max_minutes of
-    training. A checkpoint is written every save_every steps, and the last
-    keep of these are kept; and another, for safety alone, when
-    save_minutes of training have passed without one. Where precision is
-    auto, the machine decides when a run begins (begin_run); a Trainer
-    that is made by hand takes float32. ValueError names a wrong field.
+    A run ends at max_steps or max_minutes, whichever comes first. The
+    last keep of the checkpoints of save_every are kept; one that
+    save_minutes wrote is for safety alone. Where precision is auto,
+    begin_run decides; a Trainer that is made by hand takes float32.
     """
 
     # tokens of a batch, on each side, at once in a process, if not all
@@ -89,7 +81,7 @@ class RunConfig(TrainingConfig):
         for name in ("micro_tokens", "max_minutes", "save_minutes"):
             check_positive(name, getattr(self, name))
         if self.precision not in ("auto", "float32", "bfloat16"):
-            raise ValueError(
+            raise UsageError(
                 "precision must be auto, float32 or bfloat16, "
                 f"not {self.precision!r}"
             )
@@ -168,15 +160,6 @@ def micro_batches(
 
 
 # E5-trainer.md: The trainer
-@dataclass(frozen=True)
-class _Work:
-    """A batch that is ready to be learned from."""
-
-    micro: list[tuple[Batch, float]]  # this process's part
-    tokens: int  # target tokens of the whole batch
-    next: tuple[int, int]  # epoch and place of the batch after it
-
-
 class Trainer(training.Trainer):
     """The plain trainer's steps: packed, read ahead, in micro-batches, by
     as many processes as there are; shard spreads the weights over them.
@@ -196,8 +179,6 @@ class Trainer(training.Trainer):
         shard: bool = False,
     ):
         fast = model if type(model) is PackedTransformer else packed(model)
-        if shard and world_size() == 1:
-            raise ValueError("shard needs several processes: use torchrun")
         super().__init__(fast, corpus, config)
         self.check_same()
         self.group = step_group(self.step_minutes)
@@ -228,70 +209,44 @@ class Trainer(training.Trainer):
             }
         )
 
-    def steps(self) -> Iterator[training.Progress]:
-        """Train, yielding after each step, until config says stop.
-
-        Raises TrainingError where a step gives no finite gradient; the
-        weights are then still those of the step before.
-        """
+    def batches(self) -> Iterator[tuple[_Work, tuple[int, int]]]:
         with ThreadPoolExecutor(1) as reader:
-            source = self._read(self.epoch, self.place)
+            source = super().batches()
             coming = reader.submit(next, source)
-            while not self._done():
-                self.started = time.perf_counter()
-                epoch, work = self.epoch, coming.result()
+            while True:
+                now = coming.result()
                 if self.step + 1 < self.config.max_steps:
                     coming = reader.submit(next, source)
-                loss, nll, norm = self.learn(work)
-                self.epoch, self.place = work.next
-                self.tokens += work.tokens
-                self.clock += time.perf_counter() - self.started
-                yield training.Progress(
-                    step=self.step,
-                    epoch=epoch,
-                    loss=loss,
-                    nll=nll,
-                    rate=self.rate(self.step),
-                    gradient_norm=norm,
-                    tokens=self.tokens,
-                    seconds=self.seconds,
+                yield now
+
+    def batch(self, pairs: NDArray) -> _Work:
+        micro = micro_batches(self.corpus, pairs, self.config.micro_tokens)
+        if self.device.type == "cuda":
+            micro = [
+                (
+                    Batch(
+                        *(side.pin_memory() for side in vars(b).values())
+                    ),
+                    w,
                 )
-
-    def _done(self) -> bool:
-        minutes = self.config.max_minutes
-        late = minutes is not None and self.seconds >= 60 * minutes
-        return late or self.step >= self.config.max_steps
-
-    def _read(self, epoch: int, place: int) -> Iterator[_Work]:
-        """The batches from a place on, without end."""
+                for b, w in micro
+            ]
         starts = self.corpus.tgt.starts
-        while True:
-            plan = self.plan(epoch)
-            for i in range(place, len(plan)):
-                pairs = plan[i]
-                micro = [
-                    (self._pinned(batch), weight)
-                    for batch, weight in micro_batches(
-                        self.corpus, pairs, self.config.micro_tokens
-                    )
-                ]
-                words = int((starts[pairs + 1] - starts[pairs]).sum())
-                last = i + 1 == len(plan)
-                after = (epoch + 1, 0) if last else (epoch, i + 1)
-                yield _Work(micro, words + len(pairs), after)
-            epoch, place = epoch + 1, 0
+        words = int((starts[pairs + 1] - starts[pairs]).sum())
+        return _Work(micro, words + len(pairs))
 
-    def _pinned(self, batch: Batch) -> Batch:
-        """In memory that a GPU can fetch from while it computes."""
-        if self.device.type != "cuda":
-            return batch
-        sides = batch.src, batch.tgt, batch.labels
-        return Batch(*(side.pin_memory() for side in sides))
+    def done(self) -> bool:
+        minutes = self.config.max_minutes or math.inf
+        return super().done() or self.seconds >= 60 * minutes
+
+    def spend(self, seconds: float) -> None:
+        self.clock += seconds
 
     def gradient(self, work: Any) -> Tensor:
         """Add up the micro-batches' gradients; their loss and nll, of this
         process, per target token of the batch.
         """
+        self.started = time.perf_counter()
         if world_size() > 1:  # each has noise of its own
             self.seed_dropout(rank())
         sums = torch.zeros(2, device=self.device)
@@ -313,17 +268,9 @@ class Trainer(training.Trainer):
         shared = all_reduce_sum(shared, self.group)
         loss, nll, self.seconds, stop = shared.tolist()
         self.stopping = stop > 0
+        if rank() and not math.isfinite(loss + nll + size):
+            raise PeerError("not finite")  # which process 0 tells
         return [loss, nll, size.item()]
-
-    def learn(self, work: Any) -> list[float]:
-        """One update. What goes wrong everywhere is told once."""
-        try:
-            return super().learn(work)
-        except TrainingError as error:
-            lost = error.__cause__ is not None  # a peer, not a number
-            if rank() > 0 and not lost:
-                raise PeerError(str(error)) from None
-            raise
 
     # E5-trainer.md: Looking, and keeping
     def validate(self, corpus: Corpus) -> dict[str, float]:
@@ -346,26 +293,23 @@ class Trainer(training.Trainer):
 
     def weights(self) -> dict[str, Tensor]:
         """Every parameter, whole, on the CPU of process 0."""
-        named = self.model.named_parameters()
-        return {name: on_rank_zero(p) for name, p in named}
+        weights = super().weights()
+        return {name: on_rank_zero(p) for name, p in weights.items()}
 
     def state(self) -> dict[str, Any]:
         """The plain trainer's state, whole, on the CPU of process 0; and
         what dropout's noise depends on.
         """
         state = super().state()
-        moments = {
+        state["optimizer"]["state"] = {
             i: {key: on_rank_zero(value) for key, value in one.items()}
             for i, one in state["optimizer"]["state"].items()
         }
-        state["optimizer"] |= {"state": moments}
         return state | {"noise": self._noise()}
 
     def _noise(self) -> dict[str, int | None]:
-        return {
-            "processes": world_size(),
-            "micro_tokens": self.config.micro_tokens,
-        }
+        micro_tokens = self.config.micro_tokens
+        return {"processes": world_size(), "micro_tokens": micro_tokens}
 
     def load(
         self, weights: dict[str, Tensor], state: dict[str, Any]
@@ -396,3 +340,11 @@ class Trainer(training.Trainer):
         keep, every = self.config.keep, self.config.save_every
         rank_zero_only(lambda: drop_old(place, keep, every))
         return place
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A batch that is ready to be learned from."""
+
+    micro: list[tuple[Batch, float]]  # this process's part
+    tokens: int  # target tokens of the whole batch

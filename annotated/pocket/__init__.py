@@ -1,6 +1,4 @@
-"""annotated.pocket.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E14-pocket-sentences.md: Sentences, and who may see them
 """
@@ -21,15 +19,9 @@ from annotated.pocket.meaning import Clause, Meaning, Phrase
 from annotated.pocket.trees import Tree
 
 __all__ = [
-    "SPLITS",
-    "Pair",
-    "realise",
-    "depth",
-    "split_of",
-    "draw_pairs",
-    "pocket_pairs",
-    "write_samples",
-]
+    "SPLITS", "Pair", "realise", "depth", "split_of", "draw_pairs",
+    "pocket_pairs", "write_samples",
+]  # fmt: skip
 
 
 # E14-pocket-sentences.md: Pairs and splits

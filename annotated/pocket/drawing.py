@@ -1,6 +1,4 @@
-"""annotated.pocket.drawing.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E14-pocket-sentences.md: Sentences, and who may see them
 """
@@ -16,15 +14,9 @@ from annotated.pocket import words
 from annotated.pocket.meaning import Clause, Meaning, Phrase
 
 __all__ = [
-    "Option",
-    "Words",
-    "Draw",
-    "CHOICES",
-    "nouns_of",
-    "clear",
-    "draw_meaning",
-    "draw_front",
-]
+    "Option", "Words", "Draw", "CHOICES", "nouns_of", "clear",
+    "draw_meaning", "draw_front",
+]  # fmt: skip
 
 
 # E14-pocket-sentences.md: Choices from a hash

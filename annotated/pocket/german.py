@@ -1,6 +1,4 @@
-"""annotated.pocket.german.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E13-pocket-grammar.md: A grammar in two languages
 """
@@ -12,12 +10,8 @@ from annotated.pocket.meaning import SPECIAL, Clause, Meaning, Phrase
 from annotated.pocket.trees import Part, Tree, leaf, node
 
 __all__ = [
-    "COMMA",
-    "CLOSING",
-    "german_phrase",
-    "german_clause",
-    "german_sentence",
-]
+    "COMMA", "CLOSING", "german_phrase", "german_clause", "german_sentence",
+]  # fmt: skip
 
 
 # E13-pocket-grammar.md: German phrases

@@ -1,6 +1,4 @@
-"""annotated.pocket.relations.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E14-pocket-sentences.md: Sentences, and who may see them
 """

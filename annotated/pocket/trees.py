@@ -1,6 +1,4 @@
-"""annotated.pocket.trees.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E13-pocket-grammar.md: A grammar in two languages
 """

@@ -1,6 +1,4 @@
-"""annotated.pocket.words.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - E13-pocket-grammar.md: A grammar in two languages
 """
@@ -13,32 +11,12 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 __all__ = [
-    "read_table",
-    "Slot",
-    "read_slot",
-    "NOUNS",
-    "NAMES",
-    "ADJECTIVES",
-    "VERBS",
-    "PRONOUNS",
-    "DETERMINERS",
-    "OWNERS",
-    "DEFINITE",
-    "ENDINGS",
-    "FINITE",
-    "AUXILIARIES",
-    "DAYS",
-    "MIDDLE",
-    "ASKED",
-    "CONJUNCTIONS",
-    "BELOW",
-    "PREPOSITIONS",
-    "CONTRACTIONS",
-    "german_noun",
-    "german_present",
-    "third_person",
-    "ing",
-]
+    "read_table", "Slot", "read_slot", "NOUNS", "NAMES", "ADJECTIVES",
+    "VERBS", "PRONOUNS", "DETERMINERS", "OWNERS", "DEFINITE", "ENDINGS",
+    "FINITE", "AUXILIARIES", "DAYS", "MIDDLE", "ASKED", "CONJUNCTIONS",
+    "BELOW", "PREPOSITIONS", "CONTRACTIONS", "german_noun",
+    "german_present", "third_person", "ing",
+]  # fmt: skip
 
 
 # E13-pocket-grammar.md: Words

@@ -112,9 +112,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
     )
     book.chapter("02-one", *ONE, module="one", title="One")
     book.chapter("03-two", *TWO, minutes=3, title="Two")
+    book.chapter(
+        "A1-notation", "(words-02)=\n## Words of one", title="Glossary"
+    )
     export(book.root)
     assert execute(book.root, say=lambda line: None) == []
-    assert site(book.root) == "site/ holds 6 pages"
+    assert site(book.root) == "site/ holds 7 pages"
     return book
 
 
@@ -148,6 +151,7 @@ ONE = [
     "{cite}`vaswani2017attention` is cited, and "
     "[Post](https://arxiv.org/abs/1804.08771) linked.",
     code("ONE = 1", "export", "hide-input"),
+    code("HELPER = 2", "hide-input"),
     code(FIGURE),
     ":::{admonition} Predict: how far apart?\n:class: predict\n"
     "How large is a *score*?\n\n"

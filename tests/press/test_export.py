@@ -73,9 +73,7 @@ def test_a_module_is_what_its_chapters_say_in_their_order(
     assert (
         book.read("annotated/angles.py")
         == f'''\
-"""annotated.angles.
-
-{MARK}
+"""{MARK}
 
 - 02-one.md: Angles & more
 - 04-two.md: A title
@@ -114,6 +112,17 @@ def side(square: Square) -> float:
         "annotated/py.typed",
         "annotated/shapes.py",
     ]
+
+
+def test_many_names_fill_the_lines_of_all(book: Book) -> None:
+    names = [f"NUMBER_{i}" for i in range(12)]
+    text = "\n".join(f"{n} = 0" for n in names)
+    book.chapter("02-one", exported(text), module="one")
+    export(book.root)
+    text = book.read("annotated/one.py")
+    lines = text[text.index("__all__") : text.index("  # fmt: skip")]
+    assert len(lines.splitlines()) == 5
+    assert eval(lines.partition("=")[2]) == names
 
 
 def test_imports_are_merged_in_the_order_that_ruff_asks_for(

@@ -1,0 +1,200 @@
+"""Exported from the book; edit the chapter, then run `make export`.
+
+- 09-why-self-attention.md: Why self-attention
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from annotated.attention import attention
+
+__all__ = [
+    "Recurrent", "Convolution", "SeparableConvolution", "SelfAttention",
+    "restricted_attention", "RestrictedSelfAttention", "longest_chain",
+    "hears", "path_length", "one_step",
+]  # fmt: skip
+
+
+# 09-why-self-attention.md: The layers
+class Recurrent(nn.Module):
+    """A plain recurrent layer, h_t = tanh(W x_t + U h_{t-1}) (Table 1).
+
+    Like every layer here it maps (batch, n, d) to (batch, n, d).
+    """
+
+    def __init__(self, d: int):
+        super().__init__()
+        self.d = d
+        self.w_in = nn.Linear(d, d, bias=False)
+        self.w_state = nn.Linear(d, d, bias=False)
+
+    def cell(self, x: Tensor, state: Tensor) -> Tensor:
+        """The next state: (…, d), (…, d) -> (…, d)."""
+        return torch.tanh(self.w_in(x) + self.w_state(state))
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, states = torch.zeros_like(x[:, 0]), []
+        for x_t in x.unbind(1):
+            state = self.cell(x_t, state)
+            states.append(state)
+        return torch.stack(states, dim=1)
+
+    def operations(self, n: int) -> int:
+        return 2 * n * self.d**2
+
+
+class Convolution(nn.Module):
+    """A convolution over positions (Table 1): each output is made of k
+    inputs, dilation apart, the last of them its own.
+
+    Not causal, it has as many inputs on its right as on its left; k is
+    odd then. groups as for nn.Conv1d.
+    """
+
+    def __init__(
+        self,
+        d: int,
+        k: int,
+        dilation: int = 1,
+        groups: int = 1,
+        causal: bool = True,
+    ):
+        super().__init__()
+        self.conv = nn.Conv1d(
+            d, d, k, dilation=dilation, groups=groups, bias=False
+        )
+        reach = (k - 1) * dilation
+        self.zeros = (reach, 0) if causal else (reach // 2, reach // 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        channels = F.pad(x.transpose(1, 2), self.zeros)  # (batch, d, …)
+        return self.conv(channels).transpose(1, 2)
+
+    def operations(self, n: int) -> int:
+        return n * self.conv.weight.numel()
+
+
+class SeparableConvolution(nn.Module):
+    """A convolution of each feature, then a map of the features (§4)."""
+
+    def __init__(self, d: int, k: int):
+        super().__init__()
+        self.depthwise = Convolution(d, k, groups=d)
+        self.pointwise = nn.Linear(d, d, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.pointwise(self.depthwise(x))
+
+    def operations(self, n: int) -> int:
+        mixing = n * self.pointwise.weight.numel()
+        return self.depthwise.operations(n) + mixing
+
+
+class SelfAttention(nn.Module):
+    """Equation 1 with each position as query, key and value (Table 1)."""
+
+    def __init__(self, d: int):
+        super().__init__()
+        self.d = d
+
+    def forward(self, x: Tensor) -> Tensor:
+        return attention(x, x, x)
+
+    def operations(self, n: int) -> int:
+        return 2 * n**2 * self.d
+
+
+def restricted_attention(q: Tensor, k: Tensor, v: Tensor, r: int) -> Tensor:
+    """Attention to the r positions around each one (§4), and no scores
+    but theirs.
+
+    q, k (…, n, d_k) and v (…, n, d_v) -> (…, n, d_v), as attention with
+    window_mask(n, r): an even r reaches as far as r + 1.
+    """
+    half = r // 2
+
+    def windows(x: Tensor) -> Tensor:  # (…, n, d) -> (…, n, d, width)
+        return F.pad(x, (0, 0, half, half)).unfold(-2, 2 * half + 1, 1)
+
+    scores = q.unsqueeze(-2) @ windows(k) / math.sqrt(q.size(-1))
+    there = windows(torch.ones_like(k[..., :1])) > 0  # not beyond an end
+    weights = scores.masked_fill(~there, -math.inf).softmax(dim=-1)
+    return (weights @ windows(v).transpose(-2, -1)).squeeze(-2)
+
+
+class RestrictedSelfAttention(nn.Module):
+    """Self-attention within a window of r positions (Table 1)."""
+
+    def __init__(self, d: int, r: int):
+        super().__init__()
+        self.d, self.r = d, r
+
+    def forward(self, x: Tensor) -> Tensor:
+        return restricted_attention(x, x, x, self.r)
+
+    def operations(self, n: int) -> int:
+        return 2 * (2 * (self.r // 2) + 1) * n * self.d
+
+
+# 09-why-self-attention.md: What has to wait
+def longest_chain(out: Tensor) -> int:
+    """How many of the operations that led to out had to wait for one
+    another: the longest chain in autograd's graph.
+    """
+    length: dict[Any, int] = {}
+    waiting: list[Any] = [out.grad_fn]
+    while waiting:
+        node = waiting[-1]
+        before = [f for f, _ in node.next_functions if f is not None]
+        missing = [f for f in before if f not in length]
+        waiting.extend(missing)
+        if not missing:
+            longest = max((length[f] for f in before), default=0)
+            length[waiting.pop()] = 1 + longest
+    return length[out.grad_fn]
+
+
+# 09-why-self-attention.md: How far apart
+def hears(layer: Callable[[Tensor], Tensor], n: int, d: int) -> Tensor:
+    """Which outputs change with which inputs: (n, n) of bool, by gradient.
+
+    Row i is output i, column j input j; the layer has the width d.
+    """
+    x = torch.randn(n, d).expand(n, n, d).clone().requires_grad_()
+    out = layer(x)
+    out.diagonal(dim1=0, dim2=1).sum().backward()  # output i of the i-th
+    assert x.grad is not None
+    return x.grad.abs().sum(dim=-1) > 0
+
+
+def path_length(
+    layer_at: Callable[[int], Callable[[Tensor], Tensor]],
+    wanted: Tensor,
+    d: int,
+) -> int:
+    """How many layers it takes to connect all pairs that are wanted.
+
+    layer_at(0), layer_at(1), … are the layers of width d, from the
+    bottom up; wanted is (n, n) of bool, outputs by inputs. Raises
+    ValueError where n layers are not enough.
+    """
+    n = len(wanted)
+    reached = torch.eye(n)
+    for layers in range(n + 1):
+        if (reached > 0)[wanted].all():
+            return layers
+        reached = (hears(layer_at(layers), n, d).float() @ reached).sign()
+    raise ValueError(f"{n} layers do not connect all {n} positions")
+
+
+def one_step(layer: Recurrent, states: Tensor) -> Tensor:
+    """A step of all cells at once, each with its own vector as its input
+    and its left neighbour's as the state before: the shape of states.
+    """
+    before = F.pad(states, (0, 0, 1, 0))[:, :-1]
+    return layer.cell(states, before)

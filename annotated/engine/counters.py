@@ -1,0 +1,49 @@
+"""Exported from the book; edit the chapter, then run `make export`.
+
+- E3-ground.md: The ground floor
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+__all__ = ["multiplications", "kept_numbers", "exponent"]
+
+
+# E3-ground.md: Counters
+@torch.no_grad()
+def multiplications(layer: Callable[[Tensor], Tensor], x: Tensor) -> int:
+    """Multiplications, each with its addition, of the matrix products and
+    convolutions in layer(x), counted while it runs.
+    """
+    with FlopCounterMode(display=False) as counter:
+        layer(x)
+    return counter.get_total_flops() // 2  # it counts additions apart
+
+
+def kept_numbers(layer: nn.Module, x: Tensor) -> int:
+    """How many numbers layer(x) keeps for its backward pass, those of x
+    and of the parameters left out.
+    """
+    x = x.detach().requires_grad_()
+    own = {t.untyped_storage().data_ptr() for t in (x, *layer.parameters())}
+    kept = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage()
+        kept[place.data_ptr()] = place.nbytes() // tensor.element_size()
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda t: t)
+    with hooks:
+        out = layer(x)  # alive until all is counted
+    del out
+    return sum(size for place, size in kept.items() if place not in own)
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """p of the power law values ∝ sizes^p, fitted on logarithms."""
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])

@@ -1,0 +1,35 @@
+"""Exported from the book; edit the chapter, then run `make export`.
+
+- E1-plots.md: Figures
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+__all__ = ["recorded_weights"]
+
+
+# E1-plots.md: The weights of a model
+@contextmanager
+def recorded_weights(
+    blocks: dict[str, nn.Module],
+) -> Iterator[dict[str, Tensor]]:
+    """Inside the with, each call of a block leaves its weights, (batch,
+    heads, q_len, k_len), in the dictionary under the block's name.
+    """
+    maps: dict[str, Tensor] = {}
+
+    def keep(name: str, block: Any, args: Any, kwargs: Any) -> None:
+        maps[name] = block.weights(*args, **kwargs)
+
+    with ExitStack() as stack:
+        for name, block in blocks.items():
+            handle = block.register_forward_pre_hook(
+                partial(keep, name), with_kwargs=True
+            )
+            stack.callback(handle.remove)
+        yield maps

@@ -1,0 +1,340 @@
+"""Exported from the book; edit the chapter, then run `make export`.
+
+- E19-sweep.md: A sweep
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+
+from annotated.batches import Corpus
+from annotated.engine.data import TextData
+from annotated.engine.errors import RunError, UsageError
+from annotated.engine.files import write_json
+from annotated.engine.machine import pick_device
+from annotated.engine.packing import PackedTransformer
+from annotated.engine.recipes import Recipe
+from annotated.engine.results import entry
+from annotated.engine.search import search_in_order
+from annotated.engine.trainer import Trainer
+from annotated.evaluation import score
+from annotated.search import SearchConfig
+from annotated.tokens import Tokenizer
+from annotated.training import greedy_accuracy
+from annotated.variations import small_rows
+
+__all__ = [
+    "SENTENCES", "SNAPSHOTS", "KEPT", "SharedData", "shared_data",
+    "new_trainer", "one_run", "EXPERIMENTS", "LEAST", "TRAINING", "Sweep",
+]  # fmt: skip
+
+
+# E19-sweep.md: One run
+SENTENCES = 300  # of the validation split, to translate
+SNAPSHOTS = 50  # in a run, of which the last KEPT are averaged
+KEPT = 5
+
+
+@dataclass(frozen=True)
+class SharedData:
+    """What all runs of a sweep learn from and are judged by."""
+
+    tokenizers: tuple[Tokenizer, Tokenizer]
+    train: Corpus
+    valid: Corpus
+    lines: list[str]  # to translate
+    references: list[str]
+
+
+def shared_data(recipe: Recipe) -> SharedData:
+    """The data of a recipe, the same for every seed."""
+    data = TextData(recipe.changed(seed=0))
+    lines, references = data.text("valid")
+    return SharedData(
+        data.tokenizers(),
+        data.corpus("train"),
+        data.corpus("valid"),
+        lines[:SENTENCES],
+        references[:SENTENCES],
+    )
+
+
+def new_trainer(
+    recipe: Recipe, data: SharedData, device: str = "cpu"
+) -> Trainer:
+    """A trainer before its first step."""
+    sizes = [len(tokenizer) for tokenizer in data.tokenizers]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.training.seed)
+        model = PackedTransformer(recipe.config(*sizes))
+    return Trainer(model.to(device), data.train, recipe.training)
+
+
+def one_run(
+    recipe: Recipe, data: SharedData, device: str = "cpu"
+) -> dict[str, Any]:
+    """Train a row; what it came to, on the validation split.
+
+    perplexity, accuracy and bleu are those of the last weights; greedy
+    and alpha0 stand for another search, mean for averaged weights.
+    """
+    trainer = new_trainer(recipe, data, device)
+    last = recipe.training.max_steps
+    every, losses = max(1, last // SNAPSHOTS), []
+    total: dict[str, torch.Tensor] = {}
+    for progress in trainer.steps():
+        if progress.step > last - last // 10:
+            losses.append(progress.nll)
+        left = last - progress.step
+        if left % every == 0 and left < KEPT * every:
+            for name, weight in trainer.weights().items():
+                total[name] = total.get(name, 0) + weight / KEPT
+    model, search = trainer.model, recipe.search
+    greedy = dataclasses.replace(search, beam=1)
+    unpenalised = dataclasses.replace(search, alpha=0.0)
+    found = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "seconds": trainer.seconds,
+        "train_nll": sum(losses) / len(losses),
+        **_judged(trainer, data),
+        **_bleu(trainer, data, search),
+        "greedy_bleu": _bleu(trainer, data, greedy)["bleu"],
+        "alpha0_bleu": _bleu(trainer, data, unpenalised)["bleu"],
+    }
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(total[name])
+    found |= {f"mean_{k}": v for k, v in _judged(trainer, data).items()}
+    return found | {"mean_bleu": _bleu(trainer, data, search)["bleu"]}
+
+
+def _judged(trainer: Trainer, data: SharedData) -> dict[str, float]:
+    accuracy, _ = greedy_accuracy(trainer.model, data.valid)
+    perplexity = trainer.validate(data.valid)["perplexity"]
+    return {"perplexity": perplexity, "accuracy": 100 * accuracy}
+
+
+def _bleu(
+    trainer: Trainer, data: SharedData, search: SearchConfig
+) -> dict[str, Any]:
+    source, target = data.tokenizers
+    trainer.model.eval()
+    ids = source.encode(data.lines)
+    found = search_in_order(trainer.model, ids, search)
+    said = target.decode([hypotheses[0].ids for hypotheses in found])
+    scores = score(said, data.references)
+    return {name: scores[name] for name in ("bleu", "signature")}
+
+
+# E19-sweep.md: All of them
+EXPERIMENTS: dict[str, Callable[[int, int], dict[str, Recipe]]] = {
+    "table3": small_rows
+}
+LEAST = 20  # steps, for a run to be one
+TRAINING = 0.75  # of the minutes; the rest is for judging
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Run the rows of a table in small, with several seeds."""
+
+    experiment: tyro.conf.Positional[str]
+    """what to run: table3"""
+
+    minutes: float
+    """no run begins later than so many minutes after the start"""
+
+    seeds: int = 3
+    """how many seeds; each has a file of its own"""
+
+    first_seed: int = 0
+    """the first of them"""
+
+    only: tuple[str, ...] = ()
+    """these rows; unless given, all"""
+
+    steps: int | None = None
+    """steps in each run; unless given, as many as fit"""
+
+    out: Path = Path("book/results")
+    """the folder of the files; runs that are there are not made again"""
+
+    device: str | None = None
+    """cpu, cuda or mps; unless given, a GPU where there is one"""
+
+    def __post_init__(self) -> None:
+        if self.experiment not in EXPERIMENTS:
+            raise UsageError(
+                f"no experiment {self.experiment!r}; there are "
+                + ", ".join(EXPERIMENTS)
+            )
+        if not 0 < self.minutes < math.inf:
+            raise UsageError(
+                f"minutes must be more than 0, not {self.minutes:g}"
+            )
+        least = {"seeds": 1, "first_seed": 0, "steps": LEAST}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise UsageError(
+                    f"{name} must be at least {bound}, not {value}"
+                )
+        known = self.rows(LEAST, 0)
+        if strange := set(self.only) - known.keys():
+            raise UsageError(
+                f"no row {min(strange)!r}; there are {', '.join(known)}"
+            )
+        if self.out.exists() and not self.out.is_dir():
+            raise UsageError(f"{self.out} is no folder")
+
+    def file(self, seed: int) -> Path:
+        """Where the runs of a seed are kept."""
+        return self.out / f"{self.experiment}-small-{seed}.json"
+
+    def rows(self, steps: int, seed: int) -> dict[str, Recipe]:
+        """The recipes, by the names of their rows."""
+        return EXPERIMENTS[self.experiment](steps, seed)
+
+    def kept(self, seed: int) -> dict[str, Any] | None:
+        """The ledger file of a seed, if there is one. RunError where it
+        is damaged.
+        """
+        path = self.file(seed)
+        if not path.exists():
+            return None
+        try:
+            found = json.loads(path.read_text("utf-8"))
+            found["settings"]["steps"] // 1
+            found["metrics"]["runs"].items()
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise RunError(
+                f"{path} holds no sweep: move it, or choose another --out"
+            ) from None
+        return found
+
+    def steps_of_files(self) -> int | None:
+        """The steps of the runs that are there; RunError where they, or
+        these and the command line's, differ.
+        """
+        seeds = range(self.first_seed, self.first_seed + self.seeds)
+        files = [file for seed in seeds if (file := self.kept(seed))]
+        steps = {file["settings"]["steps"] for file in files}
+        steps |= {self.steps} - {None}
+        if len(steps) > 1:
+            raise RunError(
+                f"runs of {' and '.join(map(str, sorted(steps)))} steps do "
+                f"not compare: choose another --out than {self.out}"
+            )
+        return steps.pop() if steps else None
+
+    def steps_that_fit(self, data: SharedData, device: str) -> int:
+        """How many steps each run may take. UsageError if hardly any."""
+        each = 0.0
+        rows = self.rows(LEAST, 0)
+        for row in self.only or rows:
+            recipe = rows[row]
+            steps = new_trainer(recipe, data, device).steps()
+            next(steps)  # the first is slower than those to come
+            start = time.perf_counter()
+            for _ in range(3):
+                next(steps)
+            each += (time.perf_counter() - start) / 3
+        per_minute = 60 * TRAINING / (each * self.seeds)
+        fit = int(self.minutes * per_minute)
+        if fit < LEAST:
+            raise UsageError(
+                f"{self.minutes:g} minutes are {fit} steps per run: give "
+                f"at least {math.ceil(LEAST / per_minute)} minutes"
+            )
+        return fit
+
+    def run(self) -> dict[str, Any]:
+        """Make the runs that are missing, as far as the minutes reach.
+        Says how many there are, and how many are open.
+        """
+        end = time.monotonic() + 60 * self.minutes
+        device = pick_device(self.device)
+        steps = self.steps_of_files()
+        data = shared_data(self.rows(LEAST, 0)["base"])
+        self.out.mkdir(parents=True, exist_ok=True)
+        steps = steps or self.steps_that_fit(data, device)
+        made = total = 0
+        for seed in range(self.first_seed, self.first_seed + self.seeds):
+            rows = self.rows(steps, seed)
+            wanted = self.only or tuple(rows)
+            total += len(wanted)
+            for row in wanted:
+                if self.is_there(row, seed, rows["base"]):
+                    made += 1
+                elif time.monotonic() < end:
+                    start = time.perf_counter()
+                    found = one_run(rows[row], data, device)
+                    spent = time.perf_counter() - start
+                    self.note(row, rows["base"], found, spent, device)
+                    made += 1
+        return {"steps": steps, "runs": made, "open": total - made}
+
+    def act(self) -> None:
+        print(json.dumps(self.run()))
+
+    def is_there(self, row: str, seed: int, base: Recipe) -> bool:
+        """Whether a run is in the ledger. RunError where its file is of
+        another base recipe.
+        """
+        file = self.kept(seed)
+        if file is None:
+            return False
+        if file["settings"].get("base") != base.flat():
+            raise RunError(
+                f"{self.file(seed)} was made with another base recipe: "
+                "choose another --out"
+            )
+        return row in file["metrics"]["runs"]
+
+    def note(
+        self,
+        row: str,
+        base: Recipe,
+        found: dict[str, Any],
+        spent: float,
+        device: str,
+    ) -> None:
+        """Put a run into the ledger file of its seed."""
+        seed, steps = base.training.seed, base.training.max_steps
+        file = self.kept(seed) or {"metrics": {}}
+        fresh = entry(
+            self.experiment,
+            f"annotated sweep {self.experiment} --minutes {self.minutes:g} "
+            f"--first-seed {seed} --seeds 1 --steps {steps}",
+            {"runs": file["metrics"].get("runs", {}) | {row: found}},
+            seed=seed,
+            wall_seconds=spent + file.get("wall_seconds", 0.0),
+            settings={
+                "steps": steps,
+                "sentences": SENTENCES,
+                "base": base.flat(),
+            },
+            packages=("numpy", "sacrebleu"),
+            device=device,
+        )
+        commits = dict.fromkeys(
+            [*str(file.get("commit", "")).split(", "), fresh["commit"]]
+        )
+        fresh["commit"] = ", ".join(filter(None, commits)) or None
+        write_json(self.file(seed), fresh)
+        print(
+            f"seed {seed}, {row}: perplexity {found['perplexity']:.2f}, "
+            f"BLEU {found['bleu']:.1f}, {spent:.0f} s",
+            file=sys.stderr,
+        )

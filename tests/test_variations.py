@@ -1,0 +1,231 @@
+"""Tables 2 and 3 as data, and Table 3 in small: chapter 23."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from annotated.costs import PAPER_HOURS, forward_flops, paper_cost
+from annotated.engine.recipes import RECIPES, Recipe
+from annotated.engine.results import ledger
+from annotated.model import count_parameters
+from annotated.variations import (
+    COMPARISONS,
+    TABLE2,
+    TABLE3,
+    Difference,
+    difference,
+    in_small,
+    small_rows,
+    small_runs,
+)
+
+# --- Table 2
+
+
+def test_table_2_is_the_papers() -> None:
+    assert len(TABLE2) == 10
+    german = {n: s.german for n, s in TABLE2.items() if s.german}
+    assert list(german.values()) == [
+        23.75, 24.6, 25.16, 26.03, 26.3, 26.36, 27.3, 28.4,
+    ]  # fmt: skip
+    french = {n: s.french for n, s in TABLE2.items() if s.french}
+    assert list(french.values()) == [
+        39.2, 39.92, 40.46, 40.56, 40.4, 41.16, 41.29, 38.1, 41.8,
+    ]  # fmt: skip
+    costs = [
+        cost
+        for s in TABLE2.values()
+        for cost in (s.german_cost, s.french_cost)
+        if cost
+    ]
+    assert costs == [
+        1.0e20, 2.3e19, 1.4e20, 9.6e18, 1.5e20, 2.0e19, 1.2e20, 8.0e20,
+        1.8e20, 1.1e21, 7.7e19, 1.2e21, 3.3e18, 3.3e18, 2.3e19, 2.3e19,
+    ]  # fmt: skip
+
+
+def test_the_transformers_costs_are_recomputed() -> None:
+    for size, hours in PAPER_HOURS.items():
+        cost = TABLE2[size].german_cost
+        assert paper_cost(hours) == pytest.approx(cost, rel=0.02)
+
+
+def test_the_sentences_of_6_1_hold_for_table_2() -> None:
+    own = {"base", "big"}
+    others = [s for name, s in TABLE2.items() if name not in own]
+    best = max(s.german or 0 for s in others)
+    assert TABLE2["big"].german - best > 2.0
+    assert TABLE2["base"].german > best
+    singles = [
+        s
+        for name, s in TABLE2.items()
+        if name not in own and "ensemble" not in name
+    ]
+    rival = max(singles, key=lambda s: s.french or 0)
+    assert TABLE2["big"].french > rival.french
+    assert TABLE2["big"].french_cost < rival.french_cost / 4
+    assert TABLE2["base"].french < min(s.french for s in others if s.french)
+
+
+# --- Table 3
+
+
+def test_each_recipe_has_the_size_of_its_row() -> None:
+    """By one vocabulary for the base family, and another for big."""
+    assert {f"table3-{row}" for row in TABLE3} == {
+        name for name in RECIPES if name.startswith("table3-")
+    }
+    stated = 0
+    for row, paper in TABLE3.items():
+        vocab = 36_000 if row == "big" else 41_000
+        config = RECIPES[f"table3-{row}"].config(vocab, vocab)
+        count = round(count_parameters(config) / 1e6)
+        if paper.millions:
+            stated += 1
+            assert count == paper.millions, row
+        elif row == "E-learned":  # and two tables of positions
+            assert count == TABLE3["base"].millions + 1
+        else:
+            assert count == TABLE3["base"].millions, row
+    assert stated == 11
+
+
+def test_rows_a_cost_the_same() -> None:
+    costs = {
+        forward_flops(RECIPES[f"table3-{row}"].config(1000, 1000))
+        for row in ("base", "A-h1", "A-h4", "A-h16", "A-h32")
+    }
+    assert len(costs) == 1
+
+
+def test_comparisons_are_clear_in_the_paper() -> None:
+    assert len(COMPARISONS) == len(set(COMPARISONS)) >= 8
+    for worse, better in COMPARISONS:
+        gap = math.log(TABLE3[worse].perplexity / TABLE3[better].perplexity)
+        assert gap > 0.015, (worse, better)
+
+
+def test_every_row_changes_in_small_what_it_changes_in_large() -> None:
+    """And by the same factor: the ratio to base is kept."""
+    small = small_rows(100)
+    assert small.keys() == TABLE3.keys()
+    for row, recipe in small.items():
+        large = RECIPES[f"table3-{row}"]
+        for name in ("d_model", "d_ff", "num_heads", "num_encoder_layers"):
+            ratios = {
+                getattr(one.model, name) / getattr(base.model, name)
+                for one, base in (
+                    (recipe, small["base"]),
+                    (large, RECIPES["table3-base"]),
+                )
+            }
+            assert len(ratios) == 1, (row, name)
+        for name in ("dropout", "positions", "norm"):
+            assert getattr(recipe.model, name) == getattr(large.model, name)
+        smoothing = large.training.label_smoothing
+        assert recipe.training.label_smoothing == smoothing
+        configs = [r.config(1000, 1000) for r in (recipe, large)]
+        sizes = [(c.key_size, c.value_size) for c in configs]
+        assert [8 * n for n in sizes[0]] == list(sizes[1]), row
+
+
+def test_rows_in_small_differ_from_each_other_and_share_the_rest() -> None:
+    rows = small_rows(100, seed=3)
+    models = [(r.model, r.training.label_smoothing) for r in rows.values()]
+    assert all(a != b for a, b in itertools.combinations(models, 2))
+    shared = {
+        (r.data, r.train_pairs, r.vocab, r.training.seed)
+        + (r.training.max_steps, r.training.warmup, r.training.rate)
+        for r in rows.values()
+    }
+    assert shared == {("pocket", 2000, 2000, 3, 100, 40, 0.25)}
+
+
+def test_in_small_takes_any_recipe() -> None:
+    made = in_small(Recipe(about="", data="x").changed(d_k=128), 10)
+    assert (made.model.d_k, made.model.d_v) == (16, 8)
+    assert made.training.max_steps == 10
+
+
+# --- comparing rows
+
+
+def test_a_difference_is_taken_seed_by_seed() -> None:
+    values = {
+        "a": {0: 1.0, 1: 3.0, 2: 9.0},
+        "b": {0: 0.5, 1: 3.5},
+        "c": {5: 1.0},
+    }
+    found = difference(values, "a", "b")
+    assert found is not None
+    assert (found.mean, found.positive, found.seeds) == (0.0, 1, 2)
+    assert found.verdict == "unclear"
+    assert difference(values, "a", "c") is None
+    assert difference(values, "a", "absent") is None
+
+
+def test_the_error_is_that_of_all_rows_pooled() -> None:
+    """Variances 2 (one degree of freedom) and 1 (two): 4/3 pooled."""
+    values = {"a": {0: 1.0, 1: 3.0}, "b": {0: 0.0, 1: 1.0, 2: 2.0}}
+    found = difference(values, "a", "b")
+    assert found is not None
+    assert found.error == pytest.approx(math.sqrt(2 * (4 / 3) / 2))
+
+
+def test_one_seed_says_nothing_of_chance() -> None:
+    assert difference({"a": {0: 1.0}, "b": {0: 2.0}}, "a", "b") is None
+
+
+@pytest.mark.parametrize(
+    ("mean", "verdict"),
+    [
+        (0.3, "larger"),
+        (-0.3, "smaller"),
+        (0.1, "unclear"),
+        (0.0, "unclear"),
+    ],
+)
+def test_a_verdict_wants_two_errors(mean: float, verdict: str) -> None:
+    assert Difference(mean, 0.1, 2, 3).verdict == verdict
+
+
+def test_runs_are_found_in_a_ledger_by_row_and_seed() -> None:
+    files = {
+        f"table3-small-{seed}": {
+            "recipe": "table3",
+            "seed": seed,
+            "metrics": {"runs": {"A-h1": {"bleu": seed}, "base": {}}},
+        }
+        for seed in (0, 4)
+    }
+    others = {"x": {"recipe": "multi30k", "metrics": {}}}
+    found = small_runs(files | others)
+    assert list(found) == ["base", "A-h1"]
+    assert {s: run["bleu"] for s, run in found["A-h1"].items()} == {
+        0: 0,
+        4: 4,
+    }
+
+
+def test_the_runs_of_the_ledger_are_of_rows_as_they_are() -> None:
+    """Made with the recipes of today: the models have their sizes, for
+    one pair of vocabularies.
+    """
+    files = [f for f in ledger().values() if f["recipe"] == "table3"]
+    assert files
+    words, all_steps = set(), set()
+    for file in files:
+        steps = file["settings"]["steps"]
+        rows = small_rows(steps, file["seed"])
+        all_steps.add(steps)
+        assert file["settings"]["base"] == rows["base"].flat()
+        for row, run in file["metrics"]["runs"].items():
+            layers = count_parameters(rows[row].config(1, 1))
+            width = rows[row].model.d_model
+            words.add((run["parameters"] - layers) / width)
+            assert run["perplexity"] > 1
+            assert run["signature"].startswith("nrefs:1|case:mixed")
+    assert len(words) == len(all_steps) == 1
