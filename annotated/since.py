@@ -1,6 +1,4 @@
-"""annotated.since.
-
-Exported from the book; edit the chapter, then run `make export`.
+"""Exported from the book; edit the chapter, then run `make export`.
 
 - 26-since-2017.md: Since 2017
 """
@@ -25,28 +23,17 @@ from annotated.embeddings import (
     SinusoidalPositions,
 )
 from annotated.engine.example import replace
-from annotated.layers import FeedForward
+from annotated.layers import EncoderLayer, FeedForward
 from annotated.masks import causal_mask
-from annotated.model import Encoder, TransformerConfig, make_positions
+from annotated.model import Stack, TransformerConfig, make_positions
 from annotated.search import CachedAttention
 from annotated.tokens import PAD
 
 __all__ = [
-    "RMSNorm",
-    "GELUFeedForward",
-    "SwiGLU",
-    "rotate",
-    "RotaryAttention",
-    "GroupedQueryAttention",
-    "RotaryGroups",
-    "CachedGroups",
-    "DecoderOnly",
-    "take",
-    "NoPositions",
-    "drop_positions",
-    "swap",
-    "ELDERS",
-]
+    "RMSNorm", "GELUFeedForward", "SwiGLU", "rotate", "RotaryAttention",
+    "GroupedQueryAttention", "RotaryGroups", "CachedGroups", "DecoderOnly",
+    "take", "NoPositions", "drop_positions", "swap", "ELDERS",
+]  # fmt: skip
 
 
 # 26-since-2017.md: Norms: in the branch, and simpler
@@ -218,7 +205,8 @@ class DecoderOnly(nn.Module):
             config.src_vocab, config.tgt_vocab, config.d_model, config.tie
         )
         self.positions = make_positions(config)
-        self.stack = Encoder(config)
+        layers = config.num_encoder_layers
+        self.stack = Stack(config, EncoderLayer, layers, attentions=1)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
