@@ -66,9 +66,13 @@ class MultiHeadAttention(nn.Module):
         self.w_v = nn.Linear(d_model, num_heads * self.d_v, bias)
         self.w_o = nn.Linear(num_heads * self.d_v, d_model, bias)
         self.dropout = nn.Dropout(dropout)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier's initial values, and biases of 0."""
         for linear in (self.w_q, self.w_k, self.w_v, self.w_o):
             nn.init.xavier_uniform_(linear.weight)
-            if bias:
+            if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
     def split(self, x: Tensor) -> Tensor:

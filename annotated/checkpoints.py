@@ -146,11 +146,10 @@ def checkpoints(folder: Path, every: int = 1) -> list[Path]:
     """The finished checkpoints in folder whose step is a multiple of
     every, the oldest first.
     """
-    return [
-        place
-        for place in sorted(folder.glob("[0-9]" * 8))
-        if place.is_dir() and int(place.name) % every == 0
-    ]
+    named = [p for p in folder.glob("[0-9]*") if p.name.isdecimal()]
+    steps = sorted((int(p.name), p) for p in named if p.is_dir())
+    whole = [(s, p) for s, p in steps if p.name == f"{s:08d}"]
+    return [place for step, place in whole if step % every == 0]
 
 
 # 15-checkpoints.md: How it ends: trembling

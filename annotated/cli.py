@@ -34,6 +34,8 @@ COMMANDS = {
     "average": "average checkpoints of --run RUN",
     "export": "write --run RUN --to FORM --out DIR for other programs",
     "sweep": "run the rows of a table in small, for --minutes N",
+    "treebank": "make sentences and trees to train on of a treebank",
+    "parse": "draw trees over standard input with --run RUN",
 }
 
 

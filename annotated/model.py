@@ -80,19 +80,22 @@ class Transformer(nn.Module):
         return mask & window_mask(mask.size(-1), r, mask.device)
 
     # 08-transformer.md: The configuration
-    @torch.no_grad()
-    def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
-        """The weights of every head: {"encoder.0": (batch, heads, q_len,
-        k_len), …, "decoder.0": …, "cross.0": …}, one row per query. Call
-        eval() first.
-        """
+    def attention_blocks(self) -> dict[str, MultiHeadAttention]:
+        """By name: "encoder.0", …, "decoder.0", "cross.0", …"""
         blocks = {}
         for i, layer in enumerate(self.encoder.layers):
             blocks[f"encoder.{i}"] = layer.attention
         for i, layer in enumerate(self.decoder.layers):
             blocks[f"decoder.{i}"] = layer.attention
             blocks[f"cross.{i}"] = layer.cross_attention
-        with recorded_weights(blocks) as maps:
+        return blocks
+
+    @torch.no_grad()
+    def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
+        """The weights of each block, (batch, heads, q_len, k_len): one row
+        per query. Call eval() first.
+        """
+        with recorded_weights(self.attention_blocks()) as maps:
             memory = Transformer.encode(self, src)  # always the plain form
             self.decode(tgt, memory, src)
         return maps
@@ -151,7 +154,7 @@ class ModelShape:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(ModelShape):
-    """The shape and the vocabularies. ValueError names a wrong field."""
+    """Shape and vocabularies. ValueError names a wrong field."""
 
     src_vocab: int
     tgt_vocab: int
@@ -197,7 +200,9 @@ class TransformerConfig(ModelShape):
         return cls(**{"dropout": 0.3} | shape | fields)
 
 
-def make_positions(config: TransformerConfig) -> nn.Module:
+def make_positions(
+    config: TransformerConfig,
+) -> SinusoidalPositions | LearnedPositions:
     """Where in its sentence a token is."""
     if config.positions == "learned":
         return LearnedPositions(config.d_model, config.max_len)

@@ -39,6 +39,8 @@ OWN = (
     "site.py", "pages.py", "polish.py", "numbers.py", "references.py",
     "fold.py", "rules.py",
 )  # fmt: skip
+# the page with the words of each chapter, below targets "(words-02)="
+GLOSSARY = "A1-notation"
 TOCTREE = re.compile(r"(```\{toctree\}\n(?::.*\n)*)((?:(?!```).*\n)*)```")
 
 
@@ -261,6 +263,7 @@ class _Book:
             f"{reading_minutes(chapter)} min to read",
             f"{took} to run" if chapter.code else "",
             f"covers {covered}" if covered else "",
+            self._words(chapter),
             f"makes {', '.join(modules)}" if modules else "",
             f'<a href="{colab}">open in Colab</a>' if chapter.code else "",
             f'<a href="{source}">notebook</a>' if chapter.code else "",
@@ -268,6 +271,15 @@ class _Book:
         spans = "".join(f"<span>{part}</span>" for part in parts if part)
         paragraph = f'<p class="chapter-facts">{spans}</p>'
         return f"```{{raw}} html\n{paragraph}\n```"
+
+    def _words(self, chapter: Chapter) -> str:
+        """A link to the chapter's words in the glossary, if it has any."""
+        glossary = self.shown.get(GLOSSARY)
+        target = f"words-{chapter.number}"
+        cells = glossary.cells if glossary else ()
+        if not any(f"({target})=" in cell.source for cell in cells):
+            return ""
+        return f'<a href="{GLOSSARY}.html#{target}">words and symbols</a>'
 
     # --- the other pages ---
 

@@ -565,7 +565,7 @@ def test_a_state_runs_no_code(saved):
         ({"tie": "none"}, r"embeddings\.output is absent in the file"),
         (
             {"src_vocab": 13, "tgt_vocab": 13},
-            r"\(12, 16\) in the file, \(13,",
+            r"\(12, 16\) in the file, not \(13,",
         ),
     ],
 )

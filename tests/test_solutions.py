@@ -22,6 +22,7 @@ from press.chapters import read_chapter
 BOOK = Path(__file__).resolve().parents[1] / "book"
 PAGES = (
     "00-preface",
+    "01-before-attention",
     "02-attention",
     "03-masks",
     "04-multi-head",
@@ -31,6 +32,7 @@ PAGES = (
     "08-transformer",
     "09-why-self-attention",
     "23-variations",
+    "26-since-2017",
 )
 TRAINED = {"ex-preface-order", "ex-attention-initial"}
 LISTING = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)

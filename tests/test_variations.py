@@ -81,7 +81,7 @@ def test_each_recipe_has_the_size_of_its_row() -> None:
     stated = 0
     for row, paper in TABLE3.items():
         vocab = 36_000 if row == "big" else 41_000
-        config = RECIPES[f"table3-{row}"].model.config(vocab, vocab)
+        config = RECIPES[f"table3-{row}"].config(vocab, vocab)
         count = round(count_parameters(config) / 1e6)
         if paper.millions:
             stated += 1
@@ -95,7 +95,7 @@ def test_each_recipe_has_the_size_of_its_row() -> None:
 
 def test_rows_a_cost_the_same() -> None:
     costs = {
-        forward_flops(RECIPES[f"table3-{row}"].model.config(1000, 1000))
+        forward_flops(RECIPES[f"table3-{row}"].config(1000, 1000))
         for row in ("base", "A-h1", "A-h4", "A-h16", "A-h32")
     }
     assert len(costs) == 1
@@ -127,7 +127,7 @@ def test_every_row_changes_in_small_what_it_changes_in_large() -> None:
             assert getattr(recipe.model, name) == getattr(large.model, name)
         smoothing = large.training.label_smoothing
         assert recipe.training.label_smoothing == smoothing
-        configs = [r.model.config(1000, 1000) for r in (recipe, large)]
+        configs = [r.config(1000, 1000) for r in (recipe, large)]
         sizes = [(c.key_size, c.value_size) for c in configs]
         assert [8 * n for n in sizes[0]] == list(sizes[1]), row
 
@@ -223,7 +223,7 @@ def test_the_runs_of_the_ledger_are_of_rows_as_they_are() -> None:
         all_steps.add(steps)
         assert file["settings"]["base"] == rows["base"].flat()
         for row, run in file["metrics"]["runs"].items():
-            layers = count_parameters(rows[row].model.config(1, 1))
+            layers = count_parameters(rows[row].config(1, 1))
             width = rows[row].model.d_model
             words.add((run["parameters"] - layers) / width)
             assert run["perplexity"] > 1

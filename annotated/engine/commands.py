@@ -56,12 +56,19 @@ from annotated.engine.runs import (
 )
 from annotated.engine.sweep import Sweep
 from annotated.engine.text import read_lines, read_pair, splits_of
+from annotated.engine.treebanks import (
+    TreeWishes,
+    parse_lines,
+    prepare_trees,
+    tree_scores,
+)
 from annotated.evaluation import compare, score
 from annotated.search import SearchConfig
 
 __all__ = [
     "Flag", "obey", "List", "Show", "Prepare", "Recipes", "Train", "train",
-    "Translate", "Evaluate", "Average", "Export", "KINDS",
+    "Translate", "Evaluate", "Average", "Export", "Treebank", "Parse",
+    "KINDS",
 ]  # fmt: skip
 
 
@@ -450,7 +457,10 @@ class Evaluate(_Use):
         started = time.perf_counter()
         found = self._translated(run, src)
         seconds = round(time.perf_counter() - started, 2)
-        scores = score(found, ref, self.split_compounds)
+        if run.recipe.target == "tree":
+            scores = tree_scores(src, found, ref)
+        else:
+            scores = score(found, ref, self.split_compounds)
         scores |= {"seconds": seconds}
         if rival is not None:
             if isinstance(rival, Run):
@@ -471,6 +481,8 @@ class Evaluate(_Use):
         """The other run, or what another system made of the source."""
         if self.against is None:
             return None
+        if run.recipe.target == "tree":
+            raise UsageError("evaluate: --against compares translations")
         if not self.against.is_dir():
             lines = read_lines(self.against)
             if len(lines) != count:
@@ -551,6 +563,40 @@ class Export:
         export_run(Run.open(self.run), self.to, self.out)
 
 
+# E12-command-line.md: Trees
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Treebank:
+    """Divide a treebank by article, into sentences and their trees."""
+
+    # a folder of .mrg files, one per article, or one file and its index
+    bank: tyro.conf.Positional[Path]
+    out: Path  # the folder to be made
+    wishes: tyro.conf.OmitArgPrefixes[TreeWishes] = TreeWishes()
+
+    def act(self) -> None:
+        print(json.dumps(prepare_trees(self.bank, self.out, self.wishes)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parse(_Use):
+    """Read sentences, words between spaces, and write their trees."""
+
+    def act(self) -> None:
+        """A tree on a line for each line of standard input."""
+        run = self.open()
+        if run.recipe.target != "tree":
+            raise UsageError(
+                f"{self.run} was trained to write {run.recipe.target}, "
+                "not trees"
+            )
+        search, workers = self.search(run), self.processes(run)
+        for lines in _arriving():
+            for tree in parse_lines(run, lines, search, workers):
+                sys.stdout.buffer.write(f"{tree or ''}\n".encode())
+            sys.stdout.buffer.flush()
+
+
+# E12-command-line.md: Which is which
 KINDS: dict[str, Any] = {
     "recipes": Recipes,
     "data": List | Show | Prepare,
@@ -559,4 +605,6 @@ KINDS: dict[str, Any] = {
     "average": Average,
     "export": Export,
     "sweep": Sweep,
+    "treebank": Treebank,
+    "parse": Parse,
 }

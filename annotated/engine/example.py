@@ -114,19 +114,17 @@ def train_reversal(
 # E15-running-example.md: Asking
 @torch.no_grad()
 def greedy(model: nn.Module, src: Tensor, limit: int) -> Tensor:
-    """What the model writes, token by token: (words, at most limit).
+    """What the model writes, token by token: (words, limit).
 
     Everything behind the first end is the end.
     """
     model.eval()
     tgt = torch.full((len(src), 1), BOS)
-    over = torch.zeros(len(src), 1, dtype=torch.bool)
-    while tgt.size(1) <= limit and not over.all():
+    for _ in range(limit):
         token = model(src, tgt)[:, -1].argmax(dim=-1, keepdim=True)
-        token = token.masked_fill(over, EOS)
-        over = over | (token == EOS)
         tgt = torch.cat([tgt, token], dim=1)
-    return tgt[:, 1:]
+    over = (tgt == EOS).cumsum(dim=1) > 0
+    return tgt.masked_fill(over, EOS)[:, 1:]
 
 
 def write(model: nn.Module, word: str, limit: int | None = None) -> str:
@@ -137,10 +135,8 @@ def write(model: nn.Module, word: str, limit: int | None = None) -> str:
     """
     src = torch.tensor([[*letter_ids(word), EOS]])
     limit = len(word) + 3 if limit is None else limit
-    ids = greedy(model, src, limit)[0].tolist()
-    if EOS in ids:
-        ids = ids[: ids.index(EOS)]
-    return "".join(([*"····", *LETTERS])[i] for i in ids)
+    ids = [*greedy(model, src, limit)[0].tolist(), EOS]
+    return "".join([*"····", *LETTERS][i] for i in ids[: ids.index(EOS)])
 
 
 def exact(model: nn.Module, length: int = 9, words: int = 200) -> float:
@@ -148,8 +144,6 @@ def exact(model: nn.Module, length: int = 9, words: int = 200) -> float:
     generator = torch.Generator().manual_seed(2017)
     src, _, labels = reversal_batch(length, words, generator)
     written = greedy(model, src, length + 1)
-    missing = length + 1 - written.size(1)
-    written = F.pad(written, (0, missing), value=EOS)
     return (written == labels).all(dim=1).float().mean().item()
 
 

@@ -3,7 +3,7 @@
 - E1-plots.md: Figures
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["recorded_weights"]
 # E1-plots.md: The weights of a model
 @contextmanager
 def recorded_weights(
-    blocks: dict[str, nn.Module],
+    blocks: Mapping[str, nn.Module],
 ) -> Iterator[dict[str, Tensor]]:
     """Inside the with, each call of a block leaves its weights, (batch,
     heads, q_len, k_len), in the dictionary under the block's name.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 __all__ = [
     "PAPER", "INK", "use_book_style", "plot_grid", "plot_attention",
-    "plot_mask", "plot_heads",
+    "plot_mask", "plot_heads", "plot_links",
 ]  # fmt: skip
 
 
@@ -162,3 +162,46 @@ def plot_heads(
     for ax in axes.flat[heads:]:
         ax.remove()
     return figure
+
+
+def plot_links(
+    weights: Tensor,
+    q_tokens: Sequence[str],
+    k_tokens: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+    least: float = 0.05,
+) -> Axes:
+    """Two columns of words and a line for each weight of at least least.
+
+    weights (heads, q_len, k_len), or (q_len, k_len) for one head. The
+    queries stand on the left; each head has a colour of its own.
+    """
+    weights = weights.reshape(-1, *weights.shape[-2:]).detach().cpu()
+    keys = q_tokens if k_tokens is None else k_tokens
+    if ax is None:
+        tall = 0.6 + 0.27 * max(len(q_tokens), len(keys))
+        ax = plt.subplots(figsize=(3.6, tall))[1]
+    heads = len(weights)
+    for head, map_ in enumerate(weights):
+        aside = 0.12 * (head - (heads - 1) / 2)  # lines lie side by side
+        for i, j in (map_ >= least).nonzero().tolist():
+            weight = float(map_[i, j])
+            ax.plot(
+                [0, 1],
+                [i + aside, j + aside],
+                color=f"C{head}",
+                linewidth=0.3 + 2.7 * weight,
+                alpha=min(1.0, 0.25 + weight),
+                solid_capstyle="butt",
+            )
+    for y, word in enumerate(q_tokens):
+        ax.text(-0.04, y, word, ha="right", va="center")
+    for y, word in enumerate(keys):
+        ax.text(1.04, y, word, ha="left", va="center")
+    ax.set_xlim(-0.6, 1.6)
+    ax.set_ylim(max(len(q_tokens), len(keys)) - 0.4, -0.6)
+    ax.set_axis_off()
+    if title is not None:
+        ax.set_title(title)
+    return ax

@@ -22,8 +22,8 @@ from annotated.search import SearchConfig
 
 __all__ = [
     "Recipe", "PARTS", "recipe_of", "synthetic_recipes", "corpus_recipes",
-    "wmt14_recipes", "table3_recipes", "PAIR", "RECIPES", "SHAPES", "SHARE",
-    "fitted", "STACKS", "described",
+    "wmt14_recipes", "table3_recipes", "parse_recipes", "PAIR", "RECIPES",
+    "SHAPES", "SHARE", "fitted", "STACKS", "described",
 ]  # fmt: skip
 
 
@@ -191,6 +191,58 @@ def table3_recipes() -> dict[str, Recipe]:
     }
 
 
+def parse_recipes() -> dict[str, Recipe]:
+    """Sentences to trees (§6.3, chapter 24): data is a folder that
+    data trees has made.
+    """
+    wsj = Recipe(
+        about="English to trees, the paper's parser, 40,000 gold trees",
+        data="trees",
+        source="words",
+        target="tree",
+        vocab=16_000,
+        tokenizer="word",
+    ).changed(
+        num_encoder_layers=4,
+        num_decoder_layers=4,
+        d_model=1024,
+        dropout=0.2,
+        attention_dropout=0.2,
+        tie="decoder",
+        warmup=16_000,
+        beam=21,
+        alpha=0.3,
+        extra=300,
+    )
+    semi = wsj.changed(
+        about="the same, with 17 million silver trees besides",
+        vocab=32_000,
+        dropout=0.1,
+        attention_dropout=0.1,
+        warmup=4000,
+    )
+    small = wsj.changed(
+        about="English to trees, on a processor (chapter 24)",
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        d_model=128,
+        d_ff=512,
+        num_heads=4,
+        dropout=0.1,
+        attention_dropout=0.0,
+        norm="pre",
+        label_smoothing=0.0,
+        batch_tokens=1500,
+        warmup=400,
+        rate=0.45,
+        max_steps=4000,
+        cooldown=2000,
+        save_every=500,
+        keep=1,
+    )
+    return {"parse-wsj": wsj, "parse-semi": semi, "parse-small": small}
+
+
 PAIR = (
     Recipe(
         about="your own text: --data and a folder, yours or data prepare's",
@@ -205,6 +257,7 @@ RECIPES = {
     **wmt14_recipes(),
     "pair": PAIR,
     **table3_recipes(),
+    **parse_recipes(),
 }
 
 

@@ -77,7 +77,7 @@ def new_trainer(
     sizes = [len(tokenizer) for tokenizer in data.tokenizers]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.training.seed)
-        model = PackedTransformer(recipe.model.config(*sizes))
+        model = PackedTransformer(recipe.config(*sizes))
     return Trainer(model.to(device), data.train, recipe.training)
 
 

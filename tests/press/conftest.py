@@ -112,9 +112,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
     )
     book.chapter("02-one", *ONE, module="one", title="One")
     book.chapter("03-two", *TWO, minutes=3, title="Two")
+    book.chapter(
+        "A1-notation", "(words-02)=\n## Words of one", title="Glossary"
+    )
     export(book.root)
     assert execute(book.root, say=lambda line: None) == []
-    assert site(book.root) == "site/ holds 6 pages"
+    assert site(book.root) == "site/ holds 7 pages"
     return book
 
 

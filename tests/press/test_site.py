@@ -38,10 +38,13 @@ def test_the_line_below_the_title_says_what_a_chapter_takes_and_makes(
     assert line is not None
     plain = re.sub(r"<[^>]+>", "", line[1])
     assert re.fullmatch(
-        r"\d min to read\d s to runmakes annotated\.one"
+        r"\d min to read\d s to runwords and symbolsmakes annotated\.one"
         r"open in Colabnotebook",
         plain,
     )
+    assert 'href="A1-notation.html#words-02"' in line[1]
+    assert 'id="words-02"' in page(built, "A1-notation")
+    assert "words and symbols" not in page(built, "03-two")
     assert "some-book/blob/main/book/notebooks/02-one.ipynb" in line[1]
     assert re.search(r"<h1>Preface<", page(built, "00-preface"))
 
@@ -228,7 +231,7 @@ def test_prose_is_set_again_and_faults_are_told(built: Book) -> None:
         )
     assert "Further" not in page(built, "03-two")
     built.write("book/03-two.md", before + "\n## Further\n\nMore.\n")
-    assert "holds 6 pages" in site(built.root)
+    assert "holds 7 pages" in site(built.root)
     assert "Further" in page(built, "03-two")
 
 

@@ -1,0 +1,354 @@
+"""Exported from the book; edit the chapter, then run `make export`.
+
+- E18-treebanks.md: Treebanks
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from annotated.engine.errors import DataError
+from annotated.engine.files import write_text
+from annotated.engine.runs import Run
+from annotated.engine.text import Text
+from annotated.parsing import (
+    bare,
+    compare_all,
+    linearise,
+    tree_over,
+    without_tags,
+)
+from annotated.pocket.trees import Tree, leaf, node
+from annotated.search import SearchConfig
+
+__all__ = [
+    "read_trees", "read_tree", "cleaned", "read_treebank", "split_articles",
+    "word_class", "known_words", "reads", "TreeWishes", "prepare_trees",
+    "tree_scores", "parse_lines", "escaped",
+]  # fmt: skip
+
+
+# E18-treebanks.md: Reading brackets
+def read_trees(path: Path) -> Iterator[tuple[int, Tree]]:
+    """The trees of a file, each with the number of its first line; over
+    several lines or one, the file packed (.gz, .xz, .bz2) or not.
+
+    The outermost bracket may have no label: that is TOP. DataError tells
+    file and line of what is no tree.
+    """
+    return _trees_in(Text(path).lines(), str(path))
+
+
+def read_tree(text: str) -> Tree:
+    """The one tree of a text. DataError where it is no tree."""
+    found = list(_trees_in(text.splitlines(), "the text"))
+    if len(found) != 1:
+        raise DataError(f"one tree is wanted, there are {len(found)}")
+    return found[0][1]
+
+
+def _trees_in(
+    lines: Iterable[str], name: str
+) -> Iterator[tuple[int, Tree]]:
+    reader = _Reader(name)
+    for number, line in enumerate(lines, 1):
+        for piece in re.findall(r"[()]|[^\s()]+", line):
+            tree = reader.take(piece, number)
+            if tree is not None:
+                yield reader.first, tree
+    reader.end()
+
+
+class _Reader:
+    """Reads brackets, one piece at a time."""
+
+    def __init__(self, name: str):
+        self.name, self.first, self.line = name, 1, 1
+        self.open: list[tuple[list[str], list[Tree]]] = []
+
+    def take(self, piece: str, line: int) -> Tree | None:
+        """The tree that ends with this piece, if one does."""
+        self.line = line
+        if piece == "(":
+            if not self.open:
+                self.first = line
+            self.open.append(([], []))
+        elif not self.open:
+            raise self.wrong(f"{piece!r} stands outside all brackets")
+        elif piece == ")":
+            tree = self.made(*self.open.pop())
+            if not self.open:
+                return tree
+            self.open[-1][1].append(tree)
+        else:
+            self.open[-1][0].append(piece)
+        return None
+
+    def made(self, names: list[str], children: list[Tree]) -> Tree:
+        """What stood between two brackets, as a tree."""
+        if not names and not self.open and children:
+            names = ["TOP"]
+        if len(names) == 1 and children:
+            return node(names[0], *children)
+        if len(names) > 1 and not children:
+            return leaf(names[0], "_".join(names[1:]))
+        if not names and not children:
+            raise self.wrong("empty brackets, ()")
+        what = " ".join([*names, *["(…)"] * len(children)])
+        raise self.wrong(
+            f"({what}) is neither a tag with its word nor a label with "
+            "its parts"
+        )
+
+    def end(self) -> None:
+        """The file has ended."""
+        if self.open:
+            count = len(self.open)
+            raise self.wrong(
+                f"{count} bracket{'s are' if count > 1 else ' is'} never "
+                f"closed in the tree that begins in line {self.first}"
+            )
+
+    def wrong(self, what: str) -> DataError:
+        return DataError(f"{self.name}, line {self.line}: {what}")
+
+
+# E18-treebanks.md: What is trained on
+def cleaned(tree: Tree) -> Tree | None:
+    """The tree below one TOP, without traces and what they leave empty,
+    without functions and numbers; None where no word is left.
+
+    Several roots stay side by side below TOP.
+    """
+    while tree.label == "TOP" and len(tree.children) == 1:
+        tree = tree.children[0]
+    leaves = [
+        None if leaf.label == "-NONE-" else leaf for leaf in tree.leaves()
+    ]
+    full = tree.over(iter(leaves))
+    if full is None:
+        return None
+    roots = full.children if full.label == "TOP" else (full,)
+    return node("TOP", *map(_plain, roots))
+
+
+def _plain(tree: Tree) -> Tree:
+    if not tree.children:
+        return tree
+    label = bare(tree.label).split("|")[0] or tree.label
+    return node(label, *map(_plain, tree.children))
+
+
+def read_treebank(path: Path) -> dict[str, list[Tree]]:
+    """The cleaned trees of a treebank, by article: a folder with a file
+    for each (.mrg, .tree, .parse …), or one file NAME.mrg, a tree on each
+    line, with an index NAME.idx, article, first line, number of trees,
+    between tabs; both may be packed. DataError.
+    """
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if _MRG.search(p.name))
+        if not files:
+            raise DataError(f"{path} has no file that ends in .mrg")
+        return {
+            str(p.relative_to(path)): _clean([t for _, t in read_trees(p)])
+            for p in files
+        }
+    trees = dict(read_trees(path))
+    name = _MRG.sub("", path.name.replace(".oneline", ""))
+    found = sorted(path.parent.glob(f"{name}.idx*"))
+    if not found:
+        return {path.name: _clean(list(trees.values()))}
+    articles = {}
+    for line in Text(found[0]).lines():
+        article, first, count = line.split("\t")
+        lines = range(int(first), int(first) + int(count))
+        articles[article] = _clean([trees[i] for i in lines if i in trees])
+    return articles
+
+
+_MRG = re.compile(r"\.(mrg|tree|parse|ptb|brackets)(\.(gz|xz|bz2))?$")
+
+
+def _clean(trees: list[Tree]) -> list[Tree]:
+    return [tree for tree in map(cleaned, trees) if tree is not None]
+
+
+def split_articles(names: Sequence[str]) -> dict[str, list[str]]:
+    """Which articles are for train, valid and test. Of the Wall Street
+    Journal sections 02 to 21, 22 and 23, as everybody does; of others one
+    in sixteen for valid and for test. DataError where there are too few.
+    """
+    split: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
+    wsj = [re.search(r"wsj_(\d\d)\d\d\.", name) for name in names]
+    for i, (name, found) in enumerate(zip(names, wsj, strict=True)):
+        if all(wsj) and found:
+            section = int(found[1])
+            place = {22: "valid", 23: "test"}.get(section, "train")
+            if place == "train" and not 2 <= section <= 21:
+                continue
+        else:
+            place = {4: "valid", 12: "test"}.get(i % 16, "train")
+        split[place].append(name)
+    for place, articles in split.items():
+        if not articles:
+            raise DataError(
+                f"none of {len(names)} articles is for {place}: a treebank "
+                "is divided by article, and needs 13 of them at least, or "
+                "the sections 02 to 23 of the Wall Street Journal"
+            )
+    return split
+
+
+# E18-treebanks.md: Unknown words
+def word_class(word: str) -> str:
+    """What a rare word looks like: capital, digit, hyphen, its ending."""
+    marks = ""
+    if word[:1].isupper():
+        marks += "A" if word.isupper() and len(word) > 1 else "C"
+    marks += "0" if any(c.isdigit() for c in word) else ""
+    marks += "-" if "-" in word else ""
+    end = word[-2:].lower() if word[-2:].isalpha() and len(word) > 4 else ""
+    return f"<{marks}~{end}>"
+
+
+def known_words(trees: Sequence[Tree], vocab: int) -> set[str]:
+    """The commonest words that come twice at least, so many that with the
+    classes of the others there are at most vocab.
+    """
+    counts = Counter(w.word for tree in trees for w in tree.leaves())
+    classes = len({word_class(word) for word in counts})
+    twice = [word for word, count in counts.items() if count > 1]
+    twice.sort(key=lambda word: (-counts[word], word))
+    return set(twice[: max(0, vocab - classes - 4)])
+
+
+def reads(words: Sequence[str], known: set[str]) -> str:
+    """A sentence as the model reads it: rare words by their class."""
+    return " ".join(w if w in known else word_class(w) for w in words)
+
+
+# E18-treebanks.md: A folder to train on
+@dataclass(frozen=True, kw_only=True)
+class TreeWishes:
+    """How a treebank becomes sentences and linearised trees."""
+
+    vocab: int = 16_000  # words and classes of rare words, at most
+    max_words: int | None = None  # leave out longer sentences of train
+    tags: bool = True  # parts of speech in the output, not XX
+    withhold: float = 0.0  # share of train's articles without their trees
+    silver: Path | None = None  # a file of trees to train on as well
+
+
+def prepare_trees(
+    path: Path, out: Path, wishes: TreeWishes = TreeWishes()
+) -> dict[str, int]:
+    """Write SPLIT.words and SPLIT.tree of a treebank into the folder out,
+    and withheld.txt, sentences whose trees are left out. How many trees
+    of each kind there are. DataError.
+    """
+    bank = read_treebank(path)
+    split = split_articles(list(bank))
+    hidden = int(wishes.withhold * len(split["train"]))
+    # every n-th, so that both parts are alike
+    order = sorted(
+        range(len(split["train"])), key=lambda i: (i * 0.618) % 1
+    )
+    kept = sorted(order[hidden:])
+    articles = split | {"train": [split["train"][i] for i in kept]}
+    trees = {
+        name: [tree for article in chosen for tree in bank[article]]
+        for name, chosen in articles.items()
+    }
+    withheld = [t for i in order[:hidden] for t in bank[split["train"][i]]]
+    counts = {name: len(found) for name, found in trees.items()}
+    if wishes.silver is not None:
+        silver = _clean([t for _, t in read_trees(wishes.silver)])
+        trees["train"] = trees["train"] + silver
+        counts["silver"] = len(silver)
+    known = known_words(trees["train"], wishes.vocab)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, found in trees.items():
+        most = wishes.max_words if name == "train" else None
+        _write_side(out / name, found, known, wishes.tags, most)
+    if withheld:
+        counts["withheld"] = len(withheld)
+        lines = (tree.words() for tree in withheld)
+        write_text(out / "withheld.txt", "\n".join(lines) + "\n")
+    return counts
+
+
+def _write_side(
+    stem: Path,
+    trees: list[Tree],
+    known: set[str],
+    tags: bool,
+    most: int | None,
+) -> None:
+    sides: dict[str, list[str]] = {"words": [], "tree": []}
+    for tree in trees:
+        words = [leaf.word for leaf in tree.leaves()]
+        if most is None or len(words) <= most:
+            shown = tree if tags else without_tags(tree)
+            sides["words"].append(reads(words, known))
+            sides["tree"].append(" ".join(linearise(shown)[1:-1]))
+    for side, lines in sides.items():
+        write_text(Path(f"{stem}.{side}"), "\n".join(lines) + "\n")
+
+
+# E18-treebanks.md: Parsing, and how good it is
+def tree_scores(
+    sentences: Sequence[str], found: Sequence[str], gold: Sequence[str]
+) -> dict[str, Any]:
+    """Bracketing of linearised trees, found and gold, one for each
+    sentence. repaired: outputs that were no trees over their words.
+
+    A guessed tree gets the gold tree's tags, so that both leave out the
+    same punctuation.
+    """
+    ours, theirs, repaired = [], [], 0
+    for words, guess, right in zip(sentences, found, gold, strict=True):
+        tree = tree_over(words.split(), guess.split())
+        repaired += linearise(tree)[1:-1] != guess.split()
+        theirs.append(tree_over(words.split(), right.split()))
+        ours.append(tree.over(iter(theirs[-1].leaves())) or tree)
+    total = compare_all(theirs, ours)
+    whole = total.exact / max(1, total.sentences)
+    return {
+        "f1": round(total.f1, 2),
+        "precision": round(total.precision, 2),
+        "recall": round(total.recall, 2),
+        "exact_match": round(100 * whole, 2),
+        "sentences": total.sentences,
+        "errors": total.errors,
+        "repaired": repaired,
+    }
+
+
+def parse_lines(
+    run: Run, lines: Sequence[str], search: SearchConfig, workers: int = 1
+) -> list[Tree | None]:
+    """A tree over the words of each line; None for a blank line. RunError
+    where a worker dies.
+    """
+    known = set(run.source.inner.get_vocab())
+    found = run.translate(
+        [reads(line.split(), known) for line in lines],
+        search,
+        workers=workers,
+    )
+    return [
+        tree_over(escaped(line).split(), best[0].text.split())
+        if line.strip()
+        else None
+        for line, best in zip(lines, found, strict=True)
+    ]
+
+
+def escaped(text: str) -> str:
+    """Brackets as treebanks write them, where they are words."""
+    return text.replace("(", "-LRB-").replace(")", "-RRB-")

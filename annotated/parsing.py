@@ -1,0 +1,197 @@
+"""Exported from the book; edit the chapter, then run `make export`.
+
+- 24-parsing.md: Constituency parsing: a tree is a sentence too
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from annotated.pocket.trees import Tree, leaf, node
+
+__all__ = [
+    "linearise", "PUNCTUATION", "without_tags", "tree_over", "SKIPPED",
+    "brackets", "bare", "Bracketing", "compare_trees", "spoken",
+    "compare_all", "right_branching", "TABLE4",
+]  # fmt: skip
+
+
+# 24-parsing.md: From a tree to tokens
+def linearise(tree: Tree) -> list[str]:
+    """Brackets and tags, from left to right (§6.3): (NP DT NN )NP.
+
+    The words are left out: they are in the input, in the same order.
+    """
+    if not tree.children:
+        return [tree.label]
+    inside = [t for child in tree.children for t in linearise(child)]
+    return [f"({tree.label}", *inside, f"){tree.label}"]
+
+
+PUNCTUATION = frozenset([",", ":", "``", "''", "."])  # tags, not words
+
+
+def without_tags(tree: Tree) -> Tree:
+    """The tree with the tag XX over every word, as Vinyals et al. wrote
+    it; punctuation keeps its own.
+    """
+    leaves = [
+        tag if tag.label in PUNCTUATION else tag._replace(label="XX")
+        for tag in tree.leaves()
+    ]
+    return tree.over(iter(leaves)) or tree
+
+
+# 24-parsing.md: And back, whatever comes
+def tree_over(words: Sequence[str], tokens: Iterable[str]) -> Tree:
+    """The tree over words that tokens describe, whatever they are.
+
+    A closing bracket closes what was opened since, or is ignored where
+    nothing of its label is open; so is a tag without a word; a word
+    without a tag hangs below the root, TOP, as XX; brackets without words
+    are dropped. ValueError where there are no words.
+    """
+    if not words:
+        raise ValueError("a tree needs at least one word")
+    left = list(words)[::-1]
+    open_: list[tuple[str, list[Tree]]] = [("TOP", [])]
+
+    def close() -> str:
+        label, children = open_.pop()
+        if children:
+            open_[-1][1].append(node(label, *children))
+        return label
+
+    for token in tokens:
+        kind, label = token[:1], token[1:]
+        if kind == "(":
+            open_.append((label or "X", []))
+        elif kind == ")":
+            if label in [label for label, _ in open_[1:]]:
+                while close() != label:
+                    pass
+        elif left:
+            open_[-1][1].append(leaf(token, left.pop()))
+    while len(open_) > 1:
+        close()
+    rest = [leaf("XX", word) for word in left[::-1]]
+    return node("TOP", *open_[0][1], *rest)
+
+
+# 24-parsing.md: How good is a tree?
+SKIPPED = PUNCTUATION | {"-NONE-"}
+
+
+def brackets(tree: Tree) -> Counter[tuple[str, int, int]]:
+    """Every constituent as (label, first word, word after its last), how
+    often: by the rules of evalb with COLLINS.prm.
+
+    Punctuation and traces are no words; TOP is no constituent, and
+    neither is what has no words; labels end before - or =; PRT is ADVP.
+    """
+    found: Counter[tuple[str, int, int]] = Counter()
+
+    def visit(tree: Tree, start: int) -> int:
+        if not tree.children:
+            return start + (tree.label not in SKIPPED)
+        end = start
+        for child in tree.children:
+            end = visit(child, end)
+        label = bare(tree.label)
+        if end > start and label != "TOP":
+            found["ADVP" if label == "PRT" else label, start, end] += 1
+        return end
+
+    visit(tree, 0)
+    return found
+
+
+def bare(label: str) -> str:
+    """A label without functions and numbers: NP-SBJ-1 -> NP."""
+    return label.split("-")[0].split("=")[0]
+
+
+@dataclass(frozen=True)
+class Bracketing:
+    """How many brackets agree, over some sentences; precision, recall and
+    F1 are in percent.
+    """
+
+    matched: int = 0
+    gold: int = 0
+    guessed: int = 0
+    exact: int = 0  # sentences without a mistake
+    sentences: int = 0
+    errors: int = 0  # sentences whose words differ: they are not counted
+
+    def __add__(self, other: Bracketing) -> Bracketing:
+        both = zip(vars(self).values(), vars(other).values())
+        return Bracketing(*(a + b for a, b in both))
+
+    @property
+    def precision(self) -> float:
+        return 100 * self.matched / max(1, self.guessed)
+
+    @property
+    def recall(self) -> float:
+        return 100 * self.matched / max(1, self.gold)
+
+    @property
+    def f1(self) -> float:
+        both = self.gold + self.guessed
+        return 200 * self.matched / max(1, both)
+
+
+def compare_trees(gold: Tree, guess: Tree) -> Bracketing:
+    """Score one tree against another, over the same words."""
+    if spoken(gold) != spoken(guess):
+        return Bracketing(errors=1)
+    ours, theirs = brackets(guess), brackets(gold)
+    return Bracketing(
+        matched=(ours & theirs).total(),
+        gold=theirs.total(),
+        guessed=ours.total(),
+        exact=int(ours == theirs),
+        sentences=1,
+    )
+
+
+def spoken(tree: Tree) -> list[str]:
+    """The words that count."""
+    return [w.word for w in tree.leaves() if w.label not in SKIPPED]
+
+
+def compare_all(
+    gold: Iterable[Tree], guesses: Iterable[Tree]
+) -> Bracketing:
+    """The sum over sentences. ValueError where one side has more."""
+    pairs = zip(gold, guesses, strict=True)
+    return sum((compare_trees(*pair) for pair in pairs), Bracketing())
+
+
+def right_branching(words: Sequence[str]) -> Tree:
+    """The baseline: every word opens a bracket that ends with the last."""
+    *before, last = [leaf("XX", word) for word in words]
+    tree = node("NP", last)
+    for word in before[::-1]:
+        tree = node("S", word, tree)
+    return node("TOP", tree)
+
+
+# 24-parsing.md: Real trees
+TABLE4 = (  # parser, training, F1 on section 23 of WSJ
+    ("Vinyals & Kaiser", "WSJ only", 88.3),
+    ("Petrov", "WSJ only", 90.4),
+    ("Zhu", "WSJ only", 90.4),
+    ("Dyer", "WSJ only", 91.7),
+    ("Transformer", "WSJ only", 91.3),
+    ("Zhu", "semi-supervised", 91.3),
+    ("Huang & Harper", "semi-supervised", 91.3),
+    ("McClosky", "semi-supervised", 92.1),
+    ("Vinyals & Kaiser", "semi-supervised", 92.1),
+    ("Transformer", "semi-supervised", 92.7),
+    ("Luong", "multi-task", 93.0),
+    ("Dyer", "generative", 93.3),
+)

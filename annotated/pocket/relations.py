@@ -1,0 +1,77 @@
+"""Exported from the book; edit the chapter, then run `make export`.
+
+- E14-pocket-sentences.md: Sentences, and who may see them
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from annotated.pocket import Pair, words
+from annotated.pocket.meaning import SPECIAL
+from annotated.pocket.trees import Tree
+
+__all__ = ["Links", "word_links", "head_of", "antecedent"]
+
+
+# E14-pocket-sentences.md: What belongs to what
+Links = set[tuple[int, int]]  # from a word, to a word
+
+
+def word_links(leaves: Sequence[Tree]) -> dict[str, Links]:
+    """Which word of a pocket sentence belongs to which, by relation.
+
+    A leaf's keys say what it stands for: 1sN is the noun (N) of the
+    subject (s) of the first clause (1), 1T and 1V are what its verb
+    says of time and of meaning.
+    """
+    at: dict[str, list[int]] = {}
+    for place, leaf in enumerate(leaves):
+        for key in leaf.keys:
+            at.setdefault(key, []).append(place)
+    links: dict[str, Links] = {}
+
+    def link(name: str, here: list[int], there: list[int]) -> None:
+        pairs = {(a, b) for a in here for b in there if a != b}
+        links.setdefault(name, set()).update(pairs)
+
+    for key, here in at.items():
+        if found := re.fullmatch(r"(.*[a-z])(D|A\d)", key):
+            link("article or adjective → noun", here, head_of(found[1], at))
+        elif found := re.fullmatch(r"(.*[a-z])r[a-z]", key):
+            link("relative pronoun → noun", here, head_of(found[1], at))
+        elif key.endswith("T"):
+            subject, other = head_of(key[:-1] + "s", at), at[key[:-1] + "V"]
+            link("verb → its other half", here, other)
+            link("other half → verb", other, here)
+            link("verb → subject", here, subject)
+            link("subject → verb", subject, here)
+            if leaves[subject[0]].word.lower() == "sie":
+                link("sie → its verb", subject, here)
+    return links
+
+
+def head_of(phrase: str, at: dict[str, list[int]]) -> list[int]:
+    """The place of a phrase's noun, name or pronoun."""
+    return at.get(phrase + "N") or at.get(phrase) or []
+
+
+def antecedent(pair: Pair) -> Links:
+    """From the er or sie that begins a second clause to whom it means:
+    the first clause's subject, where gender and number agree.
+    """
+    first, second = pair.meaning.clause, pair.meaning.second
+    key = "2s" if second else "1cs"
+    clause, who = second or first.complement, first.subject
+    if clause is None or clause.subject.determiner != "pronoun":
+        return set()
+    genders = {"masculine": "he", "feminine": "she", "plural": "they"}
+    fits = words.NAMES.get(who.noun)
+    if who.determiner not in SPECIAL and who.kind == "p":
+        fits = genders.get(who.column)
+    if fits != clause.subject.noun:
+        return set()
+    leaves = pair.source_tree.leaves()
+    at = {k: [i] for i, leaf in enumerate(leaves) for k in leaf.keys}
+    return {(at[key][0], head_of("1s", at)[0])}

@@ -1,0 +1,277 @@
+"""Exported from the book; edit the chapter, then run `make export`.
+
+- 26-since-2017.md: Since 2017
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from annotated.attention import (
+    MultiHeadAttention,
+    attention,
+    attention_weights,
+)
+from annotated.embeddings import (
+    Embeddings,
+    LearnedPositions,
+    SinusoidalPositions,
+)
+from annotated.engine.example import replace
+from annotated.layers import EncoderLayer, FeedForward
+from annotated.masks import causal_mask
+from annotated.model import Stack, TransformerConfig, make_positions
+from annotated.search import CachedAttention
+from annotated.tokens import PAD
+
+__all__ = [
+    "RMSNorm", "GELUFeedForward", "SwiGLU", "rotate", "RotaryAttention",
+    "GroupedQueryAttention", "RotaryGroups", "CachedGroups", "DecoderOnly",
+    "take", "NoPositions", "drop_positions", "swap", "ELDERS",
+]  # fmt: skip
+
+
+# 26-since-2017.md: Norms: in the branch, and simpler
+class RMSNorm(nn.Module):
+    """x / RMS(x), times a gain that is learned (Zhang and Sennrich, 2019).
+
+    Where layer norm subtracts a mean and adds a bias, it does neither.
+    """
+
+    def __init__(self, d_model: int, eps: float = 1e-5):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(d_model)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, d_model) -> (…, d_model)"""
+        mean_square = x.square().mean(dim=-1, keepdim=True)
+        return self.weight * x * (mean_square + self.eps).rsqrt()
+
+
+# 26-since-2017.md: Networks: smooth, then gated
+class GELUFeedForward(FeedForward):
+    """The network of §3.3 with GELU for ReLU: x Φ(x), where Φ is the
+    normal distribution (Hendrycks and Gimpel, 2016).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, d_model) -> (…, d_model)"""
+        return self.outer(self.dropout(F.gelu(self.inner(x))))
+
+
+class SwiGLU(nn.Module):
+    """A gated network: (silu(x W_gate) ⊙ x W_inner) W_outer, without
+    biases (Shazeer, 2020).
+
+    Three matrices for two, so they are 2/3 as wide as d_ff, and the
+    parameters are as many.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0):
+        super().__init__()
+        hidden = 2 * d_ff // 3
+        self.inner = nn.Linear(d_model, hidden, bias=False)
+        self.gate = nn.Linear(d_model, hidden, bias=False)
+        self.outer = nn.Linear(hidden, d_model, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        for linear in (self.inner, self.gate, self.outer):
+            nn.init.xavier_uniform_(linear.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, d_model) -> (…, d_model)"""
+        hidden = F.silu(self.gate(x)) * self.inner(x)
+        return self.outer(self.dropout(hidden))
+
+
+# 26-since-2017.md: Positions: turned, not added
+def rotate(x: Tensor, table: Tensor) -> Tensor:
+    """Turn every pair of components by the angle of its position (Su et
+    al., 2021).
+
+    x (…, length, d) -> the same shape; table (length, d) holds sines and
+    cosines of the angles, as sinusoids makes them.
+    """
+    sin, cos = table[:, 0::2], table[:, 1::2]
+    a, b = x[..., 0::2], x[..., 1::2]
+    turned = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
+    return turned.flatten(-2)
+
+
+class RotaryAttention(MultiHeadAttention):
+    """Multi-head attention whose queries and keys are turned by their
+    positions, where both come from one sequence.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.angles = SinusoidalPositions(self.d_k)
+
+    def weights(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """As MultiHeadAttention's; of a memory that is not x itself,
+        nothing is turned.
+        """
+        if memory is not None and memory is not x:
+            return super().weights(x, memory, mask)
+        q, k = self.split(self.w_q(x)), self.split(self.w_k(x))
+        table = self.angles(x.size(1))
+        return attention_weights(rotate(q, table), rotate(k, table), mask)
+
+
+# 26-since-2017.md: Heads: many ask, few are asked
+class GroupedQueryAttention(MultiHeadAttention):
+    """Query heads that share keys and values in groups (Ainslie et al.,
+    2023); one group is multi-query attention (Shazeer, 2019).
+
+    ValueError where num_groups does not divide num_heads.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        num_groups: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ):
+        if num_heads % num_groups:
+            raise ValueError(
+                f"num_groups {num_groups} does not divide num_heads "
+                f"{num_heads}"
+            )
+        super().__init__(d_model, num_heads, None, None, dropout, bias)
+        self.w_k = nn.Linear(d_model, num_groups * self.d_k, bias)
+        self.w_v = nn.Linear(d_model, num_groups * self.d_v, bias)
+        self.reset_parameters()
+
+    def groups(self, x: Tensor) -> Tensor:
+        """(batch, length, groups · d) -> (batch, groups, length, d)"""
+        return x.unflatten(-1, (-1, self.d_k)).transpose(1, 2)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Each group repeated for its heads: (batch, heads, length, d)"""
+        return x.repeat_interleave(self.num_heads // x.size(1), dim=1)
+
+    def split(self, x: Tensor) -> Tensor:
+        """(batch, length, groups · d) -> (batch, heads, length, d)"""
+        return self.spread(self.groups(x))
+
+
+class RotaryGroups(RotaryAttention, GroupedQueryAttention):
+    """Grouped queries, turned by their positions."""
+
+
+class CachedGroups(CachedAttention):
+    """A KV cache that keeps each group once, not once per head."""
+
+    block: GroupedQueryAttention
+
+    def extend(self, x: Tensor) -> None:
+        """Remember x (rows, length, d_model) too."""
+        k = self.block.groups(self.block.w_k(x))
+        v = self.block.groups(self.block.w_v(x))
+        old = hasattr(self, "k")
+        self.k = torch.cat([self.k, k], dim=2) if old else k
+        self.v = torch.cat([self.v, v], dim=2) if old else v
+
+    def attend(self, x: Tensor) -> Tensor:
+        """x (rows, 1, d_model) asks everything remembered -> its shape."""
+        q = self.block.split(self.block.w_q(x))
+        k, v = self.block.spread(self.k), self.block.spread(self.v)
+        heads = attention(q, k, v, self.mask)
+        return self.block.w_o(heads.transpose(1, 2).flatten(2))
+
+
+# 26-since-2017.md: One stack
+class DecoderOnly(nn.Module):
+    """One stack that reads the source and goes on with the target.
+
+    Its layers are the num_encoder_layers of config, under a causal mask.
+    """
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(
+            config.src_vocab, config.tgt_vocab, config.d_model, config.tie
+        )
+        self.positions = make_positions(config)
+        layers = config.num_encoder_layers
+        self.stack = Stack(config, EncoderLayer, layers, attentions=1)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        """As Transformer's: (batch, tgt_len, tgt_vocab)."""
+        source = self.embeddings.read_source(src)
+        x = torch.cat([source, self.embeddings.read_target(tgt)], dim=1)
+        padding = torch.cat([src, tgt], dim=1) == PAD
+        x = take(x, padding.int().argsort(dim=1, stable=True))  # to the end
+        x = self.dropout(x + self.positions(x.size(1)))
+        x = self.stack(x, causal_mask(x.size(1), x.device))
+        first = (src != PAD).sum(dim=1, keepdim=True)  # of the target
+        where = first + torch.arange(tgt.size(1), device=tgt.device)
+        return self.embeddings.logits(take(x, where))
+
+
+def take(x: Tensor, places: Tensor) -> Tensor:
+    """x (batch, length, d) at places (batch, n) -> (batch, n, d)."""
+    return x.gather(1, places[..., None].expand(-1, -1, x.size(-1)))
+
+
+# 26-since-2017.md: Putting them in
+class NoPositions(nn.Module):
+    """Nothing, where the encodings of §3.5 would be added."""
+
+    def forward(self, length: int) -> Tensor:
+        """0, whatever the length."""
+        return torch.zeros(())
+
+
+def drop_positions(model: nn.Module) -> None:
+    """From now on nothing is added to the embeddings."""
+    for name, part in model.named_children():
+        if isinstance(part, (SinusoidalPositions, LearnedPositions)):
+            setattr(model, name, NoPositions())
+
+
+def swap(model: nn.Module, *parts: str, groups: int = 1) -> nn.Module:
+    """Put parts of later years into a plain model, untrained; the model.
+
+    parts are "RMSNorm", "GELU", "SwiGLU", "no positions", "rotary",
+    "grouped" (into so many groups) and "rotary grouped"; KeyError for
+    another. A rotary model has no other positions.
+    """
+    c: Any = model.config
+    network = c.d_model, c.d_ff, c.activation_dropout
+    size = c.d_model, c.num_heads
+    block = {"dropout": c.attention_dropout, "bias": c.bias}
+    make: dict[str, Callable[[Any], nn.Module]] = {
+        "RMSNorm": lambda _: RMSNorm(c.d_model),
+        "GELU": lambda _: GELUFeedForward(*network, c.bias),
+        "SwiGLU": lambda _: SwiGLU(*network),
+        "rotary": lambda _: RotaryAttention(*size, c.d_k, c.d_v, **block),
+        "grouped": lambda _: GroupedQueryAttention(*size, groups, **block),
+        "rotary grouped": lambda _: RotaryGroups(*size, groups, **block),
+    }
+    for part in parts:
+        if part == "no positions" or "rotary" in part:
+            drop_positions(model)
+        if part != "no positions":
+            replace(model, ELDERS.get(part, MultiHeadAttention), make[part])
+    return model
+
+
+ELDERS: dict[str, type[nn.Module]] = {
+    "RMSNorm": nn.LayerNorm,
+    "GELU": FeedForward,
+    "SwiGLU": FeedForward,
+}

@@ -1,0 +1,314 @@
+"""What the heads of the pocket translator do, and what they are worth.
+
+The translator of chapter 19 is trained with several seeds. At some of its
+steps, and at the end, every head is scored on every job that the grammar
+knows (annotated.heads); at the end each is knocked out as well, alone and
+in teams. Chapter 25 is made from the result.
+
+    python benchmarks/heads.py
+    python benchmarks/heads.py --json book/results/heads.json
+
+Some minutes per seed on one core.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from ledger import entry, rounded, typed, write
+from torch import Tensor
+
+from annotated.batches import Batch, Corpus, Sentences
+from annotated.engine.packing import packed
+from annotated.heads import (
+    Head,
+    Job,
+    gold_jobs,
+    head_maps,
+    judge,
+    knocked_out,
+)
+from annotated.model import Transformer, TransformerConfig
+from annotated.pocket import Pair, pocket_pairs
+from annotated.tokens import Tokenizer
+from annotated.training import Trainer, TrainingConfig
+
+STOPS = (1, 2, 3, 4, 6, 8, 10, 15, 20, 25, 30)  # thirtieths
+SAMPLES = (
+    "Die Frau macht heute die kleinen Türen zu .",
+    "Die Frau ruft heute den kleinen Jungen an .",
+    "Die Frau ist müde , weil sie die kleinen Türen zugemacht hat .",
+    "Die Männer sagen , dass sie heute das Haus sehen .",
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Train the pocket translator, score its heads, knock them out."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    steps: int = 3000
+    pairs: int = 100_000
+    """sentence pairs to train on"""
+
+    test: int = 400
+    """sentence pairs to score on; none of them is trained on"""
+
+    d_model: int = 128
+    workers: int = 1
+    """processes, each with a seed at a time"""
+
+    json: Path | None = None
+    """a ledger file to write"""
+
+
+@dataclass(frozen=True)
+class Data:
+    """What all seeds share."""
+
+    german: Tokenizer
+    english: Tokenizer
+    train: Corpus
+    test: Batch
+    jobs: list[Job]
+
+
+def prepare(settings: Settings) -> Data:
+    """Draw the pairs, and find out what a head may have to do in them."""
+    train = pocket_pairs(settings.pairs, "train")
+    test = pocket_pairs(settings.test, "test")
+    german = Tokenizer.train([p.source for p in train], 2000, "word")
+    english = Tokenizer.train([p.target for p in train], 2000, "word")
+
+    def encode(pairs: list[Pair]) -> Corpus:
+        return Corpus(
+            Sentences.of(german.encode([p.source for p in pairs])),
+            Sentences.of(english.encode([p.target for p in pairs])),
+        )
+
+    batch = encode(test).batch(range(len(test)))
+    return Data(german, english, encode(train), batch, gold_jobs(test))
+
+
+def training(
+    data: Data, settings: Settings, seed: int
+) -> Iterator[tuple[int, Transformer]]:
+    """Chapter 19's model at some steps, early ones closer together."""
+    config = TransformerConfig(
+        src_vocab=len(data.german),
+        tgt_vocab=len(data.english),
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        d_model=settings.d_model,
+        d_ff=2 * settings.d_model,
+        num_heads=4,
+        dropout=0.0,
+        tie="decoder",
+    )
+    torch.manual_seed(seed)
+    model = Transformer(config)
+    how = TrainingConfig(
+        batch_tokens=600,
+        warmup=400,
+        rate=0.8,
+        cooldown=settings.steps // 2,
+        label_smoothing=0.0,
+        max_steps=settings.steps,
+        seed=seed,
+    )
+    stops = {settings.steps * part // 30 for part in STOPS}
+    yield 0, model
+    for progress in Trainer(packed(model), data.train, how).steps():
+        if progress.step in stops:
+            yield progress.step, model
+
+
+class Judge:
+    """Scores a model, and what it loses when heads are taken away."""
+
+    def __init__(self, model: Transformer, data: Data):
+        self.model, self.data = model, data
+        self.fast = packed(model)
+        self.exact, self.nats = judge(self.fast, data.test)
+        self.real = data.test.labels != 0
+        blocks = model.attention_blocks()
+        self.heads: list[Head] = [
+            (name, i)
+            for name in blocks
+            for i in range(blocks[name].num_heads)
+        ]
+
+    def result(self) -> dict[str, float]:
+        """Exact match, and nats per token."""
+        return {
+            "exact": self.exact.float().mean().item(),
+            "nats": self.nats[self.real].mean().item(),
+        }
+
+    def scores(self) -> dict[Head, list[float]]:
+        """By head, how well it does each job of its place; 0 elsewhere."""
+        model, test = self.model.eval(), self.data.test
+        maps = model.attention_maps(test.src, test.tgt)
+        found: dict[Head, list[float]] = {head: [] for head in self.heads}
+        for job in self.data.jobs:
+            for name, weights in maps.items():
+                row = torch.zeros(weights.size(1))
+                if name.startswith(job.place):
+                    row = job.score(weights)
+                for number, score in enumerate(row.tolist()):
+                    found[name, number].append(score)
+        return found
+
+    def loss(
+        self, heads: Collection[Head], evenly: bool = False
+    ) -> dict[str, Any]:
+        """What goes when heads go: exact match, nats per token, and nats
+        per word that needs a job, for each job.
+        """
+        with knocked_out(self.fast, heads, evenly):
+            exact, nats = judge(self.fast, self.data.test)
+        more = nats - self.nats
+        return {
+            "exact": self.exact.float().mean().item()
+            - exact.float().mean().item(),
+            "nats": more[self.real].mean().item(),
+            "words": [at(more, job.words) for job in self.data.jobs],
+        }
+
+
+def at(nats: Tensor, words: Tensor) -> float:
+    """The mean over some words."""
+    return nats[words[:, 0], words[:, 1]].mean().item()
+
+
+def removals(judged: Judge, order: list[Head]) -> list[float]:
+    """Exact match after two heads more have gone, and two more, …"""
+    whole = judged.result()["exact"]
+    return [
+        whole - judged.loss(order[:count])["exact"]
+        for count in range(0, len(order) + 1, 2)
+    ]
+
+
+def run(data: Data, settings: Settings, seed: int) -> dict[str, Any]:
+    """One seed: the curve, the heads, the teams, the removals."""
+    curve = []
+    for step, model in training(data, settings, seed):
+        judged = Judge(model, data)
+        scores = judged.scores()
+        best = [
+            max(column) for column in zip(*scores.values(), strict=True)
+        ]
+        curve.append({"step": step, **judged.result(), "best": best})
+        print(seed, step, judged.result(), flush=True)
+    heads = []
+    for head, row in scores.items():
+        skills = [
+            job.skill(score) if head[0].startswith(job.place) else -1.0
+            for job, score in zip(data.jobs, row, strict=True)
+        ]
+        best_job = max(range(len(skills)), key=skills.__getitem__)
+        blind = judged.loss([head], evenly=True)
+        heads.append(
+            {
+                "block": head[0],
+                "head": head[1],
+                "job": best_job,
+                "skill": skills[best_job],
+                "scores": row,
+                "loss": judged.loss([head]),
+                "blind": {key: blind[key] for key in ("exact", "nats")},
+            }
+        )
+    teams = []
+    for number, job in enumerate(data.jobs):
+        own = [h for h in judged.heads if h[0].startswith(job.place)]
+        own.sort(key=lambda h: -scores[h][number])
+        lost = [judged.loss(own[:k])["words"][number] for k in (2, 3)]
+        teams.append({"heads": own[:3], "loss": lost})
+    by_loss = sorted(heads, key=lambda h: h["loss"]["nats"])
+    order = [(h["block"], h["head"]) for h in by_loss]
+    return {
+        "seed": seed,
+        "curve": curve,
+        "heads": heads,
+        "teams": teams,
+        "removed": {
+            "least first": removals(judged, order),
+            "most first": removals(judged, order[::-1]),
+        },
+        "samples": [sample(model, data, line) for line in SAMPLES],
+    }
+
+
+def sample(model: Transformer, data: Data, line: str) -> dict[str, Any]:
+    """The maps of a sentence; a row of a map is a line of percentages."""
+    maps = head_maps(model, data.german, data.english, line)
+    lines = {
+        place: [
+            [[" ".join(map(str, row)) for row in head] for head in layer]
+            for layer in (100 * weights).round().astype(int).tolist()
+        ]
+        for place, weights in maps.weights.items()
+    }
+    return asdict(maps) | {"weights": lines}
+
+
+def main(args: list[str] | None = None) -> int:
+    """Measure, print, write the ledger file."""
+    settings = tyro.cli(Settings, args=args, description=__doc__)
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    data = prepare(settings)
+    jobs = [
+        {
+            "place": job.place,
+            "name": job.name,
+            "queries": len(job.links[:, :2].unique(dim=0)),
+            "uniform": job.uniform,
+            "distance": job.distance,
+            "positional": job.positional,
+        }
+        for job in data.jobs
+    ]
+    fork = multiprocessing.get_context("fork")  # data is shared, not sent
+    with fork.Pool(min(settings.workers, len(settings.seeds))) as pool:
+        one = partial(run, data, settings)
+        runs = pool.map(one, settings.seeds, chunksize=1)
+    for done in runs:
+        for head in sorted(done["heads"], key=lambda h: -h["skill"]):
+            job = jobs[head["job"]]
+            print(
+                f"{done['seed']} {head['block']} {head['head'] + 1}: "
+                f"{job['name']} {head['scores'][head['job']]:.2f} "
+                f"(skill {head['skill']:.2f}), without it "
+                f"{-100 * head['loss']['exact']:.1f} points"
+            )
+    if settings.json is not None:
+        content = entry(
+            "heads",
+            typed("heads.py", settings),
+            rounded({"jobs": jobs, "runs": runs}, 3),
+            wall_seconds=time.perf_counter() - started,
+            settings={
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in asdict(settings).items()
+                if name != "json"
+            },
+            threads=1,
+        )
+        write(settings.json, content)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

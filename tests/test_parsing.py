@@ -1,0 +1,324 @@
+"""Chapter 24: trees as sentences, and how they are scored."""
+
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from annotated.engine.treebanks import read_tree
+from annotated.parsing import (
+    TABLE4,
+    Bracketing,
+    brackets,
+    compare_all,
+    compare_trees,
+    linearise,
+    right_branching,
+    tree_over,
+    without_tags,
+)
+from annotated.pocket import pocket_pairs
+from annotated.pocket.trees import Tree
+
+HERS = (
+    "(S (NP (PRP She)) (VP (VBD saw) (NP (NNS boys)) "
+    "(PP (IN with) (NP (NNS telescopes)))) (. .))"
+)
+BOYS = (
+    "(S (NP (PRP She)) (VP (VBD saw) (NP (NP (NNS boys)) "
+    "(PP (IN with) (NP (NNS telescopes))))) (. .))"
+)
+TOKENS = st.lists(
+    st.sampled_from(
+        ["(S", "(NP", "(VP", "(TOP", ")S", ")NP", ")VP", ")TOP", "DT", "XX"]
+        + ["(", ")", ".", "-NONE-"]
+    ),
+    max_size=40,
+)
+WORDS = st.lists(
+    st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=9
+)
+
+
+def words_of(tree: Tree) -> list[str]:
+    return [leaf.word for leaf in tree.leaves()]
+
+
+# --- there and back --------------------------------------------------------
+
+
+def test_a_tree_is_written_down_as_one_walks_around_it() -> None:
+    assert linearise(read_tree(HERS)) == [
+        "(S",
+        "(NP",
+        "PRP",
+        ")NP",
+        "(VP",
+        "VBD",
+        "(NP",
+        "NNS",
+        ")NP",
+        "(PP",
+        "IN",
+        "(NP",
+        "NNS",
+        ")NP",
+        ")PP",
+        ")VP",
+        ".",
+        ")S",
+    ]
+
+
+def test_tags_become_xx_but_for_punctuation() -> None:
+    tree = read_tree("(S (NP (NN it)) (, ,) (VP (VBZ is)) (. .))")
+    written = linearise(without_tags(tree))
+    assert written == [
+        "(S",
+        "(NP",
+        "XX",
+        ")NP",
+        ",",
+        "(VP",
+        "XX",
+        ")VP",
+        ".",
+        ")S",
+    ]
+
+
+def test_pocket_trees_come_back_whole() -> None:
+    for pair in pocket_pairs(200, "generalisation"):
+        tree = read_tree(str(pair.target_tree))  # without its keys
+        back = tree_over(words_of(tree), linearise(tree))
+        assert back.children == (tree,)
+
+
+@settings(deadline=None, max_examples=400)
+@given(WORDS, TOKENS)
+def test_whatever_is_written_becomes_a_tree_over_the_words(
+    words: list[str], tokens: list[str]
+) -> None:
+    tree = tree_over(words, tokens)
+    assert tree.label == "TOP"
+    assert words_of(tree) == words
+    assert words_of(read_tree(str(tree))) == words
+    assert "" not in (leaf.word for leaf in tree.leaves())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "tree"),
+    [
+        ("(S A B )S", "(TOP (S (A a) (B b)))"),
+        ("(S (NP A (VP B )S", "(TOP (S (NP (A a) (VP (B b)))))"),
+        (")S (S A B )S )S", "(TOP (S (A a) (B b)))"),
+        ("(S A )NP B )S", "(TOP (S (A a) (B b)))"),
+        ("(S (NP )NP A B C )S", "(TOP (S (A a) (B b)))"),
+        ("(S A )S", "(TOP (S (A a)) (XX b))"),
+        ("(S A", "(TOP (S (A a)) (XX b))"),
+        ("", "(TOP (XX a) (XX b))"),
+        ("A (NP B )NP", "(TOP (A a) (NP (B b)))"),
+        ("( A ) B", "(TOP (X (A a) (B b)))"),
+    ],
+)
+def test_each_repair_is_the_documented_one(tokens: str, tree: str) -> None:
+    assert str(tree_over(["a", "b"], tokens.split())) == tree
+
+
+def test_no_words_no_tree() -> None:
+    with pytest.raises(ValueError, match="at least one word"):
+        tree_over([], ["(S", ")S"])
+
+
+def test_right_branching_ends_every_bracket_with_the_sentence() -> None:
+    tree = right_branching(["a", "b", "c"])
+    assert brackets(tree) == {
+        ("S", 0, 3): 1,
+        ("S", 1, 3): 1,
+        ("NP", 2, 3): 1,
+    }
+    assert str(right_branching(["a"])) == "(TOP (NP (XX a)))"
+
+
+# --- brackets, by hand -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gold", "guess", "matched", "of_gold", "of_guess"),
+    [
+        # her telescopes or the boys': one bracket too many
+        (HERS, BOYS, 6, 6, 7),
+        (BOYS, HERS, 6, 7, 6),
+        # a chain has no order, but a length
+        ("(S (VP (VB go)))", "(VP (S (VB go)))", 2, 2, 2),
+        ("(S (VP (VB go)))", "(S (VB go))", 1, 2, 1),
+        # the same bracket twice counts twice
+        ("(NP (NP (NN it)))", "(NP (NN it))", 1, 2, 1),
+        ("(NP (NP (NN it)))", "(NP (NP (NN it)))", 2, 2, 2),
+        # PRT counts as ADVP
+        ("(S (ADVP (RB up)))", "(S (PRT (RP up)))", 2, 2, 2),
+        # functions, numbers and gaps are not part of a label
+        ("(S (NP-SBJ-1 (NN it)))", "(S (NP (NN it)))", 2, 2, 2),
+        ("(S (NP=2 (NN it)))", "(S (NP (NN it)))", 2, 2, 2),
+        # punctuation is no word: where it hangs does not matter
+        (
+            "(S (NP (NN it)) (VP (VB is)) (. .))",
+            "(S (NP (NN it)) (VP (VB is) (. .)))",
+            3, 3, 3,
+        ),
+        # what holds punctuation alone is no constituent
+        ("(S (NN it) (PRN (: -)))", "(S (NN it))", 1, 1, 1),
+        # nor is what holds a trace alone
+        ("(S (NP (-NONE- *)) (VB go))", "(S (VB go))", 1, 1, 1),
+        # TOP counts for nothing, wherever it is
+        ("(TOP (S (VB go)))", "(S (TOP (VB go)))", 1, 1, 1),
+        ("(TOP (UH oh))", "(TOP (UH oh))", 0, 0, 0),
+        # a wrong label is a miss and a false alarm
+        ("(S (NP (NN it)))", "(S (VP (NN it)))", 1, 2, 2),
+        # tags are not scored
+        ("(S (NP (NN it)))", "(S (NP (VB it)))", 2, 2, 2),
+        # nothing in common
+        ("(S (NP (A a) (B b)) (C c))", "(X (A a) (Y (B b) (C c)))", 0, 2, 2),
+    ],
+)  # fmt: skip
+def test_brackets_are_counted_as_evalb_counts(
+    gold: str, guess: str, matched: int, of_gold: int, of_guess: int
+) -> None:
+    found = compare_trees(read_tree(gold), read_tree(guess))
+    assert found == Bracketing(
+        matched=matched,
+        gold=of_gold,
+        guessed=of_guess,
+        exact=int(matched == of_gold == of_guess),
+        sentences=1,
+    )
+
+
+@pytest.mark.parametrize(
+    "guess",
+    [
+        "(S (NP (NN it)))",  # a word too few
+        "(S (NP (NN it)) (VP (VBZ is) (RB so)))",  # one too many
+        "(S (NP (NN it)) (VP (VBZ was)))",  # another
+        "(S (NP (NN it)) (. is))",  # taken for punctuation
+    ],
+)
+def test_other_words_are_an_error_and_are_not_counted(guess: str) -> None:
+    gold = read_tree("(S (NP (NN it)) (VP (VBZ is)))")
+    assert compare_trees(gold, read_tree(guess)) == Bracketing(errors=1)
+
+
+def test_percentages_are_of_the_sums_not_means_over_sentences() -> None:
+    # 6 of 6 and 7, then 0 of 1 and 1: P 6/8, R 6/7, F1 12/15
+    gold = [read_tree(HERS), read_tree("(NP (NN it))")]
+    guess = [read_tree(BOYS), read_tree("(VP (NN it))")]
+    found = compare_all(gold, guess)
+    assert found.precision == pytest.approx(75)
+    assert found.recall == pytest.approx(100 * 6 / 7)
+    assert found.f1 == pytest.approx(80)
+    assert (found.exact, found.sentences) == (0, 2)
+
+
+def test_nothing_scores_zero_and_one_side_longer_is_refused() -> None:
+    assert Bracketing().f1 == Bracketing().precision == 0
+    with pytest.raises(ValueError, match="zip"):
+        compare_all([read_tree(HERS)], [])
+
+
+# --- Table 4 ---------------------------------------------------------------
+
+
+def test_table_4_is_the_papers() -> None:
+    by_training: dict[str, list[float]] = {}
+    for _, training, f1 in TABLE4:
+        by_training.setdefault(training, []).append(f1)
+    assert by_training == {
+        "WSJ only": [88.3, 90.4, 90.4, 91.7, 91.3],
+        "semi-supervised": [91.3, 91.3, 92.1, 92.1, 92.7],
+        "multi-task": [93.0],
+        "generative": [93.3],
+    }
+
+
+def ours(training: str) -> float:
+    (f1,) = (
+        f1
+        for name, kind, f1 in TABLE4
+        if (name, kind) == ("Transformer", training)
+    )
+    return f1
+
+
+def test_only_the_rnn_grammar_is_better() -> None:
+    """Of parsers trained alike, as §6.3 p4 says."""
+    for training in ("WSJ only", "semi-supervised"):
+        better = {
+            name
+            for name, kind, f1 in TABLE4
+            if kind == training and f1 > ours(training)
+        }
+        assert better <= {"Dyer"}
+
+
+def test_forty_thousand_trees_beat_the_berkeley_parser() -> None:
+    (petrov,) = (f1 for name, _, f1 in TABLE4 if name == "Petrov")
+    (vinyals,) = (
+        f1
+        for name, kind, f1 in TABLE4
+        if name.startswith("Vinyals") and kind == "WSJ only"
+    )
+    assert vinyals < petrov < ours("WSJ only")
+
+
+# --- the program itself ----------------------------------------------------
+
+
+def damaged(tree: Tree, draw: random.Random) -> Tree:
+    """The tree with some tokens lost, changed or doubled."""
+    tokens = linearise(tree)
+    more = ["(ADVP", "(PRT", ")PRT", "(TOP", "(NP-SBJ", ")NP", "NN"]
+    for _ in range(draw.randint(0, 6)):
+        place = draw.randrange(len(tokens))
+        kind = draw.random()
+        if kind < 0.4 and len(tokens) > 1:
+            del tokens[place]
+        elif kind < 0.7:
+            tokens[place] = draw.choice(tokens)
+        else:
+            tokens.insert(place, draw.choice(more))
+    guess = tree_over(words_of(tree), tokens)
+    if draw.random() < 0.9:
+        guess = guess.over(iter(tree.leaves())) or guess
+    return guess
+
+
+@pytest.mark.skipif(
+    "EVALB" not in os.environ,
+    reason="EVALB is to name the program evalb, beside its COLLINS.prm",
+)
+def test_evalb_says_the_same(tmp_path: Path) -> None:
+    program = Path(os.environ["EVALB"])
+    draw = random.Random(1)
+    gold = [pair.target_tree for pair in pocket_pairs(500, "test")]
+    guess = [damaged(tree, draw) for tree in gold]
+    for name, trees in (("gold", gold), ("guess", guess)):
+        lines = "".join(f"{tree}\n" for tree in trees)
+        (tmp_path / name).write_text(lines)
+    rules = ["-p", str(program.with_name("COLLINS.prm")), "-e", "100000"]
+    told = subprocess.run(
+        [program, *rules, tmp_path / "gold", tmp_path / "guess"],
+        capture_output=True,
+        text=True,
+    ).stdout
+    rows = [line.split() for line in told.splitlines()]
+    rows = [row for row in rows if len(row) == 12 and row[0].isdigit()]
+    assert len(rows) == 500
+    for row, pair in zip(rows, zip(gold, guess)):
+        found = compare_trees(*pair)
+        counts = found.matched, found.gold, found.guessed
+        assert tuple(map(int, row[5:8])) == counts
+        assert (row[2] != "0") == bool(found.errors)

@@ -1,0 +1,232 @@
+"""Chapter 01: what waits for what in the networks before attention."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from annotated.attention import MultiHeadAttention
+from annotated.engine.example import (
+    VOCAB,
+    exact,
+    reversal_batch,
+    reversal_model,
+    train_reversal,
+)
+from annotated.seq2seq import (
+    LSTM,
+    RNN,
+    AdditiveAttention,
+    Convolutions,
+    EncoderDecoder,
+    sequential_products,
+)
+
+WIDTH = 16
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+
+
+def felt(layer, length, place=0):
+    """The gradient at an input from the last output."""
+    x = torch.randn(1, length, WIDTH, requires_grad=True)
+    layer(x)[:, -1].sum().backward()
+    return x.grad[0, place].norm().item()
+
+
+# --- the layers are what they are called
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(RNN, nn.RNN), (LSTM, nn.LSTM)]
+)
+def test_recurrent_layers_agree_with_torch(ours, theirs):
+    layer = ours(5, 7).double()
+    other = theirs(5, 7, batch_first=True).double()
+    matrices = other.weight_ih_l0, other.weight_hh_l0
+    layer.linear.weight.data = torch.cat(matrices, dim=1)
+    layer.linear.bias.data = other.bias_ih_l0 + other.bias_hh_l0
+    x = torch.randn(3, 11, 5, dtype=torch.float64, requires_grad=True)
+    results = []
+    for out in (layer(x), other(x)[0]):
+        (gradient,) = torch.autograd.grad(out.sin().sum(), x)
+        results.append((out, gradient))
+    for a, b in zip(*results, strict=True):
+        assert torch.allclose(a, b, atol=1e-12)
+
+
+def test_an_lstm_with_its_gates_set_keeps_what_it_was_told():
+    layer = LSTM(1, 1).double()
+    # i and o open, g = tanh(x); forget nothing
+    layer.linear.weight.data = torch.zeros(4, 2, dtype=torch.float64)
+    layer.linear.weight.data[2, 0] = 1.0
+    layer.linear.bias.data = torch.tensor([50.0, 50.0, 0.0, 50.0]).double()
+    x = torch.tensor([[[0.5], [0.0], [-0.2]]], dtype=torch.float64)
+    total = math.tanh(0.5) + math.tanh(0.0) + math.tanh(-0.2)
+    assert layer(x)[0, -1, 0].item() == pytest.approx(math.tanh(total))
+
+
+def test_a_recurrent_state_knows_the_past_alone():
+    x = torch.randn(1, 6, WIDTH)
+    changed = x.clone()
+    changed[:, 4] += 1.0
+    for layer in (RNN(WIDTH, WIDTH), LSTM(WIDTH, WIDTH)):
+        same = (layer(x) == layer(changed)).all(dim=-1)[0]
+        assert same.tolist() == [True] * 4 + [False] * 2
+
+
+def test_additive_weights_are_the_formula_and_sum_to_one():
+    part = AdditiveAttention(4).double()
+    query = torch.randn(1, 4, dtype=torch.float64)
+    memory = torch.randn(1, 3, 4, dtype=torch.float64)
+    w_q, w_k, w = (
+        part.w_q.weight,
+        part.w_k.weight,
+        part.w.weight[0],
+    )
+    scores = [w @ torch.tanh(w_q @ query[0] + w_k @ m) for m in memory[0]]
+    wanted = torch.stack(scores).softmax(dim=0)
+    assert torch.allclose(part.weights(query, memory)[0], wanted)
+    assert torch.allclose(part(query, memory)[0], wanted @ memory[0])
+
+
+def test_a_window_has_a_middle():
+    with pytest.raises(ValueError, match="kernel is odd, not 4"):
+        Convolutions(WIDTH, layers=1, kernel=4)
+
+
+# --- what waits, and how far a letter travels
+
+
+@pytest.mark.parametrize("length", [1, 9, 400])
+def test_a_recurrent_layer_waits_once_for_every_letter(length):
+    x = torch.randn(1, length, WIDTH)
+    for layer in (RNN(WIDTH, WIDTH), LSTM(WIDTH, WIDTH)):
+        assert sequential_products(layer(x)) == length
+
+
+@pytest.mark.parametrize("length", [1, 9, 400])
+def test_self_attention_waits_for_four_products_at_any_length(length):
+    layer = MultiHeadAttention(WIDTH, 2)
+    assert sequential_products(layer(torch.randn(1, length, WIDTH))) == 4
+
+
+@pytest.mark.parametrize("length", [9, 400])
+def test_convolutions_wait_for_their_layers_alone(length):
+    layer = Convolutions(WIDTH, layers=5)
+    assert sequential_products(layer(torch.randn(1, length, WIDTH))) == 5
+
+
+def test_products_side_by_side_do_not_wait():
+    a, b = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
+    assert sequential_products(a @ b + b @ a) == 1
+    assert sequential_products((a @ b) @ (b @ a)) == 2
+    assert sequential_products(a + b) == 0
+
+
+def test_hops_of_a_memory_wait_and_its_entries_do_not():
+    chains = {}
+    for hops, entries in ((3, 10), (3, 1000), (6, 10)):
+        memory = torch.randn(entries, WIDTH, requires_grad=True)
+        question = torch.randn(1, WIDTH)
+        for _ in range(hops):
+            weights = (question @ memory.T).softmax(dim=-1)
+            question = question + weights @ memory
+        chains[hops, entries] = sequential_products(question)
+    assert chains == {(3, 10): 6, (3, 1000): 6, (6, 10): 12}
+
+
+def test_attention_beside_recurrence_makes_the_chain_longer():
+    src, tgt, _ = reversal_batch(9, words=1)
+
+    def chain(model):
+        return sequential_products(model(src, tgt))
+
+    without = EncoderDecoder(LSTM(64, 64), VOCAB, attention=False)
+    beside = EncoderDecoder(LSTM(64, 64), VOCAB)
+    # ten letters with the end are read and ten written, then the output
+    assert chain(without) == 21
+    assert chain(beside) > chain(without) > 2 * 9
+    assert chain(reversal_model()) == chain_of_transformer(90)
+
+
+def chain_of_transformer(length):
+    src, tgt, _ = reversal_batch(length, words=1)
+    return sequential_products(reversal_model()(src, tgt))
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_convolution_carries_a_letter_one_place_per_layer(layers):
+    stack = Convolutions(WIDTH, layers)
+    assert felt(stack, layers + 1) > 0
+    assert felt(stack, layers + 2) == 0
+
+
+@pytest.mark.parametrize("layers", [2, 3, 4])
+def test_dilated_a_layer_carries_twice_as_far(layers):
+    stack = Convolutions(WIDTH, layers, dilated=True)
+    reach = 2**layers - 1
+    assert felt(stack, reach + 1) > 0
+    assert felt(stack, reach + 2) == 0
+
+
+def test_what_the_first_letter_does_fades_faster_than_by_attention():
+    near, far = 4, 32
+    for layer in (RNN(WIDTH, WIDTH), LSTM(WIDTH, WIDTH)):
+        assert felt(layer, far) < felt(layer, near) / 100
+    attention = MultiHeadAttention(WIDTH, 2)
+    shares = [
+        sum(felt(attention, length) for _ in range(20))
+        for length in (near, far)
+    ]
+    assert shares[0] / shares[1] == pytest.approx(far / near, rel=0.4)
+
+
+# --- what is learned
+
+
+def test_the_context_is_what_is_attended_to_or_the_last_vector():
+    src, tgt, _ = reversal_batch(5, words=2)
+    torch.manual_seed(0)
+    without = EncoderDecoder(RNN(64, 64), VOCAB, attention=False)
+    changed = src.clone()
+    changed[:, 0] = 4 + (src[:, 0] - 3) % 26
+    before, after = (
+        memory[:, -1]
+        for memory in (
+            without.encoder(without.embedding(ids))
+            for ids in (src, changed)
+        )
+    )
+    assert not torch.equal(before, after)
+    without.encoder = Last(before)
+    assert torch.equal(without(src, tgt), without(changed, tgt))
+
+
+class Last(nn.Module):
+    """An encoder whose last vector is given, and the others are not."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.last = last
+
+    def forward(self, x):
+        return torch.cat([x[:, :-1], self.last[:, None]], dim=1)
+
+
+def test_attention_takes_the_bottleneck_away():
+    found = {}
+    for attention in (False, True):
+        torch.manual_seed(0)
+        model = EncoderDecoder(LSTM(64, 64), VOCAB, attention=attention)
+        train_reversal(model, steps=250)
+        found[attention] = exact(model)
+    assert found[True] > 0.9 and found[False] < 0.5

@@ -1,0 +1,500 @@
+"""Chapter 26: each part of later years is what its paper says."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from annotated.attention import MultiHeadAttention
+from annotated.batches import Batch
+from annotated.embeddings import shift_matrix, sinusoids
+from annotated.engine.example import reversal_batch, reversal_model
+from annotated.engine.results import ledger
+from annotated.layers import FeedForward
+from annotated.masks import causal_mask
+from annotated.model import Transformer, TransformerConfig
+from annotated.search import CachedAttention
+from annotated.since import (
+    CachedGroups,
+    DecoderOnly,
+    GELUFeedForward,
+    GroupedQueryAttention,
+    NoPositions,
+    RMSNorm,
+    RotaryAttention,
+    RotaryGroups,
+    SwiGLU,
+    rotate,
+    swap,
+)
+from annotated.tokens import BOS, EOS, PAD
+from annotated.training import batch_loss
+from tests.helpers import benchmark
+
+DOUBLE = torch.float64
+PARTS = (
+    "RMSNorm", "GELU", "SwiGLU", "no positions", "rotary", "grouped",
+    "rotary grouped",
+)  # fmt: skip
+
+
+def size(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+# --- norms
+
+
+def test_rms_norm_is_its_formula():
+    norm = RMSNorm(2, eps=0.0)
+    norm.weight.data = torch.tensor([2.0, 1.0])
+    # the mean square of 3 and 4 is 12.5
+    expected = torch.tensor([6.0, 4.0]) / math.sqrt(12.5)
+    torch.testing.assert_close(norm(torch.tensor([3.0, 4.0])), expected)
+
+
+@pytest.mark.skipif(not hasattr(nn, "RMSNorm"), reason="torch < 2.4")
+def test_rms_norm_is_torchs():
+    ours, theirs = RMSNorm(24).double(), nn.RMSNorm(24, eps=1e-5).double()
+    nn.init.normal_(ours.weight)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(3, 5, 24, dtype=DOUBLE) * 1e-2  # so that ε matters
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-12, atol=0)
+
+
+def test_on_vectors_of_mean_zero_both_norms_agree():
+    x = torch.randn(4, 16, dtype=DOUBLE)
+    x = x - x.mean(dim=-1, keepdim=True)
+    rms, layer = RMSNorm(16).double(), nn.LayerNorm(16).double()
+    torch.testing.assert_close(rms(x), layer(x))
+    assert not torch.allclose(rms(x + 1), layer(x + 1), atol=0.1)
+
+
+def test_pre_norm_is_a_field_of_the_configuration():
+    post, pre = (reversal_model(norm=norm) for norm in ("post", "pre"))
+    # a norm more at the end of each stack, of a gain and a bias
+    assert size(pre) - size(post) == 2 * 2 * 64
+    layer = pre.encoder.layers[0]
+    x, out = torch.randn(1, 3, 64), layer.feed_forward.outer
+    nn.init.zeros_(layer.attention.w_o.weight)
+    nn.init.zeros_(out.weight)
+    # where the sub-layers are silent, pre-norm hands the stream on as it is
+    torch.testing.assert_close(layer(x), x, rtol=0, atol=0)
+    assert not torch.allclose(post.encoder.layers[0](x), x, atol=0.1)
+
+
+# --- networks
+
+
+def test_gelu_is_x_times_the_normal_distribution():
+    network = GELUFeedForward(1, 1).double()
+    for linear in (network.inner, network.outer):
+        nn.init.ones_(linear.weight)
+    x = torch.linspace(-3, 3, 13, dtype=DOUBLE)[:, None]
+    below = (1 + torch.erf(x / math.sqrt(2))) / 2
+    torch.testing.assert_close(network(x), x * below)
+
+
+def test_gelu_has_the_parameters_of_relu():
+    relu, gelu = FeedForward(16, 64), GELUFeedForward(16, 64)
+    gelu.load_state_dict(relu.state_dict())
+    x = torch.randn(5, 16)
+    assert not torch.allclose(relu(x), gelu(x), atol=1e-3)
+    nn.init.constant_(relu.inner.bias, 50.0)  # far on the right both are x
+    gelu.load_state_dict(relu.state_dict())
+    torch.testing.assert_close(relu(x), gelu(x))
+
+
+def test_swiglu_is_its_formula():
+    network = SwiGLU(6, 9).double()
+    assert network.inner.out_features == 6
+    x = torch.randn(2, 3, 6, dtype=DOUBLE)
+    gate, inner, outer = (
+        getattr(network, name).weight for name in ("gate", "inner", "outer")
+    )
+    z = x @ gate.T
+    expected = (z * z.sigmoid() * (x @ inner.T)) @ outer.T
+    torch.testing.assert_close(network(x), expected)
+
+
+@pytest.mark.parametrize(("d_model", "d_ff"), [(64, 128), (512, 2048)])
+def test_swiglu_has_as_many_parameters(d_model, d_ff):
+    matched = size(SwiGLU(d_model, d_ff)) / size(FeedForward(d_model, d_ff))
+    assert matched == pytest.approx(1, abs=0.02)
+
+
+def test_the_networks_drop_what_they_are_told():
+    for network in (GELUFeedForward(8, 64, 0.5), SwiGLU(8, 64, 0.5)):
+        x = torch.randn(1, 8)
+        assert not torch.equal(network(x), network(x))
+        network.eval()
+        assert torch.equal(network(x), network(x))
+
+
+# --- rotary positions
+
+
+def test_rotating_is_the_shift_of_chapter_7_backwards():
+    x = torch.randn(9, 16, dtype=DOUBLE)
+    turned = rotate(x, sinusoids(9, 16, DOUBLE))
+    for pos in range(9):
+        expected = shift_matrix(-pos, 16) @ x[pos]
+        torch.testing.assert_close(turned[pos], expected)
+
+
+def test_rotary_scores_depend_only_on_the_difference_of_positions():
+    q, k = torch.randn(2, 1, 16, dtype=DOUBLE).expand(2, 40, 16)
+    table = sinusoids(40, 16, DOUBLE)
+    scores = rotate(q, table) @ rotate(k, table).T
+    for offset in (-30, -3, 0, 1, 17):
+        line = scores.diagonal(offset)
+        torch.testing.assert_close(line, line[:1].expand_as(line))
+    # and they do depend on it
+    assert scores[0].std() > 0.1
+
+
+def test_rotating_keeps_lengths():
+    x = torch.randn(2, 3, 11, 8, dtype=DOUBLE)
+    turned = rotate(x, sinusoids(11, 8, DOUBLE))
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+    torch.testing.assert_close(turned[..., 0, :], x[..., 0, :])
+
+
+def test_a_rotary_block_sees_order_and_a_shift_changes_nothing():
+    block = RotaryAttention(16, 4).double()
+    x = torch.randn(1, 6, 16, dtype=DOUBLE)
+    order = torch.tensor([3, 1, 5, 0, 2, 4])
+    assert not torch.allclose(block(x)[:, order], block(x[:, order]))
+    before = torch.randn(1, 5, 16, dtype=DOUBLE)
+    both = torch.cat([before, x], dim=1)
+    mask = torch.arange(11) >= 5  # nobody may look at what came before
+    late, early = block(both, mask=mask)[:, 5:], block(x)
+    torch.testing.assert_close(late, early, rtol=0, atol=1e-6)
+
+
+def test_across_two_sequences_nothing_is_turned():
+    rotary, plain = RotaryAttention(16, 4), MultiHeadAttention(16, 4)
+    rotary.load_state_dict(plain.state_dict())
+    x, memory = torch.randn(2, 3, 16), torch.randn(2, 7, 16)
+    torch.testing.assert_close(rotary(x, memory), plain(x, memory))
+    assert not torch.allclose(rotary(x), plain(x), atol=1e-4)
+
+
+# --- grouped heads
+
+
+def test_as_many_groups_as_heads_is_multi_head_attention():
+    grouped = GroupedQueryAttention(16, 4, 4).double()
+    plain = MultiHeadAttention(16, 4).double()
+    grouped.load_state_dict(plain.state_dict())
+    x = torch.randn(2, 6, 16, dtype=DOUBLE)
+    memory = torch.randn(2, 3, 16, dtype=DOUBLE)
+    torch.testing.assert_close(grouped(x), plain(x))
+    torch.testing.assert_close(grouped(x, memory), plain(x, memory))
+    mask = causal_mask(6)
+    torch.testing.assert_close(grouped(x, mask=mask), plain(x, mask=mask))
+
+
+def test_a_group_is_heads_with_equal_keys_and_values():
+    grouped, plain = (
+        GroupedQueryAttention(16, 4, 2),
+        MultiHeadAttention(16, 4),
+    )
+    state = grouped.state_dict()
+    for name in ("w_k", "w_v"):
+        for kind in ("weight", "bias"):
+            two = state[f"{name}.{kind}"].unflatten(0, (2, 4))
+            state[f"{name}.{kind}"] = two[[0, 0, 1, 1]].flatten(0, 1)
+    plain.load_state_dict(state)
+    x = torch.randn(2, 6, 16)
+    torch.testing.assert_close(grouped(x), plain(x))
+
+
+def test_groups_have_to_divide_the_heads():
+    with pytest.raises(ValueError, match="num_groups 3 does not divide"):
+        GroupedQueryAttention(16, 4, 3)
+
+
+def filled(cache, x):
+    """The cache after x, position by position, and what it answered."""
+    rows = [cache.look_back(x[:, i : i + 1]) for i in range(x.size(1))]
+    return cache.k.numel() + cache.v.numel(), torch.cat(rows, dim=1)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4, 8])
+def test_the_cache_shrinks_by_the_factor_and_answers_the_same(groups):
+    block = GroupedQueryAttention(32, 8, groups).double()
+    x = torch.randn(3, 5, 32, dtype=DOUBLE)
+    small, answers = filled(CachedGroups(block), x)
+    large, same = filled(CachedAttention(block), x)
+    assert large == small * 8 // groups == 2 * 3 * 5 * 32
+    expected = block(x, mask=causal_mask(5))
+    torch.testing.assert_close(answers, expected)
+    torch.testing.assert_close(same, expected)
+
+
+def test_rotary_groups_are_both():
+    both = RotaryGroups(16, 4, 2).double()
+    rotary = RotaryAttention(16, 4).double()
+    state = both.state_dict()
+    for name in ("w_k", "w_v"):
+        for kind in ("weight", "bias"):
+            two = state[f"{name}.{kind}"].unflatten(0, (2, 4))
+            state[f"{name}.{kind}"] = two[[0, 0, 1, 1]].flatten(0, 1)
+    rotary.load_state_dict(state)
+    x = torch.randn(2, 6, 16, dtype=DOUBLE)
+    torch.testing.assert_close(both(x), rotary(x))
+
+
+# --- one stack
+
+SHAPE = {
+    "src_vocab": 12, "tgt_vocab": 12, "num_encoder_layers": 2,
+    "d_model": 16, "d_ff": 32, "num_heads": 4, "dropout": 0.0,
+}  # fmt: skip
+SRC = torch.tensor([[5, 6, 7, EOS], [8, EOS, PAD, PAD]])
+TGT = torch.tensor([[BOS, 9, 10, 11, 4], [BOS, 4, PAD, PAD, PAD]])
+
+
+def one_stack(*parts, **changes):
+    model = DecoderOnly(TransformerConfig(**SHAPE | changes))
+    return swap(model, *parts, groups=2).double()
+
+
+@pytest.mark.parametrize("parts", [(), ("rotary grouped", "SwiGLU")])
+def test_one_stack_is_causal_on_the_joined_sequence(parts):
+    model = one_stack(*parts)
+    before = model(SRC[:1], TGT[:1])
+    assert before.shape == (1, 5, 12)
+    for place in range(1, 5):
+        changed = TGT[:1].clone()
+        changed[0, place] = 8
+        after = model(SRC[:1], changed)
+        torch.testing.assert_close(after[:, :place], before[:, :place])
+        assert not torch.allclose(after[:, place], before[:, place])
+    source = SRC[:1].clone()
+    source[0, 0] = 8  # the first of all: every later one may see it
+    changes = (model(source, TGT[:1]) - before).abs().amax(dim=-1)
+    assert (changes > 1e-6).all()
+
+
+@pytest.mark.parametrize("parts", [(), ("rotary",), ("no positions",)])
+def test_padding_between_source_and_target_changes_nothing(parts):
+    model = one_stack(*parts)
+    together = model(SRC, TGT)[1, :2]
+    alone = model(SRC[1:, :2], TGT[1:, :2])[0]
+    torch.testing.assert_close(together, alone)
+
+
+def test_one_stack_is_a_language_model_of_source_and_target():
+    model = one_stack()
+    src, tgt = SRC[:1], TGT[:1]
+    x = model.embeddings.read_source(torch.cat([src, tgt], dim=1))
+    x = model.stack(x + model.positions(9), causal_mask(9))
+    expected = model.embeddings.logits(x)[:, src.size(1) :]
+    torch.testing.assert_close(model(src, tgt), expected)
+
+
+def test_the_loss_counts_the_target_alone():
+    model = one_stack()
+    labels = torch.tensor([[9, 10, 11, 4, EOS], [4, EOS, PAD, PAD, PAD]])
+    loss, nll = batch_loss(model, Batch(SRC, TGT, labels), 0.0)
+    rows = [model(SRC[:1], TGT[:1])[0], model(SRC[1:], TGT[1:])[0, :2]]
+    real = torch.cat([labels[0], labels[1, :2]])
+    by_hand = F.cross_entropy(torch.cat(rows), real, reduction="sum")
+    torch.testing.assert_close(loss, by_hand)
+    torch.testing.assert_close(nll, by_hand)
+
+
+def test_five_layers_in_one_stack_are_as_large_as_two_and_two():
+    # where d_ff is twice d_model: 5 · 8 d² = 2 · 8 d² + 2 · 12 d²
+    shape = {"src_vocab": 9, "tgt_vocab": 9, "d_model": 64, "d_ff": 128}
+    two = TransformerConfig(
+        **shape, num_encoder_layers=2, num_decoder_layers=2
+    )
+    five = TransformerConfig(**shape, num_encoder_layers=5)
+    sizes = size(DecoderOnly(five)), size(Transformer(two))
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
+
+
+# --- putting them in
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_swapped_model_has_the_part_and_learns(part, norm):
+    model = swap(reversal_model(norm=norm), part, groups=2)
+    kinds = [type(block) for block in model.modules()]
+    expected = {
+        "RMSNorm": (RMSNorm, nn.LayerNorm),
+        "GELU": (GELUFeedForward, FeedForward),
+        "SwiGLU": (SwiGLU, FeedForward),
+        "grouped": (GroupedQueryAttention, MultiHeadAttention),
+        "rotary": (RotaryAttention, MultiHeadAttention),
+        "rotary grouped": (RotaryGroups, MultiHeadAttention),
+    }
+    if part in expected:
+        new, old = expected[part]
+        assert new in kinds and old not in kinds
+    if "positions" in part or "rotary" in part:
+        assert kinds.count(NoPositions) == 2
+    src, tgt, labels = reversal_batch(5, 16)
+    adam = torch.optim.Adam(model.parameters(), 1e-2)
+    losses = []
+    for _ in range(12):
+        logits = model(src, tgt).flatten(0, 1)
+        loss = F.cross_entropy(logits, labels.flatten())
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        losses.append(loss.item())
+    assert all(p.grad is not None for p in model.parameters())
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_learned_positions_go_too():
+    model = swap(reversal_model(positions="learned"), "no positions")
+    assert isinstance(model.src_positions, NoPositions)
+    assert isinstance(model.tgt_positions, NoPositions)
+
+
+def test_parts_keep_the_shape_and_the_switches_of_the_model():
+    model = reversal_model(
+        bias=False, activation_dropout=0.2, attention_dropout=0.3, d_k=8,
+        d_v=12,
+    )  # fmt: skip
+    swap(model, "GELU", "rotary")
+    network = model.encoder.layers[0].feed_forward
+    block = model.decoder.layers[0].cross_attention
+    assert network.inner.bias is None and network.dropout.p == 0.2
+    assert block.w_q.bias is None and block.dropout.p == 0.3
+    assert (block.d_k, block.d_v) == (8, 12)
+
+
+def test_an_unknown_part_is_an_error():
+    with pytest.raises(KeyError, match="SwiGLUE"):
+        swap(reversal_model(), "SwiGLUE")
+
+
+# --- the runs of the ledger
+
+
+def test_the_benchmark_makes_every_run_once(tmp_path, capsys):
+    with benchmark("since") as script:
+        tiny = script.Settings(
+            seeds=1, steps=2, pairs=60, depth_steps=1, copy_steps=1
+        )
+        work = tmp_path / "runs.jsonl"
+        script.run(replace(tiny, only="lengths"), work)
+        before = work.read_text()
+        assert len(script.read(work)) == 8
+        script.run(replace(tiny, only="lengths"), work)
+        assert work.read_text() == before
+        script.run(replace(tiny, only="lengths", first=1), work)
+        runs = script.read(work)
+        assert [one["seed"] for one in runs] == [0] * 8 + [1] * 8
+        made = script.result(replace(tiny, work=work), runs)
+    assert made["command"].startswith(
+        "python benchmarks/since.py --seeds 1"
+    )
+    assert "work" not in made["command"]
+    assert len(made["metrics"]["lengths"]) == 16
+    assert all(
+        len(one["right"]) == 18 for one in made["metrics"]["lengths"]
+    )
+
+
+def test_a_model_of_the_benchmark_has_its_parts():
+    shape = {"src_vocab": 9, "tgt_vocab": 9, "d_model": 16, "d_ff": 32,
+             "num_heads": 4, "num_decoder_layers": 2}  # fmt: skip
+    with benchmark("since") as script:
+        model = script.make("all, decoder only", 0, **shape)
+        one = script.make("1 group", 0, **shape)
+    kinds = {type(block) for block in model.modules()}
+    assert {DecoderOnly, RMSNorm, SwiGLU, RotaryGroups} <= kinds
+    assert not {nn.LayerNorm, FeedForward, MultiHeadAttention} & kinds
+    assert len(model.stack.layers) == 5 and model.config.norm == "pre"
+    block = one.encoder.layers[0].attention
+    assert block.w_k.out_features == block.d_k == 4
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """The ledger's runs on pocket German, by name."""
+    found = {}
+    for one in ledger()["since-2017"]["metrics"]["parts"]:
+        found.setdefault(one["name"], {})[one["seed"]] = one
+    return found
+
+
+def test_every_part_has_been_run_from_a_seed_that_2017_has(parts):
+    with benchmark("since") as script:
+        assert list(parts) == list(script.PARTS)
+    assert len(parts["2017"]) >= 3
+    assert all(
+        runs.keys() <= parts["2017"].keys() for runs in parts.values()
+    )
+
+
+def mean_of(runs):
+    return sum(runs) / len(runs)
+
+
+def test_the_effects_are_as_the_page_says(parts):
+    effect = {
+        name: mean_of([one["nll"] - parts["2017"][seed]["nll"]
+                       for seed, one in runs.items()])
+        for name, runs in parts.items()
+    }  # fmt: skip
+    for name in ("pre-norm", "GELU", "SwiGLU", "rotary"):
+        assert -0.1 < effect[name] < -0.01, name
+    assert 0 < effect["RMSNorm"] < 0.05
+    assert -0.05 < effect["no biases"] < 0
+    ordered = ["no positions", "2 groups", "1 group", "decoder only"]
+    assert effect["learned positions"] > 0
+    assert sorted(ordered, key=effect.get) == ordered
+    assert effect[ordered[0]] > 0
+    assert 0 < effect["all of today's"] < effect["all, decoder only"]
+    assert effect["all, decoder only"] < effect["decoder only"]
+
+
+def test_pre_norm_is_deep_without_warm_up_as_the_page_says():
+    ends = {}
+    for one in ledger()["since-2017"]["metrics"]["depth"]:
+        ends.setdefault((one["norm"], one["warmup"]), []).append(
+            one["loss"]
+        )
+    assert len(ends) == 4 and min(map(len, ends.values())) >= 3
+    assert max(ends["pre", 100] + ends["pre", 1]) < 1
+    assert min(ends["post", 100]) > 2
+    assert min(ends["post", 1]) > max(ends["post", 100])
+
+
+def test_beyond_the_longest_word_is_as_the_page_says():
+    right = {}
+    for one in ledger()["since-2017"]["metrics"]["lengths"]:
+        key = one["kind"], one["stacks"]
+        right.setdefault(key, []).append(one["right"])
+    assert len(right) == 8
+
+    def at(kind, stacks, length):
+        return mean_of([run[length - 1] for run in right[kind, stacks]])
+
+    for kind in ("sinusoidal", "learned"):
+        assert at(kind, 2, 9) > 0.97
+        assert at(kind, 2, 18) < 0.6 < 0.65 < at("rotary", 2, 18)
+    assert 0.85 < at("rotary", 2, 9) < at("sinusoidal", 2, 9)
+    assert at("none", 2, 5) < 0.6 and at("none", 2, 18) < 0.2
+    others = ("sinusoidal", "learned", "rotary")
+    for kind in others:
+        assert at("none", 1, 9) < at(kind, 1, 9) <= at("rotary", 1, 9)
+        assert at(kind, 1, 18) < at("none", 1, 18)
+    assert at("rotary", 1, 18) < 0.2 < 0.8 < at("rotary", 1, 10)
