@@ -24,11 +24,12 @@ from typing import Any
 
 import torch
 import tyro
-from ledger import entry, rounded, typed, write
+from ledger import typed, write
 from torch import Tensor
 
 from annotated.batches import Batch, Corpus, Sentences
 from annotated.engine.packing import packed
+from annotated.engine.results import entry, rounded
 from annotated.heads import (
     Head,
     Job,
