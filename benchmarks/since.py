@@ -23,7 +23,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 import tyro
-from ledger import commit, entry, typed, write
+from ledger import typed, write
 from torch import nn
 
 from annotated.batches import Corpus, Sentences
@@ -32,6 +32,7 @@ from annotated.engine.example import (
     reversal_model,
     train_reversal,
 )
+from annotated.engine.results import commit, entry
 from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
 from annotated.since import DecoderOnly, swap
