@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 import tyro
-from ledger import entry, typed, write
+from ledger import typed, write
 from torch import Tensor, nn
 
 from annotated.attention import MultiHeadAttention
@@ -38,6 +38,7 @@ from annotated.engine.example import (
     reversal_model,
     train_reversal,
 )
+from annotated.engine.results import entry
 from annotated.model import Transformer
 
 KINDS = ("scaled", "unscaled", "additive")

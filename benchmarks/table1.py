@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
-from ledger import entry, typed, write
+from ledger import typed, write
 from torch import nn
 
 from annotated.attention import MultiHeadAttention
@@ -37,6 +37,7 @@ from annotated.complexity import (
     SeparableConvolution,
 )
 from annotated.engine.counters import exponent, multiplications
+from annotated.engine.results import entry
 from annotated.engine.timing import seconds
 
 LAYERS: dict[str, Callable[[dict[str, int]], nn.Module]] = {

@@ -8,7 +8,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-import yaml
 
 from annotated.cli import COMMANDS
 from annotated.engine.recipes import RECIPES
@@ -16,16 +15,6 @@ from annotated.pocket import pocket_pairs
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text("utf-8")
-
-
-def test_it_says_which_sections_are_not_all_there() -> None:
-    items = yaml.safe_load((ROOT / "book/paper.yml").read_text("utf-8"))
-    found = [
-        re.match(r"\d", one["item"]) for one in items if "planned" in one
-    ]
-    waiting = {number.group() for number in found if number}
-    [said] = re.findall(r"complete; of (.+?), parts are", TEXT, re.S)
-    assert set(re.findall(r"§(\d)", said)) == waiting
 
 
 def test_its_commands_exist() -> None:

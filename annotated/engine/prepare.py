@@ -132,7 +132,7 @@ def of_folder(
 
 
 def usual_folder(name: str, source: str, target: str) -> Path:
-    """Where a prepared data set is looked for, unless one says where."""
+    """Where a prepared data set is looked for by default."""
     return data_folder() / "prepared" / f"{name}.{source}-{target}"
 
 
@@ -287,7 +287,7 @@ def _refuse_bytes(name: str, cards: dict[str, dict[str, Any]]) -> None:
 
 
 class _Lines:
-    """Every step-th line of some files, as often as one likes."""
+    """Every step-th line of some files; it can be iterated again."""
 
     def __init__(self, files: Sequence[Path], step: int):
         self.files, self.step = files, step

@@ -552,7 +552,7 @@ def in_processes(
 
 
 def _work(job: Callable[[list[int]], Any], line: Connection) -> None:
-    """Do what comes down the line, for as long as somebody is there."""
+    """Do what comes down the line, for as long as the parent is there."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     parent = parent_process()

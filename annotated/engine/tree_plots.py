@@ -30,13 +30,14 @@ def plot_tree(
 
     def draw(part: Tree, start: int, y: int) -> tuple[float, int]:
         if not part.children:
-            x = next(columns)
+            x: float = next(columns)
             ax.plot([x, x], [y, floor], ":", color="#999999", lw=0.8)
             ax.text(x, y, part.label, bbox=box, **look | {"size": 6})
             word = look | {"va": "top", "rotation": 90}
             ax.text(x, floor - 0.1, part.word, **word)
             return x, start + (part.label not in SKIPPED)
-        below, end = [], start
+        below: list[float] = []
+        end = start
         for child in part.children:
             at, end = draw(child, end, y - 1)
             below.append(at)
@@ -46,8 +47,10 @@ def plot_tree(
         for at in below:
             line = [x, at], [y, y - 1]
             ax.plot(*line, color=color, lw=1 + wrong, zorder=1)
-        bold = {"color": color, "weight": "bold" if wrong else "normal"}
-        ax.text(x, y, part.label, bbox=box, **bold, **look)
+        weight = "bold" if wrong else "normal"
+        ax.text(
+            x, y, part.label, bbox=box, color=color, weight=weight, **look
+        )
         return x, end
 
     draw(tree, 0, 0)

@@ -364,7 +364,7 @@ def _draw_two(draw: Draw, depth: int) -> Meaning:
 
 
 def _draw_telling(draw: Draw, depth: int) -> Meaning:
-    """Somebody says, believes, hopes or asks something."""
+    """A person says, believes, hopes or asks something."""
     name = draw.pick(CHOICES["telling"])
     negated = name in ("sagen", "glauben") and draw.below(4) == 0
     roles = _draw_roles(draw, words.VERBS[name], negated, {}, set())
