@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from ledger import entry, write
+from ledger import write
 from run_recipe import annotated, curves
 
 from annotated.engine.recipes import RECIPES
+from annotated.engine.results import entry
 from annotated.engine.runs import Run, read_recipe
 from annotated.engine.treebanks import tree_scores
 from annotated.parsing import linearise, right_branching
