@@ -141,6 +141,17 @@ def test_more_padding_changes_nothing(seed, length, more):
 
 @few
 @given(seed=seeds, length=sizes)
+def test_keys_are_a_set_if_their_values_go_with_them(seed, length):
+    q, k, v = random_qkv(seed, 1, 2, length, 3)
+    order = torch.randperm(
+        length, generator=torch.Generator().manual_seed(seed)
+    )
+    shuffled = attention(q, k[:, :, order], v[:, :, order])
+    torch.testing.assert_close(shuffled, attention(q, k, v))
+
+
+@few
+@given(seed=seeds, length=sizes)
 def test_self_attention_is_permutation_equivariant(seed, length):
     q, k, v = random_qkv(seed, 1, 2, length, 3)
     order = torch.randperm(
