@@ -769,7 +769,7 @@ def test_nbest_numbers_the_lines(call: Call, run: Path) -> None:
     [
         ("--nbest 5", "nbest 5 is more than beam 4"),
         ("--beam 0", "beam must be"),
-        ("--alpha nan", "alpha must be 0 or more"),
+        ("--alpha nan", "alpha must be a number in [0, inf), not nan"),
         ("--workers 0", "workers must be above 0, not 0"),
         ("--extra 0", "extra must be"),
         ("--nbest 0", "nbest must be"),

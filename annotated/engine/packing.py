@@ -25,6 +25,19 @@ __all__ = [
 
 
 # E2-packing.md: Where the tokens are
+class _Spread(torch.autograd.Function):
+    """Rows to their places among zeros; keeps the places alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, rows: int) -> Tensor:
+        ctx.save_for_backward(index)
+        return x.new_zeros(rows, *x.shape[1:]).index_copy_(0, index, x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return grad.index_select(0, *ctx.saved_tensors), None, None
+
+
 @dataclass(frozen=True)
 class Packing:
     """Where the real tokens of a padded batch are.
@@ -61,8 +74,7 @@ class Packing:
     def pad(self, x: Tensor) -> Tensor:
         """(tokens, …) -> (batch, length, …)"""
         if not self.full:
-            zeros = x.new_zeros(self.real.numel(), *x.shape[1:])
-            x = zeros.index_copy(0, self.index, x)
+            x = _Spread.apply(x, self.index, self.real.numel())
         return x.unflatten(0, self.real.shape)
 
 
