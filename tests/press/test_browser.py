@@ -301,6 +301,7 @@ def test_arrows_turn_the_page_but_not_inside_a_field(small: Tab) -> None:
     page.wait_for_timeout(300)
     assert page.url.endswith("03-two.html")
     page.keyboard.press("Escape")
+    page.locator("#pst-search-dialog").wait_for(state="hidden")
     page.keyboard.press("ArrowLeft")
     page.wait_for_url("**/02-one.html")
 
