@@ -6,7 +6,7 @@
 It types what a user types: `annotated treebank`, `annotated train
 parse-small`, `annotated evaluate`; and scores trees that branch to the
 right beside. With --withhold 0.75 it trains on a quarter of the articles
-alone; with --semi as well, it parses the others with what it has learnt,
+alone; with --semi as well, it parses the others with what it has learned,
 and trains on both. Steps that WORK holds the results of are not repeated.
 """
 

@@ -63,7 +63,7 @@ class Preparation:
     vocab: int = 8000  # tokens in a vocabulary, at most
     tokenizer: Literal["bpe", "wordpiece", "word"] = "bpe"
     shared: bool = True  # one vocabulary for both sides
-    vocab_pairs: int = 5_000_000  # pairs it is learnt from, at most
+    vocab_pairs: int = 5_000_000  # pairs it is learned from, at most
 
     def __post_init__(self) -> None:
         check_whole("vocab", self.vocab, least=1)

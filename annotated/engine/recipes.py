@@ -193,7 +193,7 @@ def table3_recipes() -> dict[str, Recipe]:
 
 def parse_recipes() -> dict[str, Recipe]:
     """Sentences to trees (§6.3, chapter 24): data is a folder that
-    data trees has made.
+    annotated treebank has made.
     """
     wsj = Recipe(
         about="English to trees, the paper's parser, 40,000 gold trees",
