@@ -14,6 +14,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -574,6 +575,56 @@ def test_torchrun_starts_the_same_command(tmp_path: Path) -> None:
     assert summary["processes"] == 2
     assert summary["steps"] == 4
     assert done.stderr.count("in 2 processes") == 1
+
+
+DIES = """
+import os, signal, torch
+from annotated.engine.distributed import all_reduce_sum, process_group, rank
+
+with process_group("cpu"):
+    first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    if first and rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    print(all_reduce_sum(torch.tensor(rank() + 1.0)).item(), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_started_again_processes_do_not_look_for_the_dead(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "dies.py").write_text(DIES)
+    command = (
+        "-m torch.distributed.run --standalone --nproc-per-node 2 "
+        f"--max-restarts 1 {tmp_path / 'dies.py'}"
+    )
+    done = subprocess.run(
+        [sys.executable, *command.split()],
+        env=environment(OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("3.0") == 2
+
+
+def test_a_store_that_outlives_processes_has_a_fresh_part_for_the_next() -> (
+    None
+):
+    store = torch.distributed.HashStore()
+    for delays in ((0, 0, 0), (0, 0.1, 0.05), (0.1, 0, 0)):
+        with ThreadPoolExecutor(3) as threads:
+
+            def join(me: int, delays: Any = delays) -> Any:
+                time.sleep(delays[me])
+                return distributed._fresh_part(store, me, 3)
+
+            joined = list(threads.map(join, range(3)))
+        # what one writes the others read, and nobody has written before
+        assert not joined[0].check(["address"])
+        joined[0].set("address", "here")
+        assert all(part.get("address") == b"here" for part in joined)
 
 
 def command_line(*words: str) -> tuple[object, str]:

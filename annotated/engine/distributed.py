@@ -9,6 +9,7 @@ import gc
 import inspect
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from annotated.engine.errors import PeerError, RunError, TrainingError
@@ -61,10 +63,13 @@ def process_group(
         return
     own = _own_device(device)
     try:
+        patience = timedelta(minutes=minutes)
+        store, me, size = next(rendezvous("env://", timeout=patience))
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if own != "cpu" else "gloo",
-            timeout=timedelta(minutes=minutes),
-        )
+            store=_fresh_part(store, me, size), rank=me, world_size=size,
+            timeout=patience,
+        )  # fmt: skip
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise RunError(f"no group of processes: {reason}") from None
@@ -73,6 +78,19 @@ def process_group(
     gc.collect()  # a DDP that outlives its group stands still in torch 2.3
     # after a failure the others may be gone: nobody to say goodbye to
     dist.destroy_process_group()
+
+
+def _fresh_part(store: dist.Store, me: int, size: int) -> dist.Store:
+    """A part of a store where no earlier processes have left anything."""
+    store.set(f"here/{me}", str(store.add("numbers", 1)))
+    while True:
+        here = [store.get(f"here/{r}") for r in range(size)]
+        seen = b" ".join(here).decode()
+        store.set(f"seen/{me}", seen)
+        theirs = [store.get(f"seen/{r}").decode() for r in range(size)]
+        if set(theirs) == {seen}:
+            return dist.PrefixStore(seen, store)
+        time.sleep(0.02)
 
 
 def _own_device(device: str | None) -> str:
