@@ -60,6 +60,7 @@ from annotated.engine.treebanks import (
     TreeWishes,
     parse_lines,
     prepare_trees,
+    tree_guide,
     tree_scores,
 )
 from annotated.evaluation import compare, score
@@ -474,7 +475,9 @@ class Evaluate(_Use):
     def _translated(self, run: Run, src: list[str]) -> list[str]:
         """What a run makes of src."""
         search, workers = self.search(run), self.processes(run)
-        found = run.translate(src, search, workers=workers)
+        found = run.translate(
+            src, search, workers=workers, guide=tree_guide(run)
+        )
         return [best[0].text for best in found]
 
     def _rival(self, run: Run, count: int) -> Run | list[str] | None:
