@@ -8,6 +8,7 @@ import itertools
 import math
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -35,9 +36,9 @@ from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
     "closing", "SlotCache", "Beams", "Allowed", "Guide", "BeamSearch",
-    "COMPACT", "best_continuations", "mean_log_p", "Models", "beam_search",
-    "batches_by_length", "WORTH", "search_in_order", "HANGS", "WorkerError",
-    "in_processes",
+    "COMPACT", "best_continuations", "mean_log_p", "converted", "Models",
+    "beam_search", "batches_by_length", "WORTH", "search_in_order", "HANGS",
+    "WorkerError", "in_processes",
 ]  # fmt: skip
 
 
@@ -389,6 +390,20 @@ def mean_log_p(logits: list[Tensor]) -> Tensor:
 
 
 # E6-search.md: From outside
+def converted(model: Transformer, dtype: torch.dtype) -> Transformer:
+    """A copy of the model that computes in another precision; torch.qint8
+    is for the linear maps, on a CPU.
+    """
+    if dtype != torch.qint8:
+        return copy.deepcopy(model).to(dtype)
+    with warnings.catch_warnings():
+        # torch announces that this moves to another package
+        warnings.simplefilter("ignore")
+        return torch.ao.quantization.quantize_dynamic(
+            model.eval(), {torch.nn.Linear}, dtype
+        )
+
+
 Models = Transformer | Sequence[Transformer]
 
 
@@ -482,7 +497,7 @@ def search_in_order(
     """
     models = list(model) if isinstance(model, Sequence) else [model]
     if dtype is not None:
-        models = [copy.deepcopy(each).to(dtype) for each in models]
+        models = [converted(each, dtype) for each in models]
     workers = min(workers, cores())
     if workers > 1 and next(models[0].parameters()).device.type == "cpu":
         tokens = sum(len(s) + 1 for s in sentences)
