@@ -3,8 +3,6 @@
 - E11-export.md: Export
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect

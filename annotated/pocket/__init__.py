@@ -3,8 +3,6 @@
 - E14-pocket-sentences.md: Sentences, and who may see them
 """
 
-from __future__ import annotations
-
 import itertools
 import zlib
 from collections.abc import Iterator
