@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import json
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -25,7 +24,7 @@ from tqdm import tqdm
 from annotated.batches import Corpus, Sentences, id_type
 from annotated.engine.errors import DataError, check_whole
 from annotated.engine.fetch import file_hash
-from annotated.engine.files import write_json
+from annotated.engine.files import new_folder, write_json
 from annotated.engine.registry import data_folder, registry
 from annotated.engine.text import (
     Cleaning,
@@ -189,7 +188,7 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
     """Read, clean, learn a vocabulary, encode, write; returns what came.
 
     Memory does not grow with the corpus. DataError for data that cannot
-    be used, and where out has something else in it.
+    be used, RunError where out has something else in it.
     """
     settings = preparation.settings()
     if (out / "corpus.json").exists():
@@ -197,13 +196,8 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
         if there.settings == settings:
             print(f"{out} is prepared already", file=sys.stderr)
             return there
-    _refuse_taken(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=f".{out.name}.", dir=out.parent
-    ) as name:
-        work, whole = Path(name), Path(name) / "whole"
-        whole.mkdir()
+    with new_folder(out) as whole:
+        work = whole.parent
         splits, found = _clean(preparation, work)
         for remark in found:
             print(f"{preparation.name}: {remark}", file=sys.stderr)
@@ -216,16 +210,7 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
                     text = work / f"{split}.{side}"
                     text.rename(whole / f"{split}.{language}")
         _write_manifest(whole, splits, settings, tokenizers, found)
-        _refuse_taken(out)  # by another process, meanwhile
-        if out.exists():
-            out.rmdir()
-        whole.rename(out)
     return Prepared.open(out)
-
-
-def _refuse_taken(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(f"{out} is not empty: choose another --out")
 
 
 def _clean(

@@ -3,7 +3,6 @@
 - E6-search.md: A faster search: a cache that stays where it is
 """
 
-import copy
 import itertools
 import math
 import signal
@@ -453,11 +452,10 @@ def search_in_order(
     prefixes: Sequence[Sequence[int]] | None = None,
     workers: int = 1,
     batch_size: int = 128,
-    dtype: torch.dtype | None = None,
 ) -> list[list[Hypothesis]]:
     """beam_search for any number of sentences, batched by similar length:
     at most batch_size sentences of batch_tokens source tokens at once.
-    Results in the order given; dtype is that of the arithmetic.
+    Results in the order given.
 
     On a CPU, several workers are processes of one thread each, at most as
     many as there are cores, which share the batches. WorkerError where
@@ -466,8 +464,6 @@ def search_in_order(
     `if __name__ == "__main__":`.)
     """
     models = list(model) if isinstance(model, Sequence) else [model]
-    if dtype is not None:
-        models = [copy.deepcopy(each).to(dtype) for each in models]
     workers = min(workers, cores())
     if workers > 1 and next(models[0].parameters()).device.type == "cpu":
         tokens = sum(len(s) + 1 for s in sentences)
