@@ -935,14 +935,20 @@ def test_float64_models_can_be_searched():
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_in_bfloat16_the_easy_answers_are_the_same(half_trained, beam):
-    """The weights are bfloat16, the scores float32."""
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.qint8])
+def test_in_fewer_bits_the_easy_answers_are_the_same(
+    half_trained, beam, dtype
+):
+    """The weights are converted, the caller's stay; scores are float32."""
     model = Transformer(half_trained.config)
     model.load_state_dict(half_trained.state_dict())
+    before = model.embeddings.target.detach().clone()
     sentences = random_sentences(40, 6)
     config = SearchConfig(beam=beam, extra=10)
     exact = search_in_order(model, sentences, config)
-    rough = search_in_order(model.bfloat16(), sentences, config)
+    rough = search_in_order(model, sentences, config, dtype=dtype)
+    after = model.embeddings.target
+    assert after.dtype == torch.float32 and torch.equal(before, after)
     pairs = [(a[0], b[0]) for a, b in zip(exact, rough, strict=True)]
     assert [a.ids for a, _ in pairs] != [[] for _ in pairs]
     same = [(a, b) for a, b in pairs if a.ids == b.ids]

@@ -52,12 +52,14 @@ from annotated.engine.runs import (
     read_recipe,
     with_precision,
 )
+from annotated.engine.search import converted
 from annotated.engine.sweep import Sweep
 from annotated.engine.text import read_lines, read_pair, splits_of
 from annotated.engine.treebanks import (
     TreeWishes,
     parse_lines,
     prepare_trees,
+    tree_guide,
     tree_scores,
 )
 from annotated.evaluation import compare, score
@@ -335,7 +337,7 @@ class _Use:
     # cpu, cuda or mps; unless given, a GPU where there is one
     device: str | None = None
     # the numbers to search with; auto takes what is faster here
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
     # processes that search on a CPU; unless given, one per core
     workers: int | None = None
 
@@ -349,11 +351,18 @@ class _Use:
         choice, why = str(self.precision), "as asked"
         if choice == "auto":
             choice, why = pick_precision(device)
-        if choice == "bfloat16":
-            print(f"searching in bfloat16: {why}", file=sys.stderr)
-            for model in (run.model, *run.others):
-                model.to(torch.bfloat16)
-        return run
+        if choice == "float32":
+            return run
+        if choice == "int8" and device != "cpu":
+            raise UsageError(
+                f"--precision int8 is for the CPU, not {device}"
+            )
+        print(f"searching in {choice}: {why}", file=sys.stderr)
+        kind = torch.qint8 if choice == "int8" else torch.bfloat16
+        model, *others = (
+            converted(each, kind) for each in (run.model, *run.others)
+        )
+        return dataclasses.replace(run, model=model, others=tuple(others))
 
     def processes(self, run: Run) -> int:
         """How many processes search with this run."""
@@ -472,7 +481,9 @@ class Evaluate(_Use):
     def _translated(self, run: Run, src: list[str]) -> list[str]:
         """What a run makes of src."""
         search, workers = self.search(run), self.processes(run)
-        found = run.translate(src, search, workers=workers)
+        found = run.translate(
+            src, search, workers=workers, guide=tree_guide(run)
+        )
         return [best[0].text for best in found]
 
     def _rival(self, run: Run, count: int) -> Run | list[str] | None:
