@@ -3,8 +3,6 @@
 - E15-running-example.md: The running example
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 - E13-pocket-grammar.md: A grammar in two languages
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from annotated.pocket import words

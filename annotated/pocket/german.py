@@ -3,8 +3,6 @@
 - E13-pocket-grammar.md: A grammar in two languages
 """
 
-from __future__ import annotations
-
 from annotated.pocket import words
 from annotated.pocket.meaning import SPECIAL, Clause, Meaning, Phrase
 from annotated.pocket.trees import Part, Tree, leaf, node
