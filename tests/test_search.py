@@ -22,6 +22,7 @@ from annotated.engine.search import (
     beam_search,
     best_continuations,
     closing,
+    converted,
     search_in_order,
 )
 from annotated.model import Transformer, TransformerConfig
@@ -946,7 +947,7 @@ def test_in_fewer_bits_the_easy_answers_are_the_same(
     sentences = random_sentences(40, 6)
     config = SearchConfig(beam=beam, extra=10)
     exact = search_in_order(model, sentences, config)
-    rough = search_in_order(model, sentences, config, dtype=dtype)
+    rough = search_in_order(converted(model, dtype), sentences, config)
     after = model.embeddings.target
     assert after.dtype == torch.float32 and torch.equal(before, after)
     pairs = [(a[0], b[0]) for a, b in zip(exact, rough, strict=True)]

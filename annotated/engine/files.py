@@ -37,8 +37,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """
     check_new(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    hidden = {"prefix": f".{folder.name}.", "dir": folder.parent}
-    with TemporaryDirectory(**hidden) as place:
+    with TemporaryDirectory(
+        prefix=f".{folder.name}.", dir=folder.parent
+    ) as place:
         fresh = Path(place) / "whole"
         fresh.mkdir()
         yield fresh

@@ -482,12 +482,11 @@ def search_in_order(
     prefixes: Sequence[Sequence[int]] | None = None,
     workers: int = 1,
     batch_size: int = 128,
-    dtype: torch.dtype | None = None,
     guide: Guide | None = None,
 ) -> list[list[Hypothesis]]:
     """beam_search for any number of sentences, batched by similar length:
     at most batch_size sentences of batch_tokens source tokens at once.
-    Results in the order given; dtype is that of the arithmetic.
+    Results in the order given.
 
     On a CPU, several workers are processes of one thread each, at most as
     many as there are cores, which share the batches. WorkerError where
@@ -496,8 +495,6 @@ def search_in_order(
     `if __name__ == "__main__":`.)
     """
     models = list(model) if isinstance(model, Sequence) else [model]
-    if dtype is not None:
-        models = [converted(each, dtype) for each in models]
     workers = min(workers, cores())
     if workers > 1 and next(models[0].parameters()).device.type == "cpu":
         tokens = sum(len(s) + 1 for s in sentences)
