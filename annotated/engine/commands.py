@@ -172,9 +172,8 @@ class Prepare:
     valid: tuple[Path, Path] | None = None
     # pair: two files for the test; unless given, some are held out
     test: tuple[Path, Path] | None = None
-    hold_out: int = (
-        100  # pair: of how many source sentences one is held out
-    )
+    # pair: of how many source sentences one is held out
+    hold_out: int = 100
     source: str | None = None  # the language translated from
     target: str | None = None  # the language translated into
     vocab: int | None = None  # tokens in a vocabulary, at most

@@ -28,9 +28,8 @@ def german_phrase(
         word = getattr(words.PRONOUNS[phrase.noun], case)
         return node("NP", leaf(tag, word, key))
     if phrase.determiner == "relative":
-        return node(
-            "NP", leaf("PRELS", _ending("relative", case, phrase), key)
-        )
+        word = _ending("relative", case, phrase)
+        return node("NP", leaf("PRELS", word, key))
     parts, series = [], "strong"
     if phrase.determiner != "bare":
         row = words.DETERMINERS[phrase.determiner]
