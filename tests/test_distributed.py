@@ -215,6 +215,24 @@ def test_nor_on_the_pieces_in_which_each_takes_its_share(
         assert_same_run(one, alone)
 
 
+def learn_in_float16(shard: bool) -> tuple[list[float], int]:
+    """Losses, and how often a step overflowed: it begins too large."""
+    trainer = new_trainer(replace(CONFIG, precision="float16"), shard=shard)
+    assert trainer.scaling is not None
+    trainer.scaling.scale = 2.0**40
+    losses = [p.loss for p in trainer.steps()]
+    return losses, trainer.scaling.overflows
+
+
+@pytest.mark.parametrize("shard", [False, SHARDED])
+def test_in_float16_all_take_an_overflowing_step_again(shard: bool) -> None:
+    (losses, fell), other = together(2, learn_in_float16, shard)
+    assert (losses, fell) == other
+    alone, _ = learn_in_float16(False)
+    assert losses == pytest.approx(alone, rel=0.02)
+    assert fell > 5
+
+
 def test_a_batch_of_fewer_pairs_than_processes_is_no_accident() -> None:
     config = replace(CONFIG, batch_tokens=7)  # one pair, now and then two
     for one in together(3, learn, config):

@@ -35,7 +35,7 @@ from annotated.engine.errors import (
 )
 from annotated.engine.export import export_run
 from annotated.engine.files import check_new
-from annotated.engine.machine import pick_device, pick_precision
+from annotated.engine.machine import HALF, pick_device, pick_precision
 from annotated.engine.prepare import (
     Preparation,
     Prepared,
@@ -337,7 +337,7 @@ class _Use:
     # cpu, cuda or mps; unless given, a GPU where there is one
     device: str | None = None
     # the numbers to search with; auto takes what is faster here
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     # processes that search on a CPU; unless given, one per core
     workers: int | None = None
 
@@ -351,10 +351,10 @@ class _Use:
         choice, why = str(self.precision), "as asked"
         if choice == "auto":
             choice, why = pick_precision(device)
-        if choice == "bfloat16":
-            print(f"searching in bfloat16: {why}", file=sys.stderr)
+        if choice in HALF:
+            print(f"searching in {choice}: {why}", file=sys.stderr)
             for model in (run.model, *run.others):
-                model.to(torch.bfloat16)
+                model.to(HALF[choice])
         return run
 
     def processes(self, run: Run) -> int:

@@ -296,7 +296,7 @@ class _Log:
     """
 
     def __init__(self, folder: Path, trainer: Trainer):
-        path = folder / "metrics.jsonl"
+        path, self.trainer = folder / "metrics.jsonl", trainer
         if rank() == 0:
             # a resumed run forgets what came after its checkpoint
             notes = read_metrics(folder)
@@ -328,7 +328,9 @@ class _Log:
         """Note a step; every tenth and the first go to the file."""
         self.recent = [*self.recent[-9:], progress]
         if progress.step % 10 == 0 or progress.step == 1:
-            self._write(dataclasses.asdict(progress))
+            scaling = self.trainer.scaling
+            more = {} if scaling is None else vars(scaling)
+            self._write(dataclasses.asdict(progress) | more)
         if rank() == 0:
             self._warn(progress.step, self.doubt.training(progress))
         self.bar.set_postfix_str(self._pace(), refresh=False)
@@ -427,6 +429,7 @@ def _finish(
         "seconds": round(trainer.seconds, 1),
         "processes": world_size(),
         "precision": config.precision,
+        "overflows": trainer.scaling and trainer.scaling.overflows,
         "parameters": sum(w.numel() for w in weights.values()),
         "averaged": averaged,  # 1: the last alone
         "best": best_step(folder),

@@ -215,6 +215,12 @@ def _corpora(data: Data) -> tuple[Corpus, Corpus]:
 def with_precision(recipe: Recipe, device: str) -> Recipe:
     """The recipe with its precision decided, where it is auto, and said."""
     if recipe.training.precision != "auto":
+        if (recipe.training.precision, device) == ("float16", "cpu"):
+            print(
+                "float16 on a processor is emulated, slowly: what a GPU "
+                "would do can be tried so",
+                file=sys.stderr,
+            )
         return recipe
     precision, reason = pick_precision(device)
     print(f"precision {precision} on {device}: {reason}", file=sys.stderr)
