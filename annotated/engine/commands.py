@@ -26,7 +26,13 @@ from annotated.checkpoints import (
 )
 from annotated.costs import dry_run
 from annotated.engine.data import open_data
-from annotated.engine.distributed import process_group, rank, rank_zero_only
+from annotated.engine.distributed import (
+    all_gather,
+    process_group,
+    rank,
+    rank_zero_only,
+    world_size,
+)
 from annotated.engine.errors import (
     DataError,
     RunError,
@@ -349,10 +355,11 @@ class _Use:
         device = pick_device(self.device)
         run = Run.open(self.run, *self.ensemble, device=device)
         choice, why = str(self.precision), "as asked"
-        if choice == "auto":
-            choice, why = pick_precision(device)
+        if choice == "auto":  # process 0 decides
+            choice, why = all_gather(pick_precision(device))[0]
         if choice in HALF:
-            print(f"searching in {choice}: {why}", file=sys.stderr)
+            if rank() == 0:
+                print(f"searching in {choice}: {why}", file=sys.stderr)
             for model in (run.model, *run.others):
                 model.to(HALF[choice])
         return run
@@ -448,6 +455,13 @@ class Evaluate(_Use):
         given = [v is not None for v in (self.split, self.src, self.ref)]
         if given not in ([True, False, False], [False, True, True]):
             raise UsageError("evaluate: give --split, or --src with --ref")
+        with process_group(self.device) as own:
+            scores = dataclasses.replace(self, device=own).scores()
+            if rank() == 0:
+                print(json.dumps(scores) if self.json else _table(scores))
+
+    def scores(self) -> dict[str, Any]:
+        """Of the whole test set, in every process."""
         run = self.open()
         if self.src is not None and self.ref is not None:
             src, ref = read_pair(self.src, self.ref)
@@ -469,13 +483,18 @@ class Evaluate(_Use):
             scores["against"] = score(rival, ref, self.split_compounds) | {
                 f"{name}_difference": test for name, test in tests.items()
             }
-        print(json.dumps(scores) if self.json else _table(scores))
+        return scores
 
     def _translated(self, run: Run, src: list[str]) -> list[str]:
-        """What a run makes of src."""
+        """What a run makes of src, of which each process does a part."""
         search, workers = self.search(run), self.processes(run)
-        found = run.translate(src, search, workers=workers)
-        return [best[0].text for best in found]
+        own = src[rank() :: world_size()]
+        found = run.translate(own, search, workers=workers)
+        parts = all_gather([best[0].text for best in found])
+        whole = list(src)
+        for i, part in enumerate(parts):
+            whole[i :: len(parts)] = part
+        return whole
 
     def _rival(self, run: Run, count: int) -> Run | list[str] | None:
         """The other run, or what another system made of the source."""
