@@ -185,7 +185,7 @@ OPTIONS = {
     "field": ("train copy --out x --layers 3", "--layers"),
     "no number": ("train copy --out x --d-model wide", "--d-model"),
     "no choice": ("train copy --out x --norm mid", "--norm"),
-    "precision": ("train copy --out x --precision float16", "--precision"),
+    "precision": ("train copy --out x --precision float8", "--precision"),
     "number": ("train copy --out x --d-model 7", "does not divide d_model"),
     "step": ("train copy --out x --max-steps 0", "max_steps must be"),
     "beam": ("train copy --out x --beam 0", "beam must be"),

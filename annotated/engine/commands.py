@@ -24,7 +24,13 @@ from annotated.checkpoints import (
 )
 from annotated.costs import dry_run
 from annotated.engine.data import open_data
-from annotated.engine.distributed import process_group, rank, rank_zero_only
+from annotated.engine.distributed import (
+    all_gather,
+    process_group,
+    rank,
+    rank_zero_only,
+    world_size,
+)
 from annotated.engine.errors import (
     DataError,
     RunError,
@@ -33,7 +39,7 @@ from annotated.engine.errors import (
 )
 from annotated.engine.export import export_run
 from annotated.engine.files import check_new
-from annotated.engine.machine import pick_device, pick_precision
+from annotated.engine.machine import HALF, pick_device, pick_precision
 from annotated.engine.prepare import (
     Preparation,
     Prepared,
@@ -336,7 +342,9 @@ class _Use:
     # cpu, cuda or mps; unless given, a GPU where there is one
     device: str | None = None
     # the numbers to search with; auto takes what is faster here
-    precision: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = (
+        "auto"
+    )
     # processes that search on a CPU; unless given, one per core
     workers: int | None = None
 
@@ -348,16 +356,17 @@ class _Use:
         device = pick_device(self.device)
         run = Run.open(self.run, *self.ensemble, device=device)
         choice, why = str(self.precision), "as asked"
-        if choice == "auto":
-            choice, why = pick_precision(device)
+        if choice == "auto":  # process 0 decides
+            choice, why = all_gather(pick_precision(device))[0]
         if choice == "float32":
             return run
         if choice == "int8" and device != "cpu":
             raise UsageError(
                 f"--precision int8 is for the CPU, not {device}"
             )
-        print(f"searching in {choice}: {why}", file=sys.stderr)
-        kind = torch.qint8 if choice == "int8" else torch.bfloat16
+        if rank() == 0:
+            print(f"searching in {choice}: {why}", file=sys.stderr)
+        kind = (HALF | {"int8": torch.qint8})[choice]
         model, *others = (
             converted(each, kind) for each in (run.model, *run.others)
         )
@@ -454,6 +463,13 @@ class Evaluate(_Use):
         given = [v is not None for v in (self.split, self.src, self.ref)]
         if given not in ([True, False, False], [False, True, True]):
             raise UsageError("evaluate: give --split, or --src with --ref")
+        with process_group(self.device) as own:
+            scores = dataclasses.replace(self, device=own).scores()
+            if rank() == 0:
+                print(json.dumps(scores) if self.json else _table(scores))
+
+    def scores(self) -> dict[str, Any]:
+        """Of the whole test set, in every process."""
         run = self.open()
         if self.src is not None and self.ref is not None:
             src, ref = read_pair(self.src, self.ref)
@@ -475,15 +491,20 @@ class Evaluate(_Use):
             scores["against"] = score(rival, ref, self.split_compounds) | {
                 f"{name}_difference": test for name, test in tests.items()
             }
-        print(json.dumps(scores) if self.json else _table(scores))
+        return scores
 
     def _translated(self, run: Run, src: list[str]) -> list[str]:
-        """What a run makes of src."""
+        """What a run makes of src, of which each process does a part."""
         search, workers = self.search(run), self.processes(run)
+        own = src[rank() :: world_size()]
         found = run.translate(
-            src, search, workers=workers, guide=tree_guide(run)
+            own, search, workers=workers, guide=tree_guide(run)
         )
-        return [best[0].text for best in found]
+        parts = all_gather([best[0].text for best in found])
+        whole = list(src)
+        for i, part in enumerate(parts):
+            whole[i :: len(parts)] = part
+        return whole
 
     def _rival(self, run: Run, count: int) -> Run | list[str] | None:
         """The other run, or what another system made of the source."""

@@ -297,8 +297,10 @@ def fitted(recipe: Recipe, pairs: int, tokens: int, speed: float) -> Recipe:
     return fill(made, rate=round(rate, 3))
 
 
-def described(made: Recipe, recipe: Recipe) -> str:
-    """What fitted has chosen for a recipe, in a line."""
+def described(
+    made: Recipe, recipe: Recipe, what: str = "fitted to the corpus"
+) -> str:
+    """How made differs from a recipe, in a line."""
     before = recipe.changed(fit=False).flat()
     new = [f"{n} {v}" for n, v in made.flat().items() if v != before[n]]
-    return f"fitted to the corpus: {', '.join(new)}"
+    return f"{what}: {', '.join(new)}"

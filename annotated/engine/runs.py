@@ -217,6 +217,12 @@ def _corpora(data: Data) -> tuple[Corpus, Corpus]:
 def with_precision(recipe: Recipe, device: str) -> Recipe:
     """The recipe with its precision decided, where it is auto, and said."""
     if recipe.training.precision != "auto":
+        if (recipe.training.precision, device) == ("float16", "cpu"):
+            print(
+                "float16 on a processor is emulated, slowly: what a GPU "
+                "would do can be tried so",
+                file=sys.stderr,
+            )
         return recipe
     precision, reason = pick_precision(device)
     print(f"precision {precision} on {device}: {reason}", file=sys.stderr)
@@ -252,7 +258,10 @@ def begin_run(
 
 
 FREE = {f.name for f in dataclasses.fields(SearchConfig)} | {
-    *("about", "max_steps", "max_minutes", "micro_tokens", "save_minutes")
+    *("about", "max_steps", "max_minutes", "micro_tokens", "save_minutes"),
+    *("rate", "warmup", "cooldown", "clip", "precision"),
+    *("dropout", "attention_dropout", "activation_dropout"),
+    "label_smoothing",
 }
 
 
@@ -265,16 +274,21 @@ def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
         recipe = run.recipe
     if recipe.training.precision == "auto":  # and decided
         recipe = recipe.changed(precision=run.recipe.training.precision)
-    data = open_data(recipe, (run.source, run.target))
+    tokenizers = run.source, run.target
+    data = open_data(recipe, tokenizers)
     recipe, begun = data.recipe, run.recipe.flat()
     for name, new in recipe.flat().items():
         if name not in FREE and new != begun[name]:
             raise RunError(
                 f"{folder} was begun with {name} {begun[name]!r}: resume "
-                f"it with that, not with {new!r}"
+                f"it with that, not with {new!r}, which takes a new run"
             )
     if recipe != run.recipe:
-        run = dataclasses.replace(run, recipe=recipe)
+        line = described(recipe, run.recipe, "resuming with")
+        print(line, file=sys.stderr)
+        run = dataclasses.replace(
+            run, recipe=recipe, model=_first_model(recipe, *tokenizers)
+        )
         run.write(folder)
     return run, *_corpora(data)
 
