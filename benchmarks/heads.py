@@ -31,7 +31,7 @@ from torch import Tensor
 
 from annotated.batches import Batch, Corpus, Sentences
 from annotated.engine.packing import packed
-from annotated.engine.results import entry, rounded
+from annotated.engine.results import commit, entry, rounded
 from annotated.engine.search import beam_search
 from annotated.evaluation import score
 from annotated.heads import (
@@ -337,7 +337,7 @@ def main(args: list[str] | None = None) -> int:
     """Measure, print, write the ledger file."""
     settings = tyro.cli(Settings, args=args, description=__doc__)
     torch.set_num_threads(1)
-    started = time.perf_counter()
+    started, here = time.perf_counter(), commit()  # of what was loaded
     data = prepare(settings)
     work = run_bleu if settings.only == "bleu" else run
     fork = multiprocessing.get_context("fork")  # data is shared, not sent
@@ -361,6 +361,7 @@ def main(args: list[str] | None = None) -> int:
             },
             packages=("numpy", "sacrebleu"),
             threads=1,
+            commit=here,
         )
         write(settings.json, content)
     return 0
