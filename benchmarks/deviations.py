@@ -337,7 +337,7 @@ class Settings:
     pairs: int = 20_000
     """of pocket German, to train on"""
     valid: int = 300
-    sentences: int = 100
+    sentences: int = 60
     """to translate"""
     work: Path | None = None
     """a file of finished runs, to go on from; unless given, a new one"""
@@ -478,6 +478,10 @@ def scored(
                 "bleu": scores["bleu"],
                 "signature": scores["signature"],
                 "tokens": mean(map(len, ids)),
+                "longer": max(
+                    len(mine) - len(theirs)
+                    for mine, theirs in zip(ids, data.valid.src)
+                ),  # than the source, the longest of them
                 "changed": mean(a != b for a, b in pairs),
             }
         )
