@@ -1,6 +1,6 @@
 """What the rows of the ledger of deviations amount to, on a small scale.
 
-    python benchmarks/deviations.py              # ten minutes of one core
+    python benchmarks/deviations.py              # five minutes of one core
     python benchmarks/deviations.py --work RUNS --json deviations.json
     python benchmarks/deviations.py --only searches --seeds 1
 
@@ -222,6 +222,7 @@ class Change:
 
     model: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
+    warmup: int = 1  # in thirds of the run
     alter: Callable[[Transformer], None] | None = None
     trainer: type[Trainer] = Trainer
     beside: str = "ours"
@@ -243,7 +244,7 @@ CHANGES = {
     "at random": Change(trainer=AtRandom),
     "four summed": Change(trainer=FourSummed),
     "later β₂": Change(trainer=LaterBeta),
-    "warm-up twice": Change(training={"warmup": 300}),
+    "warm-up twice": Change(warmup=2),
     "no cool-down": Change(training={"cooldown": 0}),
     "clipped": Change(training={"clip": 1.0}),
     "attention dropout": Change({"attention_dropout": 0.1}),
@@ -333,11 +334,11 @@ class Settings:
     seeds: int = 3
     first: int = 0
     """the first seed, where several processes share the work"""
-    steps: int = 400
-    pairs: int = 20_000
+    steps: int = 200
+    pairs: int = 8000
     """of pocket German, to train on"""
-    valid: int = 300
-    sentences: int = 60
+    valid: int = 200
+    sentences: int = 40
     """to translate"""
     work: Path | None = None
     """a file of finished runs, to go on from; unless given, a new one"""
@@ -397,7 +398,7 @@ def trainer_of(
 ) -> Trainer:
     how: dict[str, Any] = {
         "batch_tokens": 300,
-        "warmup": 150,
+        "warmup": change.warmup * settings.steps // 3,
         "rate": 0.5,
         "cooldown": settings.steps // 2,
         "label_smoothing": 0.0,
