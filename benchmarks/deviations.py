@@ -550,14 +550,17 @@ def append(
 def effect(
     runs: Sequence[dict[str, Any]], name: str, beside: str, key: str
 ) -> dict[str, Any]:
-    """Mean and spread of the difference, seed by seed."""
+    """Mean and spread of the difference, seed by seed; {} without two."""
     value = {(one["name"], one["seed"]): one[key] for one in runs}
     seeds = [seed for other, seed in value if other == name]
     seeds = [seed for seed in seeds if (beside, seed) in value]
     found = [value[name, seed] - value[beside, seed] for seed in seeds]
+    if len(found) < 2:
+        return {}
     return {
+        "beside": beside,
         "mean": mean(found),
-        "spread": stdev(found) if len(found) > 1 else None,
+        "spread": stdev(found),
         "seeds": len(found),
     }
 
@@ -578,11 +581,9 @@ def result(
             beside = "ours"
             if study == "trainings":
                 beside = CHANGES[name].beside
-            if name != "ours":
-                effects[name] = {
-                    "beside": beside,
-                    **effect(some, name, beside, key),
-                }
+            found = effect(some, name, beside, key)
+            if found and name != "ours":
+                effects[name] = found
         metrics[study] = {"effect_on": key, "effects": effects}
         metrics[study]["runs"] = some
     own = ("json", "work", "only", "first")
