@@ -3,14 +3,12 @@
 - 22-costs.md: What a run costs
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
 
 from annotated.engine.distributed import world_size
-from annotated.engine.machine import matmul_speed, memory_bytes
+from annotated.engine.machine import HALF, matmul_speed, memory_bytes
 from annotated.engine.trainer import RunConfig
 from annotated.model import TransformerConfig, count_parameters
 
@@ -80,7 +78,7 @@ def kept_bytes(
     d, h = config.d_model, config.num_heads
     k, v = config.key_size, config.value_size
     gpu = torch.device(device).type == "cuda"
-    size = 2 if precision == "bfloat16" else 4
+    size = 2 if precision in HALF else 4
     mask = (1 if gpu else size) * (config.dropout > 0)
     fused = gpu or k == v  # a kernel that keeps no attention weights
     around = d * (8 + mask)
@@ -100,7 +98,7 @@ def state_bytes(
     """Of the weights, their gradients and Adam's two moments; and of the
     weights' copies in 16 bits.
     """
-    copies = 2 if precision == "bfloat16" else 0
+    copies = 2 if precision in HALF else 0
     return (16 + copies) * count_parameters(config)
 
 

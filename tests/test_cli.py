@@ -185,7 +185,7 @@ OPTIONS = {
     "field": ("train copy --out x --layers 3", "--layers"),
     "no number": ("train copy --out x --d-model wide", "--d-model"),
     "no choice": ("train copy --out x --norm mid", "--norm"),
-    "precision": ("train copy --out x --precision float16", "--precision"),
+    "precision": ("train copy --out x --precision float8", "--precision"),
     "number": ("train copy --out x --d-model 7", "does not divide d_model"),
     "step": ("train copy --out x --max-steps 0", "max_steps must be"),
     "beam": ("train copy --out x --beam 0", "beam must be"),
@@ -524,6 +524,9 @@ def test_search_takes_the_precision_that_it_is_told_or_measures(
     ]
     assert scores[0] != scores[1]
     assert scores[1] == pytest.approx(scores[0], rel=0.1)
+    whole = call(f"{line} --precision int8", b"a b c\n")
+    assert "searching in int8" in whole.err
+    assert whole.out not in (exact.out, asked.out)
     found = ("bfloat16", "as told")
     monkeypatch.setattr(commands, "pick_precision", lambda device: found)
     assert call(line, b"a b c\n").out == asked.out

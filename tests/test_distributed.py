@@ -43,7 +43,7 @@ from annotated.engine.errors import (
     TrainingError,
 )
 from annotated.engine.runner import train_recipe
-from annotated.engine.runs import read_metrics
+from annotated.engine.runs import Run, read_metrics
 from annotated.engine.trainer import RunConfig, Trainer
 from annotated.model import Transformer, TransformerConfig
 from annotated.training import copy_corpus
@@ -213,6 +213,24 @@ def test_nor_on_the_pieces_in_which_each_takes_its_share(
     config = replace(CONFIG, micro_tokens=10)
     for one in together(2, learn, config, shard):
         assert_same_run(one, alone)
+
+
+def learn_in_float16(shard: bool) -> tuple[list[float], int]:
+    """Losses, and how often a step overflowed: it begins too large."""
+    trainer = new_trainer(replace(CONFIG, precision="float16"), shard=shard)
+    assert trainer.scaling is not None
+    trainer.scaling.scale = 2.0**40
+    losses = [p.loss for p in trainer.steps()]
+    return losses, trainer.scaling.overflows
+
+
+@pytest.mark.parametrize("shard", [False, SHARDED])
+def test_in_float16_all_take_an_overflowing_step_again(shard: bool) -> None:
+    (losses, fell), other = together(2, learn_in_float16, shard)
+    assert (losses, fell) == other
+    alone, _ = learn_in_float16(False)
+    assert losses == pytest.approx(alone, rel=0.02)
+    assert fell > 5
 
 
 def test_a_batch_of_fewer_pairs_than_processes_is_no_accident() -> None:
@@ -663,3 +681,45 @@ def test_more_processes_than_gpus_are_refused(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(RunError, match="but 1 GPUs: start 1"):
         distributed._own_device("cuda")
+
+
+# --- evaluation -----------------------------------------------------------
+
+
+def evaluated(run: str, text: str) -> tuple[str, list[int]]:
+    """What evaluate prints, and how many lines it gave to its search."""
+    counts, translate = [], Run.translate
+
+    def counting(self: Run, lines: Any, *args: Any, **more: Any) -> Any:
+        counts.append(len(lines))
+        return translate(self, lines, *args, **more)
+
+    said, line = io.StringIO(), f"--src {text} --ref {text} --json"
+    Run.translate = counting  # type: ignore[method-assign]
+    try:
+        with contextlib.redirect_stdout(said):
+            cli.obey(
+                f"evaluate --run {run} --against {run} {line} --device cpu "
+                "--precision float32 --extra 2 --beam 2".split()
+            )
+    finally:
+        Run.translate = translate  # type: ignore[method-assign]
+    return said.getvalue(), counts
+
+
+def test_evaluation_is_shared_and_told_once(tmp_path: Path) -> None:
+    train_recipe(TINY, tmp_path / "run", device="cpu")
+    text = tmp_path / "text"
+    text.write_text(
+        "".join(f"{'a b c d '[: 2 * i]}\n" for i in (1, 2, 3, 4, 2))
+    )
+    call = str(tmp_path / "run"), str(text)
+    printed, counts = zip(*in_processes(2, evaluated, *call))
+    assert counts == ([3, 3], [2, 2])  # this run's and the other's
+    assert printed[1] == ""
+    alone, _ = evaluated(*call)
+    shared, whole = map(json.loads, (printed[0], alone))
+    for found in (shared, whole):
+        assert found.pop("seconds") >= 0
+    assert shared == whole
+    assert whole["sentences"] == 5

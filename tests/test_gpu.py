@@ -187,11 +187,10 @@ def test_loss_and_gradient_are_those_of_the_cpu(
         )
 
 
-def test_bfloat16_comes_close_to_float32(device: str) -> None:
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_16_bits_come_close_to_float32(device: str, precision: Any) -> None:
     exact = loss_and_gradients(model_of(device), batch_of(device))
-    half = loss_and_gradients(
-        model_of(device), batch_of(device), "bfloat16"
-    )
+    half = loss_and_gradients(model_of(device), batch_of(device), precision)
     assert half[0] == pytest.approx(exact[0], rel=0.01)
     assert half[1] == pytest.approx(exact[1], rel=0.01)
     all_of = [

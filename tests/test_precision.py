@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +12,11 @@ from safetensors.torch import load_file
 
 from annotated.engine import machine, runs
 from annotated.engine.runner import train_recipe
-from annotated.engine.runs import read_recipe
-from tests.helpers import TINY, Killed, at_step
+from annotated.engine.runs import read_metrics, read_recipe
+from annotated.engine.trainer import LossScale, RunConfig, Trainer
+from annotated.model import Transformer, TransformerConfig
+from annotated.training import Progress, TrainingError, copy_corpus
+from tests.helpers import SHAPE, TINY, Killed, at_step
 
 
 def test_a_machine_that_multiplies_bfloat16_faster_trains_in_it(
@@ -33,7 +38,14 @@ def test_a_machine_that_multiplies_bfloat16_faster_trains_in_it(
 def test_a_gpu_says_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = machine.torch.cuda
     monkeypatch.setattr(cuda, "get_device_name", lambda device: "T4")
-    for version, precision in (((7, 5), "float32"), ((8, 0), "bfloat16")):
+    known = {
+        (6, 1): "float32",
+        (7, 0): "float16",
+        (7, 5): "float16",
+        (8, 0): "bfloat16",
+        (9, 0): "bfloat16",
+    }
+    for version, precision in known.items():
         monkeypatch.setattr(
             cuda, "get_device_capability", lambda device, v=version: v
         )
@@ -72,10 +84,14 @@ def test_what_the_machine_decides_is_said_and_kept(
     assert "of another" not in capsys.readouterr().err
 
 
-def test_a_killed_run_goes_on_bit_for_bit_in_bfloat16(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_killed_run_goes_on_bit_for_bit_in_16_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
-    half = TINY.changed(precision="bfloat16", dropout=0.1, max_steps=12)
+    # so that the scale falls before step 8 and rises after it
+    monkeypatch.setattr(LossScale, "patience", 10)
+    monkeypatch.setattr(LossScale.__init__, "__defaults__", (2.0**30, 0, 0))
+    half = TINY.changed(precision=precision, dropout=0.1, max_steps=12)
     train_recipe(half, tmp_path / "whole", device="cpu")
 
     def killed() -> None:
@@ -91,6 +107,10 @@ def test_a_killed_run_goes_on_bit_for_bit_in_bfloat16(
         for name in ("whole", "cut")
     )
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    notes = [read_metrics(tmp_path / name) for name in ("whole", "cut")]
+    assert [e.get("scale") for e in notes[0]] == [
+        e.get("scale") for e in notes[1]
+    ]
     full = half.changed(precision="float32")
     train_recipe(full, tmp_path / "full", device="cpu")
     other = load_file(tmp_path / "full" / "model.safetensors")
@@ -108,3 +128,109 @@ def test_apples_gpu_comes_after_cudas(
         monkeypatch.setattr(cuda, "is_available", lambda t=there: t[1])
         found.append(machine.pick_device())
     assert found == ["cpu", "mps", "cuda"]
+
+
+# --- float16 --------------------------------------------------------------
+
+
+def steps_of(precision: str, scale: float = 2.0**16, **changes: Any):
+    """A trainer after twelve steps, and these."""
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(**SHAPE, dropout=0.0))
+    config = {"batch_tokens": 60, "warmup": 10, "max_steps": 12} | changes
+    corpus = copy_corpus(100, vocab=12, length=5)
+    training = RunConfig(precision=precision, **config)  # type: ignore
+    trainer = Trainer(model, corpus, training)
+    if trainer.scaling is not None:
+        trainer.scaling.scale = scale
+    return trainer, list(trainer.steps())
+
+
+def gap(one: list[Progress], other: list[Progress], field: str) -> float:
+    pairs = zip(one, other, strict=True)
+    return max(
+        abs(getattr(a, field) / getattr(b, field) - 1) for a, b in pairs
+    )
+
+
+def test_float16_learns_what_float32_does() -> None:
+    (_, full), (trainer, half) = map(steps_of, ("float32", "float16"))
+    assert trainer.scaling is not None and not trainer.scaling.overflows
+    assert gap(half, full, "loss") < 0.02
+    # the norm is that of the gradient, not of the scaled one
+    assert gap(half, full, "gradient_norm") < 0.1
+    assert gap(half, full, "loss") > 0  # but the numbers are others
+    kinds = {p.dtype for p in trainer.model.parameters()}
+    assert kinds == {torch.float32}
+
+
+def test_gradients_are_scaled_back_before_they_are_clipped() -> None:
+    (_, full), (_, half) = (
+        steps_of(precision, clip=0.01)
+        for precision in ("float32", "float16")
+    )
+    assert min(p.gradient_norm for p in half) > 0.1
+    assert gap(half, full, "loss") < 0.02
+
+
+def test_a_step_that_overflows_is_taken_again_with_half_the_scale() -> None:
+    _, calm = steps_of("float16")
+    trainer, wild = steps_of("float16", scale=2.0**40)
+    assert trainer.scaling is not None
+    fell = trainer.scaling.overflows
+    assert fell > 5
+    assert trainer.scaling.scale == 2.0 ** (40 - fell)
+    # no step and no batch is lost
+    assert [p.tokens for p in wild] == [p.tokens for p in calm]
+    assert gap(wild, calm, "loss") < 0.02
+
+
+def test_without_a_scale_small_gradients_vanish() -> None:
+    """How far a gradient is from that of float32, by the scale."""
+
+    def gradient(precision: str, scale: float = 1.0) -> torch.Tensor:
+        trainer, _ = steps_of(precision, scale, max_steps=1)
+        layer = trainer.model.encoder.layers[0].attention.w_q
+        assert layer.weight.grad is not None
+        return layer.weight.grad
+
+    exact = gradient("float32")
+    far, near = (
+        ((gradient("float16", scale) - exact).norm() / exact.norm()).item()
+        for scale in (2.0**-10, 2.0**16)
+    )
+    assert near < 0.02
+    assert far > 10 * near
+
+
+def test_after_calm_steps_the_scale_doubles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LossScale, "patience", 5)
+    trainer, _ = steps_of("float16", scale=4.0)
+    assert trainer.scaling == LossScale(16.0, 2, 0)
+
+
+def test_what_no_scale_mends_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(trainer: Trainer, work: Any, scale: float) -> torch.Tensor:
+        for p in trainer.model.parameters():
+            p.grad = torch.full_like(p, math.inf)
+        return torch.ones(2)
+
+    monkeypatch.setattr(Trainer, "attempt", broken)
+    with pytest.raises(TrainingError, match="step 1 has .* norm"):
+        steps_of("float16")
+
+
+def test_a_run_in_float16_counts_and_says_that_it_is_slow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half = TINY.changed(precision="float16")
+    summary = train_recipe(half, tmp_path / "run", device="cpu")
+    assert capsys.readouterr().err.count("emulated, slowly") == 1
+    assert summary["overflows"] == 0
+    lines = [e for e in read_metrics(tmp_path / "run") if "loss" in e]
+    assert {e["scale"] for e in lines} == {2.0**16}
+    assert [e["calm"] for e in lines] == [1, 10, 20]

@@ -224,7 +224,7 @@ def test_a_recipe_without_changes_is_the_papers_base_model() -> None:
         ("rate", float("nan")),
         ("beam", 0),
         ("alpha", -0.1),
-        ("precision", "float16"),
+        ("precision", "float8"),
     ],
 )
 def test_a_wrong_value_is_refused_by_the_name_of_its_field(

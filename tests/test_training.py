@@ -330,7 +330,7 @@ def test_an_absurd_rate_is_reported(Trainer):
         ("label_smoothing", -0.1),
         ("label_smoothing", 1.0),
         ("label_smoothing", math.nan),
-        ("precision", "float16"),
+        ("precision", "float8"),
     ],
 )
 def test_a_wrong_field_is_named(field, value):

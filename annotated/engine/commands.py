@@ -3,8 +3,6 @@
 - E12-command-line.md: The command line's source
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -26,7 +24,13 @@ from annotated.checkpoints import (
 )
 from annotated.costs import dry_run
 from annotated.engine.data import open_data
-from annotated.engine.distributed import process_group, rank, rank_zero_only
+from annotated.engine.distributed import (
+    all_gather,
+    process_group,
+    rank,
+    rank_zero_only,
+    world_size,
+)
 from annotated.engine.errors import (
     DataError,
     RunError,
@@ -35,7 +39,7 @@ from annotated.engine.errors import (
 )
 from annotated.engine.export import export_run
 from annotated.engine.files import check_new
-from annotated.engine.machine import pick_device, pick_precision
+from annotated.engine.machine import HALF, pick_device, pick_precision
 from annotated.engine.prepare import (
     Preparation,
     Prepared,
@@ -54,12 +58,14 @@ from annotated.engine.runs import (
     read_recipe,
     with_precision,
 )
+from annotated.engine.search import converted
 from annotated.engine.sweep import Sweep
 from annotated.engine.text import read_lines, read_pair, splits_of
 from annotated.engine.treebanks import (
     TreeWishes,
     parse_lines,
     prepare_trees,
+    tree_guide,
     tree_scores,
 )
 from annotated.evaluation import compare, score
@@ -172,9 +178,8 @@ class Prepare:
     valid: tuple[Path, Path] | None = None
     # pair: two files for the test; unless given, some are held out
     test: tuple[Path, Path] | None = None
-    hold_out: int = (
-        100  # pair: of how many source sentences one is held out
-    )
+    # pair: of how many source sentences one is held out
+    hold_out: int = 100
     source: str | None = None  # the language translated from
     target: str | None = None  # the language translated into
     vocab: int | None = None  # tokens in a vocabulary, at most
@@ -337,7 +342,9 @@ class _Use:
     # cpu, cuda or mps; unless given, a GPU where there is one
     device: str | None = None
     # the numbers to search with; auto takes what is faster here
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = (
+        "auto"
+    )
     # processes that search on a CPU; unless given, one per core
     workers: int | None = None
 
@@ -349,13 +356,21 @@ class _Use:
         device = pick_device(self.device)
         run = Run.open(self.run, *self.ensemble, device=device)
         choice, why = str(self.precision), "as asked"
-        if choice == "auto":
-            choice, why = pick_precision(device)
-        if choice == "bfloat16":
-            print(f"searching in bfloat16: {why}", file=sys.stderr)
-            for model in (run.model, *run.others):
-                model.to(torch.bfloat16)
-        return run
+        if choice == "auto":  # process 0 decides
+            choice, why = all_gather(pick_precision(device))[0]
+        if choice == "float32":
+            return run
+        if choice == "int8" and device != "cpu":
+            raise UsageError(
+                f"--precision int8 is for the CPU, not {device}"
+            )
+        if rank() == 0:
+            print(f"searching in {choice}: {why}", file=sys.stderr)
+        kind = (HALF | {"int8": torch.qint8})[choice]
+        model, *others = (
+            converted(each, kind) for each in (run.model, *run.others)
+        )
+        return dataclasses.replace(run, model=model, others=tuple(others))
 
     def processes(self, run: Run) -> int:
         """How many processes search with this run."""
@@ -448,6 +463,13 @@ class Evaluate(_Use):
         given = [v is not None for v in (self.split, self.src, self.ref)]
         if given not in ([True, False, False], [False, True, True]):
             raise UsageError("evaluate: give --split, or --src with --ref")
+        with process_group(self.device) as own:
+            scores = dataclasses.replace(self, device=own).scores()
+            if rank() == 0:
+                print(json.dumps(scores) if self.json else _table(scores))
+
+    def scores(self) -> dict[str, Any]:
+        """Of the whole test set, in every process."""
         run = self.open()
         if self.src is not None and self.ref is not None:
             src, ref = read_pair(self.src, self.ref)
@@ -469,13 +491,20 @@ class Evaluate(_Use):
             scores["against"] = score(rival, ref, self.split_compounds) | {
                 f"{name}_difference": test for name, test in tests.items()
             }
-        print(json.dumps(scores) if self.json else _table(scores))
+        return scores
 
     def _translated(self, run: Run, src: list[str]) -> list[str]:
-        """What a run makes of src."""
+        """What a run makes of src, of which each process does a part."""
         search, workers = self.search(run), self.processes(run)
-        found = run.translate(src, search, workers=workers)
-        return [best[0].text for best in found]
+        own = src[rank() :: world_size()]
+        found = run.translate(
+            own, search, workers=workers, guide=tree_guide(run)
+        )
+        parts = all_gather([best[0].text for best in found])
+        whole = list(src)
+        for i, part in enumerate(parts):
+            whole[i :: len(parts)] = part
+        return whole
 
     def _rival(self, run: Run, count: int) -> Run | list[str] | None:
         """The other run, or what another system made of the source."""

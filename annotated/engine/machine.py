@@ -3,8 +3,6 @@
 - E3-ground.md: The ground floor
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time
@@ -17,8 +15,8 @@ from annotated.engine.errors import RunError
 from annotated.engine.timing import seconds
 
 __all__ = [
-    "evaluating", "cores", "pick_device", "matmul_speed", "memory_bytes",
-    "pick_precision", "bfloat16_speedup", "allow_tf32",
+    "evaluating", "cores", "pick_device", "HALF", "matmul_speed",
+    "memory_bytes", "pick_precision", "bfloat16_speedup", "allow_tf32",
 ]  # fmt: skip
 
 
@@ -60,11 +58,14 @@ def pick_device(name: str | None = None) -> str:
     return name
 
 
+HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
 def matmul_speed(
     device: str, precision: str = "float32", budget: float = 0.5
 ) -> float:
     """Operations per second in a large matrix product, at best."""
-    kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    kind = HALF.get(precision, torch.float32)
     gpu = torch.device(device).type == "cuda"
     n = 8192 if gpu else 1024
     a = torch.randn(n, n, device=device).to(kind)
@@ -90,15 +91,18 @@ def memory_bytes(device: str) -> float:
 
 
 def pick_precision(device: str) -> tuple[str, str]:
-    """float32 or bfloat16, whichever this device trains faster in, and
-    the reason.
+    """float32, bfloat16 or float16, whichever this device trains faster
+    in, and the reason.
     """
     kind = torch.device(device).type
     if kind == "cuda":
         name = torch.cuda.get_device_name(device)
-        if torch.cuda.get_device_capability(device)[0] >= 8:
+        generation, _ = torch.cuda.get_device_capability(device)
+        if generation >= 8:
             return "bfloat16", f"{name} has tensor cores for it"
-        return "float32", f"{name} only emulates bfloat16"
+        if generation == 7:
+            return "float16", f"{name} has tensor cores for nothing better"
+        return "float32", f"{name} has no tensor cores"
     if kind == "mps":
         return "float32", "bfloat16 is not measured on Apple's GPU"
     ratio = bfloat16_speedup(64)

@@ -318,6 +318,8 @@ def chunked_loss(
         # 4 and 512 MiB of logits, and as much of log-probabilities
         numbers = 2**20 if x.device.type == "cpu" else 2**27
         rows = max(1, numbers // len(weight))
+        if x.dtype == torch.float16:  # a sum over more might overflow
+            rows = min(rows, 4096)
     learn = torch.is_grad_enabled() and (
         x.requires_grad or weight.requires_grad
     )

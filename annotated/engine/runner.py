@@ -14,12 +14,14 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -52,7 +54,10 @@ from annotated.engine.runs import (
 from annotated.engine.trainer import Trainer
 from annotated.training import Progress
 
-__all__ = ["train_recipe", "LOGITS", "with_micro_tokens"]
+__all__ = [
+    "train_recipe", "LOGITS", "with_micro_tokens", "token_entropy", "BOUND",
+    "WINDOW",
+]  # fmt: skip
 
 
 # E10-runner.md: The whole of it
@@ -189,6 +194,70 @@ def _written(what: str) -> Iterator[None]:
         ) from None
 
 
+# E10-runner.md: A run that only counts
+def token_entropy(corpus: Corpus) -> float:
+    """Of the target tokens, each by itself, in nats; the end of a sentence
+    is one of them.
+    """
+    ids = corpus.tgt.ids
+    counts = np.zeros(1 + int(ids.max(initial=0)), dtype=np.int64)
+    for first in range(0, len(ids), 2**24):  # they may lie on a disk
+        part = ids[first : first + 2**24]
+        counts += np.bincount(part, minlength=len(counts))
+    counts = np.append(counts[counts > 0], len(corpus))
+    shares = counts / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+BOUND = 0.9  # of the entropy: a run that learns falls below
+WINDOW = 100  # steps: of a mean, and after the warm-up
+
+
+class _Doubt:
+    """Whether a run has learned more than how often each token comes."""
+
+    def __init__(self, trainer: Trainer, notes: list[dict[str, Any]]):
+        self.config, self.norm = trainer.config, trainer.model.config.norm
+        self.entropy = token_entropy(trainer.corpus)
+        self.due = max(self.config.warmup, trainer.step) + WINDOW
+        self.recent: deque[float] = deque(maxlen=WINDOW)
+        self.since = trainer.step + 1
+        valid = [e["valid"]["nll"] for e in notes if "valid" in e]
+        self.best = min(valid, default=math.inf)
+        self.said = False
+
+    def training(self, progress: Progress) -> str | None:
+        """What to say after a step, if anything."""
+        self.recent.append(progress.nll)
+        mean = sum(self.recent) / len(self.recent)
+        if mean < BOUND * self.entropy:
+            self.since = progress.step + 1
+        when = f"since step {self.since}"
+        return self._said(progress.step, mean, "training", when)
+
+    def validation(self, step: int, nll: float) -> str | None:
+        """What to say after a validation, if anything."""
+        self.best = min(self.best, nll)
+        return self._said(step, self.best, "validation", "at best, so far")
+
+    def _said(
+        self, step: int, nll: float, what: str, when: str
+    ) -> str | None:
+        if self.said or step < self.due or nll < BOUND * self.entropy:
+            return None
+        self.said = True
+        config = self.config
+        line = (
+            f"step {step}: {nll:.2f} nats per token in {what}, {when}; "
+            f"guessing words by their frequency costs {self.entropy:.2f}. "
+            f"Stop, and --resume with a --rate below {config.rate:g} or a "
+            f"--warmup above {config.warmup}"
+        )
+        if self.norm == "post":
+            line += ", or begin a new run with --norm pre"
+        return line
+
+
 # E10-runner.md: Signals
 @contextmanager
 def _stop_signals(trainer: Trainer) -> Iterator[list[int]]:
@@ -227,12 +296,13 @@ class _Log:
     """
 
     def __init__(self, folder: Path, trainer: Trainer):
-        path = folder / "metrics.jsonl"
+        path, self.trainer = folder / "metrics.jsonl", trainer
         if rank() == 0:
             # a resumed run forgets what came after its checkpoint
             notes = read_metrics(folder)
             kept = [e for e in notes if e["step"] <= trainer.step]
             write_text(path, "".join(f"{json.dumps(e)}\n" for e in kept))
+            self.doubt = _Doubt(trainer, kept)
         file = Path(os.devnull) if rank() else path
         self.file = file.open("a", encoding="utf-8")
         most = trainer.config.max_minutes
@@ -258,7 +328,11 @@ class _Log:
         """Note a step; every tenth and the first go to the file."""
         self.recent = [*self.recent[-9:], progress]
         if progress.step % 10 == 0 or progress.step == 1:
-            self._write(dataclasses.asdict(progress))
+            scaling = self.trainer.scaling
+            more = {} if scaling is None else vars(scaling)
+            self._write(dataclasses.asdict(progress) | more)
+        if rank() == 0:
+            self._warn(progress.step, self.doubt.training(progress))
         self.bar.set_postfix_str(self._pace(), refresh=False)
         self.bar.update()
         if self.bar.disable and time.monotonic() - self.said > 30:
@@ -273,6 +347,14 @@ class _Log:
                 f"step {step}: checkpoint, validation perplexity "
                 f"{scores['perplexity']:.2f}"
             )
+        if rank() == 0:
+            self._warn(step, self.doubt.validation(step, scores["nll"]))
+
+    def _warn(self, step: int, warning: str | None) -> None:
+        if warning is not None:
+            self._write({"step": step, "warning": warning})
+            with tqdm.external_write_mode(sys.stderr):
+                _say(warning)
 
     def _write(self, entry: dict[str, Any]) -> None:
         self.file.write(json.dumps(entry) + "\n")
@@ -347,10 +429,14 @@ def _finish(
         "seconds": round(trainer.seconds, 1),
         "processes": world_size(),
         "precision": config.precision,
+        "overflows": trainer.scaling and trainer.scaling.overflows,
         "parameters": sum(w.numel() for w in weights.values()),
         "averaged": averaged,  # 1: the last alone
         "best": best_step(folder),
         "valid": scores,
+        "warnings": [
+            e["warning"] for e in read_metrics(folder) if "warning" in e
+        ],
     }
     rank_zero_only(lambda: _write_model(weights, summary, folder))
     return summary

@@ -25,7 +25,7 @@ from annotated.engine.files import check_new, write_json
 from annotated.engine.machine import matmul_speed, pick_precision
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import Recipe, described, fitted, recipe_of
-from annotated.engine.search import WorkerError, search_in_order
+from annotated.engine.search import Guide, WorkerError, search_in_order
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import Hypothesis, SearchConfig
 from annotated.tokens import Tokenizer
@@ -141,6 +141,7 @@ class Run:
         search: SearchConfig | None = None,
         batch_tokens: int = 2000,
         workers: int = 1,
+        guide: Guide | None = None,
     ) -> list[list[Translation]]:
         """The nbest translations of each line, the best first (see
         search_in_order). A blank line gives a blank one; of a line of more
@@ -159,8 +160,9 @@ class Run:
         found: list[list[list[Hypothesis]]] = [[] for _ in lines]
         try:
             results = search_in_order(
-                models, pieces, search, batch_tokens, workers=workers
-            )
+                models, pieces, search, batch_tokens,
+                workers=workers, guide=guide,
+            )  # fmt: skip
         except WorkerError as error:
             raise RunError(
                 f"a process that searched gave up ({error}), for lack of "
@@ -215,6 +217,12 @@ def _corpora(data: Data) -> tuple[Corpus, Corpus]:
 def with_precision(recipe: Recipe, device: str) -> Recipe:
     """The recipe with its precision decided, where it is auto, and said."""
     if recipe.training.precision != "auto":
+        if (recipe.training.precision, device) == ("float16", "cpu"):
+            print(
+                "float16 on a processor is emulated, slowly: what a GPU "
+                "would do can be tried so",
+                file=sys.stderr,
+            )
         return recipe
     precision, reason = pick_precision(device)
     print(f"precision {precision} on {device}: {reason}", file=sys.stderr)
@@ -250,7 +258,10 @@ def begin_run(
 
 
 FREE = {f.name for f in dataclasses.fields(SearchConfig)} | {
-    *("about", "max_steps", "max_minutes", "micro_tokens", "save_minutes")
+    *("about", "max_steps", "max_minutes", "micro_tokens", "save_minutes"),
+    *("rate", "warmup", "cooldown", "clip", "precision"),
+    *("dropout", "attention_dropout", "activation_dropout"),
+    "label_smoothing",
 }
 
 
@@ -263,16 +274,21 @@ def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
         recipe = run.recipe
     if recipe.training.precision == "auto":  # and decided
         recipe = recipe.changed(precision=run.recipe.training.precision)
-    data = open_data(recipe, (run.source, run.target))
+    tokenizers = run.source, run.target
+    data = open_data(recipe, tokenizers)
     recipe, begun = data.recipe, run.recipe.flat()
     for name, new in recipe.flat().items():
         if name not in FREE and new != begun[name]:
             raise RunError(
                 f"{folder} was begun with {name} {begun[name]!r}: resume "
-                f"it with that, not with {new!r}"
+                f"it with that, not with {new!r}, which takes a new run"
             )
     if recipe != run.recipe:
-        run = dataclasses.replace(run, recipe=recipe)
+        line = described(recipe, run.recipe, "resuming with")
+        print(line, file=sys.stderr)
+        run = dataclasses.replace(
+            run, recipe=recipe, model=_first_model(recipe, *tokenizers)
+        )
         run.write(folder)
     return run, *_corpora(data)
 

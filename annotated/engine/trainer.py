@@ -41,7 +41,7 @@ from annotated.engine.errors import (
     check_positive,
     check_whole,
 )
-from annotated.engine.machine import evaluating
+from annotated.engine.machine import HALF, evaluating
 from annotated.engine.packing import PackedTransformer, chunked_loss, packed
 from annotated.model import Transformer
 from annotated.schedule import make_optimizer
@@ -49,7 +49,8 @@ from annotated.tokens import BOS, EOS
 from annotated.training import TrainingConfig, fingerprint
 
 __all__ = [
-    "RunConfig", "packed_loss", "split_batch", "micro_batches", "Trainer",
+    "RunConfig", "packed_loss", "LossScale", "split_batch", "micro_batches",
+    "Trainer",
 ]  # fmt: skip
 
 
@@ -67,7 +68,7 @@ class RunConfig(TrainingConfig):
     # tokens of a batch, on each side, at once in a process, if not all
     micro_tokens: int | None = None
     # the numbers that layers compute with
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     max_minutes: float | None = None  # minutes of training, at most
     save_every: int = 1000  # steps between checkpoints
     # minutes of training after which there is one more, if any
@@ -80,9 +81,9 @@ class RunConfig(TrainingConfig):
             check_whole(name, getattr(self, name), least=1)
         for name in ("micro_tokens", "max_minutes", "save_minutes"):
             check_positive(name, getattr(self, name))
-        if self.precision not in ("auto", "float32", "bfloat16"):
+        if self.precision not in ("auto", "float32", *HALF):
             raise UsageError(
-                "precision must be auto, float32 or bfloat16, "
+                "precision must be auto, float32, bfloat16 or float16, "
                 f"not {self.precision!r}"
             )
 
@@ -92,13 +93,11 @@ def packed_loss(
     model: PackedTransformer, batch: Batch, config: RunConfig
 ) -> tuple[Tensor, Tensor]:
     """training.batch_loss, without padding and in config's precision."""
-    half = config.precision == "bfloat16"
-    device = batch.src.device.type
-    mixed = torch.autocast(device, torch.bfloat16) if half else None
-    with mixed or nullcontext():
+    half, device = HALF.get(config.precision), batch.src.device.type
+    with torch.autocast(device, half) if half else nullcontext():
         x, packing = model.hidden(batch.src, batch.tgt)
     return chunked_loss(
-        x.bfloat16() if half else x,
+        x.to(half or x.dtype),
         model.embeddings.output,
         packing.pack(batch.labels),
         config.label_smoothing,
@@ -114,6 +113,37 @@ class _Loss(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         return packed_loss(self.model, batch, self.config)
+
+
+# E5-trainer.md: A range that is too small
+@dataclass
+class LossScale:
+    """What a loss in float16 is multiplied by."""
+
+    scale: float = 2.0**16
+    calm: int = 0  # steps since it was changed
+    overflows: int = 0  # attempts at a step that were in vain
+
+    patience = 2000  # calm steps after which it is doubled
+    least = 2.0**-8  # what overflows even so, overflows for another reason
+
+    def settle(self, parameters: list[nn.Parameter]) -> bool:
+        """Take the scale out of the gradients. False, with half the scale
+        from now on, where one of them has overflowed: try again.
+        """
+        norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf)
+        fine = math.isfinite(full_tensor(norm).item())
+        if not fine and self.scale > self.least:
+            self.scale, self.calm = self.scale / 2, 0
+            self.overflows += 1
+            return False
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad /= self.scale
+        self.calm += 1
+        if self.calm == self.patience:
+            self.scale, self.calm = self.scale * 2, 0
+        return True
 
 
 # E5-trainer.md: One batch, several micro-batches, several processes
@@ -188,6 +218,8 @@ class Trainer(training.Trainer):
         )
         # sharding has put other parameters in the place of those before
         self.optimizer = make_optimizer(fast.parameters())
+        half = config.precision == "float16"
+        self.scaling = LossScale() if half else None
         self.stop = self.stopping = False
         self.clock = self.started = 0.0  # this process's
 
@@ -247,6 +279,17 @@ class Trainer(training.Trainer):
         process, per target token of the batch.
         """
         self.started = time.perf_counter()
+        if self.scaling is None:
+            return self.attempt(work, 1.0)
+        while True:
+            means = self.attempt(work, self.scaling.scale)
+            if self.scaling.settle(list(self.model.parameters())):
+                return means
+            self.optimizer.zero_grad()
+            self.seed_dropout()
+
+    def attempt(self, work: _Work, scale: float) -> Tensor:
+        """The same, with gradients that are scale times as large."""
         if world_size() > 1:  # each has noise of its own
             self.seed_dropout(rank())
         sums = torch.zeros(2, device=self.device)
@@ -254,7 +297,7 @@ class Trainer(training.Trainer):
             last = i + 1 == len(work.micro)
             with nullcontext() if last else self.no_sync():
                 loss, nll = self.loss(batch.to(self.device))
-                (weight * loss / work.tokens).backward()
+                (scale * weight * loss / work.tokens).backward()
             sums = sums + weight * torch.stack([loss.detach(), nll])
         return sums / work.tokens
 
@@ -305,6 +348,8 @@ class Trainer(training.Trainer):
             i: {key: on_rank_zero(value) for key, value in one.items()}
             for i, one in state["optimizer"]["state"].items()
         }
+        if self.scaling is not None:
+            state["scaling"] = vars(self.scaling).copy()
         return state | {"noise": self._noise()}
 
     def _noise(self) -> dict[str, int | None]:
@@ -328,6 +373,8 @@ class Trainer(training.Trainer):
         optimizer = state["optimizer"] | {"state": moments}
         super().load(parts, state | {"optimizer": optimizer})
         self.clock = self.seconds
+        if self.scaling is not None:
+            vars(self.scaling).update(state.get("scaling", {}))
         self.same_noise = state.get("noise") == self._noise()
 
     def save(self, folder: Path) -> Path:

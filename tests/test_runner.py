@@ -1,0 +1,156 @@
+"""A run that only counts words says so: engine.runner (page E10)."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from annotated.batches import Corpus, Sentences
+from annotated.engine import runner
+from annotated.engine.errors import RunError
+from annotated.engine.recipes import Recipe
+from annotated.engine.runner import token_entropy, train_recipe
+from annotated.engine.runs import read_metrics, read_recipe
+from annotated.model import Transformer, TransformerConfig
+from annotated.training import Progress, Trainer
+from tests.helpers import SHAPE, TINY
+
+# learns within its warm-up of 40 steps and 100 more
+HEALTHY = TINY.changed(
+    d_model=32, d_ff=64, train_pairs=1000, batch_tokens=300, norm="pre",
+    warmup=40, rate=0.5, max_steps=150, save_every=50,
+)  # fmt: skip
+ABSURD = HEALTHY.changed(norm="post", rate=8.0)
+
+
+def said(folder: Path) -> list[str]:
+    return [e["warning"] for e in read_metrics(folder) if "warning" in e]
+
+
+# --- the entropy ----------------------------------------------------------
+
+
+def test_the_entropy_counts_the_ends_too() -> None:
+    target = Sentences.of([[4, 5], [4], []])
+    by_hand = -sum(n / 6 * math.log(n / 6) for n in (2, 1, 3))
+    assert token_entropy(Corpus(target, target)) == pytest.approx(by_hand)
+
+
+def test_even_words_cost_the_logarithm_of_their_number() -> None:
+    # 15 words and an end, all equally often
+    rows = [[4 + i for i in range(15)]] * 8
+    target = Sentences.of(rows, dtype=np.uint16)
+    found = token_entropy(Corpus(target, target))
+    assert found == pytest.approx(math.log(16))
+
+
+# --- a line while it runs -------------------------------------------------
+
+
+def test_a_run_that_collapses_says_so_once_while_it_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    summary = train_recipe(ABSURD, folder, device="cpu")
+    (line,) = said(folder)
+    err = capsys.readouterr().err
+    assert err.count(line) == 1
+    assert err.index(line) < err.index("step 150: checkpoint")
+    assert line.startswith("step 140: ")
+    assert "since step 1;" in line
+    assert "--rate below 8 or a --warmup above 40" in line
+    assert "begin a new run with --norm pre" in line
+    assert summary["warnings"] == [line]
+    entropy = float(line.split("costs ")[1].split(". ")[0])
+    assert 2 < entropy < math.log(20)
+    kept = json.loads((folder / "summary.json").read_text("utf-8"))
+    assert kept["warnings"] == [line]
+
+
+def test_a_run_that_learns_says_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = train_recipe(HEALTHY, tmp_path / "run", device="cpu")
+    assert summary["warnings"] == said(tmp_path / "run") == []
+    assert "guessing" not in capsys.readouterr().err
+
+
+def doubt_of(recipe: Recipe, step: int = 0, valid: float | None = None):
+    corpus = Corpus(*[Sentences.of([[4 + i for i in range(15)]])] * 2)
+    model = Transformer(TransformerConfig(**SHAPE, norm=recipe.model.norm))
+    trainer = Trainer(model, corpus, recipe.training)
+    trainer.step = step
+    notes = [] if valid is None else [{"valid": {"nll": valid}}]
+    return runner._Doubt(trainer, notes)  # type: ignore[arg-type]
+
+
+def progress(step: int, nll: float) -> Progress:
+    return Progress(step, 0, nll, nll, 1.0, 1.0, step, float(step))
+
+
+def test_it_waits_for_the_warm_up_and_a_hundred_steps() -> None:
+    doubt = doubt_of(HEALTHY)
+    found = [doubt.training(progress(n, 2.7)) for n in range(1, 300)]
+    assert [i + 1 for i, line in enumerate(found) if line] == [140]
+    assert "norm" not in str(found[139])  # is pre already
+
+
+def test_it_says_since_when() -> None:
+    doubt = doubt_of(HEALTHY)
+    lines = []
+    for step in range(1, 400):
+        nll = 1.0 if step < 200 else 2.7
+        lines.append(doubt.training(progress(step, nll)))
+    (line,) = filter(None, lines)
+    # where the mean of the last hundred came above 0.9 ln 16
+    assert line.startswith("step 287: ") and "since step 287;" in line
+
+
+def test_what_only_helps_in_training_is_seen_in_validation() -> None:
+    doubt = doubt_of(HEALTHY)
+    assert doubt.validation(100, 2.7) is None
+    line = doubt.validation(140, 2.75)
+    assert line is not None
+    assert "2.70 nats per token in validation" in line
+    assert doubt.validation(150, 2.75) is None
+    # a run that once was good has learned too much, not too little
+    assert doubt_of(HEALTHY, 500, valid=1.0).validation(700, 2.7) is None
+    assert doubt_of(HEALTHY, 500, valid=2.7).validation(700, 2.7)
+
+
+# --- and it can be changed ------------------------------------------------
+
+
+def test_a_collapsed_run_goes_on_with_another_rate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    train_recipe(ABSURD.changed(max_steps=10), folder, device="cpu")
+    capsys.readouterr()
+    changed = ABSURD.changed(
+        rate=0.5, warmup=50, clip=1.0, dropout=0.2, label_smoothing=0.0,
+        max_steps=20,
+    )  # fmt: skip
+    train_recipe(changed, folder, resume=True, device="cpu")
+    err = capsys.readouterr().err
+    assert "resuming at step 10" in err
+    (line,) = [x for x in err.splitlines() if "resuming with" in x]
+    for change in ("rate 0.5", "warmup 50", "clip 1.0", "dropout 0.2"):
+        assert change in line
+    assert read_recipe(folder) == changed
+    rates = {
+        e["step"]: e["rate"] for e in read_metrics(folder) if "rate" in e
+    }
+    assert rates[10] == pytest.approx(8 / 32**0.5 * 10 / 40**1.5)
+    assert rates[20] == pytest.approx(0.5 / 32**0.5 * 20 / 50**1.5)
+
+
+def test_the_norm_cannot_change(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train_recipe(ABSURD.changed(max_steps=5), folder, device="cpu")
+    with pytest.raises(RunError, match="norm 'post'.*takes a new run"):
+        train_recipe(HEALTHY, folder, resume=True, device="cpu")
