@@ -27,6 +27,16 @@ window.addEventListener("load", () => {
 window.addEventListener("resize", reach);
 document.addEventListener("toggle", reach, true);
 
+// A page that the search has found opens where the word is.
+window.addEventListener("load", () => {
+  const marks = [...document.querySelectorAll(".bd-article span.highlighted")];
+  const mark = marks.find((one) => one.getClientRects().length) ?? marks[0];
+  if (!mark || location.hash) return;
+  let fold = mark.closest("details");
+  for (; fold; fold = fold.parentElement.closest("details")) fold.open = true;
+  mark.scrollIntoView({ block: "center" });
+});
+
 // On paper everything is open.
 window.addEventListener("beforeprint", () => {
   for (const fold of document.querySelectorAll(".bd-article details")) fold.open = true;
