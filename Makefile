@@ -45,8 +45,9 @@ export: $(READY) ## write annotated/ and data/pocket/ from the chapters
 notebooks: $(READY) ## write book/notebooks/*.ipynb from the chapters
 	@$(PRESS) notebooks
 
-check: $(READY) ## say which derived files have drifted, and which rules pages break
+check: $(READY) ## say what has drifted, which rules pages break, what cannot be set
 	@$(PRESS) check
+	@$(PRESS) proof
 
 minutes: $(READY) ## say how long each page takes to read
 	@$(PRESS) minutes

@@ -3,8 +3,6 @@
 - 19-pocket-german.md: Pocket German: a translator in two minutes
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Hashable
 
 from torch import Tensor

@@ -3,8 +3,6 @@
 - E12-command-line.md: The command line's source
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

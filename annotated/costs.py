@@ -3,8 +3,6 @@
 - 22-costs.md: What a run costs
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 __all__ = [
-    "Embeddings", "sinusoids", "shift_matrix", "SinusoidalPositions",
-    "LearnedPositions",
+    "Embeddings", "sinusoids", "SinusoidalPositions", "LearnedPositions",
 ]  # fmt: skip
 
 
@@ -26,11 +25,7 @@ class Embeddings(nn.Module):
     """
 
     def __init__(
-        self,
-        src_vocab: int,
-        tgt_vocab: int,
-        d_model: int,
-        tie: str = "all",
+        self, src_vocab: int, tgt_vocab: int, d_model: int, tie: str = "all"
     ):
         super().__init__()
 
@@ -70,18 +65,6 @@ def sinusoids(
     angle = position / 10_000 ** (even / d_model)
     table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
     return table[:, :d_model].to(dtype)
-
-
-# 07-positions.md: A shift is a rotation
-def shift_matrix(k: int, d_model: int) -> Tensor:
-    """M with M @ PE(pos) = PE(pos + k) for every pos (§3.5): d_model / 2
-    rotations, (d_model, d_model), in float64; d_model is even.
-    """
-    even = torch.arange(0, d_model, 2, dtype=torch.float64)
-    angle = k / 10_000 ** (even / d_model)
-    cos, sin = angle.cos(), angle.sin()
-    turns = torch.stack([cos, sin, -sin, cos], dim=-1)
-    return torch.block_diag(*turns.unflatten(-1, (2, 2)))
 
 
 # 07-positions.md: Learned positions

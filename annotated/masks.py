@@ -3,8 +3,6 @@
 - 03-masks.md: Masks
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -24,7 +24,7 @@ from annotated.masks import causal_mask, padding_mask, window_mask
 
 __all__ = [
     "Transformer", "Stack", "ModelShape", "TransformerConfig",
-    "make_positions", "count_parameters", "table3",
+    "make_positions", "count_parameters",
 ]  # fmt: skip
 
 
@@ -40,12 +40,8 @@ class Transformer(nn.Module):
         )
         self.src_positions = make_positions(config)
         self.tgt_positions = make_positions(config)
-        self.encoder = Stack(
-            config, EncoderLayer, config.num_encoder_layers, attentions=1
-        )
-        self.decoder = Stack(
-            config, DecoderLayer, config.num_decoder_layers, attentions=2
-        )
+        self.encoder = Stack(config, EncoderLayer)
+        self.decoder = Stack(config, DecoderLayer)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
@@ -104,17 +100,17 @@ class Transformer(nn.Module):
 class Stack(nn.Module):
     """Layers of one kind (§3.1); with norm "pre", a last LayerNorm."""
 
-    def __init__(
-        self, c: TransformerConfig, kind: Any, layers: int, attentions: int
-    ):
+    def __init__(self, c: TransformerConfig, kind: Any):
         super().__init__()
         self.layers: Any = nn.ModuleList()
+        decodes = kind is DecoderLayer  # then it has two attentions
+        layers = c.num_decoder_layers if decodes else c.num_encoder_layers
         heads = c.num_heads, c.d_k, c.d_v, c.attention_dropout, c.bias
         network = c.d_ff, c.activation_dropout, c.bias
         for _ in range(layers):
             blocks: list[nn.Module] = [
                 MultiHeadAttention(c.d_model, *heads)
-                for _ in range(attentions)
+                for _ in range(1 + decodes)
             ]
             blocks.append(FeedForward(c.d_model, *network))
             self.layers.append(kind(*blocks, c.dropout, c.norm))
@@ -161,10 +157,6 @@ class TransformerConfig(ModelShape):
     bias: bool = True
 
     def __post_init__(self) -> None:
-        self.check()
-
-    def check(self) -> None:
-        """ValueError, naming the field, where this makes no model."""
         check_fields(self, below=1.0)
         divides = self.d_model % self.num_heads == 0
         if None in (self.d_k, self.d_v) and not divides:
@@ -215,27 +207,3 @@ def count_parameters(config: TransformerConfig) -> int:
     with torch.device("meta"):  # shapes without memory
         model = Transformer(config)
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def table3(vocab: int) -> dict[str, TransformerConfig]:
-    """Every row of Table 3 that changes the model, by name.
-
-    Row (D)'s label smoothing is the recipe's business, not the model's.
-    """
-    stacks = "num_encoder_layers", "num_decoder_layers"
-    changes: dict[str, dict[str, Any]] = {
-        "base": {},  # d_k and d_v of (A) and (C) are d_model / h
-        **{f"A-h{h}": {"num_heads": h} for h in (1, 4, 16, 32)},
-        **{f"B-dk{d}": {"d_k": d} for d in (16, 32)},
-        **{f"C-N{n}": dict.fromkeys(stacks, n) for n in (2, 4, 8)},
-        **{f"C-d{d}": {"d_model": d} for d in (256, 1024)},
-        **{f"C-ff{d}": {"d_ff": d} for d in (1024, 4096)},
-        **{f"D-drop{p}": {"dropout": p} for p in (0.0, 0.2)},
-        "E-learned": {"positions": "learned"},
-    }
-    shape = {"src_vocab": vocab, "tgt_vocab": vocab}
-    rows = {
-        name: TransformerConfig.base(**shape, **change)
-        for name, change in changes.items()
-    }
-    return rows | {"big": TransformerConfig.big(**shape)}

@@ -3,8 +3,6 @@
 - 26-since-2017.md: Since 2017
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -205,8 +203,7 @@ class DecoderOnly(nn.Module):
             config.src_vocab, config.tgt_vocab, config.d_model, config.tie
         )
         self.positions = make_positions(config)
-        layers = config.num_encoder_layers
-        self.stack = Stack(config, EncoderLayer, layers, attentions=1)
+        self.stack = Stack(config, EncoderLayer)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:

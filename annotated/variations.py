@@ -3,8 +3,6 @@
 - 23-variations.md: Results and variations
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import mean, variance

@@ -71,6 +71,13 @@ def _rules(options: Options) -> int:
     return _report(check_rules(options.root, options.pages), True)
 
 
+def _proof(options: Options) -> int:
+    from press.site import proof
+
+    proof(options.root)
+    return 0
+
+
 def _minutes(options: Options) -> int:
     from press.rules import minutes
 
@@ -158,6 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     add("check", _check, "say what has drifted, and which rules are broken")
     rules = add("rules", _rules, "say which rules the pages break")
     rules.add_argument("pages", nargs="*", metavar="PAGE")
+    add("proof", _proof, "say what is wrong with the pages, unexecuted")
     add("minutes", _minutes, "say how long each page takes to read")
     execute = add("execute", _execute, "run the chapters that are stale")
     execute.add_argument("chapters", nargs="*", metavar="CHAPTER")

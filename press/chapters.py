@@ -43,14 +43,21 @@ class Cell:
     def tags(self) -> list[str]:
         return list(self.metadata.get("tags", []))
 
-    def problem(self, what: str) -> str:
-        """What is wrong, after chapter, section heading and cell."""
+    @property
+    def section(self) -> str:
+        """Chapter and section heading."""
+        return f'book/{self.file}, section "{self.heading}"'
+
+    @property
+    def place(self) -> str:
+        """Chapter, section heading and code cell."""
         lines = [line for line in self.source.splitlines() if line.strip()]
         first = lines[0].strip() if lines else "empty"
-        return (
-            f'book/{self.file}, section "{self.heading}", '
-            f"code cell {self.number} ({first}): {what}"
-        )
+        return f"{self.section}, code cell {self.number} ({first})"
+
+    def problem(self, what: str) -> str:
+        """What is wrong, after where it is."""
+        return f"{self.place}: {what}"
 
 
 @dataclass(frozen=True)

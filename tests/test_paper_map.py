@@ -10,6 +10,8 @@ import ast
 import functools
 import pkgutil
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ import pytest
 import yaml
 
 from press.chapters import headings
+from tests.helpers import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 COVERAGE = ("item", "chapter", "section", "symbol", "test")
@@ -243,3 +246,39 @@ def test_a_line_that_points_at_nothing_is_named(
     cover(book, **changes)
     found = problems(book)
     assert any(complaint in problem for problem in found), found
+
+
+# --- each claim's test depends on its code --------------------------------
+
+
+def claims() -> dict[str, set[str]]:
+    """The tests that the map names for each symbol."""
+    found: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "book" / "paper.d").glob("*.yml")):
+        for entry in load(path):
+            if entry["symbol"] and entry["test"]:
+                found.setdefault(entry["symbol"], set()).add(entry["test"])
+    return found
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("symbol", sorted(claims()))
+def test_a_claim_fails_where_its_code_is_broken(symbol: str) -> None:
+    tests = sorted(claims()[symbol])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.broken", "-q"]
+        + ["-p", "no:cacheprovider", "--tb=no", "-rfE", *tests],
+        env=environment(BROKEN=symbol),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    said = [line.split() for line in done.stdout.splitlines()]
+    red = {
+        words[1].partition("[")[0]
+        for words in said
+        if words[:1] in (["FAILED"], ["ERROR"])
+    }
+    # a test module that cannot even be imported fails with all its tests
+    idle = {t for t in tests if not red & {t, t.partition("::")[0]}}
+    assert not idle, done.stdout

@@ -11,7 +11,7 @@ import pytest
 from annotated.cli import obey
 from annotated.engine import prepare as preparation
 from annotated.engine.data import open_data
-from annotated.engine.errors import DataError
+from annotated.engine.errors import DataError, RunError
 from annotated.engine.prepare import (
     Preparation,
     Prepared,
@@ -228,7 +228,7 @@ def test_what_is_prepared_is_not_prepared_again(files, tmp_path, capsys):
     again = prepare(of(files), tmp_path / "out")
     assert again == one
     assert (tmp_path / "out" / "corpus.json").stat().st_mtime_ns == before
-    with pytest.raises(DataError, match="not empty: choose another --out"):
+    with pytest.raises(RunError, match="not empty: choose another --out"):
         prepare(of(files, vocab=399), tmp_path / "out")
 
 
@@ -243,7 +243,7 @@ def test_of_two_that_prepare_at_once_the_second_is_refused(
         return real(*args)
 
     monkeypatch.setattr(preparation, "_clean", meanwhile)
-    with pytest.raises(DataError, match="not empty: choose another --out"):
+    with pytest.raises(RunError, match="not empty: choose another --out"):
         prepare(of(files), tmp_path / "out")
     ready = Prepared.open(tmp_path / "out")
     ready.check()

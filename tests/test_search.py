@@ -22,6 +22,7 @@ from annotated.engine.search import (
     beam_search,
     best_continuations,
     closing,
+    converted,
     search_in_order,
 )
 from annotated.model import Transformer, TransformerConfig
@@ -935,7 +936,10 @@ def test_float64_models_can_be_searched():
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_in_bfloat16_the_easy_answers_are_the_same(half_trained, beam):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.qint8])
+def test_in_fewer_bits_the_easy_answers_are_the_same(
+    half_trained, beam, dtype
+):
     """The weights are converted, the caller's stay; scores are float32."""
     model = Transformer(half_trained.config)
     model.load_state_dict(half_trained.state_dict())
@@ -943,7 +947,7 @@ def test_in_bfloat16_the_easy_answers_are_the_same(half_trained, beam):
     sentences = random_sentences(40, 6)
     config = SearchConfig(beam=beam, extra=10)
     exact = search_in_order(model, sentences, config)
-    rough = search_in_order(model, sentences, config, dtype=torch.bfloat16)
+    rough = search_in_order(converted(model, dtype), sentences, config)
     after = model.embeddings.target
     assert after.dtype == torch.float32 and torch.equal(before, after)
     pairs = [(a[0], b[0]) for a, b in zip(exact, rough, strict=True)]

@@ -10,7 +10,7 @@ from torch import nn
 
 from annotated.attention import MultiHeadAttention
 from annotated.batches import Batch
-from annotated.embeddings import shift_matrix, sinusoids
+from annotated.embeddings import sinusoids
 from annotated.engine.example import reversal_batch, reversal_model
 from annotated.engine.results import ledger
 from annotated.layers import FeedForward
@@ -142,11 +142,14 @@ def test_the_networks_drop_what_they_are_told():
 # --- rotary positions
 
 
-def test_rotating_is_the_shift_of_chapter_7_backwards():
+def test_rotating_multiplies_each_pair_by_a_complex_number():
     x = torch.randn(9, 16, dtype=DOUBLE)
     turned = rotate(x, sinusoids(9, 16, DOUBLE))
+    even = torch.arange(0, 16, 2, dtype=DOUBLE)
     for pos in range(9):
-        expected = shift_matrix(-pos, 16) @ x[pos]
+        turn = torch.exp(1j * pos / 10_000 ** (even / 16))
+        expected = torch.view_as_complex(x[pos].unflatten(0, (8, 2))) * turn
+        expected = torch.view_as_real(expected).flatten()
         torch.testing.assert_close(turned[pos], expected)
 
 

@@ -4,35 +4,46 @@ import io
 import json
 import lzma
 import os
+import random
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from annotated.cli import obey
 from annotated.engine.data import open_data
 from annotated.engine.errors import DataError, UsageError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import begin_run
+from annotated.engine.search import search_in_order
 from annotated.engine.tree_plots import plot_tree
 from annotated.engine.treebanks import (
     TreeWishes,
     cleaned,
     escaped,
+    f1_by,
     known_words,
+    levels,
+    only_trees,
     parse_lines,
     prepare_trees,
     read_tree,
     read_treebank,
     read_trees,
     reads,
+    recall_by_label,
     split_articles,
     tree_scores,
     word_class,
 )
-from annotated.parsing import brackets, linearise
+from annotated.model import Transformer, TransformerConfig
+from annotated.parsing import brackets, linearise, tree_over
 from annotated.pocket import pocket_pairs
-from annotated.search import SearchConfig
+from annotated.search import Hypothesis, SearchConfig
+from annotated.tokens import BOS, EOS, SPECIALS
+from tests.helpers import SHAPE
 
 TINY = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
 
@@ -372,6 +383,98 @@ def test_a_run_that_writes_no_trees_cannot_parse(tmp_path: Path) -> None:
     begin_run(recipe.changed(precision="float32"), tmp_path / "run")
     with pytest.raises(ValueError, match="no weights|not trees"):
         obey(["parse", "--run", str(tmp_path / "run")])
+
+
+NAMES = [*SPECIALS, "(S", ")S", "(NP", ")NP", "DT", "NN", "."]
+
+
+def may_follow(written: list[int], words: int) -> set[int]:
+    """What may follow, by the rule of chapter 24, a token at a time."""
+    said, stack = 0, []
+    for name in (NAMES[i] for i in written[1:]):
+        if name[0] == "(":
+            stack.append(name[1:])
+        elif name[0] == ")":
+            stack.pop()
+        else:
+            said += 1
+    allowed = set()
+    for i, name in enumerate(NAMES):
+        if i == EOS:
+            fits = said == words and not stack
+        elif name in SPECIALS:
+            fits = False
+        elif name[0] == ")":
+            empty = NAMES[written[-1]][0] == "("
+            fits = stack[-1:] == [name[1:]] and not empty
+        else:
+            fits = said < words
+        if fits:
+            allowed.add(i)
+    return allowed
+
+
+def test_a_guide_allows_what_can_still_become_a_tree() -> None:
+    draw = random.Random(0)
+    lengths = [1, 3, 5]
+    ask = only_trees(NAMES)([[9] * n for n in lengths], torch.device("cpu"))
+    seen: Counter[int] = Counter()
+    for _ in range(300):
+        number = draw.randrange(3)
+        written = [BOS]
+        while written[-1] != EOS and len(written) < 30:
+            mask = ask(torch.tensor([[written]]), torch.tensor([number]))
+            allowed = set(mask[0, 0].nonzero()[:, 0].tolist())
+            assert allowed == may_follow(written, lengths[number])
+            written.append(draw.choice(sorted(allowed)))
+        seen.update(written)
+    assert all(seen[i] for i in range(4, len(NAMES)))
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_guided_search_writes_trees_and_nothing_else(beam: int) -> None:
+    torch.manual_seed(0)
+    sizes = {"tgt_vocab": len(NAMES), "tie": "decoder"}
+    config = TransformerConfig(**SHAPE | sizes)
+    sentences = [[4, 5, 6], [7], [8, 9, 10, 11, 4]]
+    search = SearchConfig(beam=beam, extra=60, alpha=0.0)
+    model = Transformer(config).eval()
+    free = search_in_order(model, sentences, search)
+    held = search_in_order(
+        model, sentences, search, guide=only_trees(NAMES)
+    )
+
+    def sound(words: list[int], ids: list[int]) -> bool:
+        line = [NAMES[i] for i in ids]
+        tree = tree_over([str(word) for word in words], line)
+        return linearise(tree)[1:-1] == line
+
+    def trees(found: list[list[Hypothesis]]) -> list[bool]:
+        return [
+            sound(words, best[0].ids)
+            for words, best in zip(sentences, found, strict=True)
+        ]
+
+    assert trees(held) == [True] * 3
+    assert not all(trees(free))
+
+
+def test_errors_are_told_by_size_and_by_label() -> None:
+    gold = [
+        read_tree("(S (NP (NN a)) (VP (VB b) (NP (NN c))))"),
+        read_tree("(S (NP (NN a)))"),
+    ]
+    guess = [
+        read_tree("(S (NP (NN a)) (VP (VB b) (XP (NN c))))"),
+        read_tree("(S (NP (NN a)))"),
+    ]
+    assert [levels(tree) for tree in gold] == [4, 3]
+    rows = f1_by(gold, guess, levels, [1, 4, 9])
+    assert rows == [("1–3", 100.0), ("4–8", 75.0)]
+    rows = recall_by_label(gold, guess, least=1)
+    assert rows[0] == ("NP", pytest.approx(200 / 3))
+    assert dict(rows[1:]) == {"S": 100.0, "VP": 100.0}
+    assert recall_by_label(gold, guess, least=2)[-1] == ("S", 100.0)
 
 
 def test_brackets_are_words_in_a_sentence() -> None:

@@ -3,8 +3,6 @@
 - E12-command-line.md: The command line's source
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -60,12 +58,14 @@ from annotated.engine.runs import (
     read_recipe,
     with_precision,
 )
+from annotated.engine.search import converted
 from annotated.engine.sweep import Sweep
 from annotated.engine.text import read_lines, read_pair, splits_of
 from annotated.engine.treebanks import (
     TreeWishes,
     parse_lines,
     prepare_trees,
+    tree_guide,
     tree_scores,
 )
 from annotated.evaluation import compare, score
@@ -178,9 +178,8 @@ class Prepare:
     valid: tuple[Path, Path] | None = None
     # pair: two files for the test; unless given, some are held out
     test: tuple[Path, Path] | None = None
-    hold_out: int = (
-        100  # pair: of how many source sentences one is held out
-    )
+    # pair: of how many source sentences one is held out
+    hold_out: int = 100
     source: str | None = None  # the language translated from
     target: str | None = None  # the language translated into
     vocab: int | None = None  # tokens in a vocabulary, at most
@@ -343,7 +342,9 @@ class _Use:
     # cpu, cuda or mps; unless given, a GPU where there is one
     device: str | None = None
     # the numbers to search with; auto takes what is faster here
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = (
+        "auto"
+    )
     # processes that search on a CPU; unless given, one per core
     workers: int | None = None
 
@@ -357,12 +358,19 @@ class _Use:
         choice, why = str(self.precision), "as asked"
         if choice == "auto":  # process 0 decides
             choice, why = all_gather(pick_precision(device))[0]
-        if choice in HALF:
-            if rank() == 0:
-                print(f"searching in {choice}: {why}", file=sys.stderr)
-            for model in (run.model, *run.others):
-                model.to(HALF[choice])
-        return run
+        if choice == "float32":
+            return run
+        if choice == "int8" and device != "cpu":
+            raise UsageError(
+                f"--precision int8 is for the CPU, not {device}"
+            )
+        if rank() == 0:
+            print(f"searching in {choice}: {why}", file=sys.stderr)
+        kind = (HALF | {"int8": torch.qint8})[choice]
+        model, *others = (
+            converted(each, kind) for each in (run.model, *run.others)
+        )
+        return dataclasses.replace(run, model=model, others=tuple(others))
 
     def processes(self, run: Run) -> int:
         """How many processes search with this run."""
@@ -489,7 +497,9 @@ class Evaluate(_Use):
         """What a run makes of src, of which each process does a part."""
         search, workers = self.search(run), self.processes(run)
         own = src[rank() :: world_size()]
-        found = run.translate(own, search, workers=workers)
+        found = run.translate(
+            own, search, workers=workers, guide=tree_guide(run)
+        )
         parts = all_gather([best[0].text for best in found])
         whole = list(src)
         for i, part in enumerate(parts):

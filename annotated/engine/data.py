@@ -3,8 +3,6 @@
 - E9-recipes.md: Recipes, their data, and runs
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from pathlib import Path
 

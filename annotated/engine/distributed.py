@@ -3,8 +3,6 @@
 - E4-distributed.md: Several processes, or one
 """
 
-from __future__ import annotations
-
 import gc
 import inspect
 import os

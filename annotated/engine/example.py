@@ -3,8 +3,6 @@
 - E15-running-example.md: The running example
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,17 +31,11 @@ def reversal_model(seed: int = 0, **changes: Any) -> Transformer:
     changes are fields of TransformerConfig: num_heads=1, norm="pre", …
     """
     torch.manual_seed(seed)
-    shape: dict[str, Any] = {
-        "src_vocab": VOCAB,
-        "tgt_vocab": VOCAB,
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 1,
-        "d_model": 64,
-        "d_ff": 256,
-        "num_heads": 4,
-        "dropout": 0.0,
-    }
-    return Transformer(TransformerConfig(**shape | changes))
+    vocab = {"src_vocab": VOCAB, "tgt_vocab": VOCAB}
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    shape = {"d_model": 64, "d_ff": 256, "num_heads": 4, "dropout": 0.0}
+    fields: dict[str, Any] = vocab | layers | shape | changes
+    return Transformer(TransformerConfig(**fields))
 
 
 def letter_ids(word: str) -> list[int]:

@@ -3,13 +3,9 @@
 - E11-export.md: Export
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect
-import os
-import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -23,7 +19,7 @@ from annotated.attention import MultiHeadAttention
 from annotated.checkpoints import save_weights
 from annotated.embeddings import SinusoidalPositions
 from annotated.engine.errors import RunError
-from annotated.engine.files import check_new, write_json
+from annotated.engine.files import new_folder, write_json
 from annotated.engine.runs import Run
 from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
@@ -222,12 +218,8 @@ def export_run(run: Run, to: str, folder: Path) -> None:
     RunError where the folder holds something already, where a package is
     missing, or where the form knows no such model.
     """
-    check_new(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     model = deepcopy(run.model).cpu().eval()  # the caller's stays
-    try:
-        fresh.mkdir()
+    with new_folder(folder) as fresh:
         if to == "onnx":
             write_onnx(model, fresh)
         elif to == "ctranslate2":
@@ -242,8 +234,3 @@ def export_run(run: Run, to: str, folder: Path) -> None:
             write_json(fresh / "config.json", config)
         run.source.save(fresh / "source.json")
         run.target.save(fresh / "target.json")
-        if folder.exists():
-            folder.rmdir()
-        fresh.rename(folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)

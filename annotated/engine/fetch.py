@@ -3,8 +3,6 @@
 - E7-text.md: Text from anywhere
 """
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import shutil
@@ -66,10 +64,7 @@ def _download(url: str, known: str | None, place: Path) -> Path:
             part.open("wb") as file,
         ):
             length = int(answer.headers.get("Content-Length") or 0)
-            look: Any = {
-                "desc": place.name,
-                "disable": None,
-            }  # unless watched
+            look: Any = {"desc": place.name, "disable": None}  # if watched
             bar = tqdm.wrapattr(file, "write", length or None, **look)
             with bar as shown:
                 shutil.copyfileobj(answer, shown)

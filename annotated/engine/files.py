@@ -3,21 +3,20 @@
 - E3-ground.md: The ground floor
 """
 
-from __future__ import annotations
-
 import json
 import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from annotated.engine.errors import RunError
 
 __all__ = [
-    "check_new", "replacing", "write_text", "write_json", "flush",
-    "checksum",
+    "check_new", "new_folder", "replacing", "write_text", "write_json",
+    "flush", "checksum",
 ]  # fmt: skip
 
 
@@ -29,6 +28,25 @@ def check_new(folder: Path) -> None:
             f"{folder} is not empty: choose another --out (training goes "
             "on with --resume)"
         )
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, alone in a hidden one, which becomes folder at the
+    end; after an error nothing is left. RunError as check_new.
+    """
+    check_new(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(
+        prefix=f".{folder.name}.", dir=folder.parent
+    ) as place:
+        fresh = Path(place) / "whole"
+        fresh.mkdir()
+        yield fresh
+        check_new(folder)  # by another process, meanwhile
+        if folder.exists():
+            folder.rmdir()
+        fresh.rename(folder)
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 - E3-ground.md: The ground floor
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

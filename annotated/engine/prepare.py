@@ -9,22 +9,22 @@ import dataclasses
 import hashlib
 import json
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from annotated.batches import Corpus, Sentences, id_type
 from annotated.engine.errors import DataError, check_whole
 from annotated.engine.fetch import file_hash
-from annotated.engine.files import write_json
+from annotated.engine.files import new_folder, write_json
 from annotated.engine.registry import data_folder, registry
 from annotated.engine.text import (
     Cleaning,
@@ -188,7 +188,7 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
     """Read, clean, learn a vocabulary, encode, write; returns what came.
 
     Memory does not grow with the corpus. DataError for data that cannot
-    be used, and where out has something else in it.
+    be used, RunError where out has something else in it.
     """
     settings = preparation.settings()
     if (out / "corpus.json").exists():
@@ -196,35 +196,21 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
         if there.settings == settings:
             print(f"{out} is prepared already", file=sys.stderr)
             return there
-    _refuse_taken(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=f".{out.name}.", dir=out.parent
-    ) as name:
-        work, whole = Path(name), Path(name) / "whole"
-        whole.mkdir()
+    with new_folder(out) as whole:
+        work = whole.parent
         splits, found = _clean(preparation, work)
         for remark in found:
             print(f"{preparation.name}: {remark}", file=sys.stderr)
         tokenizers = _vocabularies(preparation, work, whole)
         for split, card in splits.items():
-            card |= _encode(work, whole, split, tokenizers)
+            _encode(work, whole, split, tokenizers, card)
             if split != "train":
                 for side in SIDES:
                     language = getattr(preparation, side)
                     text = work / f"{split}.{side}"
                     text.rename(whole / f"{split}.{language}")
         _write_manifest(whole, splits, settings, tokenizers, found)
-        _refuse_taken(out)  # by another process, meanwhile
-        if out.exists():
-            out.rmdir()
-        whole.rename(out)
     return Prepared.open(out)
-
-
-def _refuse_taken(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(f"{out} is not empty: choose another --out")
 
 
 def _clean(
@@ -324,70 +310,70 @@ def _encode(
     whole: Path,
     split: str,
     tokenizers: tuple[Tokenizer, Tokenizer],
-) -> dict[str, Any]:
+    card: dict[str, Any],
+) -> None:
     """Write the ids of a split, without the pairs of which a side has no
-    tokens; what the manifest says of it.
+    tokens; card gets what the manifest says of it.
     """
     kind = id_type(max(map(len, tokenizers)))
-    lost = pairs = 0
+    lost = 0
     with (
-        _Rows(whole / f"{split}.src", work, kind) as src,
-        _Rows(whole / f"{split}.tgt", work, kind) as tgt,
+        closing(_Rows(whole / f"{split}.src", kind)) as src,
+        closing(_Rows(whole / f"{split}.tgt", kind)) as tgt,
     ):
         files = work / f"{split}.source", work / f"{split}.target"
         lines = zip(*map(_lines, files), strict=True)
         while chunk := list(islice(lines, CHUNK)):
             sides = [
                 tokenizer.encode(side)
-                for tokenizer, side in zip(
-                    tokenizers, zip(*chunk, strict=True), strict=True
-                )
+                for tokenizer, side in zip(tokenizers, zip(*chunk))
             ]
-            both = [p for p in zip(*sides, strict=True) if all(p)]
+            both = [pair for pair in zip(*sides) if all(pair)]
             src.add([s for s, _ in both])
             tgt.add([t for _, t in both])
-            pairs, lost = pairs + len(both), lost + len(chunk) - len(both)
-    return {
-        "pairs": pairs,
-        "source_tokens": src.tokens,
-        "target_tokens": tgt.tokens,
-        "without_tokens": lost,
-    }
+            lost += len(chunk) - len(both)
+    card["pairs"] = src.lengths["starts"] - 1
+    card["source_tokens"] = src.lengths["ids"]
+    card["target_tokens"] = tgt.lengths["ids"]
+    if lost:
+        card["dropped"]["a side without tokens"] = lost
 
 
 class _Rows:
-    """Sentences, written as they come and joined at the end."""
+    """Sentences in STEM.ids.npy and STEM.starts.npy, written as they come;
+    how many there are stands at the head of a file, and is written last.
+    """
 
-    def __init__(self, stem: Path, work: Path, kind: type):
-        self.stem, self.kind, self.tokens = stem, kind, 0
-        self.parts = {"ids": np.dtype(kind), "starts": np.dtype(np.int64)}
-        self.raw = {n: work / f"{stem.name}.{n}" for n in self.parts}
+    def __init__(self, stem: Path, kind: type):
+        self.kinds = {"ids": np.dtype(kind), "starts": np.dtype(np.int64)}
+        self.lengths = dict.fromkeys(self.kinds, 0)
+        names = {n: Path(f"{stem}.{n}.npy") for n in self.kinds}
+        self.files = {n: path.open("wb") for n, path in names.items()}
+        self._heads()
+        self._write(starts=np.zeros(1, np.int64))
 
-    def __enter__(self) -> _Rows:
-        self.files = {n: p.open("wb") for n, p in self.raw.items()}
-        self.files["starts"].write(np.zeros(1, np.int64).tobytes())
-        return self
+    def _heads(self) -> None:
+        for name, file in self.files.items():
+            shape, kind = (self.lengths[name],), self.kinds[name].str
+            head = {"descr": kind, "fortran_order": False, "shape": shape}
+            file.seek(0)
+            np.lib.format.write_array_header_1_0(file, head)
+
+    def _write(self, **arrays: NDArray) -> None:
+        for name, array in arrays.items():
+            self.files[name].write(array.tobytes())
+            self.lengths[name] += len(array)
 
     def add(self, rows: list[list[int]]) -> None:
         """Some more sentences, each a list of ids."""
-        made = Sentences.of(rows, self.kind)
-        self.files["ids"].write(made.ids.tobytes())
-        starts = made.starts[1:] + self.tokens
-        self.files["starts"].write(starts.tobytes())
-        self.tokens += len(made.ids)
+        made = Sentences.of(rows, self.kinds["ids"])
+        starts = made.starts[1:] + self.lengths["ids"]
+        self._write(ids=made.ids, starts=starts)
 
-    def __exit__(self, failure: type | None, *_: object) -> None:
-        for name, file in self.files.items():
+    def close(self) -> None:
+        self._heads()
+        for file in self.files.values():
             file.close()
-            path, kind = self.raw[name], self.parts[name]
-            count = path.stat().st_size // kind.itemsize
-            if failure is None:
-                to = f"{self.stem}.{name}.npy"
-                array = np.lib.format.open_memmap(to, "w+", kind, (count,))
-                if count:
-                    array[:] = np.memmap(path, kind, "r")
-                array.flush()
-            path.unlink()
 
 
 def _write_manifest(
@@ -398,9 +384,6 @@ def _write_manifest(
     found: list[str],
 ) -> None:
     """corpus.json, the last of the folder's files."""
-    for card in splits.values():
-        if lost := card.pop("without_tokens"):
-            card["dropped"]["a side without tokens"] = lost
     manifest = {
         "format": FORMAT,
         "source_vocab": len(tokenizers[0]),

@@ -12,18 +12,13 @@ from typing import Any, Literal
 
 from annotated.engine.errors import UsageError, check_whole
 from annotated.engine.trainer import RunConfig
-from annotated.model import (
-    ModelShape,
-    TransformerConfig,
-    count_parameters,
-    table3,
-)
+from annotated.model import ModelShape, TransformerConfig, count_parameters
 from annotated.search import SearchConfig
 
 __all__ = [
     "Recipe", "PARTS", "recipe_of", "synthetic_recipes", "corpus_recipes",
-    "wmt14_recipes", "table3_recipes", "parse_recipes", "PAIR", "RECIPES",
-    "SHAPES", "SHARE", "fitted", "STACKS", "described",
+    "wmt14_recipes", "STACKS", "table3_recipes", "parse_recipes", "PAIR",
+    "RECIPES", "SHAPES", "SHARE", "fitted", "described",
 ]  # fmt: skip
 
 
@@ -173,72 +168,59 @@ def wmt14_recipes() -> dict[str, Recipe]:
     return made
 
 
+STACKS = "num_encoder_layers", "num_decoder_layers"
+
+
 def table3_recipes() -> dict[str, Recipe]:
     """The rows of Table 3, by name: table3-A-h1 and so on (§6.2)."""
-    plain = wmt14_recipes()["wmt14-en-de-base"].changed(keep=1)
-    names = vars(plain.model)
-    made = {
-        row: plain.changed(**{n: getattr(config, n) for n in names})
-        for row, config in table3(plain.vocab).items()
+    changes: dict[str, dict[str, Any]] = {
+        "base": {},  # d_k and d_v of (A) and (C) are d_model / h
+        **{f"A-h{h}": {"num_heads": h} for h in (1, 4, 16, 32)},
+        **{f"B-dk{d}": {"d_k": d} for d in (16, 32)},
+        **{f"C-N{n}": dict.fromkeys(STACKS, n) for n in (2, 4, 8)},
+        **{f"C-d{d}": {"d_model": d} for d in (256, 1024)},
+        **{f"C-ff{d}": {"d_ff": d} for d in (1024, 4096)},
+        **{f"D-drop{p}": {"dropout": p} for p in (0.0, 0.2)},
+        "E-learned": {"positions": "learned"},
+        "big": {},
+        **{f"D-eps{e}": {"label_smoothing": e} for e in (0.0, 0.2)},
     }
-    made["big"] = made["big"].changed(max_steps=300_000, save_every=600)
-    for smoothing in (0.0, 0.2):
-        row = f"D-eps{smoothing}"
-        made[row] = plain.changed(label_smoothing=smoothing)
-    return {
-        f"table3-{row}": recipe.changed(about=f"row {row} of Table 3")
-        for row, recipe in made.items()
-    }
+    made, plain = {}, wmt14_recipes()
+    for row, change in changes.items():
+        size = "big" if row == "big" else "base"
+        recipe = plain[f"wmt14-en-de-{size}"].changed(keep=1, **change)
+        about = f"row {row} of Table 3"
+        made[f"table3-{row}"] = recipe.changed(about=about)
+    return made
 
 
 def parse_recipes() -> dict[str, Recipe]:
     """Sentences to trees (§6.3, chapter 24): data is a folder that
     annotated treebank has made.
     """
-    wsj = Recipe(
-        about="English to trees, the paper's parser, 40,000 gold trees",
-        data="trees",
-        source="words",
-        target="tree",
-        vocab=16_000,
-        tokenizer="word",
-    ).changed(
-        num_encoder_layers=4,
-        num_decoder_layers=4,
-        d_model=1024,
-        dropout=0.2,
-        attention_dropout=0.2,
-        tie="decoder",
-        warmup=16_000,
-        beam=21,
-        alpha=0.3,
-        extra=300,
+    wsj = (
+        Recipe(
+            about="English to trees, the paper's parser, 40,000 gold trees",
+            data="trees",
+        )
+        .changed(source="words", target="tree", tokenizer="word")
+        .changed(vocab=16_000, tie="decoder", warmup=16_000)
+        .changed(num_encoder_layers=4, num_decoder_layers=4, d_model=1024)
+        .changed(dropout=0.2, attention_dropout=0.2)
+        .changed(beam=21, alpha=0.3, extra=300)
     )
-    semi = wsj.changed(
-        about="the same, with 17 million silver trees besides",
-        vocab=32_000,
-        dropout=0.1,
-        attention_dropout=0.1,
-        warmup=4000,
+    semi = (
+        wsj.changed(about="the same, with 17 million silver trees besides")
+        .changed(vocab=32_000, warmup=4000)
+        .changed(dropout=0.1, attention_dropout=0.1)
     )
-    small = wsj.changed(
-        about="English to trees, on a processor (chapter 24)",
-        num_encoder_layers=2,
-        num_decoder_layers=2,
-        d_model=128,
-        d_ff=512,
-        num_heads=4,
-        dropout=0.1,
-        attention_dropout=0.0,
-        norm="pre",
-        label_smoothing=0.0,
-        batch_tokens=1500,
-        warmup=400,
-        rate=0.45,
-        max_steps=4000,
-        cooldown=2000,
-        save_every=500,
-        keep=1,
+    small = (
+        wsj.changed(about="English to trees, on a processor (chapter 24)")
+        .changed(num_encoder_layers=2, num_decoder_layers=2, norm="pre")
+        .changed(d_model=128, d_ff=512, num_heads=4)
+        .changed(dropout=0.1, attention_dropout=0.0, label_smoothing=0.0)
+        .changed(batch_tokens=1500, warmup=400, rate=0.45)
+        .changed(max_steps=4000, cooldown=2000, save_every=500, keep=1)
     )
     return {"parse-wsj": wsj, "parse-semi": semi, "parse-small": small}
 
@@ -313,9 +295,6 @@ def fitted(recipe: Recipe, pairs: int, tokens: int, speed: float) -> Recipe:
     # equation 3 peaks at rate / sqrt(d_model · warmup)
     rate = peak * math.sqrt(made.model.d_model * made.training.warmup)
     return fill(made, rate=round(rate, 3))
-
-
-STACKS = "num_encoder_layers", "num_decoder_layers"
 
 
 def described(

@@ -3,8 +3,6 @@
 - E7-text.md: Text from anywhere
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import resources

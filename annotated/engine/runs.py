@@ -25,7 +25,7 @@ from annotated.engine.files import check_new, write_json
 from annotated.engine.machine import matmul_speed, pick_precision
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import Recipe, described, fitted, recipe_of
-from annotated.engine.search import WorkerError, search_in_order
+from annotated.engine.search import Guide, WorkerError, search_in_order
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import Hypothesis, SearchConfig
 from annotated.tokens import Tokenizer
@@ -141,6 +141,7 @@ class Run:
         search: SearchConfig | None = None,
         batch_tokens: int = 2000,
         workers: int = 1,
+        guide: Guide | None = None,
     ) -> list[list[Translation]]:
         """The nbest translations of each line, the best first (see
         search_in_order). A blank line gives a blank one; of a line of more
@@ -159,8 +160,9 @@ class Run:
         found: list[list[list[Hypothesis]]] = [[] for _ in lines]
         try:
             results = search_in_order(
-                models, pieces, search, batch_tokens, workers=workers
-            )
+                models, pieces, search, batch_tokens,
+                workers=workers, guide=guide,
+            )  # fmt: skip
         except WorkerError as error:
             raise RunError(
                 f"a process that searched gave up ({error}), for lack of "

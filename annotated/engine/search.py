@@ -8,6 +8,7 @@ import itertools
 import math
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,10 +35,10 @@ from annotated.search import (
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
-    "closing", "SlotCache", "Beams", "BeamSearch", "COMPACT",
-    "best_continuations", "mean_log_p", "Models", "beam_search",
-    "batches_by_length", "WORTH", "search_in_order", "HANGS", "WorkerError",
-    "in_processes",
+    "closing", "SlotCache", "Beams", "Allowed", "Guide", "BeamSearch",
+    "COMPACT", "best_continuations", "mean_log_p", "converted", "Models",
+    "beam_search", "batches_by_length", "WORTH", "search_in_order", "HANGS",
+    "WorkerError", "in_processes",
 ]  # fmt: skip
 
 
@@ -211,6 +212,11 @@ class Beams:
 
 
 # E6-search.md: The search
+# (batch, width, length) and (batch,) -> (batch, width, vocab) of bool
+Allowed = Callable[[Tensor, Tensor], Tensor]
+Guide = Callable[[Sequence[Sequence[int]], torch.device], Allowed]
+
+
 class BeamSearch:
     """A beam search for a batch of sentences, under way."""
 
@@ -220,6 +226,7 @@ class BeamSearch:
         sentences: Sequence[Sequence[int]],
         config: SearchConfig,
         prefixes: Sequence[Sequence[int]],
+        guide: Guide | None = None,
     ):
         device = next(models[0].parameters()).device
         limits = [
@@ -233,6 +240,7 @@ class BeamSearch:
         slots = 1 + (max(limits) - 1) * config.beam
         self.caches = [SlotCache(m, src.to(device), slots) for m in models]
         self.results: list[list[Hypothesis]] = [[] for _ in sentences]
+        self.allowed = guide and guide(sentences, device)
         # a GPU is asked seldom: the question makes it wait for the answer
         self.patience = 1 if device.type == "cpu" else 8
 
@@ -257,9 +265,13 @@ class BeamSearch:
         logits = [c.next_logits(newest, beams.seen) for c in self.caches]
         log_p = mean_log_p(logits)
         log_p[:, :, PAD] = log_p[:, :, BOS] = -math.inf
+        free = log_p
+        if self.allowed:
+            allowed = self.allowed(beams.ids, beams.number)
+            free = log_p.masked_fill(~allowed, -math.inf)
         begun = self.length > beams.prefix.size(1)
         if begun and self.length not in self.limits:
-            return log_p
+            return free
         # no choice: the prefix's token, or the end at the limit
         token = torch.zeros_like(beams.limit)
         if not begun:
@@ -268,7 +280,7 @@ class BeamSearch:
         token = token[:, None, None].expand(-1, log_p.size(1), 1)
         only = torch.full_like(log_p, -math.inf)
         only.scatter_(2, token, log_p.gather(2, token))
-        return torch.where(token == PAD, log_p, only)
+        return torch.where(token == PAD, free, only)
 
     def end(self, best: Tensor, parent: Tensor, token: Tensor) -> None:
         """Compare what ends with what has ended; all (batch, ranks)."""
@@ -378,6 +390,20 @@ def mean_log_p(logits: list[Tensor]) -> Tensor:
 
 
 # E6-search.md: From outside
+def converted(model: Transformer, dtype: torch.dtype) -> Transformer:
+    """A copy of the model that computes in another precision; torch.qint8
+    is for the linear maps, on a CPU.
+    """
+    if dtype != torch.qint8:
+        return copy.deepcopy(model).to(dtype)
+    with warnings.catch_warnings():
+        # torch announces that this moves to another package
+        warnings.simplefilter("ignore")
+        return torch.ao.quantization.quantize_dynamic(
+            model.eval(), {torch.nn.Linear}, dtype
+        )
+
+
 Models = Transformer | Sequence[Transformer]
 
 
@@ -386,12 +412,14 @@ def beam_search(
     sentences: Sequence[Sequence[int]],
     config: SearchConfig = SearchConfig(),
     prefixes: Sequence[Sequence[int]] | None = None,
+    guide: Guide | None = None,
 ) -> list[list[Hypothesis]]:
     """Beam search for a batch of sentences (§6.1), each without EOS.
 
     For each sentence its nbest hypotheses, the best first: those of
     plain_beam_search. Several models vote; each output begins with its
-    prefix, where prefixes are given. ValueError names a wrong prefix.
+    prefix, where prefixes are given, and has only tokens that the guide
+    allows. ValueError names a wrong prefix.
     """
     if not len(sentences):
         return []
@@ -400,7 +428,8 @@ def beam_search(
     with ExitStack() as stack:
         for each in models:
             stack.enter_context(evaluating(each))
-        return BeamSearch(models, sentences, config, prefixes).run()
+        search = BeamSearch(models, sentences, config, prefixes, guide)
+        return search.run()
 
 
 def _limit(
@@ -453,11 +482,11 @@ def search_in_order(
     prefixes: Sequence[Sequence[int]] | None = None,
     workers: int = 1,
     batch_size: int = 128,
-    dtype: torch.dtype | None = None,
+    guide: Guide | None = None,
 ) -> list[list[Hypothesis]]:
     """beam_search for any number of sentences, batched by similar length:
     at most batch_size sentences of batch_tokens source tokens at once.
-    Results in the order given; dtype is that of the arithmetic.
+    Results in the order given.
 
     On a CPU, several workers are processes of one thread each, at most as
     many as there are cores, which share the batches. WorkerError where
@@ -466,8 +495,6 @@ def search_in_order(
     `if __name__ == "__main__":`.)
     """
     models = list(model) if isinstance(model, Sequence) else [model]
-    if dtype is not None:
-        models = [copy.deepcopy(each).to(dtype) for each in models]
     workers = min(workers, cores())
     if workers > 1 and next(models[0].parameters()).device.type == "cpu":
         tokens = sum(len(s) + 1 for s in sentences)
@@ -476,7 +503,7 @@ def search_in_order(
     else:
         workers = 1  # a GPU's context does not survive in a copy
     batches = batches_by_length(sentences, batch_tokens, batch_size)
-    job = partial(_search_some, models, sentences, config, prefixes)
+    job = partial(_search_some, models, sentences, config, prefixes, guide)
     workers = min(workers, len(batches))
     found: Iterable[tuple[int, Any]] = enumerate(map(job, batches))
     if workers > 1:
@@ -494,11 +521,13 @@ def _search_some(
     sentences: Sequence[Sequence[int]],
     config: SearchConfig,
     prefixes: Sequence[Sequence[int]] | None,
+    guide: Guide | None,
     which: list[int],
 ) -> list[list[Hypothesis]]:
     """Translate a batch, given by the places of its sentences."""
     begun = prefixes and [prefixes[i] for i in which]
-    return beam_search(models, [sentences[i] for i in which], config, begun)
+    some = [sentences[i] for i in which]
+    return beam_search(models, some, config, begun, guide)
 
 
 HANGS = 3600.0  # seconds without any answer

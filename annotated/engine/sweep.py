@@ -3,8 +3,6 @@
 - E19-sweep.md: A sweep
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

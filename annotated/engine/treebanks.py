@@ -5,31 +5,41 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from annotated.engine.errors import DataError
 from annotated.engine.files import write_text
 from annotated.engine.runs import Run
+from annotated.engine.search import Allowed, Guide
 from annotated.engine.text import Text
 from annotated.parsing import (
+    Bracketing,
     bare,
+    brackets,
     compare_all,
+    compare_trees,
     linearise,
     tree_over,
     without_tags,
 )
 from annotated.pocket.trees import Tree, leaf, node
 from annotated.search import SearchConfig
+from annotated.tokens import EOS, PAD, SPECIALS
 
 __all__ = [
     "read_trees", "read_tree", "cleaned", "read_treebank", "split_articles",
     "word_class", "known_words", "reads", "TreeWishes", "prepare_trees",
-    "tree_scores", "parse_lines", "escaped",
+    "tree_scores", "levels", "f1_by", "recall_by_label", "tree_guide",
+    "parse_lines", "escaped", "only_trees",
 ]  # fmt: skip
 
 
@@ -329,6 +339,61 @@ def tree_scores(
     }
 
 
+def levels(tree: Tree) -> int:
+    """How many nodes lie in one another, the word's own counted."""
+    return 1 + max(map(levels, tree.children), default=0)
+
+
+def f1_by(
+    gold: Sequence[Tree],
+    guesses: Sequence[Tree],
+    key: Callable[[Tree], int],
+    steps: Sequence[int],
+) -> list[tuple[str, float]]:
+    """F1 of the sentences whose gold tree has its key from one step up to
+    the next, for each such range.
+    """
+    rows = []
+    for low, high in itertools.pairwise(steps):
+        pairs = zip(gold, guesses, strict=True)
+        chosen = [pair for pair in pairs if low <= key(pair[0]) < high]
+        total = sum((compare_trees(*pair) for pair in chosen), Bracketing())
+        rows.append((f"{low}–{high - 1}", total.f1))
+    return rows
+
+
+def recall_by_label(
+    gold: Sequence[Tree], guesses: Sequence[Tree], least: int = 50
+) -> list[tuple[str, float]]:
+    """Recall of every label that gold has at least so often, the worst
+    first, in percent.
+    """
+    there: Counter[str] = Counter()
+    found: Counter[str] = Counter()
+    for tree, guess in zip(gold, guesses, strict=True):
+        right = brackets(tree)
+        for kept, counts in (
+            (there, right),
+            (found, right & brackets(guess)),
+        ):
+            for (label, *_), count in counts.items():
+                kept[label] += count
+    rows = [
+        (label, 100 * found[label] / count)
+        for label, count in there.items()
+        if count >= least
+    ]
+    return sorted(rows, key=lambda row: row[1])
+
+
+def tree_guide(run: Run) -> Guide | None:
+    """What keeps a run that writes trees from writing anything else."""
+    if run.recipe.target != "tree":
+        return None
+    place = run.target.inner.get_vocab()
+    return only_trees(sorted(place, key=place.__getitem__))
+
+
 def parse_lines(
     run: Run, lines: Sequence[str], search: SearchConfig, workers: int = 1
 ) -> list[Tree | None]:
@@ -340,6 +405,7 @@ def parse_lines(
         [reads(line.split(), known) for line in lines],
         search,
         workers=workers,
+        guide=tree_guide(run),
     )
     return [
         tree_over(escaped(line).split(), best[0].text.split())
@@ -352,3 +418,38 @@ def parse_lines(
 def escaped(text: str) -> str:
     """Brackets as treebanks write them, where they are words."""
     return text.replace("(", "-LRB-").replace(")", "-RRB-")
+
+
+# E18-treebanks.md: Trees and nothing else
+def only_trees(names: Sequence[str]) -> Guide:
+    """What a search may write, so that all of it is trees over the words
+    of its sentence; names are those of the output's tokens, by id.
+    """
+    place = {name: i for i, name in enumerate(names)}
+    kinds = [n[0] if n[0] in "()" else n in SPECIALS for n in names]
+    partners = [place.get(f"){name[1:]}", PAD) for name in names]
+
+    def guide(sentences: Any, device: torch.device) -> Allowed:
+        opens, closes, tags = (
+            torch.tensor([k == kind for k in kinds], device=device)
+            for kind in ("(", ")", False)
+        )
+        partner = torch.tensor(partners, device=device)
+        words = torch.tensor([len(s) for s in sentences], device=device)
+
+        def allowed(ids: Tensor, number: Tensor) -> Tensor:
+            left = words[number, None] - tags[ids].sum(dim=2)
+            depth = (opens[ids].long() - closes[ids].long()).cumsum(dim=2)
+            now = depth[:, :, -1:]
+            level = opens[ids] & (depth == now)
+            last = level * torch.arange(ids.size(2), device=device)
+            inner = ids.gather(2, last.argmax(dim=2, keepdim=True))
+            may = (left > 0)[:, :, None] & (opens | tags)
+            closing = (now > 0) & ~opens[ids[:, :, -1:]]
+            may.scatter_(2, partner[inner], closing)
+            may[:, :, EOS] = (left == 0) & (now[:, :, 0] == 0)
+            return may
+
+        return allowed
+
+    return guide

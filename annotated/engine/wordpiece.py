@@ -3,8 +3,6 @@
 - E16-tokenizers.md: Other tokenizers
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 

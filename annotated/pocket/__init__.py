@@ -3,14 +3,13 @@
 - E14-pocket-sentences.md: Sentences, and who may see them
 """
 
-from __future__ import annotations
-
 import itertools
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from annotated.engine.errors import check_whole
 from annotated.pocket import words
 from annotated.pocket.drawing import Draw, draw_front, draw_meaning
 from annotated.pocket.english import english_sentence
@@ -142,11 +141,8 @@ def pocket_pairs(
     if split not in SPLITS:
         names = ", ".join(SPLITS)
         raise ValueError(f"split must be one of {names}, not {split!r}")
-    for name, value in (("count", count), ("seed", seed)):
-        if type(value) is not int or value < 0:
-            raise ValueError(
-                f"{name} must be a whole number, at least 0, not {value!r}"
-            )
+    check_whole("count", count, least=0)
+    check_whole("seed", seed, least=0)
     pairs: dict[str, Pair] = {}
     shortest, longest = SPLITS[split]
     drawn = draw_pairs(f"{split} {seed}", split == "generalisation")

@@ -3,8 +3,6 @@
 - E14-pocket-sentences.md: Sentences, and who may see them
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from hashlib import sha512

@@ -3,8 +3,6 @@
 - E13-pocket-grammar.md: A grammar in two languages
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from annotated.pocket import words
@@ -79,11 +77,8 @@ def _english_time(time: str, key: str) -> Tree:
     if time not in ("evening", "every day"):
         return node("NP", leaf("NN", time, key))
     article, noun = ("the", time) if time == "evening" else time.split()
-    first, second = (
-        leaf("DT", article, key + "D"),
-        leaf("NN", noun, key + "N"),
-    )
-    tree = node("NP", first, second)
+    first = leaf("DT", article, key + "D")
+    tree = node("NP", first, leaf("NN", noun, key + "N"))
     if time == "every day":
         return tree
     return node("PP", leaf("IN", "in", key + "P"), tree)
@@ -199,21 +194,18 @@ def _english_rest(clause: Clause, key: str, front: str) -> list[Part]:
         tree = node("PRT", leaf("RP", particle, key + "V"))
         parts.insert(int(late), ("particle", tree))
     if clause.predicate:
-        word = leaf(
-            "JJ", words.ADJECTIVES[clause.predicate].english, key + "Q"
-        )
-        parts.append(("predicate", node("ADJP", word)))
+        word = words.ADJECTIVES[clause.predicate].english
+        tree = node("ADJP", leaf("JJ", word, key + "Q"))
+        parts.append(("predicate", tree))
     if clause.goal:
         into = "into" if clause.goal[0] == "in" else "to"
-        tree = _english_prepositional(
-            into, clause.goal[1], key + "g", key + "gP"
-        )
+        own, phrase = key + "g", clause.goal[1]
+        tree = _english_prepositional(into, phrase, own, own + "P")
         parts.append(("goal", tree))
     if clause.place:
         where = words.PREPOSITIONS[clause.place[0]]
-        tree = _english_prepositional(
-            where, clause.place[1], key + "l", key + "lP"
-        )
+        own, phrase = key + "l", clause.place[1]
+        tree = _english_prepositional(where, phrase, own, own + "P")
         parts.append(("place", tree))
     if clause.time:
         parts.append(("time", _english_time(clause.time, key + "t")))

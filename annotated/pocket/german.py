@@ -3,8 +3,6 @@
 - E13-pocket-grammar.md: A grammar in two languages
 """
 
-from __future__ import annotations
-
 from annotated.pocket import words
 from annotated.pocket.meaning import SPECIAL, Clause, Meaning, Phrase
 from annotated.pocket.trees import Part, Tree, leaf, node
@@ -30,9 +28,8 @@ def german_phrase(
         word = getattr(words.PRONOUNS[phrase.noun], case)
         return node("NP", leaf(tag, word, key))
     if phrase.determiner == "relative":
-        return node(
-            "NP", leaf("PRELS", _ending("relative", case, phrase), key)
-        )
+        word = _ending("relative", case, phrase)
+        return node("NP", leaf("PRELS", word, key))
     parts, series = [], "strong"
     if phrase.determiner != "bare":
         row = words.DETERMINERS[phrase.determiner]

@@ -3,8 +3,6 @@
 - E14-pocket-sentences.md: Sentences, and who may see them
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

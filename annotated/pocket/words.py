@@ -3,8 +3,6 @@
 - E13-pocket-grammar.md: A grammar in two languages
 """
 
-from __future__ import annotations
-
 import re
 from collections import namedtuple
 from importlib import resources

@@ -13,7 +13,7 @@ document.addEventListener("keydown", (event) => {
 
 // What scrolls sideways can be reached with the keyboard.
 const WIDE =
-  ".bd-article :is(pre, .math, mjx-container, .cell_output, .text_html, .pst-scrollable-table-container)";
+  ".bd-article :is(pre, .math, mjx-container, .cell_output, figure, .text_html, .pst-scrollable-table-container)";
 const reach = () => {
   for (const box of document.querySelectorAll(WIDE)) {
     const scrolls = /auto|scroll/.test(getComputedStyle(box).overflowX);
@@ -26,6 +26,16 @@ window.addEventListener("load", () => {
 });
 window.addEventListener("resize", reach);
 document.addEventListener("toggle", reach, true);
+
+// A page that the search has found opens where the word is.
+window.addEventListener("load", () => {
+  const marks = [...document.querySelectorAll(".bd-article span.highlighted")];
+  const mark = marks.find((one) => one.getClientRects().length) ?? marks[0];
+  if (!mark || location.hash) return;
+  let fold = mark.closest("details");
+  for (; fold; fold = fold.parentElement.closest("details")) fold.open = true;
+  mark.scrollIntoView({ block: "center" });
+});
 
 // On paper everything is open.
 window.addEventListener("beforeprint", () => {

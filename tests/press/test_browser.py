@@ -313,6 +313,16 @@ def test_search_finds_a_page(small: Tab) -> None:
     assert small.faults == []
 
 
+def test_what_was_searched_is_in_view(small: Tab) -> None:
+    page = small.open("search.html?q=look")  # it is in a hint, folded
+    page.locator("#search-results li a").first.click()
+    page.wait_for_url("**/02-one.html")
+    mark = page.locator("span.highlighted").first
+    mark.wait_for(state="visible")
+    top = "x => x.getBoundingClientRect().top"
+    assert 0 < mark.evaluate(top) < page.viewport_size["height"]
+
+
 def test_what_scrolls_can_be_reached_with_the_keyboard(small: Tab) -> None:
     page = small.open("03-two.html")
     assert page.locator(".bd-article [tabindex='0']").count() >= 3

@@ -235,6 +235,51 @@ def test_a_page_of_the_engine_room_that_no_story_leads_to_is_named(
     }
 
 
+def figure(settings: str) -> str:
+    return (
+        f"```{{code-cell}} ipython3\n---\nmystnb: {settings}\n---\n1\n```"
+    )
+
+
+def test_a_figure_without_words_is_named(book: Book) -> None:
+    whole = '{image: {alt: "A line"}, figure: {caption: "It rises."}}'
+    book.chapter("02-one", "## Here", figure(whole))
+    assert offences(book.root) == {}
+    place = 'book/02-one.md, section "Here", code cell 1 (1)'
+    for settings, missing in (
+        ('{image: {alt: "A line"}}', "caption"),
+        ('{image: {alt: "A line"}, figure: {name: fig-a}}', "caption"),
+        ('{figure: {caption: "It rises."}}', "alt text"),
+    ):
+        book.chapter("02-one", "## Here", figure(settings))
+        assert offences(book.root) == {
+            "02-one": [f"{place}: the figure has no {missing}"]
+        }
+
+
+def test_a_label_that_is_taken_is_named(book: Book) -> None:
+    line = '{{image: {{alt: "A"}}, figure: {{caption: "B", name: {}}}}}'
+    exercise = ":::{{exercise}} Think\n:label: {}\nWhy?\n:::"
+    first = figure(line.format("fig-a"))
+    book.chapter("02-one", "## Here", first, exercise.format("ex-a"))
+    book.chapter("03-two", "## There", figure(line.format("fig-b")))
+    assert offences(book.root) == {}
+    book.chapter(
+        "03-two", "## There", first, exercise.format("ex-a"), first
+    )
+    there = 'book/03-two.md, section "There"'
+    here = 'book/02-one.md, section "Here"'
+    assert offences(book.root) == {
+        "03-two": [
+            f"{there}, code cell 1 (1): the label fig-a is taken: "
+            f"{here}, code cell 1 (1)",
+            f"{there}: the label ex-a is taken: {here}",
+            f"{there}, code cell 2 (1): the label fig-a is taken: "
+            f"{here}, code cell 1 (1)",
+        ]
+    }
+
+
 def test_rules_are_told_by_page_and_for_all_that_are_held_to_them(
     book: Book,
     capsys: pytest.CaptureFixture[str],

@@ -9,9 +9,9 @@ import pytest
 
 from press.chapters import PressError, read_book
 from press.references import ARXIV, works
-from press.site import draft, is_current, site
+from press.site import draft, is_current, proof, site
 
-from .conftest import Book
+from .conftest import FIGURE, Book, code
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -233,6 +233,33 @@ def test_prose_is_set_again_and_faults_are_told(built: Book) -> None:
     built.write("book/03-two.md", before + "\n## Further\n\nMore.\n")
     assert "holds 7 pages" in site(built.root)
     assert "Further" in page(built, "03-two")
+
+
+@pytest.mark.parametrize(
+    ("fault", "where"),
+    [
+        ("[](#fig-gone)", 'section "Proof": WARNING: .*fig-gone'),
+        ("[Gone](04-gone.md)", 'section "Proof": WARNING: .*04-gone'),
+        ("[Gone](02-one.md#gone)", 'section "Proof": WARNING: .*gone'),
+        (":::{hnit}\nNo.\n:::", "section \"Proof\": WARNING: .*'hnit'"),
+        (code(FIGURE), "code cell 6 .*: WARNING: .*fig-line"),
+        ("{cite}`nobody1999`", "no entry nobody1999"),
+    ],
+)
+def test_faults_are_found_before_a_page_is_run(
+    built: Book, fault: str, where: str
+) -> None:
+    before = built.read("book/03-two.md")
+    never = code("raise SystemExit('this is never run')")
+    whole = f"{before}\n## Proof\n\n[](02-one.md#fig-line)\n\n{never}\n"
+    try:
+        built.write("book/03-two.md", whole)
+        proof(built.root)
+        built.write("book/03-two.md", f"{whole}\n{fault}\n")
+        with pytest.raises(PressError, match=f"book/.*{where}"):
+            proof(built.root)
+    finally:
+        built.write("book/03-two.md", before)
 
 
 def test_stale_outputs_are_not_set(built: Book) -> None:
