@@ -45,6 +45,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from ledger import write  # noqa: E402
 
 from annotated.batches import Batch, Corpus, Sentences  # noqa: E402
+from annotated.engine.machine import allow_tf32  # noqa: E402
 from annotated.engine.results import entry, rounded  # noqa: E402
 from annotated.engine.search import search_in_order  # noqa: E402
 from annotated.engine.trainer import RunConfig, Trainer  # noqa: E402
@@ -252,7 +253,9 @@ def compile_layers(model: Transformer) -> None:
 MODES: dict[str, Callable[[Transformer], None] | None] = {
     "eager": None,
     "compiled": compile_layers,
+    "float32": None,
 }
+PRECISION: dict[str, Any] = {"float32": "float32"}  # others: bfloat16
 
 
 def train_speed(bench: Bench, name: str) -> dict[str, Any]:
@@ -261,12 +264,13 @@ def train_speed(bench: Bench, name: str) -> dict[str, Any]:
     modes, share = {}, bench.left / len(MODES)
     for mode, prepare in MODES.items():
         end = time.time() + share
+        precision = PRECISION.get(mode, "bfloat16")
         try:
-            modes[mode] = speed_of(bench, name, prepare, end)
+            modes[mode] = speed_of(bench, name, prepare, end, precision)
         except Exception as error:  # the other modes still count
             modes[mode] = {"error": trouble(error)}
             continue
-        if peaks:
+        if peaks and precision == "bfloat16":
             reached = modes[mode]["needed_flops_per_second"]
             modes[mode]["peak_share"] = reached / peaks
     if all("error" in found for found in modes.values()):
@@ -279,9 +283,11 @@ def speed_of(
     name: str,
     prepare: Callable[[Transformer], None] | None,
     end: float,
+    precision: Any = "bfloat16",
 ) -> dict[str, Any]:
     """Medians over steps, after some that do not count."""
     sizes, device = bench.sizes, bench.device
+    allow_tf32(device)  # as annotated train does
     torch.manual_seed(bench.seed)
     config = shape(sizes, name)
     model = Transformer(config).to(device)
@@ -294,7 +300,7 @@ def speed_of(
     training = RunConfig(
         batch_tokens=sizes.batch_tokens,
         max_steps=sizes.warm + sizes.steps,
-        precision="bfloat16",
+        precision=precision,
         seed=bench.seed,
     )
     trainer = Trainer(model, corpus, training)

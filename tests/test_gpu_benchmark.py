@@ -124,6 +124,27 @@ def test_the_share_of_the_peak_is_of_the_peak_measured(
     assert found["peak_share"] == pytest.approx(share)
 
 
+def test_training_is_measured_in_each_precision(
+    gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def noted(*args: Any) -> dict[str, Any]:
+        asked.append(args[-1])
+        return {"needed_flops_per_second": 1.0}
+
+    monkeypatch.setattr(gpu, "speed_of", noted)
+    monkeypatch.setattr(gpu, "read", lambda *_: {"bf16_flops": 2.0})
+    found = gpu.train_base(bench)
+    assert list(zip(found, asked, strict=True)) == [
+        ("eager", "bfloat16"),
+        ("compiled", "bfloat16"),
+        ("float32", "float32"),
+    ]
+    assert found["eager"]["peak_share"] == 0.5
+    assert "peak_share" not in found["float32"]  # it is of another peak
+
+
 def test_one_mode_that_fails_leaves_the_others(
     gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

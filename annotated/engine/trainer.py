@@ -111,12 +111,12 @@ class PackedBatch(Batch):
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> PackedBatch:
         """With each of its tensors moved."""
-        places = (
+        src, tgt, labels = map(move, (self.src, self.tgt, self.labels))
+        source, target = (
             Packing(move(side.real), move(side.index))
             for side in (self.source, self.target)
         )
-        ids = (move(x) for x in (self.src, self.tgt, self.labels))
-        return PackedBatch(*ids, *places)
+        return PackedBatch(src, tgt, labels, source, target)
 
     def to(self, device: torch.device | str) -> PackedBatch:
         return self.moved(lambda x: x.to(device, non_blocking=True))
