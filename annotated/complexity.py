@@ -5,47 +5,33 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from annotated.attention import attention
+from annotated.seq2seq import RNN
 
 __all__ = [
     "Recurrent", "Convolution", "SeparableConvolution", "SelfAttention",
-    "restricted_attention", "RestrictedSelfAttention", "longest_chain",
-    "hears", "path_length", "one_step",
+    "restricted_attention", "RestrictedSelfAttention", "hears",
+    "path_length", "one_step",
 ]  # fmt: skip
 
 
 # 09-why-self-attention.md: The layers
-class Recurrent(nn.Module):
-    """A plain recurrent layer, h_t = tanh(W x_t + U h_{t-1}) (Table 1).
+class Recurrent(RNN):
+    """A plain recurrent layer of width d (Table 1).
 
     Like every layer here it maps (batch, n, d) to (batch, n, d).
     """
 
     def __init__(self, d: int):
-        super().__init__()
-        self.d = d
-        self.w_in = nn.Linear(d, d, bias=False)
-        self.w_state = nn.Linear(d, d, bias=False)
-
-    def cell(self, x: Tensor, state: Tensor) -> Tensor:
-        """The next state: (…, d), (…, d) -> (…, d)."""
-        return torch.tanh(self.w_in(x) + self.w_state(state))
-
-    def forward(self, x: Tensor) -> Tensor:
-        state, states = torch.zeros_like(x[:, 0]), []
-        for x_t in x.unbind(1):
-            state = self.cell(x_t, state)
-            states.append(state)
-        return torch.stack(states, dim=1)
+        super().__init__(d, d)
 
     def operations(self, n: int) -> int:
-        return 2 * n * self.d**2
+        return n * self.linear.weight.numel()
 
 
 class Convolution(nn.Module):
@@ -141,24 +127,6 @@ class RestrictedSelfAttention(nn.Module):
         return 2 * (2 * (self.r // 2) + 1) * n * self.d
 
 
-# 09-why-self-attention.md: What has to wait
-def longest_chain(out: Tensor) -> int:
-    """How many of the operations that led to out had to wait for one
-    another: the longest chain in autograd's graph.
-    """
-    length: dict[Any, int] = {}
-    waiting: list[Any] = [out.grad_fn]
-    while waiting:
-        node = waiting[-1]
-        before = [f for f, _ in node.next_functions if f is not None]
-        missing = [f for f in before if f not in length]
-        waiting.extend(missing)
-        if not missing:
-            longest = max((length[f] for f in before), default=0)
-            length[waiting.pop()] = 1 + longest
-    return length[out.grad_fn]
-
-
 # 09-why-self-attention.md: How far apart
 def hears(layer: Callable[[Tensor], Tensor], n: int, d: int) -> Tensor:
     """Which outputs change with which inputs: (n, n) of bool, by gradient.
@@ -197,4 +165,4 @@ def one_step(layer: Recurrent, states: Tensor) -> Tensor:
     and its left neighbour's as the state before: the shape of states.
     """
     before = F.pad(states, (0, 0, 1, 0))[:, :-1]
-    return layer.cell(states, before)
+    return layer.step(states, before)

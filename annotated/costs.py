@@ -82,9 +82,10 @@ def kept_bytes(
     mask = (1 if gpu else size) * (config.dropout > 0)
     fused = gpu or k == v  # a kernel that keeps no attention weights
     around = d * (8 + mask)
-    attention = (
-        size * h * (2 * k + 2 * v + (v if fused else length)) + 4 * h
-    )
+    # without that kernel a CPU multiplies these in float32
+    inside = h * (size if fused else 4)
+    attention = inside * (2 * k + v + (v if fused else length))
+    attention += size * h * v + 4 * h
     encoder = 2 * around + attention + size * config.d_ff
     decoder = 3 * around + 2 * attention + size * config.d_ff
     total = config.num_encoder_layers * encoder

@@ -22,12 +22,16 @@ class RNN(nn.Module):
         self.d_model = d_model
         self.linear = nn.Linear(d_in + d_model, d_model)
 
+    def step(self, x: Tensor, h: Tensor) -> Tensor:
+        """x (…, d_in), h (…, d_model) -> the next h"""
+        return torch.tanh(self.linear(torch.cat([x, h], dim=-1)))
+
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, d_in) -> (batch, length, d_model): each h_t"""
         h = x.new_zeros(len(x), self.d_model)
         states = []
         for x_t in x.unbind(dim=1):
-            h = torch.tanh(self.linear(torch.cat([x_t, h], dim=-1)))
+            h = self.step(x_t, h)
             states.append(h)
         return torch.stack(states, dim=1)
 

@@ -6,14 +6,17 @@
 
 The same weights translate the same sentences with the same beam, in turn:
 `annotated`, `torch.nn.Transformer`, and where they are installed Hugging
-Face's Marian and CTranslate2, all in float32. `annotated` and CTranslate2
-take part twice: with all threads on each batch, and with a batch for each.
+Face's Marian and CTranslate2. `annotated` and CTranslate2 take part twice:
+with all threads on each batch, and with a batch for each. All compute in
+float32; CTranslate2 does it in int8 as well, and `annotated` in bfloat16
+where this machine multiplies it faster.
 benchmarks/README.md says what is equal, what is not, and how to read the
 table.
 """
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
 import os
@@ -41,6 +44,7 @@ from train_speed import draw_lengths
 
 from annotated.batches import pad_rows
 from annotated.embeddings import sinusoids
+from annotated.engine.machine import pick_precision
 from annotated.engine.results import entry, versions
 from annotated.engine.search import batches_by_length, search_in_order
 from annotated.model import Transformer
@@ -94,7 +98,7 @@ class Settings(Shape):
     @property
     def names(self) -> list[str]:
         """Who takes part, ours first."""
-        chosen = self.only.split(",") if self.only else list(MAKERS)
+        chosen = self.only.split(",") if self.only else usual()
         return [n for n in MAKERS if n in chosen] + [
             n for n in chosen if n not in MAKERS
         ]
@@ -190,17 +194,27 @@ def ours(task: Task, scratch: Path) -> Search:
     return our_search(task, task.threads)
 
 
+def ours_in_bfloat16(task: Task, scratch: Path) -> Search:
+    """The same in bfloat16."""
+    return our_search(task, task.threads, torch.bfloat16)
+
+
 def ours_alone(task: Task, scratch: Path) -> Search:
     """The same in one process, all threads for one batch."""
     return our_search(task, 1)
 
 
-def our_search(task: Task, workers: int) -> Search:
+def our_search(
+    task: Task, workers: int, dtype: torch.dtype | None = None
+) -> Search:
     config = SearchConfig(beam=task.beam, alpha=0.0, limit=task.limit)
+    model = task.model
+    if dtype is not None:
+        model = copy.deepcopy(model).to(dtype)
 
     def search(sentences: list[Ids]) -> list[Ids]:
         found = search_in_order(
-            task.model,
+            model,
             sentences,
             config,
             batch_tokens=task.batch * (max(map(len, sentences)) + 1),
@@ -477,7 +491,21 @@ def ctranslate2_workers(task: Task, scratch: Path) -> Search:
     )
 
 
-def engine(task: Task, scratch: Path, **threads: int) -> Search:
+def ctranslate2_int8(task: Task, scratch: Path) -> Search:
+    """CTranslate2 with weights and factors of eight bits."""
+    return engine(task, scratch, "int8", intra_threads=task.threads)
+
+
+def ctranslate2_workers_int8(task: Task, scratch: Path) -> Search:
+    """The same, with a batch for each thread."""
+    return engine(
+        task, scratch, "int8", intra_threads=1, inter_threads=task.threads
+    )
+
+
+def engine(
+    task: Task, scratch: Path, kind: str = "float32", **threads: int
+) -> Search:
     from ctranslate2 import Translator
 
     from annotated.engine.export import write_ctranslate2
@@ -489,7 +517,7 @@ def engine(task: Task, scratch: Path, **threads: int) -> Search:
         words[: len(SPECIALS)] = SPECIALS
         write_ctranslate2(task.model, words, words, folder)
     translator = Translator(
-        str(folder), device="cpu", compute_type="float32", **threads
+        str(folder), device="cpu", compute_type=kind, **threads
     )
 
     def search(sentences: list[Ids]) -> list[Ids]:
@@ -524,7 +552,20 @@ MAKERS: dict[str, Callable[[Task, Path], Search]] = {
     "Marian": marian,
     "CTranslate2": ctranslate2,
     "CTranslate2 (workers)": ctranslate2_workers,
+    "annotated (bfloat16)": ours_in_bfloat16,
+    "CTranslate2 (int8)": ctranslate2_int8,
+    "CTranslate2 (workers, int8)": ctranslate2_workers_int8,
 }
+# rounding moves what is found: a part of log p that may be lost by it
+ROUNDED = {name: 0.05 for name in MAKERS if "int8" in name} | {
+    "annotated (bfloat16)": 0.05
+}
+
+
+def usual() -> list[str]:
+    """Everyone, without bfloat16 where the machine emulates it."""
+    fast = pick_precision("cpu")[0] == "bfloat16"
+    return [n for n in MAKERS if fast or "bfloat16" not in n]
 
 
 # --- the measurement ------------------------------------------------------
@@ -606,7 +647,8 @@ def doubts(outcomes: Sequence[Outcome]) -> list[str]:
         f"{best:.3f} can be had"
         for one in outcomes
         if one.same < 0.9 or one is first
-        if one.log_probability < best - 0.01 * abs(best)
+        if one.log_probability
+        < best - ROUNDED.get(one.name, 0.01) * abs(best)
     ]
 
 
@@ -641,13 +683,13 @@ def memory_elsewhere(settings: Settings, name: str) -> float | None:
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:
     lines = [
-        f"{'':24}{'sentences/s':>12}{'tokens/s':>10}{'time / ours':>13}"
+        f"{'':28}{'sentences/s':>12}{'tokens/s':>10}{'time / ours':>13}"
         f"{'as ours':>9}{'log p':>9}{'MB':>7}"
     ]
     for one in outcomes:
         memory = "" if one.memory_mb is None else f"{one.memory_mb:.0f}"
         lines.append(
-            f"{one.name:24}{one.sentences_per_second:12.1f}"
+            f"{one.name:28}{one.sentences_per_second:12.1f}"
             f"{one.tokens_per_second:10,.0f}{one.ratio:13.2f}"
             f"{one.same:9.0%}{one.log_probability:9.3f}{memory:>7}"
         )

@@ -7,8 +7,10 @@ in teams. Chapter 25 is made from the result.
 
     python benchmarks/heads.py
     python benchmarks/heads.py --json book/results/heads.json
+    python benchmarks/heads.py --only bleu --json book/results/heads-bleu.json
 
-Some minutes per seed on one core.
+Some minutes per seed on one core. The second line trains the same models
+and lets them translate without each head, for BLEU.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import tyro
@@ -29,7 +31,9 @@ from torch import Tensor
 
 from annotated.batches import Batch, Corpus, Sentences
 from annotated.engine.packing import packed
-from annotated.engine.results import entry, rounded
+from annotated.engine.results import commit, entry, rounded
+from annotated.engine.search import beam_search
+from annotated.evaluation import score
 from annotated.heads import (
     Head,
     Job,
@@ -40,6 +44,7 @@ from annotated.heads import (
 )
 from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import Pair, pocket_pairs
+from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
 from annotated.training import Trainer, TrainingConfig
 
@@ -65,6 +70,9 @@ class Settings:
     """sentence pairs to score on; none of them is trained on"""
 
     d_model: int = 128
+    only: Literal["bleu"] | None = None
+    """BLEU without each head, and nothing else"""
+
     workers: int = 1
     """processes, each with a seed at a time"""
 
@@ -79,6 +87,7 @@ class Data:
     german: Tokenizer
     english: Tokenizer
     train: Corpus
+    pairs: list[Pair]  # of the test
     test: Batch
     jobs: list[Job]
 
@@ -97,7 +106,8 @@ def prepare(settings: Settings) -> Data:
         )
 
     batch = encode(test).batch(range(len(test)))
-    return Data(german, english, encode(train), batch, gold_jobs(test))
+    jobs = gold_jobs(test)
+    return Data(german, english, encode(train), test, batch, jobs)
 
 
 def training(
@@ -165,9 +175,26 @@ class Judge:
                 row = torch.zeros(weights.size(1))
                 if name.startswith(job.place):
                     row = job.score(weights)
-                for number, score in enumerate(row.tolist()):
-                    found[name, number].append(score)
+                for number, mean in enumerate(row.tolist()):
+                    found[name, number].append(mean)
         return found
+
+    def translated(self, heads: Collection[Head]) -> dict[str, Any]:
+        """Without these heads: BLEU of what greedy search writes, and the
+        share of sentences without a mistake.
+        """
+        data = self.data
+        src = data.german.encode([p.source for p in data.pairs])
+        with knocked_out(self.fast, heads):
+            best = beam_search(self.fast, src, SearchConfig(beam=1))
+            exact, _ = judge(self.fast, data.test)
+        said = data.english.decode([one.ids for one, *_ in best])
+        found = score(said, [p.target for p in data.pairs])
+        return {
+            "bleu": found["bleu"],
+            "signature": found["signature"],
+            "exact": exact.float().mean().item(),
+        }
 
     def loss(
         self, heads: Collection[Head], evenly: bool = False
@@ -251,6 +278,20 @@ def run(data: Data, settings: Settings, seed: int) -> dict[str, Any]:
     }
 
 
+def run_bleu(data: Data, settings: Settings, seed: int) -> dict[str, Any]:
+    """One seed: what is translated with all heads, and without each."""
+    *_, (_, model) = training(data, settings, seed)
+    judged = Judge(model, data)
+    heads = []
+    for head in judged.heads:
+        without = judged.translated([head])
+        without.pop("signature")  # one for all
+        heads.append({"block": head[0], "head": head[1], **without})
+    done = {"seed": seed, **judged.translated([]), "heads": heads}
+    print(done, flush=True)
+    return done
+
+
 def sample(model: Transformer, data: Data, line: str) -> dict[str, Any]:
     """The maps of a sentence; a row of a map is a line of percentages."""
     maps = head_maps(model, data.german, data.english, line)
@@ -264,13 +305,9 @@ def sample(model: Transformer, data: Data, line: str) -> dict[str, Any]:
     return asdict(maps) | {"weights": lines}
 
 
-def main(args: list[str] | None = None) -> int:
-    """Measure, print, write the ledger file."""
-    settings = tyro.cli(Settings, args=args, description=__doc__)
-    torch.set_num_threads(1)
-    started = time.perf_counter()
-    data = prepare(settings)
-    jobs = [
+def described(jobs: list[Job]) -> list[dict[str, Any]]:
+    """What the ledger says of the jobs."""
+    return [
         {
             "place": job.place,
             "name": job.name,
@@ -279,33 +316,52 @@ def main(args: list[str] | None = None) -> int:
             "distance": job.distance,
             "positional": job.positional,
         }
-        for job in data.jobs
+        for job in jobs
     ]
-    fork = multiprocessing.get_context("fork")  # data is shared, not sent
-    with fork.Pool(min(settings.workers, len(settings.seeds))) as pool:
-        one = partial(run, data, settings)
-        runs = pool.map(one, settings.seeds, chunksize=1)
-    for done in runs:
+
+
+def tell(metrics: dict[str, Any]) -> None:
+    """Print what every head does, and what it is worth."""
+    for done in metrics["runs"]:
         for head in sorted(done["heads"], key=lambda h: -h["skill"]):
-            job = jobs[head["job"]]
+            job = metrics["jobs"][head["job"]]
             print(
                 f"{done['seed']} {head['block']} {head['head'] + 1}: "
                 f"{job['name']} {head['scores'][head['job']]:.2f} "
                 f"(skill {head['skill']:.2f}), without it "
                 f"{-100 * head['loss']['exact']:.1f} points"
             )
+
+
+def main(args: list[str] | None = None) -> int:
+    """Measure, print, write the ledger file."""
+    settings = tyro.cli(Settings, args=args, description=__doc__)
+    torch.set_num_threads(1)
+    started, here = time.perf_counter(), commit()  # of what was loaded
+    data = prepare(settings)
+    work = run_bleu if settings.only == "bleu" else run
+    fork = multiprocessing.get_context("fork")  # data is shared, not sent
+    with fork.Pool(min(settings.workers, len(settings.seeds))) as pool:
+        one = partial(work, data, settings)
+        runs = pool.map(one, settings.seeds, chunksize=1)
+    metrics: dict[str, Any] = {"runs": runs}
+    if settings.only is None:
+        metrics = {"jobs": described(data.jobs), **metrics}
+        tell(metrics)
     if settings.json is not None:
         content = entry(
             "heads",
             typed("heads.py", settings),
-            rounded({"jobs": jobs, "runs": runs}, 3),
+            rounded(metrics, 3),
             wall_seconds=time.perf_counter() - started,
             settings={
                 name: list(value) if isinstance(value, tuple) else value
                 for name, value in asdict(settings).items()
-                if name != "json"
+                if name != "json" and value is not None
             },
+            packages=("numpy", "sacrebleu"),
             threads=1,
+            commit=here,
         )
         write(settings.json, content)
     return 0

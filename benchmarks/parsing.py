@@ -124,7 +124,6 @@ def main(
         withhold: the share of articles without their trees
         semi: train on silver trees of those articles as well
     """
-    began = time.perf_counter()
     data, run = work / "data", work / "run"
     treebank = ["treebank", str(bank), "--max-words", str(max_words)]
     treebank += ["--withhold", str(withhold)] if withhold else []
@@ -151,7 +150,6 @@ def main(
             shlex.join(typed),
             summary(run) | curves(run) | told,
             seed=recipe.training.seed,
-            wall_seconds=time.perf_counter() - began,
             settings={
                 name: value
                 for name, value in recipe.flat().items()

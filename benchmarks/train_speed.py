@@ -6,8 +6,9 @@
 Three Transformers of one shape learn from the same batches, in one
 process, in turn: `annotated`, `torch.nn.Transformer` and, where the
 package `transformers` is installed, Hugging Face's Marian. A step is
-forward, loss, backward and update, in float32. benchmarks/README.md says
-what is equal, what is not, and how to read the table.
+forward, loss, backward and update, in float32, and where this machine
+multiplies it faster in bfloat16 as well. benchmarks/README.md says what is
+equal, what is not, and how to read the table.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ from torch import Tensor, nn
 
 from annotated.batches import Batch, Corpus, Sentences
 from annotated.embeddings import sinusoids
+from annotated.engine.machine import pick_precision
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.results import entry, versions
 from annotated.engine.trainer import RunConfig, packed_loss
@@ -39,13 +41,16 @@ from annotated.schedule import make_optimizer, set_learning_rate
 from annotated.tokens import PAD, SPECIALS
 
 PACKAGES = ("numpy", "transformers")
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Shape):
     """The shape, the batches and the measurement."""
 
-    free = {"dropout", "smoothing", "rate", "seed", "json", "warmup"}
+    free = {"dropout", "smoothing", "rate", "seed", "json", "warmup"} | {
+        "precision"
+    }
 
     dropout: float = 0.1
     """on every sub-layer's output and on the embeddings, as in §5.4"""
@@ -61,6 +66,9 @@ class Settings(Shape):
     """rounds that run before and do not count"""
     rate: float = 3e-4
     """learning rate"""
+    precision: tuple[Precision, ...] = ()
+    """what everyone computes in, in turn; unless given, float32, and
+    bfloat16 where this machine multiplies it faster"""
     threads: int = os.cpu_count() or 1
     seed: int = 0
     json: Path | None = None
@@ -70,6 +78,14 @@ class Settings(Shape):
         super().__post_init__()
         if self.length < SHORTEST:
             raise ValueError(f"length must be at least {SHORTEST}")
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """Those that are asked for, or that suit the machine."""
+        if self.precision:
+            return self.precision
+        fast = pick_precision("cpu")[0] == "bfloat16"
+        return ("float32", "bfloat16") if fast else ("float32",)
 
 
 # --- sentences ------------------------------------------------------------
@@ -143,10 +159,17 @@ def real_share(batches: Sequence[Batch]) -> float:
 class Contender:
     """A model in training, and the mean loss of a batch by it."""
 
-    name: str
+    library: str
     model: nn.Module
     loss: Callable[[Batch], Tensor]
     rate: float
+    precision: Precision = "float32"
+
+    @property
+    def name(self) -> str:
+        """float32 goes without saying."""
+        more = "" if self.precision == "float32" else f", {self.precision}"
+        return self.library + more
 
     def __post_init__(self) -> None:
         # Marian has its table of sinusoids among its parameters
@@ -164,17 +187,25 @@ class Contender:
         return loss.item()
 
 
-def ours(settings: Settings) -> Contender:
+def mixed(precision: Precision) -> torch.autocast:
+    """Matrix products in bfloat16, where that is the precision."""
+    half = precision == "bfloat16"
+    return torch.autocast("cpu", torch.bfloat16, enabled=half)
+
+
+def ours(settings: Settings, precision: Precision = "float32") -> Contender:
     """annotated, as its trainer calls it."""
     config = settings.config(dropout=settings.dropout)
     model = PackedTransformer(config).train()
-    training = RunConfig(label_smoothing=settings.smoothing)
+    training = RunConfig(
+        label_smoothing=settings.smoothing, precision=precision
+    )
 
     def loss(batch: Batch) -> Tensor:
         total, _ = packed_loss(model, batch, training)
         return total / batch.tokens
 
-    return Contender("annotated", model, loss, settings.rate)
+    return Contender("annotated", model, loss, settings.rate, precision)
 
 
 def padded_loss(logits: Tensor, batch: Batch, smoothing: float) -> Tensor:
@@ -235,18 +266,23 @@ class TorchModel(nn.Module):
         return F.linear(x, self.embedding.weight)
 
 
-def torch_model(settings: Settings) -> Contender:
+def torch_model(
+    settings: Settings, precision: Precision = "float32"
+) -> Contender:
     """torch.nn.Transformer."""
     model = TorchModel(settings).train()
 
     def loss(batch: Batch) -> Tensor:
-        logits = model(batch.src, batch.tgt)
-        return padded_loss(logits, batch, settings.smoothing)
+        with mixed(precision):
+            logits = model(batch.src, batch.tgt)
+        return padded_loss(logits.float(), batch, settings.smoothing)
 
-    return Contender("torch.nn", model, loss, settings.rate)
+    return Contender("torch.nn", model, loss, settings.rate, precision)
 
 
-def marian(settings: Settings) -> Contender:
+def marian(
+    settings: Settings, precision: Precision = "float32"
+) -> Contender:
     """Marian as Hugging Face wrote it, from a configuration, untrained.
 
     Raises ImportError where `transformers` is not installed.
@@ -263,14 +299,15 @@ def marian(settings: Settings) -> Contender:
     ).train()
 
     def loss(batch: Batch) -> Tensor:
-        logits = model(
-            input_ids=batch.src,
-            attention_mask=(batch.src != PAD).long(),
-            decoder_input_ids=batch.tgt,
-        ).logits
-        return padded_loss(logits, batch, settings.smoothing)
+        with mixed(precision):
+            logits = model(
+                input_ids=batch.src,
+                attention_mask=(batch.src != PAD).long(),
+                decoder_input_ids=batch.tgt,
+            ).logits
+        return padded_loss(logits.float(), batch, settings.smoothing)
 
-    return Contender("Marian", model, loss, settings.rate)
+    return Contender("Marian", model, loss, settings.rate, precision)
 
 
 MAKERS = (ours, torch_model, marian)
@@ -316,7 +353,8 @@ class Outcome:
     step_ms: float  # median over rounds of the mean over batches
     tokens_per_second: float  # target tokens, padding not counted
     peak_share: float  # needed matrix operations / the machine's peak
-    ratio: float  # its time / ours, the median over rounds
+    ratio: float  # its time / ours in its precision, median over rounds
+    to_best: float  # its time / ours in our fastest precision, the same
     first_loss: float
     last_loss: float
 
@@ -326,9 +364,10 @@ def measure(
 ) -> tuple[list[Outcome], float]:
     """Train everyone in turn; the outcomes and the machine's peak."""
     contenders: list[Contender] = []
-    for make in makers:
-        torch.manual_seed(settings.seed)
-        contenders.append(make(settings))
+    for precision in settings.precisions:
+        for make in makers:
+            torch.manual_seed(settings.seed)
+            contenders.append(make(settings, precision))
     seconds = {c.name: list[float]() for c in contenders}
     losses = {c.name: list[float]() for c in contenders}
     peak = 0.0
@@ -343,7 +382,15 @@ def measure(
                 seconds[contender.name].append(took)
     flops = matrix_flops(settings, batches)
     tokens = sum(batch.tokens for batch in batches) / len(batches)
-    own = seconds[contenders[0].name]
+    own = {
+        c.precision: seconds[c.name]
+        for c in contenders[:: len(makers)]  # ours is the first of each
+    }
+    best = min(own.values(), key=median)
+
+    def against(times: list[float], others: list[float]) -> float:
+        return median(t / o for t, o in zip(times, others, strict=True))
+
     outcomes = []
     for contender in contenders:
         times, loss = seconds[contender.name], losses[contender.name]
@@ -354,7 +401,8 @@ def measure(
                 1e3 * median(times),
                 tokens / median(times),
                 flops / median(times) / peak,
-                median(t / o for t, o in zip(times, own, strict=True)),
+                against(times, own[contender.precision]),
+                against(times, best),
                 loss[0],
                 sum(loss[-len(batches) :]) / len(batches),
             )
@@ -397,14 +445,14 @@ def available() -> tuple[list[Any], str | None]:
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:
     head = (
-        f"{'':12}{'ms a step':>10}{'tokens/s':>10}{'of peak':>9}"
+        f"{'':20}{'ms a step':>10}{'tokens/s':>10}{'of peak':>9}"
         f"{'time / ours':>13}{'loss':>16}"
     )
     lines = [head]
     for one in outcomes:
         loss = f"{one.first_loss:.2f} → {one.last_loss:.2f}"
         lines.append(
-            f"{one.name:12}{one.step_ms:10.1f}{one.tokens_per_second:10,.0f}"
+            f"{one.name:20}{one.step_ms:10.1f}{one.tokens_per_second:10,.0f}"
             f"{one.peak_share:9.0%}{one.ratio:13.2f}{loss:>16}"
         )
     return lines
@@ -446,7 +494,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 }
                 for one in outcomes
             },
-            "fastest_other_ratio": min(one.ratio for one in outcomes[1:]),
+            # the fastest of the others against the fastest of ours
+            "fastest_other_ratio": min(
+                one.to_best
+                for one in outcomes
+                if not one.name.startswith("annotated")
+            ),
         }
         wrong += [
             f"{setting}: {what}" for what in doubts(settings, outcomes)
@@ -457,6 +510,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if settings.json is not None:
         shape = asdict(replace(settings, json=None))
         del shape["json"]
+        shape["precision"] = settings.precisions
         result = entry(
             "train_speed",
             typed("train_speed.py", settings),

@@ -27,6 +27,7 @@ TINY = [
     "--d-model=16", "--layers=1", "--num-heads=2", "--d-ff=32",
     "--vocab=60", "--sentences=8", "--length=8", "--batches=2",
     "--rounds=20", "--warmup=1", "--rate=0.003", "--threads=1",
+    "--precision", "float32", "bfloat16",
 ]  # fmt: skip
 
 
@@ -157,9 +158,19 @@ def test_a_run_prints_ratios_and_writes_the_ledger(
             metrics["contenders"][name]
             for name in ("annotated", "torch.nn")
         )
-        assert ours["ratio"] == 1.0
-        assert metrics["fastest_other_ratio"] == torchs["ratio"]
-        for one in (ours, torchs):
+        halves = [
+            metrics["contenders"][f"{name}, bfloat16"]
+            for name in ("annotated", "torch.nn")
+        ]
+        best = min(ours, halves[0], key=lambda one: one["step_ms"])
+        assert ours["ratio"] == halves[0]["ratio"] == 1.0
+        assert best["to_best"] == 1.0
+        assert metrics["fastest_other_ratio"] == min(
+            torchs["to_best"], halves[1]["to_best"]
+        )
+        # the same weights and batches, with other digits
+        assert ours["first_loss"] != halves[0]["first_loss"]
+        for one in (ours, torchs, *halves):
             assert one["first_loss"] == pytest.approx(math.log(60), abs=1)
             assert one["last_loss"] < one["first_loss"]
             assert one["step_ms"] > 0
@@ -186,7 +197,7 @@ def test_marian_takes_part(speed: ModuleType, tiny) -> None:
 def test_a_step_that_does_not_learn_is_named(
     speed: ModuleType, tiny
 ) -> None:
-    good = speed.Outcome("good", 1, 1.0, 1.0, 0.5, 1.0, 4.1, 3.0)
+    good = speed.Outcome("good", 1, 1.0, 1.0, 0.5, 1.0, 1.0, 4.1, 3.0)
     bad = replace(good, name="asleep", last_loss=4.1)
     odd = replace(good, name="odd", first_loss=30.0)
     assert list(speed.doubts(tiny, [good])) == []
@@ -420,6 +431,8 @@ def test_a_comparison_leaves_out_who_is_absent_and_writes_the_ledger(
     for name in ("transformers", "ctranslate2"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(decode.time, "sleep", lambda seconds: None)
+    slow = ("float32", "it is")
+    monkeypatch.setattr(decode, "pick_precision", lambda device: slow)
     file = tmp_path / "new" / "speed.json"
     assert decode.main([*SMALL, "--no-memory", f"--json={file}"]) == 0
     said = capsys.readouterr().out
@@ -437,6 +450,41 @@ def test_a_comparison_leaves_out_who_is_absent_and_writes_the_ledger(
     }  # fmt: skip
     assert contenders["annotated"]["ratio"] == 1.0
     assert contenders["torch.nn"]["same"] > 0.9
+
+
+def test_every_precision_takes_part_where_it_is_fast(
+    decode: ModuleType,
+    speed: ModuleType,
+    task: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fast = ("bfloat16", "it is")
+    for script in (decode, speed):
+        monkeypatch.setattr(script, "pick_precision", lambda device: fast)
+    assert decode.Settings().names == list(decode.MAKERS)
+    assert speed.Settings().precisions == ("float32", "bfloat16")
+    asked = speed.Settings(precision=("bfloat16",))
+    assert asked.precisions == ("bfloat16",)
+
+
+@pytest.mark.parametrize(
+    ("engine", "package"),
+    [
+        ("ours_in_bfloat16", "torch"),
+        ("ctranslate2_int8", "ctranslate2"),
+        ("ctranslate2_workers_int8", "ctranslate2"),
+    ],
+)
+def test_fewer_digits_find_much_the_same(
+    decode: ModuleType, task: Any, tmp_path: Path, engine: str, package: str
+) -> None:
+    pytest.importorskip(package)
+    best = decode.ours(task, tmp_path)(task.sentences)
+    found = getattr(decode, engine)(task, tmp_path)(task.sentences)
+    assert [len(ids) for ids in found] == [6] * 10
+    worth = decode.worth(task, found) / decode.worth(task, best)
+    assert worth == pytest.approx(1.0, abs=0.05)
 
 
 def test_a_worse_translation_is_no_answer(decode: ModuleType) -> None:

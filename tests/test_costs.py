@@ -120,6 +120,8 @@ def really_kept(
         {"d_model": 32, "num_heads": 8},
         {"dropout": 0.0},
         {"num_heads": 16},
+        {"d_k": 8, "d_v": 24},
+        {"d_k": 32, "d_v": 16},
     ],
 )
 def test_what_a_forward_pass_keeps_is_what_is_said(

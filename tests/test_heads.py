@@ -347,30 +347,121 @@ def test_the_benchmark_runs_in_small(tmp_path, monkeypatch) -> None:
     assert [len(row.split()) for row in rows] == [4] * 4
 
 
+def test_bleu_without_each_head_is_measured_in_small(tmp_path) -> None:
+    file = tmp_path / "bleu.json"
+    with benchmark("heads") as script:
+        words = "--only bleu --seeds 3 --steps 2 --pairs 200 --test 5"
+        line = [*words.split(), "--d-model", "16", "--json", str(file)]
+        assert script.main(line) == 0
+    made = json.loads(file.read_text("utf-8"))
+    assert "--only bleu" in made["command"]
+    [run] = made["metrics"]["runs"]
+    assert run["seed"] == 3 and "tok:13a" in run["signature"]
+    found = {(h["block"], h["head"]) for h in run["heads"]}
+    assert len(found) == 24
+    assert all(0 <= h["bleu"] <= 100 for h in (run, *run["heads"]))
+
+
+def test_bleu_is_that_of_the_model_without_the_head(
+    model: Transformer, monkeypatch
+) -> None:
+    with benchmark("heads") as script:
+        corpus = Corpus(
+            Sentences.of(GERMAN.encode([p.source for p in PAIRS])),
+            Sentences.of(ENGLISH.encode([p.target for p in PAIRS])),
+        )
+        data = script.Data(
+            GERMAN, ENGLISH, corpus, PAIRS, batch_of(PAIRS), []
+        )
+        judged = script.Judge(model, data)
+        seen = []
+        monkeypatch.setattr(
+            script,
+            "score",
+            lambda said, right: (
+                seen.append(said) or {"bleu": 0.0, "signature": ""}
+            ),
+        )
+        gone = [("cross.1", 0), ("encoder.0", 1)]
+        judged.translated(gone)
+        judged.translated([])
+    with knocked_out(model, gone):
+        [said] = plain_beam_search(
+            model, GERMAN.encode([PAIRS[0].source])[0], SearchConfig(beam=1)
+        )
+    assert seen[0][0] == ENGLISH.decode([said.ids])[0]
+    assert seen[0] != seen[1]
+
+
 def test_what_the_chapter_says_of_the_ledger() -> None:
     found = ledger()["heads"]["metrics"]
-    run = found["runs"][0]
     where = {
         (j["place"], j["name"]): n for n, j in enumerate(found["jobs"])
     }
 
-    def best(place: str, name: str) -> tuple[dict, float]:
+    def numbered(place: str, name: str) -> tuple[int, float]:
         n = where[place, name]
-        own = [h for h in run["heads"] if h["block"].startswith(place)]
-        head = max(own, key=lambda h: h["scores"][n])
+        return n, found["jobs"][n]["distance"]
+
+    def own(run: dict, place: str) -> list[dict]:
+        return [h for h in run["heads"] if h["block"].startswith(place)]
+
+    def best(run: dict, place: str, n: int) -> tuple[dict, float]:
+        head = max(own(run, place), key=lambda h: h["scores"][n])
         return head, head["scores"][n]
 
-    sie = where["encoder", "sie → its verb"]
-    head, score = best("encoder", "sie → its verb")
-    assert score > found["jobs"][sie]["distance"] + 0.2
-    alone, three = head["loss"]["words"][sie], run["teams"][sie]["loss"][1]
-    assert three > 10 * alone
-    assert best("encoder", "pronoun → whom it means")[1] < 0.1
-    modifier = where["encoder", "article or adjective → noun"]
-    _, score = best("encoder", "article or adjective → noun")
-    assert score < found["jobs"][modifier]["distance"]
-    relative = where["encoder", "relative pronoun → noun"]
-    head, score = best("encoder", "relative pronoun → noun")
-    assert score < found["jobs"][relative]["distance"] / 2
-    own = [h for h in run["heads"] if h["block"].startswith("encoder")]
-    assert head is max(own, key=lambda h: h["loss"]["words"][relative])
+    sie, sie_base = numbered("encoder", "sie → its verb")
+    whom, whom_base = numbered("encoder", "pronoun → whom it means")
+    modifier, next_word = numbered("encoder", "article or adjective → noun")
+    relative, relative_base = numbered("encoder", "relative pronoun → noun")
+    end, _ = numbered("encoder", "the end")
+    writing, _ = numbered("cross", "writing any word")
+    assert [run["seed"] for run in found["runs"]] == [0, 1, 2]
+    dear, needed = [], []
+    for run in found["runs"]:
+        head, score = best(run, "encoder", sie)
+        assert score > sie_base + 0.2
+        alone, three = head["loss"]["words"][sie], run["teams"][sie]["loss"]
+        assert three[1] > 10 * alone
+        assert best(run, "encoder", whom)[1] < whom_base / 2
+        assert best(run, "encoder", modifier)[1] < next_word
+        head, score = best(run, "encoder", relative)
+        assert score < relative_base / 2
+        encoder = own(run, "encoder")
+        dearest = max(encoder, key=lambda h: h["loss"]["words"][relative])
+        assert dearest["loss"]["words"][relative] > 0.05
+        needed.append(dearest is head)
+        head, score = best(run, "encoder", end)
+        assert score > 0.5 and head["loss"]["words"][end] < 0.005
+        first = [h["scores"][end] for h in own(run, "encoder.0")]
+        assert sum(first) / 4 > 0.49
+        aligning = own(run, "cross.1")
+        assert min(h["scores"][writing] for h in aligning) > 0.5
+        others = encoder + own(run, "decoder")
+        dear.append(max(others, key=lambda h: h["loss"]["exact"])["skill"])
+        sample = run["samples"][0]
+        verb, particle = (
+            sample["source"].index(w) for w in ("macht", "zu")
+        )
+        looks = [
+            int(head[verb].split()[particle])
+            for head in sample["weights"]["encoder"][0]
+        ]
+        assert (max(looks) > 95) if run["seed"] == 0 else (max(looks) < 50)
+    assert needed == [True, False, False]
+    assert dear[0] < 0.2 and min(dear[1:]) > 0.6
+
+
+def test_the_runs_for_bleu_are_of_the_same_models() -> None:
+    runs = ledger()
+    for run in runs.get("heads-bleu", {"metrics": {"runs": []}})["metrics"][
+        "runs"
+    ]:
+        [other] = [
+            r
+            for r in runs["heads"]["metrics"]["runs"]
+            if r["seed"] == run["seed"]
+        ]
+        whole = other["curve"][-1]["exact"]
+        assert run["exact"] == pytest.approx(whole, abs=0.02)
+        assert run["bleu"] >= max(h["bleu"] for h in run["heads"]) - 1

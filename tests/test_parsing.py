@@ -4,11 +4,13 @@ import os
 import random
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from annotated.engine.results import ledger
 from annotated.engine.treebanks import read_tree
 from annotated.parsing import (
     TABLE4,
@@ -322,3 +324,30 @@ def test_evalb_says_the_same(tmp_path: Path) -> None:
         counts = found.matched, found.gold, found.guessed
         assert tuple(map(int, row[5:8])) == counts
         assert (row[2] != "0") == bool(found.errors)
+
+
+# --- what the chapter says of the runs on real trees ----------------------
+
+
+def craft(name: str) -> dict[str, Any]:
+    return ledger()[f"parse-craft{name}"]["metrics"]
+
+
+def test_guide_and_beam_are_worth_two_and_a_half_times_the_training() -> (
+    None
+):
+    short, long = craft(""), craft("-long")
+    assert long["steps"] == 2.5 * short["steps"]
+    gained = short["test"]["f1"] - short["greedy"]["f1"]
+    assert gained > 8
+    assert abs(short["test"]["f1"] - long["greedy"]["f1"]) < 2
+    for run in (short, long, craft("-quarter")):
+        assert run["test"]["repaired"] < 5 < run["greedy"]["repaired"]
+
+
+def test_more_trees_and_more_steps_make_a_better_parser() -> None:
+    floor = craft("")["right_branching"]["f1"]
+    few, many, longer = (
+        craft(name)["test"]["f1"] for name in ("-quarter", "", "-long")
+    )
+    assert 3 * floor < few < many - 5 < longer - 10

@@ -11,13 +11,14 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from annotated import training
 from annotated.batches import Corpus, Sentences
 from annotated.engine import trainer as engine
 from annotated.engine.errors import TrainingError
 from annotated.engine.machine import evaluating
-from annotated.engine.packing import PackedTransformer, packed
+from annotated.engine.packing import FastDropout, PackedTransformer, packed
 from annotated.engine.trainer import (
     RunConfig,
     micro_batches,
@@ -679,3 +680,63 @@ def test_a_small_copy_task_is_learned_without_a_mistake(
 ):
     model, test = learned(backwards, steps=1000, cooldown=500)
     assert greedy_accuracy(model, test) == (1.0, 1.0)
+
+
+# --- nothing waits --------------------------------------------------------
+
+# what makes Python wait for a GPU: its answer is a number, or a size
+WAITS = {
+    "_local_scalar_dense", "nonzero", "masked_select", "_unique2",
+    "equal", "is_nonzero", "repeat_interleave",
+}  # fmt: skip
+
+
+class Watch(TorchDispatchMode):
+    """Notes the calls in this thread that would wait for a GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits = []
+
+    def __torch_dispatch__(self, call, types, args=(), kwargs=None):
+        name = call.overloadpacket.__name__
+        masks = args[1] if name in ("index", "index_put_") else ()
+        bools = [
+            m for m in masks if m is not None and m.dtype == torch.bool
+        ]
+        if name in WAITS or bools:
+            self.waits.append(name)
+        return call(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_step_waits_only_for_its_three_numbers(
+    monkeypatch, precision, window
+):
+    # as on a GPU
+    monkeypatch.setattr(FastDropout, "forward", torch.nn.Dropout.forward)
+    config = replace(CONFIG, precision=precision, micro_tokens=20, clip=1.0)
+    model = small_model(dropout=0.1, window=window)
+    trainer = engine.Trainer(model, small_corpus(), config)
+    work = trainer.batch(np.arange(12))
+    assert any(not b.source.full for b, _ in work.micro)
+    trainer.model.train()
+    with Watch() as watch:
+        trainer.gradient(work)
+        torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)
+    assert watch.waits == []
+    batch = work.micro[0][0]
+    with Watch() as watch:  # it would see
+        trainer.model.hidden(batch.src, batch.tgt)
+    assert watch.waits == ["nonzero"] * 2
+
+
+def test_what_the_reader_finds_goes_where_the_batch_goes():
+    batch = small_corpus().batch(np.arange(5))
+    there = engine.PackedBatch.of(batch).to("meta")
+    for side in (there.source, there.target):
+        assert side.real.is_meta and side.index.is_meta
+    assert there.labels.is_meta
+    assert isinstance(there, engine.PackedBatch)
+    assert engine.PackedBatch.of(there) is there

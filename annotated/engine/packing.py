@@ -200,11 +200,19 @@ class PackedTransformer(Transformer):
         x, packing = self.hidden(src, tgt)
         return packing.pad(self.embeddings.logits(x))
 
-    def hidden(self, src: Tensor, tgt: Tensor) -> tuple[Tensor, Packing]:
+    def hidden(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        source: Packing | None = None,
+        target: Packing | None = None,
+    ) -> tuple[Tensor, Packing]:
         """The decoder's output before the softmax, (tokens, d_model) of
-        the target's real tokens in their order, and their packing.
+        the target's real tokens in their order, and their packing. Where
+        the packings are known already, nothing waits for the device.
         """
-        source, target = Packing.of(src), Packing.of(tgt)
+        source = Packing.of(src) if source is None else source
+        target = Packing.of(tgt) if target is None else target
         memory = self._encode(src, source)
         x = self.embeddings.read_target(target.pack(tgt))
         x = self._placed(x, target, self.tgt_positions(tgt.size(1)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -42,15 +42,20 @@ from annotated.engine.errors import (
     check_whole,
 )
 from annotated.engine.machine import HALF, evaluating
-from annotated.engine.packing import PackedTransformer, chunked_loss, packed
+from annotated.engine.packing import (
+    PackedTransformer,
+    Packing,
+    chunked_loss,
+    packed,
+)
 from annotated.model import Transformer
 from annotated.schedule import make_optimizer
 from annotated.tokens import BOS, EOS
 from annotated.training import TrainingConfig, fingerprint
 
 __all__ = [
-    "RunConfig", "packed_loss", "LossScale", "split_batch", "micro_batches",
-    "Trainer",
+    "RunConfig", "PackedBatch", "packed_loss", "LossScale", "split_batch",
+    "micro_batches", "Trainer",
 ]  # fmt: skip
 
 
@@ -89,13 +94,42 @@ class RunConfig(TrainingConfig):
 
 
 # E5-trainer.md: The loss, packed
+@dataclass(frozen=True)
+class PackedBatch(Batch):
+    """A batch, and where its tokens are."""
+
+    source: Packing
+    target: Packing
+
+    @classmethod
+    def of(cls, batch: Batch) -> PackedBatch:
+        """From a batch; itself, where it is one already."""
+        if isinstance(batch, cls):
+            return batch
+        places = Packing.of(batch.src), Packing.of(batch.tgt)
+        return cls(batch.src, batch.tgt, batch.labels, *places)
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> PackedBatch:
+        """With each of its tensors moved."""
+        places = (
+            Packing(move(side.real), move(side.index))
+            for side in (self.source, self.target)
+        )
+        ids = (move(x) for x in (self.src, self.tgt, self.labels))
+        return PackedBatch(*ids, *places)
+
+    def to(self, device: torch.device | str) -> PackedBatch:
+        return self.moved(lambda x: x.to(device, non_blocking=True))
+
+
 def packed_loss(
     model: PackedTransformer, batch: Batch, config: RunConfig
 ) -> tuple[Tensor, Tensor]:
     """training.batch_loss, without padding and in config's precision."""
     half, device = HALF.get(config.precision), batch.src.device.type
+    b = PackedBatch.of(batch)
     with torch.autocast(device, half) if half else nullcontext():
-        x, packing = model.hidden(batch.src, batch.tgt)
+        x, packing = model.hidden(b.src, b.tgt, b.source, b.target)
     return chunked_loss(
         x.to(half or x.dtype),
         model.embeddings.output,
@@ -175,7 +209,7 @@ def split_batch(
 
 def micro_batches(
     corpus: Corpus, pairs: NDArray, most: int | None
-) -> list[tuple[Batch, float]]:
+) -> list[tuple[PackedBatch, float]]:
     """What this process computes of a batch, each with the weight of its
     loss: 1, or 0 for a stand-in.
     """
@@ -184,8 +218,10 @@ def micro_batches(
     own = parts[rank() * each : (rank() + 1) * each]
     start, end = torch.tensor([[BOS]]), torch.tensor([[EOS]])
     nothing = Batch(end, start, end)
+    batches = [corpus.batch(p) if len(p) else nothing for p in own]
     return [
-        (corpus.batch(p), 1.0) if len(p) else (nothing, 0.0) for p in own
+        (PackedBatch.of(batch), float(len(p) > 0))
+        for batch, p in zip(batches, own, strict=True)
     ]
 
 
@@ -254,15 +290,7 @@ class Trainer(training.Trainer):
     def batch(self, pairs: NDArray) -> _Work:
         micro = micro_batches(self.corpus, pairs, self.config.micro_tokens)
         if self.device.type == "cuda":
-            micro = [
-                (
-                    Batch(
-                        *(side.pin_memory() for side in vars(b).values())
-                    ),
-                    w,
-                )
-                for b, w in micro
-            ]
+            micro = [(b.moved(Tensor.pin_memory), w) for b, w in micro]
         starts = self.corpus.tgt.starts
         words = int((starts[pairs + 1] - starts[pairs]).sum())
         return _Work(micro, words + len(pairs))
@@ -393,5 +421,5 @@ class Trainer(training.Trainer):
 class _Work:
     """A batch that is ready to be learned from."""
 
-    micro: list[tuple[Batch, float]]  # this process's part
+    micro: list[tuple[PackedBatch, float]]  # this process's part
     tokens: int  # target tokens of the whole batch

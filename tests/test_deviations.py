@@ -1,0 +1,256 @@
+"""The ledger of deviations: every row has its effect, measured or tested."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+import torch
+
+from annotated.batches import Batch
+from annotated.engine.example import reversal_model
+from annotated.engine.results import ledger
+from annotated.loss import smoothed_loss, smoothed_targets
+from annotated.model import Transformer
+from annotated.search import SearchConfig, log_p_after, plain_beam_search
+from annotated.tokens import EOS, PAD
+from press.chapters import read_chapter
+from tests.helpers import ROOT, benchmark
+
+PAGE = ROOT / "book" / "A3-deviations.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+CODE = "\n".join(cell.source for cell in read_chapter(PAGE).code)
+
+
+def rows() -> list[tuple[str, str]]:
+    """The name and the effect of every row of the ledger."""
+    found, inside = [], False
+    for line in TEXT.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| what | paper"):
+            assert cells[-2:] == ["switch", "effect"]
+            inside = True
+        elif not line.startswith("|"):
+            inside = False
+        elif inside and not line.startswith("|---"):
+            assert len(cells) == 7, line
+            found.append((cells[0], cells[-1]))
+    return found
+
+
+@pytest.mark.parametrize(("row", "effect"), rows())
+def test_a_row_has_an_effect(row, effect):
+    if "below" in effect:
+        assert f'("{row}", ' in CODE
+    elif name := re.search(r"none: tested, `(\w+)`", effect):
+        tests = (ROOT / "tests").glob("test_*.py")
+        wanted = f"def {name[1]}("
+        assert any(wanted in path.read_text("utf-8") for path in tests)
+    else:
+        assert effect.startswith(("not measured: ", "none: "))
+        assert len(effect) > 20
+
+
+def test_the_page_names_no_row_that_is_not_there():
+    names = {row for row, _ in rows()}
+    assert set(re.findall(r'^    \("([^"]+)", ', CODE, re.M)) <= names
+
+
+def test_the_page_shows_every_run_of_the_script():
+    with benchmark("deviations") as script:
+        for name in [*script.CHANGES, *script.RULES]:
+            assert name == "ours" or f'"{name}"' in CODE, name
+
+
+@pytest.mark.parametrize(
+    ("study", "key"), [("trainings", "nll"), ("searches", "bleu")]
+)
+def test_the_effects_are_those_of_the_runs(study, key):
+    found = ledger()["deviations"]["metrics"][study]
+    value = {(run["name"], run["seed"]): run[key] for run in found["runs"]}
+    assert found["effects"]
+    for name, effect in found["effects"].items():
+        differences = [
+            value[name, seed] - value[effect["beside"], seed]
+            for other, seed in value
+            if other == name
+        ]
+        assert len(differences) == effect["seeds"] >= 2
+        assert effect["mean"] == pytest.approx(mean(differences), abs=1e-4)
+        spread = stdev(differences)
+        assert effect["spread"] == pytest.approx(spread, abs=1e-4)
+
+
+# --- the script measures what it says
+
+
+def test_a_run_is_made_once(tmp_path: Path, monkeypatch):
+    with benchmark("deviations") as script:
+        tiny = script.Settings(
+            seeds=1, steps=3, pairs=40, valid=5, sentences=1,
+            only="trainings",
+        )  # fmt: skip
+        few = {name: script.CHANGES[name] for name in ("ours", "places")}
+        monkeypatch.setattr(script, "CHANGES", few)
+        work = tmp_path / "runs.jsonl"
+        script.run(tiny, work)
+        before = work.read_text()
+        assert len(script.read(work)) == 2
+        script.run(tiny, work)
+        assert work.read_text() == before
+        script.run(replace(tiny, first=1, only=None), work)
+        made = script.result(tiny, script.read(work))
+    text = json.dumps(made)
+    assert json.loads(text)["metrics"]["searches"]["runs"]
+    effect = made["metrics"]["trainings"]["effects"]["places"]
+    assert effect["seeds"] == 2 and effect["beside"] == "ours"
+    assert len(made["metrics"]["searches"]["runs"]) == len(script.RULES)
+    assert made["metrics"]["searches"]["effects"] == {}  # of one seed
+
+
+def test_our_rules_of_search_are_those_of_the_package():
+    model = reversal_model().eval()
+    with benchmark("deviations") as script, torch.no_grad():
+        for word in ([5], [6, 9, 7], [8, 4, 12, 20, 11]):
+            source = torch.tensor([[*word, EOS]])
+
+            def after(ids, source=source):
+                return log_p_after(model, source, ids)
+
+            config = SearchConfig(beam=4, alpha=0.6, extra=6)
+            [best] = plain_beam_search(model, word, config)
+            ours = script.search(after, len(word) + 6, script.Rules())
+            assert ours == best.ids
+
+
+def told(*pairs):
+    """What a model says: log-probabilities by what it has written."""
+    said = dict(pairs)
+
+    def after(ids):
+        p = torch.full((12,), 1e-9)
+        for token, share in said.get(tuple(ids[1:]), {EOS: 1.0}).items():
+            p[token] = share
+        return p.log()
+
+    return after
+
+
+def test_the_rules_differ_where_they_should():
+    # a short end at once, or a long sentence that is likelier per token
+    sure = {(5,) * n: {5: 0.9, EOS: 0.1} for n in range(1, 8)}
+    after = told(((), {5: 0.55, EOS: 0.45}), *sure.items())
+    with benchmark("deviations") as script:
+        ours = script.Rules(alpha=0.0)
+        assert script.search(after, 20, ours) == []
+        eager = replace(script.Rules(), penalty=script.fairseq_penalty)
+        assert len(script.search(after, 20, eager)) == 8
+        # with k places an end that comes fifth is not counted
+        four = {5: 0.3, 6: 0.25, 7: 0.2, 8: 0.15, EOS: 0.1}
+        ends = {EOS: 0.001, 5: 0.999}
+        late = {(word, *(5,) * n): ends for word in four for n in range(30)}
+        after = told(((), four), *late.items())
+        assert script.search(after, 6, ours) == []
+        strict = replace(ours, ends=1)
+        assert script.search(after, 6, strict) != []
+
+
+def test_the_others_share_epsilon():
+    torch.manual_seed(0)
+    batch = Batch(
+        torch.tensor([[5, 6, EOS]]),
+        torch.tensor([[1, 7, 8, PAD]]),
+        torch.tensor([[7, 8, EOS, PAD]]),
+    )
+    with benchmark("deviations") as script:
+        for kind, left in (
+            (script.SharedByOthers, 1),
+            (script.NorPadding, 2),
+        ):
+            model = reversal_model()
+            config = script.TrainingConfig(label_smoothing=0.1)
+            trainer = kind(model, [None], config)
+            loss, nll = trainer.gradient(batch).tolist()
+            log_p = model(batch.src, batch.tgt).log_softmax(-1)[0, :3]
+            vocab, wanted = log_p.size(-1), 0.0
+            for row, label in zip(log_p, batch.labels[0], strict=False):
+                q = torch.full((vocab,), 0.1 / (vocab - left))
+                if left == 2:
+                    q[PAD] = 0.0
+                q[label] = 0.9
+                assert q.sum().item() == pytest.approx(1)
+                wanted -= (q * row).sum().item() / 3
+            assert loss == pytest.approx(wanted, rel=1e-5)
+            _, plain = smoothed_loss(log_p, batch.labels[0, :3])
+            assert nll == pytest.approx(plain.item() / 3, rel=1e-5)
+            assert smoothed_targets(
+                batch.labels[:, :3], vocab, 0.1
+            ).sum() == pytest.approx(3)
+
+
+def test_the_altered_models_are_what_they_are_called():
+    def altered(alter) -> Transformer:
+        model = reversal_model()
+        alter(model)
+        return model.eval()
+
+    ours, x = reversal_model().eval(), torch.randn(3, 64)
+    src, tgt = torch.tensor([[5, 6, EOS]]), torch.tensor([[1, 7]])
+    with benchmark("deviations") as script:
+        norm = altered(script.harvard_norms).encoder.layers[0].norm1
+        torch.testing.assert_close(
+            norm(x),
+            ours.encoder.layers[0].norm1(x) * math.sqrt(63 / 64),
+            atol=1e-4, rtol=1e-4,
+        )  # fmt: skip
+        smaller = altered(script.stacked_xavier).encoder.layers[0].attention
+        bound = smaller.w_q.weight.abs().max().item()
+        assert 0.95 * math.sqrt(6 / 256) < bound <= math.sqrt(6 / 256)
+        zero = altered(script.zero_start)
+        assert not zero.embeddings.read_target(tgt)[0, 0].any()
+        torch.testing.assert_close(
+            zero.embeddings.read_target(tgt)[0, 1],
+            ours.embeddings.read_target(tgt)[0, 1],
+        )
+        table = altered(script.sines_then_cosines).src_positions(9)
+        angle = torch.arange(9.0)
+        torch.testing.assert_close(table[:, 0], angle.sin())
+        torch.testing.assert_close(table[:, 32], angle.cos())
+        torch.testing.assert_close(table[:, 31], (angle / 10_000).sin())
+        once = altered(script.last_norms)
+        assert isinstance(once.encoder.norm, torch.nn.LayerNorm)
+        torch.testing.assert_close(
+            once(src, tgt), ours(src, tgt), atol=1e-3, rtol=1e-3
+        )
+
+
+def test_batches_are_cut_as_their_names_say():
+    with benchmark("deviations") as script:
+        data = script.prepare(script.Settings(pairs=300, valid=2))
+        settings = script.Settings()
+        for name in ("ours", "places", "at random"):
+            change = script.CHANGES[name]
+            trainer = script.trainer_of(change, data, settings, 0)
+            plan = trainer.plan(0)
+            assert sorted(i for b in plan for i in b) == list(range(300))
+            for pairs in plan:
+                sides = [
+                    side.lengths[pairs] + 1
+                    for side in (data.train.src, data.train.tgt)
+                ]
+                assert max(side.sum() for side in sides) <= 300
+                if name == "places":
+                    longest = max(side.max() for side in sides)
+                    assert len(pairs) * longest <= 300
+        share = {
+            name: script.padding(
+                script.trainer_of(script.CHANGES[name], data, settings, 0)
+            )
+            for name in ("ours", "at random")
+        }
+    assert share["ours"] < 0.15 < 0.25 < share["at random"]
