@@ -114,8 +114,8 @@ def page_sources(
 def proof(root: Path) -> None:
     """Set every page without running one, and show it to nobody.
 
-    What only Sphinx sees is found in seconds: labels given twice, links
-    that lead nowhere, directives that do not exist.
+    What only Sphinx sees is found in seconds: links that lead nowhere,
+    directives that do not exist.
     """
     chapters = read_book(root)
     book = _Book(root, chapters, {c.name: _unexecuted(c) for c in chapters})
