@@ -34,23 +34,21 @@ MINUTES = 25  # that a story page may take to read
 LINES = {"story": 30}  # that a cell may have, not counting empty ones
 OTHER_LINES = 60
 MARKDOWN = MarkdownIt("commonmark").enable("table").use(colon_fence_plugin)
-# pages that are not held to these rules yet; the list may only shrink
-EXEMPT = frozenset({"E6-search"})
 
 
 def check_rules(root: Path, names: list[str] | None = None) -> list[str]:
-    """The offences of these pages; of all that are not exempt."""
+    """The offences of these pages, or of all."""
     chosen = {page.name for page in select(read_book(root), names or [])}
     return [
         line
         for page, lines in offences(root).items()
-        if page in (chosen if names else chosen - EXEMPT)
+        if page in chosen
         for line in lines
     ]
 
 
 def offences(root: Path) -> dict[str, list[str]]:
-    """What is wrong with each page, exempt or not."""
+    """What is wrong with each page."""
     chapters = read_book(root)
     modules, _ = collect(chapters)  # what does not parse, export refuses
     later = Order(chapters, modules)

@@ -351,3 +351,5 @@ def test_more_trees_and_more_steps_make_a_better_parser() -> None:
         craft(name)["test"]["f1"] for name in ("-quarter", "", "-long")
     )
     assert 3 * floor < few < many - 5 < longer - 10
+    silver = craft("-semi")["test"]["f1"]
+    assert abs(silver - few) < 1  # no better

@@ -170,6 +170,7 @@ def test_gradients_are_scaled_back_before_they_are_clipped() -> None:
         for precision in ("float32", "float16")
     )
     assert min(p.gradient_norm for p in half) > 0.1
+    assert gap(half, full, "gradient_norm") < 0.1
     assert gap(half, full, "loss") < 0.02
 
 

@@ -9,15 +9,15 @@ import pytest
 from press.__main__ import main
 from press.chapters import read_book
 from press.export import export
-from press.rules import EXEMPT, Reading, offences, prose, sections
+from press.rules import Reading, offences, prose, sections
 
 from .conftest import Book, code, exported
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_page_that_keeps_to_the_rules_is_exempt_no_more() -> None:
-    assert offences(ROOT).keys() >= EXEMPT
+def test_this_book_keeps_to_the_rules() -> None:
+    assert offences(ROOT) == {}
 
 
 def test_an_appendix_that_exports_is_named(book: Book) -> None:
@@ -280,21 +280,18 @@ def test_a_label_that_is_taken_is_named(book: Book) -> None:
     }
 
 
-def test_rules_are_told_by_page_and_for_all_that_are_held_to_them(
-    book: Book,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_rules_are_told_by_page_and_for_all(
+    book: Book, capsys: pytest.CaptureFixture[str]
 ) -> None:
     book.chapter("A1-one", code("A = 1", "export:a"))
     book.chapter("A2-two", code("B = 1", "export:b"))
-    monkeypatch.setattr("press.rules.EXEMPT", frozenset({"A1-one"}))
 
     def told(*names: str) -> list[str]:
         press = ["--root", str(book.root), "rules", *names]
         assert main(press) == 1
         return [line[5:11] for line in capsys.readouterr().err.splitlines()]
 
-    assert told() == ["A2-two"]
+    assert told() == ["A1-one", "A2-two"]
     assert told("A1") == ["A1-one"]
     assert told("A1", "A2-two") == ["A1-one", "A2-two"]
     assert main(["--root", str(book.root), "rules", "A3"]) == 2
@@ -302,4 +299,4 @@ def test_rules_are_told_by_page_and_for_all_that_are_held_to_them(
     main(["--root", str(book.root), "notebooks"])
     capsys.readouterr()
     assert main(["--root", str(book.root), "check"]) == 1
-    assert capsys.readouterr().err.startswith("book/A2-two.md, section")
+    assert capsys.readouterr().err.startswith("book/A1-one.md, section")
