@@ -17,12 +17,14 @@ import pytest
 import torch
 
 from annotated.engine import example
+from annotated.engine.search import search_in_order
+from annotated.engine.treebanks import levels, only_trees
+from annotated.model import Transformer, TransformerConfig
 from annotated.parsing import linearise, tree_over
-from annotated.pocket import pocket_pairs
 from annotated.search import SearchConfig
-from annotated.search import greedy as search_greedily
-from annotated.tokens import Tokenizer
+from annotated.tokens import SPECIALS
 from press.chapters import read_chapter
+from tests.helpers import SHAPE
 
 BOOK = Path(__file__).resolve().parents[1] / "book"
 PAGES = (
@@ -127,26 +129,31 @@ def test_a_solution_does_what_it_says(page, label, names):
         execute(code, space)
 
 
-def test_constrained_output_needs_no_repair():
+def test_a_shallow_parser_writes_shallow_trees():
     """Chapter 24's solution, whatever the model says."""
-    pairs = pocket_pairs(30, "train")
-    lines = [" ".join(linearise(pair.target_tree)) for pair in pairs]
-    space = {"tokens": Tokenizer.train(lines, 2000, "word")}
-    (code,) = listings("24-parsing", "solution")["ex-parsing-constrained"]
+    names = [*SPECIALS, "(S", ")S", "(NP", ")NP", "DT", "NN"]
+    space = {"torch": torch, "only_trees": only_trees}
+    (code,) = listings("24-parsing", "solution")["ex-parsing-shallow"]
     execute(code, space)
-    draw = torch.Generator().manual_seed(0)
-
-    def after(ids):
-        size = len(space["tokens"])
-        return torch.randn(size, generator=draw).log_softmax(dim=-1)
-
-    for length in (1, 3, 8):
-        words, limit = ["word"] * length, 62 * length
-        guided = space["sound"](after, length)
-        found = search_greedily(guided, limit, SearchConfig(beam=1)).ids
-        said = [space["names"][i] for i in found]
-        assert len(said) < limit - 1
-        assert linearise(tree_over(words, said))[1:-1] == said
+    torch.manual_seed(0)
+    sizes = {"tgt_vocab": len(names), "tie": "decoder"}
+    model = Transformer(TransformerConfig(**SHAPE | sizes)).eval()
+    sentences = [[4] * length for length in (1, 4, 9)]
+    found = {
+        most: search_in_order(
+            model, sentences, SearchConfig(beam=2, extra=200),
+            guide=space["shallow"](names, most),
+        )
+        for most in (3, 30)
+    }  # fmt: skip
+    heights = {most: [] for most in found}
+    for most, answers in found.items():
+        for sentence, best in zip(sentences, answers):
+            said = [names[i] for i in best[0].ids]
+            tree = tree_over(["word"] * len(sentence), said)
+            assert linearise(tree)[1:-1] == said
+            heights[most].append(levels(tree) - 2)  # TOP and the words
+    assert max(heights[3]) <= 3 < max(heights[30])
 
 
 def test_every_solution_has_its_exercise():
