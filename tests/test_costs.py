@@ -135,6 +135,9 @@ def test_what_a_forward_pass_keeps_is_what_is_said(
         "num_decoder_layers": 2,
     }
     config = shape(100, **(small | change))
+    unlike = config.key_size != config.value_size
+    if unlike and precision != "float32" and torch.__version__ < "2.5":
+        pytest.skip("2.3 keeps fewer copies where no kernel is fused")
     corpus = copy_corpus(1000, vocab=100, length=54)
     batch = corpus.batch(corpus.plan(6000, seed=0, epoch=0)[2])
     length = batch.src.size(1)
