@@ -701,6 +701,7 @@ def test_control_c_is_quiet_with_workers_too(finished: Path) -> None:
 
 def test_control_c_is_quiet(translator: subprocess.Popen[bytes]) -> None:
     assert answer(translator) == b"\n"  # it has begun
+    time.sleep(0.5)  # and reads: on its way there Python may miss a signal
     translator.send_signal(signal.SIGINT)
     assert translator.wait(60) == 130
     assert translator.stderr and translator.stderr.read() == b""
