@@ -13,12 +13,10 @@ since.py has three more: pre-norm, no biases, learned positions.) A run that
 
 from __future__ import annotations
 
-import json
 import math
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
@@ -27,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import tyro
-from ledger import typed, write
+from ledger import append, entry_of_runs, make_runs, read
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -36,7 +34,7 @@ from annotated.batches import Batch, Corpus, Sentences, cut
 from annotated.embeddings import Embeddings, SinusoidalPositions
 from annotated.engine import example
 from annotated.engine.packing import FastDropout
-from annotated.engine.results import commit, entry
+from annotated.engine.results import commit
 from annotated.evaluation import score
 from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import Pair, pocket_pairs
@@ -489,13 +487,6 @@ def scored(
     return rows
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The runs of a file, one per line."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def run(settings: Settings, work: Path) -> None:
     """Make every run that work lacks."""
     data, here = prepare(settings), commit()  # of the code that was loaded
@@ -504,7 +495,7 @@ def run(settings: Settings, work: Path) -> None:
     for seed in seeds if settings.only != "trainings" else ():
         if ("searches", "ours", seed) in there:
             continue
-        add = partial(append, work, seed, here)
+        add = partial(add_run, work, seed, here)
         trainer = trainer_of(CHANGES["ours"], data, settings, seed)
         begin = time.process_time()
         ours = learn(trainer, data)
@@ -525,10 +516,10 @@ def run(settings: Settings, work: Path) -> None:
             begin = time.process_time()
             trainer = trainer_of(change, data, settings, seed)
             row = {"name": name, **learn(trainer, data)}
-            append(work, seed, here, "trainings", begin, row)
+            add_run(work, seed, here, "trainings", begin, row)
 
 
-def append(
+def add_run(
     work: Path,
     seed: int,
     here: str | None,
@@ -536,12 +527,10 @@ def append(
     begin: float,
     row: dict[str, Any],
 ) -> None:
-    """Add a run to the file, and show it."""
+    """Add a run to the file, with the seconds since it began."""
     seconds = round(time.process_time() - begin, 1)
-    line = {"study": study, "seed": seed, **row, "seconds": seconds}
-    with work.open("a") as file:
-        file.write(json.dumps({**line, "commit": here}) + "\n")
-    print(line, flush=True)
+    named = {"study": study, "seed": seed, **row}
+    append(work, {**named, "seconds": seconds, "commit": here})
 
 
 # --- what they amount to ---------------------------------------------------
@@ -586,29 +575,16 @@ def result(
                 effects[name] = found
         metrics[study] = {"effect_on": key, "effects": effects}
         metrics[study]["runs"] = some
-    own = ("json", "work", "only", "first")
-    return entry(
-        "deviations",
-        typed("deviations.py", replace(settings, work=None)),
-        metrics,
-        settings={
-            k: v for k, v in asdict(settings).items() if k not in own
-        },
-        packages=("numpy", "sacrebleu"),
-        threads=1,
-        wall_seconds=sum(one["seconds"] for one in runs),
-        commit=", ".join(sorted({str(one["commit"]) for one in runs})),
+    packages = ("numpy", "sacrebleu")
+    return entry_of_runs(
+        "deviations.py", settings, metrics, runs, packages=packages
     )
 
 
 def main() -> None:
     settings = tyro.cli(Settings, description=__doc__)
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        work = settings.work or Path(folder) / "runs.jsonl"
-        run(settings, work)
-        if settings.json:
-            write(settings.json, result(settings, read(work)))
+    make_runs(settings, run, result)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from dataclasses import fields, replace
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
+
+from annotated.engine.results import entry
 
 
 def options(settings: Any) -> list[str]:
@@ -51,3 +55,58 @@ def write(path: Path, content: dict[str, Any]) -> None:
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)
     print(f"written to {path}")
+
+
+# --- many small runs, one per line of a file -------------------------------
+
+Run = dict[str, Any]
+
+
+def read(path: Path) -> list[Run]:
+    """The runs of a file, one per line; none where there is no file."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def append(path: Path, run: Run) -> None:
+    """Add a run to a file, and show it."""
+    with path.open("a") as file:
+        file.write(json.dumps(run) + "\n")
+    print({k: v for k, v in run.items() if k != "curve"}, flush=True)
+
+
+def entry_of_runs(
+    script: str, settings: Any, metrics: Run, runs: list[Run], **more: Any
+) -> Run:
+    """What the ledger wants to know of runs in one thread. Their seconds
+    are of the processor: several processes may have shared the work.
+    """
+    chosen = asdict(settings)
+    for name in ("json", "work", "only", "first"):
+        del chosen[name]
+    return entry(
+        script.removesuffix(".py"),
+        typed(script, replace(settings, work=None)),
+        metrics,
+        settings=chosen,
+        threads=1,
+        wall_seconds=sum(one["seconds"] for one in runs),
+        commit=", ".join(sorted({str(one["commit"]) for one in runs})),
+        **more,
+    )
+
+
+def make_runs(
+    settings: Any,
+    run: Callable[[Any, Path], None],
+    result: Callable[[Any, list[Run]], Run],
+) -> None:
+    """Make the runs that the file settings.work lacks (a new one, unless
+    given), and of all of them the ledger file settings.json, if named.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        work = settings.work or Path(folder) / "runs.jsonl"
+        run(settings, work)
+        if settings.json:
+            write(settings.json, result(settings, read(work)))

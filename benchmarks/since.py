@@ -12,18 +12,16 @@ made again.
 from __future__ import annotations
 
 import itertools
-import json
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 import tyro
-from ledger import typed, write
+from ledger import append, entry_of_runs, make_runs, read
 from torch import nn
 
 from annotated.batches import Corpus, Sentences
@@ -32,7 +30,7 @@ from annotated.engine.example import (
     reversal_model,
     train_reversal,
 )
-from annotated.engine.results import commit, entry
+from annotated.engine.results import commit
 from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
 from annotated.since import DecoderOnly, swap
@@ -267,13 +265,6 @@ STUDIES: dict[str, tuple[Callable[..., Any], list[dict[str, Any]]]] = {
 }
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The runs of a file, one a line."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def run(settings: Settings, work: Path) -> None:
     """Make every run that work lacks; a seed of all before the next."""
     here = commit()  # of the code that was loaded
@@ -302,46 +293,26 @@ def run(settings: Settings, work: Path) -> None:
                 "seconds": round(seconds, 1),
                 "commit": here,
             }
-            with work.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            print(
-                {k: v for k, v in line.items() if k != "curve"}, flush=True
-            )
+            append(work, line)
 
 
 def result(
     settings: Settings, runs: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """What the ledger wants to know. Seconds are of the processor, run by
-    run: several processes may have shared the work.
-    """
+    """What the ledger wants to know."""
     metrics: dict[str, Any] = {study: [] for study in STUDIES}
     for one in runs:
         kept = {
             k: v for k, v in one.items() if k not in ("study", "commit")
         }
         metrics[one["study"]].append(kept)
-    own = ("json", "work", "only", "first")
-    return entry(
-        "since",
-        typed("since.py", replace(settings, work=None)),
-        metrics,
-        settings={
-            k: v for k, v in asdict(settings).items() if k not in own
-        },
-        threads=1,
-        commit=", ".join(sorted({str(one["commit"]) for one in runs})),
-    )
+    return entry_of_runs("since.py", settings, metrics, runs)
 
 
 def main() -> None:
     settings = tyro.cli(Settings)
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        work = settings.work or Path(folder) / "runs.jsonl"
-        run(settings, work)
-        if settings.json:
-            write(settings.json, result(settings, read(work)))
+    make_runs(settings, run, result)
 
 
 if __name__ == "__main__":

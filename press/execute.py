@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from press.chapters import Chapter, read_book, select
 from press.keys import Package, key
 
 # both formats: the site takes the SVG where it is small, else the PNG
-LIGHT = 2  # minutes: a longer chapter has the machine to itself
 IPYTHON_CONFIG = """\
 c.InlineBackend.figure_formats = {"svg", "retina"}
 c.HistoryManager.enabled = False
@@ -53,18 +53,11 @@ def execute(
     fresh = len(chapters) - len(todo)
     say(f"{fresh} of {len(chapters)} chapters are executed already")
     jobs = jobs or _cores()
-    light = [item for item in todo if item[0].minutes <= LIGHT]
-    heavy = [item for item in todo if item[0].minutes > LIGHT]
-    problems: list[str] = []
+    # the longest first, so that none is left alone at the end
+    todo.sort(key=lambda item: -item[0].minutes)
     with ThreadPoolExecutor(jobs) as pool:
-        # one thread each, always: the same sums whatever else is running
-        # the last chapters first: they take longer, and none is left alone
-        results = [pool.submit(_run, root, *x, 1, say) for x in light[::-1]]
-        for result in results[::-1]:
-            problems += result.result()
-    for item in heavy:
-        problems += _run(root, *item, None, say)
-    return problems
+        results = [pool.submit(_run, root, *item, say) for item in todo]
+        return list(chain.from_iterable(r.result() for r in results))
 
 
 def _cores() -> int:
@@ -128,18 +121,14 @@ def as_notebook(chapter: Chapter) -> Any:
 # --- one chapter ----------------------------------------------------------
 
 
-def _run(
-    root: Path, chapter: Chapter, wanted: str, threads: int | None, say: Say
-) -> list[str]:
+def _run(root: Path, chapter: Chapter, wanted: str, say: Say) -> list[str]:
     """Execute one chapter and keep it; problems are returned."""
     say(f"{chapter.name}: executing")
     notebook = as_notebook(chapter)
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="press-") as scratch:
         try:
-            _execute(
-                notebook, root, Path(scratch), threads, chapter.minutes
-            )
+            _execute(notebook, root, Path(scratch), chapter.minutes)
         except Exception as error:  # a kernel can end in many ways
             problem = _failure(chapter, notebook, error)
             problem += _last_words(Path(scratch) / "kernel.log")
@@ -158,11 +147,7 @@ def _run(
 
 
 def _execute(
-    notebook: Any,
-    root: Path,
-    scratch: Path,
-    threads: int | None,
-    minutes: int,
+    notebook: Any, root: Path, scratch: Path, minutes: int
 ) -> None:
     """Run all cells in a fresh kernel of this Python, in a new folder."""
     if not any(cell.cell_type == "code" for cell in notebook.cells):
@@ -193,7 +178,7 @@ def _execute(
         manager.ip = str(scratch / "kernel")
     with (scratch / "kernel.log").open("wb") as log:
         client.execute(
-            env=_environment(root, scratch, threads),
+            env=_environment(root, scratch),
             stdout=log,  # what goes past Python's sys.stdout
             stderr=log,
         )
@@ -201,9 +186,7 @@ def _execute(
         cell.metadata.pop("begun", None)
 
 
-def _environment(
-    root: Path, scratch: Path, threads: int | None
-) -> dict[str, str]:
+def _environment(root: Path, scratch: Path) -> dict[str, str]:
     env = dict(os.environ)
     paths = [str(root), env.get("PYTHONPATH", "")]
     env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -214,9 +197,8 @@ def _environment(
     env["PYTHONHASHSEED"] = "0"
     env["SOURCE_DATE_EPOCH"] = "0"  # matplotlib writes the date into SVG
     env.pop("MPLBACKEND", None)
-    if threads is not None:
-        env["OMP_NUM_THREADS"] = str(threads)
-        env["MKL_NUM_THREADS"] = str(threads)
+    # one thread: the same sums whatever else is running
+    env["OMP_NUM_THREADS"] = env["MKL_NUM_THREADS"] = "1"
     return env
 
 

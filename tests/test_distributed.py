@@ -571,24 +571,28 @@ def test_a_signal_to_one_stops_all_with_a_checkpoint(
     assert curves[0] == pytest.approx(curves[1], abs=1e-4)
 
 
-@pytest.mark.slow
-def test_torchrun_starts_the_same_command(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    command = (
-        "-m torch.distributed.run --standalone --nproc-per-node 2 "
-        f"-m annotated train copy --out {out} --device cpu "
-        "--train-pairs 100 --num-encoder-layers 1 --num-decoder-layers 1 "
-        "--d-model 16 --d-ff 16 --num-heads 2 --batch-tokens 200 "
-        "--max-steps 4 --save-every 2"
-    )
+def launched(command: str) -> subprocess.CompletedProcess[str]:
+    """What torchrun prints that starts the command twice."""
+    torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2"
     done = subprocess.run(
-        [sys.executable, *command.split()],
+        [sys.executable, *torchrun.split(), *command.split()],
         env=environment(OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_same_command(tmp_path: Path) -> None:
+    done = launched(
+        f"-m annotated train copy --out {tmp_path} --device cpu "
+        "--train-pairs 100 --num-encoder-layers 1 --num-decoder-layers 1 "
+        "--d-model 16 --d-ff 16 --num-heads 2 --batch-tokens 200 "
+        "--max-steps 4 --save-every 2"
+    )
     summary = json.loads(done.stdout)  # one process speaks
     assert summary["processes"] == 2
     assert summary["steps"] == 4
@@ -615,18 +619,7 @@ def test_started_again_processes_do_not_look_for_the_dead(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "dies.py").write_text(DIES)
-    command = (
-        "-m torch.distributed.run --standalone --nproc-per-node 2 "
-        f"--max-restarts 1 {tmp_path / 'dies.py'}"
-    )
-    done = subprocess.run(
-        [sys.executable, *command.split()],
-        env=environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    done = launched(f"--max-restarts 1 {tmp_path / 'dies.py'}")
     assert done.stdout.count("3.0") == 2
 
 

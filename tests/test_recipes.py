@@ -265,13 +265,21 @@ def test_any_field_can_be_changed_by_its_name() -> None:
 
 # --- fitted to a corpus ---------------------------------------------------
 
-LAPTOP, GPU = 2e11, 5e13  # operations per second of a matrix product
+Speed = Callable[[Recipe], float]
 
 
-@pytest.mark.parametrize("speed", [LAPTOP / 4, LAPTOP, GPU])
+def trains_with(operations: float) -> Speed:
+    """A machine's speed in training: 6 operations for each parameter."""
+    return lambda made: operations / (6 * count_parameters(made.config()))
+
+
+LAPTOP, GPU = trains_with(7e10), trains_with(2e13)
+
+
+@pytest.mark.parametrize("speed", [trains_with(2e10), LAPTOP, GPU])
 @pytest.mark.parametrize("pairs", [100, 2_000, 29_000, 400_000, 5_000_000])
 def test_whatever_the_corpus_the_choice_is_one_that_learns(
-    pairs: int, speed: float
+    pairs: int, speed: Speed
 ) -> None:
     made = fitted(PAIR, pairs, 15 * pairs, speed)
     model, training = made.model, made.training
@@ -282,10 +290,8 @@ def test_whatever_the_corpus_the_choice_is_one_that_learns(
     peak = training.rate / math.sqrt(model.d_model * training.warmup)
     assert 0.0009 < peak < 0.0021
     # it fits into the minutes, and uses most of them unless the corpus
-    # is small: six operations for each parameter and token
-    size = count_parameters(made.config())
-    done = 6 * size * training.batch_tokens * steps
-    spent = done / (60 * 20 * speed * 0.35)
+    # is small
+    spent = training.batch_tokens * steps / speed(made) / (60 * 20)
     seen = steps * training.batch_tokens / (15 * pairs)
     assert spent < 0.84
     assert spent > 0.75 or seen > 29
@@ -294,7 +300,7 @@ def test_whatever_the_corpus_the_choice_is_one_that_learns(
 
 
 def test_more_text_and_more_time_make_a_larger_model() -> None:
-    def width(pairs: int, minutes: float, speed: float) -> int:
+    def width(pairs: int, minutes: float, speed: Speed) -> int:
         recipe = PAIR.changed(max_minutes=minutes)
         return fitted(recipe, pairs, 20 * pairs, speed).model.d_model
 
@@ -313,6 +319,22 @@ def test_dropout_is_for_pairs_that_are_seen_often() -> None:
         for n in (2_000_000, 29_000, 1_000)
     ]
     assert found == [0.0, 0.1, 0.2]
+
+
+def test_the_batch_that_is_measured_is_the_one_that_is_chosen() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def speed(made: Recipe) -> float:  # larger batches are faster
+        asked.append((made.model.d_model, made.training.batch_tokens))
+        return 1000.0 * made.training.batch_tokens
+
+    made = fitted(PAIR, 5_000_000, 10**8, speed)
+    assert made.training.batch_tokens == 24_000
+    assert asked[1:] == [(512, 1500 * 2**i) for i in range(5)]
+    asked.clear()
+    made = fitted(PAIR.changed(batch_tokens=3000), 10**7, 10**8, speed)
+    assert made.training.batch_tokens == 3000
+    assert set(asked) == {(512, 3000)}
 
 
 def test_what_was_given_is_kept() -> None:

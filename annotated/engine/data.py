@@ -14,7 +14,6 @@ from annotated.engine.registry import registry
 from annotated.engine.text import (
     SYNTHETIC,
     columns_of,
-    count_words,
     load_pairs,
     own_files,
     read_pair,
@@ -91,13 +90,6 @@ class TextData:
             Sentences.of([tgt for _, tgt in both]),
         )
 
-    def size(self) -> tuple[int, int]:
-        """How many pairs there are to train on, and about how many tokens
-        their target sides have.
-        """
-        _, target = self._train
-        return len(target), int(1.3 * sum(map(count_words, target)))
-
     @property
     def notes(self) -> list[str]:
         """What a person should know of it, a sentence for each."""
@@ -158,11 +150,6 @@ class PreparedData:
         corpus = self.found.corpus(split, self.recipe.source)
         count = self.recipe.train_pairs if split == "train" else None
         return corpus.first(count) if count else corpus
-
-    def size(self) -> tuple[int, int]:
-        """Pairs to train on, and tokens on their target sides."""
-        tgt = self.corpus("train").tgt
-        return len(tgt), int(tgt.starts[-1] - tgt.starts[0])
 
 
 Data = TextData | PreparedData

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from annotated.engine.errors import UsageError, check_whole
 from annotated.engine.trainer import RunConfig
-from annotated.model import ModelShape, TransformerConfig, count_parameters
+from annotated.model import ModelShape, TransformerConfig
 from annotated.search import SearchConfig
 
 __all__ = [
     "Recipe", "PARTS", "recipe_of", "synthetic_recipes", "corpus_recipes",
     "wmt14_recipes", "STACKS", "table3_recipes", "parse_recipes", "PAIR",
-    "RECIPES", "SHAPES", "SHARE", "fitted", "described",
+    "RECIPES", "SHAPES", "fitted", "described",
 ]  # fmt: skip
 
 
@@ -250,14 +251,18 @@ SHAPES = (  # d_model, d_ff, layers, peak of the rate, from how many pairs
     (192, 512, 3, 0.002, 15_000),
     (128, 512, 2, 0.002, 0),
 )
-SHARE = 0.35  # of a matrix product's speed, in a training step
 
 
-def fitted(recipe: Recipe, pairs: int, tokens: int, speed: float) -> Recipe:
+def fitted(
+    recipe: Recipe,
+    pairs: int,
+    tokens: int,
+    speed: Callable[[Recipe], float],
+) -> Recipe:
     """The recipe with what it leaves open chosen: all that is as in PAIR.
 
     The corpus has so many pairs, and tokens on the target's side; speed
-    is the machine's, in operations per second of a matrix product.
+    says how many of them a recipe's model trains on per second.
     """
     blank = PAIR.flat()
     given = {n for n, v in recipe.flat().items() if v != blank[n]}
@@ -266,22 +271,23 @@ def fitted(recipe: Recipe, pairs: int, tokens: int, speed: float) -> Recipe:
         names = choice.keys() - given
         return recipe.changed(**{n: choice[n] for n in names})
 
-    minutes = recipe.training.max_minutes or 60.0
-    budget = 60 * minutes * speed * SHARE * 5 / 6
-    made = recipe.changed(fit=False)
-    for d_model, d_ff, layers, rate, least in SHAPES:
+    seconds = 60 * (recipe.training.max_minutes or 60.0) * 5 / 6
+    most = max(30 * tokens, 1000 * 1500)
+    for d_model, d_ff, layers, peak, least in SHAPES:
+        if pairs < least:
+            continue
         stacks = dict.fromkeys(STACKS, layers)
+        made = recipe.changed(fit=False)
         made = fill(made, d_model=d_model, d_ff=d_ff, **stacks)
-        reach = budget / (6 * count_parameters(made.config()))
-        peak = rate
-        if pairs >= least and reach >= 1800 * 1500:
+        made = fill(made, batch_tokens=1500)
+        if seconds * speed(made) >= 1800 * 1500:
             break
-    reach = min(reach, max(30 * tokens, 1000 * 1500))
-    batch = 1500
-    while reach / batch > 20_000 and batch < 24_000:
-        batch *= 2
-    made = fill(made, batch_tokens=batch)
-    batch = made.training.batch_tokens
+    for size in (1500, 3000, 6000, 12_000, 24_000):
+        made = fill(made, batch_tokens=size)
+        batch = made.training.batch_tokens
+        reach = min(most, seconds * speed(made))
+        if reach <= 20_000 * batch or batch != size:
+            break
     made = fill(made, max_steps=max(100, int(reach / batch)))
     steps = made.training.max_steps
     seen = steps * batch / max(1, tokens)

@@ -422,22 +422,23 @@ def _finish(
             "it is the model"
         )
     place = trainer.place / len(trainer.plan(trainer.epoch))
-    summary = {
+    summary: dict[str, Any] = {
         "steps": trainer.step,
         "epochs": round(trainer.epoch + place, 2),
         "tokens": trainer.tokens,
         "seconds": round(trainer.seconds, 1),
         "processes": world_size(),
         "precision": config.precision,
-        "overflows": trainer.scaling and trainer.scaling.overflows,
         "parameters": sum(w.numel() for w in weights.values()),
         "averaged": averaged,  # 1: the last alone
         "best": best_step(folder),
         "valid": scores,
-        "warnings": [
-            e["warning"] for e in read_metrics(folder) if "warning" in e
-        ],
     }
+    if trainer.scaling:
+        summary["overflows"] = trainer.scaling.overflows
+    lines = read_metrics(folder)
+    if warnings := [line["warning"] for line in lines if "warning" in line]:
+        summary["warnings"] = warnings
     rank_zero_only(lambda: _write_model(weights, summary, folder))
     return summary
 

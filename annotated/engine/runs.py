@@ -22,10 +22,11 @@ from annotated.checkpoints import checkpoints, load_weights
 from annotated.engine.data import Data, open_data
 from annotated.engine.errors import RunError
 from annotated.engine.files import check_new, write_json
-from annotated.engine.machine import matmul_speed, pick_precision
+from annotated.engine.machine import pick_precision
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import Recipe, described, fitted, recipe_of
 from annotated.engine.search import Guide, WorkerError, search_in_order
+from annotated.engine.trainer import training_speed
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import Hypothesis, SearchConfig
 from annotated.tokens import Tokenizer
@@ -189,7 +190,7 @@ class Run:
 
 def _first_model(
     recipe: Recipe, source: Tokenizer, target: Tokenizer
-) -> Transformer:
+) -> PackedTransformer:
     """The model with its first weights, a function of the recipe's seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.training.seed)
@@ -229,6 +230,26 @@ def with_precision(recipe: Recipe, device: str) -> Recipe:
     return recipe.changed(precision=precision)
 
 
+def _fitted(
+    recipe: Recipe,
+    corpus: Corpus,
+    source: Tokenizer,
+    target: Tokenizer,
+    device: str,
+) -> Recipe:
+    """fitted to the corpus by what this machine can do, and said."""
+
+    def speed(recipe: Recipe) -> float:
+        model = _first_model(recipe, source, target).to(device)
+        alone = training_speed(model, corpus, recipe.training)
+        return alone * int(os.environ.get("WORLD_SIZE", "1"))
+
+    tokens = int(corpus.tgt.lengths.sum())
+    made = fitted(recipe, len(corpus), tokens, speed)
+    print(described(made, recipe), file=sys.stderr)
+    return made
+
+
 def begin_run(
     recipe: Recipe, folder: Path, device: str = "cpu"
 ) -> tuple[Run, Corpus, Corpus]:
@@ -241,16 +262,11 @@ def begin_run(
     data = open_data(recipe)
     source, target = data.tokenizers()  # fails where there is no data
     recipe = with_precision(data.recipe, device)
-    lines = list(data.notes)
-    if recipe.fit:
-        speed = matmul_speed(device, recipe.training.precision)
-        speed *= int(os.environ.get("WORLD_SIZE", "1"))
-        made = fitted(recipe, *data.size(), speed)
-        lines.append(described(made, recipe))
-        recipe = made
-    for line in lines:
+    for line in data.notes:
         print(line, file=sys.stderr)
     corpora = _corpora(data)
+    if recipe.fit:
+        recipe = _fitted(recipe, corpora[0], source, target, device)
     run = Run(recipe, source, target, _first_model(recipe, source, target))
     folder.mkdir(parents=True, exist_ok=True)
     run.write(folder)

@@ -55,7 +55,7 @@ from annotated.training import TrainingConfig, fingerprint
 
 __all__ = [
     "RunConfig", "PackedBatch", "packed_loss", "LossScale", "split_batch",
-    "micro_batches", "Trainer",
+    "micro_batches", "Trainer", "training_speed",
 ]  # fmt: skip
 
 
@@ -423,3 +423,29 @@ class _Work:
 
     micro: list[tuple[PackedBatch, float]]  # this process's part
     tokens: int  # target tokens of the whole batch
+
+
+def training_speed(
+    model: PackedTransformer, corpus: Corpus, config: RunConfig
+) -> float:
+    """Target tokens per second that this process trains on, alone. The
+    model learns a little from them.
+    """
+    loss, device = _Loss(model, config), next(model.parameters()).device
+    optimizer = make_optimizer(model.parameters())
+    plan = corpus.plan(config.batch_tokens, config.seed, epoch=0)
+    tokens, seconds = 0, 0.0
+    for step in range(6):
+        batch = PackedBatch.of(corpus.batch(plan[step % len(plan)]))
+        started = time.perf_counter()
+        mean = loss(batch.to(device))[0] / batch.tokens
+        mean.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        mean.item()  # waits for the device
+        if step > 0:
+            tokens += batch.tokens
+            seconds += time.perf_counter() - started
+        if seconds > 1:
+            break
+    return tokens / seconds
