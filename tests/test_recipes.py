@@ -288,7 +288,7 @@ def test_whatever_the_corpus_the_choice_is_one_that_learns(
     assert 0 < training.warmup < steps - training.cooldown < steps
     assert training.save_every <= steps // 2
     peak = training.rate / math.sqrt(model.d_model * training.warmup)
-    assert 0.0009 < peak < 0.0021
+    assert 0.0009 < peak < 0.0031
     # it fits into the minutes, and uses most of them unless the corpus
     # is small
     spent = training.batch_tokens * steps / speed(made) / (60 * 20)
