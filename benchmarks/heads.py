@@ -15,6 +15,7 @@ and lets them translate without each head, for BLEU.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import sys
 import time
@@ -287,9 +288,9 @@ def run_bleu(data: Data, settings: Settings, seed: int) -> dict[str, Any]:
         without = judged.translated([head])
         without.pop("signature")  # one for all
         heads.append({"block": head[0], "head": head[1], **without})
-    done = {"seed": seed, **judged.translated([]), "heads": heads}
-    print(done, flush=True)
-    return done
+    whole = judged.translated([])
+    print(f"seed {seed}: BLEU {whole['bleu']}", flush=True)
+    return {"seed": seed, **whole, "heads": heads}
 
 
 def sample(model: Transformer, data: Data, line: str) -> dict[str, Any]:
@@ -337,6 +338,8 @@ def main(args: list[str] | None = None) -> int:
     """Measure, print, write the ledger file."""
     settings = tyro.cli(Settings, args=args, description=__doc__)
     torch.set_num_threads(1)
+    # spaces stand before full stops, and sacreBLEU would warn of it
+    logging.getLogger("sacrebleu").setLevel(logging.ERROR)
     started, here = time.perf_counter(), commit()  # of what was loaded
     data = prepare(settings)
     work = run_bleu if settings.only == "bleu" else run
