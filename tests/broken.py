@@ -1,4 +1,5 @@
-"""A plugin for pytest that breaks one thing in the package first.
+"""A plugin for pytest that breaks one thing in the package first, in the
+processes of tests too.
 
     BROKEN=annotated.masks.causal_mask pytest -p tests.broken tests/...
 
@@ -21,11 +22,11 @@ def broken(*args: Any, **kwargs: Any) -> NoReturn:
     raise AssertionError("broken on purpose")
 
 
-def pytest_configure() -> None:
+def break_it(path: str) -> None:
     for found in pkgutil.walk_packages(annotated.__path__, "annotated."):
         if not found.name.endswith("__main__"):
             importlib.import_module(found.name)
-    whole, _, name = os.environ["BROKEN"].rpartition(".")
+    whole, _, name = path.rpartition(".")
     owner = pkgutil.resolve_name(whole)
     thing = getattr(owner, name)
     if isinstance(thing, FunctionType) and not thing.__closure__:
@@ -39,3 +40,6 @@ def pytest_configure() -> None:
             for key, value in list(vars(module or annotated).items()):
                 if value is thing:
                     setattr(module, key, empty)
+
+
+break_it(os.environ["BROKEN"])
