@@ -453,15 +453,11 @@ def test_what_the_chapter_says_of_the_ledger() -> None:
 
 
 def test_the_runs_for_bleu_are_of_the_same_models() -> None:
-    runs = ledger()
-    for run in runs.get("heads-bleu", {"metrics": {"runs": []}})["metrics"][
-        "runs"
-    ]:
-        [other] = [
-            r
-            for r in runs["heads"]["metrics"]["runs"]
-            if r["seed"] == run["seed"]
-        ]
+    found = (ledger()[name]["metrics"] for name in ("heads-bleu", "heads"))
+    for run, other in zip(*(one["runs"] for one in found), strict=True):
+        assert run["seed"] == other["seed"]
         whole = other["curve"][-1]["exact"]
         assert run["exact"] == pytest.approx(whole, abs=0.02)
         assert run["bleu"] >= max(h["bleu"] for h in run["heads"]) - 1
+        dearest = min(run["heads"], key=lambda head: head["bleu"])
+        assert dearest["block"].startswith("decoder")
