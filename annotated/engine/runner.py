@@ -56,7 +56,7 @@ from annotated.training import Progress
 
 __all__ = [
     "train_recipe", "LOGITS", "with_micro_tokens", "token_entropy", "BOUND",
-    "WINDOW",
+    "WINDOW", "FALLING",
 ]  # fmt: skip
 
 
@@ -211,6 +211,7 @@ def token_entropy(corpus: Corpus) -> float:
 
 BOUND = 0.9  # of the entropy: a run that learns falls below
 WINDOW = 100  # steps: of a mean, and after the warm-up
+FALLING = 0.98  # of the best validation: one below it has learned something
 
 
 class _Doubt:
@@ -237,7 +238,10 @@ class _Doubt:
 
     def validation(self, step: int, nll: float) -> str | None:
         """What to say after a validation, if anything."""
+        falling = nll < FALLING * self.best
         self.best = min(self.best, nll)
+        if falling:
+            return None
         return self._said(step, self.best, "validation", "at best, so far")
 
     def _said(
