@@ -32,6 +32,7 @@ from annotated.engine.errors import (
     TrainingError,
 )
 from annotated.engine.machine import pick_device
+from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import (
     PAIR,
     RECIPES,
@@ -50,9 +51,10 @@ from annotated.engine.runs import (
     read_metrics,
     read_recipe,
 )
-from annotated.engine.trainer import Trainer
+from annotated.engine.trainer import RunConfig, Trainer
 from annotated.model import TransformerConfig, count_parameters
 from annotated.search import SearchConfig
+from annotated.training import copy_corpus
 from tests import helpers
 from tests.helpers import Killed, at_step, content
 
@@ -269,8 +271,15 @@ Speed = Callable[[Recipe], float]
 
 
 def trains_with(operations: float) -> Speed:
-    """A machine's speed in training: 6 operations for each parameter."""
-    return lambda made: operations / (6 * count_parameters(made.config()))
+    """The steps per second of a machine that makes so many operations: 6
+    for each parameter and token.
+    """
+
+    def speed(made: Recipe) -> float:
+        per_token = 6 * count_parameters(made.config())
+        return operations / per_token / made.training.batch_tokens
+
+    return speed
 
 
 LAPTOP, GPU = trains_with(7e10), trains_with(2e13)
@@ -291,7 +300,7 @@ def test_whatever_the_corpus_the_choice_is_one_that_learns(
     assert 0.0009 < peak < 0.0031
     # it fits into the minutes, and uses most of them unless the corpus
     # is small
-    spent = training.batch_tokens * steps / speed(made) / (60 * 20)
+    spent = steps / speed(made) / (60 * 20)
     seen = steps * training.batch_tokens / (15 * pairs)
     assert spent < 0.84
     assert spent > 0.75 or seen > 29
@@ -324,9 +333,9 @@ def test_dropout_is_for_pairs_that_are_seen_often() -> None:
 def test_the_batch_that_is_measured_is_the_one_that_is_chosen() -> None:
     asked: list[tuple[int, int]] = []
 
-    def speed(made: Recipe) -> float:  # larger batches are faster
+    def speed(made: Recipe) -> float:  # whatever the batch
         asked.append((made.model.d_model, made.training.batch_tokens))
-        return 1000.0 * made.training.batch_tokens
+        return 1000.0
 
     made = fitted(PAIR, 5_000_000, 10**8, speed)
     assert made.training.batch_tokens == 24_000
@@ -350,6 +359,21 @@ def test_a_choice_is_said_in_a_line() -> None:
     said = described(made, PAIR)
     assert "d_model 192, d_ff 512" in said and "\n" not in said
     assert "norm" not in said  # which PAIR has decided
+
+
+def test_the_first_step_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It took four seconds, by our own clock, and the second one two."""
+    clock = iter([0.0, 4.0, 6.0])
+    monkeypatch.setattr(trainer.time, "perf_counter", lambda: next(clock))
+    corpus = copy_corpus(20, vocab=12)
+    config = RunConfig(batch_tokens=30)
+    model = PackedTransformer(TransformerConfig(
+        src_vocab=12, tgt_vocab=12, num_encoder_layers=1,
+        num_decoder_layers=1, d_model=8, d_ff=8, num_heads=1,
+    ))  # fmt: skip
+    assert trainer.training_speed(model, corpus, config) == 1 / 2
 
 
 def test_a_fitted_run_begins_and_resumes_as_it_was_fitted(

@@ -126,7 +126,9 @@ def test_what_only_helps_in_training_is_seen_in_validation() -> None:
 def test_a_validation_that_still_falls_is_no_reason_for_doubt() -> None:
     """Text of another kind may be dear, and yet be learned."""
     doubt = doubt_of(HEALTHY)
-    assert not any(doubt.validation(150 + i, 3.0 - i / 10) for i in range(4))
+    assert not any(
+        doubt.validation(150 + i, 3.0 - i / 10) for i in range(4)
+    )
     assert doubt.validation(200, 2.69)
 
 

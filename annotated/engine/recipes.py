@@ -262,7 +262,7 @@ def fitted(
     """The recipe with what it leaves open chosen: all that is as in PAIR.
 
     The corpus has so many pairs, and tokens on the target's side; speed
-    says how many of them a recipe's model trains on per second.
+    says how many steps per second a recipe's training makes.
     """
     blank = PAIR.flat()
     given = {n for n, v in recipe.flat().items() if v != blank[n]}
@@ -280,15 +280,15 @@ def fitted(
         made = recipe.changed(fit=False)
         made = fill(made, d_model=d_model, d_ff=d_ff, **stacks)
         made = fill(made, batch_tokens=1500)
-        if seconds * speed(made) >= 1800 * 1500:
+        if seconds * speed(made) >= 1800:
             break
     for size in (1500, 3000, 6000, 12_000, 24_000):
         made = fill(made, batch_tokens=size)
         batch = made.training.batch_tokens
-        reach = min(most, seconds * speed(made))
-        if reach <= 20_000 * batch or batch != size:
+        reach = min(most / batch, seconds * speed(made))
+        if reach <= 20_000 or batch != size:
             break
-    made = fill(made, max_steps=max(100, int(reach / batch)))
+    made = fill(made, max_steps=max(100, int(reach)))
     steps = made.training.max_steps
     seen = steps * batch / max(1, tokens)
     made = fill(

@@ -428,13 +428,13 @@ class _Work:
 def training_speed(
     model: PackedTransformer, corpus: Corpus, config: RunConfig
 ) -> float:
-    """Target tokens per second that this process trains on, alone. The
-    model learns a little from them.
+    """Steps per second of this process, alone. The model learns a little
+    from them.
     """
     loss, device = _Loss(model, config), next(model.parameters()).device
     optimizer = make_optimizer(model.parameters())
     plan = corpus.plan(config.batch_tokens, config.seed, epoch=0)
-    tokens, seconds = 0, 0.0
+    seconds = 0.0
     for step in range(6):
         batch = PackedBatch.of(corpus.batch(plan[step % len(plan)]))
         started = time.perf_counter()
@@ -444,8 +444,7 @@ def training_speed(
         optimizer.zero_grad()
         mean.item()  # waits for the device
         if step > 0:
-            tokens += batch.tokens
             seconds += time.perf_counter() - started
         if seconds > 1:
             break
-    return tokens / seconds
+    return step / seconds
