@@ -228,6 +228,7 @@ def main(settings: Settings) -> int:
         )
         return 2
     torch.set_num_threads(settings.threads)
+    sys.setrecursionlimit(100_000)  # its first trees are very deep
     with tempfile.TemporaryDirectory() as name:
         trainer, clock = train(settings, Path(name))
         told = tested(trainer, settings.data)
