@@ -359,6 +359,18 @@ def test_more_trees_and_more_steps_make_a_better_parser() -> None:
     assert abs(silver - few) < 1  # no better
 
 
+def test_a_parser_with_the_tree_built_in_learns_faster() -> None:
+    ours, peer = craft(""), craft("-peer")
+    assert peer["test"]["f1"] > ours["test"]["f1"] + 5
+    assert peer["test_short"]["f1"] > ours["test_short"]["f1"]
+    assert peer["seconds"] < 0.9 * ours["seconds"]
+    assert 0.7 < peer["epochs"] < 1.3 and 5 < ours["epochs"] < 5.5
+    assert 0.8 < peer["parameters"] / ours["parameters"] < 1.25
+    assert peer["test"]["sentences"] == ours["test"]["sentences"]
+    assert peer["test"]["repaired"] == 0
+    assert peer["test"]["exact_match"] < ours["test"]["exact_match"]
+
+
 # --- the parser of another library, on the same trees ---------------------
 
 
