@@ -382,8 +382,11 @@ def lines_of(count: int) -> tuple[list[str], list[str], list[str]]:
 
 
 def test_the_peer_gets_our_trees_without_tags_and_gives_them_back() -> None:
+    sentences, lines, trees = lines_of(50)
     with benchmark("parser_peer") as peer:
-        for words, tokens, tree in zip(*lines_of(50), strict=True):
+        for words, tokens, tree in zip(
+            sentences, lines, trees, strict=True
+        ):
             text = peer.in_brackets(words, tokens)
             given = read_tree(text)
             assert given.words() == words
