@@ -374,7 +374,7 @@ def test_a_parser_with_the_tree_built_in_learns_faster() -> None:
 # --- the parser of another library, on the same trees ---------------------
 
 
-def lines_of(count: int) -> tuple[list[str], list[str], list[str]]:
+def lines_of(count: int) -> tuple[list[str], list[str], list[Tree]]:
     """Words, trees as tokens, and the trees."""
     trees = [pair.target_tree for pair in pocket_pairs(count)]
     words = [tree.words() for tree in trees]
