@@ -1,9 +1,12 @@
 """Chapter 24: trees as sentences, and how they are scored."""
 
+import importlib.util
+import json
 import os
 import random
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +28,7 @@ from annotated.parsing import (
 )
 from annotated.pocket import pocket_pairs
 from annotated.pocket.trees import Tree
+from tests.helpers import benchmark
 
 HERS = (
     "(S (NP (PRP She)) (VP (VBD saw) (NP (NNS boys)) "
@@ -352,3 +356,106 @@ def test_more_trees_and_more_steps_make_a_better_parser() -> None:
     assert 3 * floor < few < many - 5 < longer - 10
     silver = craft("-semi")["test"]["f1"]
     assert abs(silver - few) < 1  # no better
+
+
+def test_a_parser_with_the_tree_built_in_learns_faster() -> None:
+    ours, peer = craft(""), craft("-peer")
+    assert peer["test"]["f1"] > ours["test"]["f1"] + 5
+    assert peer["test_short"]["f1"] > ours["test_short"]["f1"]
+    assert peer["seconds"] < 0.9 * ours["seconds"]
+    assert 0.7 < peer["epochs"] < 1.3 and 5 < ours["epochs"] < 5.5
+    assert 0.8 < peer["parameters"] / ours["parameters"] < 1.25
+    assert peer["test"]["sentences"] == ours["test"]["sentences"]
+    assert peer["test"]["repaired"] == 0
+    assert peer["test"]["exact_match"] < ours["test"]["exact_match"]
+
+
+# --- the parser of another library, on the same trees ---------------------
+
+
+def lines_of(count: int) -> tuple[list[str], list[str], list[Tree]]:
+    """Words, trees as tokens, and the trees."""
+    trees = [pair.target_tree for pair in pocket_pairs(count)]
+    words = [tree.words() for tree in trees]
+    return words, [" ".join(linearise(t)[1:-1]) for t in trees], trees
+
+
+def test_the_peer_gets_our_trees_without_tags_and_gives_them_back() -> None:
+    sentences, lines, trees = lines_of(50)
+    with benchmark("parser_peer") as peer:
+        for words, tokens, tree in zip(
+            sentences, lines, trees, strict=True
+        ):
+            text = peer.in_brackets(words, tokens)
+            given = read_tree(text)
+            assert given.words() == words
+            assert {leaf.label for leaf in given.leaves()} == {peer.TAG}
+            # all its brackets, whatever stands over the words
+            top = Tree("TOP", tree.children)
+            again = given.over(iter(tree.leaves()))
+            assert str(again) == str(top)
+            told = peer.as_tokens(words, text)
+            assert str(tree_over(words.split(), told.split())) == text
+
+
+def test_the_peer_is_scored_as_ours_is() -> None:
+    words, tokens, _ = lines_of(30)
+    with benchmark("parser_peer") as peer:
+        trees = [peer.in_brackets(*pair) for pair in zip(words, tokens)]
+        told = peer.scores(words, trees, tokens)
+        assert told["f1"] == told["exact_match"] == 100.0
+        assert told["repaired"] == 0
+        other = str(right_branching(words[0].split()))
+        assert peer.scores(words[:1], [other], tokens[:1])["f1"] < 100
+        with pytest.raises(ValueError, match="a tree over"):
+            peer.scores(words[:1], trees[1:2], tokens[:1])
+
+
+def test_the_peer_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with benchmark("parser_peer") as peer:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        assert peer.main(peer.Settings(data=Path("none"))) == 2
+    assert "pip install stanza" in capsys.readouterr().err
+
+
+def test_the_clock_lowers_the_rate_and_ends_the_training() -> None:
+    with benchmark("parser_peer") as peer:
+        settings = peer.Settings(data=Path("none"), minutes=1.0, rate=0.5)
+        clock = peer.Clock(settings)
+        group = {"lr": 9.0}
+        optimizer = SimpleNamespace(param_groups=[group])
+        trainer = SimpleNamespace(optimizer=optimizer, batches_trained=7)
+        for spent, rate in ((0.0, 0.5), (15.0, 0.375), (59.4, 0.005)):
+            clock.spent = spent
+            clock.piece(lambda *given: None, 1, trainer)
+            assert group["lr"] == pytest.approx(rate, rel=0.05)
+            assert clock.spent == pytest.approx(spent, abs=0.1)
+        assert clock.steps == 7
+        clock.spent = 60.0
+        with pytest.raises(peer.TimeUp):
+            clock.piece(lambda *given: None, 1, trainer)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("stanza") is None, reason="needs stanza"
+)
+def test_the_peer_learns_and_writes_the_ledger(tmp_path: Path) -> None:
+    words, tokens, _ = lines_of(60)
+    for split in ("train", "valid", "test"):
+        for side, lines in (("words", words), ("tree", tokens)):
+            (tmp_path / f"{split}.{side}").write_text(
+                "\n".join(lines) + "\n"
+            )
+    file = tmp_path / "peer.json"
+    with benchmark("parser_peer") as peer:
+        settings = peer.Settings(
+            data=tmp_path, json=file, minutes=0.2, hidden=16, words=16,
+            batch=5, rate=0.01, piece=60, valid=10,
+        )  # fmt: skip
+        assert peer.main(settings) == 0
+    made = json.loads(file.read_text())
+    assert made["metrics"]["test"]["sentences"] == 60
+    assert made["metrics"]["test"]["f1"] > 30
+    assert "stanza" in made["versions"]
