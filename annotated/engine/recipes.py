@@ -245,11 +245,11 @@ RECIPES = {
 
 
 # E9-recipes.md: Fitted to a corpus
-SHAPES = (  # d_model, d_ff, layers, peak of the rate, from how many pairs
-    (512, 2048, 6, 0.001, 400_000),
-    (256, 1024, 3, 0.003, 60_000),
-    (192, 512, 3, 0.003, 15_000),
-    (128, 512, 2, 0.003, 0),
+SHAPES = (  # d_model, d_ff, layers, from how many pairs
+    (512, 2048, 6, 400_000),
+    (256, 1024, 3, 60_000),
+    (192, 512, 3, 15_000),
+    (128, 512, 2, 0),
 )
 
 
@@ -273,7 +273,7 @@ def fitted(
 
     seconds = 60 * (recipe.training.max_minutes or 60.0) * 5 / 6
     most = max(30 * tokens, 1000 * 1500)
-    for d_model, d_ff, layers, peak, least in SHAPES:
+    for d_model, d_ff, layers, least in SHAPES:
         if pairs < least:
             continue
         stacks = dict.fromkeys(STACKS, layers)
@@ -299,6 +299,7 @@ def fitted(
         dropout=0.0 if seen <= 2 else 0.1 if seen <= 12 else 0.2,
     )
     # equation 3 peaks at rate / sqrt(d_model · warmup)
+    peak = 0.001 if made.model.d_model > 256 else 0.003
     rate = peak * math.sqrt(made.model.d_model * made.training.warmup)
     return fill(made, rate=round(rate, 3))
 
