@@ -442,7 +442,8 @@ def test_the_clock_lowers_the_rate_and_ends_the_training() -> None:
     importlib.util.find_spec("stanza") is None, reason="needs stanza"
 )
 def test_the_peer_learns_and_writes_the_ledger(tmp_path: Path) -> None:
-    words, tokens, _ = lines_of(60)
+    words, _, trees = lines_of(60)
+    tokens = [" ".join(linearise(tree)) for tree in trees]  # one below TOP
     for split in ("train", "valid", "test"):
         for side, lines in (("words", words), ("tree", tokens)):
             (tmp_path / f"{split}.{side}").write_text(
