@@ -130,7 +130,7 @@ def test_a_solution_does_what_it_says(page, label, names):
         execute(code, space)
 
 
-def test_the_head_of_chapter_02_is_multi_head_attention_with_one_head(names):
+def test_the_head_of_chapter_02_is_one_head_of_multi_head_attention(names):
     single = names("02-attention")["SelfAttention"](12, d_k=4, d_v=3)
     layer = MultiHeadAttention(12, 1, d_k=4, d_v=3, bias=False)
     layer.load_state_dict(single.state_dict(), strict=False)
