@@ -407,6 +407,20 @@ def test_a_fitted_run_begins_and_resumes_as_it_was_fitted(
     assert again.recipe == run.recipe == read_recipe(tmp_path / "run")
 
 
+def test_where_all_was_given_nothing_is_said_to_be_fitted(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nothing_open(recipe: Recipe, *_: object) -> Recipe:
+        return recipe.changed(fit=False)
+
+    monkeypatch.setattr(runs, "fitted", nothing_open)
+    recipe = own_corpus(tmp_path / "own").changed(fit=True)
+    begin_run(recipe, tmp_path / "run")
+    assert "fitted" not in capsys.readouterr().err
+
+
 # --- text -----------------------------------------------------------------
 
 
