@@ -309,8 +309,13 @@ def train(args: list[str]) -> None:
             f"no recipe {name!r}; there are {', '.join(RECIPES)}"
         )
 
+    options = (word.partition("=")[0] for word in rest)
+    typed = {option.lstrip("-").replace("-", "_") for option in options}
+
     def wish(recipe: Recipe) -> Train:
-        prog, default = f"annotated train {name}", Train(recipe=recipe)
+        fit = tuple(field for field in recipe.fit if field not in typed)
+        default = Train(recipe=recipe.changed(fit=fit))
+        prog = f"annotated train {name}"
         return tyro.cli(Train, args=rest, prog=prog, default=default)
 
     asked = wish(RECIPES[name])

@@ -253,7 +253,7 @@ def _fitted(
 
     tokens = int(corpus.tgt.lengths.sum())
     made = fitted(recipe, len(corpus), tokens, speed)
-    if made != recipe.changed(fit=False):
+    if made != recipe.changed(fit=()):
         print(described(made, recipe), file=sys.stderr)
     return made
 
