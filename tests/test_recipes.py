@@ -315,11 +315,12 @@ def test_more_text_and_more_time_make_a_larger_model() -> None:
         return fitted(recipe, pairs, 20 * pairs, speed).model.d_model
 
     assert width(2_000, 600, GPU) == 128
-    assert width(29_000, 20, LAPTOP) == 192
+    assert width(29_000, 5, LAPTOP) == 128
+    assert width(29_000, 40, LAPTOP) == 192
     assert width(29_000, 600, GPU) == 192
-    assert width(400_000, 60, LAPTOP) == 256
-    assert width(400_000, 20, LAPTOP) == 192
-    assert width(400_000, 5, LAPTOP) == 128
+    assert width(400_000, 20, LAPTOP) == 128
+    assert width(400_000, 60, LAPTOP) == 192
+    assert width(400_000, 120, LAPTOP) == 256
     assert width(4_000_000, 60, GPU) == 512
 
 

@@ -277,14 +277,14 @@ def fitted(
 
     seconds = 60 * (recipe.training.max_minutes or 60.0) * 0.9
     most = max(30 * tokens, 1000 * 1500)
+    enough = max(1800 * 1500, min(6000 * 1500, 8 * tokens))
     for d_model, d_ff, layers, least in SHAPES:
         if pairs < least:
             continue
         stacks = dict.fromkeys(STACKS, layers)
-        made = recipe.changed(fit=False)
-        made = fill(made, d_model=d_model, d_ff=d_ff, **stacks)
-        made = fill(made, batch_tokens=1500)
-        if seconds * speed(made) >= 1800:
+        made = fill(recipe.changed(fit=False), batch_tokens=1500, **stacks)
+        made = fill(made, d_model=d_model, d_ff=d_ff)
+        if seconds * speed(made) * made.training.batch_tokens >= enough:
             break
     for size in (1500, 3000, 6000, 12_000, 24_000):
         made = fill(made, batch_tokens=size)
