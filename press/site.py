@@ -43,7 +43,7 @@ APART |= {"paper.yml", "paper.d", "references.bib"}
 TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
 OWN = (
     "site.py", "pages.py", "polish.py", "numbers.py", "references.py",
-    "fold.py", "rules.py",
+    "fold.py", "rules.py", "search.py",
 )  # fmt: skip
 # the page with the words of each chapter, below targets "(words-02)="
 GLOSSARY = "A1-notation"
