@@ -18,7 +18,7 @@ from sphinx.util import logging
 MARK = "✓"  # the right choice of a prediction begins so
 MANY = 5  # columns: a table of words with as many is cards on a phone
 FULL = 7  # columns: such a table takes the room of the contents, too
-ROW = 60  # characters of a row of words
+ROW = 50  # letters of a row of words
 WIDE = 100  # characters: a longer line of output is wrapped
 SUMMARY = 180  # characters of a page's first paragraph for its description
 
@@ -47,8 +47,11 @@ class Tables(SphinxPostTransform):
 def _name_cells(table: nodes.table) -> None:
     """Each cell with the name of its column, which only a card shows."""
     head, *rows = ([*row] for row in table.findall(nodes.row))
-    lengths = [sum(len(cell.astext()) for cell in row) for row in rows]
-    if len(head) < MANY or not lengths or median(lengths) < ROW:
+    letters = [
+        sum(letter.isalpha() for cell in row for letter in cell.astext())
+        for row in rows
+    ]
+    if len(head) < MANY or not rows or median(letters) < ROW:
         return
     table["classes"].append("full-width" if len(head) >= FULL else "cards")
     names = [cell.astext() for cell in head]

@@ -25,6 +25,11 @@ VIEWPORT = (
 ICON = re.compile(r'<i class="([^"]*\bfa-[^"]*)"([^>]*)></i>')
 # a long name in code, and the head of a column
 NAME = re.compile(r'(?<=<span class="pre">)[^<]{16,}|(?<=<th>)\w+(?=</th>)')
+# a formula of one line and what may not begin the next
+JOINED = re.compile(
+    r'(<span class="math[^"]*">\\\([^<]{,60}\\\)</span>'
+    r"[,.;:?!)\u201d\u2019]+)"
+)
 PICTURE = re.compile(r"<img\b(?![^>]*\bloading=)(?=[^>]*_images/)")
 
 
@@ -85,6 +90,7 @@ def _page(name: str, text: str) -> str:
     text = NAME.sub(
         lambda match: re.sub(r"([_.])(?=\w)", r"\1<wbr>", match[0]), text
     )
+    text = JOINED.sub(r'<span class="joined">\1</span>', text)
     return PICTURE.sub('<img loading="lazy"', text)
 
 

@@ -443,13 +443,16 @@ def _sections(paper: list[dict[str, Any]], name: str) -> str:
 
 
 def _first_sentence(chapter: Chapter) -> str:
-    """The chapter's first words, without links and marks."""
+    """The chapter's first words, without links and marks; neither the
+    line of what it needs, all in italics, nor the heading of a paragraph.
+    """
     for cell in chapter.cells:
         if cell.kind != "markdown":
             continue
         for block in re.split(r"\n\s*\n", cell.source):
-            text = " ".join(block.split())
-            if text and re.match(r"[^#:`|>%(-]", text):
+            text = re.sub(r"^\*\*[^*]+\.\*\* ", "", " ".join(block.split()))
+            needs = re.fullmatch(r"\*[^*]+\*", text)
+            if text and not needs and re.match(r"[^#:`|>%(-]", text):
                 text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
                 found = re.match(r".*?[.?!:](?=[\s”\"*]|$)[”\"*]*", text)
                 words = found[0] if found else text
