@@ -6,8 +6,10 @@
   const [FILE, PAGE, ANCHOR, TITLE, TEXT, CODE] = [0, 1, 2, 3, 4, 5];
   const query = (new URLSearchParams(location.search).get("q") ?? "").trim();
   const place = document.getElementById("search-results");
-  if (!query || !place) return;
-  document.querySelector("form.bd-search:not(dialog *) input").value = query;
+  const field = document.querySelector("form.bd-search:not(dialog *) input");
+  field.value = query;
+  field.focus(); // the theme means to, and takes the field of its dialog
+  if (!query) return;
 
   const stemmer = new Stemmer();
   const stems = new Map();
@@ -48,7 +50,7 @@
   const before = new Set(found.map((one) => one.id));
   found.push(...search({ combineWith: "AND" }).filter((one) => !before.has(one.id)));
   const all = found.length > 0;
-  if (!all) found = search({ fuzzy: (word) => (word.length > 3 ? 0.35 : false) });
+  if (!all) found = search({ fuzzy: (word) => (word.length > 3 ? 0.25 : false) });
 
   // where the words of a result are in a text
   const marks = (text, terms) =>
