@@ -284,8 +284,8 @@ def prepare_trees(
         for kind, side in zip(("words", "tree"), columns_of(lines)):
             _write_lines(out / f"{name}.{kind}", side)
     if withheld:
-        lines = [tree.words() for tree in withheld]
-        _write_lines(out / "withheld.txt", lines)
+        words = [tree.words() for tree in withheld]
+        _write_lines(out / "withheld.txt", words)
     return counts
 
 
