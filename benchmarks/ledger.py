@@ -13,7 +13,7 @@ import os
 import shlex
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, fields, replace
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from annotated.engine.results import entry
 
 def options(settings: Any) -> list[str]:
     """The words of a command line that give these settings, a dataclass;
-    none for a field that has its default.
+    none for a field that has its default, and no name for one that has
+    none.
     """
     words = []
     for field in fields(settings):
@@ -30,7 +31,9 @@ def options(settings: Any) -> list[str]:
         name = field.name.replace("_", "-")
         if value == field.default:
             continue
-        if isinstance(value, bool):
+        if field.default is MISSING:
+            words.append(str(value))
+        elif isinstance(value, bool):
             words.append(f"--{name}" if value else f"--no-{name}")
         elif isinstance(value, tuple):
             words += [f"--{name}", *map(str, value)]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import random
-import shlex
 import sys
 import tempfile
 import time
@@ -28,13 +27,13 @@ from unittest import mock
 
 import torch
 import tyro
-from ledger import options, write
+from ledger import typed, write
+from parsing import all_and_short, lines
 
 from annotated.engine.results import entry
 from annotated.engine.treebanks import read_tree, tree_scores
 from annotated.parsing import linearise, tree_over
 
-SHORT = 40  # words: the other line that evalb prints
 TAG = "XX"  # over every word: what kind it is, a parser has to find out
 
 
@@ -62,10 +61,6 @@ class Settings:
     """sentences of validation to choose the best moment by"""
     threads: int = 1
     seed: int = 0
-
-
-def lines(path: Path, count: int | None = None) -> list[str]:
-    return path.read_text("utf-8").splitlines()[:count]
 
 
 def in_brackets(words: str, tokens: str) -> str:
@@ -212,13 +207,12 @@ def tested(trainer: Any, data: Path) -> dict[str, Any]:
     began = time.process_time()
     sentences = [[(word, TAG) for word in line.split()] for line in words]
     trees = trainer.model.parse_tagged_words(sentences, 50)
-    told: dict[str, Any] = {"search_seconds": time.process_time() - began}
-    short = [i for i, text in enumerate(words) if text.count(" ") < SHORT]
-    told["test"] = scores(words, trees, gold)
-    told["test_short"] = scores(
-        *([side[i] for i in short] for side in (words, trees, gold))
-    )
-    return told
+    seconds = time.process_time() - began
+    guesses = [as_tokens(*pair) for pair in zip(words, trees, strict=True)]
+    return {
+        "search_seconds": seconds,
+        **all_and_short("test", words, guesses, gold),
+    }
 
 
 def main(settings: Settings) -> int:
@@ -248,15 +242,12 @@ def main(settings: Settings) -> int:
     if settings.json:
         given = asdict(settings)
         del given["data"], given["json"]
-        plain = replace(settings, json=None)
-        words = options(plain)[2:]  # without --data DATA
+        told_as = replace(settings, data=Path("DATA"))
         write(
             settings.json,
             entry(
                 "stanza constituency parser",
-                shlex.join(
-                    ["python", "benchmarks/parser_peer.py", "DATA", *words]
-                ),
+                typed("parser_peer.py", told_as),
                 metrics,
                 seed=settings.seed,
                 settings=given,

@@ -45,6 +45,20 @@ def lines(path: Path) -> list[str]:
     return path.read_text("utf-8").splitlines()
 
 
+def all_and_short(
+    name: str, words: list[str], guesses: list[str], gold: list[str]
+) -> dict[str, Any]:
+    """The scores of all sentences, under name, and of those that have no
+    more than SHORT words, under name_short.
+    """
+    short = [i for i, text in enumerate(words) if text.count(" ") < SHORT]
+    some = ([side[i] for i in short] for side in (words, guesses, gold))
+    return {
+        name: tree_scores(words, guesses, gold),
+        f"{name}_short": tree_scores(*some),
+    }
+
+
 def scores(folder: Path, data: Path) -> dict[str, Any]:
     """Of the run by its own search, of greedy search that may write
     anything, and of the baseline; for all sentences and short ones.
@@ -62,20 +76,16 @@ def scores(folder: Path, data: Path) -> dict[str, Any]:
     began = time.perf_counter()
     best = parse(run.recipe.search, tree_guide(run))
     took = time.perf_counter() - began
-    told: dict[str, Any] = {"search_seconds": took}
     floor = [
         " ".join(linearise(right_branching(text.split()))[1:-1])
         for text in words
     ]
-    short = [i for i, text in enumerate(words) if text.count(" ") < SHORT]
-    for name, guesses in (
-        ("test", best), ("greedy", greedy), ("right_branching", floor)
-    ):  # fmt: skip
-        told[name] = tree_scores(words, guesses, gold)
-        told[f"{name}_short"] = tree_scores(
-            *([side[i] for i in short] for side in (words, guesses, gold))
-        )
-    return told
+    return {
+        "search_seconds": took,
+        **all_and_short("test", words, best, gold),
+        **all_and_short("greedy", words, greedy, gold),
+        **all_and_short("right_branching", words, floor, gold),
+    }
 
 
 def trained(data: Path, folder: Path, change: tuple[str, ...]) -> None:

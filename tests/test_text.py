@@ -30,6 +30,7 @@ from annotated.engine.text import (
     Part,
     Text,
     count_words,
+    detokenized,
     divide,
     load_pairs,
     parts_of,
@@ -319,6 +320,36 @@ def test_rules_that_no_pair_can_meet_are_refused(
 def test_lines_are_written_as_the_rules_say() -> None:
     rules = Cleaning(lower=True, unescape=True)
     assert rules.line("Don&apos;t &lt;STOP&gt;") == "don't <stop>"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "written"),
+    [
+        ("We shouldn 't go , he said .", "We shouldn't go, he said."),
+        ("She did n't ( at all ) .", "She didn't (at all)."),
+        ('Peter \'s " plan " : wait ...', 'Peter\'s "plan": wait...'),
+        ('He said " yes " . " No " , I said .', None),
+        ("¿ Vamos ? ¡ Sí , vamos !", "¿Vamos? ¡Sí, vamos!"),
+        ("L' arte dell' Unione e' qui .", "L'arte dell'Unione e'qui."),
+        ("qu' il s' en aille « vite »", "qu'il s'en aille «vite»"),
+        ("a well @-@ known [ 5 % ]", "a well-known [5%]"),
+    ],
+)
+def test_punctuation_goes_back_to_its_word(
+    tokens: str, written: str | None
+) -> None:
+    written = written or 'He said "yes". "No", I said.'
+    assert Cleaning(detokenize=True).line(tokens) == written
+    assert detokenized(written) == written
+
+
+def test_text_as_people_write_it_is_left_alone() -> None:
+    for line in (
+        'The dogs\' bones, "they" said, and "we" (all) know: it\'s 5.5%.',
+        "Rock 'n' roll - the 1990's best; \"so what?\"",
+        "Children's toys (and one dog's) cost 3,000 - or 4.5% more.",
+    ):
+        assert detokenized(line) == line
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,65 @@ def test_an_epoch_uses_every_pair_once(Trainer):
     assert sorted(used) == list(range(len(corpus)))
 
 
+# --- short pairs first ----------------------------------------------------
+
+
+def planned(lengths, curriculum, epoch=0, batch_tokens=60, seed=0):
+    """The batches of an epoch of pairs with these lengths."""
+    corpus = Corpus(*[Sentences.of([[5] * n for n in lengths])] * 2)
+    config = RunConfig(
+        batch_tokens=batch_tokens, curriculum=curriculum, seed=seed
+    )
+    return engine.Trainer(small_model(), corpus, config).plan(epoch)
+
+
+def test_a_curriculum_begins_with_what_is_short():
+    lengths = np.random.default_rng(0).integers(1, 50, 2000)
+    plan = planned(lengths, curriculum=400)
+    longest = np.array([lengths[pairs].max() for pairs in plan])
+    # a quarter of the way: √(1/4) of the pairs may come, and no others
+    for step in (0, 100, 200, 300):
+        share = math.sqrt(0.05**2 + step / 400 * (1 - 0.05**2))
+        assert max(longest[: step + 1]) <= np.quantile(lengths, share)
+    assert longest[:50].mean() < 0.5 * lengths.mean()
+    # what is allowed is mixed, not sorted
+    assert (np.diff(longest[:400]) < 0).mean() > 0.2
+    # after it, batches of all lengths in the order of the plan
+    before = [pairs.tolist() for pairs in planned(lengths, curriculum=0)]
+    after = [pairs.tolist() for pairs in plan[400:]]
+    assert after == [pairs for pairs in before if pairs in after]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=60),
+    curriculum=st.integers(0, 70),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_curriculum_leaves_no_pair_out(lengths, curriculum):
+    plan = planned(lengths, curriculum)
+    assert sorted(np.concatenate(plan)) == list(range(len(lengths)))
+    later = planned(lengths, curriculum, epoch=1)
+    assert all(map(np.array_equal, later, planned(lengths, 0, epoch=1)))
+
+
+def test_a_run_goes_on_only_with_the_curriculum_that_it_had():
+    config = replace(CONFIG, curriculum=6)
+    trainer = engine.Trainer(small_model(), small_corpus(), config)
+    steps = trainer.steps()
+    for _ in range(3):
+        next(steps)
+    weights, state = trainer.weights(), trainer.state()
+    again = engine.Trainer(small_model(1), small_corpus(), config)
+    again.load({n: w.clone() for n, w in weights.items()}, state)
+    list(again.steps())
+    whole = small_model()
+    train(engine.Trainer, whole, config=config)
+    assert same(again.model, whole)
+    other = engine.Trainer(small_model(), small_corpus(), CONFIG)
+    with pytest.raises(TrainingError, match="curriculum"):
+        other.load(weights, state)
+
+
 def test_max_steps_ends_the_run(Trainer):
     trainer = Trainer(small_model(), small_corpus(), CONFIG)
     assert len(list(trainer.steps())) == trainer.step == CONFIG.max_steps
@@ -323,7 +382,7 @@ def test_an_absurd_rate_is_reported(Trainer):
         *((f, 0) for f in ("save_every", "keep", "max_minutes", "rate")),
         *((f, 0) for f in ("micro_tokens", "save_minutes")),
         *((f, -1) for f in ("batch_tokens", "max_minutes", "rate", "clip")),
-        *(("cooldown", value) for value in (-1, 0.5)),
+        *((f, v) for f in ("cooldown", "curriculum") for v in (-1, 0.5)),
         *((f, 2.5) for f in ("batch_tokens", "max_steps", "keep", "seed")),
         *((f, math.nan) for f in ("max_minutes", "rate", "clip")),
         ("clip", 0.0),

@@ -194,6 +194,7 @@ class Prepare:
     ratio: float | None = None
     lower: Flag = False  # lower case only
     unescape: Flag = False  # write out &quot; and the like
+    detokenize: Flag = False  # put punctuation back to its word
     json: Flag = False  # print the report as JSON, on one line
 
     def act(self) -> None:
@@ -235,7 +236,8 @@ class Prepare:
                 f"data prepare: no data set {self.name!r}; there are pair, "
                 f"{', '.join(registry())}, or a folder"
             )
-        rules = ("min_words", "max_words", "ratio", "lower", "unescape")
+        rules = ["min_words", "max_words", "ratio"]
+        rules += ["lower", "unescape", "detokenize"]
         cleaning = dataclasses.replace(
             made.cleaning, **_given(self, *rules)
         )

@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from annotated.engine.errors import UsageError, check_whole
@@ -37,6 +38,7 @@ class Recipe:
     source: str = "en"  # the language translated from
     target: str = "de"  # the language translated into
     train_pairs: int | None = None  # pairs to train on, if not all
+    valid_pairs: int | None = None  # pairs to validate on, if not all
     vocab: int = 37_000  # tokens in a vocabulary, at most
     # what a token is: byte pairs, word pieces, or words
     tokenizer: Literal["bpe", "wordpiece", "word"] = "bpe"
@@ -47,8 +49,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_whole("vocab", self.vocab, least=1)
-        if self.train_pairs is not None:
-            check_whole("train_pairs", self.train_pairs, least=1)
+        for name in ("train_pairs", "valid_pairs"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), least=1)
         if self.training.seed >= 2**63:
             raise UsageError(
                 f"seed must be less than 2**63, not {self.training.seed}"
@@ -233,6 +236,7 @@ PAIR = (
     )
     .changed(source="source", target="target", vocab=8000, fit=True)
     .changed(norm="pre", num_heads=4, max_minutes=20.0, alpha=1.0)
+    .changed(valid_pairs=1000)
 )
 RECIPES = {
     **synthetic_recipes(),
@@ -264,23 +268,23 @@ def fitted(
     The corpus has so many pairs, and tokens on the target's side; speed
     says how many steps per second a recipe's training makes.
     """
-    blank = PAIR.flat()
+    speed, blank = cache(speed), PAIR.flat()
     given = {n for n, v in recipe.flat().items() if v != blank[n]}
 
     def fill(recipe: Recipe, **choice: Any) -> Recipe:
         names = choice.keys() - given
         return recipe.changed(**{n: choice[n] for n in names})
 
-    seconds = 60 * (recipe.training.max_minutes or 60.0) * 5 / 6
+    seconds = 60 * (recipe.training.max_minutes or 60.0) * 0.9
     most = max(30 * tokens, 1000 * 1500)
+    enough = max(1800 * 1500, min(6000 * 1500, 8 * tokens))
     for d_model, d_ff, layers, least in SHAPES:
         if pairs < least:
             continue
         stacks = dict.fromkeys(STACKS, layers)
-        made = recipe.changed(fit=False)
-        made = fill(made, d_model=d_model, d_ff=d_ff, **stacks)
-        made = fill(made, batch_tokens=1500)
-        if seconds * speed(made) >= 1800:
+        made = fill(recipe.changed(fit=False), batch_tokens=1500, **stacks)
+        made = fill(made, d_model=d_model, d_ff=d_ff)
+        if seconds * speed(made) * made.training.batch_tokens >= enough:
             break
     for size in (1500, 3000, 6000, 12_000, 24_000):
         made = fill(made, batch_tokens=size)
@@ -297,6 +301,7 @@ def fitted(
         cooldown=2 * steps // 5,
         save_every=max(50, steps // 10),
         dropout=0.0 if seen <= 2 else 0.1 if seen <= 12 else 0.2,
+        curriculum=steps // 2 if seen <= 2 else 0,
     )
     # equation 3 peaks at rate / sqrt(d_model · warmup)
     peak = 0.001 if made.model.d_model > 256 else 0.003

@@ -202,6 +202,8 @@ def _corpora(data: Data) -> tuple[Corpus, Corpus]:
     than learned positions reach.
     """
     corpora = data.corpus("train"), data.corpus("valid")
+    if count := data.recipe.valid_pairs:
+        corpora = corpora[0], corpora[1].first(count)
     model = data.recipe.model
     sides = [
         side for corpus in corpora for side in (corpus.src, corpus.tgt)

@@ -31,8 +31,8 @@ from annotated.pocket import pocket_pairs
 __all__ = [
     "Text", "no_text", "Part", "read_lines", "read_pair", "columns_of",
     "parts_of", "splits_of", "Division", "Cleaning", "count_words",
-    "remarks", "divide", "load_pairs", "own_files", "SYMBOLS", "SYNTHETIC",
-    "synthetic_pairs",
+    "detokenized", "remarks", "divide", "load_pairs", "own_files",
+    "SYMBOLS", "SYNTHETIC", "synthetic_pairs",
 ]  # fmt: skip
 
 
@@ -319,6 +319,7 @@ class Cleaning:
     ratio: float | None = None  # of the longer side to the shorter
     lower: bool = False  # small letters only
     unescape: bool = False  # &quot; and the like are written out
+    detokenize: bool = False  # punctuation goes back to its word
 
     def __post_init__(self) -> None:
         if self.ratio is not None and self.ratio < 1:
@@ -332,6 +333,7 @@ class Cleaning:
     def line(self, text: str) -> str:
         """A line as it should be written."""
         text = html.unescape(text) if self.unescape else text
+        text = detokenized(text) if self.detokenize else text
         return text.lower() if self.lower else text
 
     def objection(self, src: str, tgt: str) -> str | None:
@@ -363,6 +365,25 @@ def count_words(line: str) -> int:
     return len(_WORD.findall(line))
 
 
+_CLOSING = r"[.,;:!?%)\]}»”]|n't\b|'(?:s|t|re|ve|ll|d|m)\b"
+_ELIDED = r"(?:(?<!')[^\W\d_s]|\bs)'"  # l' arte
+_REJOINED = [
+    (re.compile(r" @-@ "), "-"),
+    (re.compile(rf" ({_CLOSING})"), r"\1"),
+    (re.compile(rf"([(\[{{«“¿¡]|{_ELIDED}) (?=\S)"), r"\1"),
+    (re.compile(r'(?<!\S)" (.*?) "(?!\w)'), r'"\1"'),
+]
+
+
+def detokenized(line: str) -> str:
+    """A line without the spaces that a tokeniser has put around
+    punctuation, by rules that English, French, Italian and Spanish share.
+    """
+    for pattern, new in _REJOINED:
+        line = pattern.sub(new, line)
+    return line
+
+
 _ESCAPED = re.compile(r"&(?:apos|quot|amp|lt|gt|#\d+);")
 
 
@@ -379,8 +400,9 @@ def remarks(lines: Sequence[str]) -> list[str]:
         )
     if apart > 4 * joined:
         found.append(
-            'the text is tokenised (" ." for a full stop): translations '
-            "will be too, so score them against tokenised references"
+            'the text is tokenised (" ." for a full stop): prepare it with '
+            "--detokenize, or translations will be tokenised too, and "
+            "ordinary text will be hard to read for the model"
         )
     return found
 

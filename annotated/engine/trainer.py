@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ from annotated.training import TrainingConfig, fingerprint
 
 __all__ = [
     "RunConfig", "PackedBatch", "packed_loss", "LossScale", "split_batch",
-    "micro_batches", "Trainer", "training_speed",
+    "micro_batches", "short_first", "Trainer", "training_speed",
 ]  # fmt: skip
 
 
@@ -75,6 +75,7 @@ class RunConfig(TrainingConfig):
     # the numbers that layers compute with
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     max_minutes: float | None = None  # minutes of training, at most
+    curriculum: int = 0  # steps in which longer pairs come in, bit by bit
     save_every: int = 1000  # steps between checkpoints
     # minutes of training after which there is one more, if any
     save_minutes: float | None = None
@@ -82,6 +83,7 @@ class RunConfig(TrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_whole("curriculum", self.curriculum, least=0)
         for name in ("save_every", "keep"):
             check_whole(name, getattr(self, name), least=1)
         for name in ("micro_tokens", "max_minutes", "save_minutes"):
@@ -225,6 +227,35 @@ def micro_batches(
     ]
 
 
+# E5-trainer.md: Short sentences first
+def short_first(
+    plan: Sequence[NDArray], lengths: NDArray, steps: int, seed: int
+) -> list[NDArray]:
+    """The batches of plan with short pairs first.
+
+    lengths are those of all pairs. For so many steps, at most the plan's,
+    the longest pair that may come grows from one that 5 % of the pairs do
+    not exceed to the longest of all; the rest keeps plan's order.
+    """
+    longest = np.array([lengths[pairs].max() for pairs in plan])
+    coming = np.argsort(longest, kind="stable").tolist()
+    draw = np.random.default_rng(seed)
+    steps = min(steps, len(plan))
+    share = np.sqrt(np.linspace(0.05**2, 1, steps, endpoint=False))
+    limits = np.quantile(lengths, share)
+    allowed = np.searchsorted(longest[coming], limits, "right").tolist()
+    pool: list[int] = []
+    first: dict[int, None] = {}
+    for step, count in enumerate(allowed):
+        # where none is left that may come, the next one does
+        pool += coming[len(pool) + step : max(count, step + 1)]
+        place = int(draw.integers(len(pool)))
+        pool[place], pool[-1] = pool[-1], pool[place]
+        first[pool.pop()] = None
+    rest = (i for i in range(len(plan)) if i not in first)
+    return [plan[i] for i in (*first, *rest)]
+
+
 # E5-trainer.md: The trainer
 class Trainer(training.Trainer):
     """The plain trainer's steps: packed, read ahead, in micro-batches, by
@@ -258,6 +289,18 @@ class Trainer(training.Trainer):
         self.scaling = LossScale() if half else None
         self.stop = self.stopping = False
         self.clock = self.started = 0.0  # this process's
+
+    def plan(self, epoch: int) -> list[NDArray]:
+        plan = super().plan(epoch)
+        if epoch > 0 or not self.config.curriculum:
+            return plan
+        src, tgt = self.corpus.src.lengths, self.corpus.tgt.lengths
+        config, lengths = self.config, np.maximum(src, tgt)
+        return short_first(plan, lengths, config.curriculum, config.seed)
+
+    def order(self) -> dict[str, int]:
+        steps = self.config.curriculum
+        return super().order() | ({"curriculum": steps} if steps else {})
 
     def check_same(self) -> None:
         """TrainingError unless all processes are doing the same."""
