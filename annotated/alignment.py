@@ -1,6 +1,6 @@
 """Exported from the book; edit the chapter, then run `make export`.
 
-- 19-pocket-german.md: Pocket German: a translator in two minutes
+- 19-pocket-german.md: Pocket German: a translator in minutes
 """
 
 from collections.abc import Collection, Hashable

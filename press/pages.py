@@ -7,6 +7,7 @@ element, so that everything can be reached without a script.
 from __future__ import annotations
 
 import html
+from statistics import median
 from typing import Any
 
 from docutils import nodes
@@ -15,6 +16,9 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 
 MARK = "✓"  # the right choice of a prediction begins so
+MANY = 5  # columns: a table of words with as many is cards on a phone
+FULL = 7  # columns: such a table takes the room of the contents, too
+ROW = 50  # letters of a row of words
 WIDE = 100  # characters: a longer line of output is wrapped
 SUMMARY = 180  # characters of a page's first paragraph for its description
 
@@ -27,6 +31,34 @@ class fold(nodes.Element):
 
 class summary(nodes.TextElement):
     """<summary>, always visible."""
+
+
+class Tables(SphinxPostTransform):
+    """Tables of words that have many columns: wide, or a card per row."""
+
+    default_priority = 199  # after the outputs are chosen
+    formats = ("html",)
+
+    def run(self, **options: Any) -> None:
+        for table in self.document.findall(nodes.table):
+            _name_cells(table)
+
+
+def _name_cells(table: nodes.table) -> None:
+    """Each cell with the name of its column, which only a card shows."""
+    head, *rows = ([*row] for row in table.findall(nodes.row))
+    letters = [
+        sum(letter.isalpha() for cell in row for letter in cell.astext())
+        for row in rows
+    ]
+    if len(head) < MANY or not rows or median(letters) < ROW:
+        return
+    table["classes"].append("full-width" if len(head) >= FULL else "cards")
+    names = [cell.astext() for cell in head]
+    for row in rows:
+        for name, cell in zip(names[1:], row[1:], strict=False):
+            if name and cell.astext().strip():
+                cell.insert(0, nodes.inline("", name, classes=["column"]))
 
 
 class Folds(SphinxPostTransform):
@@ -225,5 +257,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_node(fold, html=(_visit_fold, _depart_fold))
     app.add_node(summary, html=(_visit_summary, _depart_summary))
     app.add_post_transform(Folds)
+    app.add_post_transform(Tables)
     app.connect("html-page-context", describe)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -10,14 +10,26 @@ from __future__ import annotations
 import base64
 import re
 
+from press.search import sections
+
 SCRIPTS = "_static/scripts/fontawesome.js"
 ICONS = "_static/icons.css"
-# only search.html uses them: the theme does not search as one types
+# for search.html alone: the theme does not search as one types
 SEARCH = ("searchtools.js", "language_data.js", "searchindex.js")
+# ours finds sections, which Sphinx's does not: see press/search.py
+OURS = ("minisearch/minisearch.js", "sections.js", "search.js")
+SPHINX = ("searchindex.js", "_static/searchtools.js")
 VIEWPORT = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
 )
 ICON = re.compile(r'<i class="([^"]*\bfa-[^"]*)"([^>]*)></i>')
+# a long name in code, and the head of a column
+NAME = re.compile(r'(?<=<span class="pre">)[^<]{16,}|(?<=<th>)\w+(?=</th>)')
+# a formula of one line and what may not begin the next
+JOINED = re.compile(
+    r'(<span class="math[^"]*">\\\([^<]{,60}\\\)</span>'
+    r"[,.;:?!)\u201d\u2019]+)"
+)
 PICTURE = re.compile(r"<img\b(?![^>]*\bloading=)(?=[^>]*_images/)")
 
 
@@ -26,7 +38,10 @@ def polish(pages: dict[str, bytes]) -> dict[str, bytes]:
     found: set[str] = set()
     done: dict[str, bytes] = {}
     for name, data in pages.items():
-        if name.endswith((".map", ".doctree")) or name == SCRIPTS:
+        if name.endswith((".map", ".doctree")) or name in {
+            SCRIPTS,
+            *SPHINX,
+        }:
             continue
         if name.endswith(".html"):
             text = _page(name, data.decode("utf-8"))
@@ -36,6 +51,7 @@ def polish(pages: dict[str, bytes]) -> dict[str, bytes]:
         done[name] = data
     script = pages.get(SCRIPTS, b"").decode("utf-8")
     done[ICONS] = _icons(script, found).encode()
+    done["_static/sections.js"] = sections(done)
     return done
 
 
@@ -48,13 +64,19 @@ def _page(name: str, text: str) -> str:
         text,
     )
     text = ICON.sub(r'<i class="\1" aria-hidden="true"\2></i>', text)
-    if name != "search.html":
-        for script in SEARCH:
-            text = re.sub(
-                rf'[ \t]*<script src="[^"]*{script}[^"]*"></script>\n?',
-                "",
-                text,
-            )
+    for script in SEARCH:
+        if name == "search.html" and script == "language_data.js":
+            continue
+        text = re.sub(
+            rf'[ \t]*<script src="[^"]*{script}[^"]*"></script>\n?',
+            "",
+            text,
+        )
+    if name == "search.html":
+        ours = "".join(
+            f'<script src="_static/{script}"></script>\n' for script in OURS
+        )
+        text = text.replace("</body>", f"{ours}</body>")
     # one viewport is enough, and readers may enlarge
     first, *more = re.split(r'[ \t]*<meta name="viewport"[^>]*>\n?', text)
     if more:
@@ -64,6 +86,11 @@ def _page(name: str, text: str) -> str:
     text = re.sub(rf'{button} aria-label="Search"', r"\1", text)
     # pandas leaves the corner of a table empty
     text = text.replace("<th></th>", "<td></td>")
+    # names may be broken where they are put together
+    text = NAME.sub(
+        lambda match: re.sub(r"([_.])(?=\w)", r"\1<wbr>", match[0]), text
+    )
+    text = JOINED.sub(r'<span class="joined">\1</span>', text)
     return PICTURE.sub('<img loading="lazy"', text)
 
 

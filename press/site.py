@@ -43,7 +43,7 @@ APART |= {"paper.yml", "paper.d", "references.bib"}
 TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
 OWN = (
     "site.py", "pages.py", "polish.py", "numbers.py", "references.py",
-    "fold.py", "rules.py",
+    "fold.py", "rules.py", "search.py",
 )  # fmt: skip
 # the page with the words of each chapter, below targets "(words-02)="
 GLOSSARY = "A1-notation"
@@ -443,13 +443,16 @@ def _sections(paper: list[dict[str, Any]], name: str) -> str:
 
 
 def _first_sentence(chapter: Chapter) -> str:
-    """The chapter's first words, without links and marks."""
+    """The chapter's first words, without links and marks; neither the
+    line of what it needs, all in italics, nor the heading of a paragraph.
+    """
     for cell in chapter.cells:
         if cell.kind != "markdown":
             continue
         for block in re.split(r"\n\s*\n", cell.source):
-            text = " ".join(block.split())
-            if text and re.match(r"[^#:`|>%(-]", text):
+            text = re.sub(r"^\*\*[^*]+\.\*\* ", "", " ".join(block.split()))
+            needs = re.fullmatch(r"\*[^*]+\*", text)
+            if text and not needs and re.match(r"[^#:`|>%(-]", text):
                 text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
                 found = re.match(r".*?[.?!:](?=[\s”\"*]|$)[”\"*]*", text)
                 words = found[0] if found else text

@@ -359,6 +359,28 @@ def test_ones_own_files_can_be_trained_on(
     assert json.loads(done.out)["sentences"] == 9
 
 
+def test_what_is_typed_is_kept_even_where_it_is_the_default(
+    call: Call, tmp_path: Path
+) -> None:
+    for split in ("train", "valid"):
+        for language in ("it", "en"):
+            lines = "".join(f"cane {i}\n" for i in range(50))
+            (tmp_path / f"{split}.{language}").write_text(lines)
+    run, defaults = tmp_path / "run", RECIPES["pair"].training
+    done = call(
+        f"train pair --out {run} --data {tmp_path} --source it --target en "
+        "--d-model 16 --d_ff=16 --batch-tokens 200 --max-steps 3 "
+        f"--warmup {defaults.warmup} --save-every {defaults.save_every}"
+    )
+    assert done.code == 0, done.err
+    made = Run.open(run).recipe
+    assert made.model.d_model == made.model.d_ff == 16
+    assert made.training.warmup == defaults.warmup
+    assert made.training.save_every == defaults.save_every
+    # what was left open has been chosen
+    assert made.model.num_encoder_layers == 2 and made.fit == ()
+
+
 # --- bad files ------------------------------------------------------------
 
 

@@ -194,6 +194,14 @@ def test_a_share_that_does_not_fit_is_taken_in_micro_batches(
     assert with_micro_tokens(recipe, "cpu") == recipe
 
 
+def test_apples_gpu_has_a_share_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = RECIPES["wmt14-en-de-base"]
+    monkeypatch.setattr(runner, "memory_bytes", lambda _: 2.0**60)
+    assert with_micro_tokens(recipe, "mps") == recipe
+
+
 # --- the paper's cost -----------------------------------------------------
 
 

@@ -34,6 +34,7 @@ from annotated.engine.errors import (
 from annotated.engine.machine import pick_device
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import (
+    FITTED,
     PAIR,
     RECIPES,
     ModelShape,
@@ -216,6 +217,7 @@ def test_a_recipe_without_changes_is_the_papers_base_model() -> None:
     [
         ("train_pairs", 0),
         ("valid_pairs", 0),
+        ("fit", ("d_model", "beam")),
         ("vocab", 0),
         ("seed", -1),
         ("seed", 2**63),
@@ -361,6 +363,15 @@ def test_what_was_given_is_kept() -> None:
     assert made.model.d_model == 64 and made.model.norm == "post"
     assert made.training.max_steps == 500 and made.training.rate == 0.7
     assert made.training.warmup == 83 and made.training.cooldown == 200
+    # even what is as it was before
+    for name, value in (
+        ("d_model", 512),
+        ("dropout", 0.1),
+        ("warmup", 4000),
+    ):
+        given = PAIR.changed(**{name: value})
+        made = fitted(given, 10**6, 10**8, LAPTOP)
+        assert made.flat()[name] == value
 
 
 def test_a_choice_is_said_in_a_line() -> None:
@@ -388,12 +399,26 @@ def test_the_first_step_is_not_counted(
 def test_a_fitted_run_begins_and_resumes_as_it_was_fitted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe = own_corpus(tmp_path / "own").changed(fit=True)
+    recipe = own_corpus(tmp_path / "own").changed(fit=FITTED)
     run, _, _ = begin_run(recipe, tmp_path / "run")
     assert "fitted to the corpus: " in capsys.readouterr().err
     assert not run.recipe.fit
     again, _, _ = runs.resume_run(recipe, tmp_path / "run")
     assert again.recipe == run.recipe == read_recipe(tmp_path / "run")
+
+
+def test_where_all_was_given_nothing_is_said_to_be_fitted(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nothing_open(recipe: Recipe, *_: object) -> Recipe:
+        return recipe.changed(fit=False)
+
+    monkeypatch.setattr(runs, "fitted", nothing_open)
+    recipe = own_corpus(tmp_path / "own").changed(fit=True)
+    begin_run(recipe, tmp_path / "run")
+    assert "fitted" not in capsys.readouterr().err
 
 
 # --- text -----------------------------------------------------------------

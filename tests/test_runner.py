@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,6 +49,26 @@ def test_even_words_cost_the_logarithm_of_their_number() -> None:
     assert found == pytest.approx(math.log(16))
 
 
+# --- micro-batches --------------------------------------------------------
+
+
+def test_micro_batches_are_the_devices_choice_not_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, real = [], runner.Trainer
+
+    def noted(model: Any, corpus: Any, config: Any, shard: bool) -> Any:
+        found.append(config.micro_tokens)
+        return real(model, corpus, config, shard)
+
+    recipe = TINY.changed(batch_tokens=2000, max_steps=1)
+    monkeypatch.setattr(runner, "memory_bytes", lambda device: 0.0)
+    monkeypatch.setattr(runner, "Trainer", noted)
+    train_recipe(recipe, tmp_path / "run", device="cpu")
+    assert found == [500]
+    assert read_recipe(tmp_path / "run") == recipe
+
+
 # --- a line while it runs -------------------------------------------------
 
 
@@ -80,13 +101,12 @@ def test_a_run_that_learns_says_nothing(
     assert "guessing" not in capsys.readouterr().err
 
 
-def doubt_of(recipe: Recipe, step: int = 0, valid: float | None = None):
+def doubt_of(recipe: Recipe, step: int = 0, valid: float = math.inf):
     corpus = Corpus(*[Sentences.of([[4 + i for i in range(15)]])] * 2)
     model = Transformer(TransformerConfig(**SHAPE, norm=recipe.model.norm))
     trainer = Trainer(model, corpus, recipe.training)
     trainer.step = step
-    notes = [] if valid is None else [{"valid": {"nll": valid}}]
-    return runner._Doubt(trainer, notes)  # type: ignore[arg-type]
+    return runner._Doubt(trainer, valid)  # type: ignore[arg-type]
 
 
 def progress(step: int, nll: float) -> Progress:

@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
+from annotated.attention import MultiHeadAttention
 from annotated.engine import example
 from annotated.engine.search import search_in_order
 from annotated.engine.treebanks import levels, only_trees
@@ -127,6 +128,14 @@ def test_a_solution_does_what_it_says(page, label, names):
     given = listings(page, "exercise")[label]
     for code in (*given, *listings(page, "solution")[label]):
         execute(code, space)
+
+
+def test_the_head_of_chapter_02_is_one_head_of_multi_head_attention(names):
+    single = names("02-attention")["SelfAttention"](12, d_k=4, d_v=3)
+    layer = MultiHeadAttention(12, 1, d_k=4, d_v=3, bias=False)
+    layer.load_state_dict(single.state_dict(), strict=False)
+    x = torch.randn(2, 5, 12)
+    torch.testing.assert_close(layer(x), layer.w_o(single(x)))
 
 
 def test_a_shallow_parser_writes_shallow_trees():

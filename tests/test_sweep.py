@@ -27,7 +27,7 @@ TINY = {
 }  # fmt: skip
 
 
-def tiny_rows(steps: int, seed: int) -> dict[str, Recipe]:
+def tiny_rows(steps: int, seed: int = 0) -> dict[str, Recipe]:
     """Two rows that take no time."""
     base = small_rows(steps, seed)["base"].changed(**TINY)
     return {"base": base, "C-N4": base.changed(num_encoder_layers=2)}
@@ -53,7 +53,7 @@ def data() -> SharedData:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch, data: SharedData) -> list[str]:
     """The runs that are made, as they are made; all of them tiny."""
-    monkeypatch.setattr(module, "EXPERIMENTS", {"table3": tiny_rows})
+    monkeypatch.setattr(module, "small_rows", tiny_rows)
     monkeypatch.setattr(module, "shared_data", lambda recipe: data)
     names = []
 
@@ -231,14 +231,23 @@ def test_a_damaged_file_is_named_and_kept(
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("table4 --minutes 1", "no experiment 'table4'; there are table3"),
+        ("table4 --minutes 1", "'table4'"),
         ("table3", "--minutes"),
         ("table3 --minutes 0", "minutes must be more than 0, not 0"),
         ("table3 --minutes nan", "minutes must be more than 0"),
         ("table3 --minutes x", "--minutes"),
-        ("table3 --minutes 1 --seeds 0", "seeds must be at least 1"),
-        ("table3 --minutes 1 --steps 5", "steps must be at least 20"),
-        ("table3 --minutes 1 --first-seed -1", "first_seed must be at"),
+        (
+            "table3 --minutes 1 --seeds 0",
+            "seeds must be a whole number, at least 1",
+        ),
+        (
+            "table3 --minutes 1 --steps 5",
+            "steps must be a whole number, at least 20",
+        ),
+        (
+            "table3 --minutes 1 --first-seed -1",
+            "first_seed must be a whole number, at least 0",
+        ),
         ("table3 --minutes 1 --only A-h2", "no row 'A-h2'; there are base"),
         ("table3 --minutes 1 --out file", "file is no folder"),
         ("table3 --minutes 1 --device tpu", "no device 'tpu'"),
@@ -270,7 +279,7 @@ from pathlib import Path
 from annotated.engine import sweep
 from tests.test_sweep import tiny_data, tiny_rows
 data = tiny_data(tiny_rows(20, 0)["base"])
-sweep.EXPERIMENTS["table3"] = tiny_rows
+sweep.small_rows = tiny_rows
 sweep.shared_data = lambda recipe: data
 print(sweep.Sweep(experiment="table3", minutes=5, steps=20, seeds=40,
                   device="cpu", out=Path(sys.argv[1])).run())

@@ -54,8 +54,8 @@ from annotated.engine.registry import data_folder, registry
 from annotated.engine.runner import train_recipe, with_micro_tokens
 from annotated.engine.runs import (
     Run,
-    read_metrics,
     read_recipe,
+    validations,
     with_precision,
 )
 from annotated.engine.search import converted
@@ -94,11 +94,9 @@ def obey(name: str, args: list[str]) -> None:
 
 def _given(options: object, *names: str) -> dict[str, Any]:
     """Those of the options that were given."""
-    values = {name: getattr(options, name) for name in names}
-    absent = None, False  # 0, which equals False, is a value
-    return {
-        n: v for n, v in values.items() if not any(v is a for a in absent)
-    }
+    values = ((name, getattr(options, name)) for name in names)
+    # 0, which equals False, is a value
+    return {n: v for n, v in values if v is not None and v is not False}
 
 
 @contextmanager
@@ -272,15 +270,14 @@ class Train:
         if self.out is None and not self.dry_run:
             raise UsageError("train: give --out, a folder for the run")
         with process_group(self.device) as own:
-            device = pick_device(own)
             if self.out is None or self.dry_run:
-                rank_zero_only(lambda: self._foresee(device))
+                rank_zero_only(lambda: self._foresee(pick_device(own)))
                 return
             summary = train_recipe(
-                with_micro_tokens(self.recipe, device),
+                self.recipe,
                 self.out,
                 resume=self.resume or _started_again(self.out),
-                device=device,
+                device=own,
                 shard=self.shard,
             )
             if rank() == 0:
@@ -312,8 +309,13 @@ def train(args: list[str]) -> None:
             f"no recipe {name!r}; there are {', '.join(RECIPES)}"
         )
 
+    options = (word.partition("=")[0] for word in rest)
+    typed = {option.lstrip("-").replace("-", "_") for option in options}
+
     def wish(recipe: Recipe) -> Train:
-        prog, default = f"annotated train {name}", Train(recipe=recipe)
+        fit = tuple(field for field in recipe.fit if field not in typed)
+        default = Train(recipe=recipe.changed(fit=fit))
+        prog = f"annotated train {name}"
         return tyro.cli(Train, args=rest, prog=prog, default=default)
 
     asked = wish(RECIPES[name])
@@ -565,16 +567,16 @@ class Average:
         if self.last is not None and self.best is not None:
             raise UsageError("average: give --last or --best, not both")
         check_new(self.out)
-        run, nll = Run.as_begun(self.run), None
+        run = Run.as_begun(self.run)
         places = checkpoints(self.run / "checkpoints")
         if not places:
             raise RunError(f"{self.run} has no checkpoints to average")
-        count = len(places) if self.last is None else self.last
         if self.best is not None:
-            count, notes = self.best, read_metrics(self.run)
-            valid = [e for e in notes if "valid" in e]
-            nll = {e["step"]: e["valid"]["nll"] for e in valid}
-        chosen = choose_checkpoints(places, count, nll)
+            nll = validations(self.run)
+            chosen = choose_checkpoints(places, self.best, nll)
+        else:
+            count = len(places) if self.last is None else self.last
+            chosen = choose_checkpoints(places, count)
         mean = average_weights([p / "model.safetensors" for p in chosen])
         self.out.mkdir(parents=True, exist_ok=True)
         write_weights(mean, self.out / "model.safetensors")

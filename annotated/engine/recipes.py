@@ -18,9 +18,9 @@ from annotated.model import ModelShape, TransformerConfig
 from annotated.search import SearchConfig
 
 __all__ = [
-    "Recipe", "PARTS", "recipe_of", "synthetic_recipes", "corpus_recipes",
-    "wmt14_recipes", "STACKS", "table3_recipes", "parse_recipes", "PAIR",
-    "RECIPES", "SHAPES", "fitted", "described",
+    "Recipe", "PARTS", "FITTED", "recipe_of", "synthetic_recipes",
+    "corpus_recipes", "wmt14_recipes", "STACKS", "table3_recipes",
+    "parse_recipes", "PAIR", "RECIPES", "SHAPES", "fitted", "described",
 ]  # fmt: skip
 
 
@@ -42,7 +42,7 @@ class Recipe:
     vocab: int = 37_000  # tokens in a vocabulary, at most
     # what a token is: byte pairs, word pieces, or words
     tokenizer: Literal["bpe", "wordpiece", "word"] = "bpe"
-    fit: bool = False  # shape and schedule as corpus and minutes want
+    fit: tuple[str, ...] = ()  # fields that corpus and minutes decide
     model: ModelShape = ModelShape()  # the model
     training: RunConfig = RunConfig()  # how to train it
     search: SearchConfig = SearchConfig()  # how it translates
@@ -52,6 +52,11 @@ class Recipe:
         for name in ("train_pairs", "valid_pairs"):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), least=1)
+        if unknown := set(self.fit) - set(FITTED):
+            raise UsageError(
+                f"fit must name some of {', '.join(FITTED)}, not "
+                f"{', '.join(sorted(unknown))}"
+            )
         if self.training.seed >= 2**63:
             raise UsageError(
                 f"seed must be less than 2**63, not {self.training.seed}"
@@ -74,23 +79,30 @@ class Recipe:
 
     def changed(self, **changes: Any) -> Recipe:
         """The recipe with other values of some fields, in whatever part
-        they are. ValueError names a wrong one.
+        they are; fit decides them no longer. ValueError names a wrong one.
         """
-        parts = {}
+        left = tuple(name for name in self.fit if name not in changes)
+        parts, fit = {}, changes.pop("fit", left)
         for name in PARTS:
             part = getattr(self, name)
             own = {n: changes.pop(n) for n in vars(part) if n in changes}
             parts[name] = dataclasses.replace(part, **own)
-        return dataclasses.replace(self, **parts | changes)
+        return dataclasses.replace(self, fit=fit, **parts | changes)
 
 
 PARTS = {"model": ModelShape, "training": RunConfig, "search": SearchConfig}
+FITTED = (  # what a corpus, minutes and a machine can decide
+    *("d_model", "d_ff", "num_encoder_layers", "num_decoder_layers"),
+    *("dropout", "batch_tokens", "max_steps", "warmup", "rate", "cooldown"),
+    *("save_every", "curriculum"),
+)
 
 
 def recipe_of(values: Any) -> Recipe:
     """The recipe that dataclasses.asdict made this of. KeyError, TypeError
     or ValueError where it is not one.
     """
+    values = values | {"fit": tuple(values["fit"])}
     parts = {name: part(**values[name]) for name, part in PARTS.items()}
     return Recipe(**values | parts)
 
@@ -234,7 +246,7 @@ PAIR = (
         about="your own text: --data and a folder, yours or data prepare's",
         data="pair",
     )
-    .changed(source="source", target="target", vocab=8000, fit=True)
+    .changed(source="source", target="target", vocab=8000, fit=FITTED)
     .changed(norm="pre", num_heads=4, max_minutes=20.0, alpha=1.0)
     .changed(valid_pairs=1000)
 )
@@ -263,17 +275,16 @@ def fitted(
     tokens: int,
     speed: Callable[[Recipe], float],
 ) -> Recipe:
-    """The recipe with what it leaves open chosen: all that is as in PAIR.
+    """The recipe with the fields that it leaves to fit chosen.
 
     The corpus has so many pairs, and tokens on the target's side; speed
     says how many steps per second a recipe's training makes.
     """
-    speed, blank = cache(speed), PAIR.flat()
-    given = {n for n, v in recipe.flat().items() if v != blank[n]}
+    speed = cache(speed)
 
-    def fill(recipe: Recipe, **choice: Any) -> Recipe:
-        names = choice.keys() - given
-        return recipe.changed(**{n: choice[n] for n in names})
+    def fill(made: Recipe, **choice: Any) -> Recipe:
+        names = choice.keys() & set(recipe.fit)
+        return made.changed(**{n: choice[n] for n in names})
 
     seconds = 60 * (recipe.training.max_minutes or 60.0) * 0.9
     most = max(30 * tokens, 1000 * 1500)
@@ -282,7 +293,7 @@ def fitted(
         if pairs < least:
             continue
         stacks = dict.fromkeys(STACKS, layers)
-        made = fill(recipe.changed(fit=False), batch_tokens=1500, **stacks)
+        made = fill(recipe.changed(fit=()), batch_tokens=1500, **stacks)
         made = fill(made, d_model=d_model, d_ff=d_ff)
         if seconds * speed(made) * made.training.batch_tokens >= enough:
             break
@@ -313,6 +324,6 @@ def described(
     made: Recipe, recipe: Recipe, what: str = "fitted to the corpus"
 ) -> str:
     """How made differs from a recipe, in a line."""
-    before = recipe.changed(fit=False).flat()
+    before = recipe.changed(fit=()).flat()
     new = [f"{n} {v}" for n, v in made.flat().items() if v != before[n]]
     return f"{what}: {', '.join(new)}"

@@ -16,8 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +49,7 @@ from annotated.engine.runs import (
     best_step,
     read_metrics,
     resume_run,
+    validations,
 )
 from annotated.engine.trainer import Trainer
 from annotated.training import Progress
@@ -89,7 +89,8 @@ def train_recipe(
         )
     )
     model = run.model.to(device)
-    trainer = Trainer(model, corpus, run.recipe.training, shard)
+    training = with_micro_tokens(run.recipe, device).training
+    trainer = Trainer(model, corpus, training, shard)
     if resume:
         rank_zero_first(lambda: _take_up(trainer, folder))
         trainer.check_same()
@@ -100,19 +101,20 @@ def train_recipe(
         f"{len(run.target):,} tokens, {count:,} parameters, on "
         f"{device}{several}"
     )
-    with _Log(folder, trainer) as log:
+    with closing(_Log(folder, trainer)) as log:
         _train(trainer, valid, folder, log)
     return _finish(trainer, valid, folder)
 
 
 def _say(line: str) -> None:
-    """One process speaks for all."""
+    """One process speaks for all, above the progress bar."""
     if rank() == 0:
-        print(line, file=sys.stderr)
+        tqdm.write(line, file=sys.stderr)
 
 
 # E10-runner.md: Micro-batches that fit
-LOGITS = {"cpu": 2**24, "cuda": 2**30}  # bytes of a chunk, in the loss
+# bytes of a chunk, in the loss
+LOGITS = {"cpu": 2**24, "cuda": 2**30, "mps": 2**30}
 
 
 def with_micro_tokens(recipe: Recipe, device: str) -> Recipe:
@@ -138,7 +140,7 @@ def _train(
     """
     config = trainer.config
     # of a run that was killed between the two
-    rank_zero_only(partial(_keep_best, trainer.step, folder))
+    rank_zero_only(lambda: _keep_best(trainer.step, folder))
     saved, seconds = trainer.step, trainer.seconds
     minutes = config.save_minutes or math.inf
     with _stop_signals(trainer) as seen:
@@ -169,7 +171,7 @@ def _save(trainer: Trainer, folder: Path) -> None:
             for begun in places.glob(".[0-9]*"):
                 shutil.rmtree(begun, ignore_errors=True)
             raise
-    rank_zero_only(partial(_keep_best, trainer.step, folder))
+    rank_zero_only(lambda: _keep_best(trainer.step, folder))
 
 
 def _keep_best(step: int, folder: Path) -> None:
@@ -215,17 +217,24 @@ FALLING = 0.98  # of the best validation: one below it has learned something
 
 
 class _Doubt:
-    """Whether a run has learned more than how often each token comes."""
+    """Whether a run has learned more than how often each token comes; best
+    is its lowest validation nll so far.
+    """
 
-    def __init__(self, trainer: Trainer, notes: list[dict[str, Any]]):
-        self.config, self.norm = trainer.config, trainer.model.config.norm
+    def __init__(self, trainer: Trainer, best: float = math.inf):
+        config, self.best = trainer.config, best
         self.entropy = token_entropy(trainer.corpus)
-        self.due = max(self.config.warmup, trainer.step) + WINDOW
+        self.due = max(config.warmup, trainer.step) + WINDOW
         self.recent: deque[float] = deque(maxlen=WINDOW)
         self.since = trainer.step + 1
-        valid = [e["valid"]["nll"] for e in notes if "valid" in e]
-        self.best = min(valid, default=math.inf)
         self.said = False
+        self.advice = (
+            f"guessing words by their frequency costs {self.entropy:.2f}. "
+            f"Stop, and --resume with a --rate below {config.rate:g} or a "
+            f"--warmup above {config.warmup}"
+        )
+        if trainer.model.config.norm == "post":
+            self.advice += ", or begin a new run with --norm pre"
 
     def training(self, progress: Progress) -> str | None:
         """What to say after a step, if anything."""
@@ -233,8 +242,8 @@ class _Doubt:
         mean = sum(self.recent) / len(self.recent)
         if mean < BOUND * self.entropy:
             self.since = progress.step + 1
-        when = f"since step {self.since}"
-        return self._said(progress.step, mean, "training", when)
+        where = f"training, since step {self.since}"
+        return self._told(progress.step, mean, where)
 
     def validation(self, step: int, nll: float) -> str | None:
         """What to say after a validation, if anything."""
@@ -242,24 +251,16 @@ class _Doubt:
         self.best = min(self.best, nll)
         if falling:
             return None
-        return self._said(step, self.best, "validation", "at best, so far")
+        return self._told(step, self.best, "validation, at best, so far")
 
-    def _said(
-        self, step: int, nll: float, what: str, when: str
-    ) -> str | None:
+    def _told(self, step: int, nll: float, where: str) -> str | None:
         if self.said or step < self.due or nll < BOUND * self.entropy:
             return None
         self.said = True
-        config = self.config
-        line = (
-            f"step {step}: {nll:.2f} nats per token in {what}, {when}; "
-            f"guessing words by their frequency costs {self.entropy:.2f}. "
-            f"Stop, and --resume with a --rate below {config.rate:g} or a "
-            f"--warmup above {config.warmup}"
+        return (
+            f"step {step}: {nll:.2f} nats per token in {where}; "
+            f"{self.advice}"
         )
-        if self.norm == "post":
-            line += ", or begin a new run with --norm pre"
-        return line
 
 
 # E10-runner.md: Signals
@@ -306,9 +307,10 @@ class _Log:
             notes = read_metrics(folder)
             kept = [e for e in notes if e["step"] <= trainer.step]
             write_text(path, "".join(f"{json.dumps(e)}\n" for e in kept))
-            self.doubt = _Doubt(trainer, kept)
+            nll = validations(folder).values()
+            self.doubt = _Doubt(trainer, min(nll, default=math.inf))
         file = Path(os.devnull) if rank() else path
-        self.file = file.open("a", encoding="utf-8")
+        self.file = file.open("a", buffering=1, encoding="utf-8")  # by line
         most = trainer.config.max_minutes
         self.end = f" of {most:g}" if most else ""
         self.bar = tqdm(
@@ -321,10 +323,7 @@ class _Log:
         self.said = time.monotonic()
         self.recent: list[Progress] = []
 
-    def __enter__(self) -> _Log:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.bar.close()
         self.file.close()
 
@@ -346,23 +345,20 @@ class _Log:
     def valid(self, step: int, scores: dict[str, float]) -> None:
         """Note what validation found."""
         self._write({"step": step, "valid": scores})
-        with tqdm.external_write_mode(sys.stderr):
-            _say(
-                f"step {step}: checkpoint, validation perplexity "
-                f"{scores['perplexity']:.2f}"
-            )
+        _say(
+            f"step {step}: checkpoint, validation perplexity "
+            f"{scores['perplexity']:.2f}"
+        )
         if rank() == 0:
             self._warn(step, self.doubt.validation(step, scores["nll"]))
 
     def _warn(self, step: int, warning: str | None) -> None:
         if warning is not None:
             self._write({"step": step, "warning": warning})
-            with tqdm.external_write_mode(sys.stderr):
-                _say(warning)
+            _say(warning)
 
     def _write(self, entry: dict[str, Any]) -> None:
         self.file.write(json.dumps(entry) + "\n")
-        self.file.flush()
 
     def _pace(self) -> str:
         first, last = self.recent[0], self.recent[-1]

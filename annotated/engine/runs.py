@@ -32,9 +32,9 @@ from annotated.search import Hypothesis, SearchConfig
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "read_recipe", "read_metrics", "best_step", "Run", "with_precision",
-    "begin_run", "FREE", "resume_run", "MAX_SOURCE", "Translation",
-    "one_line",
+    "read_recipe", "read_metrics", "validations", "best_step", "Run",
+    "first_model", "with_precision", "begin_run", "FREE", "resume_run",
+    "MAX_SOURCE", "Translation", "one_line",
 ]  # fmt: skip
 
 
@@ -65,11 +65,16 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     return [e for e in found if isinstance(e, dict) and "step" in e]
 
 
+def validations(folder: Path) -> dict[int, float]:
+    """A run's validation nll, by step."""
+    notes = [e for e in read_metrics(folder) if "valid" in e]
+    return {e["step"]: e["valid"]["nll"] for e in notes}
+
+
 def best_step(folder: Path) -> int | None:
     """The step of a run's lowest validation nll; None if there is none."""
-    notes = [e for e in read_metrics(folder) if "valid" in e]
-    best = min(notes, key=lambda e: e["valid"]["nll"], default=None)
-    return best["step"] if best else None
+    nll = validations(folder)
+    return min(nll, key=nll.__getitem__, default=None)
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class Run:
         try:
             source = Tokenizer.load(folder / "source.json")
             target = Tokenizer.load(folder / "target.json")
-            model = _first_model(recipe, source, target)
+            model = first_model(recipe, source, target)
         except ValueError as error:
             raise RunError(f"{folder} is damaged: {error}") from None
         return cls(recipe, source, target, model)
@@ -188,7 +193,7 @@ class Run:
         return found
 
 
-def _first_model(
+def first_model(
     recipe: Recipe, source: Tokenizer, target: Tokenizer
 ) -> PackedTransformer:
     """The model with its first weights, a function of the recipe's seed."""
@@ -242,13 +247,14 @@ def _fitted(
     """fitted to the corpus by what this machine can do, and said."""
 
     def speed(recipe: Recipe) -> float:
-        model = _first_model(recipe, source, target).to(device)
+        model = first_model(recipe, source, target).to(device)
         alone = training_speed(model, corpus, recipe.training)
         return alone * int(os.environ.get("WORLD_SIZE", "1"))
 
     tokens = int(corpus.tgt.lengths.sum())
     made = fitted(recipe, len(corpus), tokens, speed)
-    print(described(made, recipe), file=sys.stderr)
+    if made != recipe.changed(fit=()):
+        print(described(made, recipe), file=sys.stderr)
     return made
 
 
@@ -269,7 +275,7 @@ def begin_run(
     corpora = _corpora(data)
     if recipe.fit:
         recipe = _fitted(recipe, corpora[0], source, target, device)
-    run = Run(recipe, source, target, _first_model(recipe, source, target))
+    run = Run(recipe, source, target, first_model(recipe, source, target))
     folder.mkdir(parents=True, exist_ok=True)
     run.write(folder)
     return run, *corpora
@@ -305,7 +311,7 @@ def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
         line = described(recipe, run.recipe, "resuming with")
         print(line, file=sys.stderr)
         run = dataclasses.replace(
-            run, recipe=recipe, model=_first_model(recipe, *tokenizers)
+            run, recipe=recipe, model=first_model(recipe, *tokenizers)
         )
         run.write(folder)
     return run, *_corpora(data)

@@ -8,24 +8,22 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import tyro
 
 from annotated.batches import Corpus
 from annotated.engine.data import TextData
-from annotated.engine.errors import RunError, UsageError
+from annotated.engine.errors import RunError, UsageError, check_whole
 from annotated.engine.files import write_json
 from annotated.engine.machine import pick_device
-from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import Recipe
 from annotated.engine.results import entry
-from annotated.engine.search import search_in_order
-from annotated.engine.trainer import Trainer
+from annotated.engine.runs import Run, first_model
+from annotated.engine.trainer import Trainer, training_speed
 from annotated.evaluation import score
 from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
@@ -34,7 +32,7 @@ from annotated.variations import small_rows
 
 __all__ = [
     "SENTENCES", "SNAPSHOTS", "KEPT", "SharedData", "shared_data",
-    "new_trainer", "one_run", "EXPERIMENTS", "LEAST", "TRAINING", "Sweep",
+    "one_run", "LEAST", "TRAINING", "Sweep",
 ]  # fmt: skip
 
 
@@ -68,17 +66,6 @@ def shared_data(recipe: Recipe) -> SharedData:
     )
 
 
-def new_trainer(
-    recipe: Recipe, data: SharedData, device: str = "cpu"
-) -> Trainer:
-    """A trainer before its first step."""
-    sizes = [len(tokenizer) for tokenizer in data.tokenizers]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.training.seed)
-        model = PackedTransformer(recipe.config(*sizes))
-    return Trainer(model.to(device), data.train, recipe.training)
-
-
 def one_run(
     recipe: Recipe, data: SharedData, device: str = "cpu"
 ) -> dict[str, Any]:
@@ -87,7 +74,9 @@ def one_run(
     perplexity, accuracy and bleu are those of the last weights; greedy
     and alpha0 stand for another search, mean for averaged weights.
     """
-    trainer = new_trainer(recipe, data, device)
+    model = first_model(recipe, *data.tokenizers).to(device)
+    run = Run(recipe, *data.tokenizers, model)
+    trainer = Trainer(model, data.train, recipe.training)
     last = recipe.training.max_steps
     every, losses = max(1, last // SNAPSHOTS), []
     total: dict[str, torch.Tensor] = {}
@@ -98,7 +87,7 @@ def one_run(
         if left % every == 0 and left < KEPT * every:
             for name, weight in trainer.weights().items():
                 total[name] = total.get(name, 0) + weight / KEPT
-    model, search = trainer.model, recipe.search
+    search = recipe.search
     greedy = dataclasses.replace(search, beam=1)
     unpenalised = dataclasses.replace(search, alpha=0.0)
     found = {
@@ -106,15 +95,15 @@ def one_run(
         "seconds": trainer.seconds,
         "train_nll": sum(losses) / len(losses),
         **_judged(trainer, data),
-        **_bleu(trainer, data, search),
-        "greedy_bleu": _bleu(trainer, data, greedy)["bleu"],
-        "alpha0_bleu": _bleu(trainer, data, unpenalised)["bleu"],
+        **_bleu(run, data, search),
+        "greedy_bleu": _bleu(run, data, greedy)["bleu"],
+        "alpha0_bleu": _bleu(run, data, unpenalised)["bleu"],
     }
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(total[name])
     found |= {f"mean_{k}": v for k, v in _judged(trainer, data).items()}
-    return found | {"mean_bleu": _bleu(trainer, data, search)["bleu"]}
+    return found | {"mean_bleu": _bleu(run, data, search)["bleu"]}
 
 
 def _judged(trainer: Trainer, data: SharedData) -> dict[str, float]:
@@ -124,21 +113,14 @@ def _judged(trainer: Trainer, data: SharedData) -> dict[str, float]:
 
 
 def _bleu(
-    trainer: Trainer, data: SharedData, search: SearchConfig
+    run: Run, data: SharedData, search: SearchConfig
 ) -> dict[str, Any]:
-    source, target = data.tokenizers
-    trainer.model.eval()
-    ids = source.encode(data.lines)
-    found = search_in_order(trainer.model, ids, search)
-    said = target.decode([hypotheses[0].ids for hypotheses in found])
+    said = [best[0].text for best in run.translate(data.lines, search)]
     scores = score(said, data.references)
     return {name: scores[name] for name in ("bleu", "signature")}
 
 
 # E19-sweep.md: All of them
-EXPERIMENTS: dict[str, Callable[[int, int], dict[str, Recipe]]] = {
-    "table3": small_rows
-}
 LEAST = 20  # steps, for a run to be one
 TRAINING = 0.75  # of the minutes; the rest is for judging
 
@@ -147,48 +129,28 @@ TRAINING = 0.75  # of the minutes; the rest is for judging
 class Sweep:
     """Run the rows of a table in small, with several seeds."""
 
-    experiment: tyro.conf.Positional[str]
-    """what to run: table3"""
-
-    minutes: float
-    """no run begins later than so many minutes after the start"""
-
-    seeds: int = 3
-    """how many seeds; each has a file of its own"""
-
-    first_seed: int = 0
-    """the first of them"""
-
-    only: tuple[str, ...] = ()
-    """these rows; unless given, all"""
-
+    experiment: tyro.conf.Positional[Literal["table3"]]  # what to run
+    minutes: float  # after so many from the start, no run begins
+    seeds: int = 3  # how many seeds; each has a file of its own
+    first_seed: int = 0  # the first of them
+    only: tuple[str, ...] = ()  # these rows; unless given, all
+    # steps in each run; unless given, as many as fit
     steps: int | None = None
-    """steps in each run; unless given, as many as fit"""
-
+    # the folder of the files; runs that are there are not made again
     out: Path = Path("book/results")
-    """the folder of the files; runs that are there are not made again"""
-
+    # cpu, cuda or mps; unless given, a GPU where there is one
     device: str | None = None
-    """cpu, cuda or mps; unless given, a GPU where there is one"""
 
     def __post_init__(self) -> None:
-        if self.experiment not in EXPERIMENTS:
-            raise UsageError(
-                f"no experiment {self.experiment!r}; there are "
-                + ", ".join(EXPERIMENTS)
-            )
         if not 0 < self.minutes < math.inf:
             raise UsageError(
                 f"minutes must be more than 0, not {self.minutes:g}"
             )
         least = {"seeds": 1, "first_seed": 0, "steps": LEAST}
         for name, bound in least.items():
-            value = getattr(self, name)
-            if value is not None and value < bound:
-                raise UsageError(
-                    f"{name} must be at least {bound}, not {value}"
-                )
-        known = self.rows(LEAST, 0)
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), bound)
+        known = small_rows(LEAST)
         if strange := set(self.only) - known.keys():
             raise UsageError(
                 f"no row {min(strange)!r}; there are {', '.join(known)}"
@@ -200,25 +162,26 @@ class Sweep:
         """Where the runs of a seed are kept."""
         return self.out / f"{self.experiment}-small-{seed}.json"
 
-    def rows(self, steps: int, seed: int) -> dict[str, Recipe]:
-        """The recipes, by the names of their rows."""
-        return EXPERIMENTS[self.experiment](steps, seed)
-
     def kept(self, seed: int) -> dict[str, Any] | None:
         """The ledger file of a seed, if there is one. RunError where it
-        is damaged.
+        is damaged, or of another base recipe.
         """
         path = self.file(seed)
         if not path.exists():
             return None
         try:
             found = json.loads(path.read_text("utf-8"))
-            found["settings"]["steps"] // 1
+            base = small_rows(found["settings"]["steps"], seed)["base"]
             found["metrics"]["runs"].items()
         except (AttributeError, KeyError, TypeError, ValueError):
             raise RunError(
                 f"{path} holds no sweep: move it, or choose another --out"
             ) from None
+        if found["settings"].get("base") != base.flat():
+            raise RunError(
+                f"{path} was made with another base recipe: choose another "
+                "--out"
+            )
         return found
 
     def steps_of_files(self) -> int | None:
@@ -238,16 +201,11 @@ class Sweep:
 
     def steps_that_fit(self, data: SharedData, device: str) -> int:
         """How many steps each run may take. UsageError if hardly any."""
-        each = 0.0
-        rows = self.rows(LEAST, 0)
+        rows, each = small_rows(LEAST), 0.0
         for row in self.only or rows:
-            recipe = rows[row]
-            steps = new_trainer(recipe, data, device).steps()
-            next(steps)  # the first is slower than those to come
-            start = time.perf_counter()
-            for _ in range(3):
-                next(steps)
-            each += (time.perf_counter() - start) / 3
+            model = first_model(rows[row], *data.tokenizers).to(device)
+            speed = training_speed(model, data.train, rows[row].training)
+            each += 1 / speed
         per_minute = 60 * TRAINING / (each * self.seeds)
         fit = int(self.minutes * per_minute)
         if fit < LEAST:
@@ -264,16 +222,16 @@ class Sweep:
         end = time.monotonic() + 60 * self.minutes
         device = pick_device(self.device)
         steps = self.steps_of_files()
-        data = shared_data(self.rows(LEAST, 0)["base"])
+        data = shared_data(small_rows(LEAST)["base"])
         self.out.mkdir(parents=True, exist_ok=True)
         steps = steps or self.steps_that_fit(data, device)
         made = total = 0
         for seed in range(self.first_seed, self.first_seed + self.seeds):
-            rows = self.rows(steps, seed)
-            wanted = self.only or tuple(rows)
-            total += len(wanted)
-            for row in wanted:
-                if self.is_there(row, seed, rows["base"]):
+            rows, file = small_rows(steps, seed), self.kept(seed)
+            there = file["metrics"]["runs"] if file else {}
+            for row in self.only or rows:
+                total += 1
+                if row in there:
                     made += 1
                 elif time.monotonic() < end:
                     start = time.perf_counter()
@@ -285,20 +243,6 @@ class Sweep:
 
     def act(self) -> None:
         print(json.dumps(self.run()))
-
-    def is_there(self, row: str, seed: int, base: Recipe) -> bool:
-        """Whether a run is in the ledger. RunError where its file is of
-        another base recipe.
-        """
-        file = self.kept(seed)
-        if file is None:
-            return False
-        if file["settings"].get("base") != base.flat():
-            raise RunError(
-                f"{self.file(seed)} was made with another base recipe: "
-                "choose another --out"
-            )
-        return row in file["metrics"]["runs"]
 
     def note(
         self,
@@ -326,9 +270,8 @@ class Sweep:
             packages=("numpy", "sacrebleu"),
             device=device,
         )
-        commits = dict.fromkeys(
-            [*str(file.get("commit", "")).split(", "), fresh["commit"]]
-        )
+        before = (file.get("commit") or "").split(", ")
+        commits = dict.fromkeys([*before, fresh["commit"]])
         fresh["commit"] = ", ".join(filter(None, commits)) or None
         write_json(self.file(seed), fresh)
         print(

@@ -27,15 +27,19 @@ window.addEventListener("load", () => {
 window.addEventListener("resize", reach);
 document.addEventListener("toggle", reach, true);
 
-// A page that the search has found opens where the word is.
-window.addEventListener("load", () => {
-  const marks = [...document.querySelectorAll(".bd-article span.highlighted")];
+// What the search has found is in view, even where it is folded: Sphinx has
+// marked the words a moment after the page was read.
+window.addEventListener("load", () => setTimeout(() => {
+  const heading = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const section = heading?.closest("section") ?? document.querySelector(".bd-article");
+  const marks = [...(section?.querySelectorAll("span.highlighted") ?? [])];
   const mark = marks.find((one) => one.getClientRects().length) ?? marks[0];
-  if (!mark || location.hash) return;
+  if (!mark) return;
   let fold = mark.closest("details");
   for (; fold; fold = fold.parentElement.closest("details")) fold.open = true;
-  mark.scrollIntoView({ block: "center" });
-});
+  const { top, bottom } = mark.getBoundingClientRect();
+  if (top < 0 || bottom > innerHeight) mark.scrollIntoView({ block: "center" });
+}, 50));
 
 // On paper everything is open.
 window.addEventListener("beforeprint", () => {

@@ -145,7 +145,8 @@ plt.plot([2, 1]);
 """
 ONE = [
     code("import math", "hide-input"),
-    "One idea carries it. The rest follows, as one will see below.",
+    "*Needs nothing.*\n\n**What it is for.** One idea carries it. "
+    "The rest follows, as one will see below.",
     ":::{admonition} Paper §3\n:class: paper\nIt says $a$.\n:::",
     "## Section\n\nSee [the next](03-two.md) and [](#fig-line).",
     "{cite}`vaswani2017attention` is cited, and "
@@ -186,4 +187,16 @@ TWO = [
     "| " + " | ".join(f"column_number_{n}" for n in range(12)) + " |\n"
     "|" + "---|" * 12 + "\n| " + " | ".join(["`some.name`"] * 12) + " |",
     "### `a_heading.that_is.one_very_long_name_and_does_not_break_at_all`",
+    "## Words in many columns\n\nColumns that are named alike.\n\n"
+    + "| "
+    + " | ".join(f"head{n}" for n in range(7))
+    + " |\n"
+    + "|"
+    + "---|" * 7
+    + (
+        "\n| "
+        + " | ".join(["`some.very_long.name_of_it`, or none"] * 7)
+        + " |"
+    )
+    * 12,
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from press.chapters import PressError, read_book
 from press.references import ARXIV, works
+from press.search import sections
 from press.site import draft, is_current, proof, site
 
 from .conftest import FIGURE, Book, code
@@ -138,6 +140,22 @@ def test_the_first_page_is_made_from_the_chapters(built: Book) -> None:
     one = page(built, "02-one")
     assert '<meta property="og:title" content="2 · One">' in one
     assert len(re.findall('<meta name="viewport"', one)) == 1
+
+
+def test_what_is_searched_is_a_section_without_those_inside_it() -> None:
+    text = r"""<section id="one"><h1>1 · One<a class="headerlink">#</a></h1>
+      <p>Here is <span class="math">\(\sqrt{d_\text{k}} \cdot \alpha\)</span>,
+      and <code>a_<wbr>b</code>.</p>
+      <details><summary>Code</summary><pre>x = {1}</pre></details>
+      <section id="two"><h2>Two</h2><p>Inside</p></section>
+      <p>After.</p></section>"""
+    script = sections({"a.html": text.encode(), "b/c.html": b"<p>no</p>"})
+    rows = script.decode().removeprefix("const SECTIONS = ").strip("; \n")
+    one = "Here is √d_k · α, and a_b. After."
+    assert json.loads(rows) == [
+        ["a.html", "1 · One", "", "1 · One", one, "x = {1}"],
+        ["a.html", "1 · One", "#two", "Two", "Inside", ""],
+    ]
 
 
 def test_references_say_where_they_are_cited(built: Book) -> None:

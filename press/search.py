@@ -1,0 +1,128 @@
+"""What the search looks through: the sections of the pages.
+
+Sphinx's own index knows in which page a word is, and fetches the page for
+an excerpt, which a browser forbids where the site is opened as files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+# what does not part words
+INLINE = {
+    "a", "abbr", "b", "cite", "code", "em", "i", "kbd", "small", "span",
+    "strong", "sub", "sup", "wbr",
+}  # fmt: skip
+VOID = {"br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
+HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
+# controls, and formulas that stand alone
+SKIPPED = {"headerlink", "chapter-facts", "visually-hidden", "column"}
+
+
+# how a formula reads without TeX; what sets type leaves nothing
+SIGNS = {
+    "cdot": "·", "times": "×", "sqrt": "√", "varepsilon": "ε", "le": "≤",
+    "ge": "≥", "approx": "≈", "ldots": "…", "to": "→", "log": "log ",
+    "max": "max ", "min": "min ", "sin": "sin ", "cos": "cos ",
+    "exp": "exp ",
+}  # fmt: skip
+
+
+def sections(pages: dict[str, bytes]) -> bytes:
+    """A script with a row per section: page, its title, anchor, heading,
+    text and code. A script, since a file may load no other kind of file.
+    """
+    rows = []
+    for name in sorted(pages):
+        if "/" in name or not name.endswith(".html"):
+            continue
+        reader = _Reader()
+        reader.feed(pages[name].decode("utf-8"))
+        found = [one.row() for one in reader.found]
+        for place, (anchor, *words) in enumerate(found):
+            # the first opens the page at its top
+            anchor = f"#{anchor}" if place else ""
+            rows.append([name, found[0][1], anchor, *words])
+    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    return f"const SECTIONS = [\n{lines}\n];\n".encode()
+
+
+@dataclass
+class _Section:
+    anchor: str
+    title: list[str] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    code: list[str] = field(default_factory=list)
+
+    def row(self) -> list[str]:
+        parts = self.title, self.text, self.code
+        return [self.anchor, *(" ".join("".join(p).split()) for p in parts)]
+
+
+class _Reader(HTMLParser):
+    """The sections of a page, each without the sections inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[_Section] = []
+        self.inside: list[_Section] = []
+        self.tags: list[tuple[str, str]] = []  # open, and what they are for
+
+    def handle_starttag(
+        self, tag: str, attrs: list[tuple[str, str | None]]
+    ) -> None:
+        given = dict(attrs)
+        classes = set((given.get("class") or "").split())
+        if tag == "section":
+            self.inside.append(_Section(given.get("id") or ""))
+            self.found.append(self.inside[-1])
+        if tag not in INLINE:
+            self._add(" ")
+        if tag not in VOID:
+            self.tags.append((tag, self._use(tag, classes)))
+
+    def _use(self, tag: str, classes: set[str]) -> str:
+        """What text in this element is: title, text, code or nothing."""
+        above = self.tags[-1][1] if self.tags else "text"
+        control = tag in {"button", "script", "style"} or classes & SKIPPED
+        if not above or control or (tag == "div" and "math" in classes):
+            return ""
+        if tag == "summary" and "admonition-title" not in classes:
+            return ""
+        if tag in HEADINGS:
+            return "title"
+        if tag == "pre" or "dataframe" in classes:
+            return "code"
+        return above
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.tags and self.tags.pop()[0] != tag:
+            pass
+        if tag == "section" and self.inside:
+            self.inside.pop()
+        if tag not in INLINE:
+            self._add(" ")
+
+    def handle_data(self, data: str) -> None:
+        if data.startswith(r"\("):  # a formula, as one would type it
+            data = re.sub(r"\\([A-Za-z]+|.)|[{}]", _plain, data)
+        self._add(data)
+
+    def _add(self, text: str) -> None:
+        use = self.tags[-1][1] if self.tags else "text"
+        if self.inside and use:
+            parts: list[str] = getattr(self.inside[-1], use)
+            parts.append(text)
+
+
+def _plain(match: re.Match[str]) -> str:
+    """A command of TeX as a sign, or as nothing."""
+    name = match[1] or ""
+    try:
+        return unicodedata.lookup(f"GREEK SMALL LETTER {name}")
+    except KeyError:
+        return SIGNS.get(name, "")
