@@ -40,7 +40,6 @@ class Settings:
 
     vocab: int = 32_000
     """of the large corpus; the small ones have their registry's"""
-    """processes that encode"""
     simulated: int = 36_000_000
     """pairs of the corpus that is made of indices alone; 0 leaves it out"""
     steps: int = 8

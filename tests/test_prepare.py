@@ -319,7 +319,7 @@ def ready(files, tmp_path):
 
 
 def recipe_of(ready, **changes):
-    values = {**SMALL, "data": str(ready.folder), "fit": False} | changes
+    values = {**SMALL, "data": str(ready.folder), "fit": ()} | changes
     return RECIPES["pair"].changed(**values)
 
 

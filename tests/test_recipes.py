@@ -413,10 +413,10 @@ def test_where_all_was_given_nothing_is_said_to_be_fitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def nothing_open(recipe: Recipe, *_: object) -> Recipe:
-        return recipe.changed(fit=False)
+        return recipe.changed(fit=())
 
     monkeypatch.setattr(runs, "fitted", nothing_open)
-    recipe = own_corpus(tmp_path / "own").changed(fit=True)
+    recipe = own_corpus(tmp_path / "own").changed(fit=FITTED)
     begin_run(recipe, tmp_path / "run")
     assert "fitted" not in capsys.readouterr().err
 

@@ -381,7 +381,11 @@ def test_every_23rd_clean_pair_is_for_validation() -> None:
     dropped: Counter[str] = Counter()
     rows = list(
         divide(
-            pairs, Cleaning(), Division("line", 23, {0: "valid"}), dropped
+            "train",
+            pairs,
+            Cleaning(),
+            Division("line", 23, valid=0),
+            dropped,
         )
     )
     clean = [p for p in pairs if p[0]]
@@ -393,9 +397,11 @@ def test_every_23rd_clean_pair_is_for_validation() -> None:
 
 def test_a_source_is_in_one_split_with_all_its_translations() -> None:
     pairs = [(f"s{i % 50}", f"t{i}") for i in range(200)]
-    division = Division("source", 5, {0: "valid", 1: "test"})
+    division = Division("source", 5, valid=0, test=1)
     places: dict[str, set[str]] = {}
-    for split, src, _ in divide(pairs, Cleaning(), division, Counter()):
+    for split, src, _ in divide(
+        "train", pairs, Cleaning(), division, Counter()
+    ):
         places.setdefault(split, set()).add(src)
     assert set(places) == {"train", "valid", "test"}
     assert sum(map(len, places.values())) == 50

@@ -6,9 +6,9 @@
 from functools import cached_property
 from pathlib import Path
 
-from annotated.batches import Corpus, Sentences
+from annotated.batches import Corpus
 from annotated.engine.errors import DataError
-from annotated.engine.prepare import Prepared, usual_folder
+from annotated.engine.prepare import Prepared, encode_pairs, usual_folder
 from annotated.engine.recipes import Recipe
 from annotated.engine.registry import registry
 from annotated.engine.text import (
@@ -67,28 +67,17 @@ class TextData:
         §5.1), else one for each side.
         """
         if self._tokenizers is None:
-            sides = self._train
-            if self.recipe.model.tie == "all":
-                sides = ([*sides[0], *sides[1]],) * 2
-            kind = self.recipe.vocab, self.recipe.tokenizer
-            source = target = Tokenizer.train(sides[0], *kind)
-            if sides[0] is not sides[1]:
-                target = Tokenizer.train(sides[1], *kind)
-            self._tokenizers = source, target
+            (src, tgt), tie = self._train, self.recipe.model.tie
+            texts = [src + tgt] if tie == "all" else [src, tgt]
+            kinds = self.recipe.vocab, self.recipe.tokenizer
+            made = [Tokenizer.train(text, *kinds) for text in texts]
+            self._tokenizers = made[0], made[-1]
         return self._tokenizers
 
     def corpus(self, split: str) -> Corpus:
         """The ids of a split, of pairs with tokens on both sides."""
         lines = self._train if split == "train" else self._usable(split)
-        src, tgt = (
-            tokenizer.encode(side)
-            for tokenizer, side in zip(self.tokenizers(), lines)
-        )
-        both = [pair for pair in zip(src, tgt) if all(pair)]
-        return Corpus(
-            Sentences.of([src for src, _ in both]),
-            Sentences.of([tgt for _, tgt in both]),
-        )
+        return encode_pairs(self.tokenizers(), lines)
 
     @property
     def notes(self) -> list[str]:

@@ -33,15 +33,17 @@ def fetch(name: str, file: str, url: str = "") -> Path:
     where the file is another, or cannot be had.
     """
     entry, folder = registry()[name], folder_of(name)
-    known = entry.get("sha256", {}).get(file)
+    known, place = entry.get("sha256", {}).get(file, ""), folder / file
     url = f"{url or entry['url']}/{file}"
     failure: Exception | None = None
     for pause in PAUSES:
         time.sleep(pause)
-        if (folder / file).exists():
-            return _compared(folder / file, known)
+        if place.exists():
+            state = place.stat()
+            _compare(place, known, (state.st_size, state.st_mtime_ns))
+            return place
         try:
-            return _download(url, known, folder / file)
+            return _download(url, known, place)
         except (OSError, ValueError, http.client.HTTPException) as error:
             failure = error
             if getattr(error, "code", 500) < 500:
@@ -55,7 +57,7 @@ def fetch(name: str, file: str, url: str = "") -> Path:
     )
 
 
-def _download(url: str, known: str | None, place: Path) -> Path:
+def _download(url: str, known: str, place: Path) -> Path:
     """Load url into place, whole and correct or not at all."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with replacing(place) as part:
@@ -75,22 +77,15 @@ def _download(url: str, known: str | None, place: Path) -> Path:
     return place
 
 
-def _compared(place: Path, known: str | None) -> Path:
-    """The file, if it is the one that the registry knows."""
-    state = place.stat()
-    version = state.st_size, state.st_mtime_ns
-    if known and (found := _hash_once(place, known, version)) != known:
+@cache  # an archive holds many parts
+def _compare(place: Path, known: str, version: tuple[int, int]) -> None:
+    """DataError unless the file is the one that the registry knows."""
+    if known and (found := file_hash(place, known)) != known:
         raise DataError(
             f"{place} is not the file that the registry knows: its hash is "
             f"{found}, not {known}. Delete it to have it fetched, or use "
             "it as a folder of your own"
         )
-    return place
-
-
-@cache  # an archive holds many parts
-def _hash_once(path: Path, known: str, version: tuple[int, int]) -> str:
-    return file_hash(path, known)
 
 
 def file_hash(path: Path, known: str = "") -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike
 from tqdm import tqdm
 
 from annotated.batches import Corpus, Sentences, id_type
@@ -31,6 +31,7 @@ from annotated.engine.text import (
     Division,
     Part,
     Text,
+    columns_of,
     divide,
     own_files,
     parts_of,
@@ -40,7 +41,7 @@ from annotated.tokens import Tokenizer
 
 __all__ = [
     "FORMAT", "CHUNK", "SIDES", "Preparation", "registered", "of_folder",
-    "usual_folder", "of_files", "prepare", "Prepared",
+    "usual_folder", "of_files", "prepare", "encode_pairs", "Prepared",
 ]  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def registered(
             for split in entry["splits"]
         },
         "cleaning": Cleaning(**entry.get("clean", {})),
-        "division": Division.of_entry(entry),
+        "division": Division(**entry.get("divide", {})),
         "vocab": entry["vocab"],
         "tokenizer": entry.get("tokenizer", "bpe"),
     }
@@ -161,7 +162,9 @@ def of_files(
         "source": _language(src, "source") if tgt else "source",
         "target": _language(tgt, "target") if tgt else "target",
         "parts": {split: [part] for split, part in parts.items()},
-        "division": Division("source", hold_out, dict(enumerate(absent))),
+        "division": Division(
+            "source", hold_out, **{s: i for i, s in enumerate(absent)}
+        ),
     }
     return Preparation(**usual | changes)
 
@@ -201,7 +204,8 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
         splits, found = _clean(preparation, work)
         for remark in found:
             print(f"{preparation.name}: {remark}", file=sys.stderr)
-        tokenizers = _vocabularies(preparation, work, whole)
+        pairs = splits["train"]["pairs"]
+        tokenizers = _vocabularies(preparation, work, whole, pairs)
         for split, card in splits.items():
             _encode(work, whole, split, tokenizers, card)
             if split != "train":
@@ -217,27 +221,26 @@ def _clean(
     preparation: Preparation, work: Path
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Write the clean text: SPLIT.source, SPLIT.target. By split, how
-    many pairs were read and dropped, and why; and what is to be remarked.
+    many pairs were read, kept and dropped, and why; and what is to be
+    remarked. DataError where more than a hundredth is no text, or no pair
+    is left.
     """
     cards: dict[str, dict[str, Any]] = {}
     files: dict[str, list[Any]] = {}
     kept, first = Counter[str](), list[str]()
-    cleaning = preparation.cleaning
+    name, cleaning = preparation.name, preparation.cleaning
     with ExitStack() as stack:
         for split, parts in preparation.parts.items():
-            dropped = Counter[str]()
+            dropped, before = Counter[str](), kept.total()
             pairs = tqdm(
                 (p for part in parts for p in part.pairs(strict=False)),
                 desc=f"reading {split}",
                 unit=" pairs",
                 disable=None,
             )
-            rows: Any = ((split, *map(cleaning.line, p)) for p in pairs)
-            if split == "train":
-                division = preparation.division
-                rows = divide(pairs, cleaning, division, dropped)
-            before = kept.total()
-            for place, *sides in rows:
+            for place, *sides in divide(
+                split, pairs, cleaning, preparation.division, dropped
+            ):
                 if place not in files:
                     paths = [work / f"{place}.{side}" for side in SIDES]
                     opened = [path.open("wb") for path in paths]
@@ -249,27 +252,23 @@ def _clean(
                 if len(first) < CHUNK:
                     first += sides
             read = kept.total() - before + dropped.total()
+            wrong = dropped["not UTF-8 text"]
+            if wrong > 0.01 * read:
+                raise DataError(
+                    f"{name}, {split}: {wrong:,} of {read:,} pairs are not "
+                    "UTF-8; convert the files, with iconv for instance"
+                )
             cards[split] = {"read": read, "dropped": dict(dropped)}
-    _refuse_bytes(preparation.name, cards)
     for split in ("train", "valid"):
         if not kept[split]:
             raise DataError(
-                f"{preparation.name}: no pair is left for {split}; "
-                f"{cards['train']}"
+                f"{name}: no pair is left for {split}; {cards['train']}"
             )
-    made = {s: {"dropped": {}} | cards.get(s, {}) for s in kept}
+    made = {
+        split: {"dropped": {}} | cards.get(split, {}) | {"pairs": count}
+        for split, count in kept.items()
+    }
     return made, remarks(first)
-
-
-def _refuse_bytes(name: str, cards: dict[str, dict[str, Any]]) -> None:
-    """DataError where more than a hundredth is no text."""
-    for split, card in cards.items():
-        wrong = card["dropped"].get("not UTF-8 text", 0)
-        if wrong > 0.01 * card["read"]:
-            raise DataError(
-                f"{name}, {split}: {wrong:,} of {card['read']:,} pairs are "
-                "not UTF-8; convert the files, with iconv for instance"
-            )
 
 
 class _Lines:
@@ -280,21 +279,15 @@ class _Lines:
 
     def __iter__(self) -> Iterator[str]:
         for file in self.files:
-            yield from islice(_lines(file), 0, None, self.step)
-
-
-def _lines(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8", newline="\n") as file:
-        for line in file:
-            yield line.removesuffix("\n")
+            lines = Text(file).lines(strict=False)
+            yield from islice(lines, 0, None, self.step)
 
 
 def _vocabularies(
-    preparation: Preparation, work: Path, whole: Path
+    preparation: Preparation, work: Path, whole: Path, pairs: int
 ) -> tuple[Tokenizer, Tokenizer]:
     """Learn the tokenizers, from the clean text, and save them."""
     files = work / "train.source", work / "train.target"
-    pairs = sum(1 for _ in _lines(files[0]))
     step = -(-pairs // preparation.vocab_pairs)
     texts = [files] if preparation.shared else [files[:1], files[1:]]
     kinds = preparation.vocab, preparation.tokenizer
@@ -305,6 +298,22 @@ def _vocabularies(
     return source, target
 
 
+def encode_pairs(
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    sides: tuple[list[str], list[str]],
+    kind: DTypeLike = np.int32,
+) -> Corpus:
+    """The ids of source and target lines, without the pairs of which a
+    side has no tokens.
+    """
+    ids = (t.encode(side) for t, side in zip(tokenizers, sides))
+    both = [pair for pair in zip(*ids, strict=True) if all(pair)]
+    return Corpus(
+        Sentences.of([src for src, _ in both], kind),
+        Sentences.of([tgt for _, tgt in both], kind),
+    )
+
+
 def _encode(
     work: Path,
     whole: Path,
@@ -312,31 +321,22 @@ def _encode(
     tokenizers: tuple[Tokenizer, Tokenizer],
     card: dict[str, Any],
 ) -> None:
-    """Write the ids of a split, without the pairs of which a side has no
-    tokens; card gets what the manifest says of it.
-    """
+    """Write the ids of a split; card gets what the manifest says of it."""
     kind = id_type(max(map(len, tokenizers)))
-    lost = 0
+    texts = [Text(work / f"{split}.{side}") for side in SIDES]
+    pairs = Part(texts[0], texts[1]).pairs(strict=False)
     with (
         closing(_Rows(whole / f"{split}.src", kind)) as src,
         closing(_Rows(whole / f"{split}.tgt", kind)) as tgt,
     ):
-        files = work / f"{split}.source", work / f"{split}.target"
-        lines = zip(*map(_lines, files), strict=True)
-        while chunk := list(islice(lines, CHUNK)):
-            sides = [
-                tokenizer.encode(side)
-                for tokenizer, side in zip(tokenizers, zip(*chunk))
-            ]
-            both = [pair for pair in zip(*sides) if all(pair)]
-            src.add([s for s, _ in both])
-            tgt.add([t for _, t in both])
-            lost += len(chunk) - len(both)
-    card["pairs"] = src.lengths["starts"] - 1
-    card["source_tokens"] = src.lengths["ids"]
-    card["target_tokens"] = tgt.lengths["ids"]
-    if lost:
+        while chunk := list(islice(pairs, CHUNK)):
+            made = encode_pairs(tokenizers, columns_of(chunk), kind)
+            src.add(made.src)
+            tgt.add(made.tgt)
+    if lost := card["pairs"] - src.sentences:
         card["dropped"]["a side without tokens"] = lost
+    card["pairs"] = src.sentences
+    card["source_tokens"], card["target_tokens"] = src.tokens, tgt.tokens
 
 
 class _Rows:
@@ -344,36 +344,34 @@ class _Rows:
     how many there are stands at the head of a file, and is written last.
     """
 
-    def __init__(self, stem: Path, kind: type):
-        self.kinds = {"ids": np.dtype(kind), "starts": np.dtype(np.int64)}
-        self.lengths = dict.fromkeys(self.kinds, 0)
-        names = {n: Path(f"{stem}.{n}.npy") for n in self.kinds}
-        self.files = {n: path.open("wb") for n, path in names.items()}
+    def __init__(self, stem: Path, kind: DTypeLike):
+        self.kind, self.sentences, self.tokens = kind, 0, 0
+        names = (Path(f"{stem}.{name}.npy") for name in ("ids", "starts"))
+        self.ids, self.starts = (name.open("wb") for name in names)
         self._heads()
-        self._write(starts=np.zeros(1, np.int64))
+        self.starts.write(np.zeros(1, np.int64).tobytes())
 
     def _heads(self) -> None:
-        for name, file in self.files.items():
-            shape, kind = (self.lengths[name],), self.kinds[name].str
-            head = {"descr": kind, "fortran_order": False, "shape": shape}
+        for file, kind, length in (
+            (self.ids, self.kind, self.tokens),
+            (self.starts, np.int64, self.sentences + 1),
+        ):
+            descr, shape = np.dtype(kind).str, (length,)
+            head = {"descr": descr, "fortran_order": False, "shape": shape}
             file.seek(0)
             np.lib.format.write_array_header_1_0(file, head)
 
-    def _write(self, **arrays: NDArray) -> None:
-        for name, array in arrays.items():
-            self.files[name].write(array.tobytes())
-            self.lengths[name] += len(array)
-
-    def add(self, rows: list[list[int]]) -> None:
-        """Some more sentences, each a list of ids."""
-        made = Sentences.of(rows, self.kinds["ids"])
-        starts = made.starts[1:] + self.lengths["ids"]
-        self._write(ids=made.ids, starts=starts)
+    def add(self, rows: Sentences) -> None:
+        """Some more sentences."""
+        self.ids.write(rows.ids.tobytes())
+        self.starts.write((rows.starts[1:] + self.tokens).tobytes())
+        self.tokens += len(rows.ids)
+        self.sentences += len(rows)
 
     def close(self) -> None:
         self._heads()
-        for file in self.files.values():
-            file.close()
+        self.ids.close()
+        self.starts.close()
 
 
 def _write_manifest(

@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, Any
@@ -31,8 +31,8 @@ from annotated.pocket import pocket_pairs
 __all__ = [
     "Text", "no_text", "Part", "read_lines", "read_pair", "columns_of",
     "parts_of", "splits_of", "Division", "Cleaning", "count_words",
-    "detokenized", "remarks", "divide", "read_split", "load_pairs",
-    "own_files", "SYMBOLS", "SYNTHETIC", "synthetic_pairs",
+    "detokenized", "remarks", "divide", "load_pairs", "own_files",
+    "SYMBOLS", "SYNTHETIC", "synthetic_pairs",
 ]  # fmt: skip
 
 
@@ -174,18 +174,19 @@ class Part:
         if self.form == "tsv":
             yield from _rows(self.src, *self.columns, strict)
             return
-        read, counts = _FORMS[self.form], [0, 0]
+        read = _FORMS[self.form]
         sides = read(self.src, strict), read(self.tgt, strict)
-        for pair in zip_longest(*sides):
-            counts = [n + (x is not None) for n, x in zip(counts, pair)]
-            if None not in pair:
-                yield pair
-        if counts[0] != counts[1]:
-            raise DataError(
-                f"{self.src} has {counts[0]} lines but {self.tgt} has "
-                f"{counts[1]}: line i of one must translate line i of the "
-                "other"
-            )
+        for number, pair in enumerate(zip_longest(*sides)):
+            if None in pair:  # one side has ended; the other goes on
+                counts = [number, number]
+                longer = 1 - pair.index(None)
+                counts[longer] += 1 + sum(1 for _ in sides[longer])
+                raise DataError(
+                    f"{self.src} has {counts[0]} lines but {self.tgt} has "
+                    f"{counts[1]}: line i of one must translate line i of "
+                    "the other"
+                )
+            yield pair
 
 
 def _rows(
@@ -249,7 +250,8 @@ def parts_of(name: str, split: str, source: str, target: str) -> list[Part]:
 
 def splits_of(entry: dict[str, Any]) -> list[str]:
     """The splits of a data set, those divided off from train as well."""
-    return [*entry["splits"], *Division.of_entry(entry).places.values()]
+    divided = [k for k in entry.get("divide", {}) if k in ("valid", "test")]
+    return [*entry["splits"], *divided]
 
 
 def _registered(
@@ -288,26 +290,21 @@ def _text(name: str, file: str, member: str, url: str) -> Text:
 @dataclass(frozen=True)
 class Division:
     """How a corpus is divided: by the number of a pair, counted from 1,
-    or by a checksum of its source, modulo `of`. What has no place in
-    places is for training.
+    or by a checksum of its source, modulo `of`. What is neither for
+    validation nor for the test is for training.
     """
 
     by: str = "line"
     of: int = 1
-    places: dict[int, str] = field(default_factory=dict)
-
-    @classmethod
-    def of_entry(cls, entry: dict[str, Any]) -> Division:
-        """As the registry says."""
-        rule = entry.get("divide", {})
-        places = {v: k for k, v in rule.items() if k in ("valid", "test")}
-        return cls(rule.get("by", "line"), rule.get("of", 1), places)
+    valid: int | None = None  # the remainder of its pairs
+    test: int | None = None
 
     def place(self, number: int, source: str) -> str:
         """The split of a pair."""
         if self.by == "source":
             number = zlib.crc32(source.encode("utf-8", "replace"))
-        return self.places.get(number % self.of, "train")
+        places = {self.valid: "valid", self.test: "test"}
+        return places.get(number % self.of, "train")
 
 
 # E7-text.md: What is left out
@@ -412,44 +409,27 @@ def remarks(lines: Sequence[str]) -> list[str]:
 
 # E7-text.md: One split, pair by pair
 def divide(
+    split: str,
     pairs: Iterable[tuple[str, str]],
     cleaning: Cleaning,
     division: Division,
     dropped: Counter[str],
 ) -> Iterator[tuple[str, str, str]]:
-    """(split, source, target) of each pair that is clean; dropped counts
-    the others, by reason. Pairs are numbered after they are cleaned.
+    """(split, source, target) of the pairs that come for a split. Those
+    for train are divided, if they are clean; dropped counts the others,
+    by reason. Pairs are numbered after they are cleaned.
     """
-    number = 0
+    number, place = 0, split
     for src, tgt in pairs:
-        why = cleaning.objection(src, tgt)
+        why = cleaning.objection(src, tgt) if split == "train" else None
         if why:
             dropped[why] += 1
             continue
-        number += 1
         src, tgt = cleaning.line(src), cleaning.line(tgt)
-        yield division.place(number, src), src, tgt
-
-
-def read_split(
-    name: str, split: str, source: str, target: str
-) -> Iterator[tuple[str, str]]:
-    """The pairs of a split of a registered data set, one at a time.
-
-    Raises DataError for what is not there or cannot be read.
-    """
-    entry = registry()[name]
-    parts = parts_of(name, split, source, target)
-    pairs = (pair for part in parts for pair in part.pairs())
-    cleaning = Cleaning(**entry.get("clean", {}))
-    if split in entry["splits"] and split != "train":
-        for src, tgt in pairs:
-            yield cleaning.line(src), cleaning.line(tgt)
-        return
-    division = Division.of_entry(entry)
-    for place, src, tgt in divide(pairs, cleaning, division, Counter()):
-        if place == split:
-            yield src, tgt
+        if split == "train":
+            number += 1
+            place = division.place(number, src)
+        yield place, src, tgt
 
 
 def load_pairs(
@@ -467,7 +447,16 @@ def load_pairs(
                 f"{name} is too large to be read at every start: prepare "
                 f"it once, with annotated data prepare {name}"
             )
-        return columns_of(read_split(name, split, source, target))
+        entry = known[name]
+        parts = parts_of(name, split, source, target)
+        rows = divide(
+            split if split in entry["splits"] else "train",
+            (pair for part in parts for pair in part.pairs()),
+            Cleaning(**entry.get("clean", {})),
+            Division(**entry.get("divide", {})),
+            Counter(),
+        )
+        return columns_of((s, t) for place, s, t in rows if place == split)
     if Path(name).is_dir():
         return read_pair(*own_files(Path(name), split, source, target))
     raise DataError(
@@ -483,14 +472,10 @@ def own_files(
     """The files of a split in a folder of one's own, compressed or not."""
     found = []
     for language in (source, target):
-        file = f"{split}.{language}"
-        names = [file + end for end in ("", *_PACKED)]
+        names = [f"{split}.{language}{end}" for end in ("", *_PACKED)]
         there = [folder / n for n in names if (folder / n).is_file()]
         if not there:
-            raise DataError(
-                f"{folder} has no file {', '.join(names[:-1])} or "
-                f"{names[-1]}"
-            )
+            raise DataError(f"{folder} has no file {', '.join(names)}")
         found.append(there[0])
     return found[0], found[1]
 
@@ -527,8 +512,8 @@ def synthetic_pairs(
 def _symbol_lines(split: str, seed: int) -> Iterator[str]:
     """Endless lines of 1 to 10 letters; a line's hash says its split."""
     draw = np.random.default_rng(seed)
+    division = Division("source", of=10, valid=0, test=1)
     while True:
         line = " ".join(draw.choice(SYMBOLS, draw.integers(1, 11)))
-        bucket = zlib.crc32(line.encode()) % 10
-        if split == {0: "valid", 1: "test"}.get(bucket, "train"):
+        if division.place(0, line) == split:
             yield line

@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from annotated.engine.treebanks import levels
 from annotated.parsing import SKIPPED, bare
 from annotated.pocket.trees import Tree
 
@@ -24,7 +25,7 @@ def plot_tree(
     """Draw a tree over its words. Constituents whose bracket, as
     parsing.brackets has it, is among marked stand out.
     """
-    columns, floor = itertools.count(), -_levels(tree)
+    columns, floor = itertools.count(), -levels(tree)
     look: dict[str, Any] = {"ha": "center", "va": "center", "size": 8}
     box = {"facecolor": "#fcfcfa", "edgecolor": "none", "pad": 1.2}
 
@@ -56,7 +57,3 @@ def plot_tree(
     draw(tree, 0, 0)
     ax.set(xlim=(-0.6, next(columns) - 0.4), ylim=(floor - 2.2, 0.4))
     ax.axis("off")
-
-
-def _levels(tree: Tree) -> int:
-    return 1 + max(map(_levels, tree.children), default=0)

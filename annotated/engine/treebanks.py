@@ -20,7 +20,7 @@ from annotated.engine.errors import DataError
 from annotated.engine.files import write_text
 from annotated.engine.runs import Run
 from annotated.engine.search import Allowed, Guide
-from annotated.engine.text import Text
+from annotated.engine.text import Text, columns_of
 from annotated.parsing import (
     Bracketing,
     bare,
@@ -65,67 +65,58 @@ def read_tree(text: str) -> Tree:
 def _trees_in(
     lines: Iterable[str], name: str
 ) -> Iterator[tuple[int, Tree]]:
-    reader = _Reader(name)
-    for number, line in enumerate(lines, 1):
-        for piece in re.findall(r"[()]|[^\s()]+", line):
-            tree = reader.take(piece, number)
-            if tree is not None:
-                yield reader.first, tree
-    reader.end()
+    number, first = 0, 0
+    open_: list[list[str | Tree]] = []  # what stands in each bracket so far
+    pieces = (
+        (i, piece)
+        for i, line in enumerate(lines, 1)
+        for piece in re.findall(r"[()]|[^\s()]+", line)
+    )
 
+    def wrong(what: str) -> DataError:
+        return DataError(f"{name}, line {number}: {what}")
 
-class _Reader:
-    """Reads brackets, one piece at a time."""
-
-    def __init__(self, name: str):
-        self.name, self.first, self.line = name, 1, 1
-        self.open: list[tuple[list[str], list[Tree]]] = []
-
-    def take(self, piece: str, line: int) -> Tree | None:
-        """The tree that ends with this piece, if one does."""
-        self.line = line
+    for number, piece in pieces:
         if piece == "(":
-            if not self.open:
-                self.first = line
-            self.open.append(([], []))
-        elif not self.open:
-            raise self.wrong(f"{piece!r} stands outside all brackets")
-        elif piece == ")":
-            tree = self.made(*self.open.pop())
-            if not self.open:
-                return tree
-            self.open[-1][1].append(tree)
+            first = first if open_ else number
+            open_.append([])
+        elif not open_:
+            raise wrong(f"{piece!r} stands outside all brackets")
+        elif piece != ")":
+            open_[-1].append(piece)
         else:
-            self.open[-1][0].append(piece)
-        return None
-
-    def made(self, names: list[str], children: list[Tree]) -> Tree:
-        """What stood between two brackets, as a tree."""
-        if not names and not self.open and children:
-            names = ["TOP"]
-        if len(names) == 1 and children:
-            return node(names[0], *children)
-        if len(names) > 1 and not children:
-            return leaf(names[0], "_".join(names[1:]))
-        if not names and not children:
-            raise self.wrong("empty brackets, ()")
-        what = " ".join([*names, *["(…)"] * len(children)])
-        raise self.wrong(
-            f"({what}) is neither a tag with its word nor a label with "
-            "its parts"
+            tree = _closed(open_.pop(), outermost=not open_)
+            if isinstance(tree, str):
+                raise wrong(tree)
+            if open_:
+                open_[-1].append(tree)
+            else:
+                yield first, tree
+    if open_:
+        count = len(open_)
+        raise wrong(
+            f"{count} bracket{'s are' if count > 1 else ' is'} never "
+            f"closed in the tree that begins in line {first}"
         )
 
-    def end(self) -> None:
-        """The file has ended."""
-        if self.open:
-            count = len(self.open)
-            raise self.wrong(
-                f"{count} bracket{'s are' if count > 1 else ' is'} never "
-                f"closed in the tree that begins in line {self.first}"
-            )
 
-    def wrong(self, what: str) -> DataError:
-        return DataError(f"{self.name}, line {self.line}: {what}")
+def _closed(inside: list[str | Tree], outermost: bool) -> Tree | str:
+    """What stood between two brackets, as a tree; or why it is none."""
+    names = [part for part in inside if isinstance(part, str)]
+    children = [part for part in inside if isinstance(part, Tree)]
+    if not inside:
+        return "empty brackets, ()"
+    if not names and outermost:
+        names = ["TOP"]
+    if len(names) == 1 and children:
+        return node(names[0], *children)
+    if len(names) > 1 and not children:
+        return leaf(names[0], "_".join(names[1:]))
+    what = " ".join([*names, *["(…)"] * len(children)])
+    return (
+        f"({what}) is neither a tag with its word nor a label with its "
+        "parts"
+    )
 
 
 # E18-treebanks.md: What is trained on
@@ -263,51 +254,43 @@ def prepare_trees(
     """
     bank = read_treebank(path)
     split = split_articles(list(bank))
-    hidden = int(wishes.withhold * len(split["train"]))
+    train = split["train"]
     # every n-th, so that both parts are alike
-    order = sorted(
-        range(len(split["train"])), key=lambda i: (i * 0.618) % 1
-    )
-    kept = sorted(order[hidden:])
-    articles = split | {"train": [split["train"][i] for i in kept]}
+    order = sorted(range(len(train)), key=lambda i: (i * 0.618) % 1)
+    hidden = int(wishes.withhold * len(train))
+    split["train"] = [train[i] for i in sorted(order[hidden:])]
+    if hidden:
+        split["withheld"] = [train[i] for i in order[:hidden]]
     trees = {
-        name: [tree for article in chosen for tree in bank[article]]
-        for name, chosen in articles.items()
+        name: [tree for article in articles for tree in bank[article]]
+        for name, articles in split.items()
     }
-    withheld = [t for i in order[:hidden] for t in bank[split["train"][i]]]
-    counts = {name: len(found) for name, found in trees.items()}
     if wishes.silver is not None:
-        silver = _clean([t for _, t in read_trees(wishes.silver)])
-        trees["train"] = trees["train"] + silver
-        counts["silver"] = len(silver)
+        trees["silver"] = _clean([t for _, t in read_trees(wishes.silver)])
+    counts = {name: len(found) for name, found in trees.items()}
+    withheld = trees.pop("withheld", [])
+    trees["train"] += trees.pop("silver", [])
     known = known_words(trees["train"], wishes.vocab)
     out.mkdir(parents=True, exist_ok=True)
     for name, found in trees.items():
-        most = wishes.max_words if name == "train" else None
-        _write_side(out / name, found, known, wishes.tags, most)
+        lines = []
+        for tree in found:
+            words = [leaf.word for leaf in tree.leaves()]
+            most = wishes.max_words if name == "train" else None
+            if most is None or len(words) <= most:
+                shown = tree if wishes.tags else without_tags(tree)
+                tokens = " ".join(linearise(shown)[1:-1])
+                lines.append((reads(words, known), tokens))
+        for kind, side in zip(("words", "tree"), columns_of(lines)):
+            _write_lines(out / f"{name}.{kind}", side)
     if withheld:
-        counts["withheld"] = len(withheld)
-        lines = (tree.words() for tree in withheld)
-        write_text(out / "withheld.txt", "\n".join(lines) + "\n")
+        words = [tree.words() for tree in withheld]
+        _write_lines(out / "withheld.txt", words)
     return counts
 
 
-def _write_side(
-    stem: Path,
-    trees: list[Tree],
-    known: set[str],
-    tags: bool,
-    most: int | None,
-) -> None:
-    sides: dict[str, list[str]] = {"words": [], "tree": []}
-    for tree in trees:
-        words = [leaf.word for leaf in tree.leaves()]
-        if most is None or len(words) <= most:
-            shown = tree if tags else without_tags(tree)
-            sides["words"].append(reads(words, known))
-            sides["tree"].append(" ".join(linearise(shown)[1:-1]))
-    for side, lines in sides.items():
-        write_text(Path(f"{stem}.{side}"), "\n".join(lines) + "\n")
+def _write_lines(path: Path, lines: Sequence[str]) -> None:
+    write_text(path, "\n".join(lines) + "\n")
 
 
 # E18-treebanks.md: Parsing, and how good it is
@@ -368,16 +351,12 @@ def recall_by_label(
     """Recall of every label that gold has at least so often, the worst
     first, in percent.
     """
-    there: Counter[str] = Counter()
-    found: Counter[str] = Counter()
+    there, found = Counter[str](), Counter[str]()
     for tree, guess in zip(gold, guesses, strict=True):
         right = brackets(tree)
-        for kept, counts in (
-            (there, right),
-            (found, right & brackets(guess)),
-        ):
-            for (label, *_), count in counts.items():
-                kept[label] += count
+        both = right & brackets(guess)
+        there.update(label for label, *_ in right.elements())
+        found.update(label for label, *_ in both.elements())
     rows = [
         (label, 100 * found[label] / count)
         for label, count in there.items()
