@@ -149,7 +149,8 @@ def main(
         trained(both, second, change)
         data, run = both, second
     told, recipe = scores(run, data), read_recipe(run)
-    given = RECIPES["parse-small"].flat()
+    settings = recipe.unlike(RECIPES["parse-small"])
+    del settings["data"]
     options = ["--withhold", str(withhold)] if withhold else []
     options += ["--semi"] * semi + ["--", *change] * bool(change)
     typed = ["python", "benchmarks/parsing.py", bank.name, *options]
@@ -160,11 +161,7 @@ def main(
             shlex.join(typed),
             summary(run) | curves(run) | told,
             seed=recipe.training.seed,
-            settings={
-                name: value
-                for name, value in recipe.flat().items()
-                if value != given[name] and name != "data"
-            }
+            settings=settings
             | {"max_words": max_words, "withhold": withhold, "semi": semi},
             packages=("numpy", "tokenizers"),
             about=recipe.about,

@@ -161,7 +161,6 @@ def main(
     data = open_data(trained)
     if isinstance(data, TextData):
         metrics["cuts"] = cuts(texts, data.text("train")[1])
-    given = RECIPES[recipe].flat()
     words = ["annotated", "train", recipe, "--out", "RUN", *change]
     write(
         json,
@@ -171,9 +170,7 @@ def main(
             metrics,
             seed=trained.training.seed,
             wall_seconds=earlier + time.perf_counter() - started,
-            settings={
-                k: v for k, v in trained.flat().items() if v != given[k]
-            },
+            settings=trained.unlike(RECIPES[recipe]),
             packages=("numpy", "tokenizers", "sacrebleu"),
             about=trained.about,
             samples=samples(texts, count),

@@ -258,11 +258,7 @@ def test_a_recipe_survives_being_written(name: str) -> None:
 def test_any_field_can_be_changed_by_its_name() -> None:
     before = RECIPES["copy"]
     after = before.changed(data="reverse", d_ff=8, warmup=9, beam=2)
-    changed = {
-        name: value
-        for name, value in after.flat().items()
-        if value != before.flat()[name]
-    }
+    changed = after.unlike(before)
     assert changed == {"data": "reverse", "d_ff": 8, "warmup": 9, "beam": 2}
     with pytest.raises(TypeError, match="speed"):
         before.changed(speed=3)

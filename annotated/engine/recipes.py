@@ -77,6 +77,11 @@ class Recipe:
         own = {n: v for n, v in vars(self).items() if n not in PARTS}
         return own | {n: v for part in parts for n, v in part}
 
+    def unlike(self, other: Recipe) -> dict[str, Any]:
+        """The fields that have other values here than there."""
+        there = other.flat()
+        return {n: v for n, v in self.flat().items() if v != there[n]}
+
     def changed(self, **changes: Any) -> Recipe:
         """The recipe with other values of some fields, in whatever part
         they are; fit decides them no longer. ValueError names a wrong one.
@@ -324,6 +329,5 @@ def described(
     made: Recipe, recipe: Recipe, what: str = "fitted to the corpus"
 ) -> str:
     """How made differs from a recipe, in a line."""
-    before = recipe.changed(fit=()).flat()
-    new = [f"{n} {v}" for n, v in made.flat().items() if v != before[n]]
-    return f"{what}: {', '.join(new)}"
+    new = made.unlike(recipe.changed(fit=made.fit))
+    return f"{what}: {', '.join(f'{n} {v}' for n, v in new.items())}"

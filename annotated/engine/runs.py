@@ -301,8 +301,8 @@ def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
     tokenizers = run.source, run.target
     data = open_data(recipe, tokenizers)
     recipe, begun = data.recipe, run.recipe.flat()
-    for name, new in recipe.flat().items():
-        if name not in FREE and new != begun[name]:
+    for name, new in recipe.unlike(run.recipe).items():
+        if name not in FREE:
             raise RunError(
                 f"{folder} was begun with {name} {begun[name]!r}: resume "
                 f"it with that, not with {new!r}, which takes a new run"

@@ -20,7 +20,7 @@ from annotated.engine.data import TextData
 from annotated.engine.errors import RunError, UsageError, check_whole
 from annotated.engine.files import write_json
 from annotated.engine.machine import pick_device
-from annotated.engine.recipes import Recipe
+from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.results import entry
 from annotated.engine.runs import Run, first_model
 from annotated.engine.trainer import Trainer, training_speed
@@ -177,7 +177,8 @@ class Sweep:
             raise RunError(
                 f"{path} holds no sweep: move it, or choose another --out"
             ) from None
-        if found["settings"].get("base") != base.flat():
+        unlike = base.unlike(RECIPES["table3-base"])
+        if found["settings"].get("base") != unlike:
             raise RunError(
                 f"{path} was made with another base recipe: choose another "
                 "--out"
@@ -265,7 +266,7 @@ class Sweep:
             settings={
                 "steps": steps,
                 "sentences": SENTENCES,
-                "base": base.flat(),
+                "base": base.unlike(RECIPES["table3-base"]),
             },
             packages=("numpy", "sacrebleu"),
             device=device,
