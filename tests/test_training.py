@@ -2,6 +2,7 @@
 the plain trainer and the engine's are held together.
 """
 
+import json
 import math
 from dataclasses import replace
 
@@ -37,7 +38,7 @@ from annotated.training import (
     greedy_accuracy,
     validate,
 )
-from tests.helpers import SHAPE
+from tests.helpers import SHAPE, benchmark
 
 
 def small_model(seed=0, **changes):
@@ -262,6 +263,30 @@ def test_a_run_goes_on_only_with_the_curriculum_that_it_had():
     other = engine.Trainer(small_model(), small_corpus(), CONFIG)
     with pytest.raises(TrainingError, match="curriculum"):
         other.load(weights, state)
+
+
+def test_the_benchmark_of_curricula_writes_the_ledger(tmp_path):
+    file, data = tmp_path / "found.json", tmp_path / "data"
+    data.mkdir()
+    for split, count in (("train", 4000), ("valid", 20)):
+        lines = "".join("a " * (i % 7) + "b\n" for i in range(count))
+        for side in ("source", "target"):
+            (data / f"{split}.{side}").write_text(lines)
+    with benchmark("curriculum") as script:
+        settings = script.Settings(
+            data=str(data), steps=6, d_model=16, layers=1, json=file
+        )
+        script.make_runs(settings, script.run, script.result)
+    made = json.loads(file.read_text())
+    assert made["command"].startswith(
+        "python benchmarks/curriculum.py data "
+    )
+    assert set(made["metrics"]["perplexity"]) == {
+        "short first", "as they come"
+    }  # fmt: skip
+    one, other = made["metrics"]["runs"]
+    assert (one["curriculum"], other["curriculum"]) == (3, 0)
+    assert one["nll"] != other["nll"]
 
 
 def test_max_steps_ends_the_run(Trainer):
