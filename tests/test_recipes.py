@@ -373,7 +373,7 @@ def test_what_was_given_is_kept() -> None:
 def test_a_choice_is_said_in_a_line() -> None:
     made = fitted(PAIR, 29_000, 400_000, LAPTOP)
     said = described(made, PAIR)
-    assert "d_model 192, d_ff 512" in said and "\n" not in said
+    assert "d_model 128, d_ff 512" in said and "\n" not in said
     assert "norm" not in said  # which PAIR has decided
 
 
