@@ -19,12 +19,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any
 
-import torch
 import tyro
 from ledger import append, entry_of_runs, make_runs, read
 
 from annotated.engine.data import open_data
-from annotated.engine.recipes import PAIR, STACKS
+from annotated.engine.recipes import PAIR, STACKS, fitted
 from annotated.engine.results import commit
 from annotated.engine.runs import first_model
 from annotated.engine.trainer import Trainer
@@ -53,19 +52,14 @@ class Settings:
 
 def run(settings: Settings, work: Path) -> None:
     """Make the runs that work lacks."""
-    steps, peak = settings.steps, 0.003
-    warmup = max(1, steps // 6)
+    steps = settings.steps
     recipe = PAIR.changed(
-        fit=(),
         data=settings.data,
         d_model=settings.d_model,
         d_ff=4 * settings.d_model,
         dropout=0.0,
         batch_tokens=1500,
         max_steps=steps,
-        warmup=warmup,
-        rate=peak * math.sqrt(settings.d_model * warmup),
-        cooldown=2 * steps // 5,
         precision="float32",
         **dict.fromkeys(STACKS, settings.layers),
     )
@@ -80,6 +74,9 @@ def run(settings: Settings, work: Path) -> None:
             if (curriculum, seed) in done:
                 continue
             made = data.recipe.changed(seed=seed, curriculum=curriculum)
+            # the schedule that pair chooses, whatever the speed
+            tokens = int(train.tgt.lengths.sum())
+            made = fitted(made, len(train), tokens, lambda _: 1.0)
             model = first_model(made, *tokenizers)
             trainer, curve = Trainer(model, train, made.training), []
             began = time.process_time()
@@ -112,9 +109,7 @@ def result(settings: Settings, runs: list[dict[str, Any]]) -> Any:
 
 
 def main() -> None:
-    settings = tyro.cli(Settings)
-    torch.set_num_threads(1)
-    make_runs(settings, run, result)
+    make_runs(tyro.cli(Settings), run, result)
 
 
 if __name__ == "__main__":

@@ -583,7 +583,6 @@ def result(
 
 def main() -> None:
     settings = tyro.cli(Settings, description=__doc__)
-    torch.set_num_threads(1)
     make_runs(settings, run, result)
 
 

@@ -17,6 +17,8 @@ from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from annotated.engine.results import entry
 
 
@@ -106,8 +108,10 @@ def make_runs(
     result: Callable[[Any, list[Run]], Run],
 ) -> None:
     """Make the runs that the file settings.work lacks (a new one, unless
-    given), and of all of them the ledger file settings.json, if named.
+    given), in one thread, and of all of them the ledger file
+    settings.json, if named.
     """
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         work = settings.work or Path(folder) / "runs.jsonl"
         run(settings, work)

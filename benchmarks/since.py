@@ -310,9 +310,7 @@ def result(
 
 
 def main() -> None:
-    settings = tyro.cli(Settings)
-    torch.set_num_threads(1)
-    make_runs(settings, run, result)
+    make_runs(tyro.cli(Settings), run, result)
 
 
 if __name__ == "__main__":
