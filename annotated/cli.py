@@ -68,6 +68,9 @@ def obey(args: Sequence[str]) -> None:
         raise UsageError(
             f"no subcommand {name!r}; there are {', '.join(COMMANDS)}"
         )
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if several and name not in ("train", "evaluate"):
+        raise UsageError(f"{name} is for one process: leave torchrun out")
     for variable, value in ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
     importlib.import_module("annotated.engine.commands").obey(name, rest)

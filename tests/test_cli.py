@@ -262,6 +262,14 @@ def test_a_process_refuses_with_exit_code_2(tmp_path: Path) -> None:
     assert done.stderr.count(b"\n") == 1
 
 
+def test_what_is_for_one_process_refuses_to_be_started_by_torchrun(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = call("translate --run RUN").complaint
+    assert "translate" in said and "torchrun" in said
+
+
 # --- train ----------------------------------------------------------------
 
 
