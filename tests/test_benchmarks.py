@@ -518,3 +518,58 @@ def test_the_oracle_sees_a_difference(oracle: ModuleType) -> None:
     worse = oracle.Hypothesis([4, 5], -3.0, -1.5)
     assert oracle.compare([worse], [one], 1e-4) == (False, False)
     assert oracle.compare([], [one], 1e-4) == (False, False)
+
+
+# --- what each decision is worth ---
+
+
+@pytest.fixture(scope="module")
+def decisions() -> Iterator[ModuleType]:
+    with benchmark("decisions") as script:
+        yield script
+
+
+def test_every_row_differs_from_the_recipe_and_keeps_its_peak(
+    decisions: ModuleType,
+) -> None:
+    def peak(recipe: Any) -> float:
+        warmup, width = recipe.training.warmup, recipe.model.d_model
+        return float(recipe.training.rate / (warmup * width) ** 0.5)
+
+    for row, change in decisions.ROWS.items():
+        made = decisions.varied(0.2, change, seed=1)
+        assert made.training.seed == 1, row
+        assert made.unlike(decisions.BASE).items() >= change.items(), row
+        assert peak(made) == pytest.approx(peak(decisions.BASE), rel=0.002)
+        steps = made.training.max_steps / decisions.BASE.training.max_steps
+        assert steps == pytest.approx(0.2, rel=0.001)
+
+
+def test_an_unknown_row_is_named(
+    decisions: ModuleType, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        SystemExit, match="no row 'wider'; there are recipe"
+    ):
+        decisions.run(
+            decisions.Settings(only=("wider",)), tmp_path / "runs.jsonl"
+        )
+
+
+def test_rows_are_means_over_their_seeds(decisions: ModuleType) -> None:
+    runs = [
+        {
+            "row": "no dropout", "options": "--dropout 0.0", "seed": seed,
+            "nats": 0.5, "valid_bleu": 30.0 + seed, "bleu": 20.0 + seed,
+            "seconds": 1.0, "commit": "c",
+        }
+        for seed in (0, 1)
+    ]  # fmt: skip
+    found = decisions.result(decisions.Settings(), runs)
+    assert found["metrics"]["rows"] == {
+        "no dropout": {
+            "options": "--dropout 0.0", "seeds": 2, "nats": 0.5,
+            "valid_bleu": 30.5, "bleu": 20.5,
+        }
+    }  # fmt: skip
+    assert found["wall_seconds"] == 2

@@ -146,9 +146,10 @@ def corpus_recipes() -> dict[str, Recipe]:
             data="multi30k",
         )
         .changed(vocab=4000, num_encoder_layers=3, num_decoder_layers=3)
-        .changed(d_model=192, d_ff=512, num_heads=4, alpha=1.0)
-        .changed(batch_tokens=1000, warmup=1000, rate=0.8)
-        .changed(max_steps=5600, cooldown=2000, save_every=200, keep=4)
+        .changed(d_model=128, d_ff=512, num_heads=4, alpha=1.2)
+        .changed(norm="pre", dropout=0.2)
+        .changed(batch_tokens=1500, warmup=1200, rate=1.176)
+        .changed(max_steps=8200, cooldown=3300, save_every=200, keep=4)
     )
     talks = (
         Recipe(

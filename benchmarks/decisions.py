@@ -1,0 +1,223 @@
+"""What each decision of the recipe multi30k is worth.
+
+    python benchmarks/decisions.py --work RUNS.jsonl   # 10 minutes per row
+    python benchmarks/decisions.py --work RUNS.jsonl \
+        --json book/results/multi30k-decisions.json
+
+The recipe is run in short (a fifth of its steps, with warm-up and cool-down
+shortened alike, and the same peak of the rate), and again with one decision
+taken differently; every run types the two commands that a user types. From
+the run of the recipe itself come three things more: averages of the last
+checkpoints, greedy search, and other values of α. One thread, so that
+several processes can share the rows (--only).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import tyro
+from ledger import append, entry_of_runs, make_runs, read
+
+from annotated.engine.data import TextData
+from annotated.engine.recipes import RECIPES, Recipe
+from annotated.engine.results import commit
+from annotated.engine.runs import Run
+
+ROWS: dict[str, dict[str, Any]] = {
+    "recipe": {},
+    "post-norm": {"norm": "post"},
+    "width 64": {"d_model": 64},
+    "width 192": {"d_model": 192},
+    "no dropout": {"dropout": 0.0},
+    "dropout 0.3": {"dropout": 0.3},
+    "vocabulary 2,000": {"vocab": 2000},
+    "vocabulary 8,000": {"vocab": 8000},
+    "no smoothing": {"label_smoothing": 0.0},
+    "no cool-down": {"cooldown": 0},
+    "1,000 pairs": {"train_pairs": 1000},
+    "3,000 pairs": {"train_pairs": 3000},
+    "10,000 pairs": {"train_pairs": 10_000},
+}
+ALPHAS = (0.0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8)
+SPLITS = "valid", "test"
+BASE = RECIPES["multi30k"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to run."""
+
+    share: float = 0.2
+    """of the recipe's steps"""
+    seeds: int = 1
+    first: int = 0
+    """the first seed"""
+    only: tuple[str, ...] = ()
+    """these rows, where several processes share the work"""
+    work: Path | None = None
+    """a file of finished runs, to go on from; unless given, a new one"""
+    json: Path | None = None
+    """write the result here"""
+
+
+def shortened(recipe: Recipe, share: float) -> Recipe:
+    """A share of the steps, and of all that is counted in steps. The rate
+    peaks at rate / sqrt(d_model · warmup), and its peak stays.
+    """
+    how = recipe.training
+    steps = {
+        name: round(share * getattr(how, name))
+        for name in ("max_steps", "warmup", "cooldown", "save_every")
+    }
+    rate = how.rate * math.sqrt(steps["warmup"] / how.warmup)
+    return recipe.changed(rate=round(rate, 3), **steps)
+
+
+def varied(share: float, change: dict[str, Any], seed: int) -> Recipe:
+    """The short recipe with another decision, and the same peak."""
+    short = shortened(BASE, share).changed(seed=seed)
+    made = short.changed(**change)
+    wider = made.model.d_model / short.model.d_model
+    rate = round(short.training.rate * math.sqrt(wider), 3)
+    return made.changed(rate=rate)
+
+
+def words(changes: dict[str, Any]) -> list[str]:
+    """Options of the command line."""
+    return [
+        word
+        for name, value in changes.items()
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
+
+
+def annotated(*args: str) -> dict[str, Any]:
+    """Run a command of the package on one thread; the JSON it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "annotated", *args],
+        stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(done.returncode)
+    return json.loads(done.stdout) if done.stdout else {}
+
+
+def bleu(folder: Path, split: str, *options: str) -> float:
+    given = ["--run", str(folder), "--split", split, "--json", *options]
+    return annotated("evaluate", *given)["bleu"]
+
+
+def nats_per_character(folder: Path, nll: float) -> float:
+    """Of the validation text: comparable whatever a token is."""
+    run = Run.open(folder)
+    data = TextData(run.recipe)
+    _, lines = data.text("valid")
+    # each line's end is a token too
+    tokens = int(data.corpus("valid").tgt.lengths.sum()) + len(lines)
+    return nll * tokens / sum(map(len, lines))
+
+
+def run(settings: Settings, work: Path) -> None:
+    """Make the runs that work lacks."""
+    done = {(one["row"], one["seed"]) for one in read(work)}
+    wrong = set(settings.only) - ROWS.keys()
+    if wrong:
+        sys.exit(f"no row {wrong.pop()!r}; there are {', '.join(ROWS)}")
+    for seed in range(settings.first, settings.first + settings.seeds):
+        for row in settings.only or ROWS:
+            if (row, seed) not in done:
+                append(work, one_run(settings.share, row, seed))
+
+
+def one_run(share: float, row: str, seed: int) -> dict[str, Any]:
+    """Train and judge a row."""
+    started = time.perf_counter()
+    made = varied(share, ROWS[row], seed)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        told = annotated(
+            "train", "multi30k", "--out", str(folder),
+            *words(made.unlike(BASE)),
+        )  # fmt: skip
+        nll = told["valid"]["nll"]
+        found = {
+            "row": row,
+            "options": " ".join(words(ROWS[row])),
+            "seed": seed,
+            "parameters": told["parameters"],
+            "epochs": told["epochs"],
+            "nats": nats_per_character(folder, nll),
+            "valid_bleu": bleu(folder, SPLITS[0]),
+            "bleu": bleu(folder, SPLITS[1]),
+        }
+        if row == "recipe":
+            found |= more_of(folder)
+    seconds = time.perf_counter() - started
+    return found | {"seconds": seconds, "commit": commit()}
+
+
+def more_of(folder: Path) -> dict[str, Any]:
+    """What the run of the recipe can say of search and averaging."""
+
+    def both(place: Path, *options: str) -> list[float]:
+        return [bleu(place, split, *options) for split in SPLITS]
+
+    averages = {}
+    for last in (1, BASE.training.keep):
+        mean = folder.with_name(f"last-{last}")
+        annotated(
+            "average", "--run", str(folder), "--out", str(mean),
+            "--last", str(last),
+        )  # fmt: skip
+        averages[last] = both(mean)
+    return {
+        "averages": averages,
+        "greedy": both(folder, "--beam", "1"),
+        "alpha": [
+            [alpha, bleu(folder, "valid", "--alpha", str(alpha))]
+            for alpha in ALPHAS
+        ],
+    }
+
+
+def result(settings: Settings, runs: list[dict[str, Any]]) -> Any:
+    """The ledger's entry: a row for each decision, the mean of its seeds,
+    and every run.
+    """
+    rows = {}
+    for row in ROWS:
+        own = [one for one in runs if one["row"] == row]
+        if own:
+            rows[row] = {
+                "options": own[0]["options"],
+                "seeds": len(own),
+                **{
+                    name: mean(one[name] for one in own)
+                    for name in ("nats", "valid_bleu", "bleu")
+                },
+            }
+    metrics = {"rows": rows, "runs": runs}
+    return entry_of_runs(
+        "decisions.py", settings, metrics, runs,
+        packages=("numpy", "tokenizers", "sacrebleu"),
+    )  # fmt: skip
+
+
+def main() -> None:
+    make_runs(tyro.cli(Settings), run, result)
+
+
+if __name__ == "__main__":
+    main()
