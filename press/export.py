@@ -201,7 +201,7 @@ def _public(names: list[str]) -> list[str]:
 
 
 def _ledger(paths: list[Path]) -> str:
-    """All runs in one object, by the names of their files."""
+    """All runs in one object, by the names of their files, a line each."""
     runs, problems = {}, []
     for path in paths:
         try:
@@ -210,10 +210,13 @@ def _ledger(paths: list[Path]) -> str:
             problems.append(f"book/results/{path.name}: {error}")
     if problems:
         raise PressError(*problems)
-    return (
-        json.dumps(runs, indent=2, sort_keys=True, ensure_ascii=False)
-        + "\n"
+    one = json.JSONEncoder(
+        sort_keys=True, ensure_ascii=False, separators=(",", ":")
     )
+    lines = [
+        f'"{name}":{one.encode(run)}' for name, run in sorted(runs.items())
+    ]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _is_ours(path: Path) -> bool:
