@@ -14,10 +14,8 @@ several processes can share the rows (--only).
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +25,7 @@ from statistics import mean
 from typing import Any
 
 import tyro
-from ledger import append, entry_of_runs, make_runs, read
+from ledger import annotated, append, entry_of_runs, make_runs, read
 
 from annotated.engine.data import TextData
 from annotated.engine.recipes import RECIPES, Recipe
@@ -71,26 +69,21 @@ class Settings:
     """write the result here"""
 
 
-def shortened(recipe: Recipe, share: float) -> Recipe:
-    """A share of the steps, and of all that is counted in steps. The rate
-    peaks at rate / sqrt(d_model · warmup), and its peak stays.
+def varied(share: float, change: dict[str, Any], seed: int) -> Recipe:
+    """A share of the recipe's steps, and of all that is counted in steps,
+    with another decision. The rate peaks at rate / sqrt(d_model · warmup),
+    and its peak stays.
     """
-    how = recipe.training
+    how = BASE.training
     steps = {
         name: round(share * getattr(how, name))
         for name in ("max_steps", "warmup", "cooldown", "save_every")
     }
-    rate = how.rate * math.sqrt(steps["warmup"] / how.warmup)
-    return recipe.changed(rate=round(rate, 3), **steps)
-
-
-def varied(share: float, change: dict[str, Any], seed: int) -> Recipe:
-    """The short recipe with another decision, and the same peak."""
-    short = shortened(BASE, share).changed(seed=seed)
-    made = short.changed(**change)
-    wider = made.model.d_model / short.model.d_model
-    rate = round(short.training.rate * math.sqrt(wider), 3)
-    return made.changed(rate=rate)
+    made = BASE.changed(**{"seed": seed} | steps | change)
+    longer = made.training.warmup / how.warmup
+    wider = made.model.d_model / BASE.model.d_model
+    rate = how.rate * math.sqrt(longer * wider)
+    return made.changed(rate=round(rate, 3))
 
 
 def words(changes: dict[str, Any]) -> list[str]:
@@ -100,18 +93,6 @@ def words(changes: dict[str, Any]) -> list[str]:
         for name, value in changes.items()
         for word in (f"--{name.replace('_', '-')}", str(value))
     ]
-
-
-def annotated(*args: str) -> dict[str, Any]:
-    """Run a command of the package on one thread; the JSON it prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "annotated", *args],
-        stdout=subprocess.PIPE, text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    if done.returncode:
-        sys.exit(done.returncode)
-    return json.loads(done.stdout) if done.stdout else {}
 
 
 def bleu(folder: Path, split: str, *options: str) -> float:
@@ -216,6 +197,7 @@ def result(settings: Settings, runs: list[dict[str, Any]]) -> Any:
 
 
 def main() -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the commands that are typed
     make_runs(tyro.cli(Settings), run, result)
 
 

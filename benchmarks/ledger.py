@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import MISSING, asdict, fields, replace
@@ -60,6 +62,15 @@ def write(path: Path, content: dict[str, Any]) -> None:
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)
     print(f"written to {path}")
+
+
+def annotated(*words: str) -> dict[str, Any]:
+    """Run a command of the package; the JSON that it prints."""
+    command = [sys.executable, "-m", "annotated", *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(done.returncode)
+    return json.loads(done.stdout)
 
 
 # --- many small runs, one per line of a file -------------------------------

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from ledger import write
+from ledger import annotated, write
 
 from annotated.engine.baselines import words
 from annotated.engine.data import TextData, open_data, prepared_data
@@ -32,15 +31,6 @@ from annotated.engine.runs import Run, read_metrics, read_recipe
 from annotated.evaluation import score
 
 POINTS = 1000  # of the curve that a ledger file keeps, at most
-
-
-def annotated(*words: str) -> dict[str, Any]:
-    """Run a command of the package; the JSON that it prints."""
-    command = [sys.executable, "-m", "annotated", *words]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(done.returncode)
-    return json.loads(done.stdout)
 
 
 def curves(folder: Path) -> dict[str, list[list[float]]]:
