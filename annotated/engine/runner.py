@@ -387,8 +387,8 @@ def _take_up(trainer: Trainer, folder: Path) -> None:
         _say(f"resuming at step {trainer.step}")
         if not trainer.same_noise and trainer.model.config.dropout:
             _say(
-                "with other micro-batches or another number of processes "
-                "than before: dropout's noise will be another from here on"
+                "with other micro-batches, processes or kernels than "
+                "before: dropout's noise will be another from here on"
             )
         return
     if places:

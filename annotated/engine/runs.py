@@ -283,7 +283,7 @@ def begin_run(
 
 FREE = {f.name for f in dataclasses.fields(SearchConfig)} | {
     *("about", "max_steps", "max_minutes", "micro_tokens", "save_minutes"),
-    *("rate", "warmup", "cooldown", "clip", "precision"),
+    *("rate", "warmup", "cooldown", "clip", "precision", "compile"),
     *("dropout", "attention_dropout", "activation_dropout"),
     "label_smoothing",
 }
