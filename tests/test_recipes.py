@@ -886,6 +886,18 @@ def test_a_resumed_run_must_be_the_same_run(
     assert content(run) == before
 
 
+def test_without_a_compiler_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no compiler\nwas found")
+
+    monkeypatch.setattr(torch, "compile", absent)
+    with pytest.raises(RunError, match="compiled here: no compiler$"):
+        train_recipe(TINY.changed(compile=True), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_where_nothing_was_begun_nothing_is_resumed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no run folder.*recipe.json"):
         train_recipe(TINY, tmp_path / "run", resume=True)

@@ -18,7 +18,8 @@ from annotated.tokens import PAD
 
 __all__ = [
     "Packing", "PackedMask", "PackedAttention", "FastDropout",
-    "PackedTransformer", "packed", "compile_layers", "chunked_loss",
+    "PackedTransformer", "packed", "check_compiler", "compile_layers",
+    "chunked_loss",
 ]  # fmt: skip
 
 
@@ -250,18 +251,25 @@ def packed(model: Transformer) -> PackedTransformer:
 
 
 # E2-packing.md: Compiled layers
-def compile_layers(model: Transformer, backend: Any = "inductor") -> None:
-    """torch.compile for each layer of the model, in place. RunError where
-    this machine has no compiler for its device.
-    """
-    one = torch.ones(1, device=next(model.parameters()).device)
+def check_compiler(
+    device: torch.device | str, backend: Any = "inductor"
+) -> None:
+    """RunError where torch.compile finds no compiler for a device."""
     try:
-        torch.compile(torch.exp, backend=backend)(one)
+        compiled = torch.compile(torch.exp, backend=backend)
+        compiled(torch.ones(1, device=device))
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         raise RunError(
             f"layers cannot be compiled here: {reason}"
         ) from None
+
+
+def compile_layers(model: Transformer, backend: Any = "inductor") -> None:
+    """torch.compile for each layer of the model, in place. RunError where
+    there is no compiler.
+    """
+    check_compiler(next(model.parameters()).device, backend)
     for stack in (model.encoder, model.decoder):
         for layer in stack.layers:
             layer.compile(dynamic=True, backend=backend)

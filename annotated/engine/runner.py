@@ -40,6 +40,7 @@ from annotated.engine.distributed import (
 from annotated.engine.errors import RunError, Stopped
 from annotated.engine.files import replacing, write_json, write_text
 from annotated.engine.machine import allow_tf32, memory_bytes, pick_device
+from annotated.engine.packing import check_compiler
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
     begin_run,
@@ -78,6 +79,8 @@ def train_recipe(
         raise RunError("shard needs several processes: use torchrun")
     device = pick_device(device)
     allow_tf32(device)
+    if recipe.training.compile:
+        check_compiler(device)
     run, corpus, valid = rank_zero_first(
         lambda: (
             resume_run(recipe, folder)

@@ -74,7 +74,7 @@ class RunConfig(TrainingConfig):
     # the numbers that layers compute with
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     max_minutes: float | None = None  # minutes of training, at most
-    compile: bool = False  # torch.compile for each layer
+    compile: bool = False  # torch.compile for each layer, for a GPU
     curriculum: int = 0  # steps in which longer pairs come in, bit by bit
     save_every: int = 1000  # steps between checkpoints
     # minutes of training after which there is one more, if any
