@@ -61,16 +61,16 @@ class Sentences:
 
     @classmethod
     def load(cls, stem: Path) -> Sentences:
-        """Map what save wrote. ValueError where a file is damaged, or the
-        two do not fit together.
+        """Memory-map what save wrote. ValueError if a file is damaged or
+        the two do not match.
         """
         try:
             ids = np.load(f"{stem}.ids.npy", mmap_mode="r")
             starts = np.load(f"{stem}.starts.npy", mmap_mode="r")
         except (ValueError, EOFError) as error:
-            raise ValueError(f"{stem}: damaged: {error}") from None
+            raise ValueError(f"{stem} is damaged: {error}") from None
         if not len(starts) or starts[0] != 0 or starts[-1] != len(ids):
-            raise ValueError(f"{stem}: ids and starts do not fit together")
+            raise ValueError(f"{stem}: ids and starts do not match")
         return cls(ids, starts)
 
 
@@ -165,12 +165,12 @@ class Corpus:
 
     @classmethod
     def load(cls, stem: Path) -> Corpus:
-        """Map what save wrote. ValueError where it is damaged."""
+        """Memory-map what save wrote. ValueError if it is damaged."""
         sides = (Path(f"{stem}.{side}") for side in ("src", "tgt"))
         return cls(*map(Sentences.load, sides))
 
     def first(self, count: int) -> Corpus:
-        """The first pairs, as they lie; nothing is copied."""
+        """The first count pairs, as a view; nothing is copied."""
         starts = [side.starts[: count + 1] for side in (self.src, self.tgt)]
         return Corpus(
             Sentences(self.src.ids[: starts[0][-1]], starts[0]),

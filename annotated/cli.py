@@ -28,54 +28,54 @@ COMMANDS = {
     "evaluate": "score --run RUN on a test set",
     "average": "average checkpoints of --run RUN",
     "export": "write --run RUN --to FORM --out DIR for other programs",
-    "sweep": "run the rows of a table in small, for --minutes N",
-    "treebank": "make sentences and trees to train on of a treebank",
-    "parse": "draw trees over standard input with --run RUN",
+    "sweep": "run a table's rows at small scale, for --minutes N",
+    "treebank": "make training sentences and trees from a treebank",
+    "parse": "parse standard input into trees with --run RUN",
 }
 
 
-# what torch reads once, when it is imported
+# torch reads these when it is imported
 ENVIRONMENT = {
-    "GOMP_SPINCOUNT": "1000",  # threads that wait do not spin for long
+    "GOMP_SPINCOUNT": "1000",  # waiting threads do not spin for long
     "KMP_BLOCKTIME": "1",  # the same, for Intel's OpenMP
-    "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # the CPU helps Apple's GPU out
+    "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # Apple's GPU falls back to the CPU
 }
 
 
 def usage() -> str:
-    """What annotated --help prints."""
+    """The text of annotated --help."""
     each = "\n".join(
         f"  {name:10} {what}" for name, what in COMMANDS.items()
     )
     return (
-        "usage: annotated SUBCOMMAND [options]\n\nThe Transformer of "
-        f'"Attention Is All You Need", trained and used.\n\n{each}\n\n'
+        "usage: annotated SUBCOMMAND [options]\n\nTrain and use the "
+        f'Transformer of "Attention Is All You Need".\n\n{each}\n\n'
         "More: annotated SUBCOMMAND --help, annotated train RECIPE --help."
-        "\n--debug, anywhere, shows the traceback of an error."
+        "\nAdd --debug anywhere to see the traceback of an error."
     )
 
 
 def obey(args: Sequence[str]) -> None:
-    """Do what a command line says. Raises what main tells."""
+    """Run a command line. Raises the errors that main reports."""
     name, rest = (args[0] if args else "--help"), list(args[1:])
     if name in ("-h", "--help"):
         print(usage())
         return
     if name not in COMMANDS:
         raise UsageError(
-            f"no subcommand {name!r}; there are {', '.join(COMMANDS)}"
+            f"unknown subcommand {name!r}: use {', '.join(COMMANDS)}"
         )
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if several and name not in ("train", "evaluate"):
-        raise UsageError(f"{name} is for one process: leave torchrun out")
+        raise UsageError(f"{name} runs in one process: omit torchrun")
     for variable, value in ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
     importlib.import_module("annotated.engine.commands").obey(name, rest)
 
 
 def main() -> None:
-    """The command annotated: 0 for done, 2 for what a person can mend,
-    128 + the number of the signal that stopped it.
+    """The command annotated. Exits with 0 on success, 2 on an error that
+    the user can fix, 128 + the signal's number if a signal stopped it.
     """
     args = [arg for arg in sys.argv[1:] if arg != "--debug"]
     debug = len(args) < len(sys.argv) - 1
@@ -84,10 +84,10 @@ def main() -> None:
         obey(args)
         sys.stdout.flush()
     except BrokenPipeError:
-        # the reader has gone: nothing is left to say, or to flush
+        # the reader has closed the pipe: there is nothing to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except PeerError:
-        # process 0 is about to say why, and may be ended as soon as we go
+        # let process 0 print why before our exit makes torchrun end it
         time.sleep(1)
         sys.exit(2)
     except Stopped as stopped:
@@ -99,7 +99,7 @@ def main() -> None:
     except Exception as error:
         reason = _reason(error)
         if reason is None:
-            raise  # a mistake of ours, not of the person's
+            raise  # our bug, not the user's mistake
         if debug:
             traceback.print_exc()
         _complain(reason)
@@ -107,12 +107,12 @@ def main() -> None:
 
 
 def _reason(error: Exception) -> str | None:
-    """What to tell of an error that a person can mend; None of others."""
-    name, text = type(error).__name__, str(error)  # of torch, perhaps
+    """The message for an error that the user can fix; None for others."""
+    name, text = type(error).__name__, str(error)  # perhaps torch's
     if name in ("MemoryError", "OutOfMemoryError") or (
         name == "RuntimeError" and "can't allocate memory" in text
     ):
-        return "not enough memory: a smaller batch_tokens needs less"
+        return "out of memory: try a smaller batch_tokens"
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     mendable = DataError, RunError, TrainingError, UsageError, OSError
@@ -120,7 +120,7 @@ def _reason(error: Exception) -> str | None:
 
 
 def _complain(what: str) -> None:
-    """One line, whatever it is about."""
+    """Print an error as one line."""
     rank = os.environ.get("RANK", "0")
     who = "annotated:" if rank == "0" else f"annotated, process {rank}:"
     print(who, " ".join(what.split()), file=sys.stderr)

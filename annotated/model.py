@@ -125,18 +125,18 @@ class ModelShape:
     d_model: int = 512  # width of the model
     d_ff: int = 2048  # width inside the feed-forward networks
     num_heads: int = 8  # attention heads per layer
-    d_k: int | None = None  # key size, if not d_model / num_heads
-    d_v: int | None = None  # value size, if not d_model / num_heads
+    d_k: int | None = None  # key size (unset: d_model / num_heads)
+    d_v: int | None = None  # value size (unset: d_model / num_heads)
     dropout: float = 0.1  # residual dropout, P_drop
     attention_dropout: float = 0.0  # dropout of attention weights
-    activation_dropout: float = 0.0  # dropout in the feed-forward
-    norm: Literal["post", "pre"] = "post"  # where LayerNorm stands
-    # how a position is written
+    activation_dropout: float = 0.0  # dropout inside the feed-forward
+    norm: Literal["post", "pre"] = "post"  # where LayerNorm is applied
+    # kind of position encoding
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    # which of the embeddings and the softmax share their weights
+    # which of the embeddings and the softmax share weights
     tie: Literal["all", "decoder", "none"] = "all"
-    window: int | None = None  # tokens that self-attention sees, if not all
-    max_len: int = 1024  # tokens in a sentence, for learned positions
+    window: int | None = None  # tokens self-attention sees (unset: all)
+    max_len: int = 1024  # maximum sentence length (learned positions)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,7 +95,7 @@ def test_ids_and_starts_of_different_corpora_are_refused(tmp_path):
 def test_starts_that_do_not_span_the_ids_are_refused(starts, tmp_path):
     np.save(tmp_path / "x.ids.npy", np.arange(9, dtype=np.int32))
     np.save(tmp_path / "x.starts.npy", np.array(starts, dtype=np.int64))
-    with pytest.raises(ValueError, match="do not fit together"):
+    with pytest.raises(ValueError, match="do not match"):
         Sentences.load(tmp_path / "x")
 
 

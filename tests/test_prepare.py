@@ -267,7 +267,7 @@ def test_a_corpus_of_which_nothing_is_left_is_refused(tmp_path):
         put(tmp_path / "x.en", ["a"] * 9),
     )
     with pytest.raises(
-        DataError, match="no pair is left for train.*blank side': 9"
+        DataError, match="no pairs left for train.*blank side': 9"
     ):
         prepare(of(files), tmp_path / "out")
 
@@ -298,7 +298,7 @@ def test_a_damaged_folder_is_named(files, tmp_path):
     (ready.folder / "corpus.json").write_text("{")
     with pytest.raises(DataError, match="corpus.json is damaged"):
         Prepared.open(ready.folder)
-    with pytest.raises(DataError, match="is no prepared corpus"):
+    with pytest.raises(DataError, match="is not a prepared corpus"):
         Prepared.open(tmp_path)
 
 
@@ -333,7 +333,7 @@ def test_a_run_takes_its_words_and_languages_from_the_folder(
     tokenizer = Tokenizer.load(ready.folder / "source.json")
     assert run.source.inner.get_vocab() == tokenizer.inner.get_vocab()
     said = capsys.readouterr().err
-    assert "prepared with vocab 400: the recipe's 8000 is not used" in said
+    assert "prepared with vocab 400: the recipe's 8000 is ignored" in said
     assert "source" not in said
     more = recipe_of(ready, max_steps=4)
     assert train_recipe(more, tmp_path / "run", resume=True)["steps"] == 4
@@ -420,9 +420,9 @@ def test_a_data_set_is_prepared_where_training_looks_for_it(
     [
         ("data prepare pair --tgt b --out x", "give --src and --tgt"),
         ("data prepare pair --src a --tgt b", "--out says where"),
-        ("data prepare nothing --out x", "no data set 'nothing'"),
+        ("data prepare nothing --out x", "unknown data set 'nothing'"),
         ("data prepare . --out x", "a folder needs --source"),
-        ("data show nothing", "no data set 'nothing'"),
+        ("data show nothing", "unknown data set 'nothing'"),
         ("data prepare tatoeba --source xx", "no language 'xx'"),
     ],
 )

@@ -677,7 +677,7 @@ def test_opening_a_run_does_not_disturb_the_dice_of_others(
 def test_a_device_that_is_not_there_is_refused(
     tmp_path: Path, name: str
 ) -> None:
-    with pytest.raises(RunError, match=f"no device '{name}'"):
+    with pytest.raises(RunError, match=f"no '{name}' device"):
         train_recipe(TINY, tmp_path / "run", device=name)
     assert not (tmp_path / "run").exists()
 
@@ -834,7 +834,7 @@ def test_a_checkpoint_of_something_else_gives_way_too(
 def test_with_no_checkpoint_whole_nothing_is_pretended(run: Path) -> None:
     for place in checkpoints(run / "checkpoints"):
         (place / "state.pt").write_bytes(b"")
-    with pytest.raises(RunError, match="no checkpoint that is whole"):
+    with pytest.raises(RunError, match="no intact checkpoint"):
         train_recipe(TINY, run, resume=True)
 
 
@@ -899,7 +899,7 @@ def test_without_a_compiler_nothing_is_begun(
 
 
 def test_where_nothing_was_begun_nothing_is_resumed(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no run folder.*recipe.json"):
+    with pytest.raises(RunError, match="not a run folder.*recipe.json"):
         train_recipe(TINY, tmp_path / "run", resume=True)
     assert not (tmp_path / "run").exists()
 
@@ -1046,7 +1046,7 @@ def another_vocabulary(run: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
-    "no folder": (shutil.rmtree, "is no run folder"),
+    "no folder": (shutil.rmtree, "is not a run folder"),
     "no recipe": (lambda r: (r / "recipe.json").unlink(), "no recipe.json"),
     "no tokens": (lambda r: (r / "target.json").unlink(), "target.json"),
     "no JSON": (written("recipe.json", b"{"), "recipe.json is damaged"),
@@ -1145,7 +1145,7 @@ def test_learned_positions_bound_the_pieces(tmp_path: Path) -> None:
     run = Run.open(tmp_path / "run")
     assert len(run.translate(["a " * 100])) == 1
     with pytest.raises(
-        RunError, match="extra 14 is too much for max_len 14"
+        RunError, match="extra 14 is too big for max_len 14"
     ):
         run.translate(["a"], SearchConfig(extra=14))
 

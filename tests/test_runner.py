@@ -84,7 +84,7 @@ def test_a_run_that_collapses_says_so_once_while_it_runs(
     assert line.startswith("step 140: ")
     assert "since step 1;" in line
     assert "--rate below 8 or a --warmup above 40" in line
-    assert "begin a new run with --norm pre" in line
+    assert "start a new run with --norm pre" in line
     assert summary["warnings"] == [line]
     entropy = float(line.split("costs ")[1].split(". ")[0])
     assert 2 < entropy < math.log(20)
@@ -136,7 +136,7 @@ def test_what_only_helps_in_training_is_seen_in_validation() -> None:
     assert doubt.validation(100, 2.7) is None
     line = doubt.validation(140, 2.75)
     assert line is not None
-    assert "2.70 nats per token in validation" in line
+    assert "2.70 nats per token in the best validation" in line
     assert doubt.validation(150, 2.75) is None
     # a run that once was good has learned too much, not too little
     assert doubt_of(HEALTHY, 500, valid=1.0).validation(700, 2.7) is None

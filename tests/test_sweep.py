@@ -238,19 +238,19 @@ def test_a_damaged_file_is_named_and_kept(
         ("table3 --minutes x", "--minutes"),
         (
             "table3 --minutes 1 --seeds 0",
-            "seeds must be a whole number, at least 1",
+            "seeds must be an integer >= 1",
         ),
         (
             "table3 --minutes 1 --steps 5",
-            "steps must be a whole number, at least 20",
+            "steps must be an integer >= 20",
         ),
         (
             "table3 --minutes 1 --first-seed -1",
-            "first_seed must be a whole number, at least 0",
+            "first_seed must be an integer >= 0",
         ),
         ("table3 --minutes 1 --only A-h2", "no row 'A-h2'; there are base"),
         ("table3 --minutes 1 --out file", "file is no folder"),
-        ("table3 --minutes 1 --device tpu", "no device 'tpu'"),
+        ("table3 --minutes 1 --device tpu", "no 'tpu' device"),
     ],
 )
 def test_a_wrong_line_ends_with_code_2(

@@ -438,11 +438,11 @@ def test_a_folder_of_ones_own_is_a_data_set(
 @pytest.mark.parametrize(
     ("name", "split", "source", "complaint"),
     [
-        ("multi31k", "train", "en", "no data set 'multi31k'.* multi30k"),
+        ("multi31k", "train", "en", "unknown data set 'multi31k'.*30k"),
         ("multi30k", "dev", "en", "no split 'dev'; it has train, valid"),
         ("multi30k", "train", "it", "no language 'it'; it has en, de"),
-        ("copy", "train", "en", "no data set 'copy'"),
-        (".", "train", "en", "has no file train.en, train.en.gz"),
+        ("copy", "train", "en", "unknown data set 'copy'"),
+        (".", "train", "en", "has none of train.en, train.en.gz"),
     ],
 )
 def test_a_name_that_is_not_known_is_refused(

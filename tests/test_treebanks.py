@@ -359,7 +359,7 @@ def test_from_a_treebank_to_trees(
     assert read_tree(first).words() == "The dog -LRB- barks -RRB-"
     assert blank == ""
     assert read_tree(last).words() == "Unheard-of words"
-    with pytest.raises(UsageError, match="compares translations"):
+    with pytest.raises(UsageError, match="needs translations"):
         obey(["evaluate", *use, "--split", "test", "--against", run])
 
 

@@ -80,7 +80,7 @@ Flag = tyro.conf.FlagCreatePairsOff[bool]
 
 
 def obey(name: str, args: list[str]) -> None:
-    """Do what a subcommand says. Where its options are wrong, tyro says so
+    """Run a subcommand. If its options are invalid, tyro prints a message
     and exits with code 2.
     """
     if name == "train":
@@ -90,15 +90,15 @@ def obey(name: str, args: list[str]) -> None:
 
 
 def _given(options: object, *names: str) -> dict[str, Any]:
-    """Those of the options that were given."""
+    """The options that were given, by name."""
     values = ((name, getattr(options, name)) for name in names)
-    # 0, which equals False, is a value
+    # 0 equals False, but is a value
     return {n: v for n, v in values if v is not None and v is not False}
 
 
 @contextmanager
 def _asked() -> Iterator[None]:
-    """A ValueError is about what the command line asks for."""
+    """Turn a ValueError into a UsageError."""
     try:
         yield
     except ValueError as error:
@@ -108,7 +108,7 @@ def _asked() -> Iterator[None]:
 # E12-command-line.md: Data
 @dataclasses.dataclass(frozen=True)
 class List:
-    """List the data sets, and say which of them are here."""
+    """List the data sets, and which of them are on this machine."""
 
     def act(self) -> None:
         for name, entry in registry().items():
@@ -117,11 +117,11 @@ class List:
 
 
 def _here(name: str, entry: dict[str, Any]) -> str:
-    """Whether a data set lies in the data folder."""
+    """The state of a data set in the data folder."""
     folder = data_folder() / entry.get("folder", name)
     full = folder.is_dir() and any(folder.iterdir())
     ready = list(data_folder().glob(f"prepared/{name}.*/corpus.json"))
-    return "prepared" if ready else "here" if full else "to be fetched"
+    return "prepared" if ready else "here" if full else "not downloaded"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,12 +135,12 @@ class Show:
             found = Prepared.open(Path(self.name))
             found.check()
             print(json.dumps(found.settings, indent=1, ensure_ascii=False))
-            print(f"{found.report()}\n{found.fingerprint}: whole")
+            print(f"{found.report()}\n{found.fingerprint}: intact")
             return
         known = registry()
         if self.name not in known:
             raise DataError(
-                f"no data set {self.name!r}; there are {', '.join(known)}, "
+                f"unknown data set {self.name!r}: use {', '.join(known)}, "
                 "or a folder that data prepare made"
             )
         entry = known[self.name]
@@ -163,40 +163,40 @@ class Show:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepare:
-    """Clean and encode a corpus into a folder that opens at once."""
+    """Clean and encode a corpus into a folder that opens instantly."""
 
-    name: tyro.conf.Positional[str]  # data set, folder of yours, or pair
-    out: Path | None = None  # the folder to be made
-    src: Path | None = None  # pair: the file to translate from
-    tgt: Path | None = None  # pair: its translation, if not a column of src
-    # pair: two files for validation; unless given, some are held out
+    name: tyro.conf.Positional[str]  # data set, your own folder, or pair
+    out: Path | None = None  # the folder to create
+    src: Path | None = None  # pair: the source file
+    tgt: Path | None = None  # pair: its translation, unless a column of src
+    # pair: two files for validation (unset: hold out part of src)
     valid: tuple[Path, Path] | None = None
-    # pair: two files for the test; unless given, some are held out
+    # pair: two files for the test (unset: hold out part of src)
     test: tuple[Path, Path] | None = None
-    # pair: of how many source sentences one is held out
+    # pair: hold out one in this many source sentences
     hold_out: int = 100
-    source: str | None = None  # the language translated from
-    target: str | None = None  # the language translated into
-    vocab: int | None = None  # tokens in a vocabulary, at most
-    # what a token is
+    source: str | None = None  # the language to translate from
+    target: str | None = None  # the language to translate into
+    vocab: int | None = None  # maximum vocabulary size
+    # kind of tokens
     tokenizer: Literal["bpe", "wordpiece", "word"] | None = None
     separate: Flag = False  # one vocabulary per side
-    # pairs that the vocabulary is learned from, at most
+    # maximum number of pairs to learn the vocabulary from
     vocab_pairs: int | None = None
-    min_words: int | None = None  # leave out pairs with fewer on a side
-    max_words: int | None = None  # leave out pairs with more on a side
-    # leave out pairs with one side this many times longer
+    min_words: int | None = None  # drop pairs with fewer words on a side
+    max_words: int | None = None  # drop pairs with more words on a side
+    # drop pairs with one side more than this many times longer
     ratio: float | None = None
-    lower: Flag = False  # lower case only
-    unescape: Flag = False  # write out &quot; and the like
-    detokenize: Flag = False  # put punctuation back to its word
+    lower: Flag = False  # convert to lower case
+    unescape: Flag = False  # decode &quot; and other HTML entities
+    detokenize: Flag = False  # rejoin punctuation to words
     json: Flag = False  # print the report as JSON, on one line
 
     def act(self) -> None:
         with _asked():
             preparation = self._preparation()
         if self.out is None and self.name not in registry():
-            raise UsageError("data prepare: --out says where to put it")
+            raise UsageError("data prepare: give --out, a new folder")
         languages = preparation.source, preparation.target
         usual = usual_folder(preparation.name, *languages)
         made = prepare(preparation, self.out or usual)
@@ -206,8 +206,8 @@ class Prepare:
             print(f"{made.report()}\n{made.folder}: {made.fingerprint}")
 
     def _preparation(self) -> Preparation:
-        """What is asked for. UsageError or ValueError where it makes no
-        sense.
+        """The preparation asked for. UsageError or ValueError if it is
+        invalid.
         """
         names = ("source", "target", "vocab", "tokenizer", "vocab_pairs")
         changes = _given(self, *names)
@@ -223,12 +223,12 @@ class Prepare:
         elif Path(self.name).is_dir():
             if not (self.source and self.target):
                 raise UsageError(
-                    "data prepare: a folder needs --source, --target"
+                    "data prepare: a folder needs --source and --target"
                 )
             made = of_folder(Path(self.name), **changes)
         else:
             raise UsageError(
-                f"data prepare: no data set {self.name!r}; there are pair, "
+                f"data prepare: unknown data set {self.name!r}: use pair, "
                 f"{', '.join(registry())}, or a folder"
             )
         rules = ["min_words", "max_words", "ratio"]
@@ -242,7 +242,7 @@ class Prepare:
 # E12-command-line.md: Train
 @dataclasses.dataclass(frozen=True)
 class Recipes:
-    """List what can be trained."""
+    """List the recipes that can be trained."""
 
     def act(self) -> None:
         width = max(map(len, RECIPES))
@@ -252,14 +252,14 @@ class Recipes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Train:
-    """Train a recipe. Its fields are options, with its values."""
+    """Train a recipe. Its fields are options; its values, defaults."""
 
     recipe: tyro.conf.OmitArgPrefixes[Recipe]
-    out: Path | None = None  # the run's folder, new unless you resume
-    resume: Flag = False  # go on from the newest checkpoint in --out
-    dry_run: Flag = False  # train nothing; say what it would take
-    shard: Flag = False  # spread the weights over the processes
-    # cpu, cuda or mps; unless given, a GPU where there is one
+    out: Path | None = None  # the run folder, new unless resuming
+    resume: Flag = False  # continue from the newest checkpoint in --out
+    dry_run: Flag = False  # print what training would take, and exit
+    shard: Flag = False  # shard the weights over the processes
+    # cpu, cuda or mps (unset: a GPU if there is one)
     device: str | None = None
 
     def act(self) -> None:
@@ -288,7 +288,7 @@ class Train:
 
 
 def _started_again(out: Path) -> bool:
-    """Whether a launcher repeats this command for a run that was begun."""
+    """Whether a launcher has restarted this command on an existing run."""
     counts = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
     again = any(os.environ.get(name, "0") != "0" for name in counts)
     return again and (out / "recipe.json").is_file()
@@ -303,7 +303,7 @@ def train(args: list[str]) -> None:
     name, *rest = args
     if name not in RECIPES:
         raise UsageError(
-            f"no recipe {name!r}; there are {', '.join(RECIPES)}"
+            f"unknown recipe {name!r}: use {', '.join(RECIPES)}"
         )
 
     options = (word.partition("=")[0] for word in rest)
@@ -317,11 +317,11 @@ def train(args: list[str]) -> None:
 
     asked = wish(RECIPES[name])
     if asked.resume and asked.out is not None:
-        # what is not given is as the run has it, not as the recipe has it
+        # options not given default to the run's values, not the recipe's
         begun = read_recipe(asked.out)
         if begun.about != asked.recipe.about:
             raise RunError(
-                f"{asked.out} was begun as {begun.about!r}, not as "
+                f"{asked.out} was started as {begun.about!r}, not as "
                 f"{asked.recipe.about!r}"
             )
         asked = wish(begun)
@@ -331,39 +331,39 @@ def train(args: list[str]) -> None:
 # E12-command-line.md: Translate
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Use:
-    """What translate and evaluate have in common."""
+    """The options that translate, evaluate and parse share."""
 
-    run: Path  # the run's folder
-    ensemble: tuple[Path, ...] = ()  # other runs that vote at every step
-    beam: int | None = None  # hypotheses at each step, if not the recipe's
-    # exponent of the length penalty, if not the recipe's
+    run: Path  # the run folder
+    ensemble: tuple[Path, ...] = ()  # other runs, to vote with it
+    beam: int | None = None  # hypotheses per step (unset: the recipe's)
+    # exponent of the length penalty (unset: the recipe's)
     alpha: float | None = None
-    # tokens that a translation may be longer than its source
+    # tokens by which an output may exceed its source
     extra: int | None = None
-    # cpu, cuda or mps; unless given, a GPU where there is one
+    # cpu, cuda or mps (unset: a GPU if there is one)
     device: str | None = None
-    # the numbers to search with; auto takes what is faster here
+    # number format of the search; auto picks the fastest here
     precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = (
         "auto"
     )
-    # processes that search on a CPU; unless given, one per core
+    # search processes on a CPU (unset: one per core)
     workers: int | None = None
 
     def open(self) -> Run:
-        """The run and those that vote with it, on the device. RunError or
-        UsageError, before any work.
+        """Load the run and those that vote with it onto the device.
+        RunError or UsageError, before any work is done.
         """
         check_positive("workers", self.workers)
         device = pick_device(self.device)
         run = Run.open(self.run, *self.ensemble, device=device)
-        choice, why = str(self.precision), "as asked"
+        choice, why = str(self.precision), "as requested"
         if choice == "auto":  # process 0 decides
             choice, why = all_gather(pick_precision(device))[0]
         if choice == "float32":
             return run
         if choice == "int8" and device != "cpu":
             raise UsageError(
-                f"--precision int8 is for the CPU, not {device}"
+                f"--precision int8 needs --device cpu, not {device}"
             )
         if rank() == 0:
             print(f"searching in {choice}: {why}", file=sys.stderr)
@@ -374,15 +374,15 @@ class _Use:
         return dataclasses.replace(run, model=model, others=tuple(others))
 
     def processes(self, run: Run) -> int:
-        """How many processes search with this run."""
+        """The number of processes to search with."""
         if next(run.model.parameters()).device.type != "cpu":
             return 1
-        # on other systems than Linux they take seconds to start
+        # on systems other than Linux they take seconds to start
         usual = torch.get_num_threads() if sys.platform == "linux" else 1
         return self.workers or usual
 
     def search(self, run: Run, **changes: Any) -> SearchConfig:
-        """The recipe's search with what the command line changes."""
+        """The recipe's search, as changed by the command line."""
         changes |= _given(self, "beam", "alpha", "extra")
         with _asked():
             return dataclasses.replace(run.recipe.search, **changes)
@@ -392,9 +392,9 @@ class _Use:
 class Translate(_Use):
     """Translate standard input to standard output, line by line."""
 
-    nbest: int = 1  # per line; if several: line number, score, text
-    json: Flag = False  # write JSON, an object for each line of input
-    batch_tokens: int = 2000  # tokens of source that are searched at once
+    nbest: int = 1  # per line; above 1: line number, score, text
+    json: Flag = False  # write JSON, one object per input line
+    batch_tokens: int = 2000  # source tokens per batch
 
     def act(self) -> None:
         """Read, translate, write, until the input ends."""
@@ -424,14 +424,12 @@ class Translate(_Use):
 
 
 def _arriving() -> Iterator[list[str]]:
-    """The lines of standard input that have arrived, again and again; only
-    \\n ends one.
-    """
+    """Yield lines of standard input as they arrive, split at \\n only."""
     source: Any = sys.stdin.buffer
     rest = [b""]
     while data := source.read1(2**16):
         first, *others = data.split(b"\n")
-        rest.append(first)  # of a line whose end may not have come
+        rest.append(first)  # of a line that may be incomplete
         if others:
             yield _decoded([b"".join(rest), *others[:-1]])
             rest = others[-1:]
@@ -470,7 +468,7 @@ class Evaluate(_Use):
                 print(json.dumps(scores) if self.json else _table(scores))
 
     def scores(self) -> dict[str, Any]:
-        """Of the whole test set, in every process."""
+        """The scores of the whole test set, in every process."""
         run = self.open()
         if self.src is not None and self.ref is not None:
             src, ref = read_pair(self.src, self.ref)
@@ -495,7 +493,7 @@ class Evaluate(_Use):
         return scores
 
     def _translated(self, run: Run, src: list[str]) -> list[str]:
-        """What a run makes of src, of which each process does a part."""
+        """A run's translation of src, divided among the processes."""
         search, workers = self.search(run), self.processes(run)
         own = src[rank() :: world_size()]
         found = run.translate(
@@ -508,17 +506,17 @@ class Evaluate(_Use):
         return whole
 
     def _rival(self, run: Run, count: int) -> Run | list[str] | None:
-        """The other run, or what another system made of the source."""
+        """The other run, or the output of another system."""
         if self.against is None:
             return None
         if run.recipe.target == "tree":
-            raise UsageError("evaluate: --against compares translations")
+            raise UsageError("evaluate: --against needs translations")
         if not self.against.is_dir():
             lines = read_lines(self.against)
             if len(lines) != count:
                 raise UsageError(
-                    f"{self.against} has {len(lines)} lines, the test set "
-                    f"{count}"
+                    f"{self.against} has {len(lines)} lines, but the test "
+                    f"set has {count}"
                 )
             return lines
         other = Run.open(self.against, device=pick_device(self.device))
@@ -533,7 +531,7 @@ class Evaluate(_Use):
 
 
 def _table(scores: dict[str, Any]) -> str:
-    """Scores for a person: a line each, the other system's beside."""
+    """Scores as text, one per line, next to the other system's."""
     others = scores.pop("against", {})
     rows = []
     for name, value in scores.items():
@@ -554,10 +552,10 @@ def _table(scores: dict[str, Any]) -> str:
 class Average:
     """Average checkpoints of a run into a new run folder."""
 
-    run: Path  # the run's folder
-    out: Path  # the new folder
-    last: int | None = None  # the last so many; unless given, all
-    best: int | None = None  # instead: those that validated best
+    run: Path  # the run folder
+    out: Path  # the folder to create
+    last: int | None = None  # average the last N (unset: all)
+    best: int | None = None  # instead, the N with the lowest nll
 
     def act(self) -> None:
         """Choose, average, write; print the steps as JSON."""
@@ -583,10 +581,10 @@ class Average:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Export:
-    """Hand a run's model to another program."""
+    """Export a run's model for another program."""
 
-    run: Path  # the run's folder
-    to: Literal["safetensors", "onnx", "ctranslate2"]  # the form
+    run: Path  # the run folder
+    to: Literal["safetensors", "onnx", "ctranslate2"]  # the format
     out: Path  # the folder to write, new or empty
 
     def act(self) -> None:
@@ -596,11 +594,11 @@ class Export:
 # E12-command-line.md: Trees
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Treebank:
-    """Divide a treebank by article, into sentences and their trees."""
+    """Split a treebank by article, into sentences and their trees."""
 
     # a folder of .mrg files, one per article, or one file and its index
     bank: tyro.conf.Positional[Path]
-    out: Path  # the folder to be made
+    out: Path  # the folder to create
     wishes: tyro.conf.OmitArgPrefixes[TreeWishes] = TreeWishes()
 
     def act(self) -> None:
@@ -609,10 +607,10 @@ class Treebank:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parse(_Use):
-    """Read sentences, words between spaces, and write their trees."""
+    """Parse sentences of space-separated words, and write their trees."""
 
     def act(self) -> None:
-        """A tree on a line for each line of standard input."""
+        """Write one tree per line of standard input."""
         run = self.open()
         if run.recipe.target != "tree":
             raise UsageError(

@@ -13,17 +13,17 @@ __all__ = ["multiplications", "kept_numbers", "exponent"]
 # E3-ground.md: Counters
 @torch.no_grad()
 def multiplications(layer: Callable[[Tensor], Tensor], x: Tensor) -> int:
-    """Multiplications, each with its addition, of the matrix products and
-    convolutions in layer(x), counted while it runs.
+    """The number of multiply-adds in the matrix products and convolutions
+    of layer(x), counted while it runs.
     """
     with FlopCounterMode(display=False) as counter:
         layer(x)
-    return counter.get_total_flops() // 2  # it counts additions apart
+    return counter.get_total_flops() // 2  # it counts additions separately
 
 
 def kept_numbers(layer: nn.Module, x: Tensor) -> int:
-    """How many numbers layer(x) keeps for its backward pass, those of x
-    and of the parameters left out.
+    """The number of elements that layer(x) saves for its backward pass,
+    excluding x and the parameters.
     """
     x = x.detach().requires_grad_()
     own = {t.untyped_storage().data_ptr() for t in (x, *layer.parameters())}
@@ -36,11 +36,11 @@ def kept_numbers(layer: nn.Module, x: Tensor) -> int:
 
     hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda t: t)
     with hooks:
-        out = layer(x)  # alive until all is counted
+        out = layer(x)  # kept alive until all is counted
     del out
     return sum(size for place, size in kept.items() if place not in own)
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """p of the power law values ∝ sizes^p, fitted on logarithms."""
+    """The exponent p of values ∝ sizes^p, fitted to the logarithms."""
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])

@@ -24,10 +24,10 @@ __all__ = ["TextData", "PreparedData", "Data", "open_data", "prepared_data"]
 
 # E9-recipes.md: From a recipe to numbers
 class TextData:
-    """A recipe's data as text: a data set, or a folder of your files.
+    """A recipe's data as text: a data set, or a folder of your own.
 
-    tokenizers are those of a run that has begun; otherwise they are
-    trained when they are asked for. Every method may raise DataError.
+    tokenizers are those of an existing run; otherwise they are trained
+    on first use. Every method may raise DataError.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class TextData:
         self.recipe, self._tokenizers = recipe, tokenizers
 
     def text(self, split: str) -> tuple[list[str], list[str]]:
-        """The source and target lines of a split. Of synthetic data there
-        are train_pairs to train on (20,000 unless given) and 1,000 in
+        """The source and target lines of a split. Synthetic data has
+        train_pairs pairs to train on (by default 20,000) and 1,000 in
         each other split.
         """
         recipe = self.recipe
@@ -60,8 +60,8 @@ class TextData:
         return pairs if wanted == own else pairs[::-1]
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """One tokenizer for both sides where the recipe ties all (§3.4,
-        §5.1), else one for each side.
+        """One tokenizer for both sides if the recipe ties all (§3.4,
+        §5.1), else one per side.
         """
         if self._tokenizers is None:
             (src, tgt), tie = self._train, self.recipe.model.tie
@@ -72,13 +72,13 @@ class TextData:
         return self._tokenizers
 
     def corpus(self, split: str) -> Corpus:
-        """The ids of a split, of pairs with tokens on both sides."""
+        """The ids of a split, for pairs with tokens on both sides."""
         lines = self._train if split == "train" else self._usable(split)
         return encode_pairs(self.tokenizers(), lines)
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know of it, a sentence for each."""
+        """Remarks for the user, one sentence each."""
         if not Path(self.recipe.data).is_dir():
             return []
         src, tgt = self._train
@@ -89,7 +89,7 @@ class TextData:
         return self._usable("train")
 
     def _usable(self, split: str) -> tuple[list[str], list[str]]:
-        """text without the pairs that have a blank side."""
+        """Like text, without the pairs that have a blank side."""
         pairs = zip(*self.text(split), strict=True)
         both = [(s, t) for s, t in pairs if s.strip() and t.strip()]
         if not both:
@@ -101,7 +101,7 @@ class TextData:
 
 
 class PreparedData:
-    """A recipe's data as data prepare has left it."""
+    """A recipe's data, prepared by annotated data prepare."""
 
     def __init__(self, recipe: Recipe, found: Prepared):
         made, self.found = found.settings, found
@@ -116,7 +116,7 @@ class PreparedData:
             names += ["source", "target"]
         self.notes = found.manifest["remarks"] + [
             f"{found.folder} was prepared with {name} {made[name]}: the "
-            f"recipe's {getattr(recipe, name)} is not used"
+            f"recipe's {getattr(recipe, name)} is ignored"
             for name in names
             if getattr(recipe, name) not in (made[name], name)
         ]
@@ -128,11 +128,11 @@ class PreparedData:
         return read_pair(*own_files(self.found.folder, split, *languages))
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Of source and target, as the folder has them."""
+        """The folder's tokenizers of source and target."""
         return self.found.tokenizers(self.recipe.source)
 
     def corpus(self, split: str) -> Corpus:
-        """The ids of a split, mapped; the first train_pairs to train."""
+        """The ids of a split, memory-mapped; at most train_pairs."""
         corpus = self.found.corpus(split, self.recipe.source)
         count = self.recipe.train_pairs if split == "train" else None
         return corpus.first(count) if count else corpus
@@ -145,14 +145,14 @@ def open_data(
     recipe: Recipe, tokenizers: tuple[Tokenizer, Tokenizer] | None = None
 ) -> Data:
     """The recipe's data. Its attribute recipe is the recipe with what
-    prepared data decide. tokenizers are those of a run that has begun.
-    DataError where recipe and data cannot agree.
+    prepared data determine. tokenizers are those of an existing run.
+    DataError if recipe and data are incompatible.
     """
     if recipe.data == "pair":
         raise DataError(
-            "pair: which data? Give --data and a folder with your files, "
-            "or make one with annotated data prepare pair --src FILE "
-            "--tgt FILE --out DIR"
+            "pair has no data of its own: give --data and a folder with "
+            "your files, or make one with annotated data prepare pair "
+            "--src FILE --tgt FILE --out DIR"
         )
     found = prepared_data(recipe)
     if found is None:
@@ -161,8 +161,8 @@ def open_data(
 
 
 def prepared_data(recipe: Recipe) -> Prepared | None:
-    """The prepared corpus that the recipe's data are, or that lies where
-    data prepare puts it; None where there is none.
+    """The prepared corpus that the recipe's data names, or the one in the
+    default folder of data prepare; None if there is none.
     """
     languages = recipe.source, recipe.target
     places = [Path(recipe.data)]

@@ -31,12 +31,12 @@ Result = TypeVar("Result")
 
 
 def rank() -> int:
-    """The number of this process; 0 when alone."""
+    """The rank of this process; 0 if it is the only one."""
     return dist.get_rank() if _several() else 0
 
 
 def world_size() -> int:
-    """How many processes work together."""
+    """The number of processes in this run."""
     return dist.get_world_size() if _several() else 1
 
 
@@ -48,10 +48,10 @@ def _several() -> bool:
 def process_group(
     device: str | None = None, minutes: float = 60
 ) -> Iterator[str | None]:
-    """Join the processes that torchrun has started, which wait for each
-    other so many minutes; yields the device that is this one's own. Alone,
-    it yields device and does nothing. RunError where no group comes about,
-    TrainingError where one falls apart.
+    """Join the processes that torchrun has started, with a timeout in
+    minutes; yields this process's own device. A single process yields
+    device and does nothing else. RunError if the group cannot be formed,
+    TrainingError if it breaks.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield device
@@ -67,16 +67,16 @@ def process_group(
         )  # fmt: skip
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise RunError(f"no group of processes: {reason}") from None
+        raise RunError(f"cannot form a process group: {reason}") from None
     with _in_touch():
         yield own
-    gc.collect()  # a DDP that outlives its group stands still in torch 2.3
-    # after a failure the others may be gone: nobody to say goodbye to
+    gc.collect()  # a DDP that outlives its group hangs in torch 2.3
+    # only on success: after a failure the others may be gone
     dist.destroy_process_group()
 
 
 def _fresh_part(store: dist.Store, me: int, size: int) -> dist.Store:
-    """A part of a store where no earlier processes have left anything."""
+    """A part of the store that no earlier processes have written to."""
     store.set(f"here/{me}", str(store.add("numbers", 1)))
     while True:
         here = [store.get(f"here/{r}") for r in range(size)]
@@ -89,7 +89,7 @@ def _fresh_part(store: dist.Store, me: int, size: int) -> dist.Store:
 
 
 def _own_device(device: str | None) -> str:
-    """The device of this process: where there are GPUs, one for each."""
+    """This process's device: if there are GPUs, one of its own."""
     if device is None and torch.cuda.is_available():
         device = "cuda"
     if device != "cuda":
@@ -97,16 +97,16 @@ def _own_device(device: str | None) -> str:
     local, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
     if local >= there:
         raise RunError(
-            f"{local + 1} or more processes on this machine, but {there} "
-            f"GPUs: start {there}, or use --device cpu"
+            f"at least {local + 1} processes on this machine, but {there} "
+            f"GPUs: start {there} processes, or use --device cpu"
         )
     torch.cuda.set_device(local)
     return f"cuda:{local}"
 
 
 def step_group(minutes: float) -> dist.ProcessGroup | None:
-    """A group of all processes for what they do at every step, in which
-    none waits longer than minutes. None when alone.
+    """A group of all processes for the communication of a step, with a
+    timeout in minutes. None if there is only one process.
     """
     if world_size() == 1:
         return None
@@ -119,7 +119,7 @@ LOST = re.compile(r"gloo|nccl|connection|socket|peer|timed? ?out", re.I)
 
 @contextmanager
 def _in_touch() -> Iterator[None]:
-    """TrainingError where another process cannot be reached any more."""
+    """TrainingError if another process can no longer be reached."""
     try:
         yield
     except RuntimeError as error:
@@ -127,9 +127,9 @@ def _in_touch() -> Iterator[None]:
             raise
         reason = str(error).split("\n")[0][:160]
         raise TrainingError(
-            "another process of this run has gone or does not answer; its "
-            "own last words say why. The checkpoints are whole: start all "
-            f"processes again, with --resume ({reason})"
+            "another process of this run has died or does not respond; see "
+            "its output for the cause. The checkpoints are intact: restart "
+            f"all processes with --resume ({reason})"
         ) from error
 
 
@@ -146,7 +146,7 @@ def all_reduce_sum(
 
 
 def all_gather(own: Result) -> list[Result]:
-    """What each process has, in the order of their ranks."""
+    """The values of all processes, in rank order."""
     everyone: list[Any] = [own] * world_size()
     if world_size() > 1:
         with _in_touch():
@@ -155,18 +155,18 @@ def all_gather(own: Result) -> list[Result]:
 
 
 def rank_zero_only(action: Callable[[], Result]) -> Result | None:
-    """Process 0 acts, the others wait; its failure is everyone's."""
+    """Run action in process 0; the others wait, and fail if it fails."""
     return _act(rank() == 0, action)
 
 
 def rank_zero_first(action: Callable[[], Result]) -> Result:
-    """Process 0 acts, and after it all the others."""
+    """Run action in process 0 first, then in all the others."""
     results: Any = _act(rank() == 0, action), _act(rank() > 0, action)
     return results[min(rank(), 1)]
 
 
 def _act(mine: bool, action: Callable[[], Result]) -> Result | None:
-    """Act where it is mine to do. A failure anywhere is everyone's."""
+    """Run action here if mine. A failure in any process fails all."""
     result, failure = None, None
     if mine:
         try:
@@ -182,8 +182,8 @@ def _act(mine: bool, action: Callable[[], Result]) -> Result | None:
 
 
 def check_same(facts: dict[str, int]) -> None:
-    """TrainingError, naming the fact, unless all processes have the same.
-    Process 0 tells it; the others end with PeerError.
+    """TrainingError, naming the fact, unless all processes agree. Process
+    0 raises it; the others raise PeerError.
     """
     everyone = all_gather(facts)
     for r, theirs in enumerate(everyone):
@@ -191,8 +191,8 @@ def check_same(facts: dict[str, int]) -> None:
             if value != everyone[0][name]:
                 kind = PeerError if rank() else TrainingError
                 raise kind(
-                    f"process {r} has another {name} than process 0: give "
-                    "all the same files and options"
+                    f"process {r} differs from process 0 in its {name}: "
+                    "give all of them the same files and options"
                 )
 
 
@@ -205,10 +205,10 @@ def data_parallel(
     group: dist.ProcessGroup | None,
     shard: Sequence[nn.Module] = (),
 ) -> tuple[nn.Module, NoSync]:
-    """The module, after whose backward pass each process has the sum of
-    all gradients; and a context in which gradients are not exchanged.
-    Where shard names layers, weights, gradients and Adam's moments are
-    spread over the processes, a layer at a time (FSDP).
+    """Wrap a module so that backward sums the gradients of all processes;
+    also returns a context in which they are not exchanged. If shard names
+    layers, weights, gradients and Adam's moments are sharded over the
+    processes, layer by layer (FSDP).
     """
     if group is None:
         return module, nullcontext
@@ -227,7 +227,7 @@ def data_parallel(
 
 
 def _sum_bucket(gradients: Tensor, group: dist.ProcessGroup) -> Any:
-    """A sum over all processes, not a mean, while others compute."""
+    """Sum, not average, over all processes, while backward goes on."""
     work = dist.all_reduce(gradients, group=group, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
 
@@ -238,9 +238,9 @@ def _fully_sharded(
     layers: Sequence[nn.Module],
     group: dist.ProcessGroup,
 ) -> NoSync:
-    """Spread a module's weights. RunError where this PyTorch cannot."""
+    """Shard a module's weights. RunError if PyTorch is too old."""
     if torch.__version__ < "2.9":  # TorchVersion: 2.10 comes after 2.9
-        raise RunError(f"shard needs PyTorch 2.9, not {torch.__version__}")
+        raise RunError(f"shard needs torch >= 2.9, not {torch.__version__}")
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -252,7 +252,7 @@ def _fully_sharded(
     spread = [m for m in module.modules() if isinstance(m, FSDPModule)]
     for one in spread:
         one.set_gradient_divide_factor(1.0)  # a sum, not a mean
-        one.set_force_sum_reduction_for_comms(True)  # gloo has no other
+        one.set_force_sum_reduction_for_comms(True)  # gloo only sums
 
     @contextmanager
     def no_sync() -> Iterator[None]:
@@ -266,8 +266,8 @@ def _fully_sharded(
 
 
 def on_rank_zero(tensor: Tensor) -> Tensor:
-    """The whole of a tensor, on the CPU of process 0; what the other
-    processes get is empty where the tensor is spread.
+    """The full tensor, on the CPU of process 0; if it is sharded, the
+    other processes get an empty tensor.
     """
     whole = full_tensor(tensor.detach())
     if hasattr(tensor, "full_tensor") and rank() > 0:
@@ -276,19 +276,19 @@ def on_rank_zero(tensor: Tensor) -> Tensor:
 
 
 def full_tensor(tensor: Any) -> Tensor:
-    """The whole of a tensor that is spread; any other as it is."""
+    """The full tensor of a sharded one; any other unchanged."""
     spread = hasattr(tensor, "full_tensor")
     return tensor.full_tensor() if spread else tensor
 
 
 def own_part(tensor: Tensor, like: Any) -> Tensor:
-    """This process's part of a whole tensor, spread as like is."""
+    """This process's shard of a full tensor, sharded as like is."""
     if not hasattr(like, "full_tensor"):
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
     whole, mesh = tensor.to(like.device), like.device_mesh
-    # everyone has it all: nothing to send
+    # every process has all of it: nothing to send
     return distribute_tensor(
         whole, mesh, like.placements, src_data_rank=None
     )

@@ -11,37 +11,37 @@ __all__ = [
 
 # E3-ground.md: Errors that a user can correct
 class DataError(ValueError):
-    """Data that cannot be used; it says what, where, and what to do."""
+    """Unusable data; the message says what, where, and what to do."""
 
 
 class RunError(ValueError):
-    """A run that cannot begin or be used; the message says what to do."""
+    """A run that cannot be started or used; the message says what to do."""
 
 
 class UsageError(ValueError):
-    """A command line, or a field, that cannot be; it says which."""
+    """An invalid command line or field; the message says which."""
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on; the message says where it stopped, and why."""
+    """Training cannot continue; the message says where and why."""
 
 
 class PeerError(Exception):
-    """Another process has failed, and says why; this one ends with it."""
+    """Another process has failed and reports why; this one just exits."""
 
 
 class Stopped(Exception):
-    """Training was asked to stop, and did, with a checkpoint written."""
+    """Training was asked to stop and did, after writing a checkpoint."""
 
     def __init__(self, step: int, number: int):
-        super().__init__(f"stopped at step {step}: --resume goes on")
-        self.number = number  # of the signal
+        super().__init__(f"stopped at step {step}; continue with --resume")
+        self.number = number  # the signal's
 
 
 def check_fields(config: Any, below: float = float("inf")) -> None:
-    """ValueError, naming the field, where a value of a dataclass is not
-    what its annotation says: a whole number of at least 1, a number in
-    [0, below), one of some choices; None where that is among them.
+    """ValueError, naming the field, unless each value of a dataclass fits
+    its annotation: an integer >= 1, a number in [0, below), or one of the
+    choices; None if the annotation allows it.
     """
     hints = get_type_hints(type(config))
     for name in (field.name for field in fields(config)):
@@ -51,7 +51,7 @@ def check_fields(config: Any, below: float = float("inf")) -> None:
             wanted = f"a number in [0, {below:g})"
             fine = type(value) in (int, float) and 0 <= value < below
         elif kind is int or int in choices:
-            wanted = "a whole number, at least 1"
+            wanted = "an integer >= 1"
             fine = type(value) is int and value >= 1
             fine = fine or (value is None and kind is not int)
         else:
@@ -64,15 +64,14 @@ def check_fields(config: Any, below: float = float("inf")) -> None:
 
 
 def check_whole(name: str, value: object, least: int) -> None:
-    """UsageError unless value is a whole number and at least least."""
+    """UsageError unless value is an integer >= least."""
     if type(value) is not int or value < least:
         raise UsageError(
-            f"{name} must be a whole number, at least {least}, "
-            f"not {value!r}"
+            f"{name} must be an integer >= {least}, not {value!r}"
         )
 
 
 def check_positive(name: str, value: float | None) -> None:
-    """UsageError unless value is above 0 or None."""
+    """UsageError unless value is positive or None."""
     if value is not None and not value > 0:
-        raise UsageError(f"{name} must be above 0, not {value!r}")
+        raise UsageError(f"{name} must be positive, not {value!r}")

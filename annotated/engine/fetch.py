@@ -20,14 +20,14 @@ __all__ = ["PAUSES", "PATIENCE", "fetch", "file_hash"]
 
 # E7-text.md: Getting a file
 PAUSES = (0, 1, 4)  # seconds before each try
-PATIENCE = 30  # seconds in which a server must say something
+PATIENCE = 30  # seconds to wait for a server's response
 
 
 def fetch(name: str, file: str, url: str = "") -> Path:
-    """The path of a data set's file, downloaded unless it is there.
+    """The path of a data set's file, downloaded unless it exists.
 
-    Its hash is compared, where the registry knows one. Raises DataError
-    where the file is another, or cannot be had.
+    Its hash is verified if the registry has one. Raises DataError if the
+    file differs or cannot be downloaded.
     """
     entry, folder = registry()[name], folder_of(name)
     known, place = entry.get("sha256", {}).get(file, ""), folder / file
@@ -44,18 +44,18 @@ def fetch(name: str, file: str, url: str = "") -> Path:
         except (OSError, ValueError, http.client.HTTPException) as error:
             failure = error
             if getattr(error, "code", 500) < 500:
-                break  # refused, and would be again
+                break  # refused; retrying is pointless
     reason = " ".join(str(failure).split())[:160]
     raise DataError(
         f"{name}: {file} is not in {folder} and could not be downloaded "
-        f"({type(failure).__name__}: {reason}). Fetch {url} by other "
+        f"({type(failure).__name__}: {reason}). Download {url} by other "
         "means and put it there, or set ANNOTATED_DATA to a folder that "
-        f"has {folder.name}/{file}"
+        f"contains {folder.name}/{file}"
     )
 
 
 def _download(url: str, known: str, place: Path) -> Path:
-    """Load url into place, whole and correct or not at all."""
+    """Download url to place, complete and verified or not at all."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with replacing(place) as part:
         with (
@@ -63,30 +63,30 @@ def _download(url: str, known: str, place: Path) -> Path:
             part.open("wb") as file,
         ):
             length = int(answer.headers.get("Content-Length") or 0)
-            look: Any = {"desc": place.name, "disable": None}  # if watched
+            look: Any = {"desc": place.name, "disable": None}  # on a tty
             bar = tqdm.wrapattr(file, "write", length or None, **look)
             with bar as shown:
                 shutil.copyfileobj(answer, shown)
             if length and file.tell() != length:
-                raise OSError(f"{file.tell():,} of {length:,} bytes came")
+                raise OSError(f"got {file.tell():,} of {length:,} bytes")
         if known and (found := file_hash(part, known)) != known:
             raise OSError(f"its hash is {found}, not {known}")
     return place
 
 
-@cache  # an archive holds many parts
+@cache  # an archive may have many parts
 def _compare(place: Path, known: str, version: tuple[int, int]) -> None:
-    """DataError unless the file is the one that the registry knows."""
+    """DataError unless the file has the hash in the registry."""
     if known and (found := file_hash(place, known)) != known:
         raise DataError(
-            f"{place} is not the file that the registry knows: its hash is "
-            f"{found}, not {known}. Delete it to have it fetched, or use "
-            "it as a folder of your own"
+            f"{place} does not match the registry: its hash is {found}, "
+            f"not {known}. Delete it to download it again, or use it as "
+            "your own data, from another folder"
         )
 
 
 def file_hash(path: Path, known: str = "") -> str:
-    """The file's sha256; its md5, where known begins so."""
+    """The file's SHA-256, or its MD5 if known begins with md5:."""
     md5 = known.startswith("md5:")
     digest = hashlib.new("md5" if md5 else "sha256", usedforsecurity=False)
     with path.open("rb") as file:

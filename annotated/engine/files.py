@@ -19,18 +19,18 @@ __all__ = [
 
 # E3-ground.md: Files that are complete
 def check_new(folder: Path) -> None:
-    """RunError unless folder is empty, or not there yet."""
+    """RunError unless folder is empty or does not exist."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(
-            f"{folder} is not empty: choose another --out (training goes "
-            "on with --resume)"
+            f"{folder} is not empty: choose another --out (to continue "
+            "training, add --resume)"
         )
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to fill, alone in a hidden one, which becomes folder at the
-    end; after an error nothing is left. RunError as check_new.
+    """A new folder inside a hidden one, renamed to folder at the end;
+    nothing is left after an error. RunError as in check_new.
     """
     check_new(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         fresh = Path(place) / "whole"
         fresh.mkdir()
         yield fresh
-        check_new(folder)  # by another process, meanwhile
+        check_new(folder)  # another process may have filled it
         if folder.exists():
             folder.rmdir()
         fresh.rename(folder)
@@ -48,8 +48,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Another name to write under. What lies there at the end becomes
-    path; after an error it is deleted, and path is as it was.
+    """A temporary path to write to, which replaces path at the end; after
+    an error it is deleted and path is unchanged.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -60,21 +60,21 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
+    """Write a text file atomically."""
     with replacing(path) as fresh:
         fresh.write_text(text, "utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON to path, whole or not at all."""
+    """Write value to path as JSON, atomically."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     write_text(path, text + "\n")
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     if path.is_dir() and os.name == "nt":
-        return  # Windows has no handle on a folder
+        return  # Windows cannot open a folder
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(handle)
@@ -83,7 +83,7 @@ def flush(path: Path) -> None:
 
 
 def checksum(path: Path) -> int:
-    """CRC-32 of a file: against accidents, not against intent."""
+    """CRC-32 of a file: detects accidents, not tampering."""
     crc = 0
     with path.open("rb") as file:
         while block := file.read(2**20):

@@ -20,7 +20,7 @@ __all__ = [
 # E3-ground.md: The machine
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """No dropout and no gradients inside the with; after it, as before."""
+    """Disable dropout and gradients within the block; restore after it."""
     training = model.training
     model.eval()
     try:
@@ -31,15 +31,15 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def cores() -> int:
-    """How many processors this process may use."""
+    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def pick_device(name: str | None = None) -> str:
-    """name, or a GPU where there is one: CUDA's, else Apple's (mps).
-    RunError where it is not there.
+    """name if given, else a GPU if there is one: cuda, then mps. RunError
+    if the device is not available.
     """
     if name is None:
         apple = torch.backends.mps.is_available()
@@ -51,7 +51,7 @@ def pick_device(name: str | None = None) -> str:
         torch.empty(1, device=name)
     except (AssertionError, RuntimeError) as error:
         reason = str(error).split("\n")[0]
-        raise RunError(f"no device {name!r}: {reason}") from None
+        raise RunError(f"no {name!r} device here: {reason}") from None
     return name
 
 
@@ -61,7 +61,7 @@ HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 def matmul_speed(
     device: str, precision: str = "float32", budget: float = 0.5
 ) -> float:
-    """Operations per second in a large matrix product, at best."""
+    """The best speed of a large matrix product, in operations/second."""
     kind = HALF.get(precision, torch.float32)
     gpu = torch.device(device).type == "cuda"
     n = 8192 if gpu else 1024
@@ -77,7 +77,7 @@ def matmul_speed(
 
 
 def memory_bytes(device: str) -> float:
-    """The memory of a device; of a CPU, this process's share of it."""
+    """A device's memory in bytes; on a CPU, this process's share of it."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:
@@ -88,8 +88,8 @@ def memory_bytes(device: str) -> float:
 
 
 def pick_precision(device: str) -> tuple[str, str]:
-    """float32, bfloat16 or float16, whichever this device trains faster
-    in, and the reason.
+    """float32, bfloat16 or float16, whichever trains fastest on this
+    device, and the reason.
     """
     kind = torch.device(device).type
     if kind == "cuda":
@@ -98,15 +98,15 @@ def pick_precision(device: str) -> tuple[str, str]:
         if generation >= 8:
             return "bfloat16", f"{name} has tensor cores for it"
         if generation == 7:
-            return "float16", f"{name} has tensor cores for nothing better"
+            return "float16", f"{name} has no bfloat16 tensor cores"
         return "float32", f"{name} has no tensor cores"
     if kind == "mps":
-        return "float32", "bfloat16 is not measured on Apple's GPU"
+        return "float32", "bfloat16 has not been measured on Apple GPUs"
     ratio = bfloat16_speedup(64)
     if ratio >= 1.3:
         ratio = bfloat16_speedup(512)
     best = "bfloat16" if ratio >= 1.3 else "float32"
-    return best, f"bfloat16 products have {ratio:.2g} × float32's speed"
+    return best, f"bfloat16 products run at {ratio:.2g} × float32 speed"
 
 
 def bfloat16_speedup(n: int) -> float:
@@ -120,8 +120,8 @@ def bfloat16_speedup(n: int) -> float:
 
 
 def allow_tf32(device: str) -> None:
-    """Let a GPU round the factors of float32 products to 10 bits of
-    fraction (TF32), which its tensor cores multiply; sums stay whole.
+    """Let a GPU round the factors of float32 products to 10 fraction bits
+    (TF32), for its tensor cores; sums stay in float32.
     """
     if torch.device(device).type == "cuda":
         torch.set_float32_matmul_precision("high")

@@ -25,7 +25,7 @@ __all__ = [
 
 # E2-packing.md: Where the tokens are
 class _Spread(torch.autograd.Function):
-    """Rows to their places among zeros; keeps the places alone."""
+    """Scatter rows into a tensor of zeros; saves only the indices."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, rows: int) -> Tensor:
@@ -39,26 +39,26 @@ class _Spread(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the real tokens of a padded batch are.
+    """The positions of the real tokens in a padded batch.
 
-    pack keeps them alone, (batch, length, …) -> (tokens, …), so that what
-    works position by position wastes nothing on padding; pad goes back,
-    with zeros for padding. Where there is no padding both are views.
+    pack keeps only these, (batch, length, …) -> (tokens, …), so that
+    position-wise layers compute nothing for padding; pad is its inverse,
+    with zeros as padding. Without padding, both return views.
     """
 
     real: Tensor  # (batch, length) of bool
-    index: Tensor  # (tokens,): the place of each token, row by row
+    index: Tensor  # (tokens,): flat index of each real token
 
     @classmethod
     def of(cls, ids: Tensor) -> Packing:
-        """The packing of token ids: (batch, length)."""
+        """The packing of a batch of token ids, (batch, length)."""
         real = ids != PAD
         return cls(real, real.flatten().nonzero()[:, 0])
 
     @property
     def full(self) -> bool:
-        """Whether no place is padding; a compiled layer does not ask, so
-        that one graph does for both.
+        """Whether there is no padding. Always False while compiling, so
+        that one graph serves both cases.
         """
         if torch.compiler.is_compiling():
             return False
@@ -84,10 +84,10 @@ class Packing:
 # E2-packing.md: Attention over a packed batch
 @dataclass(frozen=True)
 class PackedMask:
-    """What PackedAttention gets in the place of a boolean mask: where the
-    tokens of the queries and of the keys are, and who sees whom.
+    """The mask that PackedAttention takes: the packings of the queries and
+    of the keys, and which query may attend to which key.
 
-    may_attend broadcasts to (batch, heads, q_len, k_len); None is all.
+    may_attend broadcasts to (batch, heads, q_len, k_len); None: all.
     """
 
     queries: Packing
@@ -103,9 +103,9 @@ class PackedMask:
         causal: bool = False,
         window: int | None = None,
     ) -> PackedMask:
-        """The mask of a whole stack, made once per batch."""
+        """The mask for all layers of a stack, built once per batch."""
         if causal and window is None:
-            # padding comes last, where a causal query never looks
+            # padding comes last, so a causal query never sees it
             return cls(queries, keys, None, causal=True)
         mask = keys.mask
         if window is not None:
@@ -116,17 +116,17 @@ class PackedMask:
             else:
                 mask = near if mask is None else mask & near
         if mask is not None:
-            # a query with no key would be 0/0: let it see the padding,
-            # whose values are zeros
+            # a softmax over no keys is 0/0: let such a query see the
+            # padding, whose values are zeros
             mask = mask | ~mask.any(dim=-1, keepdim=True)
         return cls(queries, keys, mask)
 
 
 class PackedAttention(MultiHeadAttention):
-    """MultiHeadAttention without padding, by one fused kernel.
+    """MultiHeadAttention on packed tokens, in one fused kernel.
 
-    With a PackedMask x is (q_tokens, d_model) and memory (k_tokens,
-    d_model); with a boolean mask, or none, it is the plain form.
+    With a PackedMask, x is (q_tokens, d_model) and memory is (k_tokens,
+    d_model). With a boolean mask or None, it is MultiHeadAttention.
     """
 
     def forward(
@@ -155,15 +155,15 @@ class PackedAttention(MultiHeadAttention):
 
 # E2-packing.md: Dropout
 class FastDropout(nn.Dropout):
-    """nn.Dropout, from sixteen random bits per number on a CPU.
+    """nn.Dropout with 16 random bits per element on a CPU.
 
-    torch draws 32 bits and more; sixteen decide with p honoured to
-    1/65,536. The scale is one that x's type holds exactly, so that the
-    mean is kept in 16 bits, too.
+    torch draws at least 32; with 16, p is exact to 1/65,536. The scale is
+    rounded to x's dtype and p is derived from it, which preserves the
+    mean in 16-bit dtypes, too.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """x of any shape; returns the same shape. Only when training."""
+        """x of any shape -> the same shape. The identity in eval mode."""
         if not self.training or self.p == 0.0:
             return x
         simple = x.device.type != "cpu" or torch.compiler.is_compiling()
@@ -173,14 +173,14 @@ class FastDropout(nn.Dropout):
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64)
         draws.random_(-(2**63), None)  # four 16-bit draws in each
         draws = draws.view(torch.int16)[: x.numel()].view(x.shape)
-        # an int16 compares with nothing larger
+        # the threshold must fit in an int16
         kept = min(round(2**16 / scale), 2**16 - 1) - 2**15
         return x * draws.lt_(kept).to(x.dtype).mul_(scale)
 
 
 # E2-packing.md: The model
 def _make_fast(module: nn.Module) -> None:
-    """Put the engine's form of each part in the place of the plain one."""
+    """Replace each plain submodule by its fast version, in place."""
     for name, part in list(module.named_children()):
         if type(part) is MultiHeadAttention:
             part.__class__ = PackedAttention
@@ -190,10 +190,10 @@ def _make_fast(module: nn.Module) -> None:
 
 
 class PackedTransformer(Transformer):
-    """The Transformer, computing nothing for padding.
+    """A Transformer that computes nothing for padding.
 
-    Parameters, their names and what forward returns are those of the
-    plain form, but for zeros where tgt is padding.
+    It has the parameters and outputs of the plain Transformer, except
+    that forward returns zeros where tgt is padding.
     """
 
     def __init__(self, config: TransformerConfig):
@@ -211,9 +211,9 @@ class PackedTransformer(Transformer):
         source: Packing | None = None,
         target: Packing | None = None,
     ) -> tuple[Tensor, Packing]:
-        """The decoder's output before the softmax, (tokens, d_model) of
-        the target's real tokens in their order, and their packing. Where
-        the packings are known already, nothing waits for the device.
+        """The decoder's output before the softmax, (tokens, d_model), for
+        the real target tokens in order, and their packing. If source and
+        target are given, nothing waits for the device.
         """
         source = Packing.of(src) if source is None else source
         target = Packing.of(tgt) if target is None else target
@@ -236,14 +236,14 @@ class PackedTransformer(Transformer):
         return self.encoder(x, mask)
 
     def _placed(self, x: Tensor, packing: Packing, table: Tensor) -> Tensor:
-        """x (tokens, d_model) and what table says of its positions."""
+        """x (tokens, d_model) plus the rows of table at its positions."""
         position = packing.index % len(table)
         return self.dropout(x + F.embedding(position, table))
 
 
 def packed(model: Transformer) -> PackedTransformer:
-    """The packed form of a plain model, over the same Parameter objects:
-    what one learns, the other knows.
+    """The packed form of a plain model. The two share their Parameter
+    objects, so training one trains the other.
     """
     fast = PackedTransformer(model.config)
     fast.load_state_dict(model.state_dict(keep_vars=True), assign=True)
@@ -254,20 +254,20 @@ def packed(model: Transformer) -> PackedTransformer:
 def check_compiler(
     device: torch.device | str, backend: Any = "inductor"
 ) -> None:
-    """RunError where torch.compile finds no compiler for a device."""
+    """RunError if torch.compile does not work on a device."""
     try:
         compiled = torch.compile(torch.exp, backend=backend)
         compiled(torch.ones(1, device=device))
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         raise RunError(
-            f"layers cannot be compiled here: {reason}"
+            f"cannot compile layers on {device} ({reason}): omit --compile"
         ) from None
 
 
 def compile_layers(model: Transformer, backend: Any = "inductor") -> None:
-    """torch.compile for each layer of the model, in place. RunError where
-    there is no compiler.
+    """Apply torch.compile to each layer of the model, in place. RunError
+    if there is no compiler.
     """
     check_compiler(next(model.parameters()).device, backend)
     for stack in (model.encoder, model.decoder):
@@ -277,11 +277,11 @@ def compile_layers(model: Transformer, backend: Any = "inductor") -> None:
 
 # E2-packing.md: The loss in chunks
 class _ChunkedLoss(torch.autograd.Function):
-    """Softmax, loss and gradient a few rows at a time.
+    """Softmax, loss and gradient, a few rows at a time.
 
-    The logits of a batch are by far its largest tensor. They are wanted
-    for a moment only: to compare with the labels. So each chunk of rows
-    is scored, compared, turned into its own gradient and forgotten.
+    The logits are by far the largest tensor of a step, and are needed
+    only briefly, to compare with the labels. So each chunk of rows is
+    scored, compared, turned into its gradient and discarded.
     """
 
     @staticmethod
@@ -308,7 +308,7 @@ class _ChunkedLoss(torch.autograd.Function):
             nll -= own
             loss -= (1 - smoothing) * own + smoothing / vocab * log_p.sum()
             if learn:
-                # the gradient of the logits, but for smoothing's share
+                # the gradient of the logits, without the smoothing term
                 p = log_p.exp_()
                 less = p.new_full(label.shape, smoothing - 1)
                 p = p.scatter_add_(1, label, less).to(x.dtype)
@@ -318,7 +318,7 @@ class _ChunkedLoss(torch.autograd.Function):
                 else:
                     dw += p.T @ here
         if learn:
-            # smoothing takes the same share off every word's gradient
+            # smoothing subtracts one share from every word's gradient
             share = smoothing / vocab
             dx -= share * narrow.sum(dim=0)
             dw -= share * x.sum(dim=0, dtype=dw.dtype)
@@ -331,7 +331,7 @@ class _ChunkedLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
         dx, dw = ctx.saved_tensors
-        # 1/tokens is small: in 16 bits it would lose digits
+        # 1/tokens is small and would lose precision in 16 bits
         dx = dx * grad if dx.dtype == grad.dtype else dx.float() * grad
         return dx.to(ctx.dtype), grad * dw, None, None, None, None
 
@@ -343,16 +343,16 @@ def chunked_loss(
     smoothing: float = 0.1,
     rows: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """smoothed_loss(x @ weight.T, labels), the logits in chunks.
+    """smoothed_loss(x @ weight.T, labels), computed in chunks.
 
     x (tokens, d_model), weight (vocab, d_model), labels (tokens,).
-    Returns two scalars in nats: the loss to learn from (§5.4) and the
-    negative log-likelihood of the labels, whose mean's exponential is the
-    perplexity of Table 3. The logits exist for rows tokens at a time; by
-    default for as many as fit well into the device's memory.
+    Returns two scalars in nats, summed over tokens: the training loss
+    (§5.4) and the negative log-likelihood of the labels; exp of its mean
+    is the perplexity of Table 3. Logits are computed for rows tokens at a
+    time; the default suits the device's memory.
     """
     if rows is None:
-        # 4 and 512 MiB of logits, and as much of log-probabilities
+        # 4 or 512 MiB of logits, and as much of log-probabilities
         numbers = 2**20 if x.device.type == "cpu" else 2**27
         rows = max(1, numbers // len(weight))
         if x.dtype == torch.float16:  # a sum over more might overflow

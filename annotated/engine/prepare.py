@@ -43,41 +43,41 @@ __all__ = [
 
 
 # E8-prepare.md: What to prepare
-FORMAT = 2  # of a prepared folder
-CHUNK = 10_000  # pairs that are in memory at once
+FORMAT = 2  # version of a prepared folder
+CHUNK = 10_000  # pairs in memory at a time
 SIDES = "source", "target"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What a prepared corpus is made of. ValueError names a field."""
+    """How to prepare a corpus. ValueError names an invalid field."""
 
     name: str
-    source: str  # the language translated from
-    target: str  # the language translated into
+    source: str  # the language to translate from
+    target: str  # the language to translate into
     parts: dict[str, list[Part]]  # by split
     cleaning: Cleaning = Cleaning(max_words=250)
     division: Division = Division()
-    vocab: int = 8000  # tokens in a vocabulary, at most
+    vocab: int = 8000  # maximum vocabulary size
     tokenizer: Literal["bpe", "wordpiece", "word"] = "bpe"
     shared: bool = True  # one vocabulary for both sides
-    vocab_pairs: int = 5_000_000  # pairs it is learned from, at most
+    vocab_pairs: int = 5_000_000  # maximum pairs to learn it from
 
     def __post_init__(self) -> None:
         check_whole("vocab", self.vocab, least=1)
         check_whole("vocab_pairs", self.vocab_pairs, least=1)
         if self.source == self.target:
-            raise ValueError(f"both sides are called {self.source!r}")
+            raise ValueError(f"source and target are both {self.source!r}")
 
     def settings(self) -> dict[str, Any]:
-        """All of it as JSON has it, and the sizes of the files."""
+        """All fields as JSON values, and the sizes of the files."""
         values = dataclasses.asdict(self)
         values["files"] = {
             str(path): path.stat().st_size
             for parts in self.parts.values()
             for part in parts
             for path in (part.src.path, part.tgt.path)
-            if path.exists()  # else the reader says so
+            if path.exists()  # reading reports the others
         }
         return json.loads(json.dumps(values, default=str))
 
@@ -88,8 +88,8 @@ def registered(
     target: str | None = None,
     **changes: Any,
 ) -> Preparation:
-    """The preparation of a registered data set, its files fetched; changes
-    are other fields. DataError where it has not these languages.
+    """The preparation of a registered data set, with its files downloaded;
+    changes override fields. DataError if it lacks a language.
     """
     entry = registry()[name]
     source, target = source or entry["source"], target or entry["target"]
@@ -113,7 +113,7 @@ def of_folder(
     folder: Path, source: str, target: str, **changes: Any
 ) -> Preparation:
     """The preparation of a folder with train.LANGUAGE, valid.LANGUAGE and
-    perhaps test.LANGUAGE.
+    optionally test.LANGUAGE.
     """
     files = {
         split: own_files(folder, split, source, target)
@@ -130,7 +130,7 @@ def of_folder(
 
 
 def usual_folder(name: str, source: str, target: str) -> Path:
-    """Where a prepared data set is looked for by default."""
+    """The default folder of a prepared data set."""
     return data_folder() / "prepared" / f"{name}.{source}-{target}"
 
 
@@ -143,8 +143,8 @@ def of_files(
     hold_out: int = 100,
     **changes: Any,
 ) -> Preparation:
-    """The preparation of two files, or of one with two columns. Of each
-    split that is not given, one source in hold_out is held out for it.
+    """The preparation of two files, or of one with two columns. For each
+    of valid and test not given, one source in hold_out is held out.
     """
     parts = {"train": _part(src, tgt)}
     parts |= {"valid": _part(*valid)} if valid else {}
@@ -152,7 +152,7 @@ def of_files(
     absent = [s for s in ("valid", "test") if s not in parts]
     if hold_out <= len(absent):
         raise ValueError(
-            f"hold_out must be more than {len(absent)}, not {hold_out}"
+            f"hold_out must be above {len(absent)}, not {hold_out}"
         )
     usual: dict[str, Any] = {
         "name": "pair",
@@ -167,7 +167,7 @@ def of_files(
 
 
 def _part(src: Path, tgt: Path | None) -> Part:
-    """Two files in the form their name says, or one with two columns."""
+    """Two files in the format of their suffix, or one with two columns."""
     if tgt is None:
         return Part(Text(src), Text(src), "tsv")
     marked = src.suffix in (".sgm", ".xml")
@@ -175,7 +175,7 @@ def _part(src: Path, tgt: Path | None) -> Part:
 
 
 def _language(path: Path, unknown: str) -> str:
-    """What a file's name says: de of train.de.gz."""
+    """The language in a file's name: de in train.de.gz."""
     name = path.name
     for end in (".gz", ".xz", ".bz2", ".sgm", ".xml", ".txt"):
         name = name.removesuffix(end)
@@ -185,16 +185,16 @@ def _language(path: Path, unknown: str) -> str:
 
 # E8-prepare.md: Stage by stage
 def prepare(preparation: Preparation, out: Path) -> Prepared:
-    """Read, clean, learn a vocabulary, encode, write; returns what came.
+    """Read and clean a corpus, learn its vocabulary, encode and write it.
 
-    Memory does not grow with the corpus. DataError for data that cannot
-    be used, RunError where out has something else in it.
+    Memory use does not grow with the corpus. DataError for unusable data,
+    RunError if out contains something else.
     """
     settings = preparation.settings()
     if (out / "corpus.json").exists():
         there = Prepared.open(out)
         if there.settings == settings:
-            print(f"{out} is prepared already", file=sys.stderr)
+            print(f"{out} is already prepared", file=sys.stderr)
             return there
     with new_folder(out) as whole:
         work = whole.parent
@@ -217,10 +217,9 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
 def _clean(
     preparation: Preparation, work: Path
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Write the clean text: SPLIT.source, SPLIT.target. By split, how
-    many pairs were read, kept and dropped, and why; and what is to be
-    remarked. DataError where more than a hundredth is no text, or no pair
-    is left.
+    """Write the clean text to SPLIT.source and SPLIT.target. Returns, by
+    split, how many pairs were read, kept and dropped, and why; and any
+    remarks. DataError if more than 1 % is not text or no pair is left.
     """
     cards: dict[str, dict[str, Any]] = {}
     files: dict[str, list[Any]] = {}
@@ -243,7 +242,7 @@ def _clean(
                     opened = [path.open("wb") for path in paths]
                     files[place] = list(map(stack.enter_context, opened))
                 for file, line in zip(files[place], sides, strict=True):
-                    # half a character is read as Tokenizer reads it
+                    # lone surrogates become what Tokenizer makes them
                     file.write(line.encode("utf-8", "replace") + b"\n")
                 kept[place] += 1
                 if len(first) < CHUNK:
@@ -253,13 +252,13 @@ def _clean(
             if wrong > 0.01 * read:
                 raise DataError(
                     f"{name}, {split}: {wrong:,} of {read:,} pairs are not "
-                    "UTF-8; convert the files, with iconv for instance"
+                    "UTF-8; convert the files, for example with iconv"
                 )
             cards[split] = {"read": read, "dropped": dict(dropped)}
     for split in ("train", "valid"):
         if not kept[split]:
             raise DataError(
-                f"{name}: no pair is left for {split}; {cards['train']}"
+                f"{name}: no pairs left for {split}: {cards['train']}"
             )
     made = {
         split: {"dropped": {}} | cards.get(split, {}) | {"pairs": count}
@@ -269,7 +268,7 @@ def _clean(
 
 
 class _Lines:
-    """Every step-th line of some files; it can be iterated again."""
+    """Every step-th line of some files; can be iterated repeatedly."""
 
     def __init__(self, files: Sequence[Path], step: int):
         self.files, self.step = files, step
@@ -283,7 +282,7 @@ class _Lines:
 def _vocabularies(
     preparation: Preparation, work: Path, whole: Path, pairs: int
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Learn the tokenizers, from the clean text, and save them."""
+    """Learn the tokenizers from the clean text and save them."""
     files = work / "train.source", work / "train.target"
     step = -(-pairs // preparation.vocab_pairs)
     texts = [files] if preparation.shared else [files[:1], files[1:]]
@@ -300,8 +299,8 @@ def encode_pairs(
     sides: tuple[list[str], list[str]],
     kind: DTypeLike = np.int32,
 ) -> Corpus:
-    """The ids of source and target lines, without the pairs of which a
-    side has no tokens.
+    """The ids of source and target lines, without the pairs that have no
+    tokens on one side.
     """
     ids = (t.encode(side) for t, side in zip(tokenizers, sides))
     both = [pair for pair in zip(*ids, strict=True) if all(pair)]
@@ -318,7 +317,7 @@ def _encode(
     tokenizers: tuple[Tokenizer, Tokenizer],
     card: dict[str, Any],
 ) -> None:
-    """Write the ids of a split; card gets what the manifest says of it."""
+    """Write the ids of a split and add its counts to card."""
     kind = id_type(max(map(len, tokenizers)))
     texts = [Text(work / f"{split}.{side}") for side in SIDES]
     pairs = Part(texts[0], texts[1]).pairs(strict=False)
@@ -337,8 +336,8 @@ def _encode(
 
 
 class _Rows:
-    """Sentences in STEM.ids.npy and STEM.starts.npy, written as they come;
-    how many there are stands at the head of a file, and is written last.
+    """Writes sentences to STEM.ids.npy and STEM.starts.npy as they arrive;
+    the headers, which contain their number, are completed last.
     """
 
     def __init__(self, stem: Path, kind: DTypeLike):
@@ -359,7 +358,7 @@ class _Rows:
             np.lib.format.write_array_header_1_0(file, head)
 
     def add(self, rows: Sentences) -> None:
-        """Some more sentences."""
+        """Append sentences."""
         self.ids.write(rows.ids.tobytes())
         self.starts.write((rows.starts[1:] + self.tokens).tobytes())
         self.tokens += len(rows.ids)
@@ -378,7 +377,7 @@ def _write_manifest(
     tokenizers: tuple[Tokenizer, Tokenizer],
     found: list[str],
 ) -> None:
-    """corpus.json, the last of the folder's files."""
+    """Write corpus.json, the last of the folder's files."""
     manifest = {
         "format": FORMAT,
         "source_vocab": len(tokenizers[0]),
@@ -407,11 +406,11 @@ class Prepared:
 
     @classmethod
     def open(cls, folder: Path) -> Prepared:
-        """Read the manifest. DataError where the folder is not whole."""
+        """Read the manifest. DataError if the folder is incomplete."""
         path = folder / "corpus.json"
         if not path.is_file():
             raise DataError(
-                f"{folder} is no prepared corpus: it has no corpus.json"
+                f"{folder} is not a prepared corpus: no corpus.json"
             )
         try:
             manifest = json.loads(path.read_text("utf-8"))
@@ -422,16 +421,16 @@ class Prepared:
             ) from None
         if form != FORMAT:
             raise DataError(
-                f"{folder} was prepared in form {form}, this version reads "
-                f"{FORMAT}: prepare it again"
+                f"{folder} has format {form}, but this version reads "
+                f"format {FORMAT}: prepare the corpus again"
             )
         for name, card in files.items():
             file = folder / name
             size = file.stat().st_size if file.exists() else None
             if size != card["bytes"]:
-                there = "absent" if size is None else f"{size:,} bytes"
+                there = "is missing" if size is None else f"has {size:,}"
                 raise DataError(
-                    f"{file} should have {card['bytes']:,} bytes and is "
+                    f"{file} should have {card['bytes']:,} bytes but "
                     f"{there}: prepare the corpus again"
                 )
         return cls(folder, manifest)
@@ -443,13 +442,13 @@ class Prepared:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same ids in the same order, on any machine."""
+        """Equal for equal ids in the same order, on any machine."""
         files = sorted(self.manifest["files"].items())
         text = "".join(card["sha256"] for _, card in files)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def corpus(self, split: str, source: str | None = None) -> Corpus:
-        """A split, mapped; backwards if source is the other language."""
+        """A split, memory-mapped; swapped if source is its target."""
         if split not in self.manifest["splits"]:
             raise DataError(
                 f"{self.folder} has no split {split!r}; it has "
@@ -466,7 +465,7 @@ class Prepared:
     def tokenizers(
         self, source: str | None = None
     ) -> tuple[Tokenizer, Tokenizer]:
-        """Of both sides, in the order of corpus."""
+        """The tokenizers of both sides, ordered as in corpus."""
         src, tgt = (
             Tokenizer.load(self.folder / f"{side}.json") for side in SIDES
         )
@@ -474,7 +473,7 @@ class Prepared:
         return (tgt, src) if back else (src, tgt)
 
     def check(self) -> None:
-        """Compare every file with its hash. DataError names one."""
+        """Verify the hash of every file. DataError names a changed one."""
         for name, card in self.manifest["files"].items():
             if file_hash(self.folder / name) != card["sha256"]:
                 raise DataError(
@@ -483,7 +482,7 @@ class Prepared:
                 )
 
     def report(self) -> str:
-        """What became of the pairs, for a person."""
+        """A readable summary of the pairs kept and dropped."""
         lines = []
         for split, card in self.manifest["splits"].items():
             tokens = card["source_tokens"], card["target_tokens"]

@@ -24,25 +24,25 @@ __all__ = [
 # E9-recipes.md: The parts of a recipe
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All that a run is made of: data, tokens, model, training, search.
+    """Everything a run needs: data, tokens, model, training, search.
 
-    Without changes: the paper's base model. ValueError names a wrong
+    The defaults are the paper's base model. ValueError names an invalid
     field.
     """
 
-    about: str  # one line that says what this is
-    data: str  # a data set's name, or a folder of your own files
-    source: str = "en"  # the language translated from
-    target: str = "de"  # the language translated into
-    train_pairs: int | None = None  # pairs to train on, if not all
-    valid_pairs: int | None = None  # pairs to validate on, if not all
-    vocab: int = 37_000  # tokens in a vocabulary, at most
-    # what a token is: byte pairs, word pieces, or words
+    about: str  # a one-line description
+    data: str  # name of a data set, or a folder of your own
+    source: str = "en"  # the language to translate from
+    target: str = "de"  # the language to translate into
+    train_pairs: int | None = None  # pairs to train on (unset: all)
+    valid_pairs: int | None = None  # pairs to validate on (unset: all)
+    vocab: int = 37_000  # maximum vocabulary size
+    # kind of tokens: byte pairs, word pieces or words
     tokenizer: Literal["bpe", "wordpiece", "word"] = "bpe"
-    fit: tuple[str, ...] = ()  # fields that corpus and minutes decide
+    fit: tuple[str, ...] = ()  # fields chosen to fit corpus and minutes
     model: ModelShape = ModelShape()  # the model
     training: RunConfig = RunConfig()  # how to train it
-    search: SearchConfig = SearchConfig()  # how it translates
+    search: SearchConfig = SearchConfig()  # how to translate
 
     def __post_init__(self) -> None:
         check_whole("vocab", self.vocab, least=1)
@@ -51,7 +51,7 @@ class Recipe:
                 check_whole(name, getattr(self, name), least=1)
         if unknown := set(self.fit) - set(FITTED):
             raise UsageError(
-                f"fit must name some of {', '.join(FITTED)}, not "
+                f"fit may only name {', '.join(FITTED)}, not "
                 f"{', '.join(sorted(unknown))}"
             )
         if self.training.seed >= 2**63:
@@ -61,27 +61,27 @@ class Recipe:
         self.config()
 
     def config(self, *vocabularies: int) -> TransformerConfig:
-        """The model for source and target vocabularies of these sizes, or
-        of the largest that there may be.
+        """The model's configuration for source and target vocabularies of
+        these sizes, or of the maximum size.
         """
         src, tgt = vocabularies or (self.vocab, self.vocab)
         shape = dataclasses.asdict(self.model)
         return TransformerConfig(src_vocab=src, tgt_vocab=tgt, **shape)
 
     def flat(self) -> dict[str, Any]:
-        """All fields by name, those of the parts among them."""
+        """All fields by name, including those of the parts."""
         parts = [vars(getattr(self, name)).items() for name in PARTS]
         own = {n: v for n, v in vars(self).items() if n not in PARTS}
         return own | {n: v for part in parts for n, v in part}
 
     def unlike(self, other: Recipe) -> dict[str, Any]:
-        """The fields that have other values here than there."""
+        """The fields whose values differ from those of other."""
         there = other.flat()
         return {n: v for n, v in self.flat().items() if v != there[n]}
 
     def changed(self, **changes: Any) -> Recipe:
-        """The recipe with other values of some fields, in whatever part
-        they are; fit decides them no longer. ValueError names a wrong one.
+        """A copy with some fields changed, in whichever part they are,
+        and taken out of fit. ValueError names an invalid one.
         """
         left = tuple(name for name in self.fit if name not in changes)
         parts, fit = {}, changes.pop("fit", left)
@@ -93,7 +93,7 @@ class Recipe:
 
 
 PARTS = {"model": ModelShape, "training": RunConfig, "search": SearchConfig}
-FITTED = (  # what a corpus, minutes and a machine can decide
+FITTED = (  # what can be fitted to corpus, minutes and machine
     *("d_model", "d_ff", "num_encoder_layers", "num_decoder_layers"),
     *("dropout", "batch_tokens", "max_steps", "warmup", "rate", "cooldown"),
     *("save_every", "curriculum"),
@@ -101,8 +101,8 @@ FITTED = (  # what a corpus, minutes and a machine can decide
 
 
 def recipe_of(values: Any) -> Recipe:
-    """The recipe that dataclasses.asdict made this of. KeyError, TypeError
-    or ValueError where it is not one.
+    """The recipe that dataclasses.asdict made values from. KeyError,
+    TypeError or ValueError if they are not a recipe's.
     """
     values = values | {"fit": tuple(values["fit"])}
     parts = {name: part(**values[name]) for name, part in PARTS.items()}
@@ -264,7 +264,7 @@ RECIPES = {
 
 
 # E9-recipes.md: Fitted to a corpus
-SHAPES = (  # d_model, d_ff, layers, from how many pairs
+SHAPES = (  # d_model, d_ff, layers, minimum pairs
     (512, 2048, 6, 400_000),
     (256, 1024, 3, 60_000),
     (192, 512, 3, 15_000),
@@ -278,10 +278,10 @@ def fitted(
     tokens: int,
     speed: Callable[[Recipe], float],
 ) -> Recipe:
-    """The recipe with the fields that it leaves to fit chosen.
+    """The recipe with the fields in its fit chosen.
 
-    The corpus has so many pairs, and tokens on the target's side; speed
-    says how many steps per second a recipe's training makes.
+    The corpus has this many pairs and target tokens; speed returns the
+    training steps per second of a recipe.
     """
     speed = cache(speed)
 
@@ -326,6 +326,6 @@ def fitted(
 def described(
     made: Recipe, recipe: Recipe, what: str = "fitted to the corpus"
 ) -> str:
-    """How made differs from a recipe, in a line."""
+    """One line that says how made differs from recipe."""
     new = made.unlike(recipe.changed(fit=made.fit))
     return f"{what}: {', '.join(f'{n} {v}' for n, v in new.items())}"

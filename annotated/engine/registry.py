@@ -13,7 +13,7 @@ __all__ = ["registry", "data_folder", "folder_of"]
 
 # E7-text.md: The registry
 def registry() -> dict[str, Any]:
-    """What data/registry.toml knows: name, files, licence, splits."""
+    """data/registry.toml: files, licence and splits, by name."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -29,5 +29,5 @@ def data_folder() -> Path:
 
 
 def folder_of(name: str) -> Path:
-    """Where the files of a registered data set lie."""
+    """The folder with the files of a registered data set."""
     return data_folder() / registry()[name].get("folder", name)

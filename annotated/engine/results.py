@@ -16,7 +16,7 @@ __all__ = ["ledger", "entry", "commit", "rounded", "hardware", "versions"]
 
 # E3-ground.md: The ledger
 def ledger() -> dict[str, dict[str, Any]]:
-    """The runs that someone made, by name, as book/results has them."""
+    """The recorded runs of book/results, by name."""
     file = resources.files("annotated") / "results.json"
     return json.loads(file.read_text("utf-8")) if file.is_file() else {}
 
@@ -34,7 +34,7 @@ def entry(
     threads: int | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """A ledger file's content, made here and now."""
+    """The content of a ledger file for a run on this machine, today."""
     return {
         "recipe": recipe,
         "command": command,
@@ -51,8 +51,8 @@ def entry(
 
 
 def commit() -> str | None:
-    """The commit of this checkout; a + for what is not committed; None
-    where the package is no checkout.
+    """The commit of this checkout, with a + if there are uncommitted
+    changes; None if the package is not in a checkout.
     """
     root = Path(__file__).resolve().parents[2]
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+"]
@@ -72,7 +72,7 @@ def commit() -> str | None:
 
 
 def rounded(value: Any, digits: int = 6) -> Any:
-    """Floats to so many significant digits, all the way down."""
+    """Round all floats to digits significant digits, recursively."""
     if isinstance(value, dict):
         return {key: rounded(item, digits) for key, item in value.items()}
     if isinstance(value, list):
@@ -83,7 +83,7 @@ def rounded(value: Any, digits: int = 6) -> Any:
 
 
 def hardware(device: str = "cpu", threads: int | None = None) -> str:
-    """The GPU where it was used, the processor, the threads: one line."""
+    """One line: the GPU if it was used, the processor, the threads."""
     number = threads or torch.get_num_threads()
     here = f"{_processor()}, {number} thread{'s' * (number > 1)}"
     if device == "cpu":
@@ -93,7 +93,7 @@ def hardware(device: str = "cpu", threads: int | None = None) -> str:
 
 
 def _processor() -> str:
-    """What the machine calls its processor."""
+    """The name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -104,7 +104,7 @@ def _processor() -> str:
 
 
 def versions(*packages: str) -> str:
-    """Python, torch and those of packages that are installed: one line."""
+    """One line: the versions of Python, torch and installed packages."""
     found = [
         f"python {platform.python_version()}",
         f"torch {torch.__version__}",

@@ -70,9 +70,9 @@ def train_recipe(
     """Train a recipe into a run folder; returns the run's summary.
 
     On SIGTERM or SIGINT it writes a checkpoint and raises Stopped. At the
-    end model.safetensors is the mean of the last keep checkpoints (§6.1),
-    or the last one, where that has the lower validation nll;
-    best.safetensors has the weights of the lowest nll on the way.
+    end, model.safetensors is the mean of the last keep checkpoints (§6.1),
+    or the last one alone if its validation nll is lower; best.safetensors
+    has the weights of the lowest validation nll during training.
     Raises DataError, RunError, TrainingError or ValueError.
     """
     if shard and world_size() == 1:
@@ -107,18 +107,18 @@ def train_recipe(
 
 
 def _say(line: str) -> None:
-    """One process speaks for all, above the progress bar."""
+    """Print a line above the progress bar, in process 0 only."""
     if rank() == 0:
         tqdm.write(line, file=sys.stderr)
 
 
 # E10-runner.md: Micro-batches that fit
-# bytes of a chunk, in the loss
+# bytes of a chunk of logits in the loss
 LOGITS = {"cpu": 2**24, "cuda": 2**30, "mps": 2**30}
 
 
 def with_micro_tokens(recipe: Recipe, device: str) -> Recipe:
-    """The recipe, with micro_tokens set where a process's share of a batch
+    """The recipe, with micro_tokens set if a process's share of a batch
     would fill more than two thirds of its device's memory.
     """
     training, config = recipe.training, recipe.config()
@@ -135,11 +135,11 @@ def with_micro_tokens(recipe: Recipe, device: str) -> Recipe:
 def _train(
     trainer: Trainer, valid: Corpus, folder: Path, log: _Log
 ) -> None:
-    """Every step, with validations and checkpoints, and a checkpoint at
-    the end. Raises Stopped.
+    """Run all steps, with validations and checkpoints, and write a final
+    checkpoint. Raises Stopped.
     """
     config = trainer.config
-    # of a run that was killed between the two
+    # in case the run was killed before it could
     rank_zero_only(lambda: _keep_best(trainer.step, folder))
     saved, seconds = trainer.step, trainer.seconds
     minutes = config.save_minutes or math.inf
@@ -162,12 +162,12 @@ def _train(
 
 
 def _save(trainer: Trainer, folder: Path) -> None:
-    """A checkpoint; RunError, with nothing lost, where it cannot be."""
+    """Write a checkpoint; RunError, with nothing lost, if that fails."""
     places = folder / "checkpoints"
     with _written(f"the checkpoint of step {trainer.step}"):
         try:
             trainer.save(places)
-        except OSError:  # of process 0
+        except OSError:  # in process 0
             for begun in places.glob(".[0-9]*"):
                 shutil.rmtree(begun, ignore_errors=True)
             raise
@@ -175,7 +175,7 @@ def _save(trainer: Trainer, folder: Path) -> None:
 
 
 def _keep_best(step: int, folder: Path) -> None:
-    """best.safetensors becomes this step's weights where it is the best."""
+    """Copy this step's weights to best.safetensors if it is the best."""
     if best_step(folder) == step:
         place = folder / "checkpoints" / f"{step:08d}"
         best = folder / "best.safetensors"
@@ -185,25 +185,25 @@ def _keep_best(step: int, folder: Path) -> None:
 
 @contextmanager
 def _written(what: str) -> Iterator[None]:
-    """RunError that says what to do, where there is no room."""
+    """RunError, saying what to do, if a file cannot be written."""
     try:
         yield
     except OSError as error:
         reason = " ".join(str(error).split())[:160]
         raise RunError(
-            f"{what} could not be written ({reason}): the checkpoints "
-            "before it are whole; make room, then --resume"
+            f"{what} could not be written ({reason}): earlier checkpoints "
+            "are intact; free some space, then continue with --resume"
         ) from None
 
 
 # E10-runner.md: A run that only counts tokens
 def token_entropy(corpus: Corpus) -> float:
-    """Of the target tokens, each by itself, in nats; the end of a sentence
-    is one of them.
+    """The unigram entropy of the target tokens, in nats; ends of sentences
+    count as tokens.
     """
     ids = corpus.tgt.ids
     counts = np.zeros(1 + int(ids.max(initial=0)), dtype=np.int64)
-    for first in range(0, len(ids), 2**24):  # they may lie on a disk
+    for first in range(0, len(ids), 2**24):  # they may be on disk
         part = ids[first : first + 2**24]
         counts += np.bincount(part, minlength=len(counts))
     counts = np.append(counts[counts > 0], len(corpus))
@@ -211,14 +211,14 @@ def token_entropy(corpus: Corpus) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-BOUND = 0.9  # of the entropy: a run that learns falls below
-WINDOW = 100  # steps: of a mean, and after the warm-up
-FALLING = 0.98  # of the best validation: one below it has learned something
+BOUND = 0.9  # of the entropy: a run that learns gets below it
+WINDOW = 100  # steps to average over, and to wait after warm-up
+FALLING = 0.98  # of the best validation nll: below it, a run has improved
 
 
 class _Doubt:
-    """Whether a run has learned more than how often each token comes; best
-    is its lowest validation nll so far.
+    """Whether a run has learned more than the tokens' frequencies; best is
+    its lowest validation nll so far.
     """
 
     def __init__(self, trainer: Trainer, best: float = math.inf):
@@ -229,46 +229,45 @@ class _Doubt:
         self.since = trainer.step + 1
         self.said = False
         self.advice = (
-            f"guessing words by their frequency costs {self.entropy:.2f}. "
-            f"Stop, and --resume with a --rate below {config.rate:g} or a "
+            f"guessing words by their frequency gives {self.entropy:.2f}. "
+            f"Stop, then --resume with --rate below {config.rate:g} or "
             f"--warmup above {config.warmup}"
         )
         if trainer.model.config.norm == "post":
-            self.advice += ", or begin a new run with --norm pre"
+            self.advice += ", or start a new run with --norm pre"
 
     def training(self, progress: Progress) -> str | None:
-        """What to say after a step, if anything."""
+        """The warning after a step, if any."""
         self.recent.append(progress.nll)
         mean = sum(self.recent) / len(self.recent)
         if mean < BOUND * self.entropy:
             self.since = progress.step + 1
-        where = f"training, since step {self.since}"
+        where = f"in training since step {self.since}"
         return self._told(progress.step, mean, where)
 
     def validation(self, step: int, nll: float) -> str | None:
-        """What to say after a validation, if anything."""
+        """The warning after a validation, if any."""
         falling = nll < FALLING * self.best
         self.best = min(self.best, nll)
         if falling:
             return None
-        return self._told(step, self.best, "validation, at best, so far")
+        return self._told(step, self.best, "in the best validation so far")
 
     def _told(self, step: int, nll: float, where: str) -> str | None:
         if self.said or step < self.due or nll < BOUND * self.entropy:
             return None
         self.said = True
         return (
-            f"step {step}: {nll:.2f} nats per token in {where}; "
-            f"{self.advice}"
+            f"step {step}: {nll:.2f} nats per token {where}; {self.advice}"
         )
 
 
 # E10-runner.md: Signals
 @contextmanager
 def _stop_signals(trainer: Trainer) -> Iterator[list[int]]:
-    """The first SIGTERM or SIGINT asks the trainer to stop, and is noted;
-    a second acts as ever, or not at all where there are several processes:
-    launchers repeat them.
+    """The first SIGTERM or SIGINT asks the trainer to stop, and is
+    recorded; a second has its usual effect, or none if there are several
+    processes, since launchers repeat signals.
     """
     seen: list[int] = []
     before: dict[int, Any] = {}
@@ -282,8 +281,8 @@ def _stop_signals(trainer: Trainer) -> Iterator[list[int]]:
         trainer.stop = True
         if world_size() == 1:
             restore()
-            # not print: the signal may have come in the middle of one
-            os.write(2, b"\nstopping after this step; again: at once\n")
+            # not print: the signal may have interrupted one
+            os.write(2, b"\nstopping after this step; repeat to quit now\n")
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -296,14 +295,14 @@ def _stop_signals(trainer: Trainer) -> Iterator[list[int]]:
 
 # E10-runner.md: The log
 class _Log:
-    """metrics.jsonl, and a progress bar, or plain lines without one; in
-    other processes than the first, nothing.
+    """Writes metrics.jsonl, and shows a progress bar, or plain lines if
+    not on a terminal; does nothing outside process 0.
     """
 
     def __init__(self, folder: Path, trainer: Trainer):
         path, self.trainer = folder / "metrics.jsonl", trainer
         if rank() == 0:
-            # a resumed run forgets what came after its checkpoint
+            # a resumed run discards what came after its checkpoint
             notes = read_metrics(folder)
             kept = [e for e in notes if e["step"] <= trainer.step]
             write_text(path, "".join(f"{json.dumps(e)}\n" for e in kept))
@@ -328,7 +327,7 @@ class _Log:
         self.file.close()
 
     def step(self, progress: Progress) -> None:
-        """Note a step; every tenth and the first go to the file."""
+        """Log a step; only the first and every tenth go to the file."""
         self.recent = [*self.recent[-9:], progress]
         if progress.step % 10 == 0 or progress.step == 1:
             scaling = self.trainer.scaling
@@ -343,7 +342,7 @@ class _Log:
             _say(f"step {progress.step}, {self._pace()}")
 
     def valid(self, step: int, scores: dict[str, float]) -> None:
-        """Note what validation found."""
+        """Log the scores of a validation."""
         self._write({"step": step, "valid": scores})
         _say(
             f"step {step}: checkpoint, validation perplexity "
@@ -373,7 +372,7 @@ class _Log:
 
 # E10-runner.md: Resuming
 def _take_up(trainer: Trainer, folder: Path) -> None:
-    """Load the newest checkpoint that is whole, and say which."""
+    """Load the newest intact checkpoint, and print its step."""
     places = checkpoints(folder / "checkpoints")[::-1]
     for place in places:
         try:
@@ -387,12 +386,12 @@ def _take_up(trainer: Trainer, folder: Path) -> None:
         _say(f"resuming at step {trainer.step}")
         if not trainer.same_noise and trainer.model.config.dropout:
             _say(
-                "with other micro-batches, processes or kernels than "
-                "before: dropout's noise will be another from here on"
+                "micro-batches, processes or kernels have changed: "
+                "dropout's noise will differ from here on"
             )
         return
     if places:
-        raise RunError(f"{folder} has no checkpoint that is whole")
+        raise RunError(f"{folder} has no intact checkpoint")
     _say("no checkpoint yet: starting at step 0")
 
 
@@ -419,7 +418,7 @@ def _finish(
     if averaged < len(last):
         _say(
             f"the last checkpoint is better than the mean of {len(last)}: "
-            "it is the model"
+            "using it as the model"
         )
     place = trainer.place / len(trainer.plan(trainer.epoch))
     summary: dict[str, Any] = {
@@ -430,7 +429,7 @@ def _finish(
         "processes": world_size(),
         "precision": config.precision,
         "parameters": sum(w.numel() for w in weights.values()),
-        "averaged": averaged,  # 1: the last alone
+        "averaged": averaged,  # 1: only the last
         "best": best_step(folder),
         "valid": scores,
     }

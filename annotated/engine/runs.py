@@ -37,11 +37,11 @@ __all__ = [
 
 # E9-recipes.md: A run and its folder
 def read_recipe(folder: Path) -> Recipe:
-    """The recipe of a run folder. RunError where there is none to use."""
+    """The recipe of a run folder. RunError if missing or damaged."""
     path = folder / "recipe.json"
     if not path.is_file():
         raise RunError(
-            f"{folder} is no run folder, or not a whole one: it has no "
+            f"{folder} is not a run folder, or is incomplete: it has no "
             "recipe.json"
         )
     try:
@@ -51,13 +51,13 @@ def read_recipe(folder: Path) -> Recipe:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """What a run has noted, in order: {"step": …, "loss": …, …} for steps,
+    """What a run has logged, in order: {"step": …, "loss": …, …} for steps,
     {"step": …, "valid": {…}} for validations.
     """
     path, found = folder / "metrics.jsonl", []
     if path.exists():
         for line in path.read_text("utf-8", errors="replace").split("\n"):
-            with suppress(ValueError):  # the end of a run that was killed
+            with suppress(ValueError):  # cut off when a run was killed
                 found.append(json.loads(line))
     return [e for e in found if isinstance(e, dict) and "step" in e]
 
@@ -76,8 +76,8 @@ def best_step(folder: Path) -> int | None:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder in memory: recipe, tokenizers, model; and the models of
-    other runs, where there are any, that vote when it translates.
+    """A run folder in memory: recipe, tokenizers and model; and the models
+    of other runs, if any, that vote when it translates.
     """
 
     recipe: Recipe
@@ -87,8 +87,8 @@ class Run:
     others: tuple[Transformer, ...] = ()
 
     def write(self, folder: Path) -> None:
-        """Write tokenizers and recipe; the recipe last, for a folder that
-        has it is a whole one.
+        """Write the tokenizers, then the recipe, whose presence marks the
+        folder as complete.
         """
         self.source.save(folder / "source.json")
         self.target.save(folder / "target.json")
@@ -97,8 +97,8 @@ class Run:
 
     @classmethod
     def as_begun(cls, folder: Path) -> Run:
-        """The run as begin left it: the model has its first weights.
-        RunError where a part is missing, damaged or does not fit.
+        """The run as begin_run left it, with its initial weights.
+        RunError if a part is missing, damaged or inconsistent.
         """
         recipe = read_recipe(folder)
         try:
@@ -112,9 +112,9 @@ class Run:
     @classmethod
     def open(cls, folder: Path, *others: Path, device: str = "cpu") -> Run:
         """Read a run folder, with the weights of its model.safetensors, or
-        of its newest checkpoint where training has not finished; and those
-        of others, whose models vote. RunError where a part is missing or
-        does not fit.
+        of its newest checkpoint if training has not finished; and those of
+        others, whose models vote. RunError if a part is missing or
+        inconsistent.
         """
         run = cls.as_begun(folder)
         places = [folder, *checkpoints(folder / "checkpoints")[::-1]]
@@ -130,8 +130,8 @@ class Run:
                 one, two = (getattr(r, side).inner for r in (run, other))
                 if one.to_str() != two.to_str():
                     raise RunError(
-                        f"{path} and {folder} cannot vote together: they "
-                        "need the same vocabulary"
+                        f"{path} and {folder} cannot vote together: their "
+                        "vocabularies differ"
                     )
             voting = (*run.others, other.model)
             run = dataclasses.replace(run, others=voting)
@@ -146,10 +146,10 @@ class Run:
         workers: int = 1,
         guide: Guide | None = None,
     ) -> list[list[Translation]]:
-        """The nbest translations of each line, the best first (see
-        search_in_order). A blank line gives a blank one; of a line of more
-        than MAX_SOURCE tokens the best of its pieces are put together.
-        RunError where a worker dies.
+        """The nbest translations of each line, best first (see
+        search_in_order). A blank line stays blank. A line of more than
+        MAX_SOURCE tokens is translated in pieces, and only their best
+        translations are joined. RunError if a worker dies.
         """
         search = search or self.recipe.search
         models = [self.model, *self.others]
@@ -168,15 +168,15 @@ class Run:
             )  # fmt: skip
         except WorkerError as error:
             raise RunError(
-                f"a process that searched gave up ({error}), for lack of "
-                "memory perhaps: fewer workers and batch_tokens need less"
+                f"a search process failed ({error}), perhaps for lack of "
+                "memory: try fewer workers or a smaller batch_tokens"
             ) from None
         for i, hypotheses in zip(owner, results, strict=True):
             found[i].append(hypotheses)
         return [self._texts(parts) for parts in found]
 
     def _texts(self, parts: list[list[Hypothesis]]) -> list[Translation]:
-        """The translations of a line that was cut into parts."""
+        """The translations of a line, joined from those of its parts."""
         if not parts:
             return [Translation("", 0.0, 0.0)]
         ranks = list(zip(*parts))
@@ -193,15 +193,15 @@ class Run:
 def first_model(
     recipe: Recipe, source: Tokenizer, target: Tokenizer
 ) -> PackedTransformer:
-    """The model with its first weights, a function of the recipe's seed."""
+    """The model with its initial weights, drawn with the recipe's seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.training.seed)
         return PackedTransformer(recipe.config(len(source), len(target)))
 
 
 def _corpora(data: Data) -> tuple[Corpus, Corpus]:
-    """To train and to validate on. RunError where a sentence is longer
-    than learned positions reach.
+    """The corpora to train and validate on. RunError if a sentence is too
+    long for learned positions.
     """
     corpora = data.corpus("train"), data.corpus("valid")
     if count := data.recipe.valid_pairs:
@@ -214,18 +214,18 @@ def _corpora(data: Data) -> tuple[Corpus, Corpus]:
     if model.positions == "learned" and longest > model.max_len:
         raise RunError(
             f"{data.recipe.data} has a sentence of {longest} tokens: "
-            f"max_len {model.max_len} is too short for it"
+            f"max_len must be at least that, not {model.max_len}"
         )
     return corpora
 
 
 def with_precision(recipe: Recipe, device: str) -> Recipe:
-    """The recipe with its precision decided, where it is auto, and said."""
+    """The recipe with precision auto resolved; prints the choice."""
     if recipe.training.precision != "auto":
         if (recipe.training.precision, device) == ("float16", "cpu"):
             print(
-                "float16 on a processor is emulated, slowly: what a GPU "
-                "would do can be tried so",
+                "float16 is emulated on a CPU, slowly: use it only to try "
+                "what a GPU would do",
                 file=sys.stderr,
             )
         return recipe
@@ -241,7 +241,7 @@ def _fitted(
     target: Tokenizer,
     device: str,
 ) -> Recipe:
-    """fitted to the corpus by what this machine can do, and said."""
+    """fitted with this machine's measured speed; prints the result."""
 
     def speed(recipe: Recipe) -> float:
         model = first_model(recipe, source, target).to(device)
@@ -258,14 +258,14 @@ def _fitted(
 def begin_run(
     recipe: Recipe, folder: Path, device: str = "cpu"
 ) -> tuple[Run, Corpus, Corpus]:
-    """Make a new run folder. The run, with its first weights, and the
-    corpora that it is trained and validated on.
+    """Create a run folder. Returns the run, with its initial weights, and
+    the corpora to train and validate it on.
 
-    RunError where the folder has something in it already; DataError.
+    RunError if the folder is not empty; DataError.
     """
     check_new(folder)
     data = open_data(recipe)
-    source, target = data.tokenizers()  # fails where there is no data
+    source, target = data.tokenizers()  # fails if there is no data
     recipe = with_precision(data.recipe, device)
     for line in data.notes:
         print(line, file=sys.stderr)
@@ -287,13 +287,13 @@ FREE = {f.name for f in dataclasses.fields(SearchConfig)} | {
 
 
 def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
-    """As begin_run, of a run that was begun. RunError where recipe is
-    another in anything but the fields that are FREE.
+    """Like begin_run, for an existing run. RunError if recipe differs from
+    the run's in a field that is not in FREE.
     """
     run = Run.as_begun(folder)
     if recipe.fit:  # it was fitted when the run began
         recipe = run.recipe
-    if recipe.training.precision == "auto":  # and decided
+    if recipe.training.precision == "auto":  # resolved then, too
         recipe = recipe.changed(precision=run.recipe.training.precision)
     tokenizers = run.source, run.target
     data = open_data(recipe, tokenizers)
@@ -301,8 +301,8 @@ def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
     for name, new in recipe.unlike(run.recipe).items():
         if name not in FREE:
             raise RunError(
-                f"{folder} was begun with {name} {begun[name]!r}: resume "
-                f"it with that, not with {new!r}, which takes a new run"
+                f"{folder} was started with {name} {begun[name]!r}: resume "
+                f"it with that; {new!r} needs a new run"
             )
     if recipe != run.recipe:
         line = described(recipe, run.recipe, "resuming with")
@@ -320,7 +320,7 @@ MAX_SOURCE = 512
 
 @dataclass(frozen=True)
 class Translation:
-    """A line of text, its score, and the log of its probability."""
+    """A translated line, its score and its log-probability."""
 
     text: str
     score: float
@@ -339,6 +339,6 @@ def _most_source(config: TransformerConfig, search: SearchConfig) -> int:
     most = min(MAX_SOURCE, config.max_len - search.extra)
     if most < 1:
         raise RunError(
-            f"extra {search.extra} is too much for max_len {config.max_len}"
+            f"extra {search.extra} is too big for max_len {config.max_len}"
         )
     return most

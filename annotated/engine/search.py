@@ -41,9 +41,9 @@ __all__ = [
 
 # E6-search.md: Slots
 def closing(done: Tensor) -> Callable[[Tensor], Tensor]:
-    """What takes the sentences that are done, (batch,) of bool, out of a
-    tensor (batch, …), in place: the last ones that go on fill their gaps,
-    so that as few as possible are copied.
+    """A function that removes the done sentences, (batch,) of bool, from
+    a tensor (batch, …) in place: unfinished rows from the end fill the
+    gaps, so that as few rows as possible are copied.
     """
     left = len(done) - int(done.sum())
     gaps = done[:left].nonzero()[:, 0]
@@ -58,8 +58,8 @@ def closing(done: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 class SlotCache:
-    """The keys and values of a batch, each (batch, heads, keys, d): of the
-    source once per sentence, of the target once per slot.
+    """The keys and values of a batch, each (batch, heads, keys, d): those
+    of the source once per sentence, those of the target once per slot.
     """
 
     def __init__(self, model: Transformer, src: Tensor, slots: int):
@@ -81,9 +81,9 @@ class SlotCache:
             )
 
     def next_logits(self, ids: Tensor, seen: Tensor) -> Tensor:
-        """ids (batch, width), the newest tokens -> (batch, width, vocab):
-        the logits of those that follow. seen (batch, width, slots) says
-        which slots, the new ones included, each hypothesis came through.
+        """ids (batch, width), the newest tokens -> the logits of the next
+        ones, (batch, width, vocab). seen (batch, width, slots) marks the
+        slots of each hypothesis, including the new ones.
         """
         model, config = self.model, self.model.config
         self.length += 1
@@ -92,7 +92,7 @@ class SlotCache:
         new = slice(self.used, self.used + ids.size(1))
         self.used = new.stop
         if config.window is not None:
-            # a hypothesis has one slot per position, in their order
+            # a hypothesis has one slot per position, in order
             nearest = self.length - config.window // 2
             seen = seen & (seen.cumsum(dim=-1) >= nearest)
         own = _bias(seen[:, None], config.num_heads, x)
@@ -115,7 +115,7 @@ class SlotCache:
             cache[:, :, : self.used] = cache.take_along_dim(places, 2)
 
     def keep(self, keep: Callable[[Tensor], Tensor]) -> None:
-        """Let the finished sentences go: keep is what closing gives."""
+        """Remove the finished sentences; keep comes from closing."""
         if self.words is not None:
             self.words = keep(self.words)
         self.source = [(keep(k), keep(v)) for k, v in self.source]
@@ -131,8 +131,8 @@ def _look(
     bias: Tensor | None,
     x: Tensor,
 ) -> Tensor:
-    """Attention of every hypothesis, x (batch, width, d_model), over keys
-    and values that their sentence has.
+    """Attention of all hypotheses, x (batch, width, d_model), over the
+    keys and values of their sentence.
     """
     q = block.split(block.w_q(x))
     scores = torch.baddbmm(
@@ -153,7 +153,7 @@ def _look_back(
     bias: Tensor | None,
     x: Tensor,
 ) -> Tensor:
-    """The same over the slots, the new ones of which it fills first."""
+    """Like _look, over the slots; fills the new ones first."""
     for slot, project in zip(slots, (block.w_k, block.w_v), strict=True):
         slot[:, :, new] = block.split(project(x))
     k, v = (slot[:, :, : new.stop] for slot in slots)
@@ -161,8 +161,8 @@ def _look_back(
 
 
 def _bias(mask: Tensor | None, heads: int, like: Tensor) -> Tensor | None:
-    """True -> 0, False -> -inf, which added to a score hides it: (batch,
-    1, …, keys) -> (batch · heads, …, keys).
+    """An additive mask, 0 for True and -inf for False: (batch, 1, …, keys)
+    -> (batch · heads, …, keys).
     """
     if mask is None:
         return None
@@ -173,19 +173,19 @@ def _bias(mask: Tensor | None, heads: int, like: Tensor) -> Tensor | None:
 # E6-search.md: The state of a search
 @dataclass
 class Beams:
-    """What a search knows of the sentences that are not done: row i of
-    every tensor belongs to one sentence.
+    """The state of the unfinished sentences: row i of every tensor belongs
+    to one sentence.
     """
 
-    number: Tensor  # (batch,): its place among the results
-    limit: Tensor  # (batch,): tokens that its output may have
+    number: Tensor  # (batch,): its index in the results
+    limit: Tensor  # (batch,): maximum tokens in its output
     done: Tensor  # (batch,) of bool
-    prefix: Tensor  # (batch, longest): tokens it must begin with, or PAD
+    prefix: Tensor  # (batch, longest): its required first tokens, or PAD
     # of each living hypothesis
     scores: Tensor  # (batch, width): its log-probability, float32
-    ids: Tensor  # (batch, width, length): BOS and what it has written
-    seen: Tensor  # (batch, width, slots): what it came through
-    # of the best that have ended, the best first
+    ids: Tensor  # (batch, width, length): BOS and its tokens so far
+    seen: Tensor  # (batch, width, slots): the slots of its tokens
+    # of the best finished hypotheses, best first
     ended: Tensor  # (batch, nbest): their scores
     ended_ids: Tensor  # (batch, nbest, longest): their tokens, then EOS
 
@@ -193,7 +193,7 @@ class Beams:
     def begin(
         cls, limits: list[int], prefix: Tensor, nbest: int
     ) -> "Beams":
-        """One hypothesis per sentence, which has no token yet."""
+        """One empty hypothesis per sentence."""
         limit = torch.tensor(limits, device=prefix.device)
         number = torch.arange(len(limits), device=prefix.device)
         ids = limit.new_full((len(limits), 1, 1), BOS)
@@ -204,7 +204,7 @@ class Beams:
         return cls(number, *state, ended, ended_ids)
 
     def keep(self, keep: Callable[[Tensor], Tensor]) -> "Beams":
-        """Without the sentences that are done."""
+        """The state without the finished sentences."""
         return Beams(*map(keep, vars(self).values()))
 
 
@@ -215,7 +215,7 @@ Guide = Callable[[Sequence[Sequence[int]], torch.device], Allowed]
 
 
 class BeamSearch:
-    """A beam search for a batch of sentences, under way."""
+    """A beam search in progress for a batch of sentences."""
 
     def __init__(
         self,
@@ -238,15 +238,15 @@ class BeamSearch:
         self.caches = [SlotCache(m, src.to(device), slots) for m in models]
         self.results: list[list[Hypothesis]] = [[] for _ in sentences]
         self.allowed = guide and guide(sentences, device)
-        # a GPU is asked seldom: the question makes it wait for the answer
+        # check less often on a GPU, where each check waits for the device
         self.patience = 1 if device.type == "cpu" else 8
 
     def run(self) -> list[list[Hypothesis]]:
-        """Search to the end; the results, sentence by sentence."""
+        """Run the search to its end; returns the results by sentence."""
         while len(self.beams.number):
             self.length += 1
             log_p = self.next_log_p()
-            # greedy search looks at one continuation
+            # greedy search needs only one continuation
             ranks = 2 * self.config.beam if self.config.beam > 1 else 1
             best = best_continuations(self.beams.scores, log_p, ranks)
             self.end(*best)
@@ -256,7 +256,7 @@ class BeamSearch:
         return self.results
 
     def next_log_p(self) -> Tensor:
-        """Of every continuation, in float32: (batch, width, vocab)."""
+        """float32 log p of all continuations, (batch, width, vocab)."""
         beams = self.beams
         newest = beams.ids[:, :, -1]
         logits = [c.next_logits(newest, beams.seen) for c in self.caches]
@@ -269,7 +269,7 @@ class BeamSearch:
         begun = self.length > beams.prefix.size(1)
         if begun and self.length not in self.limits:
             return free
-        # no choice: the prefix's token, or the end at the limit
+        # forced: the prefix's token, or EOS at the limit
         token = torch.zeros_like(beams.limit)
         if not begun:
             token = beams.prefix[:, self.length - 1]
@@ -280,7 +280,7 @@ class BeamSearch:
         return torch.where(token == PAD, free, only)
 
     def end(self, best: Tensor, parent: Tensor, token: Tensor) -> None:
-        """Compare what ends with what has ended; all (batch, ranks)."""
+        """Update the best finished hypotheses; all (batch, ranks)."""
         beams = self.beams
         penalty = length_penalty(self.length, self.config.alpha)
         lives = (token != EOS) | beams.done[:, None]
@@ -295,7 +295,7 @@ class BeamSearch:
         beams.ended_ids = ids.take_along_dim(places[:, :, None], 1)
 
     def live_on(self, best: Tensor, parent: Tensor, token: Tensor) -> None:
-        """The best that do not end get a slot each."""
+        """Give each of the best unfinished hypotheses a slot."""
         beams = self.beams
         best = best.masked_fill(token == EOS, -math.inf)
         width = min(self.config.beam, best.size(1))
@@ -312,11 +312,11 @@ class BeamSearch:
         beams.seen = torch.cat([seen, itself], dim=2)
 
     def compacted(self, seen: Tensor) -> Tensor:
-        """Forget the slots that no living hypothesis came through."""
+        """Drop the slots that no living hypothesis uses."""
         lives = seen.any(dim=1)
         most = int(lives.sum(dim=1).max())
         if 4 * most > 3 * seen.size(2):
-            return seen  # too little would be gained
+            return seen  # too little to gain
         order = lives.byte().argsort(dim=1, descending=True, stable=True)
         kept = order[:, :most]
         for cache in self.caches:
@@ -324,10 +324,10 @@ class BeamSearch:
         return seen.take_along_dim(kept[:, None], 2)
 
     def retire(self) -> None:
-        """Take out the sentences that nothing alive can improve."""
+        """Remove the sentences that no living hypothesis can improve."""
         beams = self.beams
         if self.config.beam > 1:
-            # log-probabilities only fall: what no length saves is lost
+            # log-probabilities only fall: hope bounds every later score
             penalty = ((5 + beams.limit) / 6) ** self.config.alpha
             hope = beams.scores[:, 0] / penalty
             beams.done |= beams.ended[:, -1] >= hope
@@ -344,13 +344,13 @@ class BeamSearch:
                 cache.keep(keep)
 
     def report(self) -> None:
-        """Read the results of the sentences that are done."""
+        """Collect the results of the finished sentences."""
         columns = self.beams.number, self.beams.ended, self.beams.ended_ids
         for number, scores, rows in zip(
             *(column[self.beams.done].tolist() for column in columns)
         ):
             for score, ids in zip(scores, rows):
-                if score > -math.inf:  # a beam may exceed the language
+                if score > -math.inf:  # there may be fewer than nbest
                     ids = [*ids, EOS][: [*ids, EOS].index(EOS)]
                     penalty = length_penalty(
                         len(ids) + 1, self.config.alpha
@@ -359,26 +359,24 @@ class BeamSearch:
                     self.results[number].append(found)
 
 
-COMPACT = 8  # steps between two compactions
+COMPACT = 8  # steps between compactions
 
 
 def best_continuations(
     scores: Tensor, log_p: Tensor, ranks: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """scores (batch, width) of the hypotheses, log_p (batch, width, vocab)
-    of what may follow -> the best totals, their parents and their tokens,
-    each (batch, ranks), the best first.
+    of the next tokens -> the best totals, their parents and their tokens,
+    each (batch, ranks), best first.
     """
-    best, token = log_p.topk(min(ranks, log_p.size(2)))
-    each = best.size(2)
-    total = (scores[:, :, None] + best).flatten(1)
-    total, place = total.topk(min(ranks, total.size(1)))
-    return total, place // each, token.flatten(1).gather(1, place)
+    total = (scores[:, :, None] + log_p).flatten(1)
+    best, place = total.topk(min(ranks, total.size(1)))
+    return best, place // log_p.size(2), place % log_p.size(2)
 
 
 def mean_log_p(logits: list[Tensor]) -> Tensor:
-    """The logits of each model, (…, vocab) -> the logarithm of the mean of
-    their probabilities, in float32.
+    """The logits of each model, (…, vocab) -> the log of the mean of their
+    probabilities, in float32.
     """
     each = [x.float().log_softmax(dim=-1) for x in logits]
     if len(each) == 1:
@@ -388,13 +386,13 @@ def mean_log_p(logits: list[Tensor]) -> Tensor:
 
 # E6-search.md: Ensembles, prefixes, precision
 def converted(model: Transformer, dtype: torch.dtype) -> Transformer:
-    """A copy of the model that computes in another precision; torch.qint8
-    is for the linear maps, on a CPU.
+    """A copy of the model that computes in dtype; torch.qint8 is for the
+    linear layers, on a CPU.
     """
     if dtype != torch.qint8:
         return copy.deepcopy(model).to(dtype)
     with warnings.catch_warnings():
-        # torch announces that this moves to another package
+        # torch warns that this is moving to another package
         warnings.simplefilter("ignore")
         return torch.ao.quantization.quantize_dynamic(
             model.eval(), {torch.nn.Linear}, dtype
@@ -413,10 +411,10 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Beam search for a batch of sentences (§6.1), each without EOS.
 
-    For each sentence its nbest hypotheses, the best first: those of
+    Returns the nbest hypotheses of each sentence, best first, the same as
     plain_beam_search. Several models vote; each output begins with its
-    prefix, where prefixes are given, and has only tokens that the guide
-    allows. ValueError names a wrong prefix.
+    prefix, if one is given, and contains only tokens that the guide
+    allows. ValueError for an invalid prefix.
     """
     if not len(sentences):
         return []
@@ -435,19 +433,19 @@ def _limit(
     config: SearchConfig,
     prefix: Sequence[int],
 ) -> int:
-    """The output limit of a sentence. ValueError where the prefix leaves
-    no room, or holds what is no word.
+    """The output limit of a sentence. ValueError if the prefix leaves no
+    room or contains a token that is not a word.
     """
     limit = min(output_limit(m, len(src), config) for m in models)
     if len(prefix) >= limit:
         raise ValueError(
-            f"a prefix of {len(prefix)} tokens and its end: the output may "
-            f"have {limit}"
+            f"a prefix of {len(prefix)} tokens leaves no room: the output "
+            f"may have {limit} tokens, including its end"
         )
     vocab = min(model.config.tgt_vocab for model in models)
     for token in prefix:
         if token in (PAD, BOS, EOS) or not 0 <= token < vocab:
-            raise ValueError(f"a prefix holds token {token}, no word")
+            raise ValueError(f"prefix token {token} is not a word")
     return limit
 
 
@@ -455,8 +453,8 @@ def _limit(
 def batches_by_length(
     sentences: Sequence[Sequence[int]], batch_tokens: int, batch_size: int
 ) -> list[list[int]]:
-    """Which sentences make each batch, the longest first: at most
-    batch_size, of batch_tokens tokens, padding and end signs counted.
+    """The indices of the sentences in each batch, longest first: at most
+    batch_size sentences and batch_tokens tokens, with padding and EOS.
     """
     order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
     batches, first = [], 0
@@ -468,7 +466,7 @@ def batches_by_length(
     return batches
 
 
-WORTH = 300  # source tokens for which it pays to start a process
+WORTH = 300  # source tokens that justify starting a process
 
 
 def search_in_order(
@@ -482,14 +480,13 @@ def search_in_order(
     guide: Guide | None = None,
 ) -> list[list[Hypothesis]]:
     """beam_search for any number of sentences, batched by similar length:
-    at most batch_size sentences of batch_tokens source tokens at once.
-    Results in the order given.
+    at most batch_size sentences and batch_tokens source tokens at a time.
+    Results are in the order given.
 
-    On a CPU, several workers are processes of one thread each, at most as
-    many as there are cores, which share the batches. WorkerError where
-    one of them dies or hangs. (Except on Linux they start afresh, which
-    takes seconds, and a script that asks for them needs the usual
-    `if __name__ == "__main__":`.)
+    On a CPU, workers are single-threaded processes, at most one per core,
+    that share the batches. WorkerError if one of them dies or hangs. (On
+    systems other than Linux they are spawned, which takes seconds, and a
+    script that uses them needs `if __name__ == "__main__":`.)
     """
     models = list(model) if isinstance(model, Sequence) else [model]
     workers = min(workers, cores())
@@ -498,7 +495,7 @@ def search_in_order(
         share = max(WORTH, math.ceil(tokens / workers))
         batch_tokens = min(batch_tokens, share)
     else:
-        workers = 1  # a GPU's context does not survive in a copy
+        workers = 1  # a GPU's context does not survive a fork
     batches = batches_by_length(sentences, batch_tokens, batch_size)
     job = partial(_search_some, models, sentences, config, prefixes, guide)
     workers = min(workers, len(batches))
@@ -521,7 +518,7 @@ def _search_some(
     guide: Guide | None,
     which: list[int],
 ) -> list[list[Hypothesis]]:
-    """Translate a batch, given by the places of its sentences."""
+    """Translate a batch, given by the indices of its sentences."""
     begun = prefixes and [prefixes[i] for i in which]
     some = [sentences[i] for i in which]
     return beam_search(models, some, config, begun, guide)
@@ -531,21 +528,21 @@ HANGS = 3600.0  # seconds without any answer
 
 
 class WorkerError(RuntimeError):
-    """A process that searches has died, or hangs."""
+    """A worker process has died or hangs."""
 
 
 def in_processes(
     job: Callable[[list[int]], Any], batches: list[list[int]], workers: int
 ) -> Iterator[tuple[int, Any]]:
-    """The number of a batch and its answers, as they come. WorkerError
-    where a process dies, or none answers within HANGS seconds.
+    """Yield each batch's number and answers, as they arrive. WorkerError
+    if a process dies or none answers within HANGS seconds.
     """
-    # as copies of this process, where that is safe: at once
+    # forking takes no time, where it is safe
     method = "fork" if sys.platform == "linux" else "spawn"
     context: Any = get_context(method)
     todo = iter(enumerate(batches))
-    processes: dict[Any, Any] = {}  # by the line to each
-    busy: dict[Any, int] = {}  # the batch that each works at
+    processes: dict[Any, Any] = {}  # by connection
+    busy: dict[Any, int] = {}  # the batch that each works on
     try:
         for _ in range(workers):
             line, theirs = context.Pipe()
@@ -555,7 +552,7 @@ def in_processes(
                 target=_work, args=(job, theirs), daemon=True
             )
             processes[line].start()
-            theirs.close()  # so that the line ends with its process
+            theirs.close()  # so that the line closes with its process
         while busy:
             ready: list[Any] = wait([*busy], timeout=HANGS)
             if not ready:
@@ -569,7 +566,7 @@ def in_processes(
                     processes[line].join()
                     code = processes[line].exitcode
                     raise WorkerError(
-                        f"a process died: exit code {code}"
+                        f"a process died with exit code {code}"
                     ) from None
     finally:
         for process in processes.values():
@@ -578,9 +575,9 @@ def in_processes(
 
 
 def _work(job: Callable[[list[int]], Any], line: Connection) -> None:
-    """Do what comes down the line, for as long as the parent is there."""
+    """Run the jobs from the line for as long as the parent is alive."""
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
     parent = parent_process()
     while parent is not None and parent.is_alive():
         if line.poll(1.0):

@@ -36,7 +36,7 @@ __all__ = [
 # E7-text.md: Reading lines
 @dataclass(frozen=True)
 class Text:
-    """A file of text, maybe compressed, maybe a member of an archive."""
+    """A text file, possibly compressed or a member of an archive."""
 
     path: Path
     member: str = ""
@@ -46,8 +46,8 @@ class Text:
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """Its bytes, unpacked. DataError where it cannot be read, also
-        while it is being read.
+        """Open its decompressed bytes. DataError if it cannot be opened,
+        or later, while it is being read.
         """
         try:
             with ExitStack() as stack:
@@ -58,33 +58,33 @@ class Text:
                 yield stack.enter_context(unpack(file)) if unpack else file
         except _DAMAGE as bad:
             raise DataError(
-                f"{self} is damaged ({bad}): delete it and fetch it anew"
+                f"{self} is damaged ({bad}): delete it and get it again"
             ) from None
         except OSError as error:
             reason = error.strerror or error
             raise DataError(f"{self} cannot be read: {reason}") from None
 
     def lines(self, strict: bool = True) -> Iterator[str]:
-        """Its lines; only \\n ends one. DataError for a file that is
-        missing, empty or damaged; and, if strict, for a line that is not
-        UTF-8 or has a NUL byte. Otherwise such lines are marked: they
-        hold a lone surrogate.
+        """Its lines, split at \\n only. DataError if the file is missing,
+        empty or damaged, and, if strict, for a line that is not UTF-8 or
+        has a NUL byte. If not strict, invalid bytes become lone
+        surrogates.
         """
         with self.open() as file:
             number = 0
             for number, line in enumerate(file, start=1):
-                if number == 1:  # Windows' signature
+                if number == 1:  # Windows' byte order mark
                     line = line.removeprefix(b"\xef\xbb\xbf")
                 line = line.removesuffix(b"\n").removesuffix(b"\r")
                 text = line.decode("utf-8", "surrogateescape")
                 if strict and (found := no_text(text)):
-                    # a damaged file is damaged before it is no text
+                    # if the file is also damaged, that is the error
                     while file.read(2**20):
                         continue
                     byte = len(text[: found.start()].encode()) + 1
                     raise DataError(
                         f"{self}, line {number}, byte {byte}: not UTF-8 "
-                        "text; convert the file, with iconv for instance"
+                        "text; convert the file, for example with iconv"
                     )
                 yield text
             if not number:
@@ -107,7 +107,7 @@ _DAMAGE = (
 
 
 def _member(stack: ExitStack, file: IO[bytes], text: Text) -> IO[bytes]:
-    """The member of an archive whose name ends as text wants it."""
+    """The member of an archive whose name ends with text.member."""
     end = f"/{text.member}"
     if text.path.suffix == ".zip":
         archive = stack.enter_context(zipfile.ZipFile(file))
@@ -128,21 +128,21 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 def no_text(line: str) -> re.Match[str] | None:
-    """Where a line has what is no text: a NUL, or half a character."""
+    """The first NUL or lone surrogate in a line, if any."""
     plain = line.isascii() and "\0" not in line
     return None if plain else _NO_TEXT.search(line)
 
 
 # E7-text.md: Two sides
 def _talks(text: Text, strict: bool) -> Iterator[str]:
-    """Lines of a talk, its title and description, without the rest."""
+    """The lines of a talk with its title and description only."""
     for line in text.lines(strict):
         if not re.match(r"\s*<(?!title|description)", line):
             yield re.sub(r"</?(title|description)>", "", line).strip()
 
 
 def _segments(text: Text, strict: bool) -> Iterator[str]:
-    """What stands in <seg>…</seg>, each on one line."""
+    """The contents of each <seg>…</seg>, on one line."""
     whole = "\n".join(text.lines(strict))
     for found in re.findall(r"(?is)<seg\b[^>]*>(.*?)</seg>", whole):
         yield " ".join(html.unescape(found).split())
@@ -157,7 +157,7 @@ _FORMS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a corpus: two texts, or one with a column for each."""
+    """A piece of a corpus: two texts, or one with a column per side."""
 
     src: Text
     tgt: Text
@@ -165,8 +165,8 @@ class Part:
     columns: tuple[int, int] = (0, 1)
 
     def pairs(self, strict: bool = True) -> Iterator[tuple[str, str]]:
-        """Its pairs. DataError for what cannot be read, and where one
-        side has more than the other.
+        """Its pairs. DataError if a file cannot be read, or if one side
+        is longer than the other.
         """
         if self.form == "tsv":
             yield from _rows(self.src, *self.columns, strict)
@@ -174,7 +174,7 @@ class Part:
         read = _FORMS[self.form]
         sides = read(self.src, strict), read(self.tgt, strict)
         for number, pair in enumerate(zip_longest(*sides)):
-            if None in pair:  # one side has ended; the other goes on
+            if None in pair:  # one side has ended before the other
                 counts = [number, number]
                 longer = 1 - pair.index(None)
                 counts[longer] += 1 + sum(1 for _ in sides[longer])
@@ -193,7 +193,7 @@ def _rows(
         cells = line.split("\t")
         if len(cells) <= max(one, other):
             raise DataError(
-                f"{text}, line {number}: {len(cells)} columns; "
+                f"{text}, line {number}: {len(cells)} columns, but "
                 f"{max(one, other) + 1} are needed"
             )
         yield cells[one], cells[other]
@@ -202,16 +202,16 @@ def _rows(
 def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 file, plain, .gz, .xz or .bz2.
 
-    Raises DataError for a file that is missing, empty, damaged, not
-    UTF-8, or has a NUL byte, naming file and line.
+    Raises DataError, with file and line, if the file is missing, empty,
+    damaged or not UTF-8, or has a NUL byte.
     """
     return list(Text(path).lines())
 
 
 def read_pair(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
-    """Two files, line by line each other's translation.
+    """The lines of two files that translate each other line by line.
 
-    Raises DataError where they have not as many lines.
+    Raises DataError if they differ in their number of lines.
     """
     return columns_of(Part(Text(src), Text(tgt)).pairs())
 
@@ -226,9 +226,9 @@ def columns_of(
 
 # E7-text.md: From a name to files
 def parts_of(name: str, split: str, source: str, target: str) -> list[Part]:
-    """The pieces of a split of a registered data set, fetched.
+    """The pieces of a split of a registered data set, downloaded.
 
-    Raises DataError for a split or language that is not there.
+    Raises DataError for an unknown split or language.
     """
     entry = registry()[name]
     for what, value, there in (
@@ -246,7 +246,7 @@ def parts_of(name: str, split: str, source: str, target: str) -> list[Part]:
 
 
 def splits_of(entry: dict[str, Any]) -> list[str]:
-    """The splits of a data set, those divided off from train as well."""
+    """The splits of a data set, including those cut from train."""
     divided = [k for k in entry.get("divide", {}) if k in ("valid", "test")]
     return [*entry["splits"], *divided]
 
@@ -254,7 +254,7 @@ def splits_of(entry: dict[str, Any]) -> list[str]:
 def _registered(
     name: str, piece: dict[str, Any], source: str, target: str
 ) -> Part:
-    """A piece of a registered split: its files, found or fetched."""
+    """A piece of a registered split, its files found or downloaded."""
     names = registry()[name].get("names", {})
     other = target if source == "en" else source
     sides = []
@@ -276,7 +276,7 @@ def _registered(
 
 
 def _text(name: str, file: str, member: str, url: str) -> Text:
-    """A file, or a member of an archive that someone may have unpacked."""
+    """A file, or a member of an archive that may be unpacked already."""
     folder = folder_of(name)
     for place in (member, Path(member).name) if member else ():
         if (folder / place).is_file():
@@ -286,14 +286,14 @@ def _text(name: str, file: str, member: str, url: str) -> Text:
 
 @dataclass(frozen=True)
 class Division:
-    """How a corpus is divided: by the number of a pair, counted from 1,
-    or by a checksum of its source, modulo `of`. What is neither for
-    validation nor for the test is for training.
+    """How to split a corpus: by the number of a pair, counted from 1, or
+    by a checksum of its source, modulo `of`. Pairs that are in neither
+    valid nor test are in train.
     """
 
     by: str = "line"
     of: int = 1
-    valid: int | None = None  # the remainder of its pairs
+    valid: int | None = None  # the remainder of its pairs; None: no pair
     test: int | None = None
 
     def place(self, number: int, source: str) -> str:
@@ -307,16 +307,16 @@ class Division:
 # E7-text.md: What is left out
 @dataclass(frozen=True, kw_only=True)
 class Cleaning:
-    """What a pair must be like. Words are counted as runs of letters and
-    digits; a punctuation mark is one more.
+    """Which pairs to keep, and how to write them. A word is a run of
+    letters and digits, or one punctuation mark.
     """
 
     min_words: int = 1  # on either side
     max_words: int | None = None  # on either side
-    ratio: float | None = None  # of the longer side to the shorter
-    lower: bool = False  # small letters only
-    unescape: bool = False  # &quot; and the like are written out
-    detokenize: bool = False  # punctuation goes back to its word
+    ratio: float | None = None  # at most, of the longer side to the shorter
+    lower: bool = False  # convert to lower case
+    unescape: bool = False  # decode &quot; and other entities
+    detokenize: bool = False  # rejoin punctuation to words
 
     def __post_init__(self) -> None:
         if self.ratio is not None and self.ratio < 1:
@@ -328,13 +328,13 @@ class Cleaning:
             )
 
     def line(self, text: str) -> str:
-        """A line as it should be written."""
+        """A line after cleaning."""
         text = html.unescape(text) if self.unescape else text
         text = detokenized(text) if self.detokenize else text
         return text.lower() if self.lower else text
 
     def objection(self, src: str, tgt: str) -> str | None:
-        """Why a pair is left out; None if it is not."""
+        """Why a pair is dropped; None if it is kept."""
         if not src.strip() or not tgt.strip():
             return "a blank side"
         if no_text(src) or no_text(tgt):
@@ -358,7 +358,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def count_words(line: str) -> int:
-    """Words and punctuation marks."""
+    """The number of words and punctuation marks."""
     return len(_WORD.findall(line))
 
 
@@ -373,8 +373,8 @@ _REJOINED = [
 
 
 def detokenized(line: str) -> str:
-    """A line without the spaces that a tokeniser has put around
-    punctuation, by rules that English, French, Italian and Spanish share.
+    """A line without the spaces that a tokeniser put around punctuation,
+    by rules shared by English, French, Italian and Spanish.
     """
     for pattern, new in _REJOINED:
         line = pattern.sub(new, line)
@@ -385,7 +385,7 @@ _ESCAPED = re.compile(r"&(?:apos|quot|amp|lt|gt|#\d+);")
 
 
 def remarks(lines: Sequence[str]) -> list[str]:
-    """What is unusual in lines of text, a sentence for each."""
+    """Remarks on unusual lines of text, one sentence each."""
     escaped = sum(bool(_ESCAPED.search(line)) for line in lines)
     apart = sum(bool(re.search(r"\w [.,](?: |$)", x)) for x in lines)
     joined = sum(bool(re.search(r"\w[.,](?: |$)", x)) for x in lines)
@@ -399,7 +399,7 @@ def remarks(lines: Sequence[str]) -> list[str]:
         found.append(
             'the text is tokenised (" ." for a full stop): prepare it with '
             "--detokenize, or translations will be tokenised too, and "
-            "ordinary text will be hard to read for the model"
+            "the model will do badly on ordinary text"
         )
     return found
 
@@ -412,9 +412,9 @@ def divide(
     division: Division,
     dropped: Counter[str],
 ) -> Iterator[tuple[str, str, str]]:
-    """(split, source, target) of the pairs that come for a split. Those
-    for train are divided, if they are clean; dropped counts the others,
-    by reason. Pairs are numbered after they are cleaned.
+    """Yield (split, source, target) for the pairs read for a split. Clean
+    train pairs are divided among the splits; dropped counts the others by
+    reason. Pairs are numbered after cleaning.
     """
     number, place = 0, split
     for src, tgt in pairs:
@@ -432,17 +432,17 @@ def divide(
 def load_pairs(
     name: str, split: str, source: str, target: str
 ) -> tuple[list[str], list[str]]:
-    """A split of a registered data set, or of a folder of your own with
-    files SPLIT.LANGUAGE (or .gz, .xz, .bz2): source and target lines.
+    """The source and target lines of a split of a registered data set, or
+    of your own folder with files SPLIT.LANGUAGE (or .gz, .xz, .bz2).
 
-    Raises DataError for a data set, split or language that is not there.
+    Raises DataError for an unknown data set, split or language.
     """
     known = registry()
     if name in known:
         if split == "train" and known[name].get("large"):
             raise DataError(
-                f"{name} is too large to be read at every start: prepare "
-                f"it once, with annotated data prepare {name}"
+                f"{name} is too large to read at every start: prepare it "
+                f"once with annotated data prepare {name}"
             )
         entry = known[name]
         parts = parts_of(name, split, source, target)
@@ -457,7 +457,7 @@ def load_pairs(
     if Path(name).is_dir():
         return read_pair(*own_files(Path(name), split, source, target))
     raise DataError(
-        f"no data set {name!r}; there are {', '.join(SYNTHETIC)}, "
+        f"unknown data set {name!r}: use {', '.join(SYNTHETIC)}, "
         f"{', '.join(known)}, or a folder with train.{source}, "
         f"train.{target}, valid.{source} and valid.{target}"
     )
@@ -466,20 +466,20 @@ def load_pairs(
 def own_files(
     folder: Path, split: str, source: str, target: str
 ) -> tuple[Path, Path]:
-    """The files of a split in a folder of one's own, compressed or not."""
+    """The files of a split in your own folder, compressed or not."""
     found = []
     for language in (source, target):
         names = [f"{split}.{language}{end}" for end in ("", *_PACKED)]
         there = [folder / n for n in names if (folder / n).is_file()]
         if not there:
-            raise DataError(f"{folder} has no file {', '.join(names)}")
+            raise DataError(f"{folder} has none of {', '.join(names)}")
         found.append(there[0])
     return found[0], found[1]
 
 
 # E7-text.md: Text without a file
 SYMBOLS = tuple("abcdefghijklmnop")
-SYNTHETIC = {  # and the languages of its two sides
+SYNTHETIC = {  # name: the languages of its two sides
     "copy": ("symbols", "symbols"),
     "reverse": ("symbols", "symbols"),
     "pocket": ("de", "en"),
@@ -489,9 +489,9 @@ SYNTHETIC = {  # and the languages of its two sides
 def synthetic_pairs(
     name: str, split: str, count: int, seed: int
 ) -> tuple[list[str], list[str]]:
-    """copy, reverse or pocket, made on the spot: source lines, target
-    lines. The splits (train, valid, test, …) share no pair. DataError for
-    a split that is not there.
+    """The source and target lines of copy, reverse or pocket, generated
+    on the fly. The splits (train, valid, test, …) share no pairs.
+    DataError for an unknown split.
     """
     if name == "pocket":
         pairs = pocket_pairs(count, split, seed)
@@ -507,7 +507,7 @@ def synthetic_pairs(
 
 
 def _symbol_lines(split: str, seed: int) -> Iterator[str]:
-    """Endless lines of 1 to 10 letters; a line's hash says its split."""
+    """Endless lines of 1 to 10 letters; a line's hash sets its split."""
     draw = np.random.default_rng(seed)
     division = Division("source", of=10, valid=0, test=1)
     while True:

@@ -11,11 +11,11 @@ __all__ = ["seconds"]
 def seconds(
     *actions: Callable[[], object], budget: float = 0.3
 ) -> list[float]:
-    """The least processor time that each action took, in seconds.
+    """The minimum processor time of each action, in seconds.
 
     The actions take turns for budget seconds, at least once each after a
-    call that does not count. Processor time leaves out what other
-    programs take; it is the time of a run on one thread, on a CPU.
+    warm-up call. Processor time excludes other programs; it equals the
+    running time on one thread of a CPU.
     """
     best = [math.inf] * len(actions)
     for action in actions:

@@ -61,25 +61,25 @@ __all__ = [
 # E5-trainer.md: What a run adds to the configuration
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(TrainingConfig):
-    """TrainingConfig, and what belongs to a machine and a run folder.
+    """TrainingConfig, plus what depends on the machine and run folder.
 
     A run ends at max_steps or max_minutes, whichever comes first. The
-    last keep of the checkpoints of save_every are kept; one that
-    save_minutes wrote is for safety alone. Where precision is auto,
-    begin_run decides; a Trainer that is made by hand takes float32.
+    last keep of the checkpoints written every save_every steps are kept;
+    those of save_minutes only guard against a crash. begin_run resolves
+    precision auto; a Trainer that is built directly uses float32.
     """
 
-    # tokens of a batch, on each side, at once in a process, if not all
+    # maximum tokens per side in a micro-batch (unset: what fits)
     micro_tokens: int | None = None
-    # the numbers that layers compute with
+    # number format of the layers; auto picks the fastest here
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    max_minutes: float | None = None  # minutes of training, at most
-    compile: bool = False  # torch.compile for each layer, for a GPU
-    curriculum: int = 0  # steps in which longer pairs come in, bit by bit
+    max_minutes: float | None = None  # maximum minutes of training
+    compile: bool = False  # torch.compile each layer (for a GPU)
+    curriculum: int = 0  # steps over which longer pairs are phased in
     save_every: int = 1000  # steps between checkpoints
-    # minutes of training after which there is one more, if any
+    # minutes of training between extra checkpoints (unset: none)
     save_minutes: float | None = None
-    keep: int = 5  # checkpoints kept, and averaged at the end
+    keep: int = 5  # checkpoints to keep, and to average at the end
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,21 +98,21 @@ class RunConfig(TrainingConfig):
 # E5-trainer.md: The loss, packed
 @dataclass(frozen=True)
 class PackedBatch(Batch):
-    """A batch, and where its tokens are."""
+    """A batch with the packing of each side."""
 
     source: Packing
     target: Packing
 
     @classmethod
     def of(cls, batch: Batch) -> PackedBatch:
-        """From a batch; itself, where it is one already."""
+        """The packed form of a batch; a PackedBatch is returned as is."""
         if isinstance(batch, cls):
             return batch
         places = Packing.of(batch.src), Packing.of(batch.tgt)
         return cls(batch.src, batch.tgt, batch.labels, *places)
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> PackedBatch:
-        """With each of its tensors moved."""
+        """A copy with move applied to each of its tensors."""
         src, tgt, labels = map(move, (self.src, self.tgt, self.labels))
         source, target = (
             Packing(move(side.real), move(side.index))
@@ -141,7 +141,7 @@ def packed_loss(
 
 
 class _Loss(nn.Module):
-    """packed_loss as a module: DDP and FSDP watch calls of forward."""
+    """packed_loss as a module, since DDP and FSDP hook into forward."""
 
     def __init__(self, model: PackedTransformer, config: RunConfig):
         super().__init__()
@@ -154,18 +154,18 @@ class _Loss(nn.Module):
 # E5-trainer.md: A range that is too small
 @dataclass
 class LossScale:
-    """What a loss in float16 is multiplied by."""
+    """The factor that a float16 loss is multiplied by."""
 
     scale: float = 2.0**16
-    calm: int = 0  # steps since it was changed
-    overflows: int = 0  # attempts at a step that were in vain
+    calm: int = 0  # steps since the last change
+    overflows: int = 0  # attempts at a step that failed
 
-    patience = 2000  # calm steps after which it is doubled
-    least = 2.0**-8  # what overflows even so, overflows for another reason
+    patience = 2000  # steps without overflow before doubling
+    least = 2.0**-8  # an overflow even at this scale has another cause
 
     def settle(self, parameters: list[nn.Parameter]) -> bool:
-        """Take the scale out of the gradients. False, with half the scale
-        from now on, where one of them has overflowed: try again.
+        """Unscale the gradients. If one of them has overflowed, halve the
+        scale and return False: the step must be repeated.
         """
         norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf)
         fine = math.isfinite(full_tensor(norm).item())
@@ -186,11 +186,11 @@ class LossScale:
 def split_batch(
     corpus: Corpus, pairs: NDArray, count: int, most: int | None = None
 ) -> list[NDArray]:
-    """Cut a batch into micro-batches of about as many tokens each.
+    """Split a batch into micro-batches of roughly equal token counts.
 
-    count of them, or as small a multiple of it as keeps each to most
-    tokens a side, though it has one pair at least. Where there are not as
-    many pairs, some are empty. No pair is lost or moved.
+    There are count of them, or the smallest multiple of count that keeps
+    each within most tokens per side (a single pair may exceed it). If
+    there are too few pairs, some are empty. Pairs keep their order.
     """
     sides = [
         np.cumsum(
@@ -212,8 +212,8 @@ def split_batch(
 def micro_batches(
     corpus: Corpus, pairs: NDArray, most: int | None
 ) -> list[tuple[PackedBatch, float]]:
-    """What this process computes of a batch, each with the weight of its
-    loss: 1, or 0 for a stand-in.
+    """This process's micro-batches, each with the weight of its loss: 1,
+    or 0 for a placeholder.
     """
     parts = split_batch(corpus, pairs, world_size(), most)
     each = len(parts) // world_size()
@@ -231,11 +231,11 @@ def micro_batches(
 def short_first(
     plan: Sequence[NDArray], lengths: NDArray, steps: int, seed: int
 ) -> list[NDArray]:
-    """The batches of plan with short pairs first.
+    """The batches of plan, reordered so that short pairs come first.
 
-    lengths are those of all pairs. For so many steps, at most the plan's,
-    the longest pair that may come grows from one that 5 % of the pairs do
-    not exceed to the longest of all; the rest keeps plan's order.
+    lengths are those of all pairs. Over this many steps, at most the whole
+    plan, the longest pair allowed grows from the 5 % quantile of lengths
+    to their maximum; the other batches keep their order.
     """
     longest = np.array([lengths[pairs].max() for pairs in plan])
     coming = np.argsort(longest, kind="stable").tolist()
@@ -247,7 +247,7 @@ def short_first(
     pool: list[int] = []
     first: dict[int, None] = {}
     for step, count in enumerate(allowed):
-        # where none is left that may come, the next one does
+        # if no batch within the limit is left, take the next one
         pool += coming[len(pool) + step : max(count, step + 1)]
         place = int(draw.integers(len(pool)))
         pool[place], pool[-1] = pool[-1], pool[place]
@@ -258,15 +258,15 @@ def short_first(
 
 # E5-trainer.md: The trainer
 class Trainer(training.Trainer):
-    """The plain trainer's steps: packed, read ahead, in micro-batches, by
-    as many processes as there are; shard spreads the weights over them.
+    """training.Trainer with packing, prefetching, micro-batches and any
+    number of processes; shard distributes the weights over them.
 
-    Where one process sets stop, stopping becomes true in all of them, at
+    When one process sets stop, stopping becomes True in all of them at
     the end of the same step.
     """
 
     config: RunConfig
-    step_minutes = 10.0  # that a step waits for another process
+    step_minutes = 10.0  # how long a step waits for other processes
 
     def __init__(
         self,
@@ -285,12 +285,12 @@ class Trainer(training.Trainer):
         self.loss, self.no_sync = data_parallel(
             _Loss(fast, config), self.group, layers if shard else ()
         )
-        # sharding has put other parameters in the place of those before
+        # only now: sharding replaces the parameters
         self.optimizer = make_optimizer(fast.parameters())
         half = config.precision == "float16"
         self.scaling = LossScale() if half else None
         self.stop = self.stopping = False
-        self.clock = self.started = 0.0  # this process's
+        self.clock = self.started = 0.0  # of this process
 
     def plan(self, epoch: int) -> list[NDArray]:
         plan = super().plan(epoch)
@@ -305,7 +305,7 @@ class Trainer(training.Trainer):
         return super().order() | ({"curriculum": steps} if steps else {})
 
     def check_same(self) -> None:
-        """TrainingError unless all processes are doing the same."""
+        """TrainingError unless all processes are in the same state."""
         if world_size() == 1:
             return
         settings = repr((self.config, self.model.config)).encode()
@@ -348,8 +348,8 @@ class Trainer(training.Trainer):
         self.clock += seconds
 
     def gradient(self, work: Any) -> Tensor:
-        """Add up the micro-batches' gradients; their loss and nll, of this
-        process, per target token of the batch.
+        """Accumulate the gradients of the micro-batches; returns this
+        process's loss and nll per target token of the batch.
         """
         self.started = time.perf_counter()
         if self.scaling is None:
@@ -362,8 +362,8 @@ class Trainer(training.Trainer):
             self.seed_dropout()
 
     def attempt(self, work: _Work, scale: float) -> Tensor:
-        """The same, with gradients that are scale times as large."""
-        if world_size() > 1:  # each has noise of its own
+        """Like gradient, with the loss multiplied by scale."""
+        if world_size() > 1:  # each has its own noise
             self.seed_dropout(rank())
         sums = torch.zeros(2, device=self.device)
         for i, (batch, weight) in enumerate(work.micro):
@@ -375,7 +375,7 @@ class Trainer(training.Trainer):
         return sums / work.tokens
 
     def collect(self, means: Tensor, norm: Tensor) -> list[float]:
-        """Loss, nll and gradient norm of the step, of all processes."""
+        """Loss, nll and gradient norm of the step, over all processes."""
         numbers = [*means, full_tensor(norm)]
         loss, nll, size = torch.stack(numbers).cpu().double()
         spent = self.clock + time.perf_counter() - self.started
@@ -385,12 +385,12 @@ class Trainer(training.Trainer):
         loss, nll, self.seconds, stop = shared.tolist()
         self.stopping = stop > 0
         if rank() and not math.isfinite(loss + nll + size):
-            raise PeerError("not finite")  # which process 0 tells
+            raise PeerError("not finite")  # process 0 reports it
         return [loss, nll, size.item()]
 
     # E5-trainer.md: Validation and checkpoints
     def validate(self, corpus: Corpus) -> dict[str, float]:
-        """training.validate, of which each process does a part."""
+        """training.validate, divided among the processes."""
         if not len(corpus):
             raise ValueError("the validation corpus is empty")
         config = self.config
@@ -408,13 +408,13 @@ class Trainer(training.Trainer):
         return training.scores(loss / tokens, nll / tokens)
 
     def weights(self) -> dict[str, Tensor]:
-        """Every parameter, whole, on the CPU of process 0."""
+        """All parameters, unsharded, on the CPU of process 0."""
         weights = super().weights()
         return {name: on_rank_zero(p) for name, p in weights.items()}
 
     def state(self) -> dict[str, Any]:
-        """The plain trainer's state, whole, on the CPU of process 0; and
-        what dropout's noise depends on.
+        """The plain trainer's state, unsharded, on the CPU of process 0,
+        and the settings that dropout's noise depends on.
         """
         state = super().state()
         state["optimizer"]["state"] = {
@@ -434,7 +434,7 @@ class Trainer(training.Trainer):
     def load(
         self, weights: dict[str, Tensor], state: dict[str, Any]
     ) -> None:
-        """Go on from what weights and state gave, or another trainer's."""
+        """Restore what weights and state returned, in any trainer."""
         own = dict(self.model.named_parameters())
         parts = {name: own_part(weights[name], own[name]) for name in own}
         moments = {
@@ -453,8 +453,8 @@ class Trainer(training.Trainer):
         self.same_noise = state.get("noise") == self._noise()
 
     def save(self, folder: Path) -> Path:
-        """Write folder/STEP, whole or not at all, by process 0, and drop
-        what config does not keep.
+        """Write folder/STEP atomically in process 0, and delete the
+        checkpoints that config does not keep.
         """
         weights, state = self.weights(), self.state()
         place = folder / f"{self.step:08d}"
@@ -466,7 +466,7 @@ class Trainer(training.Trainer):
 
 @dataclass(frozen=True)
 class _Work:
-    """A batch that is ready to be learned from."""
+    """A batch that is ready for a training step."""
 
     micro: list[tuple[PackedBatch, float]]  # this process's part
     tokens: int  # target tokens of the whole batch
@@ -475,8 +475,8 @@ class _Work:
 def training_speed(
     model: PackedTransformer, corpus: Corpus, config: RunConfig
 ) -> float:
-    """Steps per second of this process, alone. The model learns a little
-    from them.
+    """Training steps per second of this process alone. They change the
+    model's weights a little.
     """
     loss, device = _Loss(model, config), next(model.parameters()).device
     optimizer = make_optimizer(model.parameters())
