@@ -86,7 +86,7 @@ def test_ids_and_starts_of_different_corpora_are_refused(tmp_path):
     Sentences.of(ROWS[1:]).save(tmp_path / "other")
     (tmp_path / "other.ids.npy").rename(tmp_path / "train.ids.npy")
     with pytest.raises(
-        ValueError, match="train: ids and starts do not fit"
+        ValueError, match="train: ids and starts do not match"
     ):
         Sentences.load(tmp_path / "train")
 
@@ -105,7 +105,7 @@ def test_a_damaged_file_is_named(part, size, tmp_path):
     Sentences.of(ROWS).save(tmp_path / "train")
     path = tmp_path / f"train.{part}.npy"
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(ValueError, match="train: damaged"):
+    with pytest.raises(ValueError, match="train is damaged"):
         Sentences.load(tmp_path / "train")
 
 

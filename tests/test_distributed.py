@@ -578,7 +578,7 @@ def test_a_signal_to_one_stops_all_with_a_checkpoint(
 ) -> None:
     run = tmp_path / "run"
     found = together(2, recipe_with_signal, str(run))
-    message = "stopped at step 7: --resume goes on"
+    message = "stopped at step 7; continue with --resume"
     assert found == [(message, signal.SIGTERM)] * 2
     assert checkpoints(run / "checkpoints")[-1].name == "00000007"
     train_recipe(TINY, run, resume=True, device="cpu")

@@ -83,10 +83,10 @@ def test_a_run_that_collapses_says_so_once_while_it_runs(
     assert err.index(line) < err.index("step 150: checkpoint")
     assert line.startswith("step 140: ")
     assert "since step 1;" in line
-    assert "--rate below 8 or a --warmup above 40" in line
+    assert "--rate below 8 or --warmup above 40" in line
     assert "start a new run with --norm pre" in line
     assert summary["warnings"] == [line]
-    entropy = float(line.split("costs ")[1].split(". ")[0])
+    entropy = float(line.split("gives ")[1].split(". ")[0])
     assert 2 < entropy < math.log(20)
     kept = json.loads((folder / "summary.json").read_text("utf-8"))
     assert kept["warnings"] == [line]
@@ -182,5 +182,5 @@ def test_a_collapsed_run_goes_on_with_another_rate(
 def test_the_norm_cannot_change(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train_recipe(ABSURD.changed(max_steps=5), folder, device="cpu")
-    with pytest.raises(RunError, match="norm 'post'.*takes a new run"):
+    with pytest.raises(RunError, match="norm 'post'.*needs a new run"):
         train_recipe(HEALTHY, folder, resume=True, device="cpu")

@@ -265,7 +265,7 @@ def test_columns_are_taken_in_their_order(tmp_path: Path) -> None:
     part = Part(file, file, "tsv", columns=(1, 0))
     assert list(part.pairs()) == [("Hund", "dog"), ("Katze", "cat")]
     short = Part(file, file, "tsv", columns=(0, 2))
-    with pytest.raises(DataError, match="x.txt, line 2: 2 columns; 3 are"):
+    with pytest.raises(DataError, match="x.txt, line 2: 2 columns, but 3"):
         list(short.pairs())
 
 
