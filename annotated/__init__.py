@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 00-preface.md: Preface
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 __all__ = ["__version__"]
 

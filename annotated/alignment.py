@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 19-pocket-german.md: Pocket German: a translator in minutes
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from collections.abc import Collection, Hashable
 

@@ -1,8 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 02-attention.md: Attention
-- 04-multi-head.md: Many heads
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import math
 
@@ -42,10 +38,8 @@ def attention(
 
 # 04-multi-head.md: One layer, h heads
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention (§3.2.2).
-
-    d_k and d_v default to d_model / num_heads, rounded down; dropout is
-    on the weights (the paper has none).
+    """Multi-head attention (§3.2.2). d_k and d_v default to d_model /
+    num_heads, rounded down; dropout is on the weights (not in the paper).
     """
 
     def __init__(
@@ -100,8 +94,6 @@ class MultiHeadAttention(nn.Module):
         d_model), or to itself without one -> the shape of x. mask
         broadcasts to (batch, heads, q_len, k_len), True = may attend.
         """
-        memory = x if memory is None else memory
-        v = self.split(self.w_v(memory))
-        weights = self.dropout(self.weights(x, memory, mask))
-        heads = weights @ v  # (batch, heads, q_len, d_v)
+        v = self.split(self.w_v(x if memory is None else memory))
+        heads = self.dropout(self.weights(x, memory, mask)) @ v
         return self.w_o(heads.transpose(1, 2).flatten(2))

@@ -1,8 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 11-batches.md: Batches
-- E17-corpora-on-disk.md: Corpora on disk
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from __future__ import annotations
 

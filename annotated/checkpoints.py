@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 15-checkpoints.md: How a run survives, and how it ends
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import json
 import shutil

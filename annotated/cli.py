@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E12-command-line.md: The command line's source
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import importlib
 import os

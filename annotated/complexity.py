@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 09-why-self-attention.md: Why self-attention
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import math
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 22-costs.md: What a run costs
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import math
 

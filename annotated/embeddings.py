@@ -1,8 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 06-embeddings.md: Embeddings and softmax
-- 07-positions.md: Positions
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import math
 

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 18-evaluation.md: How good is a translation?
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import re
 from collections.abc import Sequence

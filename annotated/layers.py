@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 05-layers.md: Feed-forward, residuals, normalisation
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from functools import partial
 from typing import Any

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 13-regularisation.md: Regularisation
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import torch.nn.functional as F
 from torch import Tensor

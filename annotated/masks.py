@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 03-masks.md: Masks
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import torch
 from torch import Tensor

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 08-transformer.md: The Transformer
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from __future__ import annotations
 
@@ -59,9 +56,7 @@ class Transformer(nn.Module):
         return self.encoder(x, self.near(padding_mask(src)))
 
     def decode(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:
-        """The right of Figure 1, before the softmax: tgt (batch, tgt_len),
-        memory as encode made it of src -> (batch, tgt_len, d_model).
-        """
+        """The right of Figure 1; memory is encode(src) -> (…, d_model)."""
         x = self.embeddings.read_target(tgt)
         x = self.dropout(x + self.tgt_positions(tgt.size(1)))
         # padding comes last, where a causal query never looks
@@ -70,10 +65,8 @@ class Transformer(nn.Module):
 
     def near(self, mask: Tensor) -> Tensor:
         """mask, within the window where the configuration has one (§4)."""
-        r = self.config.window
-        if r is None:
-            return mask
-        return mask & window_mask(mask.size(-1), r, mask.device)
+        r, length = self.config.window, mask.size(-1)
+        return mask & window_mask(length, r, mask.device) if r else mask
 
     # 08-transformer.md: The configuration
     def attention_blocks(self) -> dict[str, MultiHeadAttention]:
@@ -88,9 +81,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
-        """The weights of each block, (batch, heads, q_len, k_len): one row
-        per query. Call eval() first.
-        """
+        """By block, (batch, heads, q_len, k_len). Call eval() first."""
         with recorded_weights(self.attention_blocks()) as maps:
             memory = Transformer.encode(self, src)  # always the plain form
             self.decode(tgt, memory, src)

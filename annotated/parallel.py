@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 21-many-devices.md: Many devices
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import torch
 import torch.distributed as dist

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 24-parsing.md: Constituency parsing: a tree is a sentence too
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from __future__ import annotations
 

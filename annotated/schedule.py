@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 12-optimiser.md: The optimiser and its schedule
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from collections.abc import Iterable
 

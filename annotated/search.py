@@ -1,8 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 16-search.md: Search: from the next word to a whole sentence
-- 17-memory.md: Compute each token once: the KV cache
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 01-before-attention.md: Why transduction was sequential
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 26-since-2017.md: Since 2017
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 10-tokens.md: Tokens
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 14-training.md: Training: the copy task
-- 15-checkpoints.md: How a run survives, and how it ends
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import math
 import time

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 23-variations.md: Results and variations
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

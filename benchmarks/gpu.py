@@ -243,34 +243,26 @@ def tests(bench: Bench) -> dict[str, Any]:
     return counts | {"passed": counts["tests"] - lost, "failed": failed}
 
 
-def compile_layers(model: Transformer) -> None:
-    """torch.compile for every layer; one compilation serves them all."""
-    for stack in (model.encoder, model.decoder):
-        for layer in stack.layers:
-            layer.compile(dynamic=True)
-
-
-MODES: dict[str, Callable[[Transformer], None] | None] = {
-    "eager": None,
-    "compiled": compile_layers,
-    "float32": None,
+MODES: dict[str, dict[str, Any]] = {  # of RunConfig
+    "eager": {"precision": "bfloat16"},
+    "compiled": {"precision": "bfloat16", "compile": True},
+    "float32": {"precision": "float32"},
 }
-PRECISION: dict[str, Any] = {"float32": "float32"}  # others: bfloat16
 
 
 def train_speed(bench: Bench, name: str) -> dict[str, Any]:
     """Steps of the real trainer on random sentences, in each mode."""
     peaks = read(bench.out, "peak").get("bf16_flops")
     modes, share = {}, bench.left / len(MODES)
-    for mode, prepare in MODES.items():
-        end = time.time() + share
-        precision = PRECISION.get(mode, "bfloat16")
+    for mode, changes in MODES.items():
         try:
-            modes[mode] = speed_of(bench, name, prepare, end, precision)
+            modes[mode] = speed_of(
+                bench, name, time.time() + share, changes
+            )
         except Exception as error:  # the other modes still count
             modes[mode] = {"error": trouble(error)}
             continue
-        if peaks and precision == "bfloat16":
+        if peaks and changes["precision"] == "bfloat16":
             reached = modes[mode]["needed_flops_per_second"]
             modes[mode]["peak_share"] = reached / peaks
     if all("error" in found for found in modes.values()):
@@ -281,9 +273,8 @@ def train_speed(bench: Bench, name: str) -> dict[str, Any]:
 def speed_of(
     bench: Bench,
     name: str,
-    prepare: Callable[[Transformer], None] | None,
     end: float,
-    precision: Any = "bfloat16",
+    changes: dict[str, Any],
 ) -> dict[str, Any]:
     """Medians over steps, after some that do not count."""
     sizes, device = bench.sizes, bench.device
@@ -291,8 +282,6 @@ def speed_of(
     torch.manual_seed(bench.seed)
     config = shape(sizes, name)
     model = Transformer(config).to(device)
-    if prepare is not None:
-        prepare(model)
     each = sizes.batch_tokens / (sizes.mean_length + 1)
     corpus = draw_corpus(
         sizes, max(8, int(each * sizes.batches)), bench.seed
@@ -300,8 +289,8 @@ def speed_of(
     training = RunConfig(
         batch_tokens=sizes.batch_tokens,
         max_steps=sizes.warm + sizes.steps,
-        precision=precision,
         seed=bench.seed,
+        **changes,
     )
     trainer = Trainer(model, corpus, training)
     plans: dict[int, list[Any]] = {}

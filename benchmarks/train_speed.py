@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from annotated.batches import Batch, Corpus, Sentences
 from annotated.embeddings import sinusoids
 from annotated.engine.machine import pick_precision
-from annotated.engine.packing import PackedTransformer
+from annotated.engine.packing import PackedTransformer, compile_layers
 from annotated.engine.results import entry, versions
 from annotated.engine.trainer import RunConfig, packed_loss
 from annotated.schedule import make_optimizer, set_learning_rate
@@ -49,7 +49,8 @@ class Settings(Shape):
     """The shape, the batches and the measurement."""
 
     free = {"dropout", "smoothing", "rate", "seed", "json", "warmup"} | {
-        "precision"
+        "precision",
+        "compiled",
     }
 
     dropout: float = 0.1
@@ -69,6 +70,8 @@ class Settings(Shape):
     precision: tuple[Precision, ...] = ()
     """what everyone computes in, in turn; unless given, float32, and
     bfloat16 where this machine multiplies it faster"""
+    compiled: bool = False
+    """also annotated with its layers compiled, as train --compile does"""
     threads: int = os.cpu_count() or 1
     seed: int = 0
     json: Path | None = None
@@ -206,6 +209,16 @@ def ours(settings: Settings, precision: Precision = "float32") -> Contender:
         return total / batch.tokens
 
     return Contender("annotated", model, loss, settings.rate, precision)
+
+
+def compiled(
+    settings: Settings, precision: Precision = "float32"
+) -> Contender:
+    """The same with its layers compiled."""
+    contender = ours(settings, precision)
+    assert isinstance(contender.model, PackedTransformer)
+    compile_layers(contender.model)
+    return replace(contender, library="annotated, compiled")
 
 
 def padded_loss(logits: Tensor, batch: Batch, smoothing: float) -> Tensor:
@@ -465,6 +478,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(settings.threads)
     start = time.perf_counter()
     makers, absent = available()
+    makers[1:1] = [compiled] if settings.compiled else []
     metrics: dict[str, Any] = {}
     wrong: list[str] = []
     print(

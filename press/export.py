@@ -72,7 +72,7 @@ def assemble(chapters: list[Chapter]) -> dict[str, str]:
     if not problems:
         problems += check_modules(modules)
     if not problems:
-        rendered = {n: render(m, chapters) for n, m in modules.items()}
+        rendered = {n: render(m) for n, m in modules.items()}
         texts, problems = check_names(rendered, modules)
     if problems:
         raise PressError(*sorted(set(problems), key=_order))
@@ -89,14 +89,12 @@ def _order(problem: str) -> tuple[str, int, str]:
 # --- the text of a module -------------------------------------------------
 
 
-def render(
-    module: Module, chapters: list[Chapter]
-) -> tuple[list[str], list[Place]]:
+def render(module: Module) -> tuple[list[str], list[Place]]:
     """The lines of annotated/NAME.py, and the place of each line.
 
     Its imports are still in the order of the book.
     """
-    lines = _header(module, chapters)
+    lines = [f'"""{MARK}"""']
     if module.imports:
         lines += ["", *map(_import, module.imports)]
     names = [name for block in module.blocks for name in block.names]
@@ -152,19 +150,8 @@ def _comment(section: tuple[str, str], indent: str = "") -> list[str]:
     return _wrap(text, f"{indent}# ", f"{indent}#   ")
 
 
-def _header(module: Module, chapters: list[Chapter]) -> list[str]:
-    """The docstring: whence the module comes, and where to edit it."""
-    places = sorted({block.chapter for block in module.blocks})
-    listing = [""] if places else []
-    for place in places:
-        chapter = chapters[place]
-        title = f"{chapter.file}: {_plain(chapter.title)}"
-        listing += _wrap(title, "- ", "  ")
-    return [f'"""{MARK}', *listing, '"""']
-
-
 def _plain(title: str) -> str:
-    """A heading without its markup, safe in a comment and a docstring."""
+    """A heading without its markup, safe in a comment."""
     return re.sub(r"[`*$\\\\\"]", "", title)
 
 

@@ -183,13 +183,18 @@ def test_the_plain_trainer_goes_on_as_exactly(tmp_path):
         assert trainer.tokens == whole.tokens
 
 
-def test_other_micro_batches_are_noticed(saved):
-    """Dropout draws for each of them, so the noise is another."""
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [({}, True), ({"micro_tokens": 20}, False), ({"compile": True}, False)],
+)
+def test_what_gives_dropout_other_noise_is_noticed(
+    saved, monkeypatch, change, same
+):
+    monkeypatch.setattr(engine, "compile_layers", lambda model: None)
     _, place = saved
-    for most, same in ((None, True), (20, False)):
-        later = new_trainer(config=replace(CONFIG, micro_tokens=most))
-        load_checkpoint(later, place)
-        assert later.same_noise is same
+    later = new_trainer(config=replace(CONFIG, **change))
+    load_checkpoint(later, place)
+    assert later.same_noise is same
 
 
 # --- killed and out of space ----------------------------------------------

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from annotated import cli
 from annotated.batches import Corpus, Sentences
 from annotated.checkpoints import checkpoints, load_checkpoint
 from annotated.engine import distributed, runner
+from annotated.engine import trainer as engine
 from annotated.engine.distributed import (
     all_gather,
     all_reduce_sum,
@@ -42,6 +44,7 @@ from annotated.engine.errors import (
     Stopped,
     TrainingError,
 )
+from annotated.engine.packing import compile_layers
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run, read_metrics
 from annotated.engine.trainer import RunConfig, Trainer
@@ -212,6 +215,22 @@ def test_nor_on_the_pieces_in_which_each_takes_its_share(
 ) -> None:
     config = replace(CONFIG, micro_tokens=10)
     for one in together(2, learn, config, shard):
+        assert_same_run(one, alone)
+
+
+def learn_compiled(shard: bool) -> Any:
+    """Traced as for a compiler, which need not be here."""
+    vars(engine)["compile_layers"] = partial(
+        compile_layers, backend="eager"
+    )
+    return learn(replace(CONFIG, compile=True), shard)
+
+
+@pytest.mark.parametrize("shard", [False, SHARDED])
+def test_nor_on_whether_layers_are_compiled(
+    shard: bool, alone: Any
+) -> None:
+    for one in together(2, learn_compiled, shard):
         assert_same_run(one, alone)
 
 

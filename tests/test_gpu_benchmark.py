@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from annotated.engine.errors import RunError
+from annotated.engine.packing import PackedTransformer
 from annotated.model import Transformer
 from annotated.tokens import PAD
 from tests.helpers import benchmark
@@ -90,7 +92,7 @@ def test_training_speed_counts_real_tokens(
     gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # compiling for a CPU takes longer than a test may
-    monkeypatch.setattr(gpu, "MODES", {"eager": None})
+    monkeypatch.setattr(gpu, "MODES", {"eager": gpu.MODES["eager"]})
     draw, drawn = gpu.draw_corpus, []
 
     def noted(*args: Any) -> Any:
@@ -115,7 +117,7 @@ def test_training_speed_counts_real_tokens(
 def test_the_share_of_the_peak_is_of_the_peak_measured(
     gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu, "MODES", {"eager": None})
+    monkeypatch.setattr(gpu, "MODES", {"eager": gpu.MODES["eager"]})
     folder = bench.out / "sections"
     folder.mkdir()
     (folder / "peak.json").write_text('{"bf16_flops": 1e9}')
@@ -124,7 +126,7 @@ def test_the_share_of_the_peak_is_of_the_peak_measured(
     assert found["peak_share"] == pytest.approx(share)
 
 
-def test_training_is_measured_in_each_precision(
+def test_training_is_measured_in_each_mode(
     gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -136,26 +138,22 @@ def test_training_is_measured_in_each_precision(
     monkeypatch.setattr(gpu, "speed_of", noted)
     monkeypatch.setattr(gpu, "read", lambda *_: {"bf16_flops": 2.0})
     found = gpu.train_base(bench)
-    assert list(zip(found, asked, strict=True)) == [
-        ("eager", "bfloat16"),
-        ("compiled", "bfloat16"),
-        ("float32", "float32"),
-    ]
-    assert found["eager"]["peak_share"] == 0.5
+    assert dict(zip(found, asked, strict=True)) == gpu.MODES
+    assert found["compiled"]["peak_share"] == 0.5
     assert "peak_share" not in found["float32"]  # it is of another peak
 
 
 def test_one_mode_that_fails_leaves_the_others(
     gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(model: Transformer) -> None:
-        raise RuntimeError("no such\n  compiler")
+    def fail(model: PackedTransformer) -> None:
+        raise RunError("no such\n  compiler")
 
-    monkeypatch.setattr(gpu, "MODES", {"eager": None, "broken": fail})
+    monkeypatch.setattr("annotated.engine.trainer.compile_layers", fail)
     found = gpu.train_base(bench)
     assert found["eager"]["tokens_per_second"] > 0
-    assert found["broken"] == {"error": "RuntimeError: no such compiler"}
-    monkeypatch.setattr(gpu, "MODES", {"broken": fail})
+    assert found["compiled"] == {"error": "RunError: no such compiler"}
+    monkeypatch.setattr(gpu, "MODES", {"alone": gpu.MODES["compiled"]})
     with pytest.raises(RuntimeError, match="no such compiler"):
         gpu.train_base(bench)
 

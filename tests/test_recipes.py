@@ -377,19 +377,24 @@ def test_a_choice_is_said_in_a_line() -> None:
     assert "norm" not in said  # which PAIR has decided
 
 
-def test_the_first_step_is_not_counted(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("seconds", "speed"),
+    [([4, 2], 0.5), ([4, 0.25, 0.25, 0.75], 4.0)],
+    ids=["the first", "a slow one"],
+)
+def test_a_step_that_says_little_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch, seconds: list[float], speed: float
 ) -> None:
-    """It took four seconds, by our own clock, and the second one two."""
-    clock = iter([0.0, 4.0, 6.0])
-    monkeypatch.setattr(trainer.time, "perf_counter", lambda: next(clock))
+    """By a clock of our own, which counts while a step is computed."""
+    ticks = iter([tick for took in seconds for tick in (0.0, took)])
+    monkeypatch.setattr(trainer.time, "perf_counter", lambda: next(ticks))
     corpus = copy_corpus(20, vocab=12)
     config = RunConfig(batch_tokens=30)
     model = PackedTransformer(TransformerConfig(
         src_vocab=12, tgt_vocab=12, num_encoder_layers=1,
         num_decoder_layers=1, d_model=8, d_ff=8, num_heads=1,
     ))  # fmt: skip
-    assert trainer.training_speed(model, corpus, config) == 1 / 2
+    assert trainer.training_speed(model, corpus, config) == speed
 
 
 def test_a_fitted_run_begins_and_resumes_as_it_was_fitted(
@@ -879,6 +884,18 @@ def test_a_resumed_run_must_be_the_same_run(
     with pytest.raises(RunError, match=complaint):
         train_recipe(other, run, resume=True)
     assert content(run) == before
+
+
+def test_without_a_compiler_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no compiler\nwas found")
+
+    monkeypatch.setattr(torch, "compile", absent)
+    with pytest.raises(RunError, match="compiled here: no compiler$"):
+        train_recipe(TINY.changed(compile=True), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_where_nothing_was_begun_nothing_is_resumed(tmp_path: Path) -> None:

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- 20-multi30k.md: Real sentences: Multi30k
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import math
 import re

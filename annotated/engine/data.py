@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E9-recipes.md: Recipes, their data, and runs
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from functools import cached_property
 from pathlib import Path

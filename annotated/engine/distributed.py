@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E4-distributed.md: Several processes, or one
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import gc
 import inspect

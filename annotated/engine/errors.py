@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E3-ground.md: The ground floor
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from dataclasses import fields
 from typing import Any, get_args, get_type_hints

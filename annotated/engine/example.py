@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E15-running-example.md: The running example
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import string
 from collections.abc import Callable, Sequence

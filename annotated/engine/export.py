@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E11-export.md: Export
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import dataclasses
 import importlib

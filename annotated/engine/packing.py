@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E2-packing.md: Without padding, without waste
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from __future__ import annotations
 
@@ -14,13 +11,15 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from annotated.attention import MultiHeadAttention
+from annotated.engine.errors import RunError
 from annotated.masks import causal_mask, window_mask
 from annotated.model import Transformer, TransformerConfig
 from annotated.tokens import PAD
 
 __all__ = [
     "Packing", "PackedMask", "PackedAttention", "FastDropout",
-    "PackedTransformer", "packed", "chunked_loss",
+    "PackedTransformer", "packed", "check_compiler", "compile_layers",
+    "chunked_loss",
 ]  # fmt: skip
 
 
@@ -58,7 +57,11 @@ class Packing:
 
     @property
     def full(self) -> bool:
-        """Whether no place is padding."""
+        """Whether no place is padding; a compiled layer does not ask, so
+        that one graph does for both.
+        """
+        if torch.compiler.is_compiling():
+            return False
         return len(self.index) == self.real.numel()
 
     @property
@@ -163,7 +166,8 @@ class FastDropout(nn.Dropout):
         """x of any shape; returns the same shape. Only when training."""
         if not self.training or self.p == 0.0:
             return x
-        if x.device.type != "cpu" or self.p > 0.9:
+        simple = x.device.type != "cpu" or torch.compiler.is_compiling()
+        if simple or self.p > 0.9:
             return F.dropout(x, self.p)
         scale = torch.tensor(1 / (1 - self.p), dtype=x.dtype).item()
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64)
@@ -244,6 +248,31 @@ def packed(model: Transformer) -> PackedTransformer:
     fast = PackedTransformer(model.config)
     fast.load_state_dict(model.state_dict(keep_vars=True), assign=True)
     return fast.train(model.training)
+
+
+# E2-packing.md: Compiled layers
+def check_compiler(
+    device: torch.device | str, backend: Any = "inductor"
+) -> None:
+    """RunError where torch.compile finds no compiler for a device."""
+    try:
+        compiled = torch.compile(torch.exp, backend=backend)
+        compiled(torch.ones(1, device=device))
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise RunError(
+            f"layers cannot be compiled here: {reason}"
+        ) from None
+
+
+def compile_layers(model: Transformer, backend: Any = "inductor") -> None:
+    """torch.compile for each layer of the model, in place. RunError where
+    there is no compiler.
+    """
+    check_compiler(next(model.parameters()).device, backend)
+    for stack in (model.encoder, model.decoder):
+        for layer in stack.layers:
+            layer.compile(dynamic=True, backend=backend)
 
 
 # E2-packing.md: The loss in chunks

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E1-plots.md: Figures
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E7-text.md: Text from anywhere
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import os
 import sys

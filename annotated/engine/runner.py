@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E10-runner.md: From a recipe to a trained model
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from __future__ import annotations
 
@@ -43,6 +40,7 @@ from annotated.engine.distributed import (
 from annotated.engine.errors import RunError, Stopped
 from annotated.engine.files import replacing, write_json, write_text
 from annotated.engine.machine import allow_tf32, memory_bytes, pick_device
+from annotated.engine.packing import check_compiler
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
     begin_run,
@@ -81,6 +79,8 @@ def train_recipe(
         raise RunError("shard needs several processes: use torchrun")
     device = pick_device(device)
     allow_tf32(device)
+    if recipe.training.compile:
+        check_compiler(device)
     run, corpus, valid = rank_zero_first(
         lambda: (
             resume_run(recipe, folder)
@@ -387,8 +387,8 @@ def _take_up(trainer: Trainer, folder: Path) -> None:
         _say(f"resuming at step {trainer.step}")
         if not trainer.same_noise and trainer.model.config.dropout:
             _say(
-                "with other micro-batches or another number of processes "
-                "than before: dropout's noise will be another from here on"
+                "with other micro-batches, processes or kernels than "
+                "before: dropout's noise will be another from here on"
             )
         return
     if places:

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E9-recipes.md: Recipes, their data, and runs
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from __future__ import annotations
 
@@ -283,7 +280,7 @@ def begin_run(
 
 FREE = {f.name for f in dataclasses.fields(SearchConfig)} | {
     *("about", "max_steps", "max_minutes", "micro_tokens", "save_minutes"),
-    *("rate", "warmup", "cooldown", "clip", "precision"),
+    *("rate", "warmup", "cooldown", "clip", "precision", "compile"),
     *("dropout", "attention_dropout", "activation_dropout"),
     "label_smoothing",
 }

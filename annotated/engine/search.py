@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E6-search.md: A faster search: a cache that stays where it is
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import copy
 import itertools

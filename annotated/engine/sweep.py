@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E19-sweep.md: A sweep
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import dataclasses
 import json

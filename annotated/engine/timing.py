@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E3-ground.md: The ground floor
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import math
 import time

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E16-tokenizers.md: Other tokenizers
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice

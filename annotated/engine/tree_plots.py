@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E18-treebanks.md: Treebanks
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import itertools
 from collections.abc import Collection

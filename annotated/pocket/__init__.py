@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E14-pocket-sentences.md: Sentences, and who may see them
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 import itertools
 import zlib

@@ -1,7 +1,4 @@
-"""Exported from the book; edit the chapter, then run `make export`.
-
-- E13-pocket-grammar.md: A grammar in two languages
-"""
+"""Exported from the book; edit the chapter, then run `make export`."""
 
 from collections.abc import Iterator
 

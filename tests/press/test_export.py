@@ -73,11 +73,7 @@ def test_a_module_is_what_its_chapters_say_in_their_order(
     assert (
         book.read("annotated/angles.py")
         == f'''\
-"""{MARK}
-
-- 02-one.md: Angles & more
-- 04-two.md: A title
-"""
+"""{MARK}"""
 
 from __future__ import annotations
 
