@@ -626,7 +626,7 @@ class Parse(_Use):
             sys.stdout.buffer.flush()
 
 
-# E12-command-line.md: Which is which
+# E12-command-line.md: The table of subcommands
 KINDS: dict[str, Any] = {
     "recipes": Recipes,
     "data": List | Show | Prepare,

@@ -26,7 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# E4-distributed.md: Who is there
+# E4-distributed.md: Ranks and groups
 Result = TypeVar("Result")
 
 
@@ -196,7 +196,7 @@ def check_same(facts: dict[str, int]) -> None:
                 )
 
 
-# E4-distributed.md: Gradients that meet
+# E4-distributed.md: Summing gradients
 NoSync = Callable[[], AbstractContextManager[Any]]
 
 
@@ -232,7 +232,7 @@ def _sum_bucket(gradients: Tensor, group: dist.ProcessGroup) -> Any:
     return work.get_future().then(lambda done: done.value()[0])
 
 
-# E4-distributed.md: Weights that are spread
+# E4-distributed.md: Sharded weights
 def _fully_sharded(
     module: nn.Module,
     layers: Sequence[nn.Module],

@@ -9,7 +9,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# E3-ground.md: Errors that a person can mend
+# E3-ground.md: Errors that a user can correct
 class DataError(ValueError):
     """Data that cannot be used; it says what, where, and what to do."""
 

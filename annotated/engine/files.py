@@ -17,7 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# E3-ground.md: Files that are whole
+# E3-ground.md: Files that are complete
 def check_new(folder: Path) -> None:
     """RunError unless folder is empty, or not there yet."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -42,7 +42,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# E8-prepare.md: What is to be done
+# E8-prepare.md: What to prepare
 FORMAT = 2  # of a prepared folder
 CHUNK = 10_000  # pairs that are in memory at once
 SIDES = "source", "target"
@@ -397,7 +397,7 @@ def _write_manifest(
     write_json(whole / "corpus.json", manifest)
 
 
-# E8-prepare.md: Opened again
+# E8-prepare.md: Opening it again
 @dataclass(frozen=True)
 class Prepared:
     """A prepared corpus: a folder and its manifest."""

@@ -58,7 +58,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# E10-runner.md: The whole of it
+# E10-runner.md: From the command to the optimiser's step
 def train_recipe(
     recipe: Recipe,
     folder: Path,
@@ -196,7 +196,7 @@ def _written(what: str) -> Iterator[None]:
         ) from None
 
 
-# E10-runner.md: A run that only counts
+# E10-runner.md: A run that only counts tokens
 def token_entropy(corpus: Corpus) -> float:
     """Of the target tokens, each by itself, in nats; the end of a sentence
     is one of them.
@@ -371,7 +371,7 @@ class _Log:
         )
 
 
-# E10-runner.md: Going on
+# E10-runner.md: Resuming
 def _take_up(trainer: Trainer, folder: Path) -> None:
     """Load the newest checkpoint that is whole, and say which."""
     places = checkpoints(folder / "checkpoints")[::-1]

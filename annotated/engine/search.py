@@ -170,7 +170,7 @@ def _bias(mask: Tensor | None, heads: int, like: Tensor) -> Tensor | None:
     return bias.expand(-1, heads, -1, -1).flatten(0, 1)
 
 
-# E6-search.md: What is known of a sentence
+# E6-search.md: The state of a search
 @dataclass
 class Beams:
     """What a search knows of the sentences that are not done: row i of
@@ -386,7 +386,7 @@ def mean_log_p(logits: list[Tensor]) -> Tensor:
     return torch.stack(each).logsumexp(dim=0) - math.log(len(each))
 
 
-# E6-search.md: From outside
+# E6-search.md: Ensembles, prefixes, precision
 def converted(model: Transformer, dtype: torch.dtype) -> Transformer:
     """A copy of the model that computes in another precision; torch.qint8
     is for the linear maps, on a CPU.

@@ -388,7 +388,7 @@ class Trainer(training.Trainer):
             raise PeerError("not finite")  # which process 0 tells
         return [loss, nll, size.item()]
 
-    # E5-trainer.md: Looking, and keeping
+    # E5-trainer.md: Validation and checkpoints
     def validate(self, corpus: Corpus) -> dict[str, float]:
         """training.validate, of which each process does a part."""
         if not len(corpus):
