@@ -11,26 +11,26 @@ __all__ = ["attention_weights", "attention", "MultiHeadAttention"]
 def attention_weights(
     q: Tensor, k: Tensor, mask: Tensor | None = None
 ) -> Tensor:
-    """How much each query attends to each key (§3.2.1, equation 1).
+    """Attention weights of each query over all keys (§3.2.1, equation 1).
 
     q is (…, q_len, d_k), k is (…, k_len, d_k); mask broadcasts to
-    (…, q_len, k_len), True = may attend. Returns (…, q_len, k_len):
-    rows that sum to 1, or are 0 where nothing may be attended to.
+    (…, q_len, k_len), True = may attend. Returns (…, q_len, k_len); each
+    row sums to 1, or is all zeros if its query may not attend to any key.
     """
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
     if mask is None:
         return scores.softmax(dim=-1)
     weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
-    # a row of -inf alone comes out as NaN: no key, no weight
+    # softmax turns a row of only -inf into NaN: make its weights zero
     return weights.masked_fill(~mask, 0.0)
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
 ) -> Tensor:
-    """Scaled dot-product attention as the paper writes it (equation 1).
+    """Scaled dot-product attention (§3.2.1, equation 1).
 
-    v is (…, k_len, d_v); the rest as for attention_weights.
+    v is (…, k_len, d_v); other arguments as for attention_weights.
     Returns (…, q_len, d_v).
     """
     return attention_weights(q, k, mask) @ v
@@ -38,8 +38,8 @@ def attention(
 
 # 04-multi-head.md: One layer, h heads
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention (§3.2.2). d_k and d_v default to d_model /
-    num_heads, rounded down; dropout is on the weights (not in the paper).
+    """Multi-head attention (§3.2.2). d_k and d_v default to d_model //
+    num_heads; dropout is applied to the weights (not in the paper).
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class MultiHeadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier's initial values, and biases of 0."""
+        """Initialise weights with Xavier uniform and biases with zero."""
         for linear in (self.w_q, self.w_k, self.w_v, self.w_o):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
@@ -79,7 +79,7 @@ class MultiHeadAttention(nn.Module):
         memory: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """(batch, heads, q_len, k_len); arguments as for forward."""
+        """Attention weights (batch, heads, q_len, k_len); see forward."""
         memory = x if memory is None else memory
         q, k = self.split(self.w_q(x)), self.split(self.w_k(memory))
         return attention_weights(q, k, mask)
@@ -90,8 +90,8 @@ class MultiHeadAttention(nn.Module):
         memory: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """x (batch, q_len, d_model) attends to memory (batch, k_len,
-        d_model), or to itself without one -> the shape of x. mask
+        """Let x (batch, q_len, d_model) attend to memory (batch, k_len,
+        d_model), or to itself if memory is None -> the shape of x. mask
         broadcasts to (batch, heads, q_len, k_len), True = may attend.
         """
         v = self.split(self.w_v(x if memory is None else memory))

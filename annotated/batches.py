@@ -186,10 +186,11 @@ def plan_batches(
     seed: int = 0,
     epoch: int = 0,
 ) -> list[NDArray]:
-    """Which pairs make each batch of an epoch (§5.1): pairs of like
+    """Which pairs make each batch of an epoch (§5.1): pairs of similar
     length, with at most batch_tokens tokens on either side. A function of
-    (seed, epoch) alone; each pair comes once, and one that is longer than
-    batch_tokens is a batch of its own. ValueError if batch_tokens < 1.
+    (seed, epoch) alone; each pair occurs once, and one that is longer
+    than batch_tokens is a batch of its own. ValueError if
+    batch_tokens < 1.
     """
     if batch_tokens < 1:
         raise ValueError(
@@ -199,7 +200,7 @@ def plan_batches(
     src, tgt = src_lengths + 1, tgt_lengths + 1
     order = draw.permutation(len(src))
     order = order[np.lexsort((src[order], tgt[order]))]
-    # bands of like target; in each by source, up and down in turn
+    # bands of similar target length; in each by source, up, then down
     total = max(int(src.sum()), int(tgt.sum()))
     bands = math.ceil(2 * math.sqrt(total / batch_tokens))
     band = np.cumsum(tgt[order]) * bands // (int(tgt.sum()) + 1)
@@ -212,7 +213,7 @@ def plan_batches(
 def cut(
     order: NDArray, sides: Sequence[NDArray], batch_tokens: int
 ) -> list[NDArray]:
-    """order in pieces that hold at most batch_tokens on either side."""
+    """order, cut into pieces of at most batch_tokens on either side."""
     filled = [np.cumsum(side) for side in sides]
     batches, first = [], 0
     while first < len(order):

@@ -96,7 +96,7 @@ def write_checkpoint(
 
 
 def drop(place: Path) -> None:
-    """Delete a checkpoint; half of it is never left under its name."""
+    """Delete a checkpoint; its name never belongs to half of one."""
     hidden = place.with_name(f".{place.name}.old")
     place.rename(hidden)
     shutil.rmtree(hidden)
@@ -130,7 +130,7 @@ def save_checkpoint(
 
 
 def drop_old(place: Path, keep: int, every: int) -> None:
-    """Drop all checkpoints beside place but the last keep of those whose
+    """Drop all checkpoints except place and the last keep of those whose
     step is a multiple of every.
     """
     kept = [place, *checkpoints(place.parent, every)[-keep:]]
@@ -175,8 +175,8 @@ def choose_checkpoints(
     """The last count of places or, where nll is given, the best count.
 
     places are checkpoints named by their steps, the oldest first; nll is
-    the validation loss by step. RunError where there are not so many, or
-    not so many that were validated.
+    the validation loss by step. RunError if there are fewer than count,
+    or fewer that were validated.
     """
     check_whole("the number of checkpoints", count, least=1)
     what = "checkpoints"

@@ -32,11 +32,11 @@ class Recurrent(RNN):
 
 
 class Convolution(nn.Module):
-    """A convolution over positions (Table 1): each output is made of k
-    inputs, dilation apart, the last of them its own.
+    """A convolution over positions (Table 1): each output reads k inputs,
+    dilation apart, the last of them at its own position.
 
-    Not causal, it has as many inputs on its right as on its left; k is
-    odd then. groups as for nn.Conv1d.
+    If it is not causal, it reads as many on its right as on its left, and
+    k must be odd. groups as for nn.Conv1d.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class SelfAttention(nn.Module):
 
 
 def restricted_attention(q: Tensor, k: Tensor, v: Tensor, r: int) -> Tensor:
-    """Attention to the r positions around each one (§4), and no scores
-    but theirs.
+    """Attention to the r positions around each one (§4), which computes
+    only their scores.
 
     q, k (…, n, d_k) and v (…, n, d_v) -> (…, n, d_v), as attention with
     window_mask(n, r): an even r reaches as far as r + 1.
@@ -126,9 +126,9 @@ class RestrictedSelfAttention(nn.Module):
 
 # 09-why-self-attention.md: How far apart
 def hears(layer: Callable[[Tensor], Tensor], n: int, d: int) -> Tensor:
-    """Which outputs change with which inputs: (n, n) of bool, by gradient.
+    """Which outputs depend on which inputs: (n, n) of bool, by gradient.
 
-    Row i is output i, column j input j; the layer has the width d.
+    Row i is output i, column j input j; d is the width of the layer.
     """
     x = torch.randn(n, d).expand(n, n, d).clone().requires_grad_()
     out = layer(x)
@@ -158,8 +158,8 @@ def path_length(
 
 
 def one_step(layer: Recurrent, states: Tensor) -> Tensor:
-    """A step of all cells at once, each with its own vector as its input
-    and its left neighbour's as the state before: the shape of states.
+    """One step of all cells at once: each takes its own vector as input
+    and its left neighbour's as the state before. The shape of states.
     """
     before = F.pad(states, (0, 0, 1, 0))[:, :-1]
     return layer.step(states, before)

@@ -17,13 +17,13 @@ __all__ = [
 
 
 # 22-costs.md: What the paper charges
-P100 = 9.5e12  # sustained operations per second, by footnote 5
-PAPER_HOURS = {"base": 12.0, "big": 84.0}  # §5.2, on eight of them
+P100 = 9.5e12  # sustained operations per second (footnote 5)
+PAPER_HOURS = {"base": 12.0, "big": 84.0}  # §5.2, on eight P100s
 PAPER_STEPS = {"base": 100_000, "big": 300_000}
 
 
 def paper_cost(hours: float, gpus: int = 8, speed: float = P100) -> float:
-    """Table 2's measure of a training: time × GPUs × speed."""
+    """Training cost in operations, as in Table 2: time × GPUs × speed."""
     return hours * 3600 * gpus * speed
 
 
@@ -39,7 +39,7 @@ def forward_flops(config: TransformerConfig, length: int = 28) -> float:
     source = encoder * (attention + feed) + decoder * d * both
     target = decoder * (attention + d * both + feed)
     target += d * config.tgt_vocab
-    # the decoder's own half is masked: on average half the keys
+    # causal self-attention sees half of the keys on average
     mixing = (encoder + 1.5 * decoder) * both * length
     return 2 * (source + target + mixing)
 
@@ -47,14 +47,14 @@ def forward_flops(config: TransformerConfig, length: int = 28) -> float:
 def step_flops(
     config: TransformerConfig, batch_tokens: int = 25_000, length: int = 28
 ) -> float:
-    """Of a training step: forward, and twice as much backward."""
+    """Operations of a training step: forward, plus twice that backward."""
     return 3 * batch_tokens * forward_flops(config, length)
 
 
 # 22-costs.md: How well was the machine used?
 def useful_share(size: str) -> float:
-    """What the model needs, of what the paper's machine could have done;
-    size is base or big.
+    """The operations that the model needs, as a share of those that the
+    paper's machine could have done; size is base or big.
     """
     preset = getattr(TransformerConfig, size)
     config = preset(src_vocab=37_000, tgt_vocab=37_000)
@@ -69,8 +69,8 @@ def kept_bytes(
     precision: str = "float32",
     device: str = "cpu",
 ) -> float:
-    """What the forward pass keeps for the backward pass, of one source
-    and one target token, in sentences of length tokens.
+    """Bytes that the forward pass keeps for the backward pass, for one
+    source and one target token, in sentences of length tokens.
     """
     d, h = config.d_model, config.num_heads
     k, v = config.key_size, config.value_size
@@ -93,21 +93,21 @@ def kept_bytes(
 def state_bytes(
     config: TransformerConfig, precision: str = "float32"
 ) -> int:
-    """Of the weights, their gradients and Adam's two moments; and of the
-    weights' copies in 16 bits.
+    """Bytes of the weights, their gradients, Adam's two moments and, in
+    16-bit precision, the copies of the weights.
     """
     copies = 2 if precision in HALF else 0
     return (16 + copies) * count_parameters(config)
 
 
 # 22-costs.md: Before you pay
-ASSUMED_SHARE = 0.4  # of a matrix product's speed, in a training step
+ASSUMED_SHARE = 0.4  # of a matrix product's speed, reached in training
 
 
 def dry_run(
     config: TransformerConfig, training: RunConfig, device: str
 ) -> str:
-    """What a run would take on this device and on the paper's machine.
+    """A report of what a run would cost here and on the paper's machine.
     Reads no data.
     """
     batch, precision = training.batch_tokens, training.precision
@@ -135,7 +135,7 @@ def _gib(size: float) -> str:
 def _hours(
     config: TransformerConfig, total: float, precision: str, device: str
 ) -> dict[str, str]:
-    """The rows of a dry run that say how long so many operations take."""
+    """The rows of a dry run that say how long total operations take."""
     speed = matmul_speed(device, precision)
     least = total / (speed * world_size()) / 3600
     size = "big" if config.d_model >= 1024 else "base"
@@ -144,8 +144,8 @@ def _hours(
         "here": f"{speed / 1e12:.2f} TFLOP/s in matrix products on "
         f"{world_size()} × {device}",
         "hours here": f"{least / ASSUMED_SHARE:,.1f}, at "
-        f"{ASSUMED_SHARE:.0%} of that speed; {least:,.1f} at all of it",
-        "hours, 8 × P100": f"{theirs:,.1f}, used as well as for the "
-        f"paper's {size} model",
+        f"{ASSUMED_SHARE:.0%} of that speed; {least:,.1f} at full speed",
+        "hours, 8 × P100": f"{theirs:,.1f}, if used as efficiently as "
+        f"for the paper's {size} model",
         "cost by Table 2": f"{paper_cost(theirs):.1e} operations",
     }

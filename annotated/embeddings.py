@@ -13,11 +13,11 @@ __all__ = [
 
 # 06-embeddings.md: One matrix, three uses
 class Embeddings(nn.Module):
-    """The matrices between tokens and vectors (§3.4).
+    """Token embeddings and the output projection (§3.4).
 
-    tie "all" is the paper: one matrix reads the source, reads the target
-    and scores the output; "decoder" shares the last two; "none" shares
-    nothing. A shared matrix is one tensor, not a copy.
+    tie="all", as in the paper, uses one matrix for source, target and
+    output; "decoder" shares one between target and output; "none" shares
+    nothing. A shared matrix is a single tensor, not a copy.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Embeddings(nn.Module):
         super().__init__()
 
         def table(vocab: int) -> nn.Parameter:
-            # after the factor √d_model a component has variance 1
+            # components have variance 1 after scaling by √d_model
             return nn.Parameter(torch.randn(vocab, d_model) * d_model**-0.5)
 
         self.target = table(tgt_vocab)
@@ -43,7 +43,7 @@ class Embeddings(nn.Module):
         return F.embedding(ids, self.target) * self.scale
 
     def logits(self, x: Tensor) -> Tensor:
-        """(…, d_model) -> (…, tgt_vocab): the softmax's input."""
+        """x (…, d_model) -> logits (…, tgt_vocab), before the softmax."""
         return F.linear(x, self.output)
 
 
@@ -51,10 +51,10 @@ class Embeddings(nn.Module):
 def sinusoids(
     length: int, d_model: int, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """The positional encodings of §3.5: (length, d_model).
+    """Sinusoidal positional encodings (§3.5): (length, d_model).
 
-    Column 2i is sin(pos / 10000^(2i/d_model)), column 2i + 1 its cosine.
-    Computed in float64, so that far positions keep their digits.
+    Column 2i is sin(pos / 10000^(2i/d_model)), column 2i + 1 the cosine.
+    Computed in float64, to stay accurate at large positions.
     """
     position = torch.arange(length, dtype=torch.float64)[:, None]
     even = torch.arange(0, d_model, 2, dtype=torch.float64)
@@ -65,7 +65,7 @@ def sinusoids(
 
 # 07-positions.md: Learned positions
 class SinusoidalPositions(nn.Module):
-    """Fixed positions (§3.5); the table grows with the longest sentence."""
+    """Sinusoidal positions (§3.5), in a table that grows as needed."""
 
     table: Tensor
 
@@ -87,14 +87,14 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, d_model: int, length: int):
         super().__init__()
-        # as large as the sinusoids: mean square 1/2
+        # the same mean square as the sinusoids, 1/2
         self.table = nn.Parameter(torch.randn(length, d_model) * 0.5**0.5)
 
     def forward(self, length: int) -> Tensor:
-        """(length, d_model). Raises ValueError beyond the table's end."""
+        """(length, d_model). Raises ValueError if the table is shorter."""
         if length > len(self.table):
             raise ValueError(
-                f"a sentence of {length} tokens, but max_len is "
-                f"{len(self.table)}: learned positions go no further"
+                f"sentence has {length} tokens, but max_len is "
+                f"{len(self.table)} for learned positions"
             )
         return self.table[:length]

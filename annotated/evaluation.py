@@ -19,12 +19,12 @@ def score(
     references: Sequence[str],
     split_compounds: bool = False,
 ) -> dict[str, Any]:
-    """sacreBLEU (cased, 13a) and its signature, chrF, and the share of
+    """sacreBLEU (cased, 13a) with its signature, chrF, and the share of
     hypotheses that equal their reference, all in percent.
 
-    split_compounds adds a BLEU counted on words split at hyphens, as the
-    paper's was, under names of its own: it compares with no other.
-    Raises ValueError where the sides differ in number or are empty.
+    split_compounds adds BLEU on words split at hyphens, as in the paper,
+    under separate names, since it cannot be compared with any other.
+    Raises ValueError if the two sides differ in length or are empty.
     """
     _check_sides(hypotheses, references)
     bleu, chrf = BLEU(), CHRF()
@@ -45,14 +45,14 @@ def score(
 def _check_sides(*sides: Sequence[str]) -> None:
     counts = " and ".join(str(len(side)) for side in sides)
     if len({len(side) for side in sides}) > 1:
-        raise ValueError(f"{counts} lines: not as many on every side")
+        raise ValueError(f"{counts} lines: all sides need the same number")
     if not sides[0]:
         raise ValueError("there is nothing to score")
 
 
 def split_hyphens(line: str) -> str:
-    """line in 13a's tokens, and those split at inner hyphens: a-b becomes
-    a ##AT##-##AT## b, the form in which the paper's BLEU was counted.
+    """Tokenise line with 13a, then split at inner hyphens: a-b becomes
+    a ##AT##-##AT## b, the form on which the paper's BLEU was computed.
     """
     tokens = Tokenizer13a()(line)
     return re.sub(r"(?<=\S)-(?=\S)", " ##AT##-##AT## ", tokens)
@@ -82,15 +82,15 @@ def compare(
 ) -> dict[str, dict[str, float]]:
     """Whether hypotheses and others differ by more than chance.
 
-    For bleu and chrf: the difference (hypotheses' less others'), the
+    For bleu and chrf: the difference (hypotheses minus others), the
     interval [low, high] that holds 95 % of the bootstrap's draws, and p,
-    how often chance alone makes a difference at least so large, either
-    way (approximate randomisation). Raises ValueError as score does.
+    how often chance alone gives a difference at least as large in either
+    direction (approximate randomisation). Raises ValueError as score does.
     """
     _check_sides(hypotheses, others, references)
     found = {}
     for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
-        # what each sentence adds, as sacreBLEU's own tests count it
+        # per-sentence statistics, as in sacreBLEU's significance tests
         one, other = (
             np.array(metric._extract_corpus_statistics(side, [references]))
             for side in (hypotheses, others)
@@ -102,18 +102,18 @@ def compare(
 def _verdict(
     metric: Metric, one: NDArray, other: NDArray, draws: int
 ) -> dict[str, float]:
-    """From two systems' counts, a row for each sentence."""
+    """Compare two systems by their statistics, one row per sentence."""
 
     def score(sums: NDArray) -> NDArray:
         of = metric._compute_score_from_stats
         return np.array([of(row).score for row in sums.tolist()])
 
     n, draw = len(one), np.random.default_rng(0)
-    # the bootstrap: how often each sentence is in each draw
+    # bootstrap: how often each draw contains each sentence
     times = draw.multinomial(n, np.full(n, 1 / n), size=draws)
     drawn = score(times @ one) - score(times @ other)
     low, high = np.quantile(drawn, [0.025, 0.975])
-    # randomisation: which sentences keep their systems
+    # randomisation: 0 where a sentence's two systems are swapped
     keep = draw.integers(2, size=(draws, n))
     mixed = keep @ one + (1 - keep) @ other
     chance = score(mixed) - score(one.sum(0) + other.sum(0) - mixed)

@@ -31,11 +31,11 @@ __all__ = [
 # 25-heads.md: Every head on one sentence
 @dataclass(frozen=True)
 class HeadMaps:
-    """What every head does in one sentence and its translation.
+    """Attention weights of every head on a sentence and its translation.
 
-    source ends with </s>, target begins with <s>. weights: "encoder"
+    source ends with </s>, target begins with <s>. weights has "encoder"
     (layers, heads, source, source), "decoder" (…, target, target) and
-    "cross" (…, target, source); a row is a query and sums to 1.
+    "cross" (…, target, source); each row is a query and sums to 1.
     """
 
     source: list[str]
@@ -44,11 +44,11 @@ class HeadMaps:
 
 
 def known_ids(tokenizer: Tokenizer, line: str) -> list[int]:
-    """Ids of words between spaces. ValueError names unknown words."""
+    """Ids of space-separated words. Raises ValueError for unknown ones."""
     [ids] = tokenizer.encode([line])
     strange = [w for w, i in zip(line.split(), ids) if i == UNK]
     if strange:
-        raise ValueError(f"the model does not know: {', '.join(strange)}")
+        raise ValueError(f"unknown words: {', '.join(strange)}")
     return ids
 
 
@@ -59,10 +59,10 @@ def head_maps(
     source: str,
     target: str | None = None,
 ) -> HeadMaps:
-    """The weights of all heads (Figures 3 to 5) as plain arrays.
+    """The attention weights of all heads (Figures 3 to 5) as arrays.
 
-    Words stand between spaces. target is what the model itself says
-    (greedily), unless it is given. ValueError names unknown words.
+    Words are separated by spaces. target defaults to the model's own
+    greedy translation. Raises ValueError for unknown words.
     """
     src = known_ids(german, source)
     if target is None:
@@ -83,7 +83,7 @@ def head_maps(
 
 
 # 25-heads.md: A job, and how well a head does it
-WRITTEN = {  # the German word behind what is written, by its label
+WRITTEN = {  # tags of the German word that is being translated
     "a noun": ("NN", "NE"),
     "a pronoun": ("PPER",),
     "an article or adjective": ("ART", "PDAT", "PPOSAT", "ADJA"),
@@ -93,10 +93,10 @@ WRITTEN = {  # the German word behind what is written, by its label
 
 
 def gold_links(pair: Pair) -> dict[tuple[str, str], Links]:
-    """What a head may have to do: {(place, job): {(query, key), …}}.
+    """The links of all possible jobs: {(place, job): {(query, key), …}}.
 
     Row j of the decoder has read j words and is about to write word j;
-    its key 0 is <s>. Key n of the source, after n words, is </s>.
+    its key 0 is <s>. Source key n, after the n words, is </s>.
     """
     (n, m), aligned = pair.lengths, pair.alignment
     german, english = pair.source_tree.leaves(), pair.target_tree.leaves()
@@ -127,27 +127,27 @@ def gold_links(pair: Pair) -> dict[tuple[str, str], Links]:
 
 @dataclass(frozen=True)
 class Job:
-    """What some heads may have to do on given pairs, and how well they do.
+    """A job that heads may do on given pairs, with baseline scores.
 
-    links is (links, 3): sentence, query, key; words (words, 2): sentence
-    and target word, those that are written with the help of the job.
+    links (links, 3) holds sentence, query, key; words (words, 2) holds
+    sentence and position of the target words that the job helps to write.
     """
 
     place: str
     name: str
     links: Tensor
     words: Tensor
-    uniform: float  # the score of a head that attends to all keys alike
-    distance: float  # and of the best that looks so many words away
+    uniform: float  # score of a head that attends to all keys equally
+    distance: float  # score of the best head with a fixed offset
 
     @property
     def positional(self) -> bool:
-        """Whether some distance alone does it perfectly."""
+        """Whether a fixed offset alone does the job perfectly."""
         return self.distance == 1.0 or self.name.startswith("the ")
 
     def score(self, weights: Tensor) -> Tensor:
-        """The mean weight on the right keys: (batch, heads, q_len, k_len)
-        of the same pairs -> (heads,), from 0 to 1.
+        """Mean weight on the correct keys: weights (batch, heads, q_len,
+        k_len) for the same pairs -> (heads,), from 0 to 1.
         """
         s, q, k = self.links.T
         right = weights[s, :, q, k].sum(dim=0)
@@ -162,7 +162,7 @@ class Job:
 
 
 def gold_jobs(pairs: Sequence[Pair]) -> list[Job]:
-    """All jobs that there are in these pairs."""
+    """All jobs that occur in these pairs."""
     links: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
     helped: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for s, pair in enumerate(pairs):
@@ -189,23 +189,23 @@ def gold_jobs(pairs: Sequence[Pair]) -> list[Job]:
 
 
 # 25-heads.md: Take the head away
-Head = tuple[str, int]  # a name of attention_blocks, a number from 0
+Head = tuple[str, int]  # name in attention_blocks, index from 0
 
 
 @contextmanager
 def knocked_out(
     model: Transformer, heads: Collection[Head], evenly: bool = False
 ) -> Iterator[None]:
-    """Inside the with, nothing is heard of these heads: their part of
-    what W^O reads is zero. Or, evenly, they attend to all keys alike:
-    their queries are zero. ValueError where there is no such head.
+    """Context manager that silences heads by zeroing their part of the
+    input of W^O or, if evenly, makes them attend to all keys equally by
+    zeroing their queries. Raises ValueError if a head does not exist.
     """
     blocks = model.attention_blocks()
     with ExitStack() as stack:
         for name, number in heads:
             block = blocks.get(name)
             if block is None or number not in range(block.num_heads):
-                raise ValueError(f"there is no head {number} of {name!r}")
+                raise ValueError(f"there is no head {number} in {name!r}")
             hook = partial(_erase, block.num_heads, number)
             if evenly:
                 handle = block.w_q.register_forward_hook(hook)
@@ -218,7 +218,7 @@ def knocked_out(
 def _erase(
     heads: int, number: int, layer: Any, args: Any, output: Any = None
 ) -> Tensor:
-    """What goes into a layer, or comes out of it, without one head."""
+    """A layer's input, or its output if given, with one head zeroed."""
     x = args[0] if output is None else output
     parts = x.unflatten(-1, (heads, -1)).clone()
     parts[..., number, :] = 0.0
@@ -226,11 +226,11 @@ def _erase(
 
 
 def judge(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
-    """How well a model writes the right translations of a batch.
+    """How well a model predicts the reference translations of a batch.
 
-    Returns (batch,), whether greedy search would write the sentence
-    without a mistake, and (batch, tgt_len), the nats that each of its
-    tokens costs, 0 for padding.
+    Returns (batch,), whether greedy search would write the reference
+    exactly, and (batch, tgt_len), the loss of each of its tokens in nats,
+    0 for padding.
     """
     with evaluating(model):
         logits = model(batch.src, batch.tgt)

@@ -13,9 +13,9 @@ __all__ = ["FeedForward", "EncoderLayer", "DecoderLayer"]
 
 # 05-layers.md: The feed-forward network computes
 class FeedForward(nn.Module):
-    """Two linear maps with a ReLU between, at each position (§3.3, eq. 2).
+    """Position-wise feed-forward network with a ReLU (§3.3, equation 2).
 
-    dropout is on the hidden units (the paper has none there).
+    dropout is applied to the hidden units (not in the paper).
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class FeedForward(nn.Module):
 
 # 05-layers.md: An encoder layer
 class EncoderLayer(nn.Module):
-    """Self-attention, then the position-wise network (§3.1)."""
+    """Self-attention followed by a feed-forward network (§3.1)."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class EncoderLayer(nn.Module):
         self.pre_norm = norm == "pre"
 
     def residual(self, x: Tensor, norm: nn.Module, sublayer: Any) -> Tensor:
-        """What sublayer, a function, finds, added to x; the same shape."""
-        if self.pre_norm:  # what most code does today
+        """Add the output of sublayer, a callable, to x; same shape as x."""
+        if self.pre_norm:  # as in most code today
             return x + self.dropout(sublayer(norm(x)))
-        return norm(x + self.dropout(sublayer(x)))  # the paper
+        return norm(x + self.dropout(sublayer(x)))  # as in the paper
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """x (batch, src_len, d_model) -> the same; mask for attention."""
+        """x (batch, src_len, d_model) -> same shape; mask for attention."""
         heads = partial(self.attention, mask=mask)
         x = self.residual(x, self.norm1, heads)
         return self.residual(x, self.norm2, self.feed_forward)
@@ -72,7 +72,7 @@ class EncoderLayer(nn.Module):
 
 # 05-layers.md: A decoder layer
 class DecoderLayer(EncoderLayer):
-    """Masked self-attention, attention over the source, network (§3.1)."""
+    """Masked self-attention, cross-attention, feed-forward (§3.1)."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class DecoderLayer(EncoderLayer):
         cross_attention: MultiHeadAttention,
         *others: Any,
     ):
-        """others as for EncoderLayer: the network, dropout, norm."""
+        """others as for EncoderLayer: feed_forward, dropout, norm."""
         super().__init__(attention, *others)
         self.cross_attention = cross_attention
         self.norm3 = nn.LayerNorm(self.feed_forward.inner.in_features)
@@ -93,8 +93,8 @@ class DecoderLayer(EncoderLayer):
         memory_mask: Tensor | None = None,
     ) -> Tensor:
         """x (batch, tgt_len, d_model), memory (batch, src_len, d_model)
-        -> the shape of x. mask says what the target sees of itself,
-        memory_mask what it sees of the source.
+        -> the shape of x. mask applies to self-attention, memory_mask to
+        cross-attention.
         """
         own = partial(self.attention, mask=mask)
         across = partial(
@@ -103,7 +103,7 @@ class DecoderLayer(EncoderLayer):
         return self.sublayers(x, own, across)
 
     def sublayers(self, x: Tensor, own: Any, across: Any) -> Tensor:
-        """forward, with these in the place of the two attentions."""
+        """forward, with own and across as the two attention callables."""
         x = self.residual(x, self.norm1, own)
         x = self.residual(x, self.norm2, across)
         return self.residual(x, self.norm3, self.feed_forward)

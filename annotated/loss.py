@@ -15,7 +15,7 @@ def smoothed_targets(
     """What label smoothing asks for (§5.4): (…, vocab), rows sum to 1.
 
     1 - smoothing on the label, and smoothing spread over all vocab words,
-    the label among them: the form of the paper's reference [36].
+    the label included, as in the paper's reference [36].
     """
     return (1 - smoothing) * F.one_hot(labels, vocab) + smoothing / vocab
 
@@ -28,7 +28,7 @@ def smoothed_loss(
 
     logits (…, vocab), labels (…) with PAD where there is none. Returns two
     scalars in nats: the loss to learn from, and the negative
-    log-likelihood of the labels, whose mean's exponential is the
+    log-likelihood of the labels. The exponential of its mean is the
     perplexity of Table 3.
     """
     log_p = logits.log_softmax(dim=-1)

@@ -118,7 +118,7 @@ class Stack(nn.Module):
 # 08-transformer.md: The configuration
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """The base model (§3), whatever its words."""
+    """The shape of a model; the defaults are the base model's (§3)."""
 
     num_encoder_layers: int = 6  # layers of the encoder
     num_decoder_layers: int = 6  # layers of the decoder
@@ -130,8 +130,8 @@ class ModelShape:
     dropout: float = 0.1  # residual dropout, P_drop
     attention_dropout: float = 0.0  # dropout of attention weights
     activation_dropout: float = 0.0  # dropout inside the feed-forward
-    norm: Literal["post", "pre"] = "post"  # where LayerNorm is applied
-    # kind of position encoding
+    norm: Literal["post", "pre"] = "post"  # LayerNorm after or before
+    # how positions are encoded
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     # which of the embeddings and the softmax share weights
     tie: Literal["all", "decoder", "none"] = "all"
@@ -141,7 +141,7 @@ class ModelShape:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(ModelShape):
-    """Shape and vocabularies. ValueError names a wrong field."""
+    """Shape and vocabularies. ValueError where a field is wrong."""
 
     src_vocab: int
     tgt_vocab: int
@@ -186,7 +186,7 @@ class TransformerConfig(ModelShape):
 def make_positions(
     config: TransformerConfig,
 ) -> SinusoidalPositions | LearnedPositions:
-    """Where in its sentence a token is."""
+    """The position encoding that config asks for (§3.5)."""
     if config.positions == "learned":
         return LearnedPositions(config.d_model, config.max_len)
     return SinusoidalPositions(config.d_model)

@@ -13,11 +13,11 @@ __all__ = ["ParallelTrainer"]
 
 # 21-many-devices.md: Talking while computing
 class ParallelTrainer(Trainer):
-    """Trainer in several processes, each with its share of every batch.
+    """A Trainer for several processes that share the work on every batch.
 
-    Needs torch.distributed.init_process_group, and the same model, corpus
-    and config in all processes. Every process then has the same weights
-    after each step.
+    Requires torch.distributed.init_process_group, and the same model,
+    corpus and config in every process. All processes then have the same
+    weights after each step.
     """
 
     def __init__(
@@ -29,20 +29,20 @@ class ParallelTrainer(Trainer):
             parameter.register_post_accumulate_grad_hook(self.send)
 
     def send(self, parameter: Tensor) -> None:
-        """Begin to add up a gradient, while others are still computed."""
+        """Start to sum a gradient while others are still being computed."""
         work = dist.all_reduce(parameter.grad, async_op=True)
         self.sending.append(work)
 
     def gradient(self, batch: Batch) -> Tensor:
-        """Leave the gradient of the whole batch in the parameters; the
-        batch's loss and nll per token.
+        """Compute .grad for the whole batch, in every process; the batch's
+        loss and nll per token.
         """
         rank, size = dist.get_rank(), dist.get_world_size()
         sides = batch.src, batch.tgt, batch.labels
         own = Batch(*(side[rank::size] for side in sides))
-        self.seed_dropout(rank)  # each has noise of its own
+        self.seed_dropout(rank)  # different noise in each process
         loss, nll = batch_loss(self.model, own, self.config.label_smoothing)
-        (loss / batch.tokens).backward()  # the tokens of all
+        (loss / batch.tokens).backward()  # the tokens of all processes
         for work in self.sending:
             work.wait()
         self.sending.clear()

@@ -17,9 +17,9 @@ __all__ = [
 
 # 24-parsing.md: From a tree to tokens
 def linearise(tree: Tree) -> list[str]:
-    """Brackets and tags, from left to right (§6.3): (NP DT NN )NP.
+    """A tree as a sequence of brackets and tags (§6.3): (NP DT NN )NP.
 
-    The words are left out: they are in the input, in the same order.
+    The words are left out, since the input has them in the same order.
     """
     if not tree.children:
         return [tree.label]
@@ -31,8 +31,8 @@ PUNCTUATION = frozenset([",", ":", "``", "''", "."])  # tags, not words
 
 
 def without_tags(tree: Tree) -> Tree:
-    """The tree with the tag XX over every word, as Vinyals et al. wrote
-    it; punctuation keeps its own.
+    """A copy of tree with every tag replaced by XX, except those of
+    punctuation, as in Vinyals et al. (2015).
     """
     leaves = [
         tag if tag.label in PUNCTUATION else tag._replace(label="XX")
@@ -43,12 +43,12 @@ def without_tags(tree: Tree) -> Tree:
 
 # 24-parsing.md: And back, whatever comes
 def tree_over(words: Sequence[str], tokens: Iterable[str]) -> Tree:
-    """The tree over words that tokens describe, whatever they are.
+    """Build a tree over words from any sequence of tokens.
 
-    A closing bracket closes what was opened since, or is ignored where
-    nothing of its label is open; so is a tag without a word; a word
-    without a tag hangs below the root, TOP, as XX; brackets without words
-    are dropped. ValueError where there are no words.
+    A closing bracket also closes every bracket opened after its partner.
+    Closing brackets without a partner, tags without a word and brackets
+    without words are ignored; words without a tag are attached to the
+    root, TOP, as XX. Raises ValueError if there are no words.
     """
     if not words:
         raise ValueError("a tree needs at least one word")
@@ -82,11 +82,11 @@ SKIPPED = PUNCTUATION | {"-NONE-"}
 
 
 def brackets(tree: Tree) -> Counter[tuple[str, int, int]]:
-    """Every constituent as (label, first word, word after its last), how
-    often: by the rules of evalb with COLLINS.prm.
+    """Count constituents, (label, first word, word after the last), by
+    the rules of evalb with COLLINS.prm.
 
-    Punctuation and traces are no words; TOP is no constituent, and
-    neither is what has no words; labels end before - or =; PRT is ADVP.
+    Punctuation and traces do not count as words; TOP and constituents
+    without words are left out; labels end before - or =; PRT is ADVP.
     """
     found: Counter[tuple[str, int, int]] = Counter()
 
@@ -106,22 +106,22 @@ def brackets(tree: Tree) -> Counter[tuple[str, int, int]]:
 
 
 def bare(label: str) -> str:
-    """A label without functions and numbers: NP-SBJ-1 -> NP."""
+    """A label without function tags and indices: NP-SBJ-1 -> NP."""
     return label.split("-")[0].split("=")[0]
 
 
 @dataclass(frozen=True)
 class Bracketing:
-    """How many brackets agree, over some sentences; precision, recall and
-    F1 are in percent.
+    """Bracket counts summed over sentences; precision, recall and F1 are
+    in percent.
     """
 
     matched: int = 0
     gold: int = 0
     guessed: int = 0
-    exact: int = 0  # sentences without a mistake
+    exact: int = 0  # sentences whose brackets all match
     sentences: int = 0
-    errors: int = 0  # sentences whose words differ: they are not counted
+    errors: int = 0  # sentences skipped because their words differ
 
     def __add__(self, other: Bracketing) -> Bracketing:
         both = zip(vars(self).values(), vars(other).values())
@@ -142,7 +142,7 @@ class Bracketing:
 
 
 def compare_trees(gold: Tree, guess: Tree) -> Bracketing:
-    """Score one tree against another, over the same words."""
+    """Score guess against gold; if their words differ, count an error."""
     if spoken(gold) != spoken(guess):
         return Bracketing(errors=1)
     ours, theirs = brackets(guess), brackets(gold)
@@ -156,20 +156,20 @@ def compare_trees(gold: Tree, guess: Tree) -> Bracketing:
 
 
 def spoken(tree: Tree) -> list[str]:
-    """The words that count."""
+    """The words that evalb counts: no punctuation, no traces."""
     return [w.word for w in tree.leaves() if w.label not in SKIPPED]
 
 
 def compare_all(
     gold: Iterable[Tree], guesses: Iterable[Tree]
 ) -> Bracketing:
-    """The sum over sentences. ValueError where one side has more."""
+    """Sum the scores of all pairs. Raises ValueError if lengths differ."""
     pairs = zip(gold, guesses, strict=True)
     return sum((compare_trees(*pair) for pair in pairs), Bracketing())
 
 
 def right_branching(words: Sequence[str]) -> Tree:
-    """The baseline: every word opens a bracket that ends with the last."""
+    """A baseline: every word opens a bracket that ends at the last word."""
     *before, last = [leaf("XX", word) for word in words]
     tree = node("NP", last)
     for word in before[::-1]:

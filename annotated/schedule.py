@@ -28,10 +28,10 @@ def learning_rate(
 
 # 12-optimiser.md: How it ends
 def cooldown_factor(step: int, last: int, cooldown: int) -> float:
-    """What the rate of a step is multiplied by so that it ends at 0: 1 at
-    first, and over the cooldown steps up to the last a falling line; in a
-    run of fewer steps, over all of them. Not in the paper; cooldown 0
-    leaves every rate as it is.
+    """The factor on a step's rate that brings it down to 0 at the end: 1
+    at first, then a straight line over the last cooldown steps, or over
+    all steps of a shorter run. Not in the paper; with cooldown 0 it is
+    always 1.
     """
     if not cooldown:
         return 1.0
@@ -46,7 +46,7 @@ def make_optimizer(
 ) -> torch.optim.Adam:
     """Adam with the constants of §5.3, fused where the device has it.
 
-    The rate is set anew before every step; see set_learning_rate.
+    The rate is set before every step; see set_learning_rate.
     """
     parameters = list(parameters)
     # torch 2.3 has it on a GPU only (versions compare as numbers do)

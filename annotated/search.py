@@ -33,18 +33,18 @@ def length_penalty(length: int, alpha: float) -> float:
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """The search of §6.1: beam 4, α 0.6, at most source + 50 tokens.
+    """How to search; by default as in the paper (§6.1).
 
-    A beam of 1 is greedy search. nbest is how many hypotheses to give
-    back, at most beam; limit, where given, the most tokens of any output,
-    its end counted. ValueError names a wrong field.
+    A beam of 1 is greedy search. nbest may not exceed beam. limit, if
+    given, is the maximum length of any output, EOS included, however long
+    the source. ValueError if a field is invalid.
     """
 
-    beam: int = 4  # hypotheses that search keeps
+    beam: int = 4  # hypotheses kept at each step
     alpha: float = 0.6  # exponent of the length penalty
-    extra: int = 50  # tokens that a translation may be longer by
-    nbest: int = 1  # hypotheses to give back
-    limit: int | None = None  # tokens of any output, at most
+    extra: int = 50  # tokens by which an output may exceed its source
+    nbest: int = 1  # hypotheses to return
+    limit: int | None = None  # maximum tokens in any output
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -56,8 +56,8 @@ class SearchConfig:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation: its tokens without EOS, the log-probability of them
-    and EOS, and that divided by the length penalty.
+    """A translation: its tokens without EOS, their log-probability with
+    EOS, and the score, which is that divided by the length penalty.
     """
 
     ids: list[int]
@@ -68,9 +68,9 @@ class Hypothesis:
 def output_limit(
     model: Transformer, length: int, config: SearchConfig
 ) -> int:
-    """How many tokens, EOS counted, may answer length source tokens.
+    """The maximum output length, EOS included, for length source tokens.
 
-    Learned positions end at max_len, and so does the output.
+    With learned positions, no output can be longer than max_len.
     """
     limit = min(length + config.extra, config.limit or math.inf)
     if model.config.positions == "learned":
@@ -85,8 +85,8 @@ After = Callable[[list[int]], Tensor]  # ids -> log-probabilities (vocab,)
 def log_p_after(
     model: Transformer, source: Tensor, ids: list[int]
 ) -> Tensor:
-    """The log-probability of each token after ids: (vocab,). source is
-    (1, src_len). Padding and the start symbol are no words.
+    """Log-probabilities of the next token after ids, (vocab,). source is
+    (1, src_len). PAD and BOS get -inf, since no output contains them.
     """
     logits = model(source, torch.tensor([ids], device=source.device))
     log_p = logits[0, -1].float().log_softmax(dim=-1)
@@ -95,8 +95,8 @@ def log_p_after(
 
 
 def greedy(after: After, limit: int, config: SearchConfig) -> Hypothesis:
-    """The likeliest token, again and again, until it is EOS. Where the
-    limit comes first, EOS is put there.
+    """Greedy search: append the most probable token until it is EOS. If
+    the limit is reached first, the last token is EOS.
     """
     ids, total = [BOS], 0.0
     for length in range(1, limit + 1):
@@ -112,7 +112,7 @@ def greedy(after: After, limit: int, config: SearchConfig) -> Hypothesis:
 def beam(
     after: After, limit: int, config: SearchConfig
 ) -> list[Hypothesis]:
-    """Beam search (§6.1): the nbest sentences found, the best first."""
+    """Beam search (§6.1): the nbest hypotheses found, best first."""
     alive: list[tuple[list[int], float]] = [([BOS], 0.0)]
     ended: list[Hypothesis] = []
     most = 2 * config.beam
@@ -141,8 +141,8 @@ def beam(
 def settled(
     ended: list[Hypothesis], best: float, limit: int, config: SearchConfig
 ) -> bool:
-    """Whether nothing alive, its best log-probability given, can still
-    come among the nbest that have ended.
+    """Whether to stop: no live hypothesis can still be among the nbest.
+    best is the highest log-probability of the live hypotheses.
     """
     hope = best / length_penalty(limit, config.alpha)
     enough = len(ended) == config.nbest and ended[-1].score >= hope
@@ -152,10 +152,10 @@ def settled(
 def plain_beam_search(
     model: Transformer, src: Sequence[int], config: SearchConfig
 ) -> list[Hypothesis]:
-    """Search for one sentence, src without EOS; the best comes first.
+    """Translate one sentence, src without EOS; the best hypothesis first.
 
-    The whole model runs at every step: this is the meaning of search,
-    written to be read. The fast ones must agree with it.
+    The whole model runs at every step: this is the reference version,
+    written to be read. The fast searches must agree with it.
     """
     device = next(model.parameters()).device
     source = torch.tensor([[*src, EOS]], device=device)
@@ -169,8 +169,8 @@ def plain_beam_search(
 
 # 17-memory.md: What may be kept
 class CachedAttention:
-    """A block that keeps the keys and values of what it was shown, each
-    (rows, heads, length, d); where most is given, the newest alone."""
+    """Attention that caches the keys and values of its inputs, each
+    (rows, heads, length, d); most, if given, is the maximum length."""
 
     k: Tensor
     v: Tensor
@@ -184,7 +184,7 @@ class CachedAttention:
         self.block, self.most, self.mask = block, most, mask
 
     def extend(self, x: Tensor) -> None:
-        """Remember x (rows, length, d_model) too."""
+        """Append the keys and values of x (rows, length, d_model)."""
         k = self.block.split(self.block.w_k(x))
         v = self.block.split(self.block.w_v(x))
         if hasattr(self, "k"):
@@ -194,22 +194,22 @@ class CachedAttention:
         self.k, self.v = k[:, :, newest], v[:, :, newest]
 
     def attend(self, x: Tensor) -> Tensor:
-        """x (rows, 1, d_model) asks everything remembered -> its shape."""
+        """Attend from x (rows, 1, d_model) to the cache -> shape of x."""
         q = self.block.split(self.block.w_q(x))
         heads = attention(q, self.k, self.v, self.mask)
         return self.block.w_o(heads.transpose(1, 2).flatten(2))
 
     def look_back(self, x: Tensor) -> Tensor:
-        """Self-attention of a new position: remember it, then ask."""
+        """Self-attention at a new position: cache it, then attend."""
         self.extend(x)
         return self.attend(x)
 
 
 # 17-memory.md: One step through the decoder
 class KVCache:
-    """What a decoder remembers between two steps of a search.
+    """The keys and values that a decoder keeps between search steps.
 
-    src is (rows, src_len): one row per hypothesis.
+    src is (rows, src_len), with one row per hypothesis.
     """
 
     def __init__(self, model: Transformer, src: Tensor):
@@ -229,7 +229,7 @@ class KVCache:
             self.source.append(source)
 
     def next_logits(self, ids: Tensor) -> Tensor:
-        """The newest tokens (rows,) -> the next's logits (rows, vocab)."""
+        """The newest tokens (rows,) -> logits of the next (rows, vocab)."""
         model = self.model
         self.length += 1
         position = model.tgt_positions(self.length)[-1]
@@ -241,7 +241,7 @@ class KVCache:
 
     # 17-memory.md: A batch of beams
     def reorder(self, rows: Tensor) -> None:
-        """Row i goes on from what is row rows[i] now."""
+        """Make row i continue from what is now row rows[i]."""
         for kept in self.own:
             kept.k = kept.k.index_select(0, rows)
             kept.v = kept.v.index_select(0, rows)
@@ -251,12 +251,12 @@ class KVCache:
 def best_of_batch(
     log_p: Tensor, totals: Tensor, last: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """log_p (batch · beam, vocab), totals (batch, beam) of what is alive
-    -> totals, parents and tokens of the 2 · beam best continuations, each
-    (batch, ranks). Where last (batch,) is True, they can only end.
+    """log_p (batch · beam, vocab) and live totals (batch, beam) -> totals,
+    parents and tokens of the 2 · beam best continuations, each (batch,
+    ranks). Where last (batch,) is True, only EOS may follow.
     """
     vocab, beam = log_p.size(1), totals.size(1)
-    ranks = 2 * beam if beam > 1 else 1  # greedy search looks at one
+    ranks = 2 * beam if beam > 1 else 1  # greedy search needs only one
     words = torch.arange(vocab, device=log_p.device)
     log_p = log_p.unflatten(0, totals.shape)
     log_p[:, :, [PAD, BOS]] = -math.inf
@@ -274,8 +274,8 @@ def file_ends(
     token: Tensor,
     config: SearchConfig,
 ) -> list[Hypothesis]:
-    """The nbest of what had ended of a sentence and what ends now: token
-    (ranks,), written after the ids of rows, with the totals best.
+    """The nbest of a sentence's ended hypotheses and of those that end
+    now: token (ranks,) follows ids[rows], with log-probability best.
     """
     penalty = length_penalty(ids.size(1), config.alpha)
     ends = (token == EOS) & (best > -math.inf)
@@ -293,7 +293,7 @@ def grow_beams(
     batch, beam, limits = len(limit), config.beam, limit.tolist()
     ids = limit.new_full((batch * beam, 1), BOS)
     totals = torch.full((batch, beam), -math.inf, device=limit.device)
-    totals[:, 0] = 0.0  # one empty hypothesis per sentence, not four
+    totals[:, 0] = 0.0  # start with one empty hypothesis per sentence
     first = torch.arange(0, len(ids), beam, device=limit.device)[:, None]
     ended: list[list[Hypothesis]] = [[] for _ in limits]
     going = [*range(batch)]
@@ -336,7 +336,7 @@ def cached_beam_search(
 def alignment(
     model: Transformer, src: Sequence[int], ids: Sequence[int]
 ) -> Tensor:
-    """How much each token of an output looked at each of its source:
+    """Cross-attention weights from output tokens to source tokens:
     (layers, heads, len(ids) + 1, len(src) + 1), with EOS last in both.
     """
     device = next(model.parameters()).device

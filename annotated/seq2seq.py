@@ -12,7 +12,7 @@ __all__ = [
 
 # 01-before-attention.md: A network that reads
 class RNN(nn.Module):
-    """A plain recurrent layer, from left to right (§1)."""
+    """A plain left-to-right recurrent layer (§1)."""
 
     def __init__(self, d_in: int, d_model: int):
         super().__init__()
@@ -20,11 +20,11 @@ class RNN(nn.Module):
         self.linear = nn.Linear(d_in + d_model, d_model)
 
     def step(self, x: Tensor, h: Tensor) -> Tensor:
-        """x (…, d_in), h (…, d_model) -> the next h"""
+        """One step: x (…, d_in), h (…, d_model) -> next h (…, d_model)."""
         return torch.tanh(self.linear(torch.cat([x, h], dim=-1)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, d_in) -> (batch, length, d_model): each h_t"""
+        """x (batch, length, d_in) -> all h_t (batch, length, d_model)."""
         h = x.new_zeros(len(x), self.d_model)
         states = []
         for x_t in x.unbind(dim=1):
@@ -34,7 +34,7 @@ class RNN(nn.Module):
 
 
 class LSTM(nn.Module):
-    """Long short-term memory, from left to right (§1)."""
+    """A left-to-right long short-term memory layer (§1)."""
 
     def __init__(self, d_in: int, d_model: int):
         super().__init__()
@@ -44,14 +44,14 @@ class LSTM(nn.Module):
     def step(
         self, x: Tensor, h: Tensor, c: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """x (batch, d_in); h and c (batch, d_model) -> the next h, c"""
+        """One step: x (batch, d_in); h, c (batch, d_model) -> next h, c."""
         gates = self.linear(torch.cat([x, h], dim=-1))
         i, f, g, o = gates.chunk(4, dim=-1)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         return o.sigmoid() * c.tanh(), c
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, d_in) -> (batch, length, d_model): each h_t"""
+        """x (batch, length, d_in) -> all h_t (batch, length, d_model)."""
         h = c = x.new_zeros(len(x), self.d_model)
         states = []
         for x_t in x.unbind(dim=1):
@@ -62,8 +62,8 @@ class LSTM(nn.Module):
 
 # 01-before-attention.md: One letter after another
 def sequential_products(output: Tensor) -> int:
-    """Matrix products that wait for one another (Table 1's sequential
-    operations, counted): the most on a chain of output's graph.
+    """Count sequential operations (Table 1): the most matrix products on
+    any path through the autograd graph of output.
     """
     longest: dict[object, int] = {}
     todo = [node for node in (output.grad_fn,) if node is not None]
@@ -74,7 +74,7 @@ def sequential_products(output: Tensor) -> int:
         if missing:
             todo += missing
             continue
-        name = node.name().lower()  # AddmmBackward0 and its like
+        name = node.name().lower()  # e.g. AddmmBackward0
         product = any(x in name for x in ("mm", "linear", "convolution"))
         deepest = max((longest[n] for n in below), default=0)
         longest[todo.pop()] = deepest + product
@@ -83,7 +83,7 @@ def sequential_products(output: Tensor) -> int:
 
 # 01-before-attention.md: A bottleneck, and attention beside it
 class AdditiveAttention(nn.Module):
-    """Bahdanau's attention: scores wᵀ tanh(W q + U m), as in §3.2.1."""
+    """Bahdanau's additive attention, scores wᵀ tanh(W q + U m) (§3.2.1)."""
 
     def __init__(self, d_model: int):
         super().__init__()
@@ -92,22 +92,22 @@ class AdditiveAttention(nn.Module):
         self.w = nn.Linear(d_model, 1, bias=False)
 
     def weights(self, query: Tensor, memory: Tensor) -> Tensor:
-        """query (batch, d), memory (batch, n, d) -> (batch, n)"""
+        """query (batch, d), memory (batch, n, d) -> weights (batch, n)."""
         hidden = torch.tanh(self.w_q(query)[:, None] + self.w_k(memory))
         return self.w(hidden).squeeze(-1).softmax(dim=-1)
 
     def forward(self, query: Tensor, memory: Tensor) -> Tensor:
-        """The weighted sum of memory: (batch, d)"""
+        """The attention-weighted sum of memory: (batch, d)."""
         weights = self.weights(query, memory)
         return (weights[:, None] @ memory).squeeze(1)
 
 
 class EncoderDecoder(nn.Module):
-    """A layer that reads and an LSTM that writes (§1).
+    """An encoder layer followed by an LSTM decoder (§1).
 
     encoder maps (batch, length, d_model) to the same shape. Without
-    attention the decoder knows its last vector alone. All sources of a
-    batch have one length: there is no mask.
+    attention, the decoder sees only the encoder's last vector. There is
+    no mask, so all sources in a batch must have the same length.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class EncoderDecoder(nn.Module):
         self.output = nn.Linear(2 * d_model, vocab)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        """ids (batch, src_len), (batch, tgt_len) -> logits"""
+        """src (batch, n), tgt (batch, m) -> logits (batch, m, vocab)."""
         memory = self.encoder(self.embedding(src))
         h = context = memory[:, -1]
         c, logits = torch.zeros_like(h), []
@@ -139,10 +139,10 @@ class EncoderDecoder(nn.Module):
 
 # 01-before-attention.md: Windows in place of a chain
 class Convolutions(nn.Module):
-    """A stack of convolutions over positions, with residuals (§2).
+    """A stack of residual 1D convolutions over positions (§2).
 
-    A window has kernel places; dilated, its gaps double from layer to
-    layer. Raises ValueError where kernel is even: a window has a middle.
+    Each window spans kernel positions; if dilated, the gaps between them
+    double with each layer. Raises ValueError if kernel is even.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Convolutions(nn.Module):
     ):
         super().__init__()
         if kernel % 2 == 0:
-            raise ValueError(f"kernel is odd, not {kernel}")
+            raise ValueError(f"kernel must be odd, not {kernel}")
         self.layers = nn.ModuleList()
         for layer in range(layers):
             gap = 2**layer if dilated else 1
@@ -164,7 +164,7 @@ class Convolutions(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, d_model) -> the same shape"""
+        """x (batch, length, d_model) -> same shape."""
         for layer in self.layers:
             x = x + F.relu(layer(x.transpose(1, 2))).transpose(1, 2)
         return x

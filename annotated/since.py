@@ -33,9 +33,9 @@ __all__ = [
 
 # 26-since-2017.md: Norms: in the branch, and simpler
 class RMSNorm(nn.Module):
-    """x / RMS(x), times a gain that is learned (Zhang and Sennrich, 2019).
+    """x / RMS(x), times a learned gain (Zhang and Sennrich, 2019).
 
-    Where layer norm subtracts a mean and adds a bias, it does neither.
+    Unlike layer norm, it neither subtracts a mean nor adds a bias.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-5):
@@ -50,8 +50,8 @@ class RMSNorm(nn.Module):
 
 # 26-since-2017.md: Networks: smooth, then gated
 class GELUFeedForward(FeedForward):
-    """The network of §3.3 with GELU for ReLU: x Φ(x), where Φ is the
-    normal distribution (Hendrycks and Gimpel, 2016).
+    """The feed-forward network of §3.3 with GELU, x Φ(x), instead of ReLU;
+    Φ is the standard normal CDF (Hendrycks and Gimpel, 2016).
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,11 +60,11 @@ class GELUFeedForward(FeedForward):
 
 
 class SwiGLU(nn.Module):
-    """A gated network: (silu(x W_gate) ⊙ x W_inner) W_outer, without
-    biases (Shazeer, 2020).
+    """Gated feed-forward network: (silu(x W_gate) ⊙ x W_inner) W_outer,
+    without biases (Shazeer, 2020).
 
-    Three matrices for two, so they are 2/3 as wide as d_ff, and the
-    parameters are as many.
+    The hidden width is 2/3 of d_ff, so that its three matrices have as
+    many parameters as the usual two.
     """
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0):
@@ -85,11 +85,11 @@ class SwiGLU(nn.Module):
 
 # 26-since-2017.md: Positions: turned, not added
 def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """Turn every pair of components by the angle of its position (Su et
-    al., 2021).
+    """Rotate every pair of components by an angle that depends on its
+    position (Su et al., 2021).
 
-    x (…, length, d) -> the same shape; table (length, d) holds sines and
-    cosines of the angles, as sinusoids makes them.
+    x (…, length, d) -> same shape; table (length, d) holds the sines and
+    cosines of the angles, as returned by sinusoids.
     """
     sin, cos = table[:, 0::2], table[:, 1::2]
     a, b = x[..., 0::2], x[..., 1::2]
@@ -98,8 +98,8 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 
 
 class RotaryAttention(MultiHeadAttention):
-    """Multi-head attention whose queries and keys are turned by their
-    positions, where both come from one sequence.
+    """Multi-head attention with rotary positions in self-attention;
+    cross-attention is left unchanged.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -112,8 +112,8 @@ class RotaryAttention(MultiHeadAttention):
         memory: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """As MultiHeadAttention's; of a memory that is not x itself,
-        nothing is turned.
+        """As in MultiHeadAttention; nothing is rotated if memory is given
+        and is not x itself.
         """
         if memory is not None and memory is not x:
             return super().weights(x, memory, mask)
@@ -124,10 +124,10 @@ class RotaryAttention(MultiHeadAttention):
 
 # 26-since-2017.md: Heads: many ask, few are asked
 class GroupedQueryAttention(MultiHeadAttention):
-    """Query heads that share keys and values in groups (Ainslie et al.,
-    2023); one group is multi-query attention (Shazeer, 2019).
+    """Attention in which groups of heads share keys and values (Ainslie et
+    al., 2023); with one group, multi-query attention (Shazeer, 2019).
 
-    ValueError where num_groups does not divide num_heads.
+    Raises ValueError if num_groups does not divide num_heads.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class GroupedQueryAttention(MultiHeadAttention):
         return x.unflatten(-1, (-1, self.d_k)).transpose(1, 2)
 
     def spread(self, x: Tensor) -> Tensor:
-        """Each group repeated for its heads: (batch, heads, length, d)"""
+        """Repeat each group for its heads: (batch, heads, length, d)"""
         return x.repeat_interleave(self.num_heads // x.size(1), dim=1)
 
     def split(self, x: Tensor) -> Tensor:
@@ -162,16 +162,16 @@ class GroupedQueryAttention(MultiHeadAttention):
 
 
 class RotaryGroups(RotaryAttention, GroupedQueryAttention):
-    """Grouped queries, turned by their positions."""
+    """Grouped-query attention with rotary positions."""
 
 
 class CachedGroups(CachedAttention):
-    """A KV cache that keeps each group once, not once per head."""
+    """A KV cache that stores each group once, not once per head."""
 
     block: GroupedQueryAttention
 
     def extend(self, x: Tensor) -> None:
-        """Remember x (rows, length, d_model) too."""
+        """Append the keys and values of x (rows, length, d_model)."""
         k = self.block.groups(self.block.w_k(x))
         v = self.block.groups(self.block.w_v(x))
         old = hasattr(self, "k")
@@ -179,7 +179,7 @@ class CachedGroups(CachedAttention):
         self.v = torch.cat([self.v, v], dim=2) if old else v
 
     def attend(self, x: Tensor) -> Tensor:
-        """x (rows, 1, d_model) asks everything remembered -> its shape."""
+        """Let x (rows, 1, d_model) attend to the cache -> same shape."""
         q = self.block.split(self.block.w_q(x))
         k, v = self.block.spread(self.k), self.block.spread(self.v)
         heads = attention(q, k, v, self.mask)
@@ -188,9 +188,9 @@ class CachedGroups(CachedAttention):
 
 # 26-since-2017.md: One stack
 class DecoderOnly(nn.Module):
-    """One stack that reads the source and goes on with the target.
+    """A single causal stack that reads the source, then the target.
 
-    Its layers are the num_encoder_layers of config, under a causal mask.
+    It has config.num_encoder_layers layers.
     """
 
     def __init__(self, config: TransformerConfig):
@@ -204,45 +204,45 @@ class DecoderOnly(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        """As Transformer's: (batch, tgt_len, tgt_vocab)."""
+        """As in Transformer: logits (batch, tgt_len, tgt_vocab)."""
         source = self.embeddings.read_source(src)
         x = torch.cat([source, self.embeddings.read_target(tgt)], dim=1)
         padding = torch.cat([src, tgt], dim=1) == PAD
-        x = take(x, padding.int().argsort(dim=1, stable=True))  # to the end
+        x = take(x, padding.int().argsort(dim=1, stable=True))  # pads last
         x = self.dropout(x + self.positions(x.size(1)))
         x = self.stack(x, causal_mask(x.size(1), x.device))
-        first = (src != PAD).sum(dim=1, keepdim=True)  # of the target
+        first = (src != PAD).sum(dim=1, keepdim=True)  # start of tgt
         where = first + torch.arange(tgt.size(1), device=tgt.device)
         return self.embeddings.logits(take(x, where))
 
 
 def take(x: Tensor, places: Tensor) -> Tensor:
-    """x (batch, length, d) at places (batch, n) -> (batch, n, d)."""
+    """Gather x (batch, length, d) at places (batch, n) -> (batch, n, d)."""
     return x.gather(1, places[..., None].expand(-1, -1, x.size(-1)))
 
 
 # 26-since-2017.md: Putting them in
 class NoPositions(nn.Module):
-    """Nothing, where the encodings of §3.5 would be added."""
+    """A stand-in for the encodings of §3.5 that adds nothing."""
 
     def forward(self, length: int) -> Tensor:
-        """0, whatever the length."""
+        """Zero, for any length."""
         return torch.zeros(())
 
 
 def drop_positions(model: nn.Module) -> None:
-    """From now on nothing is added to the embeddings."""
+    """Remove the positional encodings of a model, in place."""
     for name, part in model.named_children():
         if isinstance(part, (SinusoidalPositions, LearnedPositions)):
             setattr(model, name, NoPositions())
 
 
 def swap(model: nn.Module, *parts: str, groups: int = 1) -> nn.Module:
-    """Put parts of later years into a plain model, untrained; the model.
+    """Replace parts of a plain model, in place, by newer untrained ones.
 
     parts are "RMSNorm", "GELU", "SwiGLU", "no positions", "rotary",
-    "grouped" (into so many groups) and "rotary grouped"; KeyError for
-    another. A rotary model has no other positions.
+    "grouped" (see groups) and "rotary grouped"; any other raises
+    KeyError. The rotary parts remove other positions. Returns model.
     """
     c: Any = model.config
     network = c.d_model, c.d_ff, c.activation_dropout

@@ -35,9 +35,9 @@ SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
 def byte_pairs(
     lines: Iterable[str], vocab: int, specials: Sequence[str]
 ) -> tokenizers.Tokenizer:
-    """Learn byte pairs: at most vocab tokens, if it can."""
+    """Learn byte pairs, until there are vocab tokens or no more pairs."""
     inner = tokenizers.Tokenizer(models.BPE())
-    # so that a word has the same tokens wherever it stands
+    # so that a word has the same tokens wherever it occurs
     inner.normalizer = normalizers.Prepend(" ")
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.Sequence(
@@ -56,7 +56,7 @@ def byte_pairs(
 def whole_words(
     lines: Iterable[str], vocab: int, specials: Sequence[str]
 ) -> tokenizers.Tokenizer:
-    """The vocab commonest words, specials counted."""
+    """The most frequent words; vocab counts the specials too."""
     counts = Counter(word for line in lines for word in line.split())
     for name in specials:
         del counts[name]
@@ -90,8 +90,8 @@ class Tokenizer:
 
     Ids 0 to 3 are padding, start, end and unknown; encode adds none of
     them, and decode drops them. "bpe" works on bytes: it has no unknown,
-    and decode(encode(text)) is text, blanks and all. "wordpiece" and
-    "word" split at blanks, which come back as one, and know only what
+    and decode(encode(text)) is text, spaces and all. "wordpiece" and
+    "word" split at spaces, return each gap as one, and know only what
     they were trained on. ValueError where inner has other ids 0 to 3.
     """
 
@@ -115,8 +115,8 @@ class Tokenizer:
     ) -> Tokenizer:
         """Learn at most vocab tokens. ValueError where that is too few.
 
-        lines may be a file's, or anything else that can be gone through
-        twice: they are counted as they come, not kept.
+        lines are read as they come and not kept, unless they are an
+        iterator, which can be read only once.
         """
         if kind not in _KINDS:
             raise ValueError(

@@ -39,7 +39,7 @@ __all__ = [
 # 14-training.md: The loop
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How to train; without changes, as the paper's base model (§5)."""
+    """How to train; by default as the paper's base model (§5)."""
 
     batch_tokens: int = 25_000  # tokens in a batch, on each side
     max_steps: int = 100_000  # steps at which training ends
@@ -77,9 +77,9 @@ class Progress:
 
 
 class Trainer:
-    """Trains a model on a corpus, a step at a time (§5).
+    """Trains a model on a corpus, one step at a time (§5).
 
-    What happens is a function of (model, corpus, config) alone.
+    The result is a function of (model, corpus, config) alone.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class Trainer:
         return rate * cooldown_factor(step, last, config.cooldown)
 
     def learn(self, batch: Batch) -> list[float]:
-        """One update. Loss and nll per target token, and the gradient's
-        norm. TrainingError, with the weights as they were, where one of
-        them is not finite.
+        """One update. Returns loss and nll per target token, and the norm
+        of the gradient. TrainingError, before any weight has changed, if
+        one of the three is not finite.
         """
         self.seed_dropout()
         self.model.train()
@@ -127,7 +127,7 @@ class Trainer:
         return numbers
 
     def gradient(self, batch: Batch) -> Tensor:
-        """Leave the gradient in the parameters; loss and nll per token."""
+        """Compute .grad of all parameters; loss and nll per token."""
         smoothing = self.config.label_smoothing
         loss, nll = batch_loss(self.model, batch, smoothing)
         (loss / batch.tokens).backward()
@@ -199,8 +199,8 @@ class Trainer:
     def load(
         self, weights: dict[str, Tensor], state: dict[str, Any]
     ) -> None:
-        """Go on from what weights and state gave. TrainingError where the
-        batches would be others.
+        """Go on from what weights and state gave. TrainingError if the
+        batches would be different ones.
         """
         if state["order"] != self.order():
             raise TrainingError(
@@ -240,8 +240,8 @@ def copy_corpus(
     seed: int = 0,
     backwards: bool = False,
 ) -> Corpus:
-    """Random sequences of 1 to length symbols and the same again, or
-    backwards. Symbols are ids from 4 on, below vocab.
+    """Pairs of a random sequence of 1 to length symbols and its copy, or
+    its reverse if backwards. Symbols are ids from 4 to vocab - 1.
     """
     draw = np.random.default_rng(seed)
     lengths = draw.integers(1, length + 1, count)
@@ -253,9 +253,9 @@ def copy_corpus(
 def greedy_accuracy(
     model: Transformer, corpus: Corpus, batch_tokens: int = 5000
 ) -> tuple[float, float]:
-    """The share of target tokens that are the likeliest after the right
-    ones before them, and of sentences where all are: those that greedy
-    search would write without a mistake.
+    """The share of target tokens that the model finds the likeliest, given
+    the right ones before them; and the share of sentences where it does
+    so for all, which greedy search would write without a mistake.
     """
     device = next(model.parameters()).device
     tokens = right = whole = 0
@@ -299,8 +299,8 @@ COUNTERS = ("step", "epoch", "place", "tokens", "seconds")
 
 
 def fingerprint(corpus: Corpus) -> int:
-    """A checksum of a corpus; where it is large, of a part of each of
-    some thousand stretches.
+    """A checksum of a corpus; of a large one, of a few thousand samples
+    at regular distances.
     """
     crc = 0
     for side in (corpus.src, corpus.tgt):

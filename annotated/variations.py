@@ -16,11 +16,11 @@ __all__ = [
 # 23-variations.md: Table 2: what was bought, and for how much
 @dataclass(frozen=True)
 class System:
-    """A row of Table 2; None where the paper has no number."""
+    """A row of Table 2; None where the paper gives no number."""
 
-    german: float | None = None  # BLEU from English, newstest2014
+    german: float | None = None  # BLEU on newstest2014, from English
     french: float | None = None
-    german_cost: float | None = None  # operations of the training
+    german_cost: float | None = None  # training cost in operations
     french_cost: float | None = None
 
 
@@ -41,11 +41,11 @@ TABLE2 = {
 # 23-variations.md: Table 3: is each row what it says?
 @dataclass(frozen=True)
 class Variation:
-    """A row of Table 3: on newstest2013, with the last weights."""
+    """A row of Table 3: newstest2013, without checkpoint averaging."""
 
-    perplexity: float  # per token of its vocabulary
+    perplexity: float  # per token, not per word
     bleu: float
-    millions: int | None = None  # of parameters; None: as base
+    millions: int | None = None  # of parameters; None: same as base
 
 
 TABLE3 = {
@@ -88,10 +88,10 @@ SMALL = {
 
 
 def in_small(recipe: Recipe, steps: int, seed: int = 0) -> Recipe:
-    """A row of Table 3, an eighth as wide and half as deep, for so many
-    steps of pocket German (chapter 19).
+    """A row of Table 3 with an eighth of the width and half the depth, to
+    train on Pocket German (chapter 19) for the given number of steps.
 
-    What a row changes, it changes here by the same factor.
+    Whatever a row changes, it changes here by the same factor.
     """
     model = recipe.model
     sizes = {
@@ -108,7 +108,7 @@ def in_small(recipe: Recipe, steps: int, seed: int = 0) -> Recipe:
 
 
 def small_rows(steps: int, seed: int = 0) -> dict[str, Recipe]:
-    """Every row of Table 3, in_small, by name."""
+    """All rows of Table 3, scaled down by in_small, by name."""
     return {
         row: in_small(RECIPES[f"table3-{row}"], steps, seed)
         for row in TABLE3
@@ -118,7 +118,7 @@ def small_rows(steps: int, seed: int = 0) -> dict[str, Recipe]:
 def small_runs(
     ledger: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[int, dict[str, Any]]]:
-    """The runs of the sweep in a ledger: row -> seed -> what was found."""
+    """The sweep's runs in a ledger: row -> seed -> the run's metrics."""
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for file in ledger.values():
         if file["recipe"] == "table3":
@@ -128,7 +128,7 @@ def small_runs(
 
 
 # 23-variations.md: Which comparisons survive?
-COMPARISONS = (  # clear in Table 3: the worse row, the better row
+COMPARISONS = (  # clear in Table 3: (worse row, better row)
     ("A-h1", "base"),
     ("A-h32", "base"),
     ("B-dk16", "base"),
@@ -150,14 +150,14 @@ COMPARISONS = (  # clear in Table 3: the worse row, the better row
 class Difference:
     """How much larger a value is in one row than in another."""
 
-    mean: float  # over the seeds that both have
+    mean: float  # over the seeds that both rows have
     error: float  # standard error of the mean
-    positive: int  # seeds in which it is larger
+    positive: int  # number of seeds in which it is larger
     seeds: int
 
     @property
     def verdict(self) -> str:
-        """larger or smaller, where chance hardly does it; else unclear."""
+        """larger or smaller; unclear if within two standard errors of 0."""
         if abs(self.mean) < 2 * self.error:
             return "unclear"
         return "larger" if self.mean > 0 else "smaller"
@@ -166,10 +166,10 @@ class Difference:
 def difference(
     values: Mapping[str, Mapping[int, float]], one: str, other: str
 ) -> Difference | None:
-    """Row one less row other, by seed; values are row -> seed -> value.
+    """Row one minus row other, by seed; values are row -> seed -> value.
 
-    The error is from the spread of all rows, pooled. None where no seed
-    has both, or no row has two seeds.
+    The error comes from the variance pooled over all rows. None if the
+    two rows have no seed in common, or no row has two seeds.
     """
     both = values.get(one, {}).keys() & values.get(other, {}).keys()
     each = [values[one][seed] - values[other][seed] for seed in both]

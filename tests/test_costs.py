@@ -268,7 +268,7 @@ def test_a_dry_run_of_the_papers_models_gives_the_papers_hours(
     assert "hours, 8 × P100 84.0" in big
     assert "2.3e+19" in big
     # 9.5e17 operations at 1 TFLOP/s are 264 hours
-    assert "264.2 at all of it" in base
+    assert "264.2 at full speed" in base
 
 
 def test_several_processes_share_the_hours_and_the_batch(
@@ -277,7 +277,7 @@ def test_several_processes_share_the_hours_and_the_batch(
     monkeypatch.setattr(costs, "world_size", lambda: 4)
     said = said_of(RECIPES["wmt14-en-de-base"])
     assert "6,250 tokens at once" in said
-    assert "66.1 at all of it" in said
+    assert "66.1 at full speed" in said
 
 
 def foreseen() -> str:

@@ -74,7 +74,7 @@ def test_saying_nothing_scores_nothing(silent: list[str]) -> None:
 
 
 def test_sides_of_unlike_number_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 and 3 lines: not as many"):
+    with pytest.raises(ValueError, match="2 and 3 lines: all sides need"):
         score(HYPOTHESES[:2], REFERENCES)
 
 

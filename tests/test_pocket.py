@@ -430,13 +430,15 @@ def test_a_faulty_line_of_a_table_is_named(tmp_path, monkeypatch):
     (tmp_path / "nouns.tsv").write_text("german\tkind\nFrau\tp\nMann\n")
     monkeypatch.setattr(words.resources, "files", lambda package: tmp_path)
     with pytest.raises(
-        ValueError, match="nouns.tsv, line 3: 1 cells, not 2"
+        ValueError, match="nouns.tsv, line 3: expected 2 cells, got 1"
     ):
         words.read_table("nouns.tsv")
 
 
 def test_a_faulty_slot_of_a_verb_is_named():
-    with pytest.raises(ValueError, match="verbs.tsv: 'X:p' is no slot"):
+    with pytest.raises(
+        ValueError, match="verbs.tsv: 'X:p' is not a valid slot"
+    ):
         words.read_slot("X:p")
 
 

@@ -99,7 +99,7 @@ def test_additive_weights_are_the_formula_and_sum_to_one():
 
 
 def test_a_window_has_a_middle():
-    with pytest.raises(ValueError, match="kernel is odd, not 4"):
+    with pytest.raises(ValueError, match="kernel must be odd, not 4"):
         Convolutions(WIDTH, layers=1, kernel=4)
 
 

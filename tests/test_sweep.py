@@ -164,7 +164,7 @@ def test_a_sweep_that_goes_on_keeps_its_steps(
 ) -> None:
     sweep(tmp_path, only=("base",)).run()
     assert sweep(tmp_path, steps=None).run()["steps"] == 20
-    with pytest.raises(RunError, match="20 and 30 steps do not compare"):
+    with pytest.raises(RunError, match="20 and 30 steps cannot be"):
         sweep(tmp_path, steps=30).run()
 
 
@@ -222,7 +222,7 @@ def test_a_damaged_file_is_named_and_kept(
 ) -> None:
     path = tmp_path / "table3-small-0.json"
     path.write_text(text)
-    with pytest.raises(RunError, match=f"{path.name} holds no sweep"):
+    with pytest.raises(RunError, match=f"{path.name} is not a sweep"):
         sweep(tmp_path).run()
     assert path.read_text() == text
     assert made == []
@@ -249,7 +249,7 @@ def test_a_damaged_file_is_named_and_kept(
             "first_seed must be an integer >= 0",
         ),
         ("table3 --minutes 1 --only A-h2", "no row 'A-h2'; there are base"),
-        ("table3 --minutes 1 --out file", "file is no folder"),
+        ("table3 --minutes 1 --out file", "file is not a folder"),
         ("table3 --minutes 1 --device tpu", "no 'tpu' device"),
     ],
 )

@@ -343,7 +343,7 @@ def test_a_torchtext_data_set_becomes_two_lists():
         ["Ein Hund.", "Ja."],
         ["A dog.", "Yes."],
     )
-    with pytest.raises(ValueError, match="item 1 is no pair of strings"):
+    with pytest.raises(ValueError, match="item 1 is not a pair of strings"):
         torchtext_pairs([("a", "b"), ("a", "b", "c")])
-    with pytest.raises(ValueError, match="item 0 is no pair of strings"):
+    with pytest.raises(ValueError, match="item 0 is not a pair of strings"):
         torchtext_pairs([(3, 1)])

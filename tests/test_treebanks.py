@@ -88,11 +88,11 @@ def test_a_packed_file_is_read_like_another(tmp_path: Path) -> None:
     [
         (f"{TINY}\n(S (NP (NN it))\n\n", 2, "1 bracket is never closed"),
         ("(S\n(NP (NN it\n", 2, "3 brackets are never closed in the tree "
-         "that begins in line 1"),
-        (f"{TINY}\n{TINY})\n", 2, r"'\)' stands outside all brackets"),
-        (f"{TINY}\nword\n", 2, "'word' stands outside all brackets"),
+         "that begins on line 1"),
+        (f"{TINY}\n{TINY})\n", 2, r"'\)' is outside all brackets"),
+        (f"{TINY}\nword\n", 2, "'word' is outside all brackets"),
         ("(S\n(NP (NN it))\n())\n", 3, r"empty brackets, \(\)"),
-        ("(S (NP))\n", 1, r"\(NP\) is neither a tag with its word"),
+        ("(S (NP))\n", 1, r"\(NP\) is neither a tag with a word"),
         ("(S (NP it (NN is)))", 1, r"\(NP it \(…\)\) is neither"),
         ("(S ((NN it)))", 1, r"\(\(…\)\) is neither"),
     ],
@@ -107,7 +107,7 @@ def test_what_is_no_tree_is_told_with_file_and_line(
 
 
 def test_one_tree_is_wanted_where_a_text_is_read() -> None:
-    with pytest.raises(DataError, match="one tree is wanted, there are 2"):
+    with pytest.raises(DataError, match="expected one tree, found 2"):
         read_tree(TINY + TINY)
 
 
@@ -181,7 +181,7 @@ def test_an_index_divides_one_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_trees_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no file that ends in .mrg"):
+    with pytest.raises(DataError, match="no file ending in .mrg"):
         read_treebank(tmp_path)
 
 
@@ -202,7 +202,9 @@ def test_others_are_divided_by_article_without_overlap() -> None:
 
 
 def test_too_few_articles_are_told() -> None:
-    with pytest.raises(DataError, match="none of 3 articles is for valid"):
+    with pytest.raises(
+        DataError, match="none of 3 articles is left for valid"
+    ):
         split_articles(["a", "b", "c"])
 
 

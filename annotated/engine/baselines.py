@@ -13,12 +13,12 @@ __all__ = ["words", "dictionary", "word_by_word", "nearest_captions"]
 
 # 20-multi30k.md: How good is that?
 def words(line: str) -> list[str]:
-    """Words and punctuation marks."""
+    """The words and punctuation marks of a line."""
     return re.findall(r"\w+|[^\w\s]", line)
 
 
 def dictionary(src: Sequence[str], tgt: Sequence[str]) -> dict[str, str]:
-    """For each source word the target word that goes with it most."""
+    """Map each source word to the target word most associated with it."""
     ours, theirs = Counter[str](), Counter[str]()
     both = Counter[tuple[str, str]]()
     for one, other in zip(src, tgt, strict=True):
@@ -34,7 +34,7 @@ def dictionary(src: Sequence[str], tgt: Sequence[str]) -> dict[str, str]:
 
 
 def word_by_word(line: str, known: dict[str, str]) -> str:
-    """Each word as the dictionary has it; what it lacks is copied."""
+    """Translate word by word; words not in the dictionary are copied."""
     text = " ".join(known.get(w.lower(), w) for w in words(line))
     return re.sub(r" (?=[.,;:!?])", "", text)
 
@@ -42,8 +42,8 @@ def word_by_word(line: str, known: dict[str, str]) -> str:
 def nearest_captions(
     lines: Sequence[str], src: Sequence[str], tgt: Sequence[str]
 ) -> list[str]:
-    """For each line the translation of the source that is most like it:
-    the cosine between words, weighted by how rare they are.
+    """For each line, the translation of the most similar source sentence,
+    by the cosine similarity of their words, weighted by rarity.
     """
     where: dict[str, list[int]] = defaultdict(list)
     for i, line in enumerate(src):

@@ -25,7 +25,7 @@ VOCAB = len(SPECIALS) + len(LETTERS)
 def reversal_model(seed: int = 0, **changes: Any) -> Transformer:
     """The model of the preface: 1+1 layers, d_model 64, 4 heads.
 
-    changes are fields of TransformerConfig: num_heads=1, norm="pre", …
+    changes set fields of TransformerConfig: num_heads=1, norm="pre", …
     """
     torch.manual_seed(seed)
     vocab = {"src_vocab": VOCAB, "tgt_vocab": VOCAB}
@@ -36,17 +36,17 @@ def reversal_model(seed: int = 0, **changes: Any) -> Transformer:
 
 
 def letter_ids(word: str) -> list[int]:
-    """The token ids of a word; ValueError where it has no such letter."""
+    """The token ids of a word; ValueError unless all letters are a to z."""
     return [len(SPECIALS) + LETTERS.index(letter) for letter in word]
 
 
 def reversal_batch(
     length: int, words: int = 64, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """src, tgt and labels of random words, each (words, length + 1).
+    """src, tgt and labels for random words, each (words, length + 1).
 
-    src is the word and the end; tgt the start and the word backwards;
-    the labels are tgt, moved left by one, and the end.
+    src is the word and EOS, tgt is BOS and the word backwards, and labels
+    is tgt shifted left by one, followed by EOS.
     """
     shape = (words, length)
     word = torch.randint(len(SPECIALS), VOCAB, shape, generator=generator)
@@ -68,11 +68,11 @@ def train_reversal(
     watch: Callable[[int], object] | None = None,
     batch: Callable[..., tuple[Tensor, Tensor, Tensor]] = reversal_batch,
 ) -> list[float]:
-    """The losses, in nats per token, of training on random words.
+    """Train on random words; the loss of each step, in nats per token.
 
-    model maps (src, tgt) to logits; each batch has one of the lengths;
-    watch is called before the first step, with 0, and after each one;
-    batch makes another task of it, with arguments as reversal_batch.
+    model maps (src, tgt) to logits; each batch has one of the lengths.
+    watch(step) is called after each step, and with 0 before the first.
+    batch takes reversal_batch's arguments; another one sets another task.
     """
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(
@@ -82,7 +82,7 @@ def train_reversal(
     watch(0)
     losses = []
     for step in range(1, steps + 1):
-        model.train()  # watch may have looked at it
+        model.train()  # watch may have called eval()
         rate = 64**-0.5 * min(step**-0.5, step * 100**-1.5)
         rate *= min(1.0, (steps - step + 1) / 100)
         for group in optimizer.param_groups:
@@ -103,9 +103,9 @@ def train_reversal(
 # E15-running-example.md: Asking
 @torch.no_grad()
 def greedy(model: nn.Module, src: Tensor, limit: int) -> Tensor:
-    """What the model writes, token by token: (words, limit).
+    """Greedy search for each row of src: token ids, (words, limit).
 
-    Everything behind the first end is the end.
+    Everything after the first EOS is EOS.
     """
     model.eval()
     tgt = torch.full((len(src), 1), BOS)
@@ -117,10 +117,10 @@ def greedy(model: nn.Module, src: Tensor, limit: int) -> Tensor:
 
 
 def write(model: nn.Module, word: str, limit: int | None = None) -> str:
-    """What the model writes for a word, up to the end or limit letters.
+    """What the model writes for a word, up to EOS or limit letters.
 
-    limit defaults to three letters more than the word has; a special
-    token that is not the end is shown as a dot.
+    limit is by default three more than the length of the word. Special
+    tokens other than EOS are shown as dots.
     """
     src = torch.tensor([[*letter_ids(word), EOS]])
     limit = len(word) + 3 if limit is None else limit
@@ -129,7 +129,7 @@ def write(model: nn.Module, word: str, limit: int | None = None) -> str:
 
 
 def exact(model: nn.Module, length: int = 9, words: int = 200) -> float:
-    """The share of new random words that come out exactly reversed."""
+    """The share of new random words that the model reverses exactly."""
     generator = torch.Generator().manual_seed(2017)
     src, _, labels = reversal_batch(length, words, generator)
     written = greedy(model, src, length + 1)
@@ -142,7 +142,7 @@ def replace(
     kind: type[nn.Module],
     make: Callable[[Any], nn.Module],
 ) -> int:
-    """Put make(part) in the place of each part of the kind; how many."""
+    """Replace each part of the kind with make(part); return how many."""
     found = [
         (parent, name, part)
         for parent in model.modules()

@@ -29,8 +29,8 @@ __all__ = [
 
 # E11-export.md: What all forms share
 def _wanted(package: str) -> Any:
-    """Import a package that the book does without. RunError, with the
-    command that installs it, where it is missing.
+    """Import an optional package. RunError, with the command that
+    installs it, if it is missing.
     """
     try:
         return importlib.import_module(package)
@@ -40,7 +40,7 @@ def _wanted(package: str) -> Any:
 
 
 def vocabulary(tokenizer: Tokenizer) -> list[str]:
-    """The tokens as they are written down, by id."""
+    """The tokens as strings, in the order of their ids."""
     tokens = (tokenizer.inner.id_to_token(i) for i in range(len(tokenizer)))
     return [str(token) for token in tokens]
 
@@ -52,18 +52,18 @@ def write_ctranslate2(
     target: Sequence[str],
     folder: Path,
 ) -> None:
-    """The model as a folder that ctranslate2.Translator opens; source and
-    target are the vocabularies, a token for each id.
+    """Write the model as a folder for ctranslate2.Translator; source and
+    target are the vocabularies, one token per id.
 
-    RunError where CTranslate2 is missing, or knows no such model.
+    RunError if CTranslate2 is missing or does not support the model.
     """
     specs = _wanted("ctranslate2.specs.transformer_spec")
     config = model.config
     usual = (config.d_model // config.num_heads,) * 2
     if config.window or (config.key_size, config.value_size) != usual:
         raise RunError(
-            "ctranslate2 knows no model with a window, or with a d_k of "
-            "its own"
+            "ctranslate2 does not support a window, or a d_k or d_v other "
+            "than d_model / num_heads"
         )
     layers = config.num_encoder_layers, config.num_decoder_layers
     spec = specs.TransformerSpec.from_config(
@@ -85,7 +85,7 @@ def write_ctranslate2(
     spec.save(str(folder))
 
 
-POSITIONS = 1024  # in the table of an export: source and output alike
+POSITIONS = 1024  # rows of an exported table, for source and output alike
 
 
 def _array(x: Tensor) -> Any:
@@ -105,7 +105,7 @@ def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
 def _fill_attention(
     spec: Any, attention: MultiHeadAttention, together: bool
 ) -> None:
-    """The projections, in one matrix or in q and (k, v), and the output."""
+    """Fill in q, k, v (in one matrix, or q and (k, v)) and the output."""
     q, k, v = attention.w_q, attention.w_k, attention.w_v
     groups = [[q, k, v]] if together else [[q], [k, v]]
     for out, group in zip(spec.linear, groups):
@@ -116,16 +116,16 @@ def _fill_attention(
 
 
 def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
-    """Embeddings, positions and layers of the encoder or the decoder."""
+    """Fill in the embeddings, positions and layers of one of the stacks."""
     reads, place = model.embeddings.source, model.src_positions
     embeddings = spec.embeddings
     if name == "decoder":
         reads, place = model.embeddings.target, model.tgt_positions
     else:
-        embeddings = embeddings[0]  # of several, elsewhere
+        embeddings = embeddings[0]  # the encoder has a list of them
     embeddings.weight = _array(reads)
     if isinstance(place, SinusoidalPositions):
-        place(POSITIONS)  # the table of an export does not grow
+        place(POSITIONS)  # an exported table cannot grow
     spec.position_encodings.encodings = _array(place.table)
     stack: Any = getattr(model, name)
     if model.config.norm == "pre":
@@ -145,7 +145,7 @@ def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
 
 
 # E11-export.md: ONNX
-AXES = {  # those of each array that vary
+AXES = {  # the axes of each array that vary in length
     "src": {0: "batch", 1: "src_len"},
     "tgt": {0: "batch", 1: "tgt_len"},
     "memory": {0: "batch", 1: "src_len"},
@@ -154,14 +154,14 @@ AXES = {  # those of each array that vary
 
 
 def write_onnx(model: Transformer, folder: Path) -> None:
-    """encoder.onnx and decoder.onnx. RunError where onnx is missing."""
+    """Write encoder.onnx and decoder.onnx. RunError if onnx is missing."""
     _wanted("onnx")
     folder.mkdir(parents=True, exist_ok=True)
-    plain = Transformer(model.config)  # in operators that runtimes know
+    plain = Transformer(model.config)  # operators that all runtimes have
     plain.load_state_dict(model.state_dict())
     for place in (plain.src_positions, plain.tgt_positions):
         if isinstance(place, SinusoidalPositions):
-            place(POSITIONS)  # the table of a graph does not grow
+            place(POSITIONS)  # the table in a graph cannot grow
     tgt = torch.tensor([[BOS, 4], [BOS, 5]])
     memory = torch.zeros(2, 3, model.config.d_model)
     src = torch.tensor([[4, 5, EOS], [4, EOS, PAD]])
@@ -177,7 +177,7 @@ def write_onnx(model: Transformer, folder: Path) -> None:
 
 
 class _Graph(nn.Module):
-    """A function of a model's, as a module."""
+    """A function of the model, as a module."""
 
     def __init__(self, model: Transformer, call: Callable[..., Tensor]):
         super().__init__()
@@ -192,9 +192,9 @@ def _write(
 ) -> None:
     options: dict[str, Any] = {}
     if "dynamo" in inspect.signature(torch.onnx.export).parameters:
-        options["dynamo"] = False  # the other way needs a further package
+        options["dynamo"] = False  # the new exporter needs another package
     with warnings.catch_warnings():
-        # that sizes are noted as symbols, and that this way is the older
+        # it warns of symbolic sizes, and that it is the older exporter
         warnings.simplefilter("ignore")
         torch.onnx.export(
             graph.eval(),
@@ -212,10 +212,10 @@ def _write(
 def export_run(run: Run, to: str, folder: Path) -> None:
     """Write run to a new folder as "safetensors", "onnx" or "ctranslate2".
 
-    RunError where the folder holds something already, where a package is
-    missing, or where the form knows no such model.
+    RunError if the folder already holds something, if a package is
+    missing, or if the format does not support the model.
     """
-    model = deepcopy(run.model).cpu().eval()  # the caller's stays
+    model = deepcopy(run.model).cpu().eval()  # the caller's stays unchanged
     with new_folder(folder) as fresh:
         if to == "onnx":
             write_onnx(model, fresh)
@@ -226,7 +226,7 @@ def export_run(run: Run, to: str, folder: Path) -> None:
             save_weights(model, fresh / "model.safetensors")
             recipe = dataclasses.asdict(run.recipe)
             write_json(fresh / "recipe.json", recipe)
-        if to != "ctranslate2":  # its folder has a config.json of its own
+        if to != "ctranslate2":  # it writes its own config.json
             config = dataclasses.asdict(model.config)
             write_json(fresh / "config.json", config)
         run.source.save(fresh / "source.json")

@@ -15,8 +15,8 @@ __all__ = ["recorded_weights"]
 def recorded_weights(
     blocks: Mapping[str, nn.Module],
 ) -> Iterator[dict[str, Tensor]]:
-    """Inside the with, each call of a block leaves its weights, (batch,
-    heads, q_len, k_len), in the dictionary under the block's name.
+    """Context manager that yields a dictionary of the weights, (batch,
+    heads, q_len, k_len), of each block's latest call, by block name.
     """
     maps: dict[str, Tensor] = {}
 

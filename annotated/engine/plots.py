@@ -18,18 +18,18 @@ __all__ = [
 
 
 # E1-plots.md: The look
-PAPER = "#fcfcfa"  # opaque: a figure stays legible on a dark page
+PAPER = "#fcfcfa"  # opaque, so that figures stay legible on a dark page
 INK = "#333333"
 
 
 def use_book_style() -> None:
-    """The look of every figure: colours that colour-blind readers can
-    tell apart, a light background, and sharp SVG in a notebook.
+    """Set the look of all figures: colours that colour-blind readers can
+    tell apart, a light background, and sharp SVG in notebooks.
     """
     look = {
         "figure.facecolor": PAPER,
         "axes.facecolor": PAPER,
-        "patch.edgecolor": INK,  # seaborn's white vanishes here
+        "patch.edgecolor": INK,  # seaborn's white would vanish
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.titlesize": "medium",
@@ -37,8 +37,8 @@ def use_book_style() -> None:
         "figure.constrained_layout.use": True,
         "grid.color": "#e4e4e0",
         "legend.frameon": False,
-        "svg.fonttype": "none",  # text stays text: sought, selected
-        "svg.hashsalt": "annotated",  # the same figure, the same bytes
+        "svg.fonttype": "none",  # text can be searched, selected
+        "svg.hashsalt": "annotated",  # the same bytes every time
     }
     sns.set_theme(
         "paper", "whitegrid", "colorblind", font_scale=1.1, rc=look
@@ -60,8 +60,8 @@ def plot_grid(
     vmin: float = 0.0,
     vmax: float = 1.0,
 ) -> Axes:
-    """A matrix as cells of blue, NaN left blank, with labels, and a text
-    in each cell where there are texts.
+    """Draw a matrix as labelled blue cells, with NaN left blank and, if
+    given, a text in each cell.
     """
     numbers = values.detach().float().cpu().numpy()
     if ax is None:
@@ -101,11 +101,11 @@ def plot_attention(
     title: str | None = None,
     annotate: bool | None = None,
 ) -> Axes:
-    """A heat map of weights (q_len, k_len), one row per query.
+    """Draw weights (q_len, k_len) as a heat map, one row per query.
 
-    Without k_tokens the keys are q_tokens, and without either, numbers.
-    The weights are written into the cells where annotate is true; by
-    default where there are at most 6 keys.
+    k_tokens defaults to q_tokens, and q_tokens to numbers. annotate says
+    whether to write the weights into the cells; by default, they are
+    written if there are at most 6 keys.
     """
     k_len = weights.size(1)
     rows = q_tokens or [str(i) for i in range(weights.size(0))]
@@ -125,7 +125,7 @@ def plot_mask(
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """A mask (q_len, k_len): blue = may attend, × = may not."""
+    """Draw a mask (q_len, k_len): blue = may attend, × = may not."""
     crosses = [["" if may else "×" for may in row] for row in mask.tolist()]
     columns = k_tokens or q_tokens
     ax = plot_grid(mask, q_tokens, columns, ax, crosses, title, vmax=1.6)
@@ -140,7 +140,7 @@ def plot_heads(
     titles: Sequence[str] | None = None,
     columns: int = 4,
 ) -> Figure:
-    """One heat map per head: weights (heads, q_len, k_len).
+    """Draw weights (heads, q_len, k_len), one heat map per head.
 
     titles default to "head 1", "head 2", …
     """
@@ -169,10 +169,10 @@ def plot_links(
     title: str | None = None,
     least: float = 0.05,
 ) -> Axes:
-    """Two columns of words and a line for each weight of at least least.
+    """Draw two columns of words and a line for each weight ≥ least.
 
-    weights (heads, q_len, k_len), or (q_len, k_len) for one head. The
-    queries stand on the left; each head has a colour of its own.
+    weights is (heads, q_len, k_len), or (q_len, k_len) for one head. The
+    queries are on the left; each head has its own colour.
     """
     weights = weights.reshape(-1, *weights.shape[-2:]).detach().cpu()
     keys = q_tokens if k_tokens is None else k_tokens
@@ -181,7 +181,7 @@ def plot_links(
         ax = plt.subplots(figsize=(3.6, tall))[1]
     heads = len(weights)
     for head, map_ in enumerate(weights):
-        aside = 0.12 * (head - (heads - 1) / 2)  # lines lie side by side
+        aside = 0.12 * (head - (heads - 1) / 2)  # keep heads apart
         for i, j in (map_ >= least).nonzero().tolist():
             weight = float(map_[i, j])
             ax.plot(

@@ -34,14 +34,14 @@ __all__ = [
 
 
 # E19-sweep.md: One run
-SENTENCES = 300  # of the validation split, to translate
-SNAPSHOTS = 50  # in a run, of which the last KEPT are averaged
+SENTENCES = 300  # of the validation split that are translated
+SNAPSHOTS = 50  # per run; the last KEPT of them are averaged
 KEPT = 5
 
 
 @dataclass(frozen=True)
 class SharedData:
-    """What all runs of a sweep learn from and are judged by."""
+    """The training and validation data that all runs of a sweep share."""
 
     tokenizers: tuple[Tokenizer, Tokenizer]
     train: Corpus
@@ -66,10 +66,10 @@ def shared_data(recipe: Recipe) -> SharedData:
 def one_run(
     recipe: Recipe, data: SharedData, device: str = "cpu"
 ) -> dict[str, Any]:
-    """Train a row; what it came to, on the validation split.
+    """Train one row and measure the result on the validation split.
 
-    perplexity, accuracy and bleu are those of the last weights; greedy
-    and alpha0 stand for another search, mean for averaged weights.
+    perplexity, accuracy and bleu are those of the last weights. Prefixes:
+    greedy_ and alpha0_ for other searches, mean_ for averaged weights.
     """
     model = first_model(recipe, *data.tokenizers).to(device)
     run = Run(recipe, *data.tokenizers, model)
@@ -118,22 +118,22 @@ def _bleu(
 
 
 # E19-sweep.md: All of them
-LEAST = 20  # steps, for a run to be one
-TRAINING = 0.75  # of the minutes; the rest is for judging
+LEAST = 20  # fewest steps that a run may have
+TRAINING = 0.75  # share of the minutes; the rest is for evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Run the rows of a table in small, with several seeds."""
+    """Train scaled-down versions of a table's rows, with several seeds."""
 
     experiment: tyro.conf.Positional[Literal["table3"]]  # what to run
-    minutes: float  # after so many from the start, no run begins
-    seeds: int = 3  # how many seeds; each has a file of its own
+    minutes: float  # no run starts after this many minutes
+    seeds: int = 3  # number of seeds; each has its own file
     first_seed: int = 0  # the first of them
-    only: tuple[str, ...] = ()  # these rows; unless given, all
+    only: tuple[str, ...] = ()  # only these rows; unless given, all
     # steps in each run; unless given, as many as fit
     steps: int | None = None
-    # the folder of the files; runs that are there are not made again
+    # folder of the results; runs already in it are not repeated
     out: Path = Path("book/results")
     # cpu, cuda or mps; unless given, a GPU where there is one
     device: str | None = None
@@ -153,15 +153,15 @@ class Sweep:
                 f"no row {min(strange)!r}; there are {', '.join(known)}"
             )
         if self.out.exists() and not self.out.is_dir():
-            raise UsageError(f"{self.out} is no folder")
+            raise UsageError(f"{self.out} is not a folder")
 
     def file(self, seed: int) -> Path:
-        """Where the runs of a seed are kept."""
+        """The path of a seed's ledger file."""
         return self.out / f"{self.experiment}-small-{seed}.json"
 
     def kept(self, seed: int) -> dict[str, Any] | None:
-        """The ledger file of a seed, if there is one. RunError where it
-        is damaged, or of another base recipe.
+        """The contents of a seed's ledger file, None if there is none.
+        RunError if it is damaged or was made with another base recipe.
         """
         path = self.file(seed)
         if not path.exists():
@@ -172,7 +172,7 @@ class Sweep:
             found["metrics"]["runs"].items()
         except (AttributeError, KeyError, TypeError, ValueError):
             raise RunError(
-                f"{path} holds no sweep: move it, or choose another --out"
+                f"{path} is not a sweep: move it, or choose another --out"
             ) from None
         unlike = base.unlike(RECIPES["table3-base"])
         if found["settings"].get("base") != unlike:
@@ -183,8 +183,8 @@ class Sweep:
         return found
 
     def steps_of_files(self) -> int | None:
-        """The steps of the runs that are there; RunError where they, or
-        these and the command line's, differ.
+        """The number of steps in existing runs, else the command line's;
+        None if there are none. RunError if they differ.
         """
         seeds = range(self.first_seed, self.first_seed + self.seeds)
         files = [file for seed in seeds if (file := self.kept(seed))]
@@ -192,13 +192,13 @@ class Sweep:
         steps |= {self.steps} - {None}
         if len(steps) > 1:
             raise RunError(
-                f"runs of {' and '.join(map(str, sorted(steps)))} steps do "
-                f"not compare: choose another --out than {self.out}"
+                f"runs of {' and '.join(map(str, sorted(steps)))} steps "
+                f"cannot be compared: choose an --out other than {self.out}"
             )
         return steps.pop() if steps else None
 
     def steps_that_fit(self, data: SharedData, device: str) -> int:
-        """How many steps each run may take. UsageError if hardly any."""
+        """How many steps each run can have. UsageError if too few."""
         rows, each = small_rows(LEAST), 0.0
         for row in self.only or rows:
             model = first_model(rows[row], *data.tokenizers).to(device)
@@ -208,14 +208,14 @@ class Sweep:
         fit = int(self.minutes * per_minute)
         if fit < LEAST:
             raise UsageError(
-                f"{self.minutes:g} minutes are {fit} steps per run: give "
-                f"at least {math.ceil(LEAST / per_minute)} minutes"
+                f"{self.minutes:g} minutes allow only {fit} steps per run: "
+                f"give at least {math.ceil(LEAST / per_minute)} minutes"
             )
         return fit
 
     def run(self) -> dict[str, Any]:
-        """Make the runs that are missing, as far as the minutes reach.
-        Says how many there are, and how many are open.
+        """Make the missing runs until the minutes are used up. Returns
+        the steps per run, and how many runs are done and still open.
         """
         end = time.monotonic() + 60 * self.minutes
         device = pick_device(self.device)
@@ -250,7 +250,7 @@ class Sweep:
         spent: float,
         device: str,
     ) -> None:
-        """Put a run into the ledger file of its seed."""
+        """Add a run to the ledger file of its seed."""
         seed, steps = base.training.seed, base.training.max_steps
         file = self.kept(seed) or {"metrics": {}}
         fresh = entry(

@@ -19,8 +19,8 @@ def plot_tree(
     ax: Axes,
     marked: Collection[tuple[str, int, int]] = (),
 ) -> None:
-    """Draw a tree over its words. Constituents whose bracket, as
-    parsing.brackets has it, is among marked stand out.
+    """Draw a tree over its words, highlighting the constituents whose
+    brackets (see parsing.brackets) are in marked.
     """
     columns, floor = itertools.count(), -levels(tree)
     look: dict[str, Any] = {"ha": "center", "va": "center", "size": 8}

@@ -42,20 +42,20 @@ __all__ = [
 
 # E18-treebanks.md: Reading brackets
 def read_trees(path: Path) -> Iterator[tuple[int, Tree]]:
-    """The trees of a file, each with the number of its first line; over
-    several lines or one, the file packed (.gz, .xz, .bz2) or not.
+    """Yield the trees of a file, each with the number of its first line. A
+    tree may span lines; the file may be compressed (.gz, .xz, .bz2).
 
-    The outermost bracket may have no label: that is TOP. DataError tells
-    file and line of what is no tree.
+    An outermost bracket without a label becomes TOP. Raises DataError,
+    with file and line, for anything that is not a tree.
     """
     return _trees_in(Text(path).lines(), str(path))
 
 
 def read_tree(text: str) -> Tree:
-    """The one tree of a text. DataError where it is no tree."""
+    """Parse a text as one tree. Raises DataError if it is not one."""
     found = list(_trees_in(text.splitlines(), "the text"))
     if len(found) != 1:
-        raise DataError(f"one tree is wanted, there are {len(found)}")
+        raise DataError(f"expected one tree, found {len(found)}")
     return found[0][1]
 
 
@@ -63,7 +63,7 @@ def _trees_in(
     lines: Iterable[str], name: str
 ) -> Iterator[tuple[int, Tree]]:
     number, first = 0, 0
-    open_: list[list[str | Tree]] = []  # what stands in each bracket so far
+    open_: list[list[str | Tree]] = []  # contents of each open bracket
     pieces = (
         (i, piece)
         for i, line in enumerate(lines, 1)
@@ -78,7 +78,7 @@ def _trees_in(
             first = first if open_ else number
             open_.append([])
         elif not open_:
-            raise wrong(f"{piece!r} stands outside all brackets")
+            raise wrong(f"{piece!r} is outside all brackets")
         elif piece != ")":
             open_[-1].append(piece)
         else:
@@ -93,12 +93,12 @@ def _trees_in(
         count = len(open_)
         raise wrong(
             f"{count} bracket{'s are' if count > 1 else ' is'} never "
-            f"closed in the tree that begins in line {first}"
+            f"closed in the tree that begins on line {first}"
         )
 
 
 def _closed(inside: list[str | Tree], outermost: bool) -> Tree | str:
-    """What stood between two brackets, as a tree; or why it is none."""
+    """The contents of a bracket as a tree, or why they are not one."""
     names = [part for part in inside if isinstance(part, str)]
     children = [part for part in inside if isinstance(part, Tree)]
     if not inside:
@@ -111,17 +111,17 @@ def _closed(inside: list[str | Tree], outermost: bool) -> Tree | str:
         return leaf(names[0], "_".join(names[1:]))
     what = " ".join([*names, *["(…)"] * len(children)])
     return (
-        f"({what}) is neither a tag with its word nor a label with its "
-        "parts"
+        f"({what}) is neither a tag with a word nor a label with "
+        "constituents"
     )
 
 
 # E18-treebanks.md: What is trained on
 def cleaned(tree: Tree) -> Tree | None:
-    """The tree below one TOP, without traces and what they leave empty,
-    without functions and numbers; None where no word is left.
+    """The tree below a single TOP, without traces, constituents that they
+    leave empty, function tags and indices; None if no word is left.
 
-    Several roots stay side by side below TOP.
+    Several roots become siblings below TOP.
     """
     while tree.label == "TOP" and len(tree.children) == 1:
         tree = tree.children[0]
@@ -143,15 +143,15 @@ def _plain(tree: Tree) -> Tree:
 
 
 def read_treebank(path: Path) -> dict[str, list[Tree]]:
-    """The cleaned trees of a treebank, by article: a folder with a file
-    for each (.mrg, .tree, .parse …), or one file NAME.mrg, a tree on each
-    line, with an index NAME.idx, article, first line, number of trees,
-    between tabs; both may be packed. DataError.
+    """The cleaned trees of a treebank, by article: a folder with one file
+    per article (.mrg, .tree, .parse …), or one file NAME.mrg, one tree per
+    line, with a tab-separated index NAME.idx of article, first line and
+    number of trees. Both may be compressed. Raises DataError.
     """
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if _MRG.search(p.name))
         if not files:
-            raise DataError(f"{path} has no file that ends in .mrg")
+            raise DataError(f"{path} has no file ending in .mrg")
         return {
             str(p.relative_to(path)): _clean([t for _, t in read_trees(p)])
             for p in files
@@ -177,9 +177,9 @@ def _clean(trees: list[Tree]) -> list[Tree]:
 
 
 def split_articles(names: Sequence[str]) -> dict[str, list[str]]:
-    """Which articles are for train, valid and test. Of the Wall Street
-    Journal sections 02 to 21, 22 and 23, as everybody does; of others one
-    in sixteen for valid and for test. DataError where there are too few.
+    """Split articles into train, valid and test: of the Wall Street
+    Journal, sections 02 to 21, 22 and 23, as usual; of others, one in 16
+    each for valid and test. Raises DataError if there are too few.
     """
     split: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
     wsj = [re.search(r"wsj_(\d\d)\d\d\.", name) for name in names]
@@ -195,16 +195,16 @@ def split_articles(names: Sequence[str]) -> dict[str, list[str]]:
     for place, articles in split.items():
         if not articles:
             raise DataError(
-                f"none of {len(names)} articles is for {place}: a treebank "
-                "is divided by article, and needs 13 of them at least, or "
-                "the sections 02 to 23 of the Wall Street Journal"
+                f"none of {len(names)} articles is left for {place}: a "
+                "treebank is split by article, and needs at least 13, or "
+                "sections 02 to 23 of the Wall Street Journal"
             )
     return split
 
 
 # E18-treebanks.md: Unknown words
 def word_class(word: str) -> str:
-    """What a rare word looks like: capital, digit, hyphen, its ending."""
+    """The class of a rare word: capitals, digits, hyphens, its ending."""
     marks = ""
     if word[:1].isupper():
         marks += "A" if word.isupper() and len(word) > 1 else "C"
@@ -215,8 +215,8 @@ def word_class(word: str) -> str:
 
 
 def known_words(trees: Sequence[Tree], vocab: int) -> set[str]:
-    """The commonest words that come twice at least, so many that with the
-    classes of the others there are at most vocab.
+    """The most common words that occur at least twice, as many as fit into
+    vocab together with the classes of rare words.
     """
     counts = Counter(w.word for tree in trees for w in tree.leaves())
     classes = len({word_class(word) for word in counts})
@@ -226,7 +226,7 @@ def known_words(trees: Sequence[Tree], vocab: int) -> set[str]:
 
 
 def reads(words: Sequence[str], known: set[str]) -> str:
-    """A sentence as the model reads it: rare words by their class."""
+    """A sentence as the model reads it: rare words become classes."""
     return " ".join(w if w in known else word_class(w) for w in words)
 
 
@@ -235,24 +235,24 @@ def reads(words: Sequence[str], known: set[str]) -> str:
 class TreeWishes:
     """How a treebank becomes sentences and linearised trees."""
 
-    vocab: int = 16_000  # words and classes of rare words, at most
-    max_words: int | None = None  # leave out longer sentences of train
-    tags: bool = True  # parts of speech in the output, not XX
-    withhold: float = 0.0  # share of train's articles without their trees
-    silver: Path | None = None  # a file of trees to train on as well
+    vocab: int = 16_000  # at most, words and word classes together
+    max_words: int | None = None  # drop longer training sentences
+    tags: bool = True  # write parts of speech, not XX
+    withhold: float = 0.0  # share of training articles without trees
+    silver: Path | None = None  # a file of additional training trees
 
 
 def prepare_trees(
     path: Path, out: Path, wishes: TreeWishes = TreeWishes()
 ) -> dict[str, int]:
     """Write SPLIT.words and SPLIT.tree of a treebank into the folder out,
-    and withheld.txt, sentences whose trees are left out. How many trees
-    of each kind there are. DataError.
+    and withheld.txt, sentences whose trees are left out. Returns the
+    number of trees of each kind. Raises DataError.
     """
     bank = read_treebank(path)
     split = split_articles(list(bank))
     train = split["train"]
-    # every n-th, so that both parts are alike
+    # spread evenly, so that both parts are alike
     order = sorted(range(len(train)), key=lambda i: (i * 0.618) % 1)
     hidden = int(wishes.withhold * len(train))
     split["train"] = [train[i] for i in sorted(order[hidden:])]
@@ -294,11 +294,11 @@ def _write_lines(path: Path, lines: Sequence[str]) -> None:
 def tree_scores(
     sentences: Sequence[str], found: Sequence[str], gold: Sequence[str]
 ) -> dict[str, Any]:
-    """Bracketing of linearised trees, found and gold, one for each
-    sentence. repaired: outputs that were no trees over their words.
+    """Bracketing scores of linearised trees, found against gold, one per
+    sentence. repaired counts outputs that were not trees over the words.
 
-    A guessed tree gets the gold tree's tags, so that both leave out the
-    same punctuation.
+    A guessed tree gets the gold tree's tags, so that the same punctuation
+    is left out of both.
     """
     ours, theirs, repaired = [], [], 0
     for words, guess, right in zip(sentences, found, gold, strict=True):
@@ -320,7 +320,7 @@ def tree_scores(
 
 
 def levels(tree: Tree) -> int:
-    """How many nodes lie in one another, the word's own counted."""
+    """The depth of a tree in nodes, including the leaf."""
     return 1 + max(map(levels, tree.children), default=0)
 
 
@@ -330,8 +330,8 @@ def f1_by(
     key: Callable[[Tree], int],
     steps: Sequence[int],
 ) -> list[tuple[str, float]]:
-    """F1 of the sentences whose gold tree has its key from one step up to
-    the next, for each such range.
+    """F1 of the sentences whose gold tree has a key from one step up to,
+    but not including, the next, for each such range.
     """
     rows = []
     for low, high in itertools.pairwise(steps):
@@ -345,8 +345,8 @@ def f1_by(
 def recall_by_label(
     gold: Sequence[Tree], guesses: Sequence[Tree], least: int = 50
 ) -> list[tuple[str, float]]:
-    """Recall of every label that gold has at least so often, the worst
-    first, in percent.
+    """Recall, in percent, of every label that occurs at least least times
+    in gold, worst first.
     """
     there, found = Counter[str](), Counter[str]()
     for tree, guess in zip(gold, guesses, strict=True):
@@ -363,7 +363,7 @@ def recall_by_label(
 
 
 def tree_guide(run: Run) -> Guide | None:
-    """What keeps a run that writes trees from writing anything else."""
+    """A guide that lets a parsing run write only trees, else None."""
     if run.recipe.target != "tree":
         return None
     place = run.target.inner.get_vocab()
@@ -373,8 +373,8 @@ def tree_guide(run: Run) -> Guide | None:
 def parse_lines(
     run: Run, lines: Sequence[str], search: SearchConfig, workers: int = 1
 ) -> list[Tree | None]:
-    """A tree over the words of each line; None for a blank line. RunError
-    where a worker dies.
+    """Parse each line into a tree over its words, None for a blank line.
+    Raises RunError if a worker dies.
     """
     known = set(run.source.inner.get_vocab())
     found = run.translate(
@@ -392,14 +392,14 @@ def parse_lines(
 
 
 def escaped(text: str) -> str:
-    """Brackets as treebanks write them, where they are words."""
+    """Write brackets that are words as -LRB- and -RRB-, as treebanks do."""
     return text.replace("(", "-LRB-").replace(")", "-RRB-")
 
 
 # E18-treebanks.md: Trees and nothing else
 def only_trees(names: Sequence[str]) -> Guide:
-    """What a search may write, so that all of it is trees over the words
-    of its sentence; names are those of the output's tokens, by id.
+    """A guide that lets a search write only trees over the words of its
+    sentence; names are those of the output tokens, by id.
     """
     place = {name: i for i, name in enumerate(names)}
     kinds = [n[0] if n[0] in "()" else n in SPECIALS for n in names]

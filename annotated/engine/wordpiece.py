@@ -10,11 +10,11 @@ __all__ = ["MOST_CHARACTERS", "word_pieces"]
 
 
 # E16-tokenizers.md: Word pieces
-MOST_CHARACTERS = 1000  # the web has more than a vocabulary has room for
+MOST_CHARACTERS = 1000  # web text has more than fit into a vocabulary
 
 
 def _characters(lines: Iterable[str]) -> list[str]:
-    """The commonest characters, alone and inside a word, in their order."""
+    """The most frequent characters and their ## forms, sorted."""
     split = pre_tokenizers.WhitespaceSplit()
     counts, inside = Counter[str](), set[str]()
     for line in lines:
@@ -29,7 +29,7 @@ def _characters(lines: Iterable[str]) -> list[str]:
 def _spelt(
     lines: Iterable[str], characters: Sequence[str]
 ) -> Iterator[str]:
-    """The lines without the words that have other characters than these."""
+    """The lines, without the words that contain any other character."""
     split, known = pre_tokenizers.WhitespaceSplit(), set(characters)
     for line in lines:
         words = (word for word, _ in split.pre_tokenize_str(line))
@@ -39,14 +39,14 @@ def _spelt(
 def word_pieces(
     lines: Iterable[str], vocab: int, specials: Sequence[str]
 ) -> tokenizers.Tokenizer:
-    """Learn word pieces (§5.1): at most vocab tokens, if it can."""
+    """Learn word pieces (§5.1): vocab tokens, or fewer if pairs run out."""
     split, characters = pre_tokenizers.WhitespaceSplit(), _characters(lines)
     learner = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
     learner.pre_tokenizer = split
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab,
-        # the trainer numbers ##characters at random and lets their numbers
-        # decide between equals: number them first
+        # the trainer numbers ##characters at random and breaks ties by
+        # these numbers: number them first
         special_tokens=[*specials, *characters],
         show_progress=False,
     )

@@ -21,7 +21,7 @@ __all__ = [
 
 
 # E14-pocket-sentences.md: Pairs and splits
-SPLITS = {  # shortest and longest sentence, on both sides
+SPLITS = {  # fewest and most words, in both languages
     "train": (2, 16),
     "valid": (2, 16),
     "test": (2, 16),
@@ -31,11 +31,11 @@ SPLITS = {  # shortest and longest sentence, on both sides
 
 @dataclass(frozen=True)
 class Pair:
-    """A German sentence, its translation, and how they correspond.
+    """A German sentence, its translation, and their word alignment.
 
-    Words and punctuation stand between single spaces; only the first word
-    and what is always capitalised begin with a capital. alignment:
-    (source word, target word), from 0, sorted. front: see realise.
+    Words and punctuation are separated by single spaces; only the first
+    word and words that always have a capital begin with one. alignment:
+    sorted (source word, target word) indices from 0. front: see realise.
     """
 
     source: str
@@ -46,7 +46,7 @@ class Pair:
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Words of the source, words of the target."""
+        """The number of words in the source and in the target."""
         return self.source.count(" ") + 1, self.target.count(" ") + 1
 
     @property
@@ -59,16 +59,16 @@ class Pair:
 
 
 def _capitalised(tree: Tree) -> Tree:
-    """The tree with a capital at the beginning."""
+    """The tree with its first letter capitalised."""
     first, *rest = tree.leaves()
     word = first.word[0].upper() + first.word[1:]
     return tree.over(iter([first._replace(word=word), *rest])) or tree
 
 
 def realise(meaning: Meaning, front: str = "") -> Pair:
-    """Say a meaning in both languages.
+    """Express a meaning in both languages.
 
-    front: the role that German puts first, "" for the subject; "second"
+    front: the role that German puts first, "" for the subject, "second"
     for the second clause.
     """
     german = german_sentence(meaning, front).leaves()
@@ -89,7 +89,7 @@ def realise(meaning: Meaning, front: str = "") -> Pair:
 
 
 def depth(meaning: Meaning) -> int:
-    """How many clauses lie in one another below the main clause."""
+    """How deeply clauses are nested below the main clause."""
     first, second = _nesting(meaning.clause), 0
     if meaning.second is not None:
         below = meaning.conjunction in words.BELOW
@@ -104,9 +104,9 @@ def _nesting(clause: Clause) -> int:
 
 
 def split_of(pair: Pair) -> str:
-    """The split of a pair, whatever German puts first.
+    """The split of a pair, regardless of what German puts first.
 
-    The German sentence with its subject first names the meaning.
+    The German sentence with its subject first identifies the meaning.
     """
     if depth(pair.meaning) > 1:
         return "generalisation"
@@ -118,7 +118,7 @@ def split_of(pair: Pair) -> str:
 
 
 def draw_pairs(name: str, deep: bool = False) -> Iterator[Pair]:
-    """Pairs without end, of every split and length; name seeds them."""
+    """Endless pairs, of every split and length; name is the seed."""
     for attempt in itertools.count():
         draw = Draw(f"{name} {attempt}")
         meaning = draw_meaning(draw, deep)
@@ -128,12 +128,12 @@ def draw_pairs(name: str, deep: bool = False) -> Iterator[Pair]:
 def pocket_pairs(
     count: int, split: str = "train", seed: int = 0
 ) -> list[Pair]:
-    """So many different pairs: train, valid, test or generalisation.
+    """The first count pairs of train, valid, test or generalisation.
 
-    The same arguments give the same pairs everywhere. No meaning is in
-    two splits, whatever the seeds; in generalisation all sentences are
-    longer, and more deeply nested, than any of the others. ValueError
-    names a wrong argument.
+    The same arguments give the same pairs everywhere, without duplicates.
+    No meaning is in two splits, whatever the seeds; all sentences in
+    generalisation are longer and more deeply nested than any of the
+    others. Raises ValueError for an invalid argument.
     """
     if split not in SPLITS:
         names = ", ".join(SPLITS)

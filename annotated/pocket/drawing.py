@@ -22,14 +22,14 @@ Words = tuple[str, ...]
 class Draw:
     """Choices from a hash: the same in every Python, on every machine.
 
-    A large number whose digits, each to the base of its choice, choose.
+    Each choice is a digit of one large number, in a base of its own.
     """
 
     def __init__(self, name: str):
         self.name, self.block, self.number = name, 0, 0
 
     def below(self, n: int) -> int:
-        """A whole number from 0 to n - 1."""
+        """Draw an integer from 0 to n - 1."""
         if self.number < 1 << 32:
             digest = sha512(f"{self.name} {self.block}".encode()).digest()
             self.number = int.from_bytes(digest, "big")
@@ -38,7 +38,7 @@ class Draw:
         return digit
 
     def pick(self, options: Sequence[Option]) -> Option:
-        """One of the options."""
+        """Draw one of the options."""
         return options[self.below(len(options))]
 
 
@@ -73,7 +73,7 @@ def _adjectives_of(noun: str) -> Words:
 
 @lru_cache
 def _gaps_of(kind: str) -> tuple[tuple[str, str], ...]:
-    """The verbs and roles that a relative pronoun of a kind can fill."""
+    """The (verb, role) pairs open to a relative pronoun of a kind."""
     found = []
     for name, verb in words.VERBS.items():
         if name in _FREE:
@@ -84,7 +84,7 @@ def _gaps_of(kind: str) -> tuple[tuple[str, str], ...]:
 
 
 def _draw_adjectives(draw: Draw, noun: str) -> Words:
-    """None in two cases of three, else one, or a size and another."""
+    """No adjective (2 times in 3), one, or a size and another."""
     options = _adjectives_of(noun)
     if draw.below(3):
         return ()
@@ -100,7 +100,7 @@ def _draw_noun(
 ) -> Phrase:
     """A noun, perhaps plural, perhaps with adjectives.
 
-    only: the determiners to choose from; extra: more for the singular.
+    only: the allowed determiners; extra: more of them in the singular.
     """
     noun = draw.pick(nouns_of(kinds))
     mass = not words.NOUNS[noun].german_plural
@@ -124,7 +124,7 @@ def _draw_phrase(
     only: Words,
     extra: Words = (),
 ) -> Phrase:
-    """A pronoun, a name or a noun; none of taken, which it joins."""
+    """Draw a pronoun, name or noun not in taken, and add it to taken."""
     persons = "p" in kinds
     while True:
         choice = draw.below(10)
@@ -137,7 +137,7 @@ def _draw_phrase(
         if phrase.noun not in taken:
             break
     taken.add(phrase.noun)
-    if phrase.noun in ("I", "we"):  # we do nothing to me
+    if phrase.noun in ("I", "we"):  # not "we see me"
         taken |= {"I", "we"}
     return phrase
 
@@ -149,9 +149,9 @@ def _draw_roles(
     given: dict[str, Phrase],
     taken: set[str],
 ) -> dict[str, Any]:
-    """The subject and the objects that the verb asks for.
+    """The subject and the objects that the verb takes.
 
-    What nicht denies is definite; kein denies what is not.
+    nicht negates definite objects, kein indefinite ones.
     """
     roles: dict[str, Any] = dict(given)
     definite: Words = words.DEFINITE if negated else ()
@@ -183,7 +183,7 @@ def _draw_roles(
 
 # E14-pocket-sentences.md: When and where
 def _draw_time(draw: Draw, clause: Clause) -> Clause:
-    """Perhaps a time, perhaps an adverb, never both."""
+    """Perhaps add a time or an adverb, never both."""
     aspect, tense = words.VERBS[clause.verb].aspect, clause.tense
     choice = draw.below(6)
     passing = aspect in "ape" or clause.predicate in CHOICES["passing"]
@@ -200,7 +200,7 @@ def _draw_time(draw: Draw, clause: Clause) -> Clause:
 
 
 def _draw_adverbials(draw: Draw, clause: Clause) -> Clause:
-    """Perhaps a time or an adverb, perhaps a place or a goal."""
+    """Perhaps add a time or an adverb, and perhaps a place or a goal."""
     verb, clause = words.VERBS[clause.verb], _draw_time(draw, clause)
     runs = clause.verb == "laufen" and draw.below(2) == 0
     if runs or clause.verb == "gehen":
@@ -220,7 +220,7 @@ def _draw_adverbials(draw: Draw, clause: Clause) -> Clause:
 
 # E14-pocket-sentences.md: Clauses
 def _marked(phrase: Phrase) -> bool:
-    """Whether its form tells nominative from accusative."""
+    """Whether its form distinguishes nominative from accusative."""
     if phrase.determiner == "pronoun":
         return phrase.noun not in ("she", "they", "it")
     if phrase.determiner in ("name", "bare"):
@@ -231,7 +231,7 @@ def _marked(phrase: Phrase) -> bool:
 def clear(clause: Clause) -> bool:
     """Whether subject and accusative can be told apart in any order.
 
-    By the verb's number, by case, or by sense: no book reads a woman.
+    By the verb's number, by case, or by sense: books do not read women.
     """
     subject, other = clause.subject, clause.accusative
     if other is None or subject.person != other.person:
@@ -246,9 +246,9 @@ def _draw_clause(
     depth: int = 0,
     taken: Collection[str] = (),
 ) -> Clause:
-    """A clause with a verb; given: the roles that are filled already.
+    """A clause with this verb; given: roles that are already filled.
 
-    depth: how many relative clauses to nest in it, where there is room;
+    depth: how deeply to nest relative clauses in it, where possible;
     taken: words that it must not use.
     """
     verb, given = words.VERBS[name], given or {}
@@ -264,21 +264,21 @@ def _draw_clause(
         role = draw.pick(describable)
         roles[role] = _draw_relative(draw, roles[role], depth, used)
     clause = Clause(name, **roles, tense=tense, negated=negated)
-    if name == "sein":  # will be, only in passing: not "will be old"
+    if name == "sein":  # "will be" only for passing states, not "old"
         word = draw.pick(_adjectives_of(clause.subject.noun))
         if tense == "will" and word not in CHOICES["passing"]:
             clause = clause._replace(tense="present")
         clause = clause._replace(predicate=word)
     inner = any(p.determiner == "relative" for p in roles.values())
     if inner and name != "gehen" and draw.below(3):
-        return clause  # what is said in passing is said briefly
+        return clause  # relative clauses are kept short
     return _draw_adverbials(draw, clause)
 
 
 def _draw_relative(
     draw: Draw, head: Phrase, depth: int, taken: Collection[str]
 ) -> Phrase:
-    """The phrase with a relative clause that reads in one way."""
+    """The phrase with an unambiguous relative clause, if there is one."""
     known = Phrase(head.noun, "relative", head.plural)
     gaps = _gaps_of(words.NOUNS[head.noun].kind)
     gaps = tuple((name, role) for name, role in gaps if name not in taken)
@@ -288,12 +288,12 @@ def _draw_relative(
         if role in ("dative", "prepositional") or clear(clause):
             first = head.adjectives[:1]
             return head._replace(adjectives=first, relative=clause)
-    return head  # nothing new can be said about it
+    return head  # no suitable verb is left
 
 
 # E14-pocket-sentences.md: Questions, and two clauses
 def _askable(clause: Clause) -> list[str]:
-    """What can be asked about what the clause says."""
+    """What a question about the clause can ask for."""
     options, aspect = ["why"], words.VERBS[clause.verb].aspect
     for role in ("subject", "accusative", "dative", "prepositional"):
         phrase = getattr(clause, role)
@@ -309,7 +309,7 @@ def _askable(clause: Clause) -> list[str]:
 
 
 def _draw_question(draw: Draw) -> Meaning:
-    """A question: for yes or no; for a role; for where, when or why."""
+    """A question: yes or no; about a role; or where, when or why."""
     clause = _draw_clause(draw, draw.pick(_FREE))
     if clause.subject.determiner == "no":
         subject = clause.subject._replace(determiner="the")
@@ -325,7 +325,7 @@ def _draw_question(draw: Draw) -> Meaning:
 
 
 def _resumed(phrase: Phrase) -> Phrase | None:
-    """The pronoun that goes on about a person, where there is one."""
+    """The pronoun that refers back to a person, if there is one."""
     pronouns = {"masculine": "he", "feminine": "she", "plural": "they"}
     word = None
     if phrase.determiner == "pronoun":
@@ -338,7 +338,7 @@ def _resumed(phrase: Phrase) -> Phrase | None:
 
 
 def _draw_next(draw: Draw, subject: Phrase, depth: int) -> Clause:
-    """One more clause, in half the cases about the same person."""
+    """Another clause, half the time about the same person."""
     pronoun = _resumed(subject)
     if pronoun and draw.below(2):
         people = [v for v in _FREE if "p" in words.VERBS[v].subject]
@@ -349,7 +349,7 @@ def _draw_next(draw: Draw, subject: Phrase, depth: int) -> Clause:
 
 
 def _draw_two(draw: Draw, depth: int) -> Meaning:
-    """Two clauses, side by side or one below the other."""
+    """Two clauses, coordinated or one subordinate to the other."""
     clause = _draw_clause(draw, draw.pick(_FREE), {}, depth)
     second = _draw_next(draw, clause.subject, depth)
     conjunction = draw.pick(tuple(words.CONJUNCTIONS))
@@ -369,7 +369,7 @@ def _draw_telling(draw: Draw, depth: int) -> Meaning:
 
 
 def draw_meaning(draw: Draw, deep: bool = False) -> Meaning:
-    """A meaning; the deep ones nest clauses in clauses."""
+    """Draw a meaning; a deep one nests clauses in clauses."""
     choice = draw.below(20)
     if choice < 4 and not deep:
         return _draw_question(draw)
@@ -383,7 +383,7 @@ def draw_meaning(draw: Draw, deep: bool = False) -> Meaning:
 
 
 def draw_front(draw: Draw, meaning: Meaning) -> str:
-    """What German puts first, if not the subject."""
+    """Draw what German puts first, "" for the subject."""
     clause = meaning.clause
     if meaning.mood == "question" or draw.below(3):
         return ""

@@ -15,7 +15,7 @@ def english_phrase(
 ) -> Tree:
     """A noun phrase; case: subject, object or preposition.
 
-    What kein denies (negated) is a book, any books, any milk.
+    negated, where German has kein: a book, any books, any milk.
     """
     if phrase.determiner in SPECIAL:
         return _english_pronoun(phrase, case, key)
@@ -59,7 +59,7 @@ def _english_pronoun(phrase: Phrase, case: str, key: str) -> Tree:
 def _english_prepositional(
     preposition: str, phrase: Phrase, key: str, *word_keys: str
 ) -> Tree:
-    """A preposition, with keys of its own, and its noun phrase."""
+    """A preposition, with its own keys, and its noun phrase."""
     tree = english_phrase(phrase, "preposition", key)
     label = "WHPP" if tree.label == "WHNP" else "PP"
     return node(label, _english_preposition(preposition, *word_keys), tree)
@@ -70,7 +70,7 @@ def _english_preposition(word: str, *keys: str) -> Tree:
 
 
 def _english_time(time: str, key: str) -> Tree:
-    """Today; in the evening; every day."""
+    """A time phrase: today, in the evening, every day."""
     if time not in ("evening", "every day"):
         return node("NP", leaf("NN", time, key))
     article, noun = ("the", time) if time == "evening" else time.split()
@@ -86,7 +86,7 @@ def _english_verbs(
     clause: Clause, key: str, person: str, support: bool
 ) -> list[Tree]:
     """The verbs in order, the finite one first: reads, has read, is
-    reading, likes to read. support: put do where no other auxiliary is.
+    reading, likes to read. support: add do if there is no auxiliary.
     """
     verb, tense = words.VERBS[clause.verb], clause.tense
     present = "VBZ" if person == "er" else "VBP"
@@ -125,7 +125,7 @@ def _form(name: str, person: str) -> str:
 def _verb_group(
     clause: Clause, key: str, person: str, invert: bool
 ) -> tuple[Tree, Tree | None, Tree | None, list[Tree]]:
-    """The finite verb, not, the adverb beside it, and the other verbs."""
+    """The finite verb, the negation, the adverb, and the other verbs."""
     support = invert or clause.negated
     finite, *others = _english_verbs(clause, key, person, support)
     negation = leaf("RB", "not", key + "N") if clause.negated else None
@@ -141,7 +141,7 @@ def _english_roles(clause: Clause, front: str) -> list[tuple[str, str]]:
     """The objects in English order, each with its preposition, if any.
 
     She gives the man a book, but: gives it to the man; the book that she
-    gives to the man. gefallen turns its roles round: I like it.
+    gives to the man. gefallen swaps its roles: I like it.
     """
     if clause.verb == "gefallen":
         return [("subject", "")]
@@ -158,11 +158,11 @@ def _english_roles(clause: Clause, front: str) -> list[tuple[str, str]]:
 def _english_objects(
     clause: Clause, key: str, front: str
 ) -> Iterator[Part]:
-    """Role and tree of each object.
+    """The role and tree of each object.
 
-    auf is for, and goes to the front with its noun: for whom. The for of
-    "look for" belongs to suchen and stays. The to of "give to" answers to
-    no German word.
+    The for that translates auf moves to the front with its noun: for
+    whom. The for of "look for" belongs to suchen and stays. The to of
+    "give to" has no German counterpart.
     """
     alone = len(words.VERBS[clause.verb].slots) == 1
     for role, preposition in _english_roles(clause, front):
@@ -182,7 +182,7 @@ def _english_objects(
 
 
 def _english_rest(clause: Clause, key: str, front: str) -> list[Part]:
-    """Role and tree of all that follows the verbs, in order."""
+    """The role and tree of everything after the verbs, in order."""
     parts = list(_english_objects(clause, key, front))
     particle = words.VERBS[clause.verb].particle
     if particle:  # picks up the man, but: picks him up
@@ -221,10 +221,10 @@ def english_clause(
     invert: bool = False,
     last: Tree | None = None,
 ) -> tuple[Tree | None, list[Tree | None]]:
-    """What goes to the front, if anything, and the rest in order.
+    """The tree that goes to the front, if any, and the rest in order.
 
-    invert: verb before subject, as questions have it. last: a tree that
-    ends the verb phrase.
+    invert: verb before subject, as in questions. last: a tree that ends
+    the verb phrase.
     """
     role = "dative" if clause.verb == "gefallen" else "subject"
     phrase = getattr(clause, role)
@@ -238,7 +238,7 @@ def english_clause(
         clause, key, phrase.person, invert
     )
     rest += [last] if last else []
-    for verb in reversed(others):  # each the head of what follows it
+    for verb in reversed(others):  # each verb heads what follows it
         rest = [node("VP", verb, *rest)]
         if verb.label == "TO":
             rest = [node("S", *rest)]
@@ -253,13 +253,13 @@ def english_clause(
 
 
 def _english_relative(clause: Clause, key: str) -> Tree:
-    """A relative clause, with who, that, to whom, for which in front."""
+    """A relative clause that begins with who, that, to whom, for which."""
     pronoun, rest = english_clause(clause, key, clause.gap)
     return node("SBAR", pronoun, node("S", *rest))
 
 
 def english_sentence(meaning: Meaning, front: str = "") -> Tree:
-    """The English tree; times and places go to the front as in German."""
+    """The English tree; times and places are fronted as in German."""
     mood, clause, conjunction, second = meaning
     if mood == "question":
         end, asked = leaf(".", "?", "E"), clause.asked

@@ -11,13 +11,13 @@ __all__ = [
 
 # E13-pocket-grammar.md: German phrases
 COMMA = leaf("$,", ",")
-CLOSING = leaf("$,", ",", "closing")  # goes where punctuation follows
+CLOSING = leaf("$,", ",", "closing")  # dropped before other punctuation
 
 
 def german_phrase(
     phrase: Phrase, case: str, key: str, negation: str = ""
 ) -> Tree:
-    """A noun phrase whose words agree; negation: a key that kein adds."""
+    """An inflected noun phrase; negation: the key that kein adds."""
     if phrase.determiner == "name":
         return node("NP", leaf("NE", phrase.noun, key))
     if phrase.determiner in ("pronoun", "question"):
@@ -51,7 +51,7 @@ def _ending(series: str, case: str, phrase: Phrase) -> str:
 def _german_prepositional(
     preposition: str, phrase: Phrase, case: str, key: str
 ) -> Tree:
-    """A preposition and its noun phrase; in dem is im."""
+    """A preposition and its noun phrase; in dem becomes im."""
     tree = german_phrase(phrase, case, key)
     if phrase.determiner == "the":
         article, *others = tree.children
@@ -63,7 +63,7 @@ def _german_prepositional(
 
 
 def _german_time(time: str, key: str) -> Tree:
-    """Heute; am Abend; jeden Tag."""
+    """A time phrase: heute, am Abend, jeden Tag."""
     preposition, article, noun = key + "P", key + "D", key + "N"
     if time == "evening":
         word = leaf("APPRART", "am", preposition, article)
@@ -100,7 +100,7 @@ def _german_verbs(
 
 
 def _middle_field(clause: Clause, key: str) -> list[Part]:
-    """All that stands between the finite verb and the rest, in order.
+    """Everything between the finite verb and the other verbs, in order.
 
     Gibt es ihm; gibt dem Kind das Buch; gibt dem Kind ein Buch.
     """
@@ -134,7 +134,7 @@ def _middle_field(clause: Clause, key: str) -> list[Part]:
 
 
 def _german_places(clause: Clause, key: str) -> list[Part]:
-    """In the garden, for the boy, into town, tired: what stands last."""
+    """What comes last: in the garden, for the boy, into town, tired."""
     parts = []
     if clause.place:
         tree = _german_prepositional(*clause.place, "dative", key + "l")
@@ -158,10 +158,10 @@ def _german_places(clause: Clause, key: str) -> list[Part]:
 def german_clause(
     clause: Clause, key: str, order: str, front: str = "", *first: Tree
 ) -> list[Tree]:
-    """The parts of a clause; order: the finite verb first, second, final.
+    """The parts of a clause; order: finite verb first, second or final.
 
-    front: the role that goes to the front. first: what stands there but
-    is no part of the clause.
+    front: the role that goes to the front. first: trees that come first
+    but are not part of the clause.
     """
     finite, rest = _german_verbs(clause, key, order == "final")
     subject = german_phrase(clause.subject, "nominative", key + "s")
@@ -192,11 +192,11 @@ def _german_relative(clause: Clause, key: str) -> list[Tree]:
 
 def german_sentence(meaning: Meaning, front: str = "") -> Tree:
     """The German tree. front: the role that German puts first, "" for
-    the subject; "second" for the second clause.
+    the subject, "second" for the second clause.
     """
     mood, clause, conjunction, second = meaning
     end, comma = leaf("$.", ".", "E"), leaf("$,", ",", "K")
-    if mood == "question":  # verb first, or second after what is asked
+    if mood == "question":  # verb first, or second after a question word
         end, order = leaf("$.", "?", "E"), "second"
         before: list[Tree] = []
         if clause.asked in words.ASKED:
@@ -226,7 +226,7 @@ def german_sentence(meaning: Meaning, front: str = "") -> Tree:
 
 
 def _punctuated(tree: Tree) -> Tree:
-    """The tree without closing commas before punctuation."""
+    """Drop closing commas that come before other punctuation."""
     leaves = tree.leaves()
     if CLOSING not in leaves:
         return tree

@@ -14,11 +14,11 @@ SPECIAL = ("name", "pronoun", "relative", "question")
 
 
 class Phrase(NamedTuple):
-    """Who or what: a noun, with all that belongs to it.
+    """A noun phrase: a noun with everything that belongs to it.
 
     determiner: a row of DETERMINERS, or bare, name, pronoun (noun is then
-    a row of PRONOUNS), relative (the noun that a relative clause is
-    about), question (noun is who or what).
+    a row of PRONOUNS), relative (noun is what the relative clause is
+    about) or question (noun is who or what).
     """
 
     noun: str
@@ -29,7 +29,7 @@ class Phrase(NamedTuple):
 
     @property
     def person(self) -> str:
-        """Whose form its verb takes: ich, du, er, or wir."""
+        """The person that its verb agrees with: ich, du, er or wir."""
         if self.determiner == "pronoun":
             return str(words.PRONOUNS[self.noun].person)
         return "wir" if self.plural else "er"
@@ -54,7 +54,7 @@ class Clause(NamedTuple):
 
     tense: present, past, progressive, already, likes, or a modal: will,
     can, may, should, have_to, want_to. asked: the role that a question
-    asks for, or where, when, why.
+    asks about, or where, when or why.
     """
 
     verb: str
@@ -62,7 +62,7 @@ class Clause(NamedTuple):
     accusative: Phrase | None = None
     dative: Phrase | None = None
     prepositional: Phrase | None = None
-    complement: Clause | None = None  # what is said, believed, asked
+    complement: Clause | None = None  # what is said, believed or asked
     predicate: str = ""  # an adjective, with sein
     tense: str = "present"
     negated: bool = False
@@ -83,16 +83,16 @@ class Clause(NamedTuple):
 
     @property
     def denied_by_kein(self) -> bool:
-        """Whether kein negates it, not nicht: its object is indefinite."""
+        """Whether kein negates it: its object is indefinite."""
         thing = self.accusative
         indefinite = thing is not None and thing.determiner in ("a", "bare")
         return self.negated and indefinite and self.tense != "likes"
 
 
 class Meaning(NamedTuple):
-    """What a sentence says, whatever it puts first.
+    """What a sentence says, regardless of what it puts first.
 
-    mood: statement or question. A conjunction brings a second clause.
+    mood: statement or question. A conjunction adds a second clause.
     """
 
     mood: str

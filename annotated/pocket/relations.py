@@ -18,8 +18,8 @@ def word_links(leaves: Sequence[Tree]) -> dict[str, Links]:
     """Which word of a pocket sentence belongs to which, by relation.
 
     A leaf's keys say what it stands for: 1sN is the noun (N) of the
-    subject (s) of the first clause (1), 1T and 1V are what its verb
-    says of time and of meaning.
+    subject (s) of the first clause (1); 1T and 1V are the tense and the
+    meaning of its verb.
     """
     at: dict[str, list[int]] = {}
     for place, leaf in enumerate(leaves):
@@ -48,13 +48,13 @@ def word_links(leaves: Sequence[Tree]) -> dict[str, Links]:
 
 
 def head_of(phrase: str, at: dict[str, list[int]]) -> list[int]:
-    """The place of a phrase's noun, name or pronoun."""
+    """The positions of a phrase's noun, name or pronoun."""
     return at.get(phrase + "N") or at.get(phrase) or []
 
 
 def antecedent(pair: Pair) -> Links:
-    """From the er or sie that begins a second clause to whom it means:
-    the first clause's subject, where gender and number agree.
+    """A link from the er or sie that is a second clause's subject to the
+    first clause's subject, if gender and number agree.
     """
     first, second = pair.meaning.clause, pair.meaning.second
     key = "2s" if second else "1cs"

@@ -10,7 +10,7 @@ __all__ = ["Tree", "leaf", "node", "Part"]
 
 # E13-pocket-grammar.md: Trees
 class Tree(NamedTuple):
-    """A label over its children, or over a word; str() gives brackets.
+    """A label over its children or over a word; str() gives brackets.
 
     keys: what the word stands for. Words of two trees that share a key
     are aligned.
@@ -22,7 +22,7 @@ class Tree(NamedTuple):
     keys: tuple[str, ...] = ()
 
     def leaves(self) -> list[Tree]:
-        """The labels over words, from left to right."""
+        """The leaves, labels over words, from left to right."""
         found, todo = [], [self]
         while todo:
             tree = todo.pop()
@@ -33,11 +33,11 @@ class Tree(NamedTuple):
         return found
 
     def words(self) -> str:
-        """The words between single spaces."""
+        """The words, joined by single spaces."""
         return " ".join(leaf.word for leaf in self.leaves())
 
     def over(self, leaves: Iterator[Tree | None]) -> Tree | None:
-        """The same tree over other leaves, without those that are None."""
+        """A copy with its leaves replaced in order; None removes a leaf."""
         if not self.children:
             return next(leaves)
         children = [child.over(leaves) for child in self.children]
@@ -50,13 +50,13 @@ class Tree(NamedTuple):
 
 
 def leaf(label: str, word: str, *keys: str) -> Tree:
-    """A label over a word."""
+    """Make a leaf: a label over a word."""
     return Tree(label, (), word, keys)
 
 
 def node(label: str, *children: Tree | None) -> Tree:
-    """A label over its children; None, where there is none, is left out."""
+    """Make a node: a label over its children, leaving out any None."""
     return Tree(label, tuple(filter(None, children)))
 
 
-Part = tuple[str, Tree]  # the role of a part in its clause, and its tree
+Part = tuple[str, Tree]  # a part's role in its clause, and its tree

@@ -16,9 +16,9 @@ __all__ = [
 
 # E13-pocket-grammar.md: Words
 def read_table(name: str) -> dict[str, Any]:
-    """The rows of a table (nouns.tsv, say) by their first cell.
+    """The rows of a table (e.g. nouns.tsv), keyed by their first cell.
 
-    A cell "-" is empty. ValueError names a line of the wrong length.
+    "-" marks an empty cell. Raises ValueError for a line of wrong length.
     """
     file = resources.files("annotated.pocket") / name
     head, *lines = file.read_text("utf-8").splitlines()
@@ -27,27 +27,27 @@ def read_table(name: str) -> dict[str, Any]:
     for number, line in enumerate(lines, 2):
         cells = ["" if cell == "-" else cell for cell in line.split("\t")]
         if len(cells) != len(row._fields):
-            wrong = f"{len(cells)} cells, not {len(row._fields)}"
+            wrong = f"expected {len(row._fields)} cells, got {len(cells)}"
             raise ValueError(f"{name}, line {number}: {wrong}")
         rows[cells[0]] = row(*cells)
     return rows
 
 
 class Slot(NamedTuple):
-    """An object that a verb asks for, and how each side marks it."""
+    """An object that a verb takes, and how each language marks it."""
 
     role: str  # accusative, dative, prepositional or complement
     case: str
-    german: str  # a preposition, a conjunction or nothing
+    german: str  # a preposition, a conjunction or empty
     english: str
     kinds: str
 
 
 def read_slot(text: str) -> Slot:
-    """Read a slot as the table has it: A:tn, D/to:p, A.auf/for:pa."""
+    """Parse a slot as the table writes it: A:tn, D/to:p, A.auf/for:pa."""
     match = re.fullmatch(r"([ADC])\.?(\w*)/?(\w*):(\w*)", text)
     if match is None:
-        raise ValueError(f"verbs.tsv: {text!r} is no slot of a verb")
+        raise ValueError(f"verbs.tsv: {text!r} is not a valid slot")
     letter, german, english, kinds = match.groups()
     case = {"A": "accusative", "D": "dative", "C": "complement"}[letter]
     role = "prepositional" if german and kinds else case
@@ -55,7 +55,7 @@ def read_slot(text: str) -> Slot:
 
 
 def _particles(kind: str) -> dict[str, str]:
-    """English to German, for one kind of particles.tsv."""
+    """English-to-German dictionary of one kind in particles.tsv."""
     rows = read_table("particles.tsv").values()
     return {row.english: row.german for row in rows if row.kind == kind}
 
@@ -75,16 +75,16 @@ ENDINGS = read_table("endings.tsv")
 FINITE = read_table("finite.tsv")
 AUXILIARIES = read_table("auxiliaries.tsv")  # English: be, was, have, do
 DAYS = _particles("day")
-MIDDLE = _particles("middle")  # adverbs, and tenses made by an adverb
+MIDDLE = _particles("middle")  # adverbs, and tenses that use one
 ASKED = _particles("question")
 CONJUNCTIONS = _particles("conjunction")
-BELOW = ("because", "although", "if")  # the clause after these is lower
+BELOW = ("because", "although", "if")  # these begin a subordinate clause
 PREPOSITIONS = {"in": "in", "hinter": "behind", "zu": "to"}
 CONTRACTIONS = {"in dem": "im", "zu dem": "zum", "zu der": "zur"}
 
 
 def german_noun(name: str, case: str, plural: bool) -> str:
-    """The noun in its case: den Jungen, den Kindern."""
+    """A noun inflected for case and number: den Jungen, den Kindern."""
     row = NOUNS[name]
     if plural:
         bare = case != "dative" or row.german_plural[-1] in "ns"
@@ -94,7 +94,7 @@ def german_noun(name: str, case: str, plural: bool) -> str:
 
 
 def german_present(name: str, person: str) -> str:
-    """Without its prefix: lese, liest, liest, lesen (ich to wir)."""
+    """Present tense without prefix: lese, liest, liest, lesen."""
     row = VERBS[name]
     plural, second = name.removeprefix(row.prefix), row.third[:-1]
     second += "t" if second[-1] in "sz" else "st"  # du liest, du lernst
@@ -104,7 +104,7 @@ def german_present(name: str, person: str) -> str:
 
 
 def third_person(word: str) -> str:
-    """Reads, watches, carries, has."""
+    """The third person singular: reads, watches, carries, has."""
     if re.search(r"(s|sh|ch|x|o)$", word):
         return word + "es"
     if re.search(r"[^aeiou]y$", word):
@@ -113,7 +113,7 @@ def third_person(word: str) -> str:
 
 
 def ing(word: str) -> str:
-    """Reading, writing, running."""
+    """The -ing form: reading, writing, running."""
     if re.search(r"[^e]e$", word):
         return word[:-1] + "ing"
     if re.search(r"^[^aeiou]*[aeiou][^aeiouwxy]$", word):
