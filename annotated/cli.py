@@ -27,7 +27,7 @@ COMMANDS = {
     "translate": "translate standard input with --run RUN",
     "evaluate": "score --run RUN on a test set",
     "average": "average checkpoints of --run RUN",
-    "export": "write --run RUN --to FORM --out DIR for other programs",
+    "export": "write --run RUN --to FORMAT --out DIR for other programs",
     "sweep": "run a table's rows at small scale, for --minutes N",
     "treebank": "make training sentences and trees from a treebank",
     "parse": "parse standard input into trees with --run RUN",

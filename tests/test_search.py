@@ -706,10 +706,10 @@ def test_a_prefix_is_paid_for_like_any_words():
     ("prefix", "complaint"),
     [
         ([4] * 9, "prefix of 9 tokens"),
-        ([4, EOS], "token 2, no word"),
-        ([PAD], "token 0, no word"),
+        ([4, EOS], "token 2 is not a word"),
+        ([PAD], "token 0 is not a word"),
         ([VOCAB], f"token {VOCAB}, no word"),
-        ([-1], "token -1, no word"),
+        ([-1], "token -1 is not a word"),
     ],
 )
 @pytest.mark.parametrize("beam", [1, 2])

@@ -334,7 +334,7 @@ class _Use:
     """The options that translate, evaluate and parse share."""
 
     run: Path  # the run folder
-    ensemble: tuple[Path, ...] = ()  # other runs, to vote with it
+    ensemble: tuple[Path, ...] = ()  # other runs to form an ensemble with
     beam: int | None = None  # hypotheses per step (unset: the recipe's)
     # exponent of the length penalty (unset: the recipe's)
     alpha: float | None = None
@@ -392,7 +392,7 @@ class _Use:
 class Translate(_Use):
     """Translate standard input to standard output, line by line."""
 
-    nbest: int = 1  # per line; above 1: line number, score, text
+    nbest: int = 1  # translations per line; above 1, numbered and scored
     json: Flag = False  # write JSON, one object per input line
     batch_tokens: int = 2000  # source tokens per batch
 
