@@ -708,7 +708,7 @@ def test_a_prefix_is_paid_for_like_any_words():
         ([4] * 9, "prefix of 9 tokens"),
         ([4, EOS], "token 2 is not a word"),
         ([PAD], "token 0 is not a word"),
-        ([VOCAB], f"token {VOCAB}, no word"),
+        ([VOCAB], f"token {VOCAB} is not a word"),
         ([-1], "token -1 is not a word"),
     ],
 )
