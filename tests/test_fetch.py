@@ -191,7 +191,7 @@ def test_a_file_that_is_there_is_compared_with_its_hash(
     put(server / "good.gz", Server.GOOD)
     assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
     put(server / "good.gz", b"another")
-    with pytest.raises(DataError, match="not the file that the registry"):
+    with pytest.raises(DataError, match="does not match the registry"):
         fetch("ours", "good.gz")
     assert (server / "good.gz").read_bytes() == b"another"
     assert Server.asked == []
