@@ -402,7 +402,7 @@ def with_other_data() -> None:
 def test_other_data_in_one_process_is_noticed_before_a_step() -> None:
     one, other = together(2, with_other_data)
     assert one[0] is TrainingError
-    assert "process 1 has another training data than process 0" in one[1]
+    assert "process 1 differs from process 0 in its training data" in one[1]
     assert other[0] is PeerError  # one line is enough
 
 
@@ -451,7 +451,7 @@ def test_a_step_is_not_waited_for_as_long_as_a_preparation() -> None:
     # the group itself would wait, and both would go on
     one, other = together(2, with_a_silence)
     assert one[0] is TrainingError
-    assert "does not answer" in one[1]
+    assert "does not respond" in one[1]
     assert other[0] is TrainingError
 
 
