@@ -233,8 +233,8 @@ def test_a_damaged_file_is_named_and_kept(
     [
         ("table4 --minutes 1", "'table4'"),
         ("table3", "--minutes"),
-        ("table3 --minutes 0", "minutes must be more than 0, not 0"),
-        ("table3 --minutes nan", "minutes must be more than 0"),
+        ("table3 --minutes 0", "minutes must be positive, not 0"),
+        ("table3 --minutes nan", "minutes must be positive"),
         ("table3 --minutes x", "--minutes"),
         (
             "table3 --minutes 1 --seeds 0",

@@ -141,7 +141,7 @@ class Sweep:
     def __post_init__(self) -> None:
         if not 0 < self.minutes < math.inf:
             raise UsageError(
-                f"minutes must be more than 0, not {self.minutes:g}"
+                f"minutes must be positive, not {self.minutes:g}"
             )
         least = {"seeds": 1, "first_seed": 0, "steps": LEAST}
         for name, bound in least.items():
