@@ -33,7 +33,7 @@ def test_the_best_have_the_lowest_loss() -> None:
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_no_checkpoint_is_no_choice(count: int) -> None:
-    with pytest.raises(ValueError, match=f"at least 1, not {count}"):
+    with pytest.raises(ValueError, match=f"an integer >= 1, not {count}"):
         choose_checkpoints(PLACES, count)
 
 

@@ -133,7 +133,7 @@ def test_the_first_page_is_made_from_the_chapters(built: Book) -> None:
     assert 'href="02-one.html">' in text
     plain = re.sub(r"<[^>]+>", "", text)
     assert "pip install git+https://github.com/someone/some-book" in plain
-    assert "0 of 0 are treated" in text
+    assert "0 of 0 are covered" in text
     assert "One idea carries it.</p>" in text
     assert "%(" not in text
     assert '<meta name="description" content="“Attention Is' in text
