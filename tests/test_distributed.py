@@ -422,7 +422,7 @@ def test_other_options_and_weights_are_noticed_too(
     action: Callable[[], None], what: str
 ) -> None:
     one, _ = together(2, action)
-    assert f"process 1 has another {what}" in one[1]
+    assert f"differs from process 0 in its {what}" in one[1]
 
 
 def with_a_death() -> None:
@@ -435,7 +435,7 @@ def test_a_process_that_is_gone_is_missed_at_once() -> None:
     one, other = together(2, with_a_death)
     assert other[0] is KeyError
     assert one[0] is TrainingError
-    assert "another process of this run has gone" in one[1]
+    assert "another process of this run has died" in one[1]
     assert "--resume" in one[1]
 
 
