@@ -270,6 +270,8 @@ def compile_layers(model: Transformer, backend: Any = "inductor") -> None:
     if there is no compiler.
     """
     check_compiler(next(model.parameters()).device, backend)
+    # a layer is a small enough unit for DDP to overlap its exchange with
+    torch._dynamo.config.optimize_ddp = False
     for stack in (model.encoder, model.decoder):
         for layer in stack.layers:
             layer.compile(dynamic=True, backend=backend)
