@@ -274,10 +274,12 @@ class BeamSearch:
         if not begun:
             token = beams.prefix[:, self.length - 1]
         token = token.masked_fill(beams.limit == self.length, EOS)
-        token = token[:, None, None].expand(-1, log_p.size(1), 1)
-        only = torch.full_like(log_p, -math.inf)
-        only.scatter_(2, token, log_p.gather(2, token))
-        return torch.where(token == PAD, free, only)
+        rows = (token != PAD).nonzero()[:, 0]
+        forced = token[rows, None, None].expand(-1, log_p.size(1), 1)
+        only = log_p[rows].gather(2, forced)
+        free[rows] = -math.inf
+        free[rows, :, forced[:, 0, 0]] = only[:, :, 0]
+        return free
 
     def end(self, best: Tensor, parent: Tensor, token: Tensor) -> None:
         """Update the best finished hypotheses; all (batch, ranks)."""
