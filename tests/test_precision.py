@@ -26,6 +26,11 @@ def test_a_machine_that_multiplies_bfloat16_faster_trains_in_it(
     assert machine.pick_precision("cpu")[0] == "bfloat16"
     monkeypatch.setattr(machine, "bfloat16_speedup", lambda n: 1.1)
     assert machine.pick_precision("cpu")[0] == "float32"
+    # a small product is slower even there: it mostly prepares itself
+    monkeypatch.setattr(
+        machine, "bfloat16_speedup", lambda n: 2.0 if n >= 512 else 0.3
+    )
+    assert machine.pick_precision("cpu")[0] == "bfloat16"
     # what is emulated is not timed in a large product
     sizes = []
     monkeypatch.setattr(

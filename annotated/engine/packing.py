@@ -138,19 +138,28 @@ class PackedAttention(MultiHeadAttention):
         if not isinstance(mask, PackedMask):
             return super().forward(x, memory, mask)
         memory = x if memory is None else memory
-        q = self.split(mask.queries.pad(self.w_q(x)))
-        k = self.split(mask.keys.pad(self.w_k(memory)))
-        v = self.split(mask.keys.pad(self.w_v(memory)))
-        heads = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
+        heads = _fused_attention(
+            self.split(mask.queries.pad(self.w_q(x))),
+            self.split(mask.keys.pad(self.w_k(memory))),
+            self.split(mask.keys.pad(self.w_v(memory))),
             attn_mask=mask.may_attend,
             dropout_p=self.dropout.p if self.training else 0.0,
             is_causal=mask.causal,
         )
         heads = heads.transpose(1, 2).flatten(2)
         return self.w_o(mask.queries.pack(heads))
+
+
+def _fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, **options: Any
+) -> Tensor:
+    """F.scaled_dot_product_attention; in float32 on a CPU."""
+    if q.device.type != "cpu" or q.dtype.itemsize >= 4:
+        return F.scaled_dot_product_attention(q, k, v, **options)
+    with torch.autocast("cpu", enabled=False):
+        wide = q.float(), k.float(), v.float()
+        heads = F.scaled_dot_product_attention(*wide, **options)
+    return heads.to(q.dtype)
 
 
 # E2-packing.md: Dropout

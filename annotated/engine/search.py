@@ -70,6 +70,10 @@ class SlotCache:
         self.source: list[tuple[Tensor, Tensor]] = []
         self.target: list[tuple[Tensor, Tensor]] = []
         memory = model.encode(src)
+        dtype = memory.dtype
+        if src.device.type == "cpu":  # a 16-bit product copies the slots
+            dtype = torch.promote_types(dtype, torch.float32)
+        empty = partial(memory.new_empty, dtype=dtype)
         for layer in model.decoder.layers:
             cross, own = layer.cross_attention, layer.attention
             k, v = cross.split(cross.w_k(memory)), cross.w_v(memory)
@@ -77,7 +81,7 @@ class SlotCache:
             self.source.append((k.contiguous(), v))
             room = (len(src), own.num_heads, slots)
             self.target.append(
-                (v.new_empty(*room, own.d_k), v.new_empty(*room, own.d_v))
+                (empty(*room, own.d_k), empty(*room, own.d_v))
             )
 
     def next_logits(self, ids: Tensor, seen: Tensor) -> Tensor:
@@ -95,7 +99,8 @@ class SlotCache:
             # a hypothesis has one slot per position, in order
             nearest = self.length - config.window // 2
             seen = seen & (seen.cumsum(dim=-1) >= nearest)
-        own = _bias(seen[:, None], config.num_heads, x)
+        slot = self.target[0][0]
+        own = _bias(seen[:, None], config.num_heads, slot)
         across = _bias(self.words, config.num_heads, x)
         for layer, target, source in zip(
             model.decoder.layers, self.target, self.source, strict=True
@@ -134,7 +139,7 @@ def _look(
     """Attention of all hypotheses, x (batch, width, d_model), over the
     keys and values of their sentence.
     """
-    q = block.split(block.w_q(x))
+    q = block.split(block.w_q(x)).to(k.dtype)
     scores = torch.baddbmm(
         q.new_zeros(()) if bias is None else bias,
         q.flatten(0, 1),
@@ -143,7 +148,7 @@ def _look(
     )
     heads = scores.softmax(dim=-1) @ v.flatten(0, 1)
     heads = heads.unflatten(0, q.shape[:2]).transpose(1, 2)
-    return block.w_o(heads.flatten(2))
+    return block.w_o(heads.flatten(2).to(x.dtype))
 
 
 def _look_back(
