@@ -446,7 +446,7 @@ def test_a_comparison_leaves_out_who_is_absent_and_writes_the_ledger(
     assert "--json" not in written["command"]
     contenders = written["metrics"]["contenders"]
     assert set(contenders) == {
-        "annotated", "annotated (one process)", "torch.nn"
+        "annotated", "annotated (one process)", "torch.nn", "annotated int8"
     }  # fmt: skip
     assert contenders["annotated"]["ratio"] == 1.0
     assert contenders["torch.nn"]["same"] > 0.9
@@ -468,10 +468,17 @@ def test_every_precision_takes_part_where_it_is_fast(
     assert asked.precisions == ("bfloat16",)
 
 
+def test_each_contender_can_be_asked_for_alone(decode: ModuleType) -> None:
+    # as it is where the memory is measured
+    for name in decode.MAKERS:
+        assert decode.Settings(only=name).names == [name]
+
+
 @pytest.mark.parametrize(
     ("engine", "package"),
     [
         ("ours_in_bfloat16", "torch"),
+        ("ours_in_int8", "torch"),
         ("ctranslate2_int8", "ctranslate2"),
         ("ctranslate2_workers_int8", "ctranslate2"),
     ],

@@ -8,13 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
+from torch import Tensor
 
 from annotated.engine import machine, runs
+from annotated.engine.packing import PackedTransformer
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import read_metrics, read_recipe
+from annotated.engine.search import SlotCache
 from annotated.engine.trainer import LossScale, RunConfig, Trainer
 from annotated.model import Transformer, TransformerConfig
+from annotated.tokens import PAD
 from annotated.training import Progress, TrainingError, copy_corpus
 from tests.helpers import SHAPE, TINY, Killed, at_step
 
@@ -240,3 +245,25 @@ def test_a_run_in_float16_counts_and_says_that_it_is_slow(
     lines = [e for e in read_metrics(tmp_path / "run") if "loss" in e]
     assert {e["scale"] for e in lines} == {2.0**16}
     assert [e["calm"] for e in lines] == [1, 10, 20]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_attention_has_no_16_bit_kernels_on_a_processor(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, seen = F.scaled_dot_product_attention, []
+
+    def watched(q: Tensor, *args: Any, **options: Any) -> Tensor:
+        seen.append(q.dtype)
+        return kernel(q, *args, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    model = PackedTransformer(TransformerConfig(**SHAPE)).to(dtype)
+    src = torch.tensor([[5, 6, 7], [8, 9, PAD]])
+    assert model(src, src).dtype == dtype
+    assert set(seen) == {torch.promote_types(dtype, torch.float32)}
+    # nor has a search's attention over what it has written so far
+    cache = SlotCache(model, src, slots=3)
+    assert {x.dtype for pair in cache.target for x in pair} == set(seen)
+    one = torch.ones(2, 1, 1, dtype=torch.bool)
+    assert cache.next_logits(src[:, :1], one).dtype == dtype
