@@ -79,8 +79,7 @@ def kept_bytes(
     mask = (1 if gpu else size) * (config.dropout > 0)
     fused = gpu or k == v  # a kernel that keeps no attention weights
     around = d * (8 + mask)
-    # without that kernel a CPU multiplies these in float32
-    inside = h * (size if fused else 4)
+    inside = h * (size if gpu else 4)  # float32 on a CPU
     attention = inside * (2 * k + v + (v if fused else length))
     attention += size * h * v + 4 * h
     encoder = 2 * around + attention + size * config.d_ff
