@@ -221,7 +221,10 @@ FORMS = {
 }
 
 
-def test_a_compiled_layer_stays_compiled(device: str) -> None:
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_compiled_layer_stays_compiled(
+    device: str, precision: Any
+) -> None:
     """Every form of a batch, in training and in validation, runs one
     graph per layer: nothing falls back to what is not compiled.
     """
@@ -245,7 +248,7 @@ def test_a_compiled_layer_stays_compiled(device: str) -> None:
             batch = corpus.batch(range(len(src))).to(device)
             ran = 0
             with torch.set_grad_enabled(training):
-                packed_loss(model, batch, RunConfig())
+                packed_loss(model, batch, RunConfig(precision=precision))
             assert ran == 4, (name, training)  # 2 + 2 layers
 
 

@@ -153,7 +153,7 @@ class PackedAttention(MultiHeadAttention):
 def _fused_attention(
     q: Tensor, k: Tensor, v: Tensor, **options: Any
 ) -> Tensor:
-    """F.scaled_dot_product_attention; in float32 on a CPU."""
+    """F.scaled_dot_product_attention; on a CPU never in 16 bits."""
     if q.device.type != "cpu" or q.dtype.itemsize >= 4:
         return F.scaled_dot_product_attention(q, k, v, **options)
     with torch.autocast("cpu", enabled=False):
