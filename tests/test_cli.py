@@ -629,12 +629,16 @@ def test_much_input_is_read_in_parts(
     assert sizes == [1] * 5
 
 
+# a machine that multiplies bfloat16 faster would take it, and say so
+FLOAT32 = "--precision", "float32"
+
+
 @pytest.fixture
 def translator(finished: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`annotated translate` as a process, with both its ends in hand."""
     command = ["-m", "annotated", "translate", "--run", str(finished)]
     with subprocess.Popen(
-        [sys.executable, *command],
+        [sys.executable, *command, *FLOAT32],
         env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -679,7 +683,8 @@ def test_workers_change_nothing_but_the_time(
     monkeypatch.setattr(decoding, "cores", lambda: 2)
     (tmp_path / "text").write_bytes(MANY)
     files = f"--src {tmp_path}/text --ref {tmp_path}/text --json"
-    line = f"{wish} --run {run} {files if wish == 'evaluate' else ''}"
+    files = files if wish == "evaluate" else ""
+    line = f"{wish} --run {run} --precision float32 {files}"
     one = call(f"{line} --workers 1", MANY)
     two = call(f"{line} --workers 2", MANY)
     assert one.code == two.code == 0, two.err
@@ -703,7 +708,8 @@ def test_a_worker_that_dies_is_told_of(
 ) -> None:
     monkeypatch.setattr(decoding, "cores", lambda: 2)
     monkeypatch.setattr(decoding, "beam_search", lambda *_: os._exit(9))
-    done = call(f"translate --run {run} --workers 2", MANY)
+    wish = f"translate --run {run} --precision float32 --workers 2"
+    done = call(wish, MANY)
     assert done.code == 2 and done.out == ""
     assert "fewer workers" in done.err and done.err.count("\n") == 1
 
@@ -712,7 +718,7 @@ def test_control_c_is_quiet_with_workers_too(finished: Path) -> None:
     """It goes to all processes of the terminal."""
     command = ["-m", "annotated", "translate", "--run", str(finished)]
     with subprocess.Popen(
-        [sys.executable, *command, "--workers", "2"],
+        [sys.executable, *command, "--workers", "2", *FLOAT32],
         env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -968,7 +974,7 @@ def early(run: Path, tmp_path: Path) -> Path:
 
 
 def test_runs_vote(call: Call, run: Path, early: Path, pair: str) -> None:
-    wish = f"translate --run {run} --beam 2 --json"
+    wish = f"translate --run {run} --beam 2 --json --precision float32"
     done = call(f"{wish} --ensemble {early}", b"a b c\n")
     [found] = json.loads(done.out)["translations"]
     runs = [Run.open(folder) for folder in (run, early)]
