@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from annotated.engine import machine, runs
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import read_metrics, read_recipe
-from annotated.engine.search import SlotCache
+from annotated.engine.search import SlotCache, converted
 from annotated.engine.trainer import LossScale, RunConfig, Trainer
 from annotated.model import Transformer, TransformerConfig
 from annotated.tokens import PAD
@@ -247,9 +248,8 @@ def test_a_run_in_float16_counts_and_says_that_it_is_slow(
     assert [e["calm"] for e in lines] == [1, 10, 20]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_attention_has_no_16_bit_kernels_on_a_processor(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+def test_attention_has_no_16_bit_kernel_on_a_processor(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kernel, seen = F.scaled_dot_product_attention, []
 
@@ -258,12 +258,40 @@ def test_attention_has_no_16_bit_kernels_on_a_processor(
         return kernel(q, *args, **options)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
-    model = PackedTransformer(TransformerConfig(**SHAPE)).to(dtype)
+    model = PackedTransformer(TransformerConfig(**SHAPE))
     src = torch.tensor([[5, 6, 7], [8, 9, PAD]])
-    assert model(src, src).dtype == dtype
-    assert set(seen) == {torch.promote_types(dtype, torch.float32)}
-    # nor has a search's attention over what it has written so far
-    cache = SlotCache(model, src, slots=3)
-    assert {x.dtype for pair in cache.target for x in pair} == set(seen)
+    for precise, run in (
+        (torch.float32, torch.autocast("cpu", torch.bfloat16)),
+        (torch.float64, nullcontext()),
+    ):
+        model, seen[:] = model.to(precise), []
+        with run:
+            model(src, src)
+        assert set(seen) == {precise}
+
+
+def test_a_search_in_bfloat16_rounds_in_linear_maps_only() -> None:
+    model = PackedTransformer(TransformerConfig(**SHAPE)).eval()
+    half = converted(model, torch.bfloat16)
+    rounded = {
+        name
+        for name, p in half.named_parameters()
+        if p.dtype != torch.float32
+    }
+    linear = {
+        f"{name}.{kind}"
+        for name, part in model.named_modules()
+        if isinstance(part, torch.nn.Linear)
+        for kind in ("weight", "bias")
+    }
+    assert rounded == linear
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    src = torch.tensor([[5, 6, 7], [8, 9, 10]])
     one = torch.ones(2, 1, 1, dtype=torch.bool)
-    assert cache.next_logits(src[:, :1], one).dtype == dtype
+    with torch.no_grad():
+        exact, rough = (
+            SlotCache(m, src, slots=3).next_logits(src[:, :1], one)
+            for m in (model, half)
+        )
+    assert rough.dtype == torch.float32 and not torch.equal(exact, rough)
+    torch.testing.assert_close(exact, rough, rtol=0.05, atol=0.05)

@@ -33,9 +33,9 @@ from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
     "closing", "SlotCache", "Beams", "Allowed", "Guide", "BeamSearch",
-    "COMPACT", "best_continuations", "mean_log_p", "converted", "Models",
-    "beam_search", "batches_by_length", "WORTH", "search_in_order", "HANGS",
-    "WorkerError", "in_processes",
+    "COMPACT", "best_continuations", "mean_log_p", "HalfLinear",
+    "converted", "Models", "beam_search", "batches_by_length", "WORTH",
+    "search_in_order", "HANGS", "WorkerError", "in_processes",
 ]  # fmt: skip
 
 
@@ -70,10 +70,6 @@ class SlotCache:
         self.source: list[tuple[Tensor, Tensor]] = []
         self.target: list[tuple[Tensor, Tensor]] = []
         memory = model.encode(src)
-        dtype = memory.dtype
-        if src.device.type == "cpu":  # a 16-bit product copies the slots
-            dtype = torch.promote_types(dtype, torch.float32)
-        empty = partial(memory.new_empty, dtype=dtype)
         for layer in model.decoder.layers:
             cross, own = layer.cross_attention, layer.attention
             k, v = cross.split(cross.w_k(memory)), cross.w_v(memory)
@@ -81,7 +77,7 @@ class SlotCache:
             self.source.append((k.contiguous(), v))
             room = (len(src), own.num_heads, slots)
             self.target.append(
-                (empty(*room, own.d_k), empty(*room, own.d_v))
+                (v.new_empty(*room, own.d_k), v.new_empty(*room, own.d_v))
             )
 
     def next_logits(self, ids: Tensor, seen: Tensor) -> Tensor:
@@ -99,8 +95,7 @@ class SlotCache:
             # a hypothesis has one slot per position, in order
             nearest = self.length - config.window // 2
             seen = seen & (seen.cumsum(dim=-1) >= nearest)
-        slot = self.target[0][0]
-        own = _bias(seen[:, None], config.num_heads, slot)
+        own = _bias(seen[:, None], config.num_heads, x)
         across = _bias(self.words, config.num_heads, x)
         for layer, target, source in zip(
             model.decoder.layers, self.target, self.source, strict=True
@@ -139,7 +134,7 @@ def _look(
     """Attention of all hypotheses, x (batch, width, d_model), over the
     keys and values of their sentence.
     """
-    q = block.split(block.w_q(x)).to(k.dtype)
+    q = block.split(block.w_q(x))
     scores = torch.baddbmm(
         q.new_zeros(()) if bias is None else bias,
         q.flatten(0, 1),
@@ -148,7 +143,7 @@ def _look(
     )
     heads = scores.softmax(dim=-1) @ v.flatten(0, 1)
     heads = heads.unflatten(0, q.shape[:2]).transpose(1, 2)
-    return block.w_o(heads.flatten(2).to(x.dtype))
+    return block.w_o(heads.flatten(2))
 
 
 def _look_back(
@@ -392,12 +387,25 @@ def mean_log_p(logits: list[Tensor]) -> Tensor:
 
 
 # E6-search.md: Ensembles, prefixes, precision
+class HalfLinear(torch.nn.Linear):
+    """A linear map that multiplies in the dtype of its weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
+
+
 def converted(model: Transformer, dtype: torch.dtype) -> Transformer:
-    """A copy of the model that computes in dtype; torch.qint8 is for the
-    linear layers, on a CPU.
+    """A copy of the model that computes in dtype; on a CPU, in 16 bits or
+    in torch.qint8, its linear maps alone do.
     """
     if dtype != torch.qint8:
-        return copy.deepcopy(model).to(dtype)
+        model = copy.deepcopy(model)
+        if next(model.parameters()).device.type != "cpu":
+            return model.to(dtype)
+        for part in model.modules():
+            if type(part) is torch.nn.Linear:
+                part.to(dtype).__class__ = HalfLinear
+        return model
     with warnings.catch_warnings():
         # torch warns that this is moving to another package
         warnings.simplefilter("ignore")
