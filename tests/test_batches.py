@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 from annotated.batches import (
     Batch,
@@ -328,6 +329,19 @@ def test_a_batch_moves_as_a_whole():
 def test_sides_of_different_length_are_refused():
     with pytest.raises(ValueError, match="4 source sentences, 3 target"):
         Corpus(Sentences.of(ROWS), Sentences.of(ROWS[1:]))
+
+
+def test_a_data_loader_gives_the_same_batches():
+    corpus = Corpus(Sentences.of(ROWS), Sentences.of(ROWS[::-1]))
+    plan = corpus.plan(8, seed=1, epoch=2)
+    loader = DataLoader(
+        range(len(ROWS)), batch_sampler=plan, collate_fn=corpus.batch
+    )
+    found = list(loader)
+    assert len(found) == len(plan) > 1
+    for batch, pairs in zip(found, plan):
+        assert torch.equal(batch.src, corpus.batch(pairs).src)
+        assert torch.equal(batch.labels, corpus.batch(pairs).labels)
 
 
 def test_a_corpus_plans_by_its_own_lengths():

@@ -4,6 +4,7 @@ import json
 import platform
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata, resources
 from pathlib import Path
@@ -94,12 +95,10 @@ def hardware(device: str = "cpu", threads: int | None = None) -> str:
 
 def _processor() -> str:
     """The name of the processor."""
-    try:
+    with suppress(OSError):  # not on every system
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine()
 
 

@@ -388,7 +388,9 @@ def mean_log_p(logits: list[Tensor]) -> Tensor:
 
 # E6-search.md: Ensembles, prefixes, precision
 class HalfLinear(torch.nn.Linear):
-    """A linear map that multiplies in the dtype of its weights."""
+    """A linear map that multiplies in the dtype of its weights, whatever
+    that of its input, which its output has.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.to(self.weight.dtype)).to(x.dtype)
