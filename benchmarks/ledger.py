@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from annotated.engine.results import entry
+from annotated.engine.results import entry, hardware
 
 
 def options(settings: Any) -> list[str]:
@@ -86,7 +86,8 @@ def read(path: Path) -> list[Run]:
 
 
 def append(path: Path, run: Run) -> None:
-    """Add a run to a file, and show it."""
+    """Add a run that was made here to a file, and show it."""
+    run = run | {"hardware": hardware(threads=1)}
     with path.open("a") as file:
         file.write(json.dumps(run) + "\n")
     print({k: v for k, v in run.items() if k != "curve"}, flush=True)
@@ -96,7 +97,8 @@ def entry_of_runs(
     script: str, settings: Any, metrics: Run, runs: list[Run], **more: Any
 ) -> Run:
     """What the ledger wants to know of runs in one thread. Their seconds
-    are of the processor: several processes may have shared the work.
+    are of the processor: several processes may have shared the work. A
+    file of runs can have been begun on one machine and ended on another.
     """
     chosen = asdict(settings)
     for name in ("json", "work", "only", "first"):
@@ -108,9 +110,15 @@ def entry_of_runs(
         settings=chosen,
         threads=1,
         wall_seconds=sum(one["seconds"] for one in runs),
-        commit=", ".join(sorted({str(one["commit"]) for one in runs})),
+        commit=", ".join(each(runs, "commit")),
+        hardware="; ".join(each(runs, "hardware")),
         **more,
     )
+
+
+def each(runs: list[Run], key: str) -> list[str]:
+    """Every value that runs have there, once."""
+    return sorted({str(one[key]) for one in runs})
 
 
 def make_runs(
