@@ -568,7 +568,7 @@ def test_rows_are_means_over_their_seeds(decisions: ModuleType) -> None:
         {
             "row": "no dropout", "options": "--dropout 0.0", "seed": seed,
             "nats": 0.5, "valid_bleu": 30.0 + seed, "bleu": 20.0 + seed,
-            "seconds": 1.0, "commit": "c",
+            "seconds": 1.0, "commit": "c", "hardware": f"machine {seed}",
         }
         for seed in (0, 1)
     ]  # fmt: skip
@@ -580,3 +580,5 @@ def test_rows_are_means_over_their_seeds(decisions: ModuleType) -> None:
         }
     }  # fmt: skip
     assert found["wall_seconds"] == 2
+    assert found["hardware"] == "machine 0; machine 1"
+    assert found["commit"] == "c"
