@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from press.chapters import Cell, Chapter, PressError
 from press.modules import (
@@ -14,6 +15,8 @@ from press.modules import (
 )
 
 MOST = 4  # names in a title
+LIST = re.compile(r"(?:[-*+]|\d+\.) ")
+NO_PROSE = re.compile(r"[#|>%]|:::|```|\$\$|---|!\[|\([\w-]+\)=")
 
 
 def folded(chapter: Chapter, cell: Cell) -> bool:
@@ -71,3 +74,30 @@ def title(chapter: Chapter, cell: Cell) -> str:
     ]
     more = " …" if len(names) > MOST else ""
     return f"{PACKAGE}.{target}: {', '.join(names[:MOST])}{more}"
+
+
+def reading(chapter: Chapter, place: int) -> tuple[str, str]:
+    """What a markdown cell says of the hidden output right above it, and
+    the rest of the cell.
+
+    It is the first paragraph, or list, and is folded with the output: a
+    prediction is asked for, and this would answer it. A list that the
+    paragraph leads to belongs to it; a paragraph that leads to anything
+    else is none of it.
+    """
+    source = chapter.cells[place].source
+    hidden = place > 0 and "hide-output" in chapter.cells[place - 1].tags
+    if not hidden:
+        return "", source
+    first, *more = re.split(r"\n\s*\n", source.strip("\n"))
+    if NO_PROSE.match(first):
+        return "", source
+    own = [first]
+    if first.endswith(":"):
+        if not (more and LIST.match(more[0])):
+            return "", source
+        own.append(more.pop(0))
+    if LIST.match(own[-1]):  # with the paragraphs of its items
+        while more and (LIST.match(more[0]) or more[0][0].isspace()):
+            own.append(more.pop(0))
+    return "\n\n".join(own), "\n\n".join(more)

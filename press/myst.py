@@ -140,7 +140,7 @@ class Translator:
         body = self.translate(body)
         classes = given.get("class", "").split()
         if name == "solution":
-            return _details("Solution", body)
+            return details("Solution", body)
         if name == "exercise":
             self.exercises += 1
             page = numbers.number_of(self.file)
@@ -155,7 +155,7 @@ class Translator:
                 title or name.replace("seealso", "see also").capitalize()
             )
         if folded:
-            return _details(title, body)
+            return details(title, body)
         if name == "admonition" or name in NAMED:
             return _quote(_strong(title) + body)
         return _strong(title) + body
@@ -277,7 +277,7 @@ def _quote(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.splitlines())
 
 
-def _details(title: str, body: str) -> str:
+def details(title: str, body: str) -> str:
     # the blank lines make Jupyter and Colab read the inside as Markdown
     return (
         f"<details>\n<summary>{title or 'More'}</summary>\n\n"
@@ -290,5 +290,5 @@ def _choices(body: str) -> str:
     items = re.findall(r"^- .*(?:\n(?!- ).*\S.*)*", body, re.M)
     question = body[: body.index(items[0])] if items else body
     offered = [item.partition(" — ")[0] for item in items]
-    answers = _details("Answers", "\n".join(items))
+    answers = details("Answers", "\n".join(items))
     return f"{question}{chr(10).join(offered)}\n\n{answers}"

@@ -53,12 +53,12 @@ def _text(chapter: Chapter, project: Project, index: myst.Index) -> str:
         _markdown(_header(chapter, project)),
         _folded(SETUP.format(install=project.install), SETUP_TITLE),
     ]
-    for cell in chapter.cells:
+    for place, cell in enumerate(chapter.cells):
         if "skip-execution" in cell.tags:  # "run all" shall not run it
             cells.append(_markdown(f"```python\n{cell.source}\n```"))
         elif cell.kind == "code":
             cells.append(_code_of(chapter, cell))
-        elif text := translator.translate(cell.source):
+        elif text := _prose(chapter, place, translator):
             cells.append(_markdown(text))
         if figure := figures.get(id(cell)):
             caption = cell.metadata["mystnb"]["figure"]["caption"]
@@ -89,6 +89,15 @@ def _header(chapter: Chapter, project: Project) -> str:
         f"[![Open in Colab]({BADGE})]({colab}) · "
         f"made from [book/{chapter.file}]({source}): edit it there"
     )
+
+
+def _prose(chapter: Chapter, place: int, to: myst.Translator) -> str:
+    """A markdown cell; what would give away a hidden output is folded."""
+    reading, rest = fold.reading(chapter, place)
+    parts = [to.translate(reading), to.translate(rest)]
+    if parts[0]:
+        parts[0] = myst.details("What this shows", parts[0])
+    return "\n\n".join(filter(None, parts))
 
 
 def _markdown(text: str) -> dict[str, Any]:

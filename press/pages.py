@@ -73,6 +73,9 @@ class Folds(SphinxPostTransform):
                 if "hide_mode" in cell and any(cell.findall(nodes.image)):
                     _put_first(cell)
                 _fold_cell(cell)
+        for box in list(self.document.findall(nodes.container)):
+            if "reading" in box["classes"]:
+                _fold_with_output(box)
         for number, box in enumerate(
             self.document.findall(nodes.admonition)
         ):
@@ -130,6 +133,23 @@ def _only_folded(node: nodes.Node) -> bool:
     alone = all(isinstance(part, fold) for part in node.children)
     cell = node.get("nb_element") == "cell_code"
     return cell and alone and not exported
+
+
+def _fold_with_output(reading: nodes.container) -> None:
+    """What is said of a hidden output, which it would give away."""
+    page = reading.parent
+    for cell in reversed(page[: page.index(reading)]):
+        answers = [
+            part
+            for part in cell.children
+            if isinstance(part, fold) and "answer" in part["classes"]
+        ]
+        if answers:
+            page.remove(reading)
+            answers[-1] += reading
+            return
+        if not isinstance(cell, nodes.container):
+            return
 
 
 def _fold_box(box: nodes.admonition) -> None:

@@ -18,7 +18,7 @@ from mdit_py_plugins.colon_fence import colon_fence_plugin
 
 from press import myst
 from press.chapters import Cell, Chapter, read_book, select
-from press.fold import folded
+from press.fold import folded, reading
 from press.modules import (
     PACKAGE,
     Block,
@@ -61,6 +61,7 @@ def offences(root: Path) -> dict[str, list[str]]:
             *_size(chapter),
             *_budget(chapter, sections(chapter)),
             *_introduced(chapter, chapters),
+            *_folded_prose(chapter),
             *_figures(chapter),
             *twice[chapter.name],
         ]
@@ -265,6 +266,19 @@ def _introduced(chapter: Chapter, chapters: list[Chapter]) -> Iterator[str]:
             f'book/{chapter.file}, section "{chapter.title}": no page of '
             "the story introduces it with a link"
         )
+
+
+def _folded_prose(chapter: Chapter) -> Iterator[str]:
+    """What is folded with a hidden output does not ask the next thing."""
+    for place, cell in enumerate(chapter.cells):
+        if cell.kind == "markdown":
+            text, _ = reading(chapter, place)
+            if re.search(r"\bPredict\b|\band predict\b", text):
+                yield (
+                    f'{cell.section}: "{text[:40]}…" is folded with the '
+                    "output above it; begin a paragraph before the next "
+                    "prediction"
+                )
 
 
 # --- figures and labels ---------------------------------------------------

@@ -30,6 +30,7 @@ from press.project import read_project
 from press.references import works
 from press.rules import Reading, sections
 
+READING = "::::::{container} reading"  # what is said of a hidden output
 LARGE = 300_000  # characters of SVG beyond which the PNG is shown
 WIDE = 490  # points beyond which a figure's text is too small on a phone
 # a picture of one pixel, in the place of figures that are not drawn
@@ -203,6 +204,9 @@ class _Book:
             if cell.cell_type == "code":
                 cell.metadata["fold"] = _labels(cell, origin, chapter)
                 continue
+            reading, rest = fold.reading(chapter, place)
+            if reading:  # pages.py puts it into the fold
+                cell.source = f"{READING}\n{reading}\n::::::\n\n{rest}"
             if not titled:
                 cell.source, titled = self._titled(cell.source, chapter)
             cell.source, exercises = _number(

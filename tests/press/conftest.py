@@ -160,6 +160,7 @@ ONE = [
     "- about 3 — ✓ the root of `8`.\n:::",
     code("print('no longer hidden')", "hide-output"),
     code(ANSWER),
+    "This is *what it means*:\n\n- one thing.\n- another.\n\nGo on.",
     "## Exercises",
     ":::{exercise} Predict: more (★, 1 minute)\n:label: ex-one-think\n"
     "Why?\n:::",

@@ -291,6 +291,18 @@ def test_an_answer_is_hidden_until_asked_for(small: Tab) -> None:
     assert answer.is_visible()
 
 
+def test_what_is_said_of_it_is_hidden_with_it(small: Tab) -> None:
+    page = small.open("02-one.html")
+    said = (
+        page.get_by_text("This is what it means"),
+        page.get_by_text("anot"),
+    )
+    assert [text.is_visible() for text in said] == [False, False]
+    assert page.get_by_text("Go on.").is_visible()
+    page.get_by_text("Show what happens").last.click()
+    assert [text.is_visible() for text in said] == [True, True]
+
+
 def test_arrows_turn_the_page_but_not_inside_a_field(small: Tab) -> None:
     page = small.open("02-one.html")
     page.keyboard.press("ArrowRight")

@@ -9,7 +9,8 @@ from typing import Any
 import nbformat
 import pytest
 
-from press.chapters import PressError
+from press.chapters import PressError, read_book
+from press.fold import reading
 from press.notebooks import notebooks
 
 from .conftest import Book, code, exported
@@ -164,6 +165,39 @@ def test_a_prediction_is_answered_on_a_click(book: Book) -> None:
     for name in ("02-one", "03-two"):
         path = book.root / f"book/notebooks/{name}.ipynb"
         nbformat.validate(nbformat.read(path, as_version=4))
+
+
+@pytest.mark.parametrize(
+    ("prose", "folded", "open_"),
+    [
+        ("It is two.\n\nNow three.", "It is two.", "Now three."),
+        ("$e^0$ is 1.\n\n## Next", "$e^0$ is 1.", "## Next"),
+        ("Three things:\n\n- a\n- b\n\nGo on.",
+         "Three things:\n\n- a\n- b", "Go on."),
+        ("1. a\n\n   more of a\n\n2. b\n\nGo on.",
+         "1. a\n\n   more of a\n\n2. b", "Go on."),
+        ("What is next:\n\nThis.", "", "What is next:\n\nThis."),
+        ("## Next\n\nThis.", "", "## Next\n\nThis."),
+        (":::{note}\nThis.\n:::", "", ":::{note}\nThis.\n:::"),
+        ("| a |\n|---|", "", "| a |\n|---|"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_a_hidden_output_is_folded_with_it(
+    book: Book, prose: str, folded: str, open_: str
+) -> None:
+    book.chapter("02-one", code("1 + 1", "hide-output"), prose)
+    [chapter] = read_book(book.root)
+    assert reading(chapter, len(chapter.cells) - 1) == (folded, open_)
+    notebooks(book.root)
+    last = "".join(load(book)["cells"][-1]["source"])
+    assert last.startswith("<details>") is bool(folded)
+    assert last.count("</details>") == last.count("<details>")
+
+
+def test_what_is_said_of_a_shown_output_stays_open(book: Book) -> None:
+    book.chapter("02-one", code("1 + 1"), "It is two.")
+    [chapter] = read_book(book.root)
+    assert reading(chapter, len(chapter.cells) - 1) == ("", "It is two.")
 
 
 def test_a_second_run_writes_nothing(book: Book) -> None:

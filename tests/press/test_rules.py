@@ -31,6 +31,28 @@ def test_an_appendix_that_exports_is_named(book: Book) -> None:
     }
 
 
+def test_a_question_is_not_folded_with_the_answer_before_it(
+    book: Book,
+) -> None:
+    book.chapter(
+        "02-one",
+        exported("ONE = 1"),
+        code("1 + 1", "hide-output"),
+        "It is two. Predict three.",
+        code("1 + 2", "hide-output"),
+        "It is three.\n\nPredict the next.",
+        code("2 + 2", "hide-output"),
+        module="one",
+    )
+    assert offences(book.root) == {
+        "02-one": [
+            'book/02-one.md, section "A title": "It is two. Predict three.…" '
+            "is folded with the output above it; begin a paragraph before "
+            "the next prediction"
+        ]
+    }
+
+
 # --- no idea is used before it is taught ----------------------------------
 
 
