@@ -213,12 +213,10 @@ def ours_alone(task: Task, scratch: Path) -> Search:
 
 
 def our_search(
-    task: Task, workers: int, dtype: torch.dtype | None = None
+    task: Task, workers: int, dtype: torch.dtype = torch.float32
 ) -> Search:
     config = SearchConfig(beam=task.beam, alpha=0.0, limit=task.limit)
-    model = task.model
-    if dtype is not None:
-        model = converted(model, dtype)
+    model = converted(task.model, dtype)
 
     def search(sentences: list[Ids]) -> list[Ids]:
         found = search_in_order(

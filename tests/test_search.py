@@ -963,6 +963,28 @@ def test_in_fewer_bits_the_easy_answers_are_the_same(
     assert (scores.view(torch.int32) % 2**16 != 0).any()
 
 
+def test_in_float32_only_the_place_of_the_weights_changes(half_trained):
+    model = Transformer(half_trained.config)
+    model.load_state_dict(half_trained.state_dict())
+    turned = converted(model, torch.float32)
+    layer = model.encoder.layers[0].feed_forward
+    other = turned.encoder.layers[0].feed_forward
+    pairs = [(a, getattr(other, n)) for n, a in layer.named_children()]
+    linear = [pair for pair in pairs if type(pair[0]) is torch.nn.Linear]
+    assert linear
+    for a, b in linear:
+        assert a.weight.is_contiguous() and b.weight.t().is_contiguous()
+    for name, weight in turned.state_dict().items():
+        assert torch.equal(weight, model.state_dict()[name])
+    sentences = random_sentences(20, 6)
+    config = SearchConfig(extra=10)
+    for sentence in sentences:
+        [exact], [found] = (
+            beam_search(m, [sentence], config) for m in (model, turned)
+        )
+        assert_equal(exact, found)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

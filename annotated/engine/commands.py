@@ -359,17 +359,16 @@ class _Use:
         choice, why = str(self.precision), "as requested"
         if choice == "auto":  # process 0 decides
             choice, why = all_gather(pick_precision(device))[0]
-        if choice == "float32":
-            return run
         if choice == "int8" and device != "cpu":
             raise UsageError(
                 f"--precision int8 needs --device cpu, not {device}"
             )
-        if rank() == 0:
+        if choice != "float32" and rank() == 0:
             print(f"searching in {choice}: {why}", file=sys.stderr)
-        kind = (HALF | {"int8": torch.qint8})[choice]
+        kinds = {"float32": torch.float32, "int8": torch.qint8} | HALF
         model, *others = (
-            converted(each, kind) for each in (run.model, *run.others)
+            converted(each, kinds[choice])
+            for each in (run.model, *run.others)
         )
         return dataclasses.replace(run, model=model, others=tuple(others))
 

@@ -397,23 +397,28 @@ class HalfLinear(torch.nn.Linear):
 
 
 def converted(model: Transformer, dtype: torch.dtype) -> Transformer:
-    """A copy of the model that computes in dtype; on a CPU, in 16 bits or
-    in torch.qint8, its linear maps alone do.
+    """A copy of the model to search with in dtype. On a CPU, in 16 bits or
+    in torch.qint8, its linear maps alone compute in it; in float32, their
+    weights lie as a product with few rows reads them.
     """
-    if dtype != torch.qint8:
-        model = copy.deepcopy(model)
-        if next(model.parameters()).device.type != "cpu":
-            return model.to(dtype)
-        for part in model.modules():
-            if type(part) is torch.nn.Linear:
-                part.to(dtype).__class__ = HalfLinear
-        return model
-    with warnings.catch_warnings():
-        # torch warns that this is moving to another package
-        warnings.simplefilter("ignore")
-        return torch.ao.quantization.quantize_dynamic(
-            model.eval(), {torch.nn.Linear}, dtype
-        )
+    if dtype == torch.qint8:
+        with warnings.catch_warnings():
+            # torch warns that this is moving to another package
+            warnings.simplefilter("ignore")
+            return torch.ao.quantization.quantize_dynamic(
+                model.eval(), {torch.nn.Linear}, dtype
+            )
+    model = copy.deepcopy(model)
+    if next(model.parameters()).device.type != "cpu":
+        return model.to(dtype)
+    for part in model.modules():
+        if type(part) is not torch.nn.Linear:
+            continue
+        if dtype == torch.float32:
+            part.weight.data = part.weight.data.t().contiguous().t()
+        else:
+            part.to(dtype).__class__ = HalfLinear
+    return model
 
 
 Models = Transformer | Sequence[Transformer]
