@@ -4,26 +4,55 @@ import math
 import time
 from collections.abc import Callable
 
-__all__ = ["seconds"]
+__all__ = ["SHORTEST", "COARSE", "seconds"]
 
 
 # E3-ground.md: A stopwatch
+SHORTEST = 1e-3  # seconds that a measurement takes at least
+COARSE = 1e-4  # seconds: a clock whose ticks are longer will not do
+
+
 def seconds(
     *actions: Callable[[], object], budget: float = 0.3
 ) -> list[float]:
     """The minimum processor time of each action, in seconds.
 
     The actions take turns for budget seconds, at least once each after a
-    warm-up call. Processor time excludes other programs; it equals the
-    running time on one thread of a CPU.
+    warm-up; a short one is repeated within its turn. Processor time
+    excludes other programs; it equals the running time on one thread of a
+    CPU. Where the system counts it in coarse ticks (Windows: 1/64 s), the
+    time is that of the clock on the wall.
     """
+    clock = _clock()
+    repeats = [_repeats(action) for action in actions]
     best = [math.inf] * len(actions)
-    for action in actions:
-        action()  # the first call pays for allocation and set-up
     end = time.perf_counter() + budget
     while math.inf in best or time.perf_counter() < end:
-        for i, action in enumerate(actions):
-            start = time.process_time()
-            action()
-            best[i] = min(best[i], time.process_time() - start)
+        for i, (action, number) in enumerate(zip(actions, repeats)):
+            start = clock()
+            for _ in range(number):
+                action()
+            spent = clock() - start
+            if spent > 0:  # some clocks stand still for a moment
+                best[i] = min(best[i], spent / number)
     return best
+
+
+def _repeats(action: Callable[[], object]) -> int:
+    """How often an action fits into the shortest measurement, or 1."""
+    number, spent = 1, 0.0
+    action()  # the first call pays for allocation and set-up
+    while spent < SHORTEST:
+        start = time.perf_counter()
+        for _ in range(number):
+            action()
+        spent = time.perf_counter() - start
+        number *= 2
+    return number // 2
+
+
+def _clock() -> Callable[[], float]:
+    start = now = time.process_time()
+    while now == start:
+        now = time.process_time()
+    return time.process_time if now - start < COARSE else time.perf_counter
