@@ -124,13 +124,16 @@ def _put_first(figure: nodes.container) -> None:
 
 
 def _only_folded(node: nodes.Node) -> bool:
-    """Whether it is a cell, folded already, without an output, and no
-    part of the package.
+    """Whether it is a cell, folded already, without an output to show or
+    to hide, and no part of the package.
     """
     if not isinstance(node, nodes.container):
         return False
     exported = any("tag_export" in name for name in node["classes"])
-    alone = all(isinstance(part, fold) for part in node.children)
+    alone = all(
+        isinstance(part, fold) and "answer" not in part["classes"]
+        for part in node.children
+    )
     cell = node.get("nb_element") == "cell_code"
     return cell and alone and not exported
 

@@ -159,6 +159,7 @@ ONE = [
     "- $8$ — the variance is $d_k$, not its root.\n"
     "- about 3 — ✓ the root of `8`.\n:::",
     code("print('no longer hidden')", "hide-output"),
+    code("print('above the figure')", "hide-input", "hide-output"),
     code(ANSWER),
     "This is *what it means*:\n\n- one thing.\n- another.\n\nGo on.",
     "## Exercises",

@@ -97,12 +97,16 @@ def test_what_is_folded_says_what_is_inside(built: Book) -> None:
         "Choice: about 3",
         "Show what happens",
         "Show what happens",
+        "Code of this output",
+        "Show what happens",
         "Code of this figure",
         "Solution of exercise 2.1",
         "A hint",
     ]
     # the figure first, its code below
     assert text.index("Figure 2.1.") < text.index("Code of this figure")
+    # but it does not pass another hidden output
+    assert text.index("above the figure") < text.index("Figure 2.2.")
     # choices of one prediction close each other
     groups = re.findall(r'<details[^>]*name="([^"]+)"', text)
     assert len(groups) == 2
