@@ -86,8 +86,7 @@ def reading(chapter: Chapter, place: int) -> tuple[str, str]:
     else is none of it.
     """
     source = chapter.cells[place].source
-    hidden = place > 0 and "hide-output" in chapter.cells[place - 1].tags
-    if not hidden:
+    if not (place and "hide-output" in chapter.cells[place - 1].tags):
         return "", source
     first, *more = re.split(r"\n\s*\n", source.strip("\n"))
     if NO_PROSE.match(first):

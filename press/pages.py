@@ -139,7 +139,9 @@ def _only_folded(node: nodes.Node) -> bool:
 
 
 def _fold_with_output(reading: nodes.container) -> None:
-    """What is said of a hidden output, which it would give away."""
+    """What is said of a hidden output, which it would give away. If that
+    is a figure, the folded cells that it has passed are between them.
+    """
     page = reading.parent
     for cell in reversed(page[: page.index(reading)]):
         answers = [
@@ -151,7 +153,7 @@ def _fold_with_output(reading: nodes.container) -> None:
             page.remove(reading)
             answers[-1] += reading
             return
-        if not isinstance(cell, nodes.container):
+        if not _only_folded(cell):
             return
 
 

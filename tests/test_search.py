@@ -953,11 +953,11 @@ def test_in_fewer_bits_the_easy_answers_are_the_same(
     pairs = [(a[0], b[0]) for a, b in zip(exact, rough, strict=True)]
     assert [a.ids for a, _ in pairs] != [[] for _ in pairs]
     same = [(a, b) for a, b in pairs if a.ids == b.ids]
-    assert len(same) >= 0.8 * len(pairs)
+    assert len(same) >= 0.9 * len(pairs)
     gaps = [abs(a.score - b.score) for a, b in same]
-    # other numbers, and not by much; a single score can be further off,
-    # by how much depends on the weights, and these on torch's version
-    assert 0 < sum(gaps) / len(gaps) < 0.1
+    # other numbers, and not by much; how far off a single score can be
+    # depends on the weights, and these on torch's version
+    assert 0 < sum(gaps) / len(gaps) < 0.05
     # a number of bfloat16 ends with sixteen zeros
     scores = torch.tensor([b.score for _, b in pairs])
     assert (scores.view(torch.int32) % 2**16 != 0).any()

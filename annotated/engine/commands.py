@@ -359,6 +359,8 @@ class _Use:
         choice, why = str(self.precision), "as requested"
         if choice == "auto":  # process 0 decides
             choice, why = all_gather(pick_precision(device))[0]
+        if choice == "float32" and device != "cpu":
+            return run
         if choice == "int8" and device != "cpu":
             raise UsageError(
                 f"--precision int8 needs --device cpu, not {device}"

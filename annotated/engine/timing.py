@@ -29,29 +29,33 @@ def seconds(
     end = time.perf_counter() + budget
     while math.inf in best or time.perf_counter() < end:
         for i, (action, number) in enumerate(zip(actions, repeats)):
-            start = clock()
-            for _ in range(number):
-                action()
-            spent = clock() - start
+            spent = _spent(clock, action, number)
             if spent > 0:  # some clocks stand still for a moment
                 best[i] = min(best[i], spent / number)
     return best
 
 
+def _spent(
+    clock: Callable[[], float], action: Callable[[], object], number: int
+) -> float:
+    """The seconds that so many calls take by this clock."""
+    start = clock()
+    for _ in range(number):
+        action()
+    return clock() - start
+
+
 def _repeats(action: Callable[[], object]) -> int:
-    """How often an action fits into the shortest measurement, or 1."""
-    number, spent = 1, 0.0
+    """How many calls the shortest measurement needs, a power of 2."""
+    number = 1
     action()  # the first call pays for allocation and set-up
-    while spent < SHORTEST:
-        start = time.perf_counter()
-        for _ in range(number):
-            action()
-        spent = time.perf_counter() - start
+    while _spent(time.perf_counter, action, number) < SHORTEST:
         number *= 2
-    return number // 2
+    return number
 
 
 def _clock() -> Callable[[], float]:
+    """Processor time, where its ticks are fine enough."""
     start = now = time.process_time()
     while now == start:
         now = time.process_time()

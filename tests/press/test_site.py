@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from docutils import nodes
 
 from press.chapters import PressError, read_book
+from press.pages import _fold_with_output, fold
 from press.references import ARXIV, works
 from press.search import sections
 from press.site import draft, is_current, proof, site
@@ -114,6 +116,21 @@ def test_what_is_folded_says_what_is_inside(built: Book) -> None:
     assert re.search(
         r'class="fold right".*?<strong>Right: <', text, re.DOTALL
     )
+
+
+@pytest.mark.parametrize("between", ["nothing", "folded code", "a value"])
+def test_what_is_said_goes_to_the_output_above_it(between: str) -> None:
+    hidden = nodes.container("", fold(classes=["answer"]))
+    said = nodes.container("", nodes.paragraph(), classes=["reading"])
+    cells = {
+        "nothing": [],
+        "folded code": [fold(classes=["code"])],  # a figure has passed it
+        "a value": [nodes.literal_block()],
+    }[between]
+    others = [nodes.container("", *cells, nb_element="cell_code")]
+    page = nodes.section("", hidden, *(others if cells else []), said)
+    _fold_with_output(said)
+    assert said.parent is (page if between == "a value" else hidden[0])
 
 
 def test_a_prediction_without_one_right_choice_is_told(built: Book) -> None:
