@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PRESS := $(BIN)/python -m press
 READY := $(VENV)/.ready
+# two processes of one thread each, a file at a time, the longest first
+PYTEST := python -m pytest -q -n 2 --dist loadfile
 OLD := .venv-torchtext
 # what the unit tests depend on
 TESTED := $(shell find annotated press tests book data benchmarks \
@@ -29,13 +31,15 @@ book: $(READY) ## run every chapter that is stale and set the pages as site/
 serve: $(READY) ## show site/ in the browser (PORT=8000)
 	@$(PRESS) serve --port $(PORT)
 
-test: $(READY) style check build/tests.passed ## style, types, drift, rules, unit tests, every page
+test: $(READY) ## style, types, drift, rules, unit tests, every page
+	@$(MAKE) --no-print-directory -j 2 style check
+	@$(MAKE) --no-print-directory build/tests.passed
 	@$(PRESS) execute
 	@echo "All is well."
 
 test-torchtext: $(OLD)/.ready ## unit tests with torch 2.3.1, where torchtext loads
 	@$(OLD)/bin/python -c 'import torchtext'
-	@$(OLD)/bin/python -m pytest -q --ignore tests/press -p no:cacheprovider
+	@OMP_NUM_THREADS=1 $(OLD)/bin/$(PYTEST) --ignore tests/press -p no:cacheprovider
 	@echo "All is well with torchtext."
 
 export: $(READY) ## write annotated/ and data/pocket/ from the chapters
@@ -69,7 +73,7 @@ clean: ## remove what was built (.venv stays)
 
 # unit tests run when something that they read is newer than their last pass
 build/tests.passed: $(READY) $(TESTED) pyproject.toml
-	@$(BIN)/python -m pytest -q
+	@OMP_NUM_THREADS=1 $(BIN)/$(PYTEST)
 	@mkdir -p build && touch $@
 
 # environment.yml, without conda: what it gives to pip, in a folder of its own
@@ -77,11 +81,11 @@ $(OLD)/.ready: environment.yml pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13) and "torch 2.3.1 needs Python 3.10 to 3.12; try: make test-torchtext PYTHON=python3.11")'
 	$(PYTHON) -m venv $(OLD)
 	@sed -n 's/^      - //p' environment.yml > $(OLD)/pip.txt
-	$(OLD)/bin/python -m pip install --quiet -r $(OLD)/pip.txt 'pytest>=8.2' 'hypothesis>=6.100'
+	$(OLD)/bin/python -m pip install --quiet -r $(OLD)/pip.txt 'pytest>=8.2' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
 	@touch $@
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "This needs Python 3.10 or newer; try: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[book,dev]'
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[book,press,dev]'
 	@touch $@

@@ -4,7 +4,9 @@ import math
 
 from torch import Tensor, nn
 
-__all__ = ["attention_weights", "attention", "MultiHeadAttention"]
+__all__ = [
+    "attention_weights", "attention", "MultiHeadAttention", "head_size",
+]  # fmt: skip
 
 
 # 02-attention.md: Equation 1
@@ -38,7 +40,7 @@ def attention(
 
 # 04-multi-head.md: One layer, h heads
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention (§3.2.2). d_k and d_v default to d_model //
+    """Multi-head attention (§3.2.2). d_k and d_v default to d_model /
     num_heads; dropout is applied to the weights (not in the paper).
     """
 
@@ -53,8 +55,8 @@ class MultiHeadAttention(nn.Module):
     ):
         super().__init__()
         self.num_heads = num_heads
-        self.d_k = d_k or d_model // num_heads
-        self.d_v = d_v or d_model // num_heads
+        self.d_k = d_k or head_size(d_model, num_heads)
+        self.d_v = d_v or head_size(d_model, num_heads)
         self.w_q = nn.Linear(d_model, num_heads * self.d_k, bias)
         self.w_k = nn.Linear(d_model, num_heads * self.d_k, bias)
         self.w_v = nn.Linear(d_model, num_heads * self.d_v, bias)
@@ -81,7 +83,8 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Attention weights (batch, heads, q_len, k_len); see forward."""
         memory = x if memory is None else memory
-        q, k = self.split(self.w_q(x)), self.split(self.w_k(memory))
+        q = self.split(self.w_q(x))  # (batch, heads, q_len, d_k)
+        k = self.split(self.w_k(memory))  # (batch, heads, k_len, d_k)
         return attention_weights(q, k, mask)
 
     def forward(
@@ -95,5 +98,17 @@ class MultiHeadAttention(nn.Module):
         broadcasts to (batch, heads, q_len, k_len), True = may attend.
         """
         v = self.split(self.w_v(x if memory is None else memory))
-        heads = self.dropout(self.weights(x, memory, mask)) @ v
-        return self.w_o(heads.transpose(1, 2).flatten(2))
+        weights = self.dropout(self.weights(x, memory, mask))
+        heads = weights @ v  # (batch, heads, q_len, d_v)
+        heads = heads.transpose(1, 2).flatten(2)  # side by side again
+        return self.w_o(heads)  # (batch, q_len, d_model)
+
+
+def head_size(d_model: int, num_heads: int) -> int:
+    """The d_k and d_v of §3.2.2. ValueError if heads are not equal."""
+    if d_model % num_heads:
+        raise ValueError(
+            f"num_heads {num_heads} does not divide d_model {d_model}: "
+            "give d_k and d_v"
+        )
+    return d_model // num_heads

@@ -14,6 +14,7 @@ from annotated.engine.errors import (
     Stopped,
     TrainingError,
     UsageError,
+    unknown,
 )
 
 __all__ = ["COMMANDS", "ENVIRONMENT", "usage", "obey", "main"]
@@ -62,9 +63,7 @@ def obey(args: Sequence[str]) -> None:
         print(usage())
         return
     if name not in COMMANDS:
-        raise UsageError(
-            f"unknown subcommand {name!r}: use {', '.join(COMMANDS)}"
-        )
+        raise UsageError(unknown("subcommand", name, COMMANDS))
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if several and name not in ("train", "evaluate"):
         raise UsageError(f"{name} runs in one process: omit torchrun")

@@ -1,8 +1,5 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
-from functools import partial
-from typing import Any
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -52,40 +49,47 @@ class EncoderLayer(nn.Module):
     ):
         super().__init__()
         d_model = feed_forward.inner.in_features
-        self.attention, self.feed_forward = attention, feed_forward
-        self.norm1, self.norm2 = (nn.LayerNorm(d_model) for _ in range(2))
+        self.attention = attention
+        self.feed_forward = feed_forward
+        self.norm1 = nn.LayerNorm(d_model)
+        self.norm2 = nn.LayerNorm(d_model)
         self.dropout = nn.Dropout(dropout)
         self.pre_norm = norm == "pre"
 
-    def residual(self, x: Tensor, norm: nn.Module, sublayer: Any) -> Tensor:
-        """Add the output of sublayer, a callable, to x; same shape as x."""
-        if self.pre_norm:  # as in most code today
-            return x + self.dropout(sublayer(norm(x)))
-        return norm(x + self.dropout(sublayer(x)))  # as in the paper
-
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x (batch, src_len, d_model) -> same shape; mask for attention."""
-        heads = partial(self.attention, mask=mask)
-        x = self.residual(x, self.norm1, heads)
-        return self.residual(x, self.norm2, self.feed_forward)
+        if self.pre_norm:  # as in most code today
+            x = x + self.dropout(self.attention(self.norm1(x), mask=mask))
+            return x + self.dropout(self.feed_forward(self.norm2(x)))
+        # as in the paper
+        x = self.norm1(x + self.dropout(self.attention(x, mask=mask)))
+        return self.norm2(x + self.dropout(self.feed_forward(x)))
 
 
 # 05-layers.md: A decoder layer
-class DecoderLayer(EncoderLayer):
+class DecoderLayer(nn.Module):
     """Masked self-attention, cross-attention, feed-forward (§3.1)."""
 
     def __init__(
         self,
         attention: MultiHeadAttention,
         cross_attention: MultiHeadAttention,
-        *others: Any,
+        feed_forward: FeedForward,
+        dropout: float = 0.0,
+        norm: str = "post",
     ):
-        """others as for EncoderLayer: feed_forward, dropout, norm."""
-        super().__init__(attention, *others)
+        super().__init__()
+        d_model = feed_forward.inner.in_features
+        self.attention = attention
         self.cross_attention = cross_attention
-        self.norm3 = nn.LayerNorm(self.feed_forward.inner.in_features)
+        self.feed_forward = feed_forward
+        self.norm1 = nn.LayerNorm(d_model)
+        self.norm2 = nn.LayerNorm(d_model)
+        self.norm3 = nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+        self.pre_norm = norm == "pre"
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         x: Tensor,
         memory: Tensor,
@@ -96,14 +100,12 @@ class DecoderLayer(EncoderLayer):
         -> the shape of x. mask applies to self-attention, memory_mask to
         cross-attention.
         """
-        own = partial(self.attention, mask=mask)
-        across = partial(
-            self.cross_attention, memory=memory, mask=memory_mask
-        )
-        return self.sublayers(x, own, across)
-
-    def sublayers(self, x: Tensor, own: Any, across: Any) -> Tensor:
-        """forward, with own and across as the two attention callables."""
-        x = self.residual(x, self.norm1, own)
-        x = self.residual(x, self.norm2, across)
-        return self.residual(x, self.norm3, self.feed_forward)
+        if self.pre_norm:
+            x = x + self.dropout(self.attention(self.norm1(x), mask=mask))
+            heads = self.cross_attention(self.norm2(x), memory, memory_mask)
+            x = x + self.dropout(heads)
+            return x + self.dropout(self.feed_forward(self.norm3(x)))
+        x = self.norm1(x + self.dropout(self.attention(x, mask=mask)))
+        heads = self.cross_attention(x, memory, memory_mask)
+        x = self.norm2(x + self.dropout(heads))
+        return self.norm3(x + self.dropout(self.feed_forward(x)))

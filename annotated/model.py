@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from annotated.attention import MultiHeadAttention
+from annotated.attention import MultiHeadAttention, head_size
 from annotated.embeddings import (
     Embeddings,
     LearnedPositions,
@@ -20,8 +20,9 @@ from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.masks import causal_mask, padding_mask, window_mask
 
 __all__ = [
-    "Transformer", "Stack", "ModelShape", "TransformerConfig",
-    "make_positions", "count_parameters",
+    "Transformer", "Encoder", "Decoder", "ModelShape", "TransformerConfig",
+    "make_attention", "make_network", "make_last_norm", "make_positions",
+    "count_parameters",
 ]  # fmt: skip
 
 
@@ -37,8 +38,8 @@ class Transformer(nn.Module):
         )
         self.src_positions = make_positions(config)
         self.tgt_positions = make_positions(config)
-        self.encoder = Stack(config, EncoderLayer)
-        self.decoder = Stack(config, DecoderLayer)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
@@ -46,37 +47,40 @@ class Transformer(nn.Module):
         last -> logits (batch, tgt_len, tgt_vocab): at i, those of the
         token after tgt[:, : i + 1].
         """
-        memory = self.encode(src)
-        return self.embeddings.logits(self.decode(tgt, memory, src))
+        memory = self.encode(src)  # (batch, src_len, d_model)
+        x = self.decode(tgt, memory, src)  # (batch, tgt_len, d_model)
+        return self.embeddings.logits(x)
 
     def encode(self, src: Tensor) -> Tensor:
         """The left of Figure 1: (batch, src_len) -> (…, d_model)."""
+        length, window = src.size(1), self.config.window
         x = self.embeddings.read_source(src)
-        x = self.dropout(x + self.src_positions(src.size(1)))
-        return self.encoder(x, self.near(padding_mask(src)))
+        x = self.dropout(x + self.src_positions(length))
+        mask = padding_mask(src)
+        if window is not None:  # restricted self-attention, §4
+            mask = mask & window_mask(length, window, src.device)
+        return self.encoder(x, mask)
 
     def decode(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:
         """The right of Figure 1; memory is encode(src) -> (…, d_model)."""
+        length, window = tgt.size(1), self.config.window
         x = self.embeddings.read_target(tgt)
-        x = self.dropout(x + self.tgt_positions(tgt.size(1)))
+        x = self.dropout(x + self.tgt_positions(length))
         # padding comes last, where a causal query never looks
-        past = self.near(causal_mask(tgt.size(1), tgt.device))
-        return self.decoder(x, memory, past, padding_mask(src))
-
-    def near(self, mask: Tensor) -> Tensor:
-        """mask, within the window where the configuration has one (§4)."""
-        r, length = self.config.window, mask.size(-1)
-        return mask & window_mask(length, r, mask.device) if r else mask
+        mask = causal_mask(length, tgt.device)
+        if window is not None:
+            mask = mask & window_mask(length, window, tgt.device)
+        return self.decoder(x, memory, mask, padding_mask(src))
 
     # 08-transformer.md: The configuration
     def attention_blocks(self) -> dict[str, MultiHeadAttention]:
         """By name: "encoder.0", …, "decoder.0", "cross.0", …"""
         blocks = {}
-        for i, layer in enumerate(self.encoder.layers):
-            blocks[f"encoder.{i}"] = layer.attention
-        for i, layer in enumerate(self.decoder.layers):
-            blocks[f"decoder.{i}"] = layer.attention
-            blocks[f"cross.{i}"] = layer.cross_attention
+        for name, part in self.named_modules():
+            if isinstance(part, MultiHeadAttention):
+                side, _, layer, kind = name.split(".")[:4]
+                side = "cross" if kind == "cross_attention" else side
+                blocks[f"{side}.{layer}"] = part
         return blocks
 
     @torch.no_grad()
@@ -88,30 +92,56 @@ class Transformer(nn.Module):
         return maps
 
 
-class Stack(nn.Module):
-    """Layers of one kind (§3.1); with norm "pre", a last LayerNorm."""
+class Encoder(nn.Module):
+    """The stack on the left of Figure 1 (§3.1)."""
 
-    def __init__(self, c: TransformerConfig, kind: Any):
+    def __init__(self, config: TransformerConfig):
         super().__init__()
-        self.layers: Any = nn.ModuleList()
-        decodes = kind is DecoderLayer  # then it has two attentions
-        layers = c.num_decoder_layers if decodes else c.num_encoder_layers
-        heads = c.num_heads, c.d_k, c.d_v, c.attention_dropout, c.bias
-        network = c.d_ff, c.activation_dropout, c.bias
-        for _ in range(layers):
-            blocks: list[nn.Module] = [
-                MultiHeadAttention(c.d_model, *heads)
-                for _ in range(1 + decodes)
-            ]
-            blocks.append(FeedForward(c.d_model, *network))
-            self.layers.append(kind(*blocks, c.dropout, c.norm))
-        pre = c.norm == "pre"
-        self.norm = nn.LayerNorm(c.d_model) if pre else nn.Identity()
+        self.layers = nn.ModuleList()
+        for _ in range(config.num_encoder_layers):
+            layer = EncoderLayer(
+                attention=make_attention(config),
+                feed_forward=make_network(config),
+                dropout=config.dropout,
+                norm=config.norm,
+            )
+            self.layers.append(layer)
+        self.norm = make_last_norm(config)
 
-    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
-        """(batch, length, d_model) -> the same; others as for a layer."""
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """x (batch, src_len, d_model) -> the same shape."""
         for layer in self.layers:
-            x = layer(x, *others)
+            x = layer(x, mask)
+        return self.norm(x)
+
+
+class Decoder(nn.Module):
+    """The stack on the right of Figure 1 (§3.1)."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.layers = nn.ModuleList()
+        for _ in range(config.num_decoder_layers):
+            layer = DecoderLayer(
+                attention=make_attention(config),
+                cross_attention=make_attention(config),
+                feed_forward=make_network(config),
+                dropout=config.dropout,
+                norm=config.norm,
+            )
+            self.layers.append(layer)
+        self.norm = make_last_norm(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+    ) -> Tensor:
+        """x (batch, tgt_len, d_model) -> the same shape."""
+        for layer in self.layers:
+            x = layer(x, memory, mask, memory_mask)
         return self.norm(x)
 
 
@@ -138,6 +168,16 @@ class ModelShape:
     window: int | None = None  # tokens self-attention sees (unset: all)
     max_len: int = 1024  # maximum sentence length (learned positions)
 
+    @property
+    def key_size(self) -> int:
+        """d_k, or what it defaults to."""
+        return self.d_k or head_size(self.d_model, self.num_heads)
+
+    @property
+    def value_size(self) -> int:
+        """d_v, or what it defaults to."""
+        return self.d_v or head_size(self.d_model, self.num_heads)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(ModelShape):
@@ -149,27 +189,13 @@ class TransformerConfig(ModelShape):
 
     def __post_init__(self) -> None:
         check_fields(self, below=1.0)
-        divides = self.d_model % self.num_heads == 0
-        if None in (self.d_k, self.d_v) and not divides:
-            raise ValueError(
-                f"num_heads {self.num_heads} does not divide d_model "
-                f"{self.d_model}: give d_k and d_v"
-            )
+        if self.d_k is None or self.d_v is None:
+            head_size(self.d_model, self.num_heads)
         if self.tie == "all" and self.src_vocab != self.tgt_vocab:
             raise ValueError(
                 'tie "all" needs one vocabulary, but src_vocab is '
                 f"{self.src_vocab} and tgt_vocab {self.tgt_vocab}"
             )
-
-    @property
-    def key_size(self) -> int:
-        """d_k, or what it defaults to."""
-        return self.d_k or self.d_model // self.num_heads
-
-    @property
-    def value_size(self) -> int:
-        """d_v, or what it defaults to."""
-        return self.d_v or self.d_model // self.num_heads
 
     @classmethod
     def base(cls, **fields: Any) -> TransformerConfig:
@@ -183,13 +209,26 @@ class TransformerConfig(ModelShape):
         return cls(**{"dropout": 0.3} | shape | fields)
 
 
+def make_attention(c: TransformerConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        c.d_model, c.num_heads, c.d_k, c.d_v, c.attention_dropout, c.bias
+    )
+
+
+def make_network(c: TransformerConfig) -> FeedForward:
+    return FeedForward(c.d_model, c.d_ff, c.activation_dropout, c.bias)
+
+
+def make_last_norm(c: TransformerConfig) -> nn.LayerNorm | nn.Identity:
+    return nn.LayerNorm(c.d_model) if c.norm == "pre" else nn.Identity()
+
+
 def make_positions(
-    config: TransformerConfig,
+    c: TransformerConfig,
 ) -> SinusoidalPositions | LearnedPositions:
-    """The position encoding that config asks for (§3.5)."""
-    if config.positions == "learned":
-        return LearnedPositions(config.d_model, config.max_len)
-    return SinusoidalPositions(config.d_model)
+    if c.positions == "learned":
+        return LearnedPositions(c.d_model, c.max_len)
+    return SinusoidalPositions(c.d_model)
 
 
 # 08-transformer.md: Counting parameters

@@ -6,7 +6,12 @@ from torch import Tensor
 
 from annotated.batches import Batch, Corpus
 from annotated.model import Transformer
-from annotated.training import Trainer, TrainingConfig, batch_loss
+from annotated.training import (
+    Trainer,
+    TrainingConfig,
+    batch_loss,
+    seed_dropout,
+)
 
 __all__ = ["ParallelTrainer"]
 
@@ -40,7 +45,8 @@ class ParallelTrainer(Trainer):
         rank, size = dist.get_rank(), dist.get_world_size()
         sides = batch.src, batch.tgt, batch.labels
         own = Batch(*(side[rank::size] for side in sides))
-        self.seed_dropout(rank)  # different noise in each process
+        # different noise in each process
+        seed_dropout(self.config.seed, self.step, rank)
         loss, nll = batch_loss(self.model, own, self.config.label_smoothing)
         (loss / batch.tokens).backward()  # the tokens of all processes
         for work in self.sending:

@@ -21,10 +21,7 @@ def linearise(tree: Tree) -> list[str]:
 
     The words are left out, since the input has them in the same order.
     """
-    if not tree.children:
-        return [tree.label]
-    inside = [t for child in tree.children for t in linearise(child)]
-    return [f"({tree.label}", *inside, f"){tree.label}"]
+    return [mark + part.label for mark, part in tree.walk()]
 
 
 PUNCTUATION = frozenset([",", ":", "``", "''", "."])  # tags, not words
@@ -89,19 +86,17 @@ def brackets(tree: Tree) -> Counter[tuple[str, int, int]]:
     without words are left out; labels end before - or =; PRT is ADVP.
     """
     found: Counter[tuple[str, int, int]] = Counter()
-
-    def visit(tree: Tree, start: int) -> int:
-        if not tree.children:
-            return start + (tree.label not in SKIPPED)
-        end = start
-        for child in tree.children:
-            end = visit(child, end)
-        label = bare(tree.label)
-        if end > start and label != "TOP":
-            found["ADVP" if label == "PRT" else label, start, end] += 1
-        return end
-
-    visit(tree, 0)
+    starts, words = [], 0  # of open constituents; words so far
+    for mark, part in tree.walk():
+        if mark == "(":
+            starts.append(words)
+        elif mark == "":
+            words += part.label not in SKIPPED
+        else:
+            start, label = starts.pop(), bare(part.label)
+            label = "ADVP" if label == "PRT" else label
+            if words > start and label != "TOP":
+                found[label, start, words] += 1
     return found
 
 
@@ -180,7 +175,7 @@ def right_branching(words: Sequence[str]) -> Tree:
 # 24-parsing.md: Real trees
 TABLE4 = (  # parser, training, F1 on section 23 of WSJ
     ("Vinyals & Kaiser", "WSJ only", 88.3),
-    ("Petrov", "WSJ only", 90.4),
+    ("Petrov (BerkeleyParser)", "WSJ only", 90.4),
     ("Zhu", "WSJ only", 90.4),
     ("Dyer", "WSJ only", 91.7),
     ("Transformer", "WSJ only", 91.3),

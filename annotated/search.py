@@ -1,13 +1,15 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from annotated.attention import MultiHeadAttention, attention
 from annotated.batches import pad_rows
@@ -20,8 +22,9 @@ from annotated.tokens import BOS, EOS, PAD
 __all__ = [
     "length_penalty", "SearchConfig", "Hypothesis", "output_limit", "After",
     "log_p_after", "greedy", "beam", "settled", "plain_beam_search",
-    "CachedAttention", "KVCache", "best_of_batch", "file_ends",
-    "grow_beams", "cached_beam_search", "alignment",
+    "CachedAttention", "check_cacheable", "CachedCrossAttention",
+    "CachedSelfAttention", "Part", "with_parts", "KVCache", "best_of_batch",
+    "file_ends", "grow_beams", "cached_beam_search", "alignment",
 ]  # fmt: skip
 
 
@@ -168,44 +171,77 @@ def plain_beam_search(
 
 
 # 17-memory.md: What may be kept
-class CachedAttention:
-    """Attention that caches the keys and values of its inputs, each
-    (rows, heads, length, d); most, if given, is the maximum length."""
+class CachedAttention(nn.Module):
+    """An attention block that keeps keys and values between its calls:
+    at first those of memory (rows, length, d_model).
+    """
 
-    k: Tensor
-    v: Tensor
+    def __init__(self, block: MultiHeadAttention, memory: Tensor):
+        super().__init__()
+        check_cacheable(block)
+        self.block = block
+        self.k, self.v = self.keys_values(memory)
 
-    def __init__(
-        self,
-        block: MultiHeadAttention,
-        most: int | None = None,
-        mask: Tensor | None = None,
-    ):
-        self.block, self.most, self.mask = block, most, mask
+    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows, length, d_model) -> two of (rows, heads, length, d)."""
+        block = self.block
+        return block.split(block.w_k(x)), block.split(block.w_v(x))
 
-    def extend(self, x: Tensor) -> None:
-        """Append the keys and values of x (rows, length, d_model)."""
-        k = self.block.split(self.block.w_k(x))
-        v = self.block.split(self.block.w_v(x))
-        if hasattr(self, "k"):
-            k = torch.cat([self.k, k], dim=2)
-            v = torch.cat([self.v, v], dim=2)
-        newest = slice(-self.most if self.most else None, None)
-        self.k, self.v = k[:, :, newest], v[:, :, newest]
-
-    def attend(self, x: Tensor) -> Tensor:
-        """Attend from x (rows, 1, d_model) to the cache -> shape of x."""
-        q = self.block.split(self.block.w_q(x))
-        heads = attention(q, self.k, self.v, self.mask)
+    def attend(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend from x (rows, 1, d_model) to what is kept."""
+        q = self.block.split(self.block.w_q(x))  # (rows, heads, 1, d_k)
+        heads = attention(q, self.k, self.v, mask)
         return self.block.w_o(heads.transpose(1, 2).flatten(2))
 
-    def look_back(self, x: Tensor) -> Tensor:
-        """Self-attention at a new position: cache it, then attend."""
-        self.extend(x)
+
+def check_cacheable(block: MultiHeadAttention) -> None:
+    """TypeError if block weighs in a way of its own, as in chapter 26."""
+    if type(block).weights is not MultiHeadAttention.weights:
+        raise TypeError(
+            f"there is no cache for {type(block).__name__}: translate "
+            "with plain_beam_search"
+        )
+
+
+class CachedCrossAttention(CachedAttention):
+    """Cross-attention whose keys and values are made once."""
+
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        return self.attend(x, mask)
+
+
+class CachedSelfAttention(CachedAttention):
+    """Self-attention of the newest position; keeps the window newest
+    keys and values, or all.
+    """
+
+    window: int | None = None
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        k, v = self.keys_values(x)  # (rows, heads, 1, d)
+        self.k = torch.cat([self.k, k], dim=2)
+        self.v = torch.cat([self.v, v], dim=2)
+        if self.window is not None:
+            self.k = self.k[:, :, -self.window :]
+            self.v = self.v[:, :, -self.window :]
         return self.attend(x)
 
 
 # 17-memory.md: One step through the decoder
+Part = TypeVar("Part", bound=nn.Module)
+
+
+def with_parts(module: Part, **parts: nn.Module) -> Part:
+    """A copy of a module in which parts stand for those of their names.
+    Everything else, weights included, is the module's own.
+    """
+    twin = copy.copy(module)
+    twin._modules = {**module._modules, **parts}
+    return twin
+
+
 class KVCache:
     """The keys and values that a decoder keeps between search steps.
 
@@ -214,37 +250,35 @@ class KVCache:
 
     def __init__(self, model: Transformer, src: Tensor):
         self.model, self.length = model, 0
-        window = model.config.window
-        most = None if window is None else window // 2 + 1
-        memory = model.encode(src)
-        self.own: list[CachedAttention] = []
-        self.source: list[CachedAttention] = []
-        for layer in model.decoder.layers:
-            own = CachedAttention(layer.attention, most)
-            source = CachedAttention(
-                layer.cross_attention, mask=padding_mask(src)
+        self.memory, self.mask = model.encode(src), padding_mask(src)
+        self.past: list[CachedSelfAttention] = []
+        blocks, layers = model.attention_blocks(), nn.ModuleList()
+        for i, layer in enumerate(model.decoder.layers):
+            nothing = self.memory[:, :0]  # (rows, 0, d_model)
+            past = CachedSelfAttention(blocks[f"decoder.{i}"], nothing)
+            if model.config.window is not None:
+                past.window = 1 + model.config.window // 2
+            cross = CachedCrossAttention(blocks[f"cross.{i}"], self.memory)
+            self.past.append(past)
+            layers.append(
+                with_parts(layer, attention=past, cross_attention=cross)
             )
-            source.extend(memory)
-            self.own.append(own)
-            self.source.append(source)
+        self.decoder = with_parts(model.decoder, layers=layers)
 
     def next_logits(self, ids: Tensor) -> Tensor:
         """The newest tokens (rows,) -> logits of the next (rows, vocab)."""
-        model = self.model
         self.length += 1
-        position = model.tgt_positions(self.length)[-1]
-        x = model.embeddings.read_target(ids[:, None]) + position
-        caches = zip(model.decoder.layers, self.own, self.source)
-        for layer, own, source in caches:
-            x = layer.sublayers(x, own.look_back, source.attend)
-        return model.embeddings.logits(model.decoder.norm(x))[:, 0]
+        x = self.model.embeddings.read_target(ids[:, None])
+        x = x + self.model.tgt_positions(self.length)[-1]
+        x = self.decoder(x, self.memory, None, self.mask)
+        return self.model.embeddings.logits(x)[:, 0]  # x (rows, 1, d_model)
 
     # 17-memory.md: A batch of beams
     def reorder(self, rows: Tensor) -> None:
         """Make row i continue from what is now row rows[i]."""
-        for kept in self.own:
-            kept.k = kept.k.index_select(0, rows)
-            kept.v = kept.v.index_select(0, rows)
+        for past in self.past:  # each (rows, heads, length, d)
+            past.k = past.k.index_select(0, rows)
+            past.v = past.v.index_select(0, rows)
 
 
 # 17-memory.md: A batch of beams
@@ -291,7 +325,7 @@ def grow_beams(
 ) -> list[list[Hypothesis]]:
     """Beam search over the rows of a cache, config.beam per sentence."""
     batch, beam, limits = len(limit), config.beam, limit.tolist()
-    ids = limit.new_full((batch * beam, 1), BOS)
+    ids = limit.new_full((batch * beam, 1), BOS)  # (rows, length)
     totals = torch.full((batch, beam), -math.inf, device=limit.device)
     totals[:, 0] = 0.0  # start with one empty hypothesis per sentence
     first = torch.arange(0, len(ids), beam, device=limit.device)[:, None]
@@ -301,12 +335,12 @@ def grow_beams(
         log_p = cache.next_logits(ids[:, -1]).float().log_softmax(dim=-1)
         last = limit <= cache.length
         best, parent, token = best_of_batch(log_p, totals, last)
-        rows = first + parent
+        rows = first + parent  # (batch, ranks), as best and token
         for i in going:
             now = best[i], rows[i], token[i]
             ended[i] = file_ends(ended[i], ids, *now, config)
         totals, order = best.masked_fill(token == EOS, -math.inf).topk(beam)
-        rows = rows.gather(1, order).flatten()
+        rows = rows.gather(1, order).flatten()  # (batch · beam,)
         cache.reorder(rows)
         ids = torch.hstack([ids[rows], token.gather(1, order).view(-1, 1)])
         top = totals[:, 0].tolist()

@@ -17,11 +17,11 @@ from annotated.embeddings import (
     LearnedPositions,
     SinusoidalPositions,
 )
-from annotated.engine.example import replace
-from annotated.layers import EncoderLayer, FeedForward
+from annotated.engine.hooks import replace
+from annotated.layers import FeedForward
 from annotated.masks import causal_mask
-from annotated.model import Stack, TransformerConfig, make_positions
-from annotated.search import CachedAttention
+from annotated.model import Encoder, TransformerConfig, make_positions
+from annotated.search import CachedSelfAttention
 from annotated.tokens import PAD
 
 __all__ = [
@@ -165,24 +165,21 @@ class RotaryGroups(RotaryAttention, GroupedQueryAttention):
     """Grouped-query attention with rotary positions."""
 
 
-class CachedGroups(CachedAttention):
+class CachedGroups(CachedSelfAttention):
     """A KV cache that stores each group once, not once per head."""
 
     block: GroupedQueryAttention
 
-    def extend(self, x: Tensor) -> None:
-        """Append the keys and values of x (rows, length, d_model)."""
-        k = self.block.groups(self.block.w_k(x))
-        v = self.block.groups(self.block.w_v(x))
-        old = hasattr(self, "k")
-        self.k = torch.cat([self.k, k], dim=2) if old else k
-        self.v = torch.cat([self.v, v], dim=2) if old else v
+    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows, length, d_model) -> two of (rows, groups, length, d)."""
+        block = self.block
+        return block.groups(block.w_k(x)), block.groups(block.w_v(x))
 
-    def attend(self, x: Tensor) -> Tensor:
-        """Let x (rows, 1, d_model) attend to the cache -> same shape."""
-        q = self.block.split(self.block.w_q(x))
+    def attend(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend from x (rows, 1, d_model) to what is kept."""
+        q = self.block.split(self.block.w_q(x))  # (rows, heads, 1, d_k)
         k, v = self.block.spread(self.k), self.block.spread(self.v)
-        heads = attention(q, k, v, self.mask)
+        heads = attention(q, k, v, mask)
         return self.block.w_o(heads.transpose(1, 2).flatten(2))
 
 
@@ -200,7 +197,7 @@ class DecoderOnly(nn.Module):
             config.src_vocab, config.tgt_vocab, config.d_model, config.tie
         )
         self.positions = make_positions(config)
-        self.stack = Stack(config, EncoderLayer)
+        self.stack = Encoder(config)  # with a causal mask, below
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
@@ -225,9 +222,15 @@ def take(x: Tensor, places: Tensor) -> Tensor:
 class NoPositions(nn.Module):
     """A stand-in for the encodings of §3.5 that adds nothing."""
 
+    zero: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("zero", torch.zeros(1), persistent=False)
+
     def forward(self, length: int) -> Tensor:
-        """Zero, for any length."""
-        return torch.zeros(())
+        """Zero for each position: (length, 1)."""
+        return self.zero.expand(length, 1)
 
 
 def drop_positions(model: nn.Module) -> None:

@@ -16,6 +16,8 @@ from tokenizers import (
     trainers,
 )
 
+from annotated.engine.errors import UsageError
+from annotated.engine.files import write_text
 from annotated.engine.wordpiece import word_pieces
 
 __all__ = [
@@ -119,14 +121,14 @@ class Tokenizer:
         iterator, which can be read only once.
         """
         if kind not in _KINDS:
-            raise ValueError(
+            raise UsageError(
                 f"tokenizer must be one of {', '.join(_KINDS)}, "
                 f"not {kind!r}"
             )
         inner = _KINDS[kind](ValidLines(lines), max(vocab, 0), SPECIALS)
         least = inner.get_vocab_size()
         if least > vocab:
-            raise ValueError(
+            raise UsageError(
                 f"vocab must be at least {least} for {kind} on this text, "
                 f"not {vocab}: characters and specials alone are that many"
             )
@@ -171,8 +173,8 @@ class Tokenizer:
         ]
 
     def save(self, path: Path) -> None:
-        """Write the tokenizer to one JSON file."""
-        self.inner.save(str(path))
+        """Write the tokenizer to one JSON file, whole or not at all."""
+        write_text(path, self.inner.to_str(pretty=True))
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:

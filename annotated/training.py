@@ -31,12 +31,27 @@ from annotated.schedule import (
 from annotated.tokens import PAD, SPECIALS
 
 __all__ = [
-    "TrainingConfig", "Progress", "Trainer", "batch_loss", "copy_corpus",
-    "greedy_accuracy", "validate", "scores", "COUNTERS", "fingerprint",
+    "copy_corpus", "TrainingConfig", "Progress", "Trainer", "batch_loss",
+    "seed_dropout", "greedy_accuracy", "validate", "scores", "COUNTERS",
+    "MOMENTS", "fingerprint",
 ]  # fmt: skip
 
 
 # 14-training.md: The loop
+def copy_corpus(
+    count: int, vocab: int = 20, length: int = 10, seed: int = 0,
+    backwards: bool = False,
+) -> Corpus:  # fmt: skip
+    """Pairs of a random sequence of 1 to length symbols and its copy, or
+    its reverse if backwards. Symbols are ids from 4 to vocab - 1.
+    """
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(1, length + 1, count)
+    src = [draw.integers(len(SPECIALS), vocab, n) for n in lengths]
+    tgt = [s[::-1] for s in src] if backwards else src
+    return Corpus(Sentences.of(src), Sentences.of(tgt))
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """How to train; by default as the paper's base model (§5)."""
@@ -106,25 +121,45 @@ class Trainer:
         last = config.max_steps
         return rate * cooldown_factor(step, last, config.cooldown)
 
-    def learn(self, batch: Batch) -> list[float]:
+    def steps(self) -> Iterator[Progress]:
+        """Train until max_steps, yielding after each step."""
+        plan = self.plan(self.epoch)
+        while self.step < self.config.max_steps:
+            started, epoch = time.perf_counter(), self.epoch
+            batch = self.corpus.batch(plan[self.place]).to(self.device)
+            loss, nll, norm = self.learn(batch)
+            self.tokens += batch.tokens
+            self.place += 1
+            if self.place == len(plan):  # the next epoch, in another order
+                self.epoch, self.place = epoch + 1, 0
+                plan = self.plan(self.epoch)
+            self.seconds += time.perf_counter() - started
+            yield Progress(
+                step=self.step, epoch=epoch, loss=loss, nll=nll,
+                rate=self.rate(self.step), gradient_norm=norm,
+                tokens=self.tokens, seconds=self.seconds,
+            )  # fmt: skip
+
+    def learn(self, batch: Batch) -> tuple[float, float, float]:
         """One update. Returns loss and nll per target token, and the norm
         of the gradient. TrainingError, before any weight has changed, if
         one of the three is not finite.
         """
-        self.seed_dropout()
+        seed_dropout(self.config.seed, self.step)
         self.model.train()
         self.optimizer.zero_grad()
         means = self.gradient(batch)
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), self.config.clip or math.inf
         )
-        numbers = self.collect(means, norm)
-        if not all(map(math.isfinite, numbers)):
-            raise TrainingError(self.trouble(*numbers))
+        # the one place where a step waits for the device
+        loss, nll, size = torch.stack([*means, norm]).tolist()
+        if not math.isfinite(loss + nll + size):
+            raise TrainingError(self.trouble(loss, nll, size))
         self.step += 1
         set_learning_rate(self.optimizer, self.rate(self.step))
         self.optimizer.step()
-        return numbers
+        return loss, nll, size
 
     def gradient(self, batch: Batch) -> Tensor:
         """Compute .grad of all parameters; loss and nll per token."""
@@ -132,48 +167,6 @@ class Trainer:
         loss, nll = batch_loss(self.model, batch, smoothing)
         (loss / batch.tokens).backward()
         return torch.stack([loss.detach(), nll.detach()]) / batch.tokens
-
-    def collect(self, means: Tensor, norm: Tensor) -> list[float]:
-        """The numbers of a step, from the device."""
-        return [*means.tolist(), norm.item()]
-
-    def seed_dropout(self, *more: int) -> None:
-        """Dropout belongs to the step, not to what was drawn before."""
-        draw = np.random.SeedSequence([self.config.seed, self.step, *more])
-        torch.manual_seed(int(draw.generate_state(1)[0]))
-
-    def steps(self) -> Iterator[Progress]:
-        """Train, yielding after each step, until config says stop."""
-        batches = self.batches()
-        while not self.done():
-            started, epoch = time.perf_counter(), self.epoch
-            batch, after = next(batches)
-            loss, nll, norm = self.learn(batch)
-            self.epoch, self.place = after
-            self.tokens += batch.tokens
-            self.spend(time.perf_counter() - started)
-            told = self.step, epoch, loss, nll, self.rate(self.step), norm
-            yield Progress(*told, self.tokens, self.seconds)
-
-    def done(self) -> bool:
-        return self.step >= self.config.max_steps
-
-    def spend(self, seconds: float) -> None:
-        self.seconds += seconds
-
-    def batches(self) -> Iterator[tuple[Any, tuple[int, int]]]:
-        """The batches from here on, each with the place after it."""
-        epoch, place = self.epoch, self.place
-        while True:
-            plan = self.plan(epoch)
-            for i in range(place, len(plan)):
-                last = i + 1 == len(plan)
-                after = (epoch + 1, 0) if last else (epoch, i + 1)
-                yield self.batch(plan[i]), after
-            epoch, place = epoch + 1, 0
-
-    def batch(self, pairs: NDArray) -> Any:
-        return self.corpus.batch(pairs).to(self.device)
 
     def trouble(self, loss: float, nll: float, norm: float) -> str:
         """Which step, which numbers, which pairs, and what to try."""
@@ -185,21 +178,32 @@ class Trainer:
             "pairs"
         )
 
-    # 15-checkpoints.md: The state of a run
+    # 15-checkpoints.md: What the next step depends on
     def weights(self) -> dict[str, Tensor]:
         """Every parameter; a shared one once."""
-        return dict(self.model.named_parameters())
+        weights = self.model.named_parameters()
+        return {name: weight.detach() for name, weight in weights}
+
+    def moments(self) -> dict[str, Tensor]:
+        """Adam's moments of each parameter, and its count of steps."""
+        return {
+            f"{name}.{key}": value
+            for name, weight in self.model.named_parameters()
+            for key, value in self.optimizer.state.get(weight, {}).items()
+        }
 
     def state(self) -> dict[str, Any]:
-        """All that a later run needs besides the weights."""
+        """The numbers that a later run needs besides these tensors."""
         counters = {name: getattr(self, name) for name in COUNTERS}
-        optimizer = self.optimizer.state_dict()
-        return counters | {"optimizer": optimizer, "order": self.order()}
+        return counters | {"order": self.order()}
 
     def load(
-        self, weights: dict[str, Tensor], state: dict[str, Any]
+        self,
+        weights: dict[str, Tensor],
+        moments: dict[str, Tensor],
+        state: dict[str, Any],
     ) -> None:
-        """Go on from what weights and state gave. TrainingError if the
+        """Go on from what these three methods gave. TrainingError if the
         batches would be different ones.
         """
         if state["order"] != self.order():
@@ -207,10 +211,16 @@ class Trainer:
                 f"the checkpoint was made with {state['order']}, this run "
                 f"has {self.order()}: the batches would not be the same"
             )
+        optimizer = self.optimizer.state_dict()
         with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
+            own = self.model.named_parameters()
+            for i, (name, parameter) in enumerate(own):
                 parameter.copy_(weights[name])
-        self.optimizer.load_state_dict(state["optimizer"])
+                if f"{name}.step" in moments:  # none before step 1
+                    optimizer["state"][i] = {
+                        k: moments[f"{name}.{k}"].clone() for k in MOMENTS
+                    }
+        self.optimizer.load_state_dict(optimizer)
         for name in COUNTERS:
             setattr(self, name, state[name])
 
@@ -232,30 +242,18 @@ def batch_loss(
     return smoothed_loss(logits, batch.labels, smoothing)
 
 
+def seed_dropout(seed: int, *step: int) -> None:
+    """Dropout belongs to the step, not to what was drawn before."""
+    draw = np.random.SeedSequence([seed, *step])
+    torch.manual_seed(int(draw.generate_state(1)[0]))
+
+
 # 14-training.md: The copy task
-def copy_corpus(
-    count: int,
-    vocab: int = 20,
-    length: int = 10,
-    seed: int = 0,
-    backwards: bool = False,
-) -> Corpus:
-    """Pairs of a random sequence of 1 to length symbols and its copy, or
-    its reverse if backwards. Symbols are ids from 4 to vocab - 1.
-    """
-    draw = np.random.default_rng(seed)
-    lengths = draw.integers(1, length + 1, count)
-    src = [draw.integers(len(SPECIALS), vocab, n) for n in lengths]
-    tgt = [s[::-1] for s in src] if backwards else src
-    return Corpus(Sentences.of(src), Sentences.of(tgt))
-
-
 def greedy_accuracy(
     model: Transformer, corpus: Corpus, batch_tokens: int = 5000
 ) -> tuple[float, float]:
-    """The share of target tokens that the model finds the likeliest, given
-    the right ones before them; and the share of sentences where it does
-    so for all, which greedy search would write without a mistake.
+    """Token accuracy under teacher forcing, and the share of sentences
+    without an error, which is greedy search's exact match.
     """
     device = next(model.parameters()).device
     tokens = right = whole = 0
@@ -294,8 +292,9 @@ def scores(loss: float, nll: float) -> dict[str, float]:
     return {"loss": loss, "nll": nll, "perplexity": math.exp(min(nll, 700))}
 
 
-# 15-checkpoints.md: The state of a run
+# 15-checkpoints.md: What the next step depends on
 COUNTERS = ("step", "epoch", "place", "tokens", "seconds")
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # PyTorch's names
 
 
 def fingerprint(corpus: Corpus) -> int:

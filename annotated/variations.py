@@ -9,7 +9,8 @@ from annotated.engine.recipes import RECIPES, Recipe
 
 __all__ = [
     "System", "TABLE2", "Variation", "TABLE3", "SMALL", "in_small",
-    "small_rows", "small_runs", "COMPARISONS", "Difference", "difference",
+    "small_rows", "small_runs", "COMPARISONS", "ABOUT_EQUAL", "Difference",
+    "difference",
 ]  # fmt: skip
 
 
@@ -97,8 +98,8 @@ def in_small(recipe: Recipe, steps: int, seed: int = 0) -> Recipe:
     sizes = {
         "d_model": model.d_model // 8,
         "d_ff": model.d_ff // 8,
-        "d_k": (model.d_k or model.d_model // model.num_heads) // 8,
-        "d_v": (model.d_v or model.d_model // model.num_heads) // 8,
+        "d_k": model.key_size // 8,
+        "d_v": model.value_size // 8,
         "num_encoder_layers": model.num_encoder_layers // 2,
         "num_decoder_layers": model.num_decoder_layers // 2,
         "max_len": model.max_len // 8,
@@ -143,6 +144,11 @@ COMPARISONS = (  # clear in Table 3: (worse row, better row)
     ("D-drop0.0", "base"),
     ("base", "D-eps0.0"),
     ("D-eps0.2", "base"),
+)
+ABOUT_EQUAL = (  # in Table 3: no row is clearly the worse one
+    ("A-h16", "base"),
+    ("D-drop0.2", "base"),
+    ("E-learned", "base"),
 )
 
 

@@ -32,13 +32,9 @@ from ledger import typed, write
 from torch import Tensor, nn
 
 from annotated.attention import MultiHeadAttention
-from annotated.engine.example import (
-    exact,
-    replace,
-    reversal_model,
-    train_reversal,
-)
-from annotated.engine.results import entry
+from annotated.book.example import exact, reversal_model, train_reversal
+from annotated.book.results import entry
+from annotated.engine.hooks import replace
 from annotated.model import Transformer
 
 KINDS = ("scaled", "unscaled", "additive")

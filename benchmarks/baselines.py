@@ -25,16 +25,17 @@ from typing import Any
 import numpy as np
 import tyro
 from ledger import write
+from run_recipe import told_of
 
-from annotated.engine.baselines import (
+from annotated.book.baselines import (
     dictionary,
     nearest_captions,
     word_by_word,
 )
+from annotated.book.results import entry
 from annotated.engine.data import open_data
 from annotated.engine.prepare import Prepared
 from annotated.engine.recipes import RECIPES
-from annotated.engine.results import entry
 from annotated.evaluation import score
 
 
@@ -90,6 +91,7 @@ def main(json: Path, recipe: str = "multi30k", data: Path | None = None):
             metrics,
             wall_seconds=time.perf_counter() - started,
             packages=("numpy", "sacrebleu"),
+            **(told_of(Prepared.open(data)) if data else {}),
         ),
     )
 

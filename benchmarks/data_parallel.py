@@ -27,8 +27,8 @@ import tyro
 from ledger import typed, write
 from models import Shape
 
+from annotated.book.results import entry
 from annotated.engine.distributed import process_group
-from annotated.engine.results import entry
 from annotated.engine.trainer import RunConfig, Trainer
 from annotated.model import Transformer
 from annotated.training import copy_corpus

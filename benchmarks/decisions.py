@@ -27,9 +27,9 @@ from typing import Any
 import tyro
 from ledger import annotated, append, entry_of_runs, make_runs, read
 
+from annotated.book.results import commit
 from annotated.engine.data import TextData
 from annotated.engine.recipes import RECIPES, Recipe
-from annotated.engine.results import commit
 from annotated.engine.runs import Run
 
 ROWS: dict[str, dict[str, Any]] = {

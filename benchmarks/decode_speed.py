@@ -42,9 +42,9 @@ from torch import Tensor, nn
 from train_speed import draw_lengths
 
 from annotated.batches import pad_rows
+from annotated.book.results import entry, versions
 from annotated.embeddings import sinusoids
 from annotated.engine.machine import pick_precision
-from annotated.engine.results import entry, versions
 from annotated.engine.search import (
     batches_by_length,
     converted,

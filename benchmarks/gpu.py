@@ -45,8 +45,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from ledger import write  # noqa: E402
 
 from annotated.batches import Batch, Corpus, Sentences  # noqa: E402
+from annotated.book.results import entry, rounded  # noqa: E402
 from annotated.engine.machine import allow_tf32  # noqa: E402
-from annotated.engine.results import entry, rounded  # noqa: E402
 from annotated.engine.search import search_in_order  # noqa: E402
 from annotated.engine.trainer import RunConfig, Trainer  # noqa: E402
 from annotated.model import Transformer, TransformerConfig  # noqa: E402

@@ -31,8 +31,8 @@ from ledger import typed, write
 from torch import Tensor
 
 from annotated.batches import Batch, Corpus, Sentences
+from annotated.book.results import commit, entry, rounded
 from annotated.engine.packing import packed
-from annotated.engine.results import commit, entry, rounded
 from annotated.engine.search import beam_search
 from annotated.evaluation import score
 from annotated.heads import (

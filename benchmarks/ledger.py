@@ -2,7 +2,7 @@
 
     from ledger import typed, write
 
-Its content is made by annotated.engine.results.entry; book/results/README.md
+Its content is made by annotated.book.results.entry; book/results/README.md
 tells what the keys mean.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from annotated.engine.results import entry, hardware
+from annotated.book.results import entry, hardware
 
 
 def options(settings: Any) -> list[str]:
@@ -102,7 +102,7 @@ def entry_of_runs(
     """
     chosen = asdict(settings)
     for name in ("json", "work", "only", "first"):
-        del chosen[name]
+        chosen.pop(name, None)
     return entry(
         script.removesuffix(".py"),
         typed(script, replace(settings, work=None)),

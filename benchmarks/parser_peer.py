@@ -30,7 +30,7 @@ import tyro
 from ledger import typed, write
 from parsing import all_and_short, lines
 
-from annotated.engine.results import entry
+from annotated.book.results import entry
 from annotated.engine.treebanks import read_tree, tree_scores
 from annotated.parsing import linearise, tree_over
 

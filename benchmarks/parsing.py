@@ -29,9 +29,9 @@ import tyro
 from ledger import write
 from run_recipe import annotated, curves
 
+from annotated.book.results import entry
 from annotated.engine.machine import cores
 from annotated.engine.recipes import RECIPES
-from annotated.engine.results import entry
 from annotated.engine.runs import Run, read_recipe
 from annotated.engine.search import Guide
 from annotated.engine.treebanks import tree_guide, tree_scores

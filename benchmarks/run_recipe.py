@@ -23,10 +23,11 @@ from typing import Annotated, Any
 import tyro
 from ledger import annotated, write
 
-from annotated.engine.baselines import words
+from annotated.book.baselines import words
+from annotated.book.results import entry
 from annotated.engine.data import TextData, open_data, prepared_data
+from annotated.engine.prepare import Prepared
 from annotated.engine.recipes import RECIPES
-from annotated.engine.results import entry
 from annotated.engine.runs import Run, read_metrics, read_recipe
 from annotated.evaluation import score
 
@@ -100,8 +101,11 @@ def cuts(texts: Texts, train: list[str]) -> dict[str, list[list[Any]]]:
 def corpus(folder: Path) -> dict[str, Any]:
     """What the run was trained on, where that was prepared before."""
     found = prepared_data(Run.open(folder).recipe)
-    if found is None:
-        return {}
+    return {} if found is None else told_of(found)
+
+
+def told_of(found: Prepared) -> dict[str, Any]:
+    """How a corpus was prepared, and its fingerprint."""
     made = ("source", "target", "cleaning", "vocab", "tokenizer", "shared")
     return {
         "corpus": {name: found.settings[name] for name in made}

@@ -25,12 +25,12 @@ from ledger import append, entry_of_runs, make_runs, read
 from torch import nn
 
 from annotated.batches import Corpus, Sentences
-from annotated.engine.example import (
+from annotated.book.example import (
     reversal_batch,
     reversal_model,
     train_reversal,
 )
-from annotated.engine.results import commit
+from annotated.book.results import commit
 from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
 from annotated.since import DecoderOnly, swap

@@ -30,8 +30,8 @@ from ledger import typed, write
 from sacrebleu.metrics import BLEU
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
+from annotated.book.results import entry
 from annotated.engine.registry import data_folder
-from annotated.engine.results import entry
 from annotated.engine.text import read_lines
 from annotated.evaluation import score
 

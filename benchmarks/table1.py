@@ -29,6 +29,8 @@ from ledger import typed, write
 from torch import nn
 
 from annotated.attention import MultiHeadAttention
+from annotated.book.counters import exponent, multiplications
+from annotated.book.results import entry
 from annotated.complexity import (
     Convolution,
     Recurrent,
@@ -36,8 +38,6 @@ from annotated.complexity import (
     SelfAttention,
     SeparableConvolution,
 )
-from annotated.engine.counters import exponent, multiplications
-from annotated.engine.results import entry
 from annotated.engine.timing import seconds
 
 LAYERS: dict[str, Callable[[dict[str, int]], nn.Module]] = {

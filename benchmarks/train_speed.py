@@ -32,10 +32,10 @@ from models import Shape, marian_config, told
 from torch import Tensor, nn
 
 from annotated.batches import Batch, Corpus, Sentences
+from annotated.book.results import entry, versions
 from annotated.embeddings import sinusoids
 from annotated.engine.machine import pick_precision
 from annotated.engine.packing import PackedTransformer, compile_layers
-from annotated.engine.results import entry, versions
 from annotated.engine.trainer import RunConfig, packed_loss
 from annotated.schedule import make_optimizer, set_learning_rate
 from annotated.tokens import PAD, SPECIALS

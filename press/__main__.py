@@ -84,6 +84,12 @@ def _minutes(options: Options) -> int:
     return _report(minutes(options.root), False)
 
 
+def _mutants(options: Options) -> int:
+    from press.mutants import mutants
+
+    return _report(mutants(options.root, options.exercises, _say), True)
+
+
 def _report(lines: list[str], check: bool) -> int:
     for line in lines:
         print(line, file=sys.stderr if check else sys.stdout)
@@ -167,6 +173,8 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument("pages", nargs="*", metavar="PAGE")
     add("proof", _proof, "say what is wrong with the pages, unexecuted")
     add("minutes", _minutes, "say how long each page takes to read")
+    killed = add("mutants", _mutants, "try the checks of the exercises")
+    killed.add_argument("exercises", nargs="*", metavar="EXERCISE")
     execute = add("execute", _execute, "run the chapters that are stale")
     execute.add_argument("chapters", nargs="*", metavar="CHAPTER")
     execute.add_argument("--force", action="store_true", help="run all")

@@ -17,6 +17,7 @@ from mdit_py_plugins.myst_blocks import myst_block_plugin
 COLUMNS = 76
 NAME = re.compile(r"(\d\d|[AE]\d{1,2})-[a-z0-9]+(-[a-z0-9]+)*\.md")
 ROOMS = {"A": "appendix", "E": "engine"}  # by first letter; else a story
+GRADED = ":::{graded}"  # the place of one of book/exercises/ on a page
 NOT_CHAPTERS = {"index.md", "references.md"}
 
 
@@ -137,6 +138,10 @@ def read_chapter(path: Path) -> Chapter:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise PressError(f"{where}: cannot be read: {error}") from None
+    if GRADED in text:
+        from press.exercises import set_in_page  # it reads cells, too
+
+        text = set_in_page(path, text)
     return _parse(path, text)
 
 
@@ -182,7 +187,7 @@ BLOCKS = (
 
 def split(text: str) -> Iterator[tuple[str, str, str]]:
     """Kind, source and options of the cells, as Jupytext reads them."""
-    lines, start = text.splitlines(), 0
+    lines, start, own = text.splitlines(), 0, ""
     for token in BLOCKS.parse(text):
         if token.level or token.map is None:
             continue
@@ -191,13 +196,15 @@ def split(text: str) -> Iterator[tuple[str, str, str]]:
         )
         if code or token.type in {"front_matter", "myst_block_break"}:
             if prose := "\n".join(lines[start : token.map[0]]).strip("\n"):
-                yield "markdown", prose.rstrip(), ""
-            start = token.map[1]
+                yield "markdown", prose.rstrip(), own
+            start, own = token.map[1], ""
+        if token.type == "myst_block_break":  # +++ {"tags": [...]}
+            own = token.content
         if code:
             options, source = _options(token.content.splitlines())
             yield "code", "\n".join(source), "\n".join(options)
     if prose := "\n".join(lines[start:]).strip("\n"):
-        yield "markdown", prose.rstrip(), ""
+        yield "markdown", prose.rstrip(), own
 
 
 def _options(lines: list[str]) -> tuple[list[str], list[str]]:

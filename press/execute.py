@@ -26,6 +26,33 @@ from press.keys import Package, key
 IPYTHON_CONFIG = """\
 c.InlineBackend.figure_formats = {"svg", "retina"}
 c.HistoryManager.enabled = False
+
+# a cell's value as one reads it: floats of four digits, wherever they are
+# (all those before the point), and NumPy's numbers as Python's
+import math
+import numpy
+from IPython.lib.pretty import _type_pprinters
+
+
+def rounded(number, printer, cycle):
+    x = float(number)
+    if 0 < abs(x) < 1e-4:
+        printer.text(f"{x:.1e}")
+    elif 1e3 <= abs(x) < math.inf:
+        printer.text(f"{x:.0f}")
+    else:
+        printer.text(repr(float(f"{x:.4g}")))
+
+
+def plain(number, printer, cycle):
+    printer.text(repr(number.item()))
+
+
+c.PlainTextFormatter.type_printers = {
+    **_type_pprinters,
+    **dict.fromkeys([float, numpy.float64, numpy.float32], rounded),
+    **dict.fromkeys([numpy.int64, numpy.int32, numpy.bool_], plain),
+}
 """
 MATPLOTLIB_CONFIG = """\
 figure.facecolor: white
@@ -54,10 +81,24 @@ def execute(
     say(f"{fresh} of {len(chapters)} chapters are executed already")
     jobs = jobs or _cores()
     # the longest first, so that none is left alone at the end
-    todo.sort(key=lambda item: -item[0].minutes)
+    todo.sort(key=lambda item: -_expected(root, item[0]))
     with ThreadPoolExecutor(jobs) as pool:
         results = [pool.submit(_run, root, *item, say) for item in todo]
         return list(chain.from_iterable(r.result() for r in results))
+
+
+def _expected(root: Path, chapter: Chapter) -> float:
+    """The seconds of the last time; the minutes allowed if there is none.
+
+    Of two pages with the same minutes, that with more code comes first.
+    """
+    try:
+        text = executed_path(root, chapter).read_text(encoding="utf-8")
+        record = nbformat.reads(text, as_version=4).metadata["annotated"]
+        return float(record["seconds"])
+    except (OSError, ValueError, KeyError):
+        code = sum(len(cell.source) for cell in chapter.code)
+        return 60 * chapter.minutes + code / 1000
 
 
 def _cores() -> int:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from press import files
 from press.chapters import COLUMNS, Chapter, PressError, read_book
+from press.exercises import package_data
+from press.figures import scripts
 from press.modules import (
     PACKAGE,
     Block,
@@ -58,10 +60,15 @@ def expected_package(root: Path) -> dict[Path, str]:
     if "pocket" in packages:  # its lexicon
         for path in sorted((root / "data/pocket/tables").glob("*.tsv")):
             texts[f"pocket/{path.name}"] = path.read_text(encoding="utf-8")
+    if "book" in packages:  # its figures that move
+        for name, text in scripts(root).items():
+            texts[f"book/{name}.js"] = text
     if ledger := sorted((root / "book" / "results").glob("*.json")):
-        texts["results.json"] = _ledger(ledger)
+        texts["book/results.json"] = _ledger(ledger)
     if (paper := paper_map(root)) is not None:
-        texts["paper.json"] = paper
+        texts["book/paper.json"] = paper
+    if (exercises := package_data(root)) is not None:
+        texts["exercises.json"] = exercises
     return {root / PACKAGE / name: texts[name] for name in sorted(texts)}
 
 
@@ -208,7 +215,12 @@ def _ledger(paths: list[Path]) -> str:
 
 def _is_ours(path: Path) -> bool:
     """Whether the press wrote this file, so that it may remove it."""
-    data = {"registry.toml", "results.json", "paper.json", "py.typed"}
+    data = {
+        "registry.toml", "results.json", "paper.json", "exercises.json",
+        "py.typed",
+    }  # fmt: skip
     if path.name in data or path.match("pocket/*.tsv"):
+        return True
+    if path.match("book/*.js"):
         return True
     return path.suffix == ".py" and MARK.encode() in path.read_bytes()[:500]

@@ -16,6 +16,10 @@ from press.modules import (
 
 MOST = 4  # names in a title
 LIST = re.compile(r"(?:[-*+]|\d+\.) ")
+# a fence of as many paragraphs as it takes, at the head of a cell
+READING = re.compile(
+    r"\s*^(:{3,})\{reading\}[ \t]*\n(.*?)^\1[ \t]*$", re.M | re.S
+)
 NO_PROSE = re.compile(r"[#|>%]|:::|```|\$\$|---|!\[|\([\w-]+\)=")
 
 
@@ -76,18 +80,25 @@ def title(chapter: Chapter, cell: Cell) -> str:
     return f"{PACKAGE}.{target}: {', '.join(names[:MOST])}{more}"
 
 
+def follows_hidden(chapter: Chapter, place: int) -> bool:
+    """Whether the output right above a cell shows only when asked."""
+    return bool(place) and "hide-output" in chapter.cells[place - 1].tags
+
+
 def reading(chapter: Chapter, place: int) -> tuple[str, str]:
     """What a markdown cell says of the hidden output right above it, and
     the rest of the cell.
 
-    It is the first paragraph, or list, and is folded with the output: a
-    prediction is asked for, and this would answer it. A list that the
-    paragraph leads to belongs to it; a paragraph that leads to anything
-    else is none of it.
+    It is folded with the output: a prediction is asked for, and this would
+    answer it. It is what a fence `reading` encloses, or else the first
+    paragraph, or list. A list that the paragraph leads to belongs to it; a
+    paragraph that leads to anything else is none of it.
     """
     source = chapter.cells[place].source
-    if not (place and "hide-output" in chapter.cells[place - 1].tags):
+    if not follows_hidden(chapter, place):
         return "", source
+    if fence := READING.match(source):
+        return fence[2].strip("\n"), source[fence.end() :].strip("\n")
     first, *more = re.split(r"\n\s*\n", source.strip("\n"))
     if NO_PROSE.match(first):
         return "", source

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from press import files, fold, myst, numbers
 from press.chapters import Cell, Chapter, read_book
+from press.exercises import Exercise, notebook_of, read_exercises
 from press.project import Project, read_project
 
 SETUP_TITLE = "Install the book's package where it is missing, as on Colab"
 SETUP = """\
 import importlib.util
 
-if importlib.util.find_spec("annotated") is None:
+needed = ["annotated", "seaborn"]
+if not all(map(importlib.util.find_spec, needed)):
     %pip install --quiet {install}"""
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 
@@ -38,12 +41,68 @@ def expected_notebooks(root: Path) -> dict[Path, str]:
     chapters = read_book(root)
     project = read_project(root)
     index = myst.index(chapters, root, project)
-    return {
+    expected = {
         root / "book" / "notebooks" / f"{chapter.name}.ipynb": _text(
             chapter, project, index
         )
         for chapter in chapters
     }
+    for group in by_page(read_exercises(root)):
+        path = root / notebook_of(group[0])
+        expected[path] = exercise_notebook(group, project, index)
+    return expected
+
+
+def by_page(exercises: list[Exercise]) -> list[list[Exercise]]:
+    pages = sorted(exercises, key=lambda e: e.chapter)  # stable
+    return [list(g) for _, g in groupby(pages, lambda e: e.chapter)]
+
+
+def exercise_notebook(
+    exercises: list[Exercise],
+    project: Project,
+    index: myst.Index,
+    solved: bool = False,
+) -> str:
+    """The exercises of a page, to be written and checked; or solved, with
+    the reference in place of what is to be written.
+    """
+    first = exercises[0]
+    translator = myst.Translator(first.path.name, index)
+    colab = project.colab(notebook_of(first))
+    cells = [
+        _markdown(
+            f"[![Open in Colab]({BADGE})]({colab})\n\n# Exercises for "
+            f"chapter {first.chapter}\n\nWrite what is asked for, run the "
+            "cell, then the one below it: it says whether your answer is "
+            "right and, if not, why."
+        ),
+        _folded(SETUP.format(install=project.install), SETUP_TITLE),
+        _code("from annotated.checks import check, hint, solution"),
+    ]
+    for exercise in exercises:
+        facts, name = exercise.facts, exercise.facts["defines"]
+        stars = "★" * facts["difficulty"]
+        text = (
+            f"## {exercise.title}\n\n{facts['kind'].capitalize()} · "
+            f"{stars} · {facts['minutes']} minutes · chapter "
+            f"{facts['section']}\n\n{exercise.one('statement')}"
+        )
+        cells.append(_markdown(translator.translate(text)))
+        cells.append(
+            _code(exercise.one("reference" if solved else "starter"))
+        )
+        asked = f'"{exercise.name}"'
+        plain = facts["kind"] in ("implement", "fix")
+        called = name if plain else f"{name}, {asked}"
+        cells.append(_code(f"check({called})"))
+        if exercise.cells["hint"] and not solved:
+            cells.append(_code(f"# hint({asked})"))
+        if solved:
+            insight = translator.translate(exercise.one("insight"))
+            cells.append(_markdown(insight))
+    _name_cells(f"exercises {first.chapter}", cells)
+    return _notebook(cells, f"book/exercises/{first.path.name}")
 
 
 def _text(chapter: Chapter, project: Project, index: myst.Index) -> str:
@@ -51,7 +110,7 @@ def _text(chapter: Chapter, project: Project, index: myst.Index) -> str:
     figures = {id(cell): text for cell, text in numbers.figures(chapter)}
     cells = [
         _markdown(_header(chapter, project)),
-        _folded(SETUP.format(install=project.install), SETUP_TITLE),
+        _folded(SETUP.format(install=project.install_book), SETUP_TITLE),
     ]
     for place, cell in enumerate(chapter.cells):
         if "skip-execution" in cell.tags:  # "run all" shall not run it
@@ -64,11 +123,15 @@ def _text(chapter: Chapter, project: Project, index: myst.Index) -> str:
             caption = cell.metadata["mystnb"]["figure"]["caption"]
             text = translator.translate(f"**{figure}.** {caption}")
             cells.append(_markdown(text))
-    _name_cells(chapter, cells)
+    _name_cells(chapter.name, cells)
+    return _notebook(cells, f"book/{chapter.file}")
+
+
+def _notebook(cells: list[dict[str, Any]], source: str) -> str:
     notebook = {
         "cells": cells,
         "metadata": {
-            "annotated": {"source": f"book/{chapter.file}"},
+            "annotated": {"source": source},
             "kernelspec": {
                 "display_name": "Python 3",
                 "language": "python",
@@ -147,12 +210,12 @@ def _code(source: str) -> dict[str, Any]:
     }
 
 
-def _name_cells(chapter: Chapter, cells: list[dict[str, Any]]) -> None:
+def _name_cells(name: str, cells: list[dict[str, Any]]) -> None:
     """Ids from content: they move with a cell, and change with it only."""
     seen: dict[str, int] = {}
     for cell in cells:
         text = "".join(cell["source"])
-        key = "\0".join((chapter.name, cell["cell_type"], text))
+        key = "\0".join((name, cell["cell_type"], text))
         seen[key] = seen.get(key, 0) + 1
         data = f"{key}\0{seen[key]}".encode()
         cell["id"] = hashlib.sha256(data).hexdigest()[:16]

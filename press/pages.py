@@ -15,6 +15,8 @@ from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 
+from press.figures import life
+
 MARK = "✓"  # the right choice of a prediction begins so
 MANY = 5  # columns: a table of words with as many is cards on a phone
 FULL = 7  # columns: such a table takes the room of the contents, too
@@ -89,6 +91,8 @@ def _fold_cell(cell: nodes.container) -> None:
     parts = {part.get("nb_element"): part for part in cell.children}
     code = parts.get("cell_code_source")
     output = parts.get("cell_code_output")
+    if output and (moves := cell["cell_metadata"].get("moves")):
+        _give_life(output, moves)
     for block in output.findall(nodes.literal_block) if output else ():
         if max(map(len, block.astext().splitlines()), default=0) > WIDE:
             block["classes"].append("wrap")
@@ -109,6 +113,15 @@ def _fold_cell(cell: nodes.container) -> None:
         shown = [_details(answer, [output, folded], "answer")]
     cell.children = []
     cell += [part for part in shown if part is not None]
+
+
+def _give_life(output: nodes.Element, moves: dict[str, str]) -> None:
+    """A figure that moves gets its data and its script; without a script
+    the still remains.
+    """
+    for box in output.findall(nodes.figure):
+        box["classes"] += ["moves", f"moves-{moves['name']}"]
+        box.insert(0, nodes.raw("", life(moves), format="html"))
 
 
 def _put_first(figure: nodes.container) -> None:

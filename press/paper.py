@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,19 @@ import yaml
 
 from press.chapters import PressError
 
+STATES = "tested", "measured", "transcribed", "told"  # strongest first
+
+
+def counts(paper: list[dict[str, Any]]) -> str:
+    """`133 parts: 56 tested, 10 measured, …`, of what paper_map made."""
+    number = Counter(item["state"] for item in paper)
+    each = [f"{number[state]} {state}" for state in STATES]
+    return f"{len(paper)} parts: {', '.join(each[:-1])} and {each[-1]}"
+
 
 def paper_map(root: Path) -> str | None:
-    """book/paper.yml with the lines of book/paper.d/*.yml at each item.
+    """book/paper.yml with the lines of book/paper.d/*.yml at each item,
+    and the strongest of their states.
 
     None where there is no paper.yml. What the lines point at is for
     tests/test_paper_map.py to check.
@@ -28,6 +39,8 @@ def paper_map(root: Path) -> str | None:
             lines.setdefault(str(item), []).append(line)
     for item in items:
         item["covered"] = lines.get(str(item.get("item")), [])
+        found = {line.get("state") for line in item["covered"]}
+        item["state"] = next((s for s in STATES if s in found), None)
     return json.dumps(items, indent=1, ensure_ascii=False) + "\n"
 
 

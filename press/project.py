@@ -9,6 +9,7 @@ from pathlib import Path
 from press.chapters import PressError
 
 BRANCH = "main"
+NAME = "attention-annotated"  # of the distribution
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Project:
     @property
     def install(self) -> str:
         return f"git+{self.repository}"
+
+    @property
+    def install_book(self) -> str:
+        """The package with what the notebooks draw with."""
+        return f'"{NAME}[book] @ {self.install}"'
 
 
 def read_project(root: Path) -> Project:

@@ -18,7 +18,7 @@ from mdit_py_plugins.colon_fence import colon_fence_plugin
 
 from press import myst
 from press.chapters import Cell, Chapter, read_book, select
-from press.fold import folded, reading
+from press.fold import NO_PROSE, READING, folded, follows_hidden, reading
 from press.modules import (
     PACKAGE,
     Block,
@@ -30,7 +30,7 @@ from press.modules import (
 )
 from press.numbers import LABEL, figure_of
 
-MINUTES = 25  # that a story page may take to read
+MINUTES = 48  # that a story page may take to read
 LINES = {"story": 30}  # that a cell may have, not counting empty ones
 OTHER_LINES = 60
 MARKDOWN = MarkdownIt("commonmark").enable("table").use(colon_fence_plugin)
@@ -62,6 +62,7 @@ def offences(root: Path) -> dict[str, list[str]]:
             *_budget(chapter, sections(chapter)),
             *_introduced(chapter, chapters),
             *_folded_prose(chapter),
+            *_given_away(chapter),
             *_figures(chapter),
             *twice[chapter.name],
         ]
@@ -154,37 +155,44 @@ def every_import(block: Block) -> Iterator[Import]:
 
 @dataclass(frozen=True)
 class Reading:
-    """What there is to read on a page, or in a part of it."""
+    """What there is to read on a page, or in a part of it: what stands
+    open, exercises apart.
+    """
 
     words: int = 0
-    exported: int = 0
-    other: int = 0
+    lines: int = 0  # of code
+    figures: int = 0
+    predictions: int = 0
 
     def __add__(self, more: Reading) -> Reading:
         return Reading(
             self.words + more.words,
-            self.exported + more.exported,
-            self.other + more.other,
+            self.lines + more.lines,
+            self.figures + more.figures,
+            self.predictions + more.predictions,
         )
 
     @property
     def minutes(self) -> float:
-        return self.words / 220 + self.exported / 20 + self.other / 15
+        return (
+            self.words / 180
+            + self.lines / 8
+            + 0.75 * self.figures
+            + self.predictions
+        )
 
 
 def sections(chapter: Chapter) -> dict[str, Reading]:
-    """By heading; code that is folded and not exported is not read."""
+    """By heading; code that is folded is not read."""
     found: dict[str, Reading] = {}
     heading = ""
     for cell in chapter.cells:
         if cell.kind == "markdown":
             parts = prose(cell.source, heading)
-        elif exported(cell):
-            parts = [(cell.heading, Reading(exported=size(cell)))]
-        elif folded(chapter, cell):
-            continue
         else:
-            parts = [(cell.heading, Reading(other=size(cell)))]
+            lines = 0 if folded(chapter, cell) else size(cell)
+            drawn = int(figure_of(cell) is not None)
+            parts = [(cell.heading, Reading(0, lines, drawn))]
         for heading, part in parts:
             found[heading] = found.get(heading, Reading()) + part
     return found
@@ -204,7 +212,8 @@ def prose(markdown: str, heading: str) -> list[tuple[str, Reading]]:
             heading = tokens[row + 1].content
         elif token.type == "inline":
             words = sum(_words(x.content) for x in token.children or [])
-            found.append((heading, Reading(words)))
+            asked = bool(ASKED.search(token.content))
+            found.append((heading, Reading(words, predictions=asked)))
         elif token.type in {"fence", "colon_fence"}:
             found.append((heading, _fenced(token)))
     return found
@@ -217,15 +226,19 @@ def _fenced(token: Token) -> Reading:
     plain = token.type == "fence" and token.info[:1] != "{"
     inside = myst.options(token.content.splitlines())[1]
     if plain or name in myst.CODE:
-        return Reading(other=_full(inside))
-    if name in myst.DROPPED:
+        return Reading(lines=_full(inside))
+    if name in myst.DROPPED or name in {"exercise", "solution"}:
         return Reading()
     parts = [part for _, part in prose("\n".join(inside), "")]
-    return sum(parts, Reading(_words(title)))
+    asked = bool(ASKED.search(title))
+    return sum(parts, Reading(_words(title), predictions=asked))
 
 
 def _full(lines: list[str]) -> int:
     return sum(bool(line.strip()) for line in lines)
+
+
+ASKED = re.compile(r"\b[Pp]redict\b|\bSketch\b")
 
 
 def _words(text: str) -> int:
@@ -281,6 +294,48 @@ def _folded_prose(chapter: Chapter) -> Iterator[str]:
                 )
 
 
+# how a paragraph begins that goes on from what was seen, and its name
+GOES_ON = re.compile(r"\W*(So|Thus|This|These|Both|They|It|With ours)\b")
+SEEN = re.compile(
+    r"\b(?:curves?|panels?|maps?|bars?|dots?|points|dashed line"
+    r"|(?:first|last|two|three|four) (?:rows?|columns?)"
+    r"|(?:figure|table|map|output) (?:above|also|shows?|names))\b"
+)
+ASKS = re.compile(r"\b(?:[Pp]redict|[Ss]ketch|[Gg]uess)\b|\?$")
+
+
+def _given_away(chapter: Chapter) -> Iterator[str]:
+    """What stands open below a hidden output does not talk about it."""
+    for place, cell in enumerate(chapter.cells):
+        if cell.kind != "markdown":
+            continue
+        rest = reading(chapter, place)[1]
+        if READING.search(rest):
+            yield (
+                f"{cell.section}: a fence `reading` stands at the head of "
+                "the text right below an output tagged hide-output"
+            )
+        if not follows_hidden(chapter, place):
+            continue
+        text = visible(rest)
+        word = GOES_ON.match(text)
+        if not (word or ASKS.search(text)):
+            word = SEEN.search(text)
+        if word:
+            yield (
+                f'{cell.section}: "{text[:40]}…" stands open below a '
+                f'hidden output and talks about it ("{word[0]}"): put it '
+                "into a fence `reading` with what is folded, or begin "
+                "with what comes next"
+            )
+
+
+def visible(text: str) -> str:
+    """The paragraph that a text begins with; "" if it begins otherwise."""
+    first = re.split(r"\n\s*\n", text.strip("\n"))[0]
+    return "" if NO_PROSE.match(first) else first
+
+
 # --- figures and labels ---------------------------------------------------
 
 
@@ -323,12 +378,12 @@ def _labels(chapter: Chapter) -> Iterator[tuple[str, str]]:
 def minutes(root: Path) -> list[str]:
     """A table of what there is to read on each page."""
     lines = [
-        "Minutes to read: words/220 + exported lines/20 + other lines of "
-        "code/15.",
-        "Folded code counts where it is exported, and empty lines never.",
+        "Minutes to read: words/180 + open lines of code/8 + 3/4 for a "
+        "figure + 1 for a prediction.",
+        "Exercises and empty lines do not count.",
         "",
-        f"{'page':28} {'room':8} {'words':>6} {'exported':>8} "
-        f"{'other':>6} {'largest':>7} {'minutes':>7}",
+        f"{'page':28} {'room':8} {'words':>6} {'lines':>6} {'figures':>8} "
+        f"{'predictions':>12} {'largest':>8} {'minutes':>8}",
     ]
     for chapter in read_book(root):
         parts = sections(chapter)
@@ -337,7 +392,7 @@ def minutes(root: Path) -> list[str]:
         over = any([*_size(chapter), *_budget(chapter, parts)])
         lines.append(
             f"{chapter.name:28} {chapter.room:8} {whole.words:6} "
-            f"{whole.exported:8} {whole.other:6} {largest:7} "
-            f"{whole.minutes:7.0f}{' *' if over else ''}"
+            f"{whole.lines:6} {whole.figures:8} {whole.predictions:12} "
+            f"{largest:8} {whole.minutes:8.0f}{' *' if over else ''}"
         )
     return [*lines, "", "* over the limits: see `press rules`"]

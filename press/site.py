@@ -22,9 +22,10 @@ import nbformat
 from press import fold, numbers
 from press.chapters import Cell, Chapter, PressError, read_book, select
 from press.execute import as_notebook, executed_path, join
+from press.figures import FOLDER, life, scripts
 from press.keys import Package, key
 from press.modules import PACKAGE, packages_of, path_of, target_of
-from press.paper import paper_map
+from press.paper import counts, paper_map
 from press.polish import polish
 from press.project import read_project
 from press.references import works
@@ -39,15 +40,23 @@ DOT = (
     "HLCMmQAAAABJRU5ErkJggg=="
 )
 # what lies in book/ and is no part of the pages
-APART = {"notebooks", "results", "exercises", "__pycache__"}
+APART = {"notebooks", "results", "exercises", FOLDER, "__pycache__"}
 APART |= {"paper.yml", "paper.d", "references.bib"}
 TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
 OWN = (
     "site.py", "pages.py", "polish.py", "numbers.py", "references.py",
-    "fold.py", "rules.py", "search.py",
+    "fold.py", "rules.py", "search.py", "figures.py",
 )  # fmt: skip
 # the page with the words of each chapter, below targets "(words-02)="
 GLOSSARY = "A1-notation"
+# what annotated.book.figures writes for a notebook
+MOVES = re.compile(
+    r'<figure class="moves moves-(?P<name>\w+)">[\s\S]*?'
+    r'<script type="application/json" class="moves-data">'
+    r"(?P<data>[^<]*)</script>\s*"
+    r'(?:<script type="text/plain" class="moves-large">'
+    r"(?P<large>[^<]*)</script>)?"
+)
 TOCTREE = re.compile(r"(```\{toctree\}\n(?::.*\n)*)((?:(?!```).*\n)*)```")
 
 
@@ -149,6 +158,9 @@ def _files(root: Path, book: _Book) -> dict[str, bytes]:
         apart = hidden or APART & parts or name in sources
         if path.is_file() and not apart:
             files[name] = path.read_bytes()
+    for name, text in scripts(root).items():
+        files[f"_static/{FOLDER}/{name}.js"] = text.encode()
+    files |= book.large
     if "references.md" in files:
         text = files["references.md"].decode() + book.references()
         files["references.md"] = text.encode()
@@ -179,6 +191,8 @@ class _Book:
             paper_map(root) or "[]"
         )
         self.executed = notebooks
+        # what figures load when they are asked to, by its path
+        self.large: dict[str, bytes] = {}
 
     # --- a chapter ---
 
@@ -197,6 +211,8 @@ class _Book:
             origin = chapter.cells[place]
             for output in cell.get("outputs", []):
                 _choose_format(cell, output)
+                if moves := self._moves(output):
+                    cell.metadata["moves"] = moves
             if place in figures:
                 figure = cell.metadata["mystnb"]["figure"]
                 text = f"**{figures[place]}.** {figure['caption']}"
@@ -218,6 +234,25 @@ class _Book:
         data = json.dumps(notebook, sort_keys=True, ensure_ascii=False)
         notebook.metadata["annotated"] = record
         return data.encode()
+
+    def _moves(self, output: Any) -> dict[str, str]:
+        """The figure that moves of an output, which shows the still from
+        now on: pages.py gives it its data, and its script.
+        """
+        data = output.get("data", {})
+        text = data.get("text/html", "")
+        found = MOVES.search(text)
+        if found is None or "image/svg+xml" not in data:
+            return {}
+        del data["text/html"]
+        moves = {"name": found["name"], "data": found["data"]}
+        if found["large"]:
+            stem = hashlib.sha256(found["large"].encode()).hexdigest()[:12]
+            path = f"_static/{FOLDER}/{found['name']}-{stem}.js"
+            script = f'movesLarge("{found["large"]}");\n'
+            self.large[path] = script.encode()
+            moves["large"] = path
+        return moves
 
     def _titled(self, source: str, chapter: Chapter) -> tuple[str, bool]:
         number = numbers.number_of(chapter.name)
@@ -374,7 +409,7 @@ class _Book:
         for name, value in {
             "colab": self.project.colab(notebook),
             "cover": self._cover(),
-            "coverage": _coverage(self.paper),
+            "coverage": counts(self.paper),
             "install": f"pip install {self.project.install}",
             "repository": self.project.repository,
         }.items():
@@ -404,8 +439,21 @@ class _Book:
                     svg = output.get("data", {}).get("image/svg+xml")
                     image = cell.metadata.get("mystnb", {}).get("image", {})
                     if svg:
-                        return _embedded(svg, image.get("alt", ""), name)
+                        alt, moves = image.get("alt", ""), cell.metadata
+                        still = _embedded(svg, alt, name)
+                        return _cover_of(still, moves.get("moves"))
         return ""
+
+
+def _cover_of(still: str, moves: dict[str, str] | None) -> str:
+    """The still for the first page, which may come to life."""
+    if moves is not None:
+        name = moves["name"]
+        still = (
+            f'<figure class="moves moves-{name}">\n{life(moves)}\n'
+            f"{still}\n</figure>"
+        )
+    return f"```{{raw}} html\n{still}\n```"
 
 
 def _plain_entry(name: str, text: str) -> str:
@@ -422,28 +470,42 @@ def _short_title(chapter: Chapter) -> str:
 def _embedded(svg: str, alt: str, name: str) -> str:
     data = base64.b64encode(svg.encode()).decode()
     return (
-        f'```{{raw}} html\n<a class="cover" href="{name}.html">'
+        f'<a class="cover" href="{name}.html">'
         f'<img alt="{html.escape(alt)}" '
-        f'src="data:image/svg+xml;base64,{data}"></a>\n```'
+        f'src="data:image/svg+xml;base64,{data}"></a>'
     )
 
 
-def _coverage(paper: list[dict[str, Any]]) -> str:
-    covered = sum(bool(item["covered"]) for item in paper)
-    return f"{covered} of {len(paper)}"
-
-
-def _sections(paper: list[dict[str, Any]], name: str) -> str:
-    """`§3.2.1, 3.2.2` by what the map of the paper says of a chapter."""
+def _sections(paper: list[dict[str, Any]], chapter: str) -> str:
+    """`§3.2.1, 3.2.2, Figure 2` by what the map says of a chapter."""
     found: list[str] = []
     for item in paper:
         section = str(item["item"]).split()[0]
-        here = any(line.get("chapter") == name for line in item["covered"])
+        here = any(
+            line.get("chapter") == chapter for line in item["covered"]
+        )
         if here and section[0].isdigit() and section not in found:
             found.append(section)
     if len(found) > 6:  # the whole paper, nearly
         found = sorted({section.split(".")[0] for section in found})
-    return f"§{', '.join(found)}" if found else ""
+    told = [f"§{', '.join(found)}"] if found else []
+    for kind, name in (
+        ("fig", "Figure"),
+        ("table", "Table"),
+        ("fn", "footnote"),
+    ):
+        own = [
+            str(item["item"]).split()[1]
+            for item in paper
+            if str(item["item"]).split()[0] == kind
+            and any(
+                line.get("chapter") == chapter for line in item["covered"]
+            )
+        ]
+        numbers = ", ".join(dict.fromkeys(own))
+        if numbers:
+            told.append(f"{name}{'s' * (',' in numbers)} {numbers}")
+    return ", ".join(told)
 
 
 def _first_sentence(chapter: Chapter) -> str:

@@ -1,15 +1,45 @@
-"""For all tests: Ctrl-C works, also where they run in the background, and
-no file leaves its number of threads to the next.
+"""For all tests: Ctrl-C works, also where they run in the background, no
+file leaves its number of threads to the next, what is measured of the
+machine is not kept in the user's folder, a test is named alike in every
+process that collects it, and Hypothesis draws anew in each run and prints how
+to repeat what has failed.
+
+ANNOTATED_PRECISION=bfloat16 or float32 is what auto means in all tests, and
+in the processes that they start.
 """
 
+import atexit
+import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
 
 # a shell without job control switches it off for what it starts with &
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+if "ANNOTATED_MEASURED" not in os.environ:  # else from pytest-xdist
+    place = tempfile.mkdtemp(prefix="annotated-measured-")
+    os.environ["ANNOTATED_MEASURED"] = place
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+
+# where CI is set, its own profile would draw the same examples for ever
+settings.register_profile(
+    "drawn", deadline=None, derandomize=False, print_blob=True
+)
+settings.load_profile("drawn")
+
+
+def pytest_make_parametrize_id(
+    config: pytest.Config, val: object, argname: str
+) -> str | None:
+    """Bytes are named by their number: gzip writes the second into its
+    header, and pytest-xdist wants the same names of all its processes."""
+    return f"{len(val)}-bytes" if isinstance(val, bytes) else None
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -88,7 +88,8 @@ def forking() -> Any:
     """
     context = multiprocessing.get_context("forkserver")
     broken = ["tests.broken"] if "BROKEN" in os.environ else []
-    context.set_forkserver_preload(["annotated.cli", "pytest", *broken])
+    preload = ["annotated.engine.commands", "annotated.cli", "pytest"]
+    context.set_forkserver_preload([*preload, *broken])
     return context
 
 

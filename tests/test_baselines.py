@@ -1,8 +1,8 @@
-"""Translators without a model: annotated.engine.baselines, chapter 20."""
+"""Translators without a model: annotated.book.baselines, chapter 20."""
 
 from __future__ import annotations
 
-from annotated.engine.baselines import (
+from annotated.book.baselines import (
     dictionary,
     nearest_captions,
     word_by_word,

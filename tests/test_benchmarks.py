@@ -582,3 +582,56 @@ def test_rows_are_means_over_their_seeds(decisions: ModuleType) -> None:
     assert found["wall_seconds"] == 2
     assert found["hardware"] == "machine 0; machine 1"
     assert found["commit"] == "c"
+
+
+# --- mutation.py ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mutation() -> Iterator[ModuleType]:
+    with benchmark("mutation") as module:
+        yield module
+
+
+def test_every_module_and_test_file_of_the_mutations_is_there(
+    mutation: ModuleType,
+) -> None:
+    for module, tests in mutation.TESTS.items():
+        assert (ROOT / "annotated" / f"{module}.py").is_file(), module
+        for name in tests.split():
+            assert (ROOT / "tests" / f"test_{name}.py").is_file(), name
+
+
+def test_only_tried_mutants_count_and_only_told_survivors_are_explained(
+    mutation: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = {"a": 1, "b": 36, "c": 0, "d": 33, "e": None, "f": 35}
+    meta = tmp_path / "mutants" / "annotated" / "loss.py.meta"
+    meta.parent.mkdir(parents=True)
+    meta.write_text(json.dumps({"exit_code_by_key": codes}))
+    (tmp_path / "COMMIT").write_text("abc")
+    monkeypatch.setattr(
+        mutation,
+        "change",
+        lambda _, name: {"function": "f", "was": "x", "now": name},
+    )
+    reasons = {("loss", "f", "c"): "nobody can tell"}
+    found = mutation.count(tmp_path, "loss", reasons)
+    assert (found["mutants"], found["checked"]) == (6, 5)
+    assert (found["killed"], found["survived"], found["explained"]) == (
+        2,
+        2,
+        1,
+    )
+    assert found["other"] == {"35": 1}
+
+
+def test_explanations_are_by_module_function_and_new_line(
+    mutation: ModuleType, tmp_path: Path
+) -> None:
+    path = tmp_path / "survivors.toml"
+    assert mutation.explanations(path) == {}
+    path.write_text(
+        '[[survivor]]\nmodule = "loss"\nfunction = "f"\nnow = "x"\nwhy = "y"\n'
+    )
+    assert mutation.explanations(path) == {("loss", "f", "x"): "y"}

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -15,18 +16,23 @@ import pytest
 import safetensors.torch
 import torch
 
-from annotated import checkpoints as module
+from annotated import checkpoints as plain
 from annotated import training
-from annotated.checkpoints import (
-    checkpoints,
-    load_checkpoint,
-    load_weights,
-    save_checkpoint,
-    save_weights,
-)
+from annotated.checkpoints import save_weights
+from annotated.engine import checkpoints as module
+from annotated.engine import files as files_module
 from annotated.engine import trainer as engine
-from annotated.engine.errors import TrainingError
-from annotated.engine.files import checksum
+from annotated.engine.checkpoints import (
+    FILES,
+    DamagedError,
+    checkpoints,
+    drop_old,
+    write_checkpoint,
+)
+from annotated.engine.checkpoints import restore as load_checkpoint
+from annotated.engine.errors import RunError, TrainingError
+from annotated.engine.files import replacing
+from annotated.engine.tensors import load_weights
 from annotated.engine.trainer import RunConfig
 from annotated.model import Transformer, TransformerConfig, count_parameters
 from annotated.training import copy_corpus
@@ -50,6 +56,15 @@ def run(trainer, until=CONFIG.max_steps):
     for progress in trainer.steps():
         if progress.step == until:
             return
+
+
+def save_checkpoint(trainer, folder, keep=5, every=1):
+    folder.mkdir(exist_ok=True)
+    place = folder / f"{trainer.step:08d}"
+    parts = trainer.weights(), trainer.moments(), trainer.state()
+    write_checkpoint(*parts, place)
+    drop_old(place, keep, every)
+    return place
 
 
 def weights(trainer):
@@ -227,7 +242,7 @@ def die(*_, **__):
 
 
 def die_while_saving(_, folder, how):
-    whole = torch.save
+    whole = safetensors.torch.save_file
 
     def write_half_and_die(state, path):
         whole(state, path)
@@ -243,7 +258,7 @@ def die_while_saving(_, folder, how):
     save_checkpoint(trainer, folder, keep=1)
     run(trainer, 4)
     if how == "in mid-write":
-        module.torch.save = write_half_and_die
+        safetensors.torch.save_file = write_half_and_die
     if how == "before the rename":
         module.Path.rename = die
     if how == "while deleting the old one":
@@ -291,7 +306,7 @@ def assert_whole(folder, steps):
 )
 def test_kill_9_leaves_no_half_checkpoint(how, left, tmp_path):
     with running(die_while_saving, tmp_path, how) as (process, _):
-        process.join(120)
+        process.join()
         assert process.exitcode == -signal.SIGKILL
     assert_whole(tmp_path, left)
     # the next one tidies up after the killed one
@@ -358,7 +373,6 @@ def kill_at(monkeypatch, call):
         monkeypatch.setattr(owner, name, act)
 
     watched(safetensors.torch, "save_file")
-    watched(torch, "save")
     watched(os, "fsync")
     watched(shutil, "rmtree")
     for name in ("mkdir", "rename", "write_text"):
@@ -372,6 +386,7 @@ def test_killed_inside_checkpoints_it_ends_with_the_same_weights(
 ):
     """At twenty random places, most of them within a write."""
     draw = random.Random(seed)
+    killed = 0
     for _ in range(3):
         trainer = new_trainer(seed=draw.randrange(99))
         if found := checkpoints(tmp_path):
@@ -380,9 +395,12 @@ def test_killed_inside_checkpoints_it_ends_with_the_same_weights(
             trainer = new_trainer()
         with monkeypatch.context() as patch, pytest.raises(Killed):
             kill_at(patch, draw.randrange(1, 60))
+            killed += 1
             for _ in trainer.steps():
                 save_checkpoint(trainer, tmp_path, keep=2)
+            killed -= 1
             raise Killed  # it got to the end
+    assert killed >= 2
     trainer = new_trainer()
     if found := checkpoints(tmp_path):
         load_checkpoint(trainer, found[-1])
@@ -390,21 +408,20 @@ def test_killed_inside_checkpoints_it_ends_with_the_same_weights(
     assert_same(weights(trainer), uninterrupted[0])
 
 
-@pytest.mark.parametrize(
-    "writer", ["torch.save", "safetensors.torch.save_file"]
-)
+@pytest.mark.parametrize("writer", ["Path.write_text", "write_tensors"])
 def test_a_full_disk_leaves_the_earlier_checkpoint(
     writer, saved, tmp_path, monkeypatch
 ):
     trainer, place = saved
     run(trainer, 5)
 
-    def full(thing, path):
-        Path(path).write_bytes(b"as far as it went")
+    def full(*args):
+        path = next(a for a in args if isinstance(a, Path))
+        path.write_bytes(b"as far as it went")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"annotated.checkpoints.{writer}", full)
+        patch.setattr(f"annotated.engine.checkpoints.{writer}", full)
         with pytest.raises(OSError, match="No space left"):
             save_checkpoint(trainer, tmp_path, keep=5)
     assert_whole(tmp_path, [3])
@@ -467,7 +484,7 @@ def test_what_is_no_checkpoint_is_left_alone(tmp_path):
 
 def test_a_checkpoint_may_be_written_again(saved, tmp_path):
     trainer, place = saved
-    (place / "state.pt").write_bytes(b"damaged")
+    (place / "state.json").write_bytes(b"damaged")
     assert save_checkpoint(trainer, tmp_path, keep=1) == place
     assert_whole(tmp_path, [3])
 
@@ -493,7 +510,7 @@ def test_no_folder_has_no_checkpoints(tmp_path):
 # --- damaged and not fitting ----------------------------------------------
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "state.pt"])
+@pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("part", [0.0, 0.01, 0.5, 0.9, 0.999])
 def test_a_truncated_file_is_named_and_nothing_is_loaded(saved, file, part):
     _, place = saved
@@ -508,7 +525,7 @@ def test_a_truncated_file_is_named_and_nothing_is_loaded(saved, file, part):
     assert trainer.step == 0
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "state.pt"])
+@pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
 def test_one_bit_that_flipped_is_noticed(saved, file, place):
     """Within a tensor, say: every format would read it without a word."""
@@ -532,7 +549,7 @@ def test_without_checksums_nothing_is_believed(saved, content):
         load_checkpoint(new_trainer(), saved[1])
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "state.pt"])
+@pytest.mark.parametrize("file", FILES)
 def test_a_file_of_something_else_is_named(saved, file):
     _, place = saved
     (place / file).write_bytes(random.Random(0).randbytes(5000))
@@ -540,7 +557,7 @@ def test_a_file_of_something_else_is_named(saved, file):
         load_checkpoint(new_trainer(), place)
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "state.pt"])
+@pytest.mark.parametrize("file", FILES)
 def test_a_missing_file_is_named(saved, file):
     _, place = saved
     (place / file).unlink()
@@ -548,15 +565,163 @@ def test_a_missing_file_is_named(saved, file):
         load_checkpoint(new_trainer(), place)
 
 
-def test_a_state_runs_no_code(saved):
-    """state.pt is data: a pickle that would call something is refused."""
+def test_a_state_runs_no_code():
+    """Nothing in the package reads or writes a pickle."""
+    source = Path(module.__file__).parents[1]
+    for file in source.rglob("*.py"):
+        found = re.findall(
+            r"torch\.(?:load|save)\b|\bpickle\b", file.read_text("utf-8")
+        )
+        assert not found, file
+
+
+def test_the_numbers_of_a_state_are_json_and_come_back_as_they_were(saved):
+    trainer, place = saved
+    state = json.loads((place / "state.json").read_text())
+    assert state == trainer.state()
+    assert [state[name] for name in training.COUNTERS] == [
+        getattr(trainer, name) for name in training.COUNTERS
+    ]
+
+
+def test_all_moments_are_stored_by_the_parameters_names(saved):
+    trainer, place = saved
+    stored = safetensors.torch.load_file(place / "optimizer.safetensors")
+    names = [n for n, _ in trainer.model.named_parameters()]
+    assert stored.keys() == {
+        f"{n}.{k}" for n in names for k in training.MOMENTS
+    }
+    for name, parameter in trainer.model.named_parameters():
+        for key, value in trainer.optimizer.state[parameter].items():
+            assert torch.equal(stored[f"{name}.{key}"], value)
+
+
+def test_the_plain_checkpoint_and_the_engines_are_the_same_files(
+    uninterrupted, tmp_path
+):
+    """Each reads what the other has written, and goes on exactly."""
+    trainer = new_trainer()
+    run(trainer, 5)
+    place = plain.save_checkpoint(trainer, tmp_path / "plain")
+    other = save_checkpoint(trainer, tmp_path / "engine")
+    for name in FILES:
+        assert (place / name).read_bytes() == (other / name).read_bytes()
+    trainer = new_trainer(seed=8)
+    plain.load_checkpoint(trainer, other)
+    run(trainer)
+    assert_same(weights(trainer), uninterrupted[0])
+
+
+def test_adam_computes_as_this_machine_does_not_as_the_file_says(saved):
+    """The file has no such settings; the rate is the schedule's."""
+    trainer, place = saved
+    later = new_trainer(seed=3)
+    before = later.optimizer.state_dict()["param_groups"]
+    load_checkpoint(later, place)
+    assert later.optimizer.state_dict()["param_groups"] == before
+
+
+@pytest.mark.parametrize(
+    "trouble", [OSError(errno.EIO, "Input/output error"), MemoryError()]
+)
+@pytest.mark.parametrize("name", ["checksum", "read_tensors"])
+def test_a_passing_trouble_is_no_damage(saved, monkeypatch, trouble, name):
+    def fails(*_):
+        raise trouble
+
+    monkeypatch.setattr(module, name, fails)
+    with pytest.raises(type(trouble)):
+        load_checkpoint(new_trainer(), saved[1])
+
+
+def test_a_checkpoint_that_does_not_fit_is_not_damaged(saved):
+    trainer = new_trainer(d_ff=48)
+    before = weights(trainer)
+    with pytest.raises(RunError, match="does not fit") as caught:
+        load_checkpoint(trainer, saved[1])
+    assert not isinstance(caught.value, DamagedError)
+    assert_same(weights(trainer), before)
+
+
+def test_moments_that_do_not_fit_are_named_and_nothing_is_loaded(saved):
     _, place = saved
-    torch.save({"step": shutil.rmtree}, place / "state.pt")
-    names = ("model.safetensors", "state.pt")
-    sums = {name: checksum(place / name) for name in names}
+    path = place / "optimizer.safetensors"
+    moments = safetensors.torch.load_file(path)
+    name = next(n for n in moments if n.endswith(".exp_avg_sq"))
+    del moments[name]
+    safetensors.torch.save_file(moments, path)
+    sums = json.loads((place / "checksums.json").read_text())
+    sums[path.name] = files_module.checksum(path)
     (place / "checksums.json").write_text(json.dumps(sums))
-    with pytest.raises(ValueError, match="state.pt cannot be read"):
-        load_checkpoint(new_trainer(), place)
+    trainer = new_trainer(seed=4)
+    before = weights(trainer)
+    with pytest.raises(RunError, match=f"{name} is absent in the file"):
+        load_checkpoint(trainer, place)
+    assert_same(weights(trainer), before)
+
+
+# --- a power cut ----------------------------------------------------------
+
+
+def note_flushes(monkeypatch):
+    """What fsync was called on, and for each rename, what was flushed of
+    that which it puts into place.
+    """
+    flushed, renames = set(), []
+    real = os.fsync
+
+    def fsync(handle):
+        flushed.add(os.fstat(handle).st_ino)
+        real(handle)
+
+    def watched(name):
+        act = getattr(Path, name)
+
+        def rename(self, target):
+            inside = [*self.iterdir()] if self.is_dir() else []
+            here = {p.stat().st_ino for p in (self, *inside)}
+            renames.append((Path(target).name, here <= flushed))
+            done = act(self, target)
+            flushed.discard(Path(target).parent.stat().st_ino)
+            return done
+
+        monkeypatch.setattr(Path, name, rename)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    watched("rename")
+    watched("replace")
+    return flushed, renames
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(
+    tmp_path, monkeypatch
+):
+    trainer = new_trainer()
+    run(trainer, 1)
+    flushed, renames = note_flushes(monkeypatch)
+    place = save_checkpoint(trainer, tmp_path)
+    assert renames == [(place.name, True)]
+    assert tmp_path.stat().st_ino in flushed  # and then its name
+
+
+def test_a_file_is_on_the_disk_before_it_replaces_the_old_one(
+    tmp_path, monkeypatch
+):
+    flushed, renames = note_flushes(monkeypatch)
+    with replacing(tmp_path / "x") as fresh:
+        fresh.write_text("new")
+    assert renames == [("x", True)]
+    assert tmp_path.stat().st_ino in flushed
+
+
+def test_a_folder_is_on_the_disk_before_it_has_its_name(
+    tmp_path, monkeypatch
+):
+    flushed, renames = note_flushes(monkeypatch)
+    with files_module.new_folder(tmp_path / "x") as fresh:
+        (fresh / "a").write_text("new")
+    assert renames == [("x", True)]
+    assert tmp_path.stat().st_ino in flushed
 
 
 @pytest.mark.parametrize(

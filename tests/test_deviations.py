@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from annotated.batches import Batch
-from annotated.engine.example import reversal_model
-from annotated.engine.results import ledger
+from annotated.book.example import reversal_model
+from annotated.book.results import ledger
+from annotated.engine.recipes import RECIPES
 from annotated.loss import smoothed_loss, smoothed_targets
 from annotated.model import Transformer
+from annotated.schedule import make_optimizer
 from annotated.search import SearchConfig, log_p_after, plain_beam_search
 from annotated.tokens import EOS, PAD
 from press.chapters import read_chapter
@@ -91,6 +93,48 @@ def test_what_others_do_is_not_always_worse_as_the_page_says():
     for name in ("q, k, v stacked", "three matrices"):
         found = effects[name]
         assert found["mean"] < -0.1 < -4 * found["spread"]
+    plus = {
+        name
+        for name, one in effects.items()
+        if one["mean"] > 2 * one["spread"] and name != "warm-up twice"
+    }
+    assert plus == {"dropout", "smoothing", "activation dropout"}
+
+
+def test_adam_does_not_notice_a_gradient_times_four():
+    """Summed gradients in place of averaged ones; up to Adam's epsilon."""
+    ends = []
+    for factor in (1, 4):
+        weight = torch.nn.Parameter(torch.zeros(50, dtype=torch.float64))
+        optimizer = make_optimizer([weight])
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01
+        draw = torch.Generator().manual_seed(0)
+        for _ in range(20):
+            noise = torch.randn(50, generator=draw, dtype=torch.float64)
+            weight.grad = factor * (weight.detach() - 1 + noise)
+            optimizer.step()
+        ends.append(weight.detach())
+    assert ends[0].abs().max() > 0.05
+    torch.testing.assert_close(ends[0], ends[1], atol=1e-7, rtol=1e-6)
+
+
+def test_the_chapters_model_is_chapter_19s():
+    with benchmark("deviations") as script:
+        data = script.prepare(script.Settings(pairs=60, valid=2))
+        settings = script.Settings(model="chapter")
+        ours, v2 = (
+            script.trainer_of(script.CHANGES[name], data, settings, 0)
+            for name in ("ours", "v2's schedule")
+        )
+    pocket = RECIPES["pocket"]
+    for name in ("d_model", "num_heads", "num_encoder_layers", "d_ff"):
+        assert getattr(ours.model.config, name) == getattr(
+            pocket.model, name
+        )
+    for name in ("batch_tokens", "warmup", "rate", "cooldown", "max_steps"):
+        assert getattr(ours.config, name) == getattr(pocket.training, name)
+    assert (v2.config.warmup, v2.config.rate) == (800, 1.6)
 
 
 # --- the script measures what it says

@@ -26,9 +26,10 @@ import torch
 
 from annotated import cli
 from annotated.batches import Corpus, Sentences
-from annotated.checkpoints import checkpoints, load_checkpoint
 from annotated.engine import distributed, runner
 from annotated.engine import trainer as engine
+from annotated.engine.checkpoints import checkpoints
+from annotated.engine.checkpoints import restore as load_checkpoint
 from annotated.engine.distributed import (
     all_gather,
     all_reduce_sum,
@@ -43,6 +44,7 @@ from annotated.engine.errors import (
     RunError,
     Stopped,
     TrainingError,
+    UsageError,
 )
 from annotated.engine.packing import compile_layers
 from annotated.engine.runner import train_recipe
@@ -73,7 +75,7 @@ def together(
 
 
 def joined(action: Callable[..., Any], *args: Any) -> Any:
-    with process_group("cpu", minutes=5):
+    with process_group("cpu", minutes=30):
         return action(*args)
 
 
@@ -82,9 +84,9 @@ def in_processes(
 ) -> list[Any]:
     """What action(*args) returns, or raises, in processes of torchrun."""
     with started(size, action, *args) as (processes, results):
-        found = dict(results.get(timeout=300) for _ in processes)
+        found = dict(results.get(timeout=1800) for _ in processes)
         for process in processes:
-            process.join(timeout=5)
+            process.join(timeout=60)
     return [found[rank] for rank in range(size)]
 
 
@@ -508,6 +510,31 @@ def test_alone_nothing_is_said() -> None:
     assert talking() == (0, 0, 1.0, [0])
 
 
+def saved_copies() -> tuple[list[int], list[int]]:
+    """How large the tensors are that a process of DDP keeps of a
+    checkpoint.
+    """
+    trainer = new_trainer(replace(CONFIG, max_steps=2))
+    list(trainer.steps())
+    weights = trainer.weights()
+    moments = [
+        value.numel()
+        for name, value in trainer.moments().items()
+        if not name.endswith(".step")
+    ]
+    return [w.numel() for w in weights.values()], moments
+
+
+def test_equal_weights_are_copied_by_process_0_alone() -> None:
+    """Eight processes of one machine would have eight copies of a model
+    and its moments in memory, for one that is written.
+    """
+    (weights, moments), (none, nothing) = together(2, saved_copies)
+    assert min(weights) > 0
+    assert sorted(moments) == sorted([*weights, *weights])
+    assert set(none) == set(nothing) == {0}
+
+
 def saved_shards() -> tuple[list[int], list[int], int]:
     """How large the tensors are that a process keeps of a checkpoint, and
     of those that were whole on the way, how many stood at once.
@@ -533,11 +560,12 @@ def saved_shards() -> tuple[list[int], list[int], int]:
         return full
 
     distributed.full_tensor = counted
-    weights, state = (
-        trainer.weights(),
-        trainer.state()["optimizer"]["state"],
-    )
-    moments = [one["exp_avg"].numel() for one in state.values()]
+    weights = trainer.weights()
+    moments = [
+        value.numel()
+        for name, value in trainer.moments().items()
+        if name.endswith(".exp_avg")
+    ]
     return [w.numel() for w in weights.values()], moments, most
 
 
@@ -598,7 +626,7 @@ def launched(command: str) -> subprocess.CompletedProcess[str]:
         env=environment(OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr
     return done
@@ -693,6 +721,41 @@ def test_more_processes_than_gpus_are_refused(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(RunError, match="but 1 GPUs: start 1"):
         distributed._own_device("cuda")
+
+
+def test_one_gpu_for_all_processes_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """--device cuda:1 would put every process on the second GPU."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with (
+        pytest.raises(UsageError, match="cuda:1 .* 2 processes: .*cuda$"),
+        process_group("cuda:1"),
+    ):
+        pass
+
+
+WITHOUT = """
+import sys, torch, torch.distributed as dist
+for name in ("ProcessGroup", "Store", "PrefixStore", "init_process_group"):
+    delattr(dist, name)
+dist.is_available = lambda: False
+sys.modules["torch.distributed.rendezvous"] = None
+from annotated.engine.distributed import all_gather, process_group, rank
+with process_group("cpu") as own:
+    print(own, rank(), all_gather(3))
+"""
+
+
+def test_a_torch_without_distributed_trains_alone() -> None:
+    """There are builds of it, some for macOS among them."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "cpu 0 [3]\n", done.stderr
 
 
 # --- evaluation -----------------------------------------------------------

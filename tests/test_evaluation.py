@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
-from annotated.engine import results
-from annotated.engine.results import ledger
+from annotated.book import results
+from annotated.book.results import ledger
 from annotated.evaluation import compare, score, split_hyphens
 
 HYPOTHESES = [

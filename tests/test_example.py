@@ -4,17 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from annotated.engine.example import (
+from annotated.book.example import (
     VOCAB,
     exact,
     greedy,
     letter_ids,
-    replace,
     reversal_batch,
     reversal_model,
     train_reversal,
     write,
 )
+from annotated.engine.hooks import replace
 from annotated.layers import FeedForward
 from annotated.tokens import BOS, EOS
 

@@ -84,16 +84,26 @@ class Server(http.server.BaseHTTPRequestHandler):
 
     GOOD = gzip.compress(os.urandom(200_000), mtime=0)
     asked: list[str] = []
+    headers_sent: list[dict[str, str]] = []
     how: list[str] = []
+    stalled = threading.Event()  # ends what stalls
 
     def do_GET(self) -> None:
         Server.asked.append(self.path)
+        Server.headers_sent.append(dict(self.headers))
         how = Server.how.pop(0) if Server.how else "well"
         if how.isdigit():
-            self.send_error(int(how))
+            self.send_response(int(how))
+            self.send_header("Retry-After", "7")
+            self.end_headers()
             return
         content = bytes(len(self.GOOD)) if how == "wrong" else self.GOOD
-        self.send_response(200)
+        first = self.headers["Range"]
+        if first and how != "from the start":
+            content = content[int(first[6:-1]) :]
+            self.send_response(206)
+        else:
+            self.send_response(200)
         if how != "no length":
             lie = 1000 if how == "too long" else 0
             self.send_header("Content-Length", str(len(content) + lie))
@@ -102,7 +112,7 @@ class Server(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content[: len(content) // 2 if half else None])
         if how == "stall":
             self.wfile.flush()
-            time.sleep(0.6)
+            Server.stalled.wait()  # until the test is over
 
     def log_message(self, *_: Any) -> None:
         """The test's output is no place for requests."""
@@ -113,7 +123,6 @@ def server(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The data folder of a set that lies on a server of our own."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(fetching, "PATIENCE", 0.2)
     httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     thread = threading.Thread(target=httpd.serve_forever, daemon=True)
     thread.start()
@@ -127,8 +136,10 @@ def server(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     }
     monkeypatch.setattr(fetching, "registry", lambda: {"ours": entry})
     monkeypatch.setattr(fetching, "folder_of", lambda name: data / name)
-    Server.asked, Server.how = [], []
+    Server.asked, Server.how, Server.headers_sent = [], [], []
+    Server.stalled = threading.Event()
     yield data / "ours"
+    Server.stalled.set()
     httpd.shutdown()
     httpd.server_close()
     thread.join()
@@ -145,11 +156,13 @@ def test_a_file_is_downloaded_once(server: Path, file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", ["cut", "stall", "wrong", "too long", "500", "503"]
+    "how", ["cut", "stall", "too long", "500", "503", "408", "429"]
 )
 def test_a_download_that_fails_is_tried_again(
-    server: Path, how: str
+    server: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
+    if how == "stall":  # then well, for which a busy machine has time
+        monkeypatch.setattr(fetching, "PATIENCE", 2.0)
     Server.how = [how]
     assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
     assert len(Server.asked) == 2
@@ -157,7 +170,11 @@ def test_a_download_that_fails_is_tried_again(
 
 
 @pytest.mark.parametrize("how", ["cut", "stall"])
-def test_half_a_file_is_worth_nothing(server: Path, how: str) -> None:
+def test_half_a_file_is_worth_nothing(
+    server: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    if how == "stall":
+        monkeypatch.setattr(fetching, "PATIENCE", 0.2)
     Server.how = [how] * 9
     with pytest.raises(DataError, match="could not be downloaded"):
         fetch("ours", "new.gz")  # of which no hash is known
@@ -173,6 +190,63 @@ def test_a_wrong_hash_is_told_and_nothing_is_kept(server: Path) -> None:
     with pytest.raises(DataError, match=r"its hash is .* not 0+"):
         fetch("ours", "bad.gz")
     assert list(server.iterdir()) == []
+    assert len(Server.asked) == 1  # another time it would be the same
+
+
+def test_a_server_that_is_asked_too_often_says_how_long_to_wait(
+    server: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    Server.how = ["429", "503"]
+    assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
+    assert waited == [0, 7, 7]
+
+
+def test_what_has_come_is_not_fetched_again(server: Path) -> None:
+    """A download that breaks off is taken up, and as often as it gets on."""
+    Server.how = ["cut"] * 6
+    assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
+    asked = [sent.get("Range") for sent in Server.headers_sent]
+    half = len(Server.GOOD) // 2
+    assert asked[:2] == [None, f"bytes={half}-"]
+    assert len(asked) == 7
+    assert [p.name for p in server.iterdir()] == ["good.gz"]
+
+
+def test_a_server_may_begin_again(server: Path) -> None:
+    Server.how = ["cut", "from the start"]
+    assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
+
+
+def test_where_there_is_no_rest_the_whole_is_fetched(server: Path) -> None:
+    Server.how = ["cut", "416"]
+    assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
+    asked = ["Range" in sent for sent in Server.headers_sent]
+    assert asked == [False, True, False]
+
+
+def test_without_a_hash_two_halves_are_not_joined(server: Path) -> None:
+    """They might be of two versions."""
+    Server.how = ["cut"]
+    assert fetch("ours", "new.gz").read_bytes() == Server.GOOD
+    assert all("Range" not in sent for sent in Server.headers_sent)
+
+
+def test_servers_are_told_who_asks(server: Path) -> None:
+    fetch("ours", "good.gz")
+    (sent,) = Server.headers_sent
+    assert sent["User-Agent"].startswith("attention-annotated")
+
+
+def test_everything_is_fetched_over_https() -> None:
+    """Some files have no hash."""
+    assert "http://" not in repr(
+        [
+            {k: v for k, v in entry.items() if k != "homepage"}
+            for entry in registry().values()
+        ]
+    )
 
 
 @pytest.mark.parametrize("code", ["403", "404"])
@@ -225,7 +299,7 @@ def test_processes_that_fetch_at_once_do_no_harm(server: Path) -> None:
     for process in several:
         process.start()
     for process in several:
-        process.join(20)
+        process.join()
     assert [process.exitcode for process in several] == [0] * 4
     assert [p.name for p in server.iterdir()] == ["good.gz"]
     assert (server / "good.gz").read_bytes() == Server.GOOD

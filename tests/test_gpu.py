@@ -315,7 +315,7 @@ def test_a_run_taken_up_again_goes_on(device: str) -> None:
             break
     later = model_of(device, src_vocab=20, tgt_vocab=20, dropout=0.1)
     second = Trainer(later, corpus, config)
-    second.load(first.weights(), first.state())
+    second.load(first.weights(), first.moments(), first.state())
     list(second.steps())
     for one, other in zip(
         whole.parameters(), later.parameters(), strict=True

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from annotated.batches import Batch, Corpus, Sentences
+from annotated.book.results import ledger
 from annotated.engine.packing import packed
-from annotated.engine.results import ledger
 from annotated.heads import (
     Job,
     gold_jobs,

@@ -101,3 +101,9 @@ def test_padding_costs_nothing_whatever_the_model_says_there():
     with_padding = smoothed_loss(logits, labels)
     without = smoothed_loss(logits[:, :3], labels[:, :3])
     torch.testing.assert_close(with_padding, without)
+
+
+def test_smoothing_is_the_papers_where_none_is_given() -> None:
+    logits, labels = torch.randn(2, 3, 7), torch.randint(4, 7, (2, 3))
+    as_in_paper = smoothed_loss(logits, labels, 0.1)
+    assert smoothed_loss(logits, labels) == as_in_paper

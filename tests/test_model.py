@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from annotated.embeddings import sinusoids
+from annotated.engine.packing import packed
 from annotated.engine.recipes import RECIPES
 from annotated.model import Transformer, TransformerConfig, count_parameters
 from tests.helpers import torch_state
@@ -392,12 +393,14 @@ def test_without_bias_only_the_norms_have_one():
     assert all("norm" in name for name in biases)
 
 
+@pytest.mark.parametrize("form", ["plain", "packed"])
 @pytest.mark.parametrize(
     "knob", ["dropout", "attention_dropout", "activation_dropout"]
 )
-def test_every_dropout_acts_in_training_and_only_there(knob):
+def test_every_dropout_acts_in_training_and_only_there(knob, form):
     rates = {"dropout": 0.0, "attention_dropout": 0.0, knob: 0.5}
     model = build(small(**rates))
+    model = packed(model) if form == "packed" else model
     src = tgt = torch.tensor([[1, 2, 3, 4]])
     assert torch.equal(model(src, tgt), model(src, tgt))
     model.train()

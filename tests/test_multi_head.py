@@ -10,7 +10,7 @@ from annotated.attention import MultiHeadAttention, attention
 from annotated.engine.hooks import recorded_weights
 from annotated.masks import causal_mask, padding_mask
 
-few = settings(max_examples=20, deadline=None, derandomize=True)
+few = settings(max_examples=20, deadline=None)
 seeds = st.integers(0, 2**31 - 1)
 precisions = pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)]
@@ -272,3 +272,9 @@ def test_the_number_of_heads_changes_no_number_of_parameters(
 def test_narrow_keys_save_what_the_chapter_says():
     layer = MultiHeadAttention(512, 8, d_k=16, d_v=64)
     assert sum(p.numel() for p in layer.parameters()) == 656_640
+
+
+def test_heads_of_unequal_size_are_refused():
+    with pytest.raises(ValueError, match="num_heads 3 does not divide"):
+        MultiHeadAttention(10, 3)
+    assert MultiHeadAttention(10, 3, 4, 2).w_o.in_features == 6

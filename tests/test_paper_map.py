@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import pkgutil
 import re
 import subprocess
@@ -22,10 +23,14 @@ import pytest
 import yaml
 
 from press.chapters import headings
+from press.paper import STATES, counts, paper_map
+from press.references import works
 from tests.helpers import environment
 
 ROOT = Path(__file__).resolve().parents[1]
-COVERAGE = ("item", "chapter", "section", "symbol", "test")
+COVERAGE = (
+    *("item", "chapter", "section", "symbol", "test", "state", "ledger"),
+)
 
 
 # --- what a map has to fulfil ---------------------------------------------
@@ -79,6 +84,18 @@ def wrong(entry: dict[str, Any], root: Path, file: str) -> Iterator[str]:
         yield f"{entry['symbol']} cannot be imported"
     if entry["test"] is not None and not is_test(root, entry["test"]):
         yield f"there is no test {entry['test']}"
+    ledger, state = entry["ledger"], entry["state"]
+    results = root / "book" / "results"
+    if ledger is not None and not (results / f"{ledger}.json").is_file():
+        yield f"there is no book/results/{ledger}.json"
+    if state not in STATES:
+        yield f"no state is {state!r}"
+    if state in ("tested", "transcribed") and entry["test"] is None:
+        yield f"{state} by no test"
+    if state == "told" and entry["test"] is not None:
+        yield "told, and yet there is a test"
+    if (state == "measured") < (ledger is not None):
+        yield f"{state}, and yet there is a run"
 
 
 @functools.cache
@@ -129,6 +146,7 @@ def test_every_part_of_the_paper_is_covered() -> None:
         (r"3\.2\.3 point \d", 3),
         (r"(eq \d|3\.2\.2 eq|3\.5 eq)", 5),
         (r"fn \d", 5),
+        (r"notice|authors|footer|references", 4),
         (r"fig \d( left| right)?", 6),  # Figure 2 is two
         (r"table \d", 4),
         (r"table 1 row .+", 4),
@@ -159,6 +177,41 @@ def test_the_map_in_the_preface_has_every_chapter() -> None:
     assert set(re.findall(r'(?<=[" ])\d\d(?=[" ])', boxes)) == there
 
 
+def test_a_row_of_results_is_no_more_than_transcribed() -> None:
+    """Nobody has trained the models of Tables 2 to 4 here."""
+    parts = json.loads(paper_map(ROOT) or "")
+    rows = [p for p in parts if re.match(r"table [234]", p["item"])]
+    assert len(rows) == 3 + 10 + 20 + 12
+    assert {p["state"] for p in rows} == {"transcribed"}
+
+
+def test_the_first_page_of_the_repository_counts_as_the_map_does() -> None:
+    said = (ROOT / "README.md").read_text(encoding="utf-8")
+    words = " ".join(said.split())
+    assert counts(json.loads(paper_map(ROOT) or "")) in words
+
+
+def test_the_forty_works_of_the_paper_are_listed() -> None:
+    """By number and first author, in the paper's order."""
+    pytest.importorskip("pybtex", reason="it reads references.bib")
+    text = (ROOT / "book" / "A4-paper-map.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^(\d+)\. \{cite:t\}`(\w+)`", text, re.M)
+    assert [int(number) for number, _ in listed] == list(range(1, 41))
+    known = {work.key: work.people[0] for work in works(ROOT)}
+    assert [known[key] for _, key in listed] == FIRST_AUTHORS
+
+
+FIRST_AUTHORS = [
+    *("Ba", "Bahdanau", "Britz", "Cheng", "Cho", "Chollet", "Chung"),
+    *("Dyer", "Gehring", "Graves", "He", "Hochreiter", "Hochreiter"),
+    *("Huang", "Józefowicz", "Kaiser", "Kaiser", "Kalchbrenner", "Kim"),
+    *("Kingma", "Kuchaiev", "Lin", "Luong", "Luong", "Marcus"),
+    *("McClosky", "Parikh", "Paulus", "Petrov", "Press", "Sennrich"),
+    *("Shazeer", "Srivastava", "Sukhbaatar", "Sutskever", "Szegedy"),
+    *("Vinyals", "Wu", "Zhou", "Zhu"),
+]
+
+
 # --- and what is wrong would be seen --------------------------------------
 
 CHAPTER = """\
@@ -176,6 +229,8 @@ LINE = {
     "section": "Padding",
     "symbol": "annotated.masks.padding_mask",
     "test": "tests/test_masks.py::test_padding",
+    "state": "tested",
+    "ledger": None,
 }
 
 
@@ -206,7 +261,19 @@ def test_a_map_that_holds_has_no_problem(book: Path) -> None:
 
 
 def test_a_line_may_do_without_symbol_and_test(book: Path) -> None:
-    cover(book, symbol=None, test=None)
+    cover(book, symbol=None, test=None, state="told")
+    assert problems(book) == []
+
+
+def test_a_measured_line_names_a_run_or_leaves_it_to_the_page(
+    book: Path,
+) -> None:
+    cover(book, test=None, state="measured")
+    assert problems(book) == []
+    cover(book, test=None, state="measured", ledger="masks-cpu")
+    assert "book/results/masks-cpu.json" in problems(book)[0]
+    (book / "book" / "results").mkdir()
+    (book / "book" / "results" / "masks-cpu.json").write_text("{}")
     assert problems(book) == []
 
 
@@ -238,6 +305,11 @@ def test_an_item_is_listed_once(book: Path) -> None:
         ({"test": "tests/test_masks.py::test_ghost"}, "there is no test"),
         ({"test": "tests/test_ghost.py::test_padding"}, "there is no test"),
         ({"page": "12"}, "and not item, chapter, section, symbol, test"),
+        ({"state": "built"}, "no state is 'built'"),
+        ({"test": None}, "tested by no test"),
+        ({"test": None, "state": "transcribed"}, "transcribed by no test"),
+        ({"state": "told"}, "told, and yet there is a test"),
+        ({"ledger": "x", "state": "tested"}, "there is no book/results/x"),
     ],
 )
 def test_a_line_that_points_at_nothing_is_named(

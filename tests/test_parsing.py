@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotated.engine.results import ledger
+from annotated.book.results import ledger
 from annotated.engine.treebanks import read_tree
 from annotated.parsing import (
     TABLE4,
@@ -238,18 +238,6 @@ def test_nothing_scores_zero_and_one_side_longer_is_refused() -> None:
 # --- Table 4 ---------------------------------------------------------------
 
 
-def test_table_4_is_the_papers() -> None:
-    by_training: dict[str, list[float]] = {}
-    for _, training, f1 in TABLE4:
-        by_training.setdefault(training, []).append(f1)
-    assert by_training == {
-        "WSJ only": [88.3, 90.4, 90.4, 91.7, 91.3],
-        "semi-supervised": [91.3, 91.3, 92.1, 92.1, 92.7],
-        "multi-task": [93.0],
-        "generative": [93.3],
-    }
-
-
 def ours(training: str) -> float:
     (f1,) = (
         f1
@@ -270,7 +258,7 @@ def test_only_the_rnn_grammar_is_better() -> None:
 
 
 def test_forty_thousand_trees_beat_the_berkeley_parser() -> None:
-    (petrov,) = (f1 for name, _, f1 in TABLE4 if name == "Petrov")
+    (petrov,) = (f1 for name, _, f1 in TABLE4 if "Berkeley" in name)
     (vinyals,) = (
         f1
         for name, kind, f1 in TABLE4
@@ -354,8 +342,14 @@ def test_more_trees_and_more_steps_make_a_better_parser() -> None:
         craft(name)["test"]["f1"] for name in ("-quarter", "", "-long")
     )
     assert 3 * floor < few < many - 5 < longer - 10
-    silver = craft("-semi")["test"]["f1"]
-    assert abs(silver - few) < 1  # no better
+
+
+def test_silver_trees_change_the_loss_and_not_the_score() -> None:
+    few, both = craft("-quarter"), craft("-semi")
+    assert few["steps"] == both["steps"]
+    assert abs(both["test"]["f1"] - few["test"]["f1"]) < 1
+    assert both["valid"]["nll"] < few["valid"]["nll"] - 0.03
+    assert 3.5 < few["epochs"] / both["epochs"] < 4.5
 
 
 def test_a_parser_with_the_tree_built_in_learns_faster() -> None:
@@ -368,6 +362,9 @@ def test_a_parser_with_the_tree_built_in_learns_faster() -> None:
     assert peer["test"]["sentences"] == ours["test"]["sentences"]
     assert peer["test"]["repaired"] == 0
     assert peer["test"]["exact_match"] < ours["test"]["exact_match"]
+    longer = craft("-long")
+    assert longer["test_short"]["f1"] > peer["test_short"]["f1"]
+    assert longer["test"]["f1"] < peer["test"]["f1"]
 
 
 # --- the parser of another library, on the same trees ---------------------

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from annotated.engine.plots import (
+from annotated.book.plots import (
     plot_attention,
     plot_heads,
     plot_mask,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from annotated.engine import machine, runs
+from annotated.engine.errors import UsageError
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import read_metrics, read_recipe
@@ -24,29 +26,164 @@ from annotated.tokens import PAD
 from annotated.training import Progress, TrainingError, copy_corpus
 from tests.helpers import SHAPE, TINY, Killed, at_step
 
+BF16 = "flags\t\t: fpu fma avx512_bf16\nmodel name\t: One\ncpu MHz\t\t: 1\n"
 
+
+@pytest.fixture
+def auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A processor with bfloat16 that decides by itself; the folder in which
+    it keeps what it measures.
+    """
+    folder = tmp_path / "measured"
+    monkeypatch.delenv("ANNOTATED_PRECISION", raising=False)
+    monkeypatch.setenv("ANNOTATED_MEASURED", str(folder))
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text(BF16, "utf-8")
+    return folder
+
+
+def measures(monkeypatch: pytest.MonkeyPatch, *ratios: float) -> list[int]:
+    """The speeds that the next measurements find; their sizes."""
+    sizes: list[int] = []
+    coming = iter(ratios)
+    monkeypatch.setattr(
+        machine,
+        "bfloat16_speedup",
+        lambda n: sizes.append(n) or next(coming),
+    )
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("ratios", "precision"),
+    [
+        ((2.0, 2.0), "bfloat16"),
+        ((0.3, 2.0), "bfloat16"),  # a small product mostly prepares itself
+        ((1.1, 1.1), "float32"),
+        ((0.02,), "float32"),  # emulated: no large product is tried
+    ],
+)
 def test_a_machine_that_multiplies_bfloat16_faster_trains_in_it(
+    auto: Path,
     monkeypatch: pytest.MonkeyPatch,
+    ratios: tuple[float, ...],
+    precision: str,
 ) -> None:
-    monkeypatch.setattr(machine, "bfloat16_speedup", lambda n: 2.0)
-    assert machine.pick_precision("cpu")[0] == "bfloat16"
-    monkeypatch.setattr(machine, "bfloat16_speedup", lambda n: 1.1)
-    assert machine.pick_precision("cpu")[0] == "float32"
-    # a small product is slower even there: it mostly prepares itself
-    monkeypatch.setattr(
-        machine, "bfloat16_speedup", lambda n: 2.0 if n >= 512 else 0.3
+    sizes = measures(monkeypatch, *ratios)
+    found, reason = machine.pick_precision("cpu")
+    assert found == precision and len(sizes) == len(ratios)
+    assert not any(
+        c.isdigit()
+        for c in reason.replace("float32", "").replace("bfloat16", "")
     )
-    assert machine.pick_precision("cpu")[0] == "bfloat16"
-    # what is emulated is not timed in a large product
-    sizes = []
-    monkeypatch.setattr(
-        machine, "bfloat16_speedup", lambda n: sizes.append(n) or 0.02
-    )
-    assert machine.pick_precision("cpu")[0] == "float32"
-    assert len(sizes) == 1
 
 
-def test_a_gpu_says_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_measures_once_whatever_it_would_find_later(
+    auto: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measures(monkeypatch, 2.0, 2.0, 0.5, 0.5)
+    threads = torch.get_num_threads()
+    first = machine.pick_precision("cpu")
+    torch.set_num_threads(threads + 1)
+    cpuinfo = machine.CPUINFO
+    cpuinfo.write_text(BF16.replace("MHz\t\t: 1", "MHz\t\t: 9"), "utf-8")
+    try:
+        assert machine.pick_precision("cpu") == first
+    finally:
+        torch.set_num_threads(threads)
+    assert first[0] == "bfloat16" and len(list(auto.iterdir())) == 1
+    # another processor in the same home decides for itself
+    cpuinfo.write_text(BF16.replace("One", "Two"), "utf-8")
+    assert machine.pick_precision("cpu")[0] == "float32"
+    assert len(list(auto.iterdir())) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"value": null}'])
+def test_what_is_damaged_or_deleted_is_measured_again(
+    auto: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    measures(monkeypatch, 2.0, 2.0, 0.5, 0.5, 2.0, 2.0)
+    machine.pick_precision("cpu")
+    (file,) = auto.iterdir()
+    file.write_text(text, "utf-8")
+    assert machine.pick_precision("cpu")[0] == "float32"
+    file.unlink()
+    assert machine.pick_precision("cpu")[0] == "bfloat16"
+    assert [p.name for p in auto.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_of_processes_that_measure_at_once_the_first_is_right(
+    auto: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    def slower() -> tuple[float, bool]:
+        assert machine.kept("x", {}, lambda: (2.0, True)) == 2.0
+        return 1.0, True
+
+    assert machine.kept("x", {}, slower) == 2.0
+    assert machine.kept("x", {}, lambda: (3.0, True)) == 2.0
+    if not links:
+
+        def refuse(*_: object) -> None:
+            raise OSError("no links here")
+
+        monkeypatch.setattr(os, "link", refuse)
+        assert machine.kept("y", {}, lambda: (4.0, True)) == 4.0
+        assert machine.kept("y", {}, lambda: (5.0, True)) == 4.0
+    assert not [p for p in auto.iterdir() if p.suffix != ".json"]
+
+
+def test_where_nothing_can_be_kept_each_process_decides_alike(
+    auto: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auto.write_text("a file, not a folder", "utf-8")
+    # as found on a busy machine: a third off, either way
+    busy = [2.0 / 1.33, 2.0 * 1.33]
+    measures(monkeypatch, *[r for ratio in busy for r in (ratio, ratio)])
+    assert {machine.pick_precision("cpu")[0] for _ in busy} == {"bfloat16"}
+    busy = [0.5 / 1.33, 0.5 * 1.33, 1.0 * 1.33]
+    measures(monkeypatch, *[r for ratio in busy for r in (ratio, ratio)])
+    assert {machine.pick_precision("cpu")[0] for _ in busy} == {"float32"}
+    assert auto.is_file()
+
+
+def test_a_processor_without_the_instructions_is_not_measured(
+    auto: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measures(monkeypatch)  # would end in an error
+    for line in ("flags : avx2 fma", "Features : asimd fphp"):
+        machine.CPUINFO.write_text(f"{line}\n", "utf-8")
+        assert machine.pick_precision("cpu") == (
+            "float32",
+            "this processor has no bfloat16 instructions",
+        )
+    assert not auto.exists()
+
+
+def test_a_system_that_shows_no_flags_is_measured(
+    auto: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.CPUINFO.unlink()
+    sizes = measures(monkeypatch, 2.0, 2.0)
+    assert machine.pick_precision("cpu")[0] == "bfloat16" and sizes
+
+
+@pytest.mark.parametrize("own", ["float32", "bfloat16", "float16"])
+def test_the_environment_overrides_the_machine(
+    auto: Path, monkeypatch: pytest.MonkeyPatch, own: str
+) -> None:
+    measures(monkeypatch)
+    monkeypatch.setenv("ANNOTATED_PRECISION", own)
+    found, reason = machine.pick_precision("cpu")
+    assert found == own and "ANNOTATED_PRECISION" in reason
+    monkeypatch.setenv("ANNOTATED_PRECISION", "bf16")
+    with pytest.raises(UsageError, match="ANNOTATED_PRECISION.*'bf16'"):
+        machine.pick_precision("cpu")
+
+
+def test_a_gpu_says_what_it_can(
+    auto: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cuda = machine.torch.cuda
     monkeypatch.setattr(cuda, "get_device_name", lambda device: "T4")
     known = {

@@ -18,12 +18,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from annotated.checkpoints import (
-    average_weights,
-    checkpoints,
-    load_weights,
-)
+from annotated.checkpoints import average_weights
+from annotated.engine import checkpoints as checkpoints_module
 from annotated.engine import files, runner, runs, trainer
+from annotated.engine.checkpoints import FILES, checkpoints
 from annotated.engine.data import open_data
 from annotated.engine.errors import (
     DataError,
@@ -52,9 +50,15 @@ from annotated.engine.runs import (
     read_metrics,
     read_recipe,
 )
+from annotated.engine.tensors import load_weights
 from annotated.engine.trainer import RunConfig, Trainer
-from annotated.model import TransformerConfig, count_parameters
+from annotated.model import (
+    Transformer,
+    TransformerConfig,
+    count_parameters,
+)
 from annotated.search import SearchConfig
+from annotated.tokens import Tokenizer
 from annotated.training import copy_corpus
 from tests import helpers
 from tests.helpers import Killed, at_step, content
@@ -378,23 +382,83 @@ def test_a_choice_is_said_in_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "speed"),
-    [([4, 2], 0.5), ([4, 0.25, 0.25, 0.75], 4.0)],
+    ("seconds", "least"),
+    [([4, 2], 2), ([4, 0.5, 0.25, 0.75], 0.25)],
     ids=["the first", "a slow one"],
 )
 def test_a_step_that_says_little_is_not_counted(
-    monkeypatch: pytest.MonkeyPatch, seconds: list[float], speed: float
+    monkeypatch: pytest.MonkeyPatch, seconds: list[float], least: float
 ) -> None:
     """By a clock of our own, which counts while a step is computed."""
     ticks = iter([tick for took in seconds for tick in (0.0, took)])
     monkeypatch.setattr(trainer.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(trainer.time, "process_time", lambda: 7.0)
     corpus = copy_corpus(20, vocab=12)
     config = RunConfig(batch_tokens=30)
     model = PackedTransformer(TransformerConfig(
         src_vocab=12, tgt_vocab=12, num_encoder_layers=1,
         num_decoder_layers=1, d_model=8, d_ff=8, num_heads=1,
     ))  # fmt: skip
-    assert trainer.training_speed(model, corpus, config) == speed
+    # the processor's clock stands still, and is not believed
+    found = trainer._step_seconds(model, corpus, config)
+    assert found == (least, least)
+
+
+@pytest.mark.parametrize(
+    ("threads", "all_of_them", "one", "speed", "busy"),
+    [
+        (1, (1.0, 1.0), None, 1.0, False),
+        (1, (4.0, 1.0), None, 1.0, True),  # others take three quarters
+        (2, (0.5, 0.9), (1.0, 1.0), 2.0, False),
+        (2, (3.0, 5.0), (2.0, 1.0), 1.0, True),
+        (2, (0.95, 1.8), (1.0, 1.0), 1 / 0.95, True),  # one core is taken
+    ],
+)
+def test_what_other_programs_take_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+    all_of_them: tuple[float, float],
+    one: tuple[float, float] | None,
+    speed: float,
+    busy: bool,
+) -> None:
+    """A step's seconds on the wall and of the processor, as told."""
+    monkeypatch.setattr(
+        trainer,
+        "_step_seconds",
+        lambda *_: (
+            one if one and torch.get_num_threads() == 1 else all_of_them
+        ),
+    )
+    monkeypatch.setattr(torch, "get_num_threads", lambda n=[threads]: n[-1])
+    monkeypatch.setattr(
+        torch,
+        "set_num_threads",
+        torch.get_num_threads.__defaults__[0].append,
+    )
+    model = Transformer(TransformerConfig(**helpers.SHAPE))
+    found = trainer.training_speed(model, copy_corpus(9), RunConfig())
+    assert found == (pytest.approx(speed), busy)
+    assert torch.get_num_threads() == threads
+
+
+def test_the_same_command_fits_the_same_model_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ANNOTATED_MEASURED", str(tmp_path / "measured"))
+    recipe = own_corpus(tmp_path / "own").changed(fit=FITTED)
+    coming = iter([(0.1, True), (0.2, False), (9.0, False)])
+    monkeypatch.setattr(runs, "training_speed", lambda *_: next(coming))
+    steps = [
+        begin_run(recipe, tmp_path / f"run{i}")[0].recipe.training.max_steps
+        for i in range(3)
+    ]
+    # a busy moment is told, and not kept
+    assert capsys.readouterr().err.count("keep this machine busy") == 1
+    assert steps[0] < steps[1] == steps[2]
+    assert len(list((tmp_path / "measured").iterdir())) == 1
 
 
 def test_a_fitted_run_begins_and_resumes_as_it_was_fitted(
@@ -534,10 +598,12 @@ def test_a_finished_run_has_all_its_files(finished: Path) -> None:
         "best.safetensors",
         "checkpoints/00000015/checksums.json",
         "checkpoints/00000015/model.safetensors",
-        "checkpoints/00000015/state.pt",
+        "checkpoints/00000015/optimizer.safetensors",
+        "checkpoints/00000015/state.json",
         "checkpoints/00000020/checksums.json",
         "checkpoints/00000020/model.safetensors",
-        "checkpoints/00000020/state.pt",
+        "checkpoints/00000020/optimizer.safetensors",
+        "checkpoints/00000020/state.json",
     }
     assert read_recipe(finished) == TINY
 
@@ -649,10 +715,9 @@ def test_a_folder_with_anything_in_it_is_left_alone(run: Path) -> None:
 
 def test_a_file_is_no_place_for_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(RunError, match="is not empty"):
-        train_recipe(TINY, tmp_path / "file")
-    with pytest.raises(OSError, match="Not a directory"):
-        train_recipe(TINY, tmp_path / "file" / "run")
+    for place in ("file", "file/run"):
+        with pytest.raises(RunError, match="is a file: choose another"):
+            train_recipe(TINY, tmp_path / place)
     assert (tmp_path / "file").read_text() == "precious"
 
 
@@ -801,7 +866,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     assert not begun.exists()
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "state.pt"])
+@pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("size", [0, 100, None])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     finished: Path,
@@ -826,22 +891,93 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
 def test_a_checkpoint_of_something_else_gives_way_too(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    torch.save({"step": 20}, run / "checkpoints" / "00000020" / "state.pt")
+    state = run / "checkpoints" / "00000020" / "state.json"
+    state.write_text('{"step": 20}')
     train_recipe(TINY, run, resume=True)
     assert "resuming at step 15" in capsys.readouterr().err
 
 
 def test_with_no_checkpoint_whole_nothing_is_pretended(run: Path) -> None:
+    """Neither the first time nor, when they are set aside, the second."""
     for place in checkpoints(run / "checkpoints"):
-        (place / "state.pt").write_bytes(b"")
-    with pytest.raises(RunError, match="no intact checkpoint"):
-        train_recipe(TINY, run, resume=True)
+        (place / "state.json").write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(RunError, match="no intact checkpoint"):
+            train_recipe(TINY, run, resume=True)
+        for name in (
+            "model.safetensors",
+            "best.safetensors",
+            "summary.json",
+        ):
+            (run / name).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("left", ["all else", "the log", "the model"])
+def test_a_run_whose_checkpoints_are_gone_is_not_trained_over(
+    run: Path, left: str
+) -> None:
+    if left == "the log":
+        for path in run.glob("*.safetensors"):
+            path.unlink()
+        (run / "summary.json").unlink()
+    if left == "the model":
+        (run / "metrics.jsonl").unlink()
+    for keep_the_folder in (True, False):
+        shutil.rmtree(run / "checkpoints")
+        if keep_the_folder:
+            (run / "checkpoints").mkdir()
+        before = content(run)
+        with pytest.raises(RunError, match="no intact.*left as it is"):
+            train_recipe(TINY, run, resume=True)
+        assert content(run) == before
+
+
+def test_a_run_that_never_had_a_checkpoint_begins_again(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a launcher does that starts a killed run again."""
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        at_step(patch, 4, killed)
+        with pytest.raises(Killed):
+            train_recipe(TINY, folder)
+    assert [e["step"] for e in read_metrics(folder)] == [1]
+    train_recipe(TINY, folder, resume=True)
+    same_training(finished, folder)
+
+
+@pytest.mark.parametrize(
+    "trouble", [OSError(errno.EIO, "Input/output error"), MemoryError()]
+)
+def test_a_passing_trouble_leaves_the_checkpoint_alone(
+    finished: Path, run: Path, monkeypatch: pytest.MonkeyPatch, trouble: Any
+) -> None:
+    before = content(run)
+
+    def fails(*_: Any) -> None:
+        raise trouble
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints_module, "read_tensors", fails)
+        with pytest.raises(type(trouble)):
+            train_recipe(TINY, run, resume=True)
+    assert content(run) == before
+    train_recipe(TINY, run, resume=True)
+    same_training(finished, run)
+
+
+def test_a_checkpoint_that_does_not_fit_is_left_alone(run: Path) -> None:
+    replaced("model", d_ff=8)(run)
+    before = content(run)
+    with pytest.raises(RunError, match="does not fit the model"):
+        train_recipe(TINY.changed(d_ff=8), run, resume=True)
+    assert content(run) == before
 
 
 def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (run / "checkpoints" / "00000020" / "state.pt").write_bytes(b"")
+    (run / "checkpoints" / "00000020" / "state.json").write_bytes(b"")
     at_step(monkeypatch, 17, send(signal.SIGTERM))
     with pytest.raises(Stopped):
         train_recipe(TINY, run, resume=True)
@@ -883,6 +1019,130 @@ def test_a_resumed_run_must_be_the_same_run(
     complaint = f"started with {field} {old}: .*; {value} needs"
     with pytest.raises(RunError, match=complaint):
         train_recipe(other, run, resume=True)
+    assert content(run) == before
+
+
+def own_run(tmp_path: Path) -> tuple[Recipe, Path]:
+    """A run on files of its own, of ten steps."""
+    recipe = own_corpus(tmp_path / "own").changed(max_steps=10)
+    train_recipe(recipe, tmp_path / "run")
+    return recipe, tmp_path / "run"
+
+
+def test_a_resume_that_fails_has_changed_nothing(tmp_path: Path) -> None:
+    """Its data are gone, or others, or its checkpoint is of other data."""
+    recipe, run = own_run(tmp_path)
+    before, longer = content(run), recipe.changed(max_steps=12)
+    (tmp_path / "own").rename(tmp_path / "moved")
+    with pytest.raises(DataError, match="there is no folder .*--data"):
+        train_recipe(
+            read_recipe(run).changed(max_steps=12), run, resume=True
+        )
+    assert content(run) == before
+    shutil.copytree(tmp_path / "moved", tmp_path / "own")
+    (tmp_path / "own" / "train.en").write_bytes(b"b a c\n" * 40)
+    with pytest.raises(
+        RunError, match="pairs of train in .* are not those"
+    ):
+        train_recipe(longer, run, resume=True)
+    (tmp_path / "own" / "train.en").unlink()
+    with pytest.raises(DataError, match="has none of train.en"):
+        train_recipe(longer, run, resume=True)
+    assert content(run) == before
+
+
+def test_other_pairs_to_validate_on_are_noticed_too(tmp_path: Path) -> None:
+    recipe, run = own_run(tmp_path)
+    (tmp_path / "own" / "valid.de").write_bytes(b"c b a\n" * 40)
+    with pytest.raises(RunError, match="pairs of valid in"):
+        train_recipe(recipe, run, resume=True)
+
+
+def test_data_may_be_moved_and_the_command_given_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = own_corpus(Path("own")).changed(max_steps=6)
+    train_recipe(recipe, Path("run"))
+    begun = read_recipe(Path("run"))
+    assert begun.data == str(tmp_path / "own")
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    folder, longer = Path("..", "run"), begun.changed(max_steps=8)
+    train_recipe(longer, folder, resume=True)
+    (tmp_path / "own").rename(tmp_path / "moved")
+    moved = longer.changed(data="../moved", max_steps=10)
+    train_recipe(moved, folder, resume=True)
+    assert read_recipe(folder).data == str(tmp_path / "moved")
+    whole = begun.changed(data="../moved", max_steps=10)
+    train_recipe(whole, Path("whole"))
+    same = [
+        load_file(f / "best.safetensors") for f in (folder, Path("whole"))
+    ]
+    assert all(torch.equal(same[0][n], same[1][n]) for n in same[0])
+
+
+def test_a_resume_never_writes_the_tokenizers(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them the weights mean nothing."""
+
+    def fails(*_: Any) -> None:
+        raise AssertionError("a tokenizer was written")
+
+    monkeypatch.setattr(Tokenizer, "save", fails)
+    train_recipe(TINY.changed(max_steps=22), run, resume=True)
+    assert read_recipe(run).training.max_steps == 22
+
+
+def test_a_full_disk_in_a_resume_costs_nothing(
+    finished: Path, run: Path
+) -> None:
+    """No file can grow beyond 100 bytes, the tokenizers' too."""
+    before = content(run)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(RunError, match="recipe.json could not be"):
+            train_recipe(TINY.changed(max_steps=22), run, resume=True)
+        with pytest.raises((RunError, OSError)):
+            train_recipe(TINY, run, resume=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert content(run) == before
+    train_recipe(TINY, run, resume=True)
+    same_training(finished, run)
+
+
+def test_a_full_disk_at_the_start_leaves_nothing(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            train_recipe(TINY, tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_a_later_format_is_refused_in_a_line(run: Path) -> None:
+    assert (
+        json.loads((run / "recipe.json").read_text())["format"]
+        == runs.FORMAT
+    )
+    replaced(format=runs.FORMAT + 1)(run)
+    with pytest.raises(RunError, match="has format 3, but this version"):
+        Run.open(run)
+
+
+def test_a_folder_of_an_earlier_format_is_used_but_not_continued(
+    run: Path,
+) -> None:
+    replaced(format=..., fingerprints=...)(run)
+    before = content(run)
+    Run.open(run)
+    with pytest.raises(RunError, match="made by an earlier version"):
+        train_recipe(TINY, run, resume=True)
     assert content(run) == before
 
 
@@ -951,8 +1211,8 @@ def test_a_full_disk_at_the_end_costs_no_model(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = content(run)
-    limited = small_files(runner.write_weights)
-    monkeypatch.setattr(runner, "write_weights", limited)
+    limited = small_files(runner.write_tensors)
+    monkeypatch.setattr(runner, "write_tensors", limited)
     with pytest.raises(RunError, match="the model could not be"):
         train_recipe(TINY, run, resume=True)
     assert content(run) == before

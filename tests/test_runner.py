@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from annotated import training
 from annotated.batches import Corpus, Sentences
-from annotated.engine import runner
+from annotated.engine import runner, trainer
+from annotated.engine.checkpoints import checkpoints
 from annotated.engine.errors import RunError
 from annotated.engine.recipes import Recipe
 from annotated.engine.runner import token_entropy, train_recipe
 from annotated.engine.runs import read_metrics, read_recipe
 from annotated.model import Transformer, TransformerConfig
+from annotated.schedule import cooldown_factor, learning_rate
 from annotated.training import Progress, Trainer
-from tests.helpers import SHAPE, TINY
+from tests.helpers import SHAPE, TINY, Killed, at_step
 
 # learns within its warm-up of 40 steps and 100 more
 HEALTHY = TINY.changed(
@@ -150,6 +157,159 @@ def test_a_validation_that_still_falls_is_no_reason_for_doubt() -> None:
         doubt.validation(150 + i, 3.0 - i / 10) for i in range(4)
     )
     assert doubt.validation(200, 2.69)
+
+
+# --- minutes that end a run ----------------------------------------------
+
+PLAN = TINY.changed(max_steps=100, cooldown=40, save_every=10, keep=9)
+
+
+def ticking(
+    monkeypatch: pytest.MonkeyPatch, slower: int = 10**9, by: float = 4.0
+) -> None:
+    """A step takes a second; from step slower on, by times as long."""
+    now, taken = [0.0], [0]
+
+    def clock() -> float:
+        # four readings a step, the second and third around its work
+        taken[0] += 1
+        if taken[0] % 4 == 3:
+            now[0] += by if taken[0] > 4 * slower else 1.0
+        return now[0]
+
+    fake = SimpleNamespace(perf_counter=clock)
+    monkeypatch.setattr(training, "time", fake)
+    monkeypatch.setattr(trainer, "time", fake)
+
+
+def rates(folder: Path) -> dict[int, float]:
+    return {
+        e["step"]: e["rate"] for e in read_metrics(folder) if "rate" in e
+    }
+
+
+@pytest.mark.parametrize(
+    ("minutes", "last", "cooldown"),
+    [
+        (10.0, 100, 40),  # more than enough: the plan
+        (90.0, 90, 40),  # the plan's cool-down, in time
+        (50.0, 50, 25),  # half of the run, where that is less
+    ],
+)
+def test_the_cool_down_ends_with_the_minutes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    minutes: float,
+    last: int,
+    cooldown: int,
+) -> None:
+    ticking(monkeypatch)
+    short = PLAN.changed(
+        max_minutes=minutes if minutes == 10 else minutes / 60
+    )
+    summary = train_recipe(short, tmp_path / "run", device="cpu")
+    steps = summary["steps"]
+    assert last - 2 <= steps <= last
+    err = capsys.readouterr().err
+    if steps == 100:
+        assert "not_run" not in summary and "not run" not in err
+    else:
+        assert summary["not_run"] == 100 - steps
+        line = f"allowed {steps} of the plan's 100 steps: {100 - steps} were not run"
+        assert err.splitlines()[-1].endswith(line)
+        assert f"allow {steps} steps: cooling down" in err
+    # the schedule of chapter 12, with an earlier end
+    found = load_state(tmp_path / "run")["ending"]["now"]
+    assert found[0] == steps and abs(found[1] - cooldown) <= 2
+    for step, rate in rates(tmp_path / "run").items():
+        full = learning_rate(
+            step, 16, short.training.warmup, short.training.rate
+        )
+        factor = cooldown_factor(step, steps, found[1])
+        assert rate == pytest.approx(full * factor)
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    place = checkpoints(folder / "checkpoints")[-1]
+    return json.loads((place / "state.json").read_text("utf-8"))
+
+
+def test_a_machine_that_becomes_slower_cools_down_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticking(monkeypatch, slower=150, by=1.5)
+    short = PLAN.changed(max_steps=300, cooldown=120, max_minutes=225 / 60)
+    train_recipe(short, tmp_path / "run", device="cpu")
+    state = load_state(tmp_path / "run")
+    assert 180 < state["step"] == state["ending"]["now"][0] < 205
+    # the line becomes steeper, and does not jump
+    found = [
+        rate
+        / learning_rate(
+            step, 16, short.training.warmup, short.training.rate
+        )
+        for step, rate in rates(tmp_path / "run").items()
+        if step >= 130
+    ]
+    drops = [a - b for a, b in zip(found, found[1:], strict=False)]
+    assert all(0.05 < drop < 0.25 for drop in drops)
+    assert found[-1] < 0.4
+
+
+def test_minutes_that_are_over_in_the_cool_down_are_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ticking(monkeypatch, slower=60, by=30.0)  # no time to react
+    short = PLAN.changed(max_minutes=75 / 60)
+    train_recipe(short, tmp_path / "run", device="cpu")
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(
+        r"were not run, and the last \d+ of the cool-down", line
+    )
+
+
+def test_a_resumed_run_ends_where_it_was_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed() -> None:
+        raise Killed
+
+    short = PLAN.changed(max_minutes=75 / 60, dropout=0.1)
+    with monkeypatch.context() as patch:
+        ticking(patch)
+        train_recipe(short, tmp_path / "whole", device="cpu")
+    with monkeypatch.context() as patch:
+        ticking(patch)
+        at_step(patch, 53, killed)
+        with pytest.raises(Killed):
+            train_recipe(short, tmp_path / "cut", device="cpu")
+    decided = load_state(tmp_path / "cut")["ending"]
+    assert (
+        decided["now"][0] < 100
+        and load_state(tmp_path / "cut")["step"] == 50
+    )
+    with monkeypatch.context() as patch:
+        ticking(patch)
+        summary = train_recipe(
+            short, tmp_path / "cut", resume=True, device="cpu"
+        )
+    assert summary["steps"] == decided["now"][0]
+    whole, cut = (
+        load_file(tmp_path / name / "model.safetensors")
+        for name in ("whole", "cut")
+    )
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    # with other limits the plan is made again
+    with monkeypatch.context() as patch:
+        ticking(patch)
+        longer = short.changed(max_minutes=10.0)
+        summary = train_recipe(
+            longer, tmp_path / "cut", resume=True, device="cpu"
+        )
+    assert summary["steps"] == 100 and "not_run" not in summary
 
 
 # --- and it can be changed ------------------------------------------------

@@ -3,7 +3,9 @@
 import itertools
 import math
 import os
+import pickle
 import signal
+import sys
 import time
 from dataclasses import replace
 from multiprocessing import active_children, parent_process
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from annotated import search as story
 from annotated.batches import Sentences, pad_rows
 from annotated.engine import search as decoding
+from annotated.engine.errors import RunError
 from annotated.engine.search import (
     SlotCache,
     beam_search,
@@ -25,6 +28,7 @@ from annotated.engine.search import (
     converted,
     search_in_order,
 )
+from annotated.engine.treebanks import OnlyTrees
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import (
     KVCache,
@@ -250,10 +254,21 @@ def test_the_length_penalty_is_what_one_computes_by_hand(
 # --- the fast search is the plain one -------------------------------------
 
 
+class Patient(decoding.BeamSearch):
+    """Looks for finished sentences as seldom as on a GPU."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.patience = 8
+
+
+@pytest.mark.parametrize("patience", [1, 8])
 @pytest.mark.parametrize("beam", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("kind", KINDS)
-def test_fast_and_plain_agree(kind, beam):
+def test_fast_and_plain_agree(kind, beam, patience, monkeypatch):
     """4 sentences on each of 30 models."""
+    if patience == 8:
+        monkeypatch.setattr(decoding, "BeamSearch", Patient)
     seed = 100 * beam + list(KINDS).index(kind)
     model = random_model(
         seed, sure=(1.0, 2.0, 4.0)[seed % 3], **KINDS[kind]
@@ -521,10 +536,10 @@ def test_the_source_is_remembered_once_per_sentence():
     model = random_model(0)
     src = torch.full((3, 5), 7)
     cache = SlotCache(model, src, slots=33)
-    for k, v in cache.source:
-        assert k.shape == v.shape == (3, 2, 5, 8)
-    for k, v in cache.target:
-        assert k.shape == v.shape == (3, 2, 33, 8)
+    for kept in cache.source:
+        assert kept.k.shape == kept.v.shape == (3, 2, 5, 8)
+    for kept in cache.target:
+        assert kept.k.shape == kept.v.shape == (3, 2, 33, 8)
 
 
 # --- independence ---------------------------------------------------------
@@ -620,6 +635,53 @@ def test_a_worker_that_hangs_is_noticed(two_cores, monkeypatch):
     with pytest.raises(RuntimeError, match="no answer in"):
         search_in_order(model, random_sentences(200, 8), workers=2)
     assert set(active_children()) <= set(before)
+
+
+class Complains(Transformer):
+    """Works where it was made, and fails elsewhere."""
+
+    def encode(self, src):
+        if parent_process() is not None:
+            raise MemoryError("all of it is full")
+        return super().encode(src)
+
+
+def test_why_a_worker_failed_is_told(two_cores):
+    model = Complains(MODEL.config).eval()
+    with pytest.raises(MemoryError, match="all of it is full") as told:
+        search_in_order(model, random_sentences(200, 8), workers=2)
+    # where it happened
+    assert "in encode" in str(told.value.__cause__)
+
+
+@pytest.mark.slow
+def test_processes_may_be_spawned(two_cores, monkeypatch):
+    """As on macOS and Windows, where nothing is inherited."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    names = [*SPECIALS, "(S", ")S", "DT", "NN", *"abc"]
+    model = Transformer(MODEL.config).eval()
+    sentences = random_sentences(90, 8, longest=8)
+    search = SearchConfig(beam=2, extra=4)
+    guide = OnlyTrees(names)
+    expected = search_in_order(model, sentences, search, guide=guide)
+    found = search_in_order(
+        model, sentences, search, guide=guide, workers=2
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert_equal(one, other)
+
+
+def test_what_cannot_be_sent_to_a_process_is_told(two_cores, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(
+        (AttributeError, pickle.PicklingError), match="pickle"
+    ):
+        search_in_order(
+            Transformer(MODEL.config),
+            random_sentences(200, 8),
+            workers=2,
+            guide=lambda *_: None,
+        )
 
 
 def test_a_model_on_another_device_gets_no_copies_of_this_process(
@@ -1009,3 +1071,24 @@ def test_the_defaults_are_the_papers():
     assert SearchConfig() == SearchConfig(
         beam=4, alpha=0.6, extra=50, nbest=1
     )
+
+
+def test_a_finished_sentence_changes_no_more():
+    """On a GPU it stays in the batch for a while."""
+    search = decoding.BeamSearch(
+        [Transformer(MODEL.config)], [[4, 5]], SearchConfig(beam=2), [()]
+    )
+    search.length = 1
+    one = torch.tensor([[-0.1]]), torch.tensor([[0]]), torch.tensor([[EOS]])
+    search.beams.done[:] = True
+    search.end(*one)
+    assert search.beams.ended.tolist() == [[-math.inf]]
+    search.beams.done[:] = False
+    search.end(*one)
+    assert search.beams.ended.item() == pytest.approx(-0.1)
+
+
+def test_a_torch_without_int8_is_said_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.ao.quantization", None)
+    with pytest.raises(RunError, match="has no torch.ao.quantization"):
+        converted(Transformer(MODEL.config), torch.qint8)

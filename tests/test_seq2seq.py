@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from annotated.attention import MultiHeadAttention
-from annotated.engine.example import (
+from annotated.book.example import (
     VOCAB,
     exact,
     reversal_batch,

@@ -10,13 +10,19 @@ from torch import nn
 
 from annotated.attention import MultiHeadAttention
 from annotated.batches import Batch
+from annotated.book.example import reversal_batch, reversal_model
+from annotated.book.results import ledger
 from annotated.embeddings import sinusoids
-from annotated.engine.example import reversal_batch, reversal_model
-from annotated.engine.results import ledger
+from annotated.engine.search import beam_search
 from annotated.layers import FeedForward
 from annotated.masks import causal_mask
 from annotated.model import Transformer, TransformerConfig
-from annotated.search import CachedAttention
+from annotated.search import (
+    CachedSelfAttention,
+    SearchConfig,
+    cached_beam_search,
+    plain_beam_search,
+)
 from annotated.since import (
     CachedGroups,
     DecoderOnly,
@@ -228,7 +234,7 @@ def test_groups_have_to_divide_the_heads():
 
 def filled(cache, x):
     """The cache after x, position by position, and what it answered."""
-    rows = [cache.look_back(x[:, i : i + 1]) for i in range(x.size(1))]
+    rows = [cache(x[:, i : i + 1]) for i in range(x.size(1))]
     return cache.k.numel() + cache.v.numel(), torch.cat(rows, dim=1)
 
 
@@ -236,8 +242,8 @@ def filled(cache, x):
 def test_the_cache_shrinks_by_the_factor_and_answers_the_same(groups):
     block = GroupedQueryAttention(32, 8, groups).double()
     x = torch.randn(3, 5, 32, dtype=DOUBLE)
-    small, answers = filled(CachedGroups(block), x)
-    large, same = filled(CachedAttention(block), x)
+    small, answers = filled(CachedGroups(block, x[:, :0]), x)
+    large, same = filled(CachedSelfAttention(block, x[:, :0]), x)
     assert large == small * 8 // groups == 2 * 3 * 5 * 32
     expected = block(x, mask=causal_mask(5))
     torch.testing.assert_close(answers, expected)
@@ -255,6 +261,36 @@ def test_rotary_groups_are_both():
     rotary.load_state_dict(state)
     x = torch.randn(2, 6, 16, dtype=DOUBLE)
     torch.testing.assert_close(both(x), rotary(x))
+
+
+VARIANTS = {
+    "paper": {}, "pre-norm": {"norm": "pre"}, "window": {"window": 3},
+    "learned": {"positions": "learned"}, "no ties": {"tie": "none"},
+    "no biases": {"bias": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_changed_model_is_searched_rightly_or_not_at_all(part, variant):
+    """Every part by every search: the hypotheses of the plain one, or a
+    refusal that names the part.
+    """
+    model = swap(reversal_model(**VARIANTS[variant]), part, groups=2)
+    sentences, config = [[5, 6, 7], [8]], SearchConfig(2, extra=3)
+    plain = [plain_beam_search(model, s, config) for s in sentences]
+    for search in (cached_beam_search, beam_search):
+        if "rotary" in part:
+            with pytest.raises(
+                TypeError, match="no cache for Rotary.*plain"
+            ):
+                search(model, sentences, config)
+            continue
+        found = search(model, sentences, config)
+        assert [h[0].ids for h in found] == [h[0].ids for h in plain]
+        assert [h[0].score for h in found] == pytest.approx(
+            [h[0].score for h in plain], abs=1e-4
+        )
 
 
 # --- one stack

@@ -1,7 +1,11 @@
-"""Chapters 00 to 09 and 23 to 26: cells run, and solutions are right.
+"""The chapters of the story: cells run, and solutions are right.
 
-Trainings are cut to two steps: what a model learns in them is shown by
-the executed pages. Only the solutions in TRAINED depend on it.
+All but 14, 15, 21 and 22, whose cells train, save, start processes and
+measure.
+
+Trainings are cut to a few steps: what a model learns in them is shown by
+the executed pages. What solutions say of learning is in LEARNED, at full
+length, which `pytest -m exhaustive` runs.
 """
 
 import __future__
@@ -17,9 +21,9 @@ import pytest
 import torch
 
 from annotated.attention import MultiHeadAttention
-from annotated.engine import example
+from annotated.book import example
 from annotated.engine.search import search_in_order
-from annotated.engine.treebanks import levels, only_trees
+from annotated.engine.treebanks import OnlyTrees, levels
 from annotated.model import Transformer, TransformerConfig
 from annotated.parsing import linearise, tree_over
 from annotated.search import SearchConfig
@@ -39,21 +43,45 @@ PAGES = (
     "07-positions",
     "08-transformer",
     "09-why-self-attention",
+    "10-tokens",
+    "11-batches",
+    "12-optimiser",
+    "13-regularisation",
+    "16-search",
+    "17-memory",
+    "18-evaluation",
+    "20-multi30k",
     "23-variations",
     "24-parsing",
     "25-heads",
     "26-since-2017",
 )
 SMALLER = {  # what the cells of a page cost here
+    "steps=1500": "steps=2",  # 05
+    "steps=800": "steps=2",  # 04
+    "steps=120": "steps=2",  # 12
+    "steps=300": "steps=20",  # 13, 14, 18
+    "found[300]": "found[20]",
+    "max_steps=1000": "max_steps=20",  # 14
+    "max_steps=400": "max_steps=2",
+    "max_steps=150": "max_steps=2",
+    "cooldown=500": "cooldown=1",
+    "copy_corpus(20_000": "copy_corpus(200",
+    "max_steps=600": "max_steps=2",  # 16
+    "draw_words(20_000)": "draw_words(500)",
+    "draw_words(300)": "draw_words(10)",
     "range(500)": "range(2)",
     "steps=500": "steps=2",
     "steps=2000": "steps=2",
     "pocket_pairs(12_000": "pocket_pairs(3000",
     'pocket_pairs(200, "test")': 'pocket_pairs(20, "test")',
 }
-# its later cells search with a model that has to be trained
-UNTIL = {"24-parsing": "def parse(texts"}
-TRAINED = {"ex-preface-order", "ex-attention-initial"}
+# the cells from there on need a model that has been trained
+UNTIL = {
+    "24-parsing": "def parse(texts",
+}
+TRAINED = {"ex-preface-order"}  # at full length, here and now
+LEARNED = {"ex-attention-initial", "ex-positions-loud"}
 LISTING = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
 
 
@@ -69,11 +97,23 @@ def listings(page, kind):
 
 
 SOLUTIONS = [
-    (page, label)
+    pytest.param(
+        page,
+        label,
+        marks=[pytest.mark.exhaustive] if label in LEARNED else [],
+        id=label,
+    )
     for page in PAGES
     for label, code in listings(page, "solution").items()
     if code
 ]
+
+
+def smaller(source):
+    """The same code with less to do."""
+    for large, small in SMALLER.items():
+        source = source.replace(large, small)
+    return source
 
 
 def execute(source, names):
@@ -101,12 +141,9 @@ def names():
             module = sys.modules[page] = types.ModuleType(page)
             space = found[page] = module.__dict__
             for cell in read_chapter(BOOK / f"{page}.md").code:
-                source = cell.source
-                if UNTIL.get(page, "\0") in source:
+                if UNTIL.get(page, "\0") in cell.source:
                     break
-                for large, small in SMALLER.items():
-                    source = source.replace(large, small)
-                execute(source, space)
+                execute(smaller(cell.source), space)
                 if "train_reversal" in space:
                     space["train_reversal"] = train_briefly
                 plt.close("all")
@@ -122,12 +159,14 @@ def names():
 @pytest.mark.parametrize(("page", "label"), SOLUTIONS)
 def test_a_solution_does_what_it_says(page, label, names):
     space = names(page)
-    if label in TRAINED:
+    if label in TRAINED | LEARNED:
         space["train_reversal"] = example.train_reversal
     torch.manual_seed(0)
     given = listings(page, "exercise")[label]
     for code in (*given, *listings(page, "solution")[label]):
-        execute(code, space)
+        execute(
+            code if label in TRAINED | LEARNED else smaller(code), space
+        )
 
 
 def test_the_head_of_chapter_02_is_one_head_of_multi_head_attention(names):
@@ -141,7 +180,7 @@ def test_the_head_of_chapter_02_is_one_head_of_multi_head_attention(names):
 def test_a_shallow_parser_writes_shallow_trees():
     """Chapter 24's solution, whatever the model says."""
     names = [*SPECIALS, "(S", ")S", "(NP", ")NP", "DT", "NN"]
-    space = {"torch": torch, "only_trees": only_trees}
+    space = {"torch": torch, "OnlyTrees": OnlyTrees}
     (code,) = listings("24-parsing", "solution")["ex-parsing-shallow"]
     execute(code, space)
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""A sweep: engine.sweep, page E19, and the command annotated sweep."""
+"""A sweep: book.sweep, page E19, and the command annotated sweep."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from annotated.book import sweep as module
+from annotated.book.sweep import SharedData, Sweep, one_run, shared_data
 from annotated.cli import main
-from annotated.engine import sweep as module
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.recipes import Recipe
-from annotated.engine.sweep import SharedData, Sweep, one_run, shared_data
 from annotated.variations import small_rows
 from tests.helpers import environment
 
@@ -276,7 +276,7 @@ def test_a_wrong_line_ends_with_code_2(
 SCRIPT = """
 import sys
 from pathlib import Path
-from annotated.engine import sweep
+from annotated.book import sweep
 from tests.test_sweep import tiny_data, tiny_rows
 data = tiny_data(tiny_rows(20, 0)["base"])
 sweep.small_rows = tiny_rows

@@ -8,25 +8,27 @@ import random
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from annotated.book.tree_plots import plot_tree
 from annotated.cli import obey
 from annotated.engine.data import open_data
 from annotated.engine.errors import DataError, UsageError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import begin_run
 from annotated.engine.search import search_in_order
-from annotated.engine.tree_plots import plot_tree
 from annotated.engine.treebanks import (
+    OnlyTrees,
     TreeWishes,
     cleaned,
     escaped,
     f1_by,
     known_words,
     levels,
-    only_trees,
     parse_lines,
     prepare_trees,
     read_tree,
@@ -39,7 +41,13 @@ from annotated.engine.treebanks import (
     word_class,
 )
 from annotated.model import Transformer, TransformerConfig
-from annotated.parsing import brackets, linearise, tree_over
+from annotated.parsing import (
+    brackets,
+    compare_trees,
+    linearise,
+    tree_over,
+    without_tags,
+)
 from annotated.pocket import pocket_pairs
 from annotated.search import Hypothesis, SearchConfig
 from annotated.tokens import BOS, EOS, SPECIALS
@@ -115,11 +123,20 @@ def test_a_word_with_a_space_becomes_one_word() -> None:
     assert read_tree("(NP (NN Xpd TTD))").words() == "Xpd_TTD"
 
 
-def test_deep_trees_are_read(tmp_path: Path) -> None:
-    deep = "(S " * 150 + "(NN it)" + ")" * 150
-    assert (
-        linearise(read_tree(deep)) == ["(S"] * 150 + ["NN"] + [")S"] * 150
-    )
+def test_trees_may_be_deeper_than_pythons_stack() -> None:
+    """A parser that only opens brackets writes such a tree."""
+    deep, brackets_ = 5000, 5000 * [("S", 0, 1)]
+    text = "(S " * deep + "(NN it)" + ")" * deep
+    tree = read_tree(text)
+    tokens = ["(S"] * deep + ["NN"] + [")S"] * deep
+    assert str(tree) == text
+    assert linearise(tree) == tokens
+    assert linearise(tree_over(["it"], tokens))[1:-1] == tokens
+    assert levels(tree) == deep + 1
+    assert linearise(without_tags(tree))[deep] == "XX"
+    assert linearise(cleaned(tree) or tree)[1:-1] == tokens
+    assert list(brackets(tree).elements()) == brackets_
+    assert compare_trees(tree, tree).exact == 1
 
 
 # --- cleaning --------------------------------------------------------------
@@ -419,7 +436,7 @@ def may_follow(written: list[int], words: int) -> set[int]:
 def test_a_guide_allows_what_can_still_become_a_tree() -> None:
     draw = random.Random(0)
     lengths = [1, 3, 5]
-    ask = only_trees(NAMES)([[9] * n for n in lengths], torch.device("cpu"))
+    ask = OnlyTrees(NAMES)([[9] * n for n in lengths], torch.device("cpu"))
     seen: Counter[int] = Counter()
     for _ in range(300):
         number = draw.randrange(3)
@@ -442,9 +459,7 @@ def test_a_guided_search_writes_trees_and_nothing_else(beam: int) -> None:
     search = SearchConfig(beam=beam, extra=60, alpha=0.0)
     model = Transformer(config).eval()
     free = search_in_order(model, sentences, search)
-    held = search_in_order(
-        model, sentences, search, guide=only_trees(NAMES)
-    )
+    held = search_in_order(model, sentences, search, guide=OnlyTrees(NAMES))
 
     def sound(words: list[int], ids: list[int]) -> bool:
         line = [NAMES[i] for i in ids]
@@ -481,6 +496,26 @@ def test_errors_are_told_by_size_and_by_label() -> None:
 
 def test_brackets_are_words_in_a_sentence() -> None:
     assert escaped("f(x)") == "f-LRB-x-RRB-"
+
+
+def test_the_model_reads_brackets_as_its_treebank_wrote_them() -> None:
+    """-LRB- was in training, so it is no rare word."""
+    read: list[str] = []
+
+    def translate(lines: list[str], *_: object, **__: object) -> Any:
+        read.extend(lines)
+        return [[SimpleNamespace(text="NN NN NN")] for _ in lines]
+
+    known = SimpleNamespace(
+        get_vocab=lambda: {"the": 4, "cat": 5, "-LRB-": 6, "-RRB-": 7}
+    )
+    run: Any = SimpleNamespace(
+        source=SimpleNamespace(inner=known),
+        recipe=SimpleNamespace(target="en"),
+        translate=translate,
+    )
+    parse_lines(run, ["the cat ( the cat )"], SearchConfig())
+    assert read == ["the cat -LRB- the cat -RRB-"]
 
 
 # --- drawings --------------------------------------------------------------

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from statistics import mean, stdev, variance
 
 import pytest
 
+from annotated.book.results import ledger
 from annotated.costs import PAPER_HOURS, forward_flops, paper_cost
 from annotated.engine.recipes import RECIPES, Recipe
-from annotated.engine.results import ledger
 from annotated.model import count_parameters
 from annotated.variations import (
+    ABOUT_EQUAL,
     COMPARISONS,
     TABLE2,
     TABLE3,
@@ -21,30 +23,9 @@ from annotated.variations import (
     small_rows,
     small_runs,
 )
+from tests.helpers import benchmark
 
 # --- Table 2
-
-
-def test_table_2_is_the_papers() -> None:
-    assert len(TABLE2) == 10
-    german = {n: s.german for n, s in TABLE2.items() if s.german}
-    assert list(german.values()) == [
-        23.75, 24.6, 25.16, 26.03, 26.3, 26.36, 27.3, 28.4,
-    ]  # fmt: skip
-    french = {n: s.french for n, s in TABLE2.items() if s.french}
-    assert list(french.values()) == [
-        39.2, 39.92, 40.46, 40.56, 40.4, 41.16, 41.29, 38.1, 41.8,
-    ]  # fmt: skip
-    costs = [
-        cost
-        for s in TABLE2.values()
-        for cost in (s.german_cost, s.french_cost)
-        if cost
-    ]
-    assert costs == [
-        1.0e20, 2.3e19, 1.4e20, 9.6e18, 1.5e20, 2.0e19, 1.2e20, 8.0e20,
-        1.8e20, 1.1e21, 7.7e19, 1.2e21, 3.3e18, 3.3e18, 2.3e19, 2.3e19,
-    ]  # fmt: skip
 
 
 def test_the_transformers_costs_are_recomputed() -> None:
@@ -106,6 +87,10 @@ def test_comparisons_are_clear_in_the_paper() -> None:
     for worse, better in COMPARISONS:
         gap = math.log(TABLE3[worse].perplexity / TABLE3[better].perplexity)
         assert gap > 0.015, (worse, better)
+    for one, other in ABOUT_EQUAL:
+        gap = math.log(TABLE3[one].perplexity / TABLE3[other].perplexity)
+        assert abs(gap) < 0.01, (one, other)
+        assert abs(TABLE3[one].bleu - TABLE3[other].bleu) < 0.35
 
 
 def test_every_row_changes_in_small_what_it_changes_in_large() -> None:
@@ -231,3 +216,93 @@ def test_the_runs_of_the_ledger_are_of_rows_as_they_are() -> None:
             assert run["perplexity"] > 1
             assert run["signature"].startswith("nrefs:1|case:mixed")
     assert len(words) == len(all_steps) == 1
+
+
+def test_the_benchmark_takes_number_and_width_of_heads_apart() -> None:
+    base = small_rows(100)["base"]
+    with benchmark("head_size") as script:
+        made = [base.changed(**change) for change in script.ROWS.values()]
+    sizes = [
+        (one.model.num_heads, one.config(9, 9).key_size) for one in made
+    ]
+    assert sizes == [(8, 64), (1, 8)]  # base is (8, 8), A-h1 (1, 64)
+    assert all(
+        one.config(9, 9).value_size == one.config(9, 9).key_size
+        for one in made
+    )
+
+
+# --- what the chapter says of the ledger's runs
+
+
+@pytest.fixture(scope="module")
+def nats() -> dict[str, dict[int, float]]:
+    return {
+        row: {seed: math.log(run["perplexity"]) for seed, run in by.items()}
+        for row, by in small_runs(ledger()).items()
+    }
+
+
+@pytest.fixture(scope="module")
+def bleu() -> dict[str, dict[int, float]]:
+    return {
+        row: {seed: run["bleu"] for seed, run in by.items()}
+        for row, by in small_runs(ledger()).items()
+    }
+
+
+Values = dict[str, dict[int, float]]
+
+
+def verdict(values: Values, one: str, other: str) -> str:
+    found = difference(values, one, other)
+    assert found is not None
+    return found.verdict
+
+
+def test_pairing_the_seeds_buys_nothing(nats: Values) -> None:
+    paired = mean(
+        variance([nats[a][s] - nats[b][s] for s in nats[a]])
+        for a, b in itertools.combinations(nats, 2)
+    )
+    apart = 2 * mean(variance(row.values()) for row in nats.values())
+    assert 0.8 < paired / apart < 1.25
+
+
+def test_more_heads_are_worse_in_small(nats: Values, bleu: Values) -> None:
+    order = ["A-h1", "A-h4", "base", "A-h16", "A-h32"]
+    losses = [mean(nats[row].values()) for row in order]
+    scores = [mean(bleu[row].values()) for row in order]
+    assert losses == sorted(losses)
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_dropout_costs_bleu_in_small(nats: Values, bleu: Values) -> None:
+    gained = difference(bleu, "D-drop0.0", "base")
+    worse = difference(nats, "D-drop0.0", "base")
+    assert gained is not None and worse is not None
+    assert gained.positive == worse.positive == 3
+    assert gained.mean > 2
+    assert gained.verdict == worse.verdict == "unclear"
+    assert TABLE3["base"].bleu - TABLE3["D-drop0.0"].bleu > 1
+    pairs = [nats["D-drop0.0"][s] - nats["base"][s] for s in range(3)]
+    assert stdev(pairs) < 0.01
+    assert verdict(nats, "D-drop0.2", "base") == "larger"
+
+
+def test_learned_positions_are_worse_in_small(
+    nats: Values, bleu: Values
+) -> None:
+    assert verdict(nats, "E-learned", "base") == "larger"
+    assert verdict(bleu, "E-learned", "base") == "smaller"
+    for values in (nats, bleu):
+        spreads = {row: stdev(by.values()) for row, by in values.items()}
+        assert max(spreads, key=spreads.__getitem__) == "E-learned"
+
+
+def test_depth_and_big_are_reversed_and_width_is_not(nats: Values) -> None:
+    for worse, better in COMPARISONS:
+        if better in ("C-N8", "big") or worse in ("C-N4", "A-h1"):
+            assert verdict(nats, worse, better) == "smaller"
+        if worse in ("A-h32", "B-dk16", "B-dk32", "C-d256", "C-ff1024"):
+            assert verdict(nats, worse, better) == "larger"

@@ -1,25 +1,24 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
 import dataclasses
+import io
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import tyro
 
-from annotated.checkpoints import (
-    average_weights,
-    checkpoints,
-    choose_checkpoints,
-    write_weights,
-)
+from annotated.book.sweep import Sweep
+from annotated.checkpoints import average_weights, choose_checkpoints
 from annotated.costs import dry_run
+from annotated.engine.checkpoints import checkpoints
 from annotated.engine.data import open_data
 from annotated.engine.distributed import (
     all_gather,
@@ -33,6 +32,7 @@ from annotated.engine.errors import (
     RunError,
     UsageError,
     check_positive,
+    unknown,
 )
 from annotated.engine.export import export_run
 from annotated.engine.files import check_new
@@ -56,7 +56,7 @@ from annotated.engine.runs import (
     with_precision,
 )
 from annotated.engine.search import converted
-from annotated.engine.sweep import Sweep
+from annotated.engine.tensors import write_tensors
 from annotated.engine.text import read_lines, read_pair, splits_of
 from annotated.engine.treebanks import (
     TreeWishes,
@@ -69,9 +69,9 @@ from annotated.evaluation import compare, score
 from annotated.search import SearchConfig
 
 __all__ = [
-    "Flag", "obey", "List", "Show", "Prepare", "Recipes", "Train", "train",
-    "Translate", "Evaluate", "Average", "Export", "Treebank", "Parse",
-    "KINDS",
+    "Flag", "obey", "parsed", "complaint", "PLAINER", "List", "Show",
+    "Prepare", "Recipes", "Train", "train", "Translate", "Evaluate",
+    "Average", "Export", "Treebank", "Parse", "KINDS",
 ]  # fmt: skip
 
 
@@ -80,13 +80,59 @@ Flag = tyro.conf.FlagCreatePairsOff[bool]
 
 
 def obey(name: str, args: list[str]) -> None:
-    """Run a subcommand. If its options are invalid, tyro prints a message
-    and exits with code 2.
-    """
+    """Run a subcommand. UsageError if its options are invalid."""
     if name == "train":
         train(args)
     else:
-        tyro.cli(KINDS[name], args=args, prog=f"annotated {name}").act()
+        parsed(KINDS[name], name, args).act()
+
+
+def parsed(kind: Any, name: str, args: list[str], **more: Any) -> Any:
+    """tyro.cli, whose complaint becomes a UsageError."""
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            return tyro.cli(
+                kind, args=args, prog=f"annotated {name}", **more
+            )
+    except SystemExit as stop:
+        if not stop.code:  # --help
+            raise
+    raise UsageError(f"{name}: {complaint(said.getvalue())}")
+
+
+def complaint(box: str) -> str:
+    """What tyro prints in a box, on one line: title, ruler, reason,
+    ruler, advice.
+    """
+    lines = [line.strip(" │") for line in box.strip().splitlines()][1:]
+    ruled = [set(line) <= set("─-╰╯") for line in lines]
+    if ruled and ruled[0]:
+        lines, ruled = lines[1:], ruled[1:]
+    end = ruled.index(True) if True in ruled else len(lines)
+    reason, rest = " ".join(lines[:end]), " ".join(lines[end:])
+    for pattern, plain in PLAINER.items():
+        reason = re.sub(pattern, plain, reason)
+    if "Perhaps you meant" in rest:
+        alike = dict.fromkeys(re.findall(r"(?<!\w)--[a-z][\w-]*", rest))
+        alike.pop("--help", None)
+        reason += f": did you mean {' or '.join(list(alike)[:3])}?"
+    if found := re.search(r"Available subcommands: [\w, ]+\w", rest):
+        reason += f". {found[0]}"
+    return reason
+
+
+PLAINER = {  # what tyro says, and what we say
+    r"^Error parsing [a-z.]+: ": "",
+    r"^Error parsing (--\S+): no type matching (\S+) could be .* from "
+    r"(\[.*?\])\..*": r"\1 must be \2, not \3",
+    r"^Error parsing (--\S+): invalid literal for int.*: ('.*')": (
+        r"\1 must be an integer, not \2"
+    ),
+    r"^Error parsing (--\S+): could not convert string to float: (.*)": (
+        r"\1 must be a number, not \2"
+    ),
+}
 
 
 def _given(options: object, *names: str) -> dict[str, Any]:
@@ -139,10 +185,11 @@ class Show:
             return
         known = registry()
         if self.name not in known:
-            raise DataError(
-                f"unknown data set {self.name!r}: use {', '.join(known)}, "
-                "or a folder that data prepare made"
+            listed = (
+                "annotated data list lists them; or give a folder that "
+                "data prepare made"
             )
+            raise DataError(unknown("data set", self.name, known, listed))
         entry = known[self.name]
         rows = {
             "title": entry["title"],
@@ -227,10 +274,12 @@ class Prepare:
                 )
             made = of_folder(Path(self.name), **changes)
         else:
-            raise UsageError(
-                f"data prepare: unknown data set {self.name!r}: use pair, "
-                f"{', '.join(registry())}, or a folder"
+            known = ["pair", *registry()]
+            listed = (
+                "use pair, a folder, or a name that annotated data list "
+                "lists"
             )
+            raise UsageError(unknown("data set", self.name, known, listed))
         rules = ["min_words", "max_words", "ratio"]
         rules += ["lower", "unescape", "detokenize"]
         cleaning = dataclasses.replace(
@@ -302,9 +351,8 @@ def train(args: list[str]) -> None:
         return
     name, *rest = args
     if name not in RECIPES:
-        raise UsageError(
-            f"unknown recipe {name!r}: use {', '.join(RECIPES)}"
-        )
+        listed = "annotated recipes lists them"
+        raise UsageError(unknown("recipe", name, RECIPES, listed))
 
     options = (word.partition("=")[0] for word in rest)
     typed = {option.lstrip("-").replace("-", "_") for option in options}
@@ -312,8 +360,7 @@ def train(args: list[str]) -> None:
     def wish(recipe: Recipe) -> Train:
         fit = tuple(field for field in recipe.fit if field not in typed)
         default = Train(recipe=recipe.changed(fit=fit))
-        prog = f"annotated train {name}"
-        return tyro.cli(Train, args=rest, prog=prog, default=default)
+        return parsed(Train, f"train {name}", rest, default=default)
 
     asked = wish(RECIPES[name])
     if asked.resume and asked.out is not None:
@@ -358,7 +405,9 @@ class _Use:
         run = Run.open(self.run, *self.ensemble, device=device)
         choice, why = str(self.precision), "as requested"
         if choice == "auto":  # process 0 decides
-            choice, why = all_gather(pick_precision(device))[0]
+            first = rank() == 0
+            own = pick_precision(device) if first else (choice, why)
+            choice, why = all_gather(own)[0]
         if choice == "float32" and device != "cpu":
             return run
         if choice == "int8" and device != "cpu":
@@ -452,6 +501,8 @@ class Evaluate(_Use):
     split: str | None = None  # a split of the recipe's data: valid or test
     src: Path | None = None  # a file to translate instead; needs --ref
     ref: Path | None = None  # its reference translations
+    # where the data is now, if it has been moved (unset: as in training)
+    data: str | None = None
     # another run, or a file of translations, to compare with
     against: Path | None = None
     # add BLEU as the paper counted it: words split at hyphens
@@ -463,6 +514,8 @@ class Evaluate(_Use):
         given = [v is not None for v in (self.split, self.src, self.ref)]
         if given not in ([True, False, False], [False, True, True]):
             raise UsageError("evaluate: give --split, or --src with --ref")
+        if self.data is not None and self.split is None:
+            raise UsageError("evaluate: --data goes with --split")
         with process_group(self.device) as own:
             scores = dataclasses.replace(self, device=own).scores()
             if rank() == 0:
@@ -474,7 +527,10 @@ class Evaluate(_Use):
         if self.src is not None and self.ref is not None:
             src, ref = read_pair(self.src, self.ref)
         else:
-            src, ref = open_data(run.recipe).text(str(self.split))
+            recipe = run.recipe
+            if self.data is not None:
+                recipe = recipe.changed(data=self.data)
+            src, ref = open_data(recipe).text(str(self.split))
         rival = self._rival(run, len(src))
         started = time.perf_counter()
         found = self._translated(run, src)
@@ -575,7 +631,7 @@ class Average:
             chosen = choose_checkpoints(places, count)
         mean = average_weights([p / "model.safetensors" for p in chosen])
         self.out.mkdir(parents=True, exist_ok=True)
-        write_weights(mean, self.out / "model.safetensors")
+        write_tensors(mean, self.out / "model.safetensors")
         run.write(self.out)
         print(json.dumps({"averaged": [int(p.name) for p in chosen]}))
 

@@ -145,9 +145,18 @@ def open_data(
     recipe: Recipe, tokenizers: tuple[Tokenizer, Tokenizer] | None = None
 ) -> Data:
     """The recipe's data. Its attribute recipe is the recipe with what
-    prepared data determine. tokenizers are those of an existing run.
-    DataError if recipe and data are incompatible.
+    prepared data determine, and the whole path of a folder. tokenizers
+    are those of an existing run. DataError if recipe and data are
+    incompatible, or if the folder is gone.
     """
+    folder = Path(recipe.data)
+    if folder.is_dir() and recipe.data not in {*SYNTHETIC, *registry()}:
+        recipe = recipe.changed(data=str(folder.resolve()))
+    elif folder.is_absolute():
+        raise DataError(
+            f"there is no folder {folder}: if it has been moved, say where "
+            "it is with --data"
+        )
     if recipe.data == "pair":
         raise DataError(
             "pair has no data of its own: give --data and a folder with "

@@ -1,5 +1,7 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+from __future__ import annotations
+
 import gc
 import inspect
 import os
@@ -13,10 +15,14 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from annotated.engine.errors import PeerError, RunError, TrainingError
+from annotated.engine.errors import (
+    PeerError,
+    RunError,
+    TrainingError,
+    UsageError,
+)
 
 __all__ = [
     "Result", "rank", "world_size", "process_group", "step_group", "LOST",
@@ -56,6 +62,9 @@ def process_group(
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield device
         return
+    # not every build of torch has it
+    from torch.distributed.rendezvous import rendezvous
+
     own = _own_device(device)
     try:
         patience = timedelta(minutes=minutes)
@@ -92,8 +101,15 @@ def _own_device(device: str | None) -> str:
     """This process's device: if there are GPUs, one of its own."""
     if device is None and torch.cuda.is_available():
         device = "cuda"
-    if device != "cuda":
-        return device or "cpu"
+    kind = (device or "cpu").split(":")[0]
+    if device not in (None, kind):
+        size = os.environ["WORLD_SIZE"]
+        raise UsageError(
+            f"--device {device} is one device for {size} processes: to "
+            f"give each its own, use --device {kind}"
+        )
+    if kind != "cuda":
+        return kind
     local, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
     if local >= there:
         raise RunError(
@@ -266,13 +282,11 @@ def _fully_sharded(
 
 
 def on_rank_zero(tensor: Tensor) -> Tensor:
-    """The full tensor, on the CPU of process 0; if it is sharded, the
-    other processes get an empty tensor.
+    """The full tensor, on the CPU of process 0; the other processes get
+    an empty one.
     """
     whole = full_tensor(tensor.detach())
-    if hasattr(tensor, "full_tensor") and rank() > 0:
-        return torch.empty(0)
-    return whole.cpu().contiguous()
+    return torch.empty(0) if rank() else whole.cpu().contiguous()
 
 
 def full_tensor(tensor: Any) -> Tensor:

@@ -1,11 +1,13 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 __all__ = [
     "DataError", "RunError", "UsageError", "TrainingError", "PeerError",
-    "Stopped", "check_fields", "check_whole", "check_positive",
+    "Stopped", "check_fields", "check_whole", "check_positive", "unknown",
 ]  # fmt: skip
 
 
@@ -73,5 +75,19 @@ def check_whole(name: str, value: object, least: int) -> None:
 
 def check_positive(name: str, value: float | None) -> None:
     """UsageError unless value is positive or None."""
-    if value is not None and not value > 0:
+    if value is not None and not 0 < value < float("inf"):
         raise UsageError(f"{name} must be positive, not {value!r}")
+
+
+def unknown(
+    what: str, name: str, known: Iterable[str], otherwise: str = ""
+) -> str:
+    """What to say of a name that is not among known: those that are
+    spelt like it; else otherwise, or all of them.
+    """
+    known = list(known)
+    alike = difflib.get_close_matches(name, known)
+    hint = otherwise or f"use {', '.join(known)}"
+    if alike:
+        hint = f"did you mean {' or '.join(alike)}?"
+    return f"unknown {what} {name!r}: {hint}"

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from annotated.attention import MultiHeadAttention
-from annotated.checkpoints import save_weights
 from annotated.embeddings import SinusoidalPositions
 from annotated.engine.errors import RunError
 from annotated.engine.files import new_folder, write_json
 from annotated.engine.runs import Run
+from annotated.engine.tensors import write_tensors
 from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 
@@ -85,7 +85,7 @@ def write_ctranslate2(
     spec.save(str(folder))
 
 
-POSITIONS = 1024  # rows of an exported table, for source and output alike
+POSITIONS = 1024  # of source and output; the table doubles as it grows
 
 
 def _array(x: Tensor) -> Any:
@@ -223,7 +223,8 @@ def export_run(run: Run, to: str, folder: Path) -> None:
             src, tgt = vocabulary(run.source), vocabulary(run.target)
             write_ctranslate2(model, src, tgt, fresh)
         else:
-            save_weights(model, fresh / "model.safetensors")
+            weights = dict(model.named_parameters())
+            write_tensors(weights, fresh / "model.safetensors")
             recipe = dataclasses.asdict(run.recipe)
             write_json(fresh / "recipe.json", recipe)
         if to != "ctranslate2":  # it writes its own config.json

@@ -2,6 +2,7 @@
 
 import hashlib
 import http.client
+import os
 import shutil
 import time
 import urllib.request
@@ -12,15 +13,19 @@ from typing import Any
 from tqdm import tqdm
 
 from annotated.engine.errors import DataError
-from annotated.engine.files import replacing
 from annotated.engine.registry import folder_of, registry
 
-__all__ = ["PAUSES", "PATIENCE", "fetch", "file_hash"]
+__all__ = [
+    "PAUSES", "PATIENCE", "LONGEST", "AGENT", "fetch", "PASSING",
+    "file_hash",
+]  # fmt: skip
 
 
 # E7-text.md: Getting a file
 PAUSES = (0, 1, 4)  # seconds before each try
 PATIENCE = 30  # seconds to wait for a server's response
+LONGEST = 60  # seconds to wait when a server asks for a pause
+AGENT = "attention-annotated (a textbook's downloader; urllib)"
 
 
 def fetch(name: str, file: str, url: str = "") -> Path:
@@ -32,19 +37,35 @@ def fetch(name: str, file: str, url: str = "") -> Path:
     entry, folder = registry()[name], folder_of(name)
     known, place = entry.get("sha256", {}).get(file, ""), folder / file
     url = f"{url or entry['url']}/{file}"
+    part = place.with_name(f".{place.name}.{os.getpid()}")
     failure: Exception | None = None
-    for pause in PAUSES:
-        time.sleep(pause)
-        if place.exists():
-            state = place.stat()
-            _compare(place, known, (state.st_size, state.st_mtime_ns))
-            return place
-        try:
-            return _download(url, known, place)
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            failure = error
-            if getattr(error, "code", 500) < 500:
-                break  # refused; retrying is pointless
+    pauses, asked = list(PAUSES), 0.0
+    try:
+        while pauses:
+            time.sleep(max(pauses.pop(0), asked))
+            if place.exists():
+                state = place.stat()
+                _compare(place, known, (state.st_size, state.st_mtime_ns))
+                return place
+            before = _size(part) if known else 0
+            try:
+                _download(url, part, before)
+                if known and (found := file_hash(part, known)) != known:
+                    failure = OSError(f"its hash is {found}, not {known}")
+                    break  # it would be the same again
+                part.replace(place)
+                return place
+            except (OSError, ValueError, http.client.HTTPException) as bad:
+                failure, asked = bad, _pause(bad)
+                code = getattr(bad, "code", 500)
+                if code not in PASSING:
+                    break
+                if code == 416:  # there is no rest: begin again
+                    part.unlink(missing_ok=True)
+                if known and _size(part) > before:
+                    pauses = list(PAUSES)  # it gets on
+    finally:
+        part.unlink(missing_ok=True)
     reason = " ".join(str(failure).split())[:160]
     raise DataError(
         f"{name}: {file} is not in {folder} and could not be downloaded "
@@ -54,24 +75,38 @@ def fetch(name: str, file: str, url: str = "") -> Path:
     )
 
 
-def _download(url: str, known: str, place: Path) -> Path:
-    """Download url to place, complete and verified or not at all."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(place) as part:
-        with (
-            urllib.request.urlopen(url, timeout=PATIENCE) as answer,
-            part.open("wb") as file,
-        ):
+PASSING = {408, 416, 429, *range(500, 600)}  # troubles that may pass
+
+
+def _download(url: str, part: Path, first: int) -> None:
+    """Download the bytes of url from first on; part has those before."""
+    part.parent.mkdir(parents=True, exist_ok=True)
+    headers = {"User-Agent": AGENT}
+    if first:
+        headers["Range"] = f"bytes={first}-"
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        goes_on = answer.status == 206  # else it begins again
+        with part.open("ab" if goes_on else "wb") as file:
             length = int(answer.headers.get("Content-Length") or 0)
-            look: Any = {"desc": place.name, "disable": None}  # on a tty
+            whole = length and length + file.tell()
+            look: Any = {"desc": part.name, "disable": None}  # on a tty
             bar = tqdm.wrapattr(file, "write", length or None, **look)
             with bar as shown:
                 shutil.copyfileobj(answer, shown)
-            if length and file.tell() != length:
-                raise OSError(f"got {file.tell():,} of {length:,} bytes")
-        if known and (found := file_hash(part, known)) != known:
-            raise OSError(f"its hash is {found}, not {known}")
-    return place
+            if whole and file.tell() != whole:
+                raise OSError(f"got {file.tell():,} of {whole:,} bytes")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _pause(error: Exception) -> float:
+    """The seconds that a server asks to wait, at most LONGEST."""
+    said = getattr(error, "headers", None) or {}
+    seconds = said.get("Retry-After") or ""
+    return min(LONGEST, int(seconds)) if seconds.isdigit() else 0.0
 
 
 @cache  # an archive may have many parts

@@ -12,15 +12,25 @@ from typing import Any
 from annotated.engine.errors import RunError
 
 __all__ = [
-    "check_new", "new_folder", "replacing", "write_text", "write_json",
-    "flush", "checksum",
+    "LOCK", "check_new", "new_folder", "replacing", "write_text",
+    "write_json", "keep_first", "flush", "checksum",
 ]  # fmt: skip
 
 
 # E3-ground.md: Files that are complete
+LOCK = ".lock"  # in the folder of a run that is being trained
+
+
 def check_new(folder: Path) -> None:
-    """RunError unless folder is empty or does not exist."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    """RunError unless folder is empty, does not exist, or has a lock and
+    no recipe: it is then of a run that has just been begun.
+    """
+    whole = folder.absolute()
+    there = next(path for path in (whole, *whole.parents) if path.exists())
+    if not there.is_dir():
+        raise RunError(f"{there} is a file: choose another --out")
+    names = {path.name for path in folder.glob("*")}
+    if names and (LOCK not in names or "recipe.json" in names):
         raise RunError(
             f"{folder} is not empty: choose another --out (to continue "
             "training, add --resume)"
@@ -40,21 +50,26 @@ def new_folder(folder: Path) -> Iterator[Path]:
         fresh = Path(place) / "whole"
         fresh.mkdir()
         yield fresh
+        for file in (*fresh.iterdir(), fresh):
+            flush(file)
         check_new(folder)  # another process may have filled it
         if folder.exists():
             folder.rmdir()
         fresh.rename(folder)
+        flush(folder.parent)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, which replaces path at the end; after
-    an error it is deleted and path is unchanged.
+    """A temporary path to write to, which replaces path at the end, when
+    it is on the disk; after an error it is deleted and path is unchanged.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield fresh
+        flush(fresh)
         fresh.replace(path)
+        flush(path.parent)
     finally:
         fresh.unlink(missing_ok=True)
 
@@ -69,6 +84,25 @@ def write_json(path: Path, value: Any) -> None:
     """Write value to path as JSON, atomically."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     write_text(path, text + "\n")
+
+
+def keep_first(path: Path, text: str) -> str:
+    """Write a text file, complete or not at all, unless there is one: of
+    several processes the first wins. Returns what the file holds.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(text, "utf-8")
+        flush(fresh)
+        try:
+            os.link(fresh, path)  # fails if path exists; a rename does not
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            fresh.replace(path)
+        return path.read_text("utf-8")
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:

@@ -1,13 +1,13 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["recorded_weights"]
+__all__ = ["recorded_weights", "replace"]
 
 
 # E1-plots.md: The weights of a model
@@ -30,3 +30,21 @@ def recorded_weights(
             )
             stack.callback(handle.remove)
         yield maps
+
+
+# E15-running-example.md: Taking a part out
+def replace(
+    model: nn.Module,
+    kind: type[nn.Module],
+    make: Callable[[Any], nn.Module],
+) -> int:
+    """Replace each part of the kind with make(part); return how many."""
+    found = [
+        (parent, name, part)
+        for parent in model.modules()
+        for name, part in parent.named_children()
+        if isinstance(part, kind)
+    ]
+    for parent, name, part in found:
+        setattr(parent, name, make(part))
+    return len(found)

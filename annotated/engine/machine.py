@@ -1,19 +1,29 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+import hashlib
+import json
 import math
 import os
+import platform
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
+import platformdirs
 import torch
 
-from annotated.engine.errors import RunError
+from annotated.engine.errors import RunError, UsageError
+from annotated.engine.files import keep_first
 from annotated.engine.timing import seconds
 
 __all__ = [
-    "evaluating", "cores", "pick_device", "HALF", "matmul_speed",
-    "memory_bytes", "pick_precision", "bfloat16_speedup", "allow_tf32",
+    "evaluating", "cores", "pick_device", "CGROUPS", "GROUPS",
+    "container_limit", "HALF", "matmul_speed", "memory_bytes", "CPUINFO",
+    "IDENTITY", "processor", "measured_folder", "kept", "INSTRUCTIONS",
+    "FASTER", "pick_precision", "measured_speedup", "bfloat16_speedup",
+    "allow_tf32",
 ]  # fmt: skip
 
 
@@ -32,9 +42,10 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 def cores() -> int:
     """The number of processors that this process may use."""
+    count = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        count = len(os.sched_getaffinity(0))
+    return max(1, int(min(count, container_limit("cpu"))))
 
 
 def pick_device(name: str | None = None) -> str:
@@ -53,6 +64,50 @@ def pick_device(name: str | None = None) -> str:
         reason = str(error).split("\n")[0]
         raise RunError(f"no {name!r} device here: {reason}") from None
     return name
+
+
+CGROUPS = Path("/sys/fs/cgroup")
+GROUPS = Path("/proc/self/cgroup")  # of this process
+
+
+def container_limit(what: Literal["cpu", "memory"]) -> float:
+    """The processors, or the bytes of memory, that the control groups of
+    this process allow (Linux, versions 1 and 2); infinite if unlimited.
+    """
+    least = math.inf
+    for line in _words(GROUPS):
+        _, kinds, path = line.split(":", 2)
+        if kinds and what not in kinds.split(","):
+            continue
+        own = (kinds, what) if kinds else ("", "unified")  # folders
+        roots = [CGROUPS / name for name in own]
+        place = PurePosixPath(path)
+        for group in (place, *place.parents):
+            for root in roots:
+                inside = root / group.relative_to("/")
+                least = min(least, _allowed(inside, what))
+    return least
+
+
+def _allowed(group: Path, what: str) -> float:
+    """The limit of one control group."""
+    found = _words(group / f"{what}.max")  # version 2
+    if not found and what == "cpu":
+        found = _words(group / "cpu.cfs_quota_us")
+        found += _words(group / "cpu.cfs_period_us")
+    elif not found:
+        found = _words(group / "memory.limit_in_bytes")
+    found += ["1"]
+    # otherwise it is "max", or -1
+    limited = len(found) > 1 and found[0].isdecimal()
+    return int(found[0]) / int(found[1]) if limited else math.inf
+
+
+def _words(path: Path) -> list[str]:
+    """The words in a file; none where it cannot be read."""
+    with suppress(OSError):
+        return path.read_text().split()
+    return []
 
 
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -84,13 +139,97 @@ def memory_bytes(device: str) -> float:
         whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError):  # not on every system
         return math.inf
-    return whole / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    least = min(whole, container_limit("memory"))
+    return least / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+# E3-ground.md: What was measured is kept
+CPUINFO = Path("/proc/cpuinfo")  # on Linux
+IDENTITY = {  # its lines that do not vary: x86's, then ARM's
+    *("vendor_id", "cpu family", "model", "model name", "stepping"),
+    *("flags", "CPU implementer", "CPU architecture", "CPU variant"),
+    *("CPU part", "CPU revision", "Features"),
+}
+
+
+def processor() -> dict[str, str]:
+    """What identifies this kind of processor, the same in every call."""
+    found = {"name": platform.processor() or platform.machine()}
+    with suppress(OSError):  # not on every system
+        first = CPUINFO.read_text("utf-8").split("\n\n")[0]
+        for line in first.splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in IDENTITY:
+                found[name.strip()] = value.strip()
+    return found
+
+
+def measured_folder() -> Path:
+    """Where measurements are kept; it may be deleted at any time."""
+    own = os.environ.get("ANNOTATED_MEASURED")
+    if own:
+        return Path(own).absolute()
+    return Path(platformdirs.user_cache_dir("annotated"), "measured")
+
+
+def kept(
+    name: str,
+    about: dict[str, Any],
+    measure: Callable[[], tuple[float, bool]],
+) -> float:
+    """The value that measure returned when it was first called for name
+    and about on this kind of machine, unless it said that the value must
+    not be kept; otherwise, and where nothing can be kept, the value that
+    it returns now. A damaged file is measured again.
+    """
+    about = {"processor": processor(), "torch": torch.__version__} | about
+    text = json.dumps(about, sort_keys=True)
+    code = hashlib.sha256(text.encode()).hexdigest()[:16]
+    path = measured_folder() / f"{name}-{code}.json"
+    with suppress(OSError):  # it may be unreadable
+        if (found := _value(path)) is not None:
+            return found
+    value, lasting = measure()
+    text = json.dumps({"value": value} | about, indent=2)
+    if lasting and path.is_absolute():  # else a user without a home
+        with suppress(OSError):  # read-only, or a full disk
+            path.parent.mkdir(parents=True, exist_ok=True)
+            keep_first(path, f"{text}\n")
+            return _value(path) or value
+    return value
+
+
+def _value(path: Path) -> float | None:
+    """The value of a file of kept, if there is one; a damaged file is
+    deleted.
+    """
+    try:
+        return float(json.loads(path.read_text("utf-8"))["value"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        path.unlink(missing_ok=True)
+        return None
+
+
+# E3-ground.md: Which numbers to compute with
+INSTRUCTIONS = {"avx512_bf16", "amx_bf16", "bf16"}  # x86's, and ARM's
+FASTER = 1.4  # times float32's speed: from here on, bfloat16
 
 
 def pick_precision(device: str) -> tuple[str, str]:
     """float32, bfloat16 or float16, whichever trains fastest on this
-    device, and the reason.
+    device, and the reason: the same in every call on a machine.
+    ANNOTATED_PRECISION overrides it; UsageError if that is misspelt.
     """
+    own = os.environ.get("ANNOTATED_PRECISION") or "auto"
+    if own not in ("auto", "float32", *HALF):
+        raise UsageError(
+            "ANNOTATED_PRECISION must be auto, float32, bfloat16 or "
+            f"float16, not {own!r}"
+        )
+    if own != "auto":
+        return own, "ANNOTATED_PRECISION says so"
     kind = torch.device(device).type
     if kind == "cuda":
         name = torch.cuda.get_device_name(device)
@@ -102,20 +241,39 @@ def pick_precision(device: str) -> tuple[str, str]:
         return "float32", f"{name} has no tensor cores"
     if kind == "mps":
         return "float32", "bfloat16 has not been measured on Apple GPUs"
+    facts = processor()
+    flags = facts.get("flags", facts.get("Features"))
+    if flags is not None and not INSTRUCTIONS & set(flags.split()):
+        return "float32", "this processor has no bfloat16 instructions"
+    if kept("bfloat16", {}, measured_speedup) >= FASTER:
+        return "bfloat16", "measured faster than float32 on this processor"
+    return "float32", "bfloat16 was measured no faster on this processor"
+
+
+def measured_speedup() -> tuple[float, bool]:
+    """How much faster this CPU multiplies large matrices in bfloat16, and
+    that this may be kept.
+    """
     ratio = bfloat16_speedup(64)
-    if ratio >= 0.1:  # not emulated
-        ratio = bfloat16_speedup(512)
-    best = "bfloat16" if ratio >= 1.3 else "float32"
-    return best, f"bfloat16 products run at {ratio:.2g} × float32 speed"
+    ratio = ratio if ratio < 0.1 else bfloat16_speedup(512)  # emulated
+    return ratio, True
 
 
 def bfloat16_speedup(n: int) -> float:
     """How much faster a CPU multiplies n × n matrices in bfloat16 than in
-    float32.
+    float32, on one thread: another number of threads would be another
+    decision.
     """
-    full = torch.ones(n, n)
-    half = full.bfloat16()
-    slow, fast = seconds(lambda: full @ full, lambda: half @ half)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        full = torch.ones(n, n)
+        half = full.bfloat16()
+        slow, fast = seconds(
+            lambda: full @ full, lambda: half @ half, budget=1.0
+        )
+    finally:
+        torch.set_num_threads(threads)
     return slow / fast
 
 

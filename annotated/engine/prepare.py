@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from numpy.typing import DTypeLike
 from tqdm import tqdm
 
 from annotated.batches import Corpus, Sentences, id_type
-from annotated.engine.errors import DataError, check_whole
+from annotated.engine.errors import DataError, RunError, check_whole
 from annotated.engine.fetch import file_hash
 from annotated.engine.files import new_folder, write_json
 from annotated.engine.registry import data_folder, registry
@@ -34,7 +35,7 @@ from annotated.engine.text import (
     parts_of,
     remarks,
 )
-from annotated.tokens import Tokenizer
+from annotated.tokens import Tokenizer, ValidLines
 
 __all__ = [
     "FORMAT", "CHUNK", "SIDES", "Preparation", "registered", "of_folder",
@@ -68,18 +69,29 @@ class Preparation:
         check_whole("vocab_pairs", self.vocab_pairs, least=1)
         if self.source == self.target:
             raise ValueError(f"source and target are both {self.source!r}")
+        for name in ("source", "target"):  # part of the names of files
+            if not re.fullmatch(r"\w[\w.-]*", getattr(self, name)):
+                raise ValueError(
+                    f"{name} must be the name of a language, not "
+                    f"{getattr(self, name)!r}"
+                )
 
     def settings(self) -> dict[str, Any]:
-        """All fields as JSON values, and the sizes of the files."""
-        values = dataclasses.asdict(self)
-        values["files"] = {
-            str(path): path.stat().st_size
+        """All fields as JSON values, and the hashes of the files."""
+        paths = {
+            path.resolve()
             for parts in self.parts.values()
             for part in parts
             for path in (part.src.path, part.tgt.path)
-            if path.exists()  # reading reports the others
+            if path.is_file()  # reading reports the others
         }
-        return json.loads(json.dumps(values, default=str))
+        hashes = {str(path): file_hash(path) for path in sorted(paths)}
+        values = dataclasses.asdict(self) | {"files": hashes}
+
+        def absolute(path: Path) -> str:
+            return str(path.resolve())
+
+        return json.loads(json.dumps(values, default=absolute))
 
 
 def registered(
@@ -196,6 +208,11 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
         if there.settings == settings:
             print(f"{out} is already prepared", file=sys.stderr)
             return there
+        changed = ", ".join(_unlike(settings, there.settings))
+        raise RunError(
+            f"{out} was prepared with another {changed}: delete it, or "
+            "choose another --out"
+        )
     with new_folder(out) as whole:
         work = whole.parent
         splits, found = _clean(preparation, work)
@@ -214,6 +231,18 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
     return Prepared.open(out)
 
 
+def _unlike(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """The names of settings that differ; of files, their paths."""
+    names = []
+    for name in sorted(one.keys() | other.keys()):
+        a, b = one.get(name), other.get(name)
+        if a != b and isinstance(a, dict) and isinstance(b, dict):
+            names += _unlike(a, b)
+        elif a != b:
+            names.append(name)
+    return names
+
+
 def _clean(
     preparation: Preparation, work: Path
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -228,8 +257,9 @@ def _clean(
     with ExitStack() as stack:
         for split, parts in preparation.parts.items():
             dropped, before = Counter[str](), kept.total()
+            reading = _Reading(parts)
             pairs = tqdm(
-                (p for part in parts for p in part.pairs(strict=False)),
+                reading,
                 desc=f"reading {split}",
                 unit=" pairs",
                 disable=None,
@@ -241,9 +271,15 @@ def _clean(
                     paths = [work / f"{place}.{side}" for side in SIDES]
                     opened = [path.open("wb") for path in paths]
                     files[place] = list(map(stack.enter_context, opened))
-                for file, line in zip(files[place], sides, strict=True):
-                    # lone surrogates become what Tokenizer makes them
-                    file.write(line.encode("utf-8", "replace") + b"\n")
+                if any("\n" in side for side in sides):
+                    raise DataError(
+                        f"{reading.place}: cleaning has made two lines of "
+                        "one; this is a fault of the program, not of the "
+                        "file"
+                    )
+                # invalid bytes become U+FFFD, as in Tokenizer
+                for file, line in zip(files[place], ValidLines(sides)):
+                    file.write(line.encode() + b"\n")
                 kept[place] += 1
                 if len(first) < CHUNK:
                     first += sides
@@ -265,6 +301,19 @@ def _clean(
         for split, count in kept.items()
     }
     return made, remarks(first)
+
+
+class _Reading:
+    """The pairs of some parts; place says where the last one is."""
+
+    def __init__(self, parts: Sequence[Part]):
+        self.parts, self.place = parts, ""
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for part in self.parts:
+            for number, pair in enumerate(part.pairs(strict=False), 1):
+                self.place = f"{part.src}, line {number}"
+                yield pair
 
 
 class _Lines:
@@ -325,11 +374,18 @@ def _encode(
         closing(_Rows(whole / f"{split}.src", kind)) as src,
         closing(_Rows(whole / f"{split}.tgt", kind)) as tgt,
     ):
+        read = 0
         while chunk := list(islice(pairs, CHUNK)):
+            read += len(chunk)
             made = encode_pairs(tokenizers, columns_of(chunk), kind)
             src.add(made.src)
             tgt.add(made.tgt)
-    if lost := card["pairs"] - src.sentences:
+    if read != card["pairs"]:
+        raise DataError(
+            f"{split}: {card['pairs']:,} clean pairs were written, but "
+            f"{read:,} read back: the corpus would be misaligned"
+        )
+    if lost := read - src.sentences:
         card["dropped"]["a side without tokens"] = lost
     card["pairs"] = src.sentences
     card["source_tokens"], card["target_tokens"] = src.tokens, tgt.tokens

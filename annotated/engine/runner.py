@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from annotated.batches import Corpus
-from annotated.checkpoints import (
-    average_weights,
-    checkpoints,
-    load_checkpoint,
-    write_weights,
-)
+from annotated.checkpoints import average_weights
 from annotated.costs import kept_bytes, state_bytes
+from annotated.engine.checkpoints import DamagedError, checkpoints, restore
 from annotated.engine.distributed import (
     own_part,
     rank,
@@ -38,17 +34,26 @@ from annotated.engine.distributed import (
     world_size,
 )
 from annotated.engine.errors import RunError, Stopped
-from annotated.engine.files import replacing, write_json, write_text
+from annotated.engine.files import (
+    check_new,
+    replacing,
+    write_json,
+    write_text,
+)
+from annotated.engine.lock import locked
 from annotated.engine.machine import allow_tf32, memory_bytes, pick_device
 from annotated.engine.packing import check_compiler
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
+    Run,
     begin_run,
     best_step,
     read_metrics,
+    read_recipe,
     resume_run,
     validations,
 )
+from annotated.engine.tensors import write_tensors
 from annotated.engine.trainer import Trainer
 from annotated.training import Progress
 
@@ -81,6 +86,32 @@ def train_recipe(
     allow_tf32(device)
     if recipe.training.compile:
         check_compiler(device)
+    with _alone(folder, resume):
+        return _trained(recipe, folder, resume, device, shard)
+
+
+@contextmanager
+def _alone(folder: Path, resume: bool) -> Iterator[None]:
+    """Hold the lock of a run folder. RunError if another process does, or
+    if this is no folder to begin or resume in.
+    """
+    with ExitStack() as stack:
+
+        def enter() -> None:
+            if resume:
+                read_recipe(folder)
+            else:
+                check_new(folder)
+            stack.enter_context(locked(folder))
+
+        rank_zero_only(enter)
+        yield
+
+
+def _trained(
+    recipe: Recipe, folder: Path, resume: bool, device: str, shard: bool
+) -> dict[str, Any]:
+    """train_recipe, in a folder of which this run holds the lock."""
     run, corpus, valid = rank_zero_first(
         lambda: (
             resume_run(recipe, folder)
@@ -94,6 +125,7 @@ def train_recipe(
     if resume:
         rank_zero_first(lambda: _take_up(trainer, folder))
         trainer.check_same()
+        rank_zero_only(lambda: _note_changes(run, folder))
     count = sum(p.numel() for p in model.parameters())
     several = f" in {world_size()} processes" if world_size() > 1 else ""
     _say(
@@ -104,6 +136,13 @@ def train_recipe(
     with closing(_Log(folder, trainer)) as log:
         _train(trainer, valid, folder, log)
     return _finish(trainer, valid, folder)
+
+
+def _note_changes(run: Run, folder: Path) -> None:
+    """Write the recipe, if it has changed, now that the run goes on."""
+    if run.recipe != read_recipe(folder):
+        with _written("recipe.json"):
+            run.write_recipe(folder)
 
 
 def _say(line: str) -> None:
@@ -191,8 +230,8 @@ def _written(what: str) -> Iterator[None]:
     except OSError as error:
         reason = " ".join(str(error).split())[:160]
         raise RunError(
-            f"{what} could not be written ({reason}): earlier checkpoints "
-            "are intact; free some space, then continue with --resume"
+            f"{what} could not be written ({reason}): what was there is "
+            "intact; mend that, then continue with --resume"
         ) from None
 
 
@@ -305,15 +344,18 @@ class _Log:
             # a resumed run discards what came after its checkpoint
             notes = read_metrics(folder)
             kept = [e for e in notes if e["step"] <= trainer.step]
-            write_text(path, "".join(f"{json.dumps(e)}\n" for e in kept))
+            text = "".join(f"{json.dumps(e)}\n" for e in kept)
+            with _written(path.name):
+                write_text(path, text)
             nll = validations(folder).values()
             self.doubt = _Doubt(trainer, min(nll, default=math.inf))
         file = Path(os.devnull) if rank() else path
         self.file = file.open("a", buffering=1, encoding="utf-8")  # by line
         most = trainer.config.max_minutes
         self.end = f" of {most:g}" if most else ""
+        self.last = trainer.planned.max_steps
         self.bar = tqdm(
-            total=trainer.config.max_steps,
+            total=self.last,
             initial=trainer.step,
             unit="step",
             dynamic_ncols=True,
@@ -335,6 +377,9 @@ class _Log:
             self._write(dataclasses.asdict(progress) | more)
         if rank() == 0:
             self._warn(progress.step, self.doubt.training(progress))
+        if self.last != (last := self.trainer.config.max_steps):
+            self.last = self.bar.total = last
+            _say(f"the minutes allow {last} steps: cooling down until then")
         self.bar.set_postfix_str(self._pace(), refresh=False)
         self.bar.update()
         if self.bar.disable and time.monotonic() - self.said > 30:
@@ -357,7 +402,8 @@ class _Log:
             _say(warning)
 
     def _write(self, entry: dict[str, Any]) -> None:
-        self.file.write(json.dumps(entry) + "\n")
+        with _written("metrics.jsonl"):
+            self.file.write(json.dumps(entry) + "\n")
 
     def _pace(self) -> str:
         first, last = self.recent[0], self.recent[-1]
@@ -376,8 +422,8 @@ def _take_up(trainer: Trainer, folder: Path) -> None:
     places = checkpoints(folder / "checkpoints")[::-1]
     for place in places:
         try:
-            load_checkpoint(trainer, place)
-        except RunError as error:
+            restore(trainer, place)
+        except DamagedError as error:
             aside = place.with_name(f"damaged-{place.name}")
             shutil.rmtree(aside, ignore_errors=True)
             place.rename(aside)
@@ -390,9 +436,26 @@ def _take_up(trainer: Trainer, folder: Path) -> None:
                 "dropout's noise will differ from here on"
             )
         return
-    if places:
-        raise RunError(f"{folder} has no intact checkpoint")
+    if places or _had_checkpoints(folder, trainer.config.save_every):
+        raise RunError(
+            f"{folder} has been trained, but has no intact checkpoint to "
+            "resume from, and is left as it is: put its checkpoints back, "
+            "use it as it is, or train anew into another --out"
+        )
     _say("no checkpoint yet: starting at step 0")
+
+
+def _had_checkpoints(folder: Path, save_every: int) -> bool:
+    """Whether a run folder without checkpoints shows signs of any."""
+    places = folder / "checkpoints"
+    names = ("model.safetensors", "best.safetensors", "summary.json")
+    steps = [entry["step"] for entry in read_metrics(folder)]
+    return (
+        any((folder / name).exists() for name in names)
+        or any(places.glob("damaged-*"))
+        or max(steps, default=0) > save_every
+        or bool(steps and not places.is_dir())
+    )
 
 
 # E10-runner.md: The end of a run
@@ -401,6 +464,40 @@ def _finish(
 ) -> dict[str, Any]:
     """Choose the last weights or the mean of the last checkpoints; write
     the model and the summary.
+    """
+    config = trainer.config
+    scores, averaged, weights = _chosen(trainer, valid, folder)
+    place = trainer.place / len(trainer.plan(trainer.epoch))
+    summary: dict[str, Any] = {
+        "steps": trainer.step,
+        "epochs": round(trainer.epoch + place, 2),
+        "tokens": trainer.tokens,
+        "seconds": round(trainer.seconds, 1),
+        "processes": world_size(),
+        "precision": config.precision,
+        "parameters": sum(w.numel() for w in weights.values()),
+        "averaged": averaged,  # 1: only the last
+        "best": best_step(folder),
+        "valid": scores,
+    }
+    if trainer.scaling:
+        summary["overflows"] = trainer.scaling.overflows
+    lines = read_metrics(folder)
+    if warnings := [line["warning"] for line in lines if "warning" in line]:
+        summary["warnings"] = warnings
+    if cut := trainer.planned.max_steps - trainer.step:
+        summary["not_run"] = cut
+    rank_zero_only(lambda: _write_model(weights, summary, folder))
+    if cut:
+        _say(_shortened(trainer, cut))
+    return summary
+
+
+def _chosen(
+    trainer: Trainer, valid: Corpus, folder: Path
+) -> tuple[dict[str, float], int, dict[str, Tensor]]:
+    """The scores of the better weights, the number of checkpoints that
+    they are the mean of, and the weights.
     """
     config, places = trainer.config, folder / "checkpoints"
     final = places / f"{trainer.step:08d}"
@@ -420,32 +517,26 @@ def _finish(
             f"the last checkpoint is better than the mean of {len(last)}: "
             "using it as the model"
         )
-    place = trainer.place / len(trainer.plan(trainer.epoch))
-    summary: dict[str, Any] = {
-        "steps": trainer.step,
-        "epochs": round(trainer.epoch + place, 2),
-        "tokens": trainer.tokens,
-        "seconds": round(trainer.seconds, 1),
-        "processes": world_size(),
-        "precision": config.precision,
-        "parameters": sum(w.numel() for w in weights.values()),
-        "averaged": averaged,  # 1: only the last
-        "best": best_step(folder),
-        "valid": scores,
-    }
-    if trainer.scaling:
-        summary["overflows"] = trainer.scaling.overflows
-    lines = read_metrics(folder)
-    if warnings := [line["warning"] for line in lines if "warning" in line]:
-        summary["warnings"] = warnings
-    rank_zero_only(lambda: _write_model(weights, summary, folder))
-    return summary
+    return scores, averaged, weights
+
+
+def _shortened(trainer: Trainer, cut: int) -> str:
+    """One line: what a run that ended with its minutes has left out."""
+    config = trainer.config
+    line = (
+        f"{config.max_minutes:g} minutes allowed {trainer.step} of the "
+        f"plan's {trainer.planned.max_steps} steps: {cut} were not run"
+    )
+    if missing := min(config.cooldown, config.max_steps - trainer.step):
+        line += f", and the last {missing} of the cool-down"
+    return line
 
 
 def _write_model(
     weights: dict[str, Tensor], summary: dict[str, Any], folder: Path
 ) -> None:
     place = folder / "model.safetensors"
-    with _written("the model"), replacing(place) as fresh:
-        write_weights(weights, fresh)
-    write_json(folder / "summary.json", summary)
+    with _written("the model"):
+        with replacing(place) as fresh:
+            write_tensors(weights, fresh)
+        write_json(folder / "summary.json", summary)

@@ -6,38 +6,50 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from annotated.batches import Corpus
-from annotated.checkpoints import checkpoints, load_weights
+from annotated.engine.checkpoints import checkpoints
 from annotated.engine.data import Data, open_data
 from annotated.engine.errors import RunError
 from annotated.engine.files import check_new, write_json
-from annotated.engine.machine import pick_precision
+from annotated.engine.machine import kept, pick_precision
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import Recipe, described, fitted, recipe_of
 from annotated.engine.search import Guide, WorkerError, search_in_order
+from annotated.engine.tensors import load_weights
 from annotated.engine.trainer import training_speed
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import Hypothesis, SearchConfig
 from annotated.tokens import Tokenizer
+from annotated.training import fingerprint
 
 __all__ = [
-    "read_recipe", "read_metrics", "validations", "best_step", "Run",
-    "first_model", "with_precision", "begin_run", "FREE", "resume_run",
-    "MAX_SOURCE", "Translation", "one_line",
+    "FORMAT", "read_recipe", "read_metrics", "validations", "best_step",
+    "Run", "first_model", "with_precision", "begin_run", "FREE",
+    "resume_run", "MAX_SOURCE", "Translation", "one_line",
 ]  # fmt: skip
 
 
 # E9-recipes.md: A run and its folder
+FORMAT = 2  # of a run folder; 1, the first, had no number
+
+
 def read_recipe(folder: Path) -> Recipe:
-    """The recipe of a run folder. RunError if missing or damaged."""
+    """The recipe of a run folder. RunError if it is missing, damaged or
+    of a later format.
+    """
+    return _read(folder)[0]
+
+
+def _read(folder: Path) -> tuple[Recipe, int, dict[str, int]]:
+    """The recipe, the folder's format and its corpora's fingerprints."""
     path = folder / "recipe.json"
     if not path.is_file():
         raise RunError(
@@ -45,7 +57,17 @@ def read_recipe(folder: Path) -> Recipe:
             "recipe.json"
         )
     try:
-        return recipe_of(json.loads(path.read_text("utf-8")))
+        values = dict(json.loads(path.read_text("utf-8")))
+        form = values.pop("format", 1)
+        if form not in (1, FORMAT):
+            raise RunError(
+                f"{folder} has format {form}, but this version reads "
+                f"formats 1 and {FORMAT}: use the version that made it"
+            )
+        prints = dict(values.pop("fingerprints", {}))
+        return recipe_of(values), form, prints
+    except RunError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path} is damaged: {error!r}") from None
 
@@ -77,7 +99,8 @@ def best_step(folder: Path) -> int | None:
 @dataclass(frozen=True)
 class Run:
     """A run folder in memory: recipe, tokenizers and model; and the models
-    of other runs, if any, that vote when it translates.
+    of other runs, if any, that vote when it translates. fingerprints are
+    those of the corpora that it trains and validates on.
     """
 
     recipe: Recipe
@@ -85,6 +108,7 @@ class Run:
     target: Tokenizer
     model: Transformer
     others: tuple[Transformer, ...] = ()
+    fingerprints: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Write the tokenizers, then the recipe, whose presence marks the
@@ -92,22 +116,30 @@ class Run:
         """
         self.source.save(folder / "source.json")
         self.target.save(folder / "target.json")
-        recipe = dataclasses.asdict(self.recipe)
-        write_json(folder / "recipe.json", recipe)
+        self.write_recipe(folder)
+
+    def write_recipe(self, folder: Path) -> None:
+        """Write recipe.json alone, in place of the one that is there."""
+        values = {
+            "format": FORMAT,
+            "fingerprints": dict(self.fingerprints),
+            **dataclasses.asdict(self.recipe),
+        }
+        write_json(folder / "recipe.json", values)
 
     @classmethod
     def as_begun(cls, folder: Path) -> Run:
         """The run as begin_run left it, with its initial weights.
         RunError if a part is missing, damaged or inconsistent.
         """
-        recipe = read_recipe(folder)
+        recipe, _, prints = _read(folder)
         try:
             source = Tokenizer.load(folder / "source.json")
             target = Tokenizer.load(folder / "target.json")
             model = first_model(recipe, source, target)
         except ValueError as error:
             raise RunError(f"{folder} is damaged: {error}") from None
-        return cls(recipe, source, target, model)
+        return cls(recipe, source, target, model, fingerprints=prints)
 
     @classmethod
     def open(cls, folder: Path, *others: Path, device: str = "cpu") -> Run:
@@ -221,17 +253,17 @@ def _corpora(data: Data) -> tuple[Corpus, Corpus]:
 
 def with_precision(recipe: Recipe, device: str) -> Recipe:
     """The recipe with precision auto resolved; prints the choice."""
-    if recipe.training.precision != "auto":
-        if (recipe.training.precision, device) == ("float16", "cpu"):
-            print(
-                "float16 is emulated on a CPU, slowly: use it only to try "
-                "what a GPU would do",
-                file=sys.stderr,
-            )
-        return recipe
-    precision, reason = pick_precision(device)
-    print(f"precision {precision} on {device}: {reason}", file=sys.stderr)
-    return recipe.changed(precision=precision)
+    if recipe.training.precision == "auto":
+        choice, reason = pick_precision(device)
+        print(f"precision {choice} on {device}: {reason}", file=sys.stderr)
+        recipe = recipe.changed(precision=choice)
+    if (recipe.training.precision, device) == ("float16", "cpu"):
+        print(
+            "float16 is emulated on a CPU, slowly: use it only to try "
+            "what a GPU would do",
+            file=sys.stderr,
+        )
+    return recipe
 
 
 def _fitted(
@@ -242,17 +274,46 @@ def _fitted(
     device: str,
 ) -> Recipe:
     """fitted with this machine's measured speed; prints the result."""
+    gpu = torch.device(device).type == "cuda"
+    here = {
+        "device": torch.cuda.get_device_name(device) if gpu else device,
+        "threads": torch.get_num_threads(),
+        "corpus": fingerprint(corpus),
+    }
+    slowed = False
 
     def speed(recipe: Recipe) -> float:
-        model = first_model(recipe, source, target).to(device)
-        alone = training_speed(model, corpus, recipe.training)
-        return alone * int(os.environ.get("WORLD_SIZE", "1"))
+        config = recipe.config(len(source), len(target))
+        how = dataclasses.asdict(recipe.training)
+        names = "batch_tokens", "precision", "compile", "clip", "seed"
+
+        def measure() -> tuple[float, bool]:
+            nonlocal slowed
+            model = first_model(recipe, source, target).to(device)
+            found, busy = training_speed(model, corpus, recipe.training)
+            slowed = slowed or busy
+            return found, not busy
+
+        about = here | dataclasses.asdict(config)
+        about |= {name: how[name] for name in names}
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        return processes * kept("speed", about, measure)
 
     tokens = int(corpus.tgt.lengths.sum())
     made = fitted(recipe, len(corpus), tokens, speed)
+    if slowed:
+        print(
+            "other programs keep this machine busy: fitted to what one "
+            "thread does without them",
+            file=sys.stderr,
+        )
     if made != recipe.changed(fit=()):
         print(described(made, recipe), file=sys.stderr)
     return made
+
+
+def _fingerprints(train: Corpus, valid: Corpus) -> dict[str, int]:
+    return {"train": fingerprint(train), "valid": fingerprint(valid)}
 
 
 def begin_run(
@@ -272,14 +333,24 @@ def begin_run(
     corpora = _corpora(data)
     if recipe.fit:
         recipe = _fitted(recipe, corpora[0], source, target, device)
-    run = Run(recipe, source, target, first_model(recipe, source, target))
-    folder.mkdir(parents=True, exist_ok=True)
-    run.write(folder)
+    model = first_model(recipe, source, target)
+    prints = _fingerprints(*corpora)
+    run = Run(recipe, source, target, model, fingerprints=prints)
+    # where it is missing later, somebody has deleted it
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    try:
+        run.write(folder)
+    except OSError:  # a full disk, say: the folder is new again
+        for side in ("source", "target"):
+            (folder / f"{side}.json").unlink(missing_ok=True)
+        (folder / "checkpoints").rmdir()
+        raise
     return run, *corpora
 
 
 FREE = {f.name for f in dataclasses.fields(SearchConfig)} | {
-    *("about", "max_steps", "max_minutes", "micro_tokens", "save_minutes"),
+    *("about", "data", "max_steps", "max_minutes", "save_minutes"),
+    "micro_tokens",
     *("rate", "warmup", "cooldown", "clip", "precision", "compile"),
     *("dropout", "attention_dropout", "activation_dropout"),
     "label_smoothing",
@@ -287,10 +358,16 @@ FREE = {f.name for f in dataclasses.fields(SearchConfig)} | {
 
 
 def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
-    """Like begin_run, for an existing run. RunError if recipe differs from
-    the run's in a field that is not in FREE.
+    """Like begin_run, for an existing run; writes nothing. RunError if
+    recipe differs from the run's in a field that is not in FREE, if the
+    pairs are others, or if the folder is of an earlier format.
     """
     run = Run.as_begun(folder)
+    if _read(folder)[1] != FORMAT:
+        raise RunError(
+            f"{folder} was made by an earlier version: this one can use "
+            "it, but not continue it; train into another --out"
+        )
     if recipe.fit:  # it was fitted when the run began
         recipe = run.recipe
     if recipe.training.precision == "auto":  # resolved then, too
@@ -310,8 +387,16 @@ def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
         run = dataclasses.replace(
             run, recipe=recipe, model=first_model(recipe, *tokenizers)
         )
-        run.write(folder)
-    return run, *_corpora(data)
+    corpora = _corpora(data)
+    found = _fingerprints(*corpora)
+    others = [s for s in found if found[s] != run.fingerprints.get(s)]
+    if others:
+        raise RunError(
+            f"the pairs of {' and '.join(others)} in {recipe.data} are not "
+            f"those that {folder} was started with: resume it with them, "
+            "or start a new run"
+        )
+    return run, *corpora
 
 
 # E9-recipes.md: Translating lines

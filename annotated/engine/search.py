@@ -1,10 +1,10 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
 import copy
-import itertools
 import math
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -21,13 +21,16 @@ from torch import Tensor
 
 from annotated.attention import MultiHeadAttention
 from annotated.batches import pad_rows
+from annotated.engine.errors import RunError
 from annotated.engine.machine import cores, evaluating
 from annotated.model import Transformer
 from annotated.search import (
     Hypothesis,
     SearchConfig,
+    check_cacheable,
     length_penalty,
     output_limit,
+    with_parts,
 )
 from annotated.tokens import BOS, EOS, PAD
 
@@ -66,19 +69,20 @@ class SlotCache:
         self.model = model
         real = src != PAD
         self.words = None if bool(real.all()) else real[:, None, None]
-        self.used = self.length = 0  # slots, positions
-        self.source: list[tuple[Tensor, Tensor]] = []
-        self.target: list[tuple[Tensor, Tensor]] = []
+        self.length = 0  # positions
+        self.source: list[_SourceAttention] = []
+        self.target: list[_SlotAttention] = []
         memory = model.encode(src)
-        for layer in model.decoder.layers:
-            cross, own = layer.cross_attention, layer.attention
-            k, v = cross.split(cross.w_k(memory)), cross.w_v(memory)
-            v = cross.split(v).contiguous()
-            self.source.append((k.contiguous(), v))
-            room = (len(src), own.num_heads, slots)
-            self.target.append(
-                (v.new_empty(*room, own.d_k), v.new_empty(*room, own.d_v))
+        blocks, layers = model.attention_blocks(), torch.nn.ModuleList()
+        for i, layer in enumerate(model.decoder.layers):
+            target = _SlotAttention(blocks[f"decoder.{i}"], memory, slots)
+            source = _SourceAttention(blocks[f"cross.{i}"], memory)
+            self.target.append(target)
+            self.source.append(source)
+            layers.append(
+                with_parts(layer, attention=target, cross_attention=source)
             )
+        self.decoder = with_parts(model.decoder, layers=layers)
 
     def next_logits(self, ids: Tensor, seen: Tensor) -> Tensor:
         """ids (batch, width), the newest tokens -> the logits of the next
@@ -89,51 +93,82 @@ class SlotCache:
         self.length += 1
         x = model.embeddings.read_target(ids)
         x = x + model.tgt_positions(self.length)[-1]
-        new = slice(self.used, self.used + ids.size(1))
-        self.used = new.stop
         if config.window is not None:
             # a hypothesis has one slot per position, in order
             nearest = self.length - config.window // 2
             seen = seen & (seen.cumsum(dim=-1) >= nearest)
         own = _bias(seen[:, None], config.num_heads, x)
         across = _bias(self.words, config.num_heads, x)
-        for layer, target, source in zip(
-            model.decoder.layers, self.target, self.source, strict=True
-        ):
-            x = layer.sublayers(
-                x,
-                partial(_look_back, layer.attention, target, new, own),
-                partial(_look, layer.cross_attention, *source, across),
-            )
-        return model.embeddings.logits(model.decoder.norm(x))
+        return model.embeddings.logits(self.decoder(x, None, own, across))
 
     def compact(self, kept: Tensor) -> None:
         """Keep only these slots of each sentence: (batch, slots)."""
-        self.used = kept.size(1)
         places = kept[:, None, :, None]
-        for cache in (cache for pair in self.target for cache in pair):
-            cache[:, :, : self.used] = cache.take_along_dim(places, 2)
+        for slots in self.target:
+            slots.used = kept.size(1)
+            for cache in (slots.k, slots.v):
+                cache[:, :, : slots.used] = cache.take_along_dim(places, 2)
 
     def keep(self, keep: Callable[[Tensor], Tensor]) -> None:
         """Remove the finished sentences; keep comes from closing."""
         if self.words is not None:
             self.words = keep(self.words)
-        self.source = [(keep(k), keep(v)) for k, v in self.source]
-        for pair in self.target:
-            left = [len(keep(x[:, :, : self.used])) for x in pair][0]
-        self.target = [(k[:left], v[:left]) for k, v in self.target]
+        for source in self.source:
+            source.k, source.v = keep(source.k), keep(source.v)
+        for slots in self.target:
+            left = len(keep(slots.k[:, :, : slots.used]))
+            keep(slots.v[:, :, : slots.used])
+            slots.k, slots.v = slots.k[:left], slots.v[:left]
+
+
+class _SourceAttention(torch.nn.Module):
+    """Cross-attention of all hypotheses, x (batch, width, d_model), to
+    their sentence. mask is additive, as _bias makes it.
+    """
+
+    def __init__(self, block: MultiHeadAttention, memory: Tensor):
+        super().__init__()
+        check_cacheable(block)
+        self.block = block
+        self.k = block.split(block.w_k(memory)).contiguous()
+        self.v = block.split(block.w_v(memory)).contiguous()
+
+    def forward(
+        self, x: Tensor, memory: None, mask: Tensor | None
+    ) -> Tensor:
+        return _look(self.block, x, self.k, self.v, mask)
+
+
+class _SlotAttention(torch.nn.Module):
+    """Like _SourceAttention, over the slots; fills the next ones first."""
+
+    def __init__(
+        self, block: MultiHeadAttention, memory: Tensor, slots: int
+    ):
+        super().__init__()
+        check_cacheable(block)
+        self.block, self.used = block, 0
+        room = (len(memory), block.num_heads, slots)
+        self.k = memory.new_empty(*room, block.d_k)
+        self.v = memory.new_empty(*room, block.d_v)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        new = slice(self.used, self.used + x.size(1))
+        self.used = new.stop
+        self.k[:, :, new] = self.block.split(self.block.w_k(x))
+        self.v[:, :, new] = self.block.split(self.block.w_v(x))
+        k, v = self.k[:, :, : self.used], self.v[:, :, : self.used]
+        return _look(self.block, x, k, v, mask)
 
 
 def _look(
     block: MultiHeadAttention,
+    x: Tensor,
     k: Tensor,
     v: Tensor,
     bias: Tensor | None,
-    x: Tensor,
 ) -> Tensor:
-    """Attention of all hypotheses, x (batch, width, d_model), over the
-    keys and values of their sentence.
-    """
+    """Attention of x (batch, width, d_model) to k and v."""
     q = block.split(block.w_q(x))
     scores = torch.baddbmm(
         q.new_zeros(()) if bias is None else bias,
@@ -144,20 +179,6 @@ def _look(
     heads = scores.softmax(dim=-1) @ v.flatten(0, 1)
     heads = heads.unflatten(0, q.shape[:2]).transpose(1, 2)
     return block.w_o(heads.flatten(2))
-
-
-def _look_back(
-    block: MultiHeadAttention,
-    slots: tuple[Tensor, Tensor],
-    new: slice,
-    bias: Tensor | None,
-    x: Tensor,
-) -> Tensor:
-    """Like _look, over the slots; fills the new ones first."""
-    for slot, project in zip(slots, (block.w_k, block.w_v), strict=True):
-        slot[:, :, new] = block.split(project(x))
-    k, v = (slot[:, :, : new.stop] for slot in slots)
-    return _look(block, k, v, bias, x)
 
 
 def _bias(mask: Tensor | None, heads: int, like: Tensor) -> Tensor | None:
@@ -402,12 +423,17 @@ def converted(model: Transformer, dtype: torch.dtype) -> Transformer:
     weights lie as a product with few rows reads them.
     """
     if dtype == torch.qint8:
+        try:
+            from torch.ao.quantization import quantize_dynamic
+        except ImportError:  # it is moving to another package
+            raise RunError(
+                f"torch {torch.__version__} has no torch.ao.quantization: "
+                "choose another --precision than int8"
+            ) from None
         with warnings.catch_warnings():
             # torch warns that this is moving to another package
             warnings.simplefilter("ignore")
-            return torch.ao.quantization.quantize_dynamic(
-                model.eval(), {torch.nn.Linear}, dtype
-            )
+            return quantize_dynamic(model.eval(), {torch.nn.Linear}, dtype)
     model = copy.deepcopy(model)
     if next(model.parameters()).device.type != "cpu":
         return model.to(dtype)
@@ -556,33 +582,37 @@ class WorkerError(RuntimeError):
 def in_processes(
     job: Callable[[list[int]], Any], batches: list[list[int]], workers: int
 ) -> Iterator[tuple[int, Any]]:
-    """Yield each batch's number and answers, as they arrive. WorkerError
-    if a process dies or none answers within HANGS seconds.
+    """Yield each batch's number and answers, as they arrive. Raises what
+    a job raises; WorkerError if a process dies or none answers within
+    HANGS seconds.
     """
     # forking takes no time, where it is safe
     method = "fork" if sys.platform == "linux" else "spawn"
     context: Any = get_context(method)
-    todo = iter(enumerate(batches))
+    todo = list(enumerate(batches))[::-1]  # the next one is the last
     processes: dict[Any, Any] = {}  # by connection
-    busy: dict[Any, int] = {}  # the batch that each works on
+    busy: dict[Any, int] = {}  # by connection, the batch in work
     try:
         for _ in range(workers):
             line, theirs = context.Pipe()
-            busy[line], batch = next(todo)
-            line.send(batch)
-            processes[line] = context.Process(
+            process = context.Process(
                 target=_work, args=(job, theirs), daemon=True
             )
-            processes[line].start()
+            process.start()
+            processes[line] = process
             theirs.close()  # so that the line closes with its process
+            busy[line], batch = todo.pop()
+            line.send(batch)
         while busy:
             ready: list[Any] = wait([*busy], timeout=HANGS)
             if not ready:
                 raise WorkerError(f"no answer in {HANGS:.0f} seconds")
             for line in ready:
+                number = busy.pop(line)
                 try:
-                    yield busy.pop(line), line.recv()
-                    for busy[line], batch in itertools.islice(todo, 1):
+                    answers, error, where = line.recv()
+                    if todo:
+                        busy[line], batch = todo.pop()
                         line.send(batch)
                 except (EOFError, OSError):
                     processes[line].join()
@@ -590,6 +620,9 @@ def in_processes(
                     raise WorkerError(
                         f"a process died with exit code {code}"
                     ) from None
+                if error is not None:
+                    raise error from WorkerError(where)
+                yield number, answers
     finally:
         for process in processes.values():
             process.kill()
@@ -603,4 +636,7 @@ def _work(job: Callable[[list[int]], Any], line: Connection) -> None:
     parent = parent_process()
     while parent is not None and parent.is_alive():
         if line.poll(1.0):
-            line.send(job(line.recv()))
+            try:
+                line.send((job(line.recv()), None, ""))
+            except Exception as error:
+                line.send((None, error, traceback.format_exc()))

@@ -20,10 +20,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from annotated.engine.errors import DataError
+from annotated.engine.errors import DataError, check_whole, unknown
 from annotated.engine.fetch import fetch
 from annotated.engine.registry import folder_of, registry
-from annotated.pocket import pocket_pairs
+from annotated.pocket import SPLITS, pocket_pairs
 
 __all__ = [
     "Text", "no_text", "Part", "read_lines", "read_pair", "columns_of",
@@ -319,7 +319,8 @@ class Cleaning:
     detokenize: bool = False  # rejoin punctuation to words
 
     def __post_init__(self) -> None:
-        if self.ratio is not None and self.ratio < 1:
+        check_whole("min_words", self.min_words, least=1)
+        if self.ratio is not None and not self.ratio >= 1:
             raise ValueError(f"ratio must be at least 1, not {self.ratio}")
         if self.max_words is not None and self.max_words < self.min_words:
             raise ValueError(
@@ -328,8 +329,9 @@ class Cleaning:
             )
 
     def line(self, text: str) -> str:
-        """A line after cleaning."""
-        text = html.unescape(text) if self.unescape else text
+        """A line after cleaning, which is still one line."""
+        if self.unescape:  # &#10; is a line break
+            text = " ".join(html.unescape(text).splitlines())
         text = detokenized(text) if self.detokenize else text
         return text.lower() if self.lower else text
 
@@ -418,12 +420,12 @@ def divide(
     """
     number, place = 0, split
     for src, tgt in pairs:
-        why = cleaning.objection(src, tgt) if split == "train" else None
-        if why:
-            dropped[why] += 1
-            continue
+        # as it will be written: &nbsp; is a blank side, &amp; one word
         src, tgt = cleaning.line(src), cleaning.line(tgt)
         if split == "train":
+            if why := cleaning.objection(src, tgt):
+                dropped[why] += 1
+                continue
             number += 1
             place = division.place(number, src)
         yield place, src, tgt
@@ -456,11 +458,12 @@ def load_pairs(
         return columns_of((s, t) for place, s, t in rows if place == split)
     if Path(name).is_dir():
         return read_pair(*own_files(Path(name), split, source, target))
-    raise DataError(
-        f"unknown data set {name!r}: use {', '.join(SYNTHETIC)}, "
-        f"{', '.join(known)}, or a folder with train.{source}, "
-        f"train.{target}, valid.{source} and valid.{target}"
+    otherwise = (
+        f"annotated data list lists them; or give a folder with "
+        f"train.{source}, train.{target}, valid.{source}, valid.{target}"
     )
+    names = [*SYNTHETIC, *known]
+    raise DataError(unknown("data set", name, names, otherwise))
 
 
 def own_files(
@@ -493,13 +496,14 @@ def synthetic_pairs(
     on the fly. The splits (train, valid, test, …) share no pairs.
     DataError for an unknown split.
     """
+    there = SPLITS if name == "pocket" else ("train", "valid", "test")
+    if split not in there:
+        raise DataError(
+            f"{name} has no split {split!r}; it has {', '.join(there)}"
+        )
     if name == "pocket":
         pairs = pocket_pairs(count, split, seed)
         return [p.source for p in pairs], [p.target for p in pairs]
-    if split not in ("train", "valid", "test"):
-        raise DataError(
-            f"{name} has no split {split!r}; it has train, valid, test"
-        )
     lines = list(islice(_symbol_lines(split, seed), count))
     if name == "reverse":
         return lines, [line[::-1] for line in lines]

@@ -8,9 +8,8 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from annotated import training
 from annotated.batches import Batch, Corpus
-from annotated.checkpoints import drop_old, write_checkpoint
+from annotated.engine.checkpoints import drop_old, write_checkpoint
 from annotated.engine.distributed import (
     all_reduce_sum,
     check_same,
@@ -35,6 +34,7 @@ from annotated.engine.distributed import (
 )
 from annotated.engine.errors import (
     PeerError,
+    TrainingError,
     UsageError,
     check_positive,
     check_whole,
@@ -48,13 +48,19 @@ from annotated.engine.packing import (
     packed,
 )
 from annotated.model import Transformer
-from annotated.schedule import make_optimizer
+from annotated.schedule import make_optimizer, set_learning_rate
 from annotated.tokens import BOS, EOS
-from annotated.training import TrainingConfig, fingerprint
+from annotated.training import (
+    Progress,
+    TrainingConfig,
+    fingerprint,
+    seed_dropout,
+)
 
 __all__ = [
     "RunConfig", "PackedBatch", "packed_loss", "LossScale", "split_batch",
-    "micro_batches", "short_first", "Trainer", "training_speed",
+    "micro_batches", "short_first", "Trainer", "ENOUGH", "RESERVE",
+    "training_speed", "BUSY",
 ]  # fmt: skip
 
 
@@ -63,17 +69,19 @@ __all__ = [
 class RunConfig(TrainingConfig):
     """TrainingConfig, plus what depends on the machine and run folder.
 
-    A run ends at max_steps or max_minutes, whichever comes first. The
-    last keep of the checkpoints written every save_every steps are kept;
-    those of save_minutes only guard against a crash. begin_run resolves
-    precision auto; a Trainer that is built directly uses float32.
+    A run ends at max_steps or max_minutes, whichever comes first; a
+    cool-down begins early enough for either (see fit_end). The last keep
+    of the checkpoints written every save_every steps are kept; those of
+    save_minutes only guard against a crash. begin_run resolves precision
+    auto; a Trainer that is built directly uses float32.
     """
 
     # maximum tokens per side in a micro-batch (unset: what fits)
     micro_tokens: int | None = None
     # number format of the layers; auto picks the fastest here
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    max_minutes: float | None = None  # maximum minutes of training
+    # maximum minutes of training; a cool-down ends with them
+    max_minutes: float | None = None
     compile: bool = False  # torch.compile each layer (for a GPU)
     curriculum: int = 0  # steps over which longer pairs are phased in
     save_every: int = 1000  # steps between checkpoints
@@ -204,8 +212,10 @@ def split_batch(
         cuts = np.searchsorted((total[1:] + total[:-1]) / 2, goal)
         ends = np.append(0, np.append(cuts, len(pairs)))
         largest = max(np.diff(side[ends]).max() for side in sides)
-        if most is None or largest <= most or parts >= len(pairs):
+        if most is None or largest <= most:
             return np.split(pairs, cuts)
+        if parts >= len(pairs):
+            return np.split(pairs, range(1, parts))  # a pair in each
         parts += count
 
 
@@ -291,6 +301,8 @@ class Trainer(training.Trainer):
         self.scaling = LossScale() if half else None
         self.stop = self.stopping = False
         self.clock = self.started = 0.0  # of this process
+        self.planned = config  # before fit_end
+        self.since = 0, 0.0  # the step and time that the pace counts from
 
     def plan(self, epoch: int) -> list[NDArray]:
         plan = super().plan(epoch)
@@ -322,15 +334,45 @@ class Trainer(training.Trainer):
             }
         )
 
-    def batches(self) -> Iterator[tuple[_Work, tuple[int, int]]]:
+    def steps(self) -> Iterator[Progress]:
+        """training.Trainer.steps, also bounded by max_minutes."""
+        limit = 60 * (self.config.max_minutes or math.inf)
+        works = self.prefetched()
+        while self.step < self.config.max_steps and self.seconds < limit:
+            started, epoch = time.perf_counter(), self.epoch
+            work, after = next(works)
+            loss, nll, norm = self.learn(work)
+            self.epoch, self.place = after
+            self.tokens += work.tokens
+            self.clock += time.perf_counter() - started
+            self.fit_end()
+            yield Progress(
+                step=self.step, epoch=epoch, loss=loss, nll=nll,
+                rate=self.rate(self.step), gradient_norm=norm,
+                tokens=self.tokens, seconds=self.seconds,
+            )  # fmt: skip
+
+    def prefetched(self) -> Iterator[tuple[_Work, tuple[int, int]]]:
+        """What batches yields, each read while the one before is used."""
         with ThreadPoolExecutor(1) as reader:
-            source = super().batches()
+            source = self.batches()
             coming = reader.submit(next, source)
             while True:
                 now = coming.result()
                 if self.step + 1 < self.config.max_steps:
                     coming = reader.submit(next, source)
                 yield now
+
+    def batches(self) -> Iterator[tuple[_Work, tuple[int, int]]]:
+        """The batches from here on, each with the place after it."""
+        epoch, place = self.epoch, self.place
+        while True:
+            plan = self.plan(epoch)
+            for i in range(place, len(plan)):
+                last = i + 1 == len(plan)
+                after = (epoch + 1, 0) if last else (epoch, i + 1)
+                yield self.batch(plan[i]), after
+            epoch, place = epoch + 1, 0
 
     def batch(self, pairs: NDArray) -> _Work:
         micro = micro_batches(self.corpus, pairs, self.config.micro_tokens)
@@ -340,12 +382,56 @@ class Trainer(training.Trainer):
         words = int((starts[pairs + 1] - starts[pairs]).sum())
         return _Work(micro, words + len(pairs))
 
-    def done(self) -> bool:
-        minutes = self.config.max_minutes or math.inf
-        return super().done() or self.seconds >= 60 * minutes
+    # E5-trainer.md: Minutes that end the run
+    def fit_end(self) -> None:
+        """Let the schedule end before max_minutes do: if not all steps
+        fit, begin the cool-down in time, or shorten the one under way.
+        """
+        config, (step, seconds) = self.config, self.since
+        taken, left = self.step - step, config.max_steps - self.step
+        if not (config.max_minutes and config.cooldown) or taken < ENOUGH:
+            return
+        cooldown = min(config.cooldown, config.max_steps)
+        pace = (self.seconds - seconds) / taken
+        room = (60 * config.max_minutes - self.seconds) / pace
+        fits = int(RESERVE * room)
+        if room >= left or fits < 1:
+            return
+        if left >= cooldown and fits > min(cooldown, self.step):
+            return  # it has not begun, and need not yet
+        begun = max(1.0, cooldown / left)  # 1 over the present factor
+        self.end_at(self.step + fits, math.ceil(fits * begun))
+        self.since = self.step, self.seconds
 
-    def spend(self, seconds: float) -> None:
-        self.clock += seconds
+    def end_at(self, step: int, cooldown: int) -> None:
+        """Let the schedule end at step."""
+        self.config = replace(
+            self.config, max_steps=step, cooldown=cooldown
+        )
+
+    def ending(self) -> dict[str, Any]:
+        """The limits of the plan and what fit_end has made of them."""
+        names = "max_steps", "cooldown", "max_minutes"
+        plan = [getattr(self.planned, name) for name in names]
+        now = [getattr(self.config, name) for name in names]
+        return {"plan": plan, "now": now}
+
+    def learn(self, work: Any) -> tuple[float, float, float]:
+        """As in training.Trainer, for what batch returns."""
+        seed_dropout(self.config.seed, self.step)
+        self.model.train()
+        self.optimizer.zero_grad()
+        means = self.gradient(work)
+        norm = torch.nn.utils.clip_grad_norm_(
+            self.model.parameters(), self.config.clip or math.inf
+        )
+        loss, nll, size = self.collect(means, norm)
+        if not math.isfinite(loss + nll + size):
+            raise TrainingError(self.trouble(loss, nll, size))
+        self.step += 1
+        set_learning_rate(self.optimizer, self.rate(self.step))
+        self.optimizer.step()
+        return loss, nll, size
 
     def gradient(self, work: Any) -> Tensor:
         """Accumulate the gradients of the micro-batches; returns this
@@ -359,12 +445,12 @@ class Trainer(training.Trainer):
             if self.scaling.settle(list(self.model.parameters())):
                 return means
             self.optimizer.zero_grad()
-            self.seed_dropout()
+            seed_dropout(self.config.seed, self.step)
 
     def attempt(self, work: _Work, scale: float) -> Tensor:
         """Like gradient, with the loss multiplied by scale."""
         if world_size() > 1:  # each has its own noise
-            self.seed_dropout(rank())
+            seed_dropout(self.config.seed, self.step, rank())
         sums = torch.zeros(2, device=self.device)
         for i, (batch, weight) in enumerate(work.micro):
             last = i + 1 == len(work.micro)
@@ -374,7 +460,7 @@ class Trainer(training.Trainer):
             sums = sums + weight * torch.stack([loss.detach(), nll])
         return sums / work.tokens
 
-    def collect(self, means: Tensor, norm: Tensor) -> list[float]:
+    def collect(self, means: Tensor, norm: Tensor) -> tuple[float, ...]:
         """Loss, nll and gradient norm of the step, over all processes."""
         numbers = [*means, full_tensor(norm)]
         loss, nll, size = torch.stack(numbers).cpu().double()
@@ -386,7 +472,7 @@ class Trainer(training.Trainer):
         self.stopping = stop > 0
         if rank() and not math.isfinite(loss + nll + size):
             raise PeerError("not finite")  # process 0 reports it
-        return [loss, nll, size.item()]
+        return loss, nll, size.item()
 
     # E5-trainer.md: Validation and checkpoints
     def validate(self, corpus: Corpus) -> dict[str, float]:
@@ -412,18 +498,19 @@ class Trainer(training.Trainer):
         weights = super().weights()
         return {name: on_rank_zero(p) for name, p in weights.items()}
 
+    def moments(self) -> dict[str, Tensor]:
+        """Adam's moments, unsharded, on the CPU of process 0."""
+        moments = super().moments()
+        return {name: on_rank_zero(m) for name, m in moments.items()}
+
     def state(self) -> dict[str, Any]:
-        """The plain trainer's state, unsharded, on the CPU of process 0,
-        and the settings that dropout's noise depends on.
+        """The plain trainer's state, and the settings that dropout's
+        noise depends on.
         """
         state = super().state()
-        state["optimizer"]["state"] = {
-            i: {key: on_rank_zero(value) for key, value in one.items()}
-            for i, one in state["optimizer"]["state"].items()
-        }
         if self.scaling is not None:
             state["scaling"] = vars(self.scaling).copy()
-        return state | {"noise": self._noise()}
+        return state | {"noise": self._noise(), "ending": self.ending()}
 
     def _noise(self) -> dict[str, int | None]:
         own = {
@@ -432,22 +519,26 @@ class Trainer(training.Trainer):
         return {"processes": world_size()} | own
 
     def load(
-        self, weights: dict[str, Tensor], state: dict[str, Any]
+        self,
+        weights: dict[str, Tensor],
+        moments: dict[str, Tensor],
+        state: dict[str, Any],
     ) -> None:
-        """Restore what weights and state returned, in any trainer."""
+        """Restore what these three methods returned, in any trainer."""
         own = dict(self.model.named_parameters())
         parts = {name: own_part(weights[name], own[name]) for name in own}
-        moments = {
-            i: {
-                key: own_part(value, like) if value.dim() else value
-                for key, value in state["optimizer"]["state"][i].items()
-            }
-            for i, like in enumerate(own.values())
-            if i in state["optimizer"]["state"]
+        shares = {
+            name: own_part(value, own[name.rpartition(".")[0]])
+            if value.dim()
+            else value  # a count of steps
+            for name, value in moments.items()
         }
-        optimizer = state["optimizer"] | {"state": moments}
-        super().load(parts, state | {"optimizer": optimizer})
+        super().load(parts, shares, state)
         self.clock = self.seconds
+        self.since = self.step, self.seconds
+        ending = state.get("ending", {})
+        if ending.get("plan") == self.ending()["plan"]:  # not changed
+            self.end_at(*ending["now"][:2])
         if self.scaling is not None:
             vars(self.scaling).update(state.get("scaling", {}))
         self.same_noise = state.get("noise") == self._noise()
@@ -456,9 +547,9 @@ class Trainer(training.Trainer):
         """Write folder/STEP atomically in process 0, and delete the
         checkpoints that config does not keep.
         """
-        weights, state = self.weights(), self.state()
+        parts = self.weights(), self.moments(), self.state()
         place = folder / f"{self.step:08d}"
-        rank_zero_only(lambda: write_checkpoint(weights, state, place))
+        rank_zero_only(lambda: write_checkpoint(*parts, place))
         keep, every = self.config.keep, self.config.save_every
         rank_zero_only(lambda: drop_old(place, keep, every))
         return place
@@ -472,25 +563,56 @@ class _Work:
     tokens: int  # target tokens of the whole batch
 
 
+# E5-trainer.md: Minutes that end the run
+ENOUGH = 20  # steps that tell the pace
+RESERVE = 0.97  # of the steps that fit into the minutes left
+
+
 def training_speed(
     model: PackedTransformer, corpus: Corpus, config: RunConfig
-) -> float:
-    """Training steps per second of this process alone. They change the
-    model's weights a little.
+) -> tuple[float, bool]:
+    """Training steps per second of this process alone, and whether other
+    programs kept it from measuring them. The steps change the model's
+    weights a little.
+    """
+    wall, own = _step_seconds(model, corpus, config)
+    threads = torch.get_num_threads()
+    if next(model.parameters()).device.type != "cpu":
+        return 1 / wall, False
+    if threads > 1:
+        torch.set_num_threads(1)
+        try:
+            _, own = _step_seconds(model, corpus, config)
+        finally:
+            torch.set_num_threads(threads)
+    busy = wall > BUSY * own if threads == 1 else wall * BUSY > own
+    return 1 / min(wall, own), busy
+
+
+BUSY = 1.25  # times as long: other programs take part of the machine
+
+
+def _step_seconds(
+    model: PackedTransformer, corpus: Corpus, config: RunConfig
+) -> tuple[float, float]:
+    """The seconds of a training step by the clock on the wall, and by the
+    processor's: the least of some.
     """
     loss, device = _Loss(model, config), next(model.parameters()).device
     optimizer = make_optimizer(model.parameters())
     plan = corpus.plan(config.batch_tokens, config.seed, epoch=0)
-    seconds: list[float] = []
+    clocks = time.perf_counter, time.process_time
+    spent: list[list[float]] = []
     for step in range(6):
         batch = PackedBatch.of(corpus.batch(plan[step % len(plan)]))
-        started = time.perf_counter()
+        started = [clock() for clock in clocks]
         mean = loss(batch.to(device))[0] / batch.tokens
         mean.backward()
         optimizer.step()
         optimizer.zero_grad()
         mean.item()  # waits for the device
-        seconds.append(time.perf_counter() - started)
-        if sum(seconds[1:]) > 1:
+        spent.append([clock() - s for clock, s in zip(clocks, started)])
+        if sum(wall for wall, _ in spent[1:]) > 1:
             break
-    return 1 / median(seconds[1:])
+    wall, own = map(min, zip(*spent[1:]))
+    return wall, own or wall  # some clocks tick coarsely

@@ -36,7 +36,7 @@ __all__ = [
     "read_trees", "read_tree", "cleaned", "read_treebank", "split_articles",
     "word_class", "known_words", "reads", "TreeWishes", "prepare_trees",
     "tree_scores", "levels", "f1_by", "recall_by_label", "tree_guide",
-    "parse_lines", "escaped", "only_trees",
+    "parse_lines", "escaped", "OnlyTrees",
 ]  # fmt: skip
 
 
@@ -136,10 +136,18 @@ def cleaned(tree: Tree) -> Tree | None:
 
 
 def _plain(tree: Tree) -> Tree:
-    if not tree.children:
-        return tree
-    label = bare(tree.label).split("|")[0] or tree.label
-    return node(label, *map(_plain, tree.children))
+    """A copy whose labels have no functions, indices or alternatives."""
+    made: list[list[Tree]] = [[]]  # of each open node
+    for mark, part in tree.walk():
+        if mark == "(":
+            made.append([])
+        elif mark == "":
+            made[-1].append(part)
+        else:
+            label = bare(part.label).split("|")[0] or part.label
+            children = made.pop()
+            made[-1].append(node(label, *children))
+    return made[0][0]
 
 
 def read_treebank(path: Path) -> dict[str, list[Tree]]:
@@ -321,7 +329,11 @@ def tree_scores(
 
 def levels(tree: Tree) -> int:
     """The depth of a tree in nodes, including the leaf."""
-    return 1 + max(map(levels, tree.children), default=0)
+    deepest = depth = 1
+    for mark, _ in tree.walk():
+        depth += {"(": 1, "": 0, ")": -1}[mark]
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def f1_by(
@@ -367,7 +379,7 @@ def tree_guide(run: Run) -> Guide | None:
     if run.recipe.target != "tree":
         return None
     place = run.target.inner.get_vocab()
-    return only_trees(sorted(place, key=place.__getitem__))
+    return OnlyTrees(tuple(sorted(place, key=place.__getitem__)))
 
 
 def parse_lines(
@@ -377,17 +389,16 @@ def parse_lines(
     Raises RunError if a worker dies.
     """
     known = set(run.source.inner.get_vocab())
+    sentences = [escaped(line).split() for line in lines]
     found = run.translate(
-        [reads(line.split(), known) for line in lines],
+        [reads(words, known) for words in sentences],
         search,
         workers=workers,
         guide=tree_guide(run),
     )
     return [
-        tree_over(escaped(line).split(), best[0].text.split())
-        if line.strip()
-        else None
-        for line, best in zip(lines, found, strict=True)
+        tree_over(words, best[0].text.split()) if words else None
+        for words, best in zip(sentences, found, strict=True)
     ]
 
 
@@ -397,15 +408,22 @@ def escaped(text: str) -> str:
 
 
 # E18-treebanks.md: Trees and nothing else
-def only_trees(names: Sequence[str]) -> Guide:
+@dataclass(frozen=True)
+class OnlyTrees:
     """A guide that lets a search write only trees over the words of its
-    sentence; names are those of the output tokens, by id.
+    sentence. An object, so that it can be sent to another process.
     """
-    place = {name: i for i, name in enumerate(names)}
-    kinds = [n[0] if n[0] in "()" else n in SPECIALS for n in names]
-    partners = [place.get(f"){name[1:]}", PAD) for name in names]
 
-    def guide(sentences: Any, device: torch.device) -> Allowed:
+    names: Sequence[str]  # of the output tokens, by id
+
+    def __call__(
+        self, sentences: Sequence[Sequence[int]], device: torch.device
+    ) -> Allowed:
+        place = {name: i for i, name in enumerate(self.names)}
+        kinds = [
+            n[0] if n[0] in "()" else n in SPECIALS for n in self.names
+        ]
+        partners = [place.get(f"){name[1:]}", PAD) for name in self.names]
         opens, closes, tags = (
             torch.tensor([k == kind for k in kinds], device=device)
             for kind in ("(", ")", False)
@@ -427,5 +445,3 @@ def only_trees(names: Sequence[str]) -> Guide:
             return may
 
         return allowed
-
-    return guide

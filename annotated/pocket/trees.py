@@ -21,16 +21,22 @@ class Tree(NamedTuple):
     word: str = ""
     keys: tuple[str, ...] = ()
 
+    def walk(self) -> Iterator[tuple[str, Tree]]:
+        """Around the tree, from left to right: each node twice, with "("
+        before its children and ")" after them, each leaf once, with "".
+        """
+        todo = [("(" if self.children else "", self)]
+        while todo:  # no recursion: a tree may be of any depth
+            mark, tree = todo.pop()
+            yield mark, tree
+            if mark == "(":
+                todo.append((")", tree))
+                for child in tree.children[::-1]:
+                    todo.append(("(" if child.children else "", child))
+
     def leaves(self) -> list[Tree]:
         """The leaves, labels over words, from left to right."""
-        found, todo = [], [self]
-        while todo:
-            tree = todo.pop()
-            if tree.children:
-                todo.extend(tree.children[::-1])
-            else:
-                found.append(tree)
-        return found
+        return [part for mark, part in self.walk() if not mark]
 
     def words(self) -> str:
         """The words, joined by single spaces."""
@@ -38,15 +44,28 @@ class Tree(NamedTuple):
 
     def over(self, leaves: Iterator[Tree | None]) -> Tree | None:
         """A copy with its leaves replaced in order; None removes a leaf."""
-        if not self.children:
-            return next(leaves)
-        children = [child.over(leaves) for child in self.children]
-        kept = tuple(child for child in children if child)
-        return self._replace(children=kept) if kept else None
+        made: list[list[Tree | None]] = [[]]  # of each open node
+        for mark, part in self.walk():
+            if mark == "(":
+                made.append([])
+            elif mark == "":
+                made[-1].append(next(leaves))
+            else:
+                kept = tuple(filter(None, made.pop()))
+                new = part._replace(children=kept) if kept else None
+                made[-1].append(new)
+        return made[0][0]
 
     def __str__(self) -> str:
-        inside = self.word or " ".join(map(str, self.children))
-        return f"({self.label} {inside})"
+        pieces = []
+        for mark, part in self.walk():
+            if mark == "(":
+                pieces.append(f" ({part.label}")
+            elif mark == "":
+                pieces.append(f" ({part.label} {part.word})")
+            else:
+                pieces.append(")")
+        return "".join(pieces)[1:]
 
 
 def leaf(label: str, word: str, *keys: str) -> Tree:

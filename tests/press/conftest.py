@@ -105,6 +105,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
     for name in ("conf.py", "index.md", "references.md", "references.bib"):
         shutil.copy(BOOK / name, book.root / "book" / name)
     shutil.copytree(BOOK / "_static", book.root / "book" / "_static")
+    (book.root / "book/figures").mkdir()
+    for name in ("kit", "film"):
+        path = f"book/figures/{name}.mjs"
+        shutil.copy(BOOK.parent / path, book.root / path)
     book.chapter(
         "00-preface",
         "Words about the book, which has [two](02-one.md) chapters.",
@@ -143,6 +147,34 @@ import matplotlib.pyplot as plt
 
 plt.plot([2, 1]);
 """
+MOVING = """
+---
+tags: [hide-input]
+mystnb:
+  image: {alt: "A still"}
+  figure: {caption: "It *moves*.", name: fig-moving}
+---
+import base64
+import json
+
+from IPython.display import display
+
+still = '<svg xmlns="http://www.w3.org/2000/svg" width="9pt" height="9pt"/>'
+film = dict(
+    frames=[dict(step=s, text="ba" * s, weights=[[1]] * 3) for s in (0, 1)],
+    losses=[2, 1], rows=["b", "a", "end"], columns=["a"], source="ab",
+    target="ba", things="letters", map="m", act="At", question="When?",
+)
+html = (
+    f'<figure class="moves moves-film">{still}'
+    '<script type="application/json" class="moves-data">'
+    f"{json.dumps(film)}</script>"
+    '<script type="text/plain" class="moves-large">'
+    f"{base64.b64encode(b'ABC').decode()}</script>"
+    "<script>0</script></figure>"
+)
+display({"image/svg+xml": still, "text/html": html}, raw=True)
+"""
 ONE = [
     code("import math", "hide-input"),
     "*Needs nothing.*\n\n**What it is for.** One idea carries it. "
@@ -173,6 +205,7 @@ ONE = [
 ]
 WIDE = "+".join(f"x_{{{n}}}" for n in range(60))
 TWO = [
+    code(MOVING),
     code("import sys\n!echo $((40 + 2))"),
     code(
         "from IPython.display import Markdown\n"

@@ -47,7 +47,7 @@ def whole(book: Book) -> Book:
         "annotated/one.py",
         "annotated/__init__.py",
         "annotated/registry.toml",
-        "annotated/results.json",
+        "annotated/book/results.json",
         "annotated/pocket/nouns.tsv",
         "book/notebooks/02-one.ipynb",
         "data/pocket/train.tsv",

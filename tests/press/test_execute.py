@@ -149,6 +149,24 @@ def test_figures_come_as_svg_and_png_and_always_the_same(
     assert found[0] == found[1]
 
 
+def test_values_have_the_digits_that_one_reads(book: Book) -> None:
+    cells = {
+        "1 / 3": "0.3333",
+        "[2000 / 7, {'loss': 0.5940859224404118}]":
+            "[285.7, {'loss': 0.5941}]",
+        "200_000 / 7": "28571",
+        "7.771561172376096e-16, -1e-5 / 3": "(7.8e-16, -3.3e-06)",
+        "0.0, 0.5, 3.0, 400.0, 1e6": "(0.0, 0.5, 3.0, 400.0, 1000000)",
+        "import numpy as np\nnp.float64(36.899945353296275)": "36.9",
+        "np.int64(3), np.float32(0.1), np.bool_(True)": "(3, 0.1, True)",
+        "float('nan'), -float('inf')": "(nan, -inf)",
+        "1, 'two', (1 + 2j), [1, 2]": "(1, 'two', (1+2j), [1, 2])",
+    }  # fmt: skip
+    book.chapter("02-one", *map(code, cells))
+    run(book)
+    assert outputs(book, "02-one") == list(cells.values())
+
+
 def test_a_chapter_that_is_not_there_is_refused(book: Book) -> None:
     with pytest.raises(PressError, match="'17' is no chapter"):
         execute(book.root, ["17"])

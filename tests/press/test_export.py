@@ -307,7 +307,7 @@ def test_a_tag_names_the_module_that_a_cell_goes_to(book: Book) -> None:
         "02-one",
         code(
             "def draw() -> int:\n    return 1",
-            "export:engine.plots",
+            "export:book.plots",
             "hide-input",
         ),
         code('__version__ = "1.2.3"', "export:__init__"),
@@ -315,7 +315,7 @@ def test_a_tag_names_the_module_that_a_cell_goes_to(book: Book) -> None:
             """
             import sys
 
-            from annotated.engine.plots import draw
+            from annotated.book.plots import draw
 
             sys.exit(draw())
             """,
@@ -324,7 +324,7 @@ def test_a_tag_names_the_module_that_a_cell_goes_to(book: Book) -> None:
         ),
     )
     export(book.root)
-    assert "def draw" in book.read("annotated/engine/plots.py")
+    assert "def draw" in book.read("annotated/book/plots.py")
     assert '__all__ = ["__version__"]' in book.read("annotated/__init__.py")
     assert "__all__" not in book.read("annotated/__main__.py")
     done = subprocess.run(
@@ -422,10 +422,10 @@ def test_the_package_carries_the_registry_and_the_ledger(
     book.write("book/results/a.json", '{"bleu": 1}')
     export(book.root)
     assert book.read("annotated/registry.toml").startswith("[copy]")
-    runs = json.loads(book.read("annotated/results.json"))
+    runs = json.loads(book.read("annotated/book/results.json"))
     assert list(runs) == ["a", "b"]
     assert runs["b"]["bleu"] == 36.5
-    assert "ü" in book.read("annotated/results.json")
+    assert "ü" in book.read("annotated/book/results.json")
     (book.root / "data/registry.toml").unlink()
     assert export(book.root) == ["removed annotated/registry.toml"]
     book.write("book/results/c.json", "{")
@@ -458,7 +458,7 @@ def test_the_paper_map_travels_with_the_package(book: Book) -> None:
     line = "- {item: 3 p1, chapter: 03-masks, symbol: null}\n"
     book.write("book/paper.d/03-masks.yml", line)
     export(book.root)
-    first, second = json.loads(book.read("annotated/paper.json"))
+    first, second = json.loads(book.read("annotated/book/paper.json"))
     assert first["about"] == "ü"
     assert first["covered"] == [{"chapter": "03-masks", "symbol": None}]
     assert second["covered"] == []

@@ -180,6 +180,10 @@ def test_a_prediction_is_answered_on_a_click(book: Book) -> None:
         ("## Next\n\nThis.", "", "## Next\n\nThis."),
         (":::{note}\nThis.\n:::", "", ":::{note}\nThis.\n:::"),
         ("| a |\n|---|", "", "| a |\n|---|"),
+        (":::{reading}\nIt is two.\n\nSo it is even.\n:::\n\nGo on.",
+         "It is two.\n\nSo it is even.", "Go on."),
+        ("::::{reading}\nTwo.\n\n:::{note}\nEven.\n:::\n::::",
+         "Two.\n\n:::{note}\nEven.\n:::", ""),
     ],
 )  # fmt: skip
 def test_what_is_said_of_a_hidden_output_is_folded_with_it(

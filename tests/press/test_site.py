@@ -42,7 +42,7 @@ def test_the_line_below_the_title_says_what_a_chapter_takes_and_makes(
     assert line is not None
     plain = re.sub(r"<[^>]+>", "", line[1])
     assert re.fullmatch(
-        r"\d min to read\d s to runwords and symbolsmakes annotated\.one"
+        r"\d+ min to read\d+ s to runwords and symbolsmakes annotated\.one"
         r"open in Colabnotebook",
         plain,
     )
@@ -154,7 +154,9 @@ def test_the_first_page_is_made_from_the_chapters(built: Book) -> None:
     assert 'href="02-one.html">' in text
     plain = re.sub(r"<[^>]+>", "", text)
     assert "pip install git+https://github.com/someone/some-book" in plain
-    assert "0 of 0 are covered" in text
+    assert (
+        "0 parts: 0 tested, 0 measured, 0 transcribed and 0 told" in plain
+    )
     assert "One idea carries it.</p>" in text
     assert "%(" not in text
     assert '<meta name="description" content="“Attention Is' in text
@@ -311,3 +313,22 @@ def test_stale_outputs_are_not_set(built: Book) -> None:
     with pytest.raises(PressError, match="press execute 03-two"):
         site(built.root)
     built.write("book/03-two.md", before)
+
+
+def test_a_figure_that_moves_has_its_still_its_data_and_its_script(
+    built: Book,
+) -> None:
+    text = page(built, "03-two")
+    start = text.index('<figure class="moves moves-film')
+    moving = text[start : text.index("</figure>", start)]
+    assert 'id="fig-moving"' in moving
+    assert re.search(r'<img [^>]*alt="A still"', moving)
+    assert "Figure 3.1" in moving
+    data = re.search(r'class="moves-data">([^<]*)</script>', moving)
+    assert data and json.loads(data[1])["target"] == "ba"
+    files = re.findall(r'(?:src|data-file)="(_static[^"]*)"', moving)
+    assert len(files) == 2  # the script, and what is loaded when asked for
+    texts = [built.read(f"site/{name}") for name in files]
+    assert 'movesLarge("QUJD");' in texts[0]
+    assert "kit.host(" in texts[1]
+    assert "QUJD" not in text  # not before anybody asks

@@ -13,12 +13,12 @@ import torch
 import tyro
 
 from annotated.batches import Corpus
+from annotated.book.results import entry
 from annotated.engine.data import TextData
 from annotated.engine.errors import RunError, UsageError, check_whole
 from annotated.engine.files import write_json
 from annotated.engine.machine import pick_device
 from annotated.engine.recipes import RECIPES, Recipe
-from annotated.engine.results import entry
 from annotated.engine.runs import Run, first_model
 from annotated.engine.trainer import Trainer, training_speed
 from annotated.evaluation import score
@@ -202,7 +202,7 @@ class Sweep:
         rows, each = small_rows(LEAST), 0.0
         for row in self.only or rows:
             model = first_model(rows[row], *data.tokenizers).to(device)
-            speed = training_speed(model, data.train, rows[row].training)
+            speed, _ = training_speed(model, data.train, rows[row].training)
             each += 1 / speed
         per_minute = 60 * TRAINING / (each * self.seeds)
         fit = int(self.minutes * per_minute)

@@ -8,12 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from annotated.attention import MultiHeadAttention
+from annotated.engine.hooks import replace
+from annotated.layers import FeedForward
 from annotated.model import Transformer, TransformerConfig
 from annotated.tokens import BOS, EOS, SPECIALS
 
 __all__ = [
     "LETTERS", "VOCAB", "reversal_model", "letter_ids", "reversal_batch",
-    "train_reversal", "greedy", "write", "exact", "replace",
+    "train_reversal", "greedy", "write", "exact", "Nothing",
+    "without_networks", "without_norms", "without_factor", "Unmasked",
+    "without_mask", "EncoderReplaces", "DecoderReplaces",
+    "without_residuals", "NoPositions", "without_positions", "without_root",
 ]  # fmt: skip
 
 
@@ -67,12 +73,14 @@ def train_reversal(
     lengths: Sequence[int] = (9,),
     watch: Callable[[int], object] | None = None,
     batch: Callable[..., tuple[Tensor, Tensor, Tensor]] = reversal_batch,
+    factor: float = 1.0,
 ) -> list[float]:
     """Train on random words; the loss of each step, in nats per token.
 
     model maps (src, tgt) to logits; each batch has one of the lengths.
     watch(step) is called after each step, and with 0 before the first.
     batch takes reversal_batch's arguments; another one sets another task.
+    factor multiplies the learning rate of every step.
     """
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(
@@ -83,7 +91,7 @@ def train_reversal(
     losses = []
     for step in range(1, steps + 1):
         model.train()  # watch may have called eval()
-        rate = 64**-0.5 * min(step**-0.5, step * 100**-1.5)
+        rate = factor * 64**-0.5 * min(step**-0.5, step * 100**-1.5)
         rate *= min(1.0, (steps - step + 1) / 100)
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -137,18 +145,107 @@ def exact(model: nn.Module, length: int = 9, words: int = 200) -> float:
 
 
 # E15-running-example.md: Taking a part out
-def replace(
-    model: nn.Module,
-    kind: type[nn.Module],
-    make: Callable[[Any], nn.Module],
-) -> int:
-    """Replace each part of the kind with make(part); return how many."""
-    found = [
-        (parent, name, part)
-        for parent in model.modules()
-        for name, part in parent.named_children()
-        if isinstance(part, kind)
-    ]
-    for parent, name, part in found:
-        setattr(parent, name, make(part))
-    return len(found)
+class Nothing(nn.Module):
+    """In place of a part: zeros of its shape, which change no sum."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+
+def without_networks(model: Transformer) -> None:
+    """Take the feed-forward networks out (chapter 05)."""
+    replace(model, FeedForward, lambda part: Nothing())
+
+
+def without_norms(model: Transformer) -> None:
+    """Take the layer norms out (chapter 05)."""
+    replace(model, nn.LayerNorm, lambda part: nn.Identity())
+
+
+def without_factor(model: Transformer) -> None:
+    """Take 1/√d_k out of the scores: the queries are √d_k times as long
+    (chapter 02).
+    """
+
+    def stretched(block: MultiHeadAttention) -> Callable[..., Tensor]:
+        return lambda linear, x, queries: queries * block.d_k**0.5
+
+    for part in model.modules():
+        if isinstance(part, MultiHeadAttention):
+            part.w_q.register_forward_hook(stretched(part))
+
+
+class Unmasked(nn.Module):
+    """An attention that ignores its mask."""
+
+    def __init__(self, attention: nn.Module):
+        super().__init__()
+        self.attention = attention
+
+    def forward(
+        self, x: Tensor, memory: Any = None, mask: Any = None
+    ) -> Tensor:
+        return self.attention(x)
+
+
+def without_mask(model: Transformer) -> None:
+    """Take the causal mask out of the decoder (chapter 03)."""
+    layers: Any = model.decoder.layers
+    for layer in layers:
+        layer.attention = Unmasked(layer.attention)
+
+
+class EncoderReplaces(nn.Module):
+    """An encoder layer whose sub-layers replace their input."""
+
+    def __init__(self, layer: Any):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        part = self.layer
+        x = part.norm1(part.attention(x, mask=mask))
+        return part.norm2(part.feed_forward(x))
+
+
+class DecoderReplaces(EncoderReplaces):
+    """A decoder layer whose sub-layers replace their input."""
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+    ) -> Tensor:
+        part = self.layer
+        x = part.norm1(part.attention(x, mask=mask))
+        x = part.norm2(part.cross_attention(x, memory, memory_mask))
+        return part.norm3(part.feed_forward(x))
+
+
+def without_residuals(model: Transformer) -> None:
+    """Take the residual connections out (chapter 05)."""
+    for stack, kind in (
+        (model.encoder, EncoderReplaces),
+        (model.decoder, DecoderReplaces),
+    ):
+        stack.layers = nn.ModuleList(map(kind, stack.layers))
+
+
+class NoPositions(nn.Module):
+    """Position encodings that say nothing: zeros, (length, 1)."""
+
+    def forward(self, length: int) -> Tensor:
+        return torch.zeros(length, 1)
+
+
+def without_positions(model: Transformer) -> None:
+    """Take the position encodings out (chapter 07)."""
+    for side in ("src_positions", "tgt_positions"):
+        setattr(model, side, NoPositions())
+
+
+def without_root(model: Transformer) -> None:
+    """Take √d_model out of the embeddings (chapter 06)."""
+    model.embeddings.scale = 1.0

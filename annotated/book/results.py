@@ -4,7 +4,6 @@ import json
 import platform
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata, resources
 from pathlib import Path
@@ -12,13 +11,15 @@ from typing import Any
 
 import torch
 
+from annotated.engine.machine import processor
+
 __all__ = ["ledger", "entry", "commit", "rounded", "hardware", "versions"]
 
 
 # E3-ground.md: The ledger
 def ledger() -> dict[str, dict[str, Any]]:
     """The recorded runs of book/results, by name."""
-    file = resources.files("annotated") / "results.json"
+    file = resources.files("annotated.book") / "results.json"
     return json.loads(file.read_text("utf-8")) if file.is_file() else {}
 
 
@@ -86,20 +87,13 @@ def rounded(value: Any, digits: int = 6) -> Any:
 def hardware(device: str = "cpu", threads: int | None = None) -> str:
     """One line: the GPU if it was used, the processor, the threads."""
     number = threads or torch.get_num_threads()
-    here = f"{_processor()}, {number} thread{'s' * (number > 1)}"
+    found = processor()
+    name = found.get("model name", found["name"])
+    here = f"{name}, {number} thread{'s' * (number > 1)}"
     if device == "cpu":
         return here
     gpu = torch.cuda.get_device_properties(0)
     return f"1 {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB; {here}"
-
-
-def _processor() -> str:
-    """The name of the processor."""
-    with suppress(OSError):  # not on every system
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def versions(*packages: str) -> str:

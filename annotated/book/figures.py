@@ -1,0 +1,113 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+import base64
+import io
+import json
+import re
+from importlib import resources
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from annotated.tokens import Tokenizer
+
+__all__ = [
+    "plain", "as_svg", "MovingFigure", "figure", "half_weights", "words_of",
+]  # fmt: skip
+
+
+# E1-plots.md: Figures that move
+def plain(value: Any, digits: int = 4) -> Any:
+    """Tensors and numbers as JSON has them, to so many digits."""
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, dict):
+        return {str(key): plain(x, digits) for key, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(x, digits) for x in value]
+    return value
+
+
+def as_svg(still: Figure) -> str:
+    """A drawing as text, and no longer waiting to be shown by itself."""
+    file = io.StringIO()
+    facts = {"Date": None}
+    still.savefig(file, format="svg", bbox_inches="tight", metadata=facts)
+    plt.close(still)
+    return file.getvalue()
+
+
+class MovingFigure:
+    """A still, the data of a figure that moves, and its script.
+
+    Notebooks show text/html; the pages take the still and the data.
+    """
+
+    def __init__(
+        self, name: str, still: str, data: dict[str, Any], large: bytes
+    ):
+        self.name, self.still, self.large = name, still, large
+        self.data = plain(data)
+
+    def __repr__(self) -> str:
+        return f"<figure {self.name}: {', '.join(self.data)}>"
+
+    def html(self) -> str:
+        """Everything in one <figure>, in which `</` ends no script."""
+        data = json.dumps(
+            self.data, ensure_ascii=False, separators=(",", ":")
+        )
+        drawing = self.still[self.still.index("<svg") :]
+        large = base64.b64encode(self.large).decode()
+        file = resources.files("annotated") / "book" / f"{self.name}.js"
+        hidden = (
+            '<script type="text/plain" class="moves-large">'
+            f"{large}</script>\n"
+        )
+        return (
+            f'<figure class="moves moves-{self.name}">\n{drawing}\n'
+            '<script type="application/json" class="moves-data">'
+            f"{data.replace('<', chr(92) + 'u003c')}</script>\n"
+            f"{hidden if large else ''}"
+            f"<script>\n{file.read_text(encoding='utf-8')}</script>\n"
+            "</figure>"
+        )
+
+    def _repr_mimebundle_(self, **formats: Any) -> dict[str, str]:
+        return {"image/svg+xml": self.still, "text/html": self.html()}
+
+
+def figure(
+    name: str, still: Figure, large: bytes = b"", **data: Any
+) -> MovingFigure:
+    """The figure that book/figures/NAME.mjs draws from data.
+
+    still is shown where there is no JavaScript; large is what is loaded
+    only when the reader asks for it. ValueError for an unknown name.
+    """
+    file = resources.files("annotated") / "book" / f"{name}.js"
+    if not (re.fullmatch(r"\w+", name) and file.is_file()):
+        raise ValueError(f"there is no figure {name!r} in book/figures/")
+    return MovingFigure(name, as_svg(still), data, large)
+
+
+def half_weights(
+    model: nn.Module,
+) -> tuple[list[tuple[str, list[int]]], bytes]:
+    """The name and shape of each parameter, and all of them in half
+    precision, little-endian, in this order.
+    """
+    named = list(model.named_parameters())
+    layout = [(name, list(one.shape)) for name, one in named]
+    halves = [one.detach().cpu().half().numpy() for _, one in named]
+    return layout, b"".join(x.astype("<f2").tobytes() for x in halves)
+
+
+def words_of(tokenizer: Tokenizer) -> list[str]:
+    """The words of a tokenizer, by id."""
+    ids = tokenizer.inner.get_vocab()
+    return sorted(ids, key=ids.__getitem__)

@@ -1,0 +1,110 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from annotated import training
+from annotated.engine.errors import RunError
+from annotated.engine.files import checksum, flush
+from annotated.engine.tensors import check_fit, read_tensors, write_tensors
+
+__all__ = [
+    "FILES", "write_checkpoint", "drop", "DamagedError", "restore",
+    "drop_old", "checkpoints",
+]  # fmt: skip
+
+
+# E10-runner.md: A checkpoint that survives
+FILES = "model.safetensors", "optimizer.safetensors", "state.json"
+
+
+def write_checkpoint(
+    weights: Mapping[str, Tensor],
+    moments: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    place: Path,
+) -> None:
+    """Write the folder place, whole or not at all, in a folder that
+    exists. OSError where there is no room.
+    """
+    for unfinished in place.parent.glob(".[0-9]*"):  # of a killed run
+        shutil.rmtree(unfinished)
+    fresh = place.with_name(f".{place.name}")
+    fresh.mkdir()  # not its parents: the run may have been moved away
+    write_tensors(weights, fresh / FILES[0])
+    write_tensors(moments, fresh / FILES[1])
+    (fresh / FILES[2]).write_text(json.dumps(state), "utf-8")
+    sums = {name: checksum(fresh / name) for name in FILES}
+    (fresh / "checksums.json").write_text(json.dumps(sums), "utf-8")
+    for file in (*fresh.iterdir(), fresh):
+        flush(file)
+    if place.exists():
+        drop(place)
+    fresh.rename(place)
+    flush(place.parent)
+
+
+def drop(place: Path) -> None:
+    """Delete a checkpoint; its name never belongs to half of one."""
+    hidden = place.with_name(f".{place.name}.old")
+    place.rename(hidden)
+    shutil.rmtree(hidden)
+
+
+class DamagedError(RunError):
+    """A checkpoint whose files are missing, cut off or changed."""
+
+
+def restore(trainer: training.Trainer, place: Path) -> None:
+    """Go on from a checkpoint. DamagedError, naming the file, where it is
+    damaged; RunError where it does not fit the model; TrainingError where
+    it belongs to another run; OSError where the disk gives no answer.
+    """
+    name = "checksums.json"
+    try:
+        sums = dict(json.loads((place / name).read_text("utf-8")))
+        for name in FILES:
+            if checksum(place / name) != sums.get(name):
+                raise ValueError("by its checksum, it has changed")
+    except (FileNotFoundError, TypeError, ValueError) as error:
+        what = f"{place / name} cannot be read: {error}"
+        raise DamagedError(what) from None
+    own = dict(trainer.model.named_parameters())
+    weights = read_tensors(place / FILES[0], own)
+    moments = read_tensors(place / FILES[1])
+    trained = {name.rpartition(".")[0] for name in moments}
+    like = {
+        f"{name}.{key}": torch.tensor(0.0) if key == "step" else parameter
+        for name, parameter in own.items()
+        if name in trained
+        for key in training.MOMENTS
+    }
+    check_fit(place / FILES[1], moments, like)
+    state = json.loads((place / FILES[2]).read_text("utf-8"))
+    trainer.load(weights, moments, state)
+
+
+def drop_old(place: Path, keep: int, every: int) -> None:
+    """Drop all checkpoints except place and the last keep of those whose
+    step is a multiple of every.
+    """
+    kept = [place, *checkpoints(place.parent, every)[-keep:]]
+    for old in checkpoints(place.parent):
+        if old not in kept:
+            drop(old)
+
+
+def checkpoints(folder: Path, every: int = 1) -> list[Path]:
+    """The finished checkpoints in folder whose step is a multiple of
+    every, the oldest first.
+    """
+    named = [p for p in folder.glob("[0-9]*") if p.name.isdecimal()]
+    steps = sorted((int(p.name), p) for p in named if p.is_dir())
+    whole = [(s, p) for s, p in steps if p.name == f"{s:08d}"]
+    return [place for step, place in whole if step % every == 0]

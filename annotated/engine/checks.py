@@ -1,0 +1,655 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import importlib.resources
+import json
+import linecache
+import math
+import signal
+import threading
+import traceback
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "Wrong", "note", "same", "holds", "difference", "ROOM", "drawn",
+    "untouched", "same_gradients", "Exercise", "exercises", "run_code",
+    "SEEDS", "LIMIT", "TooSlow", "Trial", "Verdict", "attempt", "examine",
+    "examine_source", "diagnose",
+]  # fmt: skip
+
+
+# E20-checks.md: What a check says
+class Wrong(Exception):
+    """Something asked for does not hold. shown are values to look at."""
+
+    def __init__(self, what: str, **shown: Any):
+        super().__init__(what)
+        self.what, self.shown = what, shown
+
+
+_seen: list[Any] = []  # what the student's code has returned in a check
+
+
+def note(yours: Any) -> None:
+    """Remember what came back: a known mistake returns the same."""
+    _seen.append(_kept(yours))
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # no copy of a generator, say: its kind will do
+        return type(value)
+
+
+def same(yours: Any, target: Any, **given: Any) -> None:
+    """Raise Wrong unless yours is target: kind, shape, dtype, values up to
+    rounding. given are the arguments that led there, to be shown.
+    """
+    note(yours)
+    if what := difference(yours, target):
+        if "dtype" in what:  # the values would only distract
+            raise Wrong(what)
+        raise Wrong(what, **given, **_nearer(target, yours))
+
+
+def holds(
+    fine: bool | Tensor, what: str, yours: Any = None, **shown: Any
+) -> None:
+    """Raise Wrong with what, unless it is fine."""
+    note(yours if yours is not None else bool(fine))
+    if not bool(fine):
+        if yours is not None:
+            shown["yours"] = yours
+        raise Wrong(what, **shown)
+
+
+def difference(yours: Any, target: Any) -> str:
+    """In what yours is not target; "" where it is."""
+    if yours is None and target is not None:
+        return "it returned None: is there a return at its end?"
+    if isinstance(target, Tensor):
+        return _unlike(yours, target)
+    if isinstance(target, (list, tuple)):
+        if type(yours) is not type(target):
+            return f"it returned {_kind(yours)}, not {_kind(target)}"
+        if len(yours) != len(target):
+            return f"it has {len(yours)} entries, not {len(target)}"
+        for place, (one, other) in enumerate(zip(yours, target)):
+            if what := difference(one, other):
+                return f"in entry {place}, {what}"
+        return ""
+    if isinstance(target, float) and isinstance(yours, (int, float)):
+        near = math.isclose(yours, target, rel_tol=1e-6, abs_tol=1e-9)
+        both_nan = math.isnan(yours) and math.isnan(target)
+        if near or both_nan:
+            return ""
+        return f"it is {yours:.6g}, not {target:.6g}"
+    if type(yours) is not type(target):
+        return f"it returned {_kind(yours)}, not {_kind(target)}"
+    return "" if yours == target else "the values differ"
+
+
+def _unlike(yours: Any, target: Tensor) -> str:
+    if not isinstance(yours, Tensor):
+        return f"it returned {_kind(yours)}, not a tensor"
+    if yours.shape != target.shape:
+        return (
+            f"the shape is {tuple(yours.shape)}, not {tuple(target.shape)}"
+        )
+    if yours.dtype != target.dtype:
+        return f"the dtype is {_name(yours)}, not {_name(target)}"
+    if not target.dtype.is_floating_point:
+        return "" if torch.equal(yours, target) else "the values differ"
+    lost = yours.isnan() & ~target.isnan()
+    if lost.any():
+        return f"{int(lost.sum())} of its values are NaN"
+    exact = target.dtype == torch.float64
+    near = torch.isclose(
+        yours,
+        target,
+        rtol=1e-7 if exact else 1e-4,
+        atol=1e-9 if exact else 1e-5,
+        equal_nan=True,
+    )
+    return "" if near.all() else "the values differ"
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+
+def _name(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+ROOM = 8  # rows and columns of a matrix that is shown
+
+
+def drawn(value: Any) -> str:
+    """A value as a person reads it: a matrix, rows below each other."""
+    if not isinstance(value, Tensor):
+        text = repr(value)
+        return text if len(text) <= 400 else f"{text[:400]} …"
+    value = value.detach()
+    if value.ndim > 2 and math.prod(value.shape[:-2]) == 1:
+        value = value.reshape(value.shape[-2:])
+    fits = value.ndim <= 2 and all(n <= ROOM for n in value.shape)
+    if not fits:
+        return f"a tensor of {_name(value)}, {tuple(value.shape)}"
+    if value.ndim == 0:
+        return _digits(value.item())
+    rows = [value.tolist()] if value.ndim == 1 else value.tolist()
+    cells = [[_digits(x) for x in row] for row in rows]
+    width = max((len(c) for row in cells for c in row), default=0)
+    return "\n".join(" ".join(f"{c:>{width}}" for c in r) for r in cells)
+
+
+def _digits(x: float | bool) -> str:
+    if isinstance(x, bool):
+        return "1" if x else "·"
+    return f"{x:.4g}" if isinstance(x, float) else str(x)
+
+
+def _nearer(target: Any, yours: Any) -> dict[str, Any]:
+    """Both, or of large ones the matrix, or the entry, that differs."""
+    both = {"wanted": target, "yours": yours}
+    if not (
+        isinstance(yours, Tensor)
+        and isinstance(target, Tensor)
+        and yours.shape == target.shape
+        and yours.numel()
+    ):
+        return both
+    gap = (yours.double() - target.double()).abs()
+    gap = gap.nan_to_num(math.inf, math.inf)
+    place = tuple(int(i) for i in (gap == gap.max()).nonzero()[0])
+    if target.ndim > 2:  # the matrix in which they differ most
+        both = {n: x[place[:-2]] for n, x in both.items()}
+    if max(both["wanted"].shape, default=0) > ROOM:
+        both = {n: x[place[-2:]] for n, x in both.items()}
+    if target.shape != both["wanted"].shape:
+        whole = target.ndim > 2 and both["wanted"].ndim == 2
+        both["at"] = list(place[:-2] if whole else place)
+    return both
+
+
+def untouched(f: Callable[..., Any], *inputs: Any, **given: Any) -> Any:
+    """f(*inputs); raise Wrong if that has changed one of them."""
+    before = [_kept(x) for x in inputs]
+    out = f(*inputs)
+    for place, (old, new) in enumerate(zip(before, inputs)):
+        if difference(new, old):
+            note(new)
+            raise Wrong(
+                f"argument {place} is not what it was before the call",
+                before=old,
+                after=new,
+                **given,
+            )
+    return out
+
+
+def same_gradients(
+    f: Callable[..., Tensor],
+    oracle: Callable[..., Tensor],
+    *inputs: Tensor,
+) -> None:
+    """Raise Wrong unless the gradients of a weighted sum of the outputs
+    are the oracle's, for each floating input.
+    """
+    found = []
+    for function in (f, oracle):
+        own = [
+            x.detach().clone().requires_grad_()
+            if x.is_floating_point()
+            else x
+            for x in inputs
+        ]
+        out = function(*own)
+        if function is f and not out.requires_grad:
+            note("no gradient")
+            raise Wrong(
+                "the output has no gradient: something detaches it "
+                "(.data, .item(), a new tensor made of numbers, argmax)"
+            )
+        weight = torch.linspace(1, 2, out.numel(), dtype=out.dtype)
+        (out * weight.view_as(out)).sum().backward()
+        found.append([x.grad for x in own if x.is_floating_point()])
+    for place, (yours, target) in enumerate(zip(*found)):
+        note(yours)
+        if target is None or yours is None:
+            if target is not None and target.abs().max() > 1e-12:
+                raise Wrong(f"argument {place} gets no gradient")
+            continue
+        if difference(yours, target):
+            raise Wrong(
+                f"the gradient of argument {place} is another",
+                **_nearer(target, yours),
+            )
+
+
+# E20-checks.md: An exercise
+@dataclass(frozen=True)
+class Exercise:
+    """One of book/exercises/, as the package carries it."""
+
+    name: str
+    title: str
+    kind: str
+    minutes: int
+    difficulty: int
+    goals: list[str]
+    section: str
+    needs: list[str]
+    points: int
+    track: str
+    defines: str  # the name of what is to be written
+    module: str  # the module that has it in the book
+    statement: str
+    starter: str
+    checks: list[str]
+    hints: list[str]
+    sealed: str
+
+    @cached_property
+    def _unsealed(self) -> dict[str, Any]:
+        packed = base64.b64decode(self.sealed)
+        return dict(json.loads(zlib.decompress(packed)))
+
+    @property
+    def reference(self) -> str:
+        return str(self._unsealed["reference"])
+
+    @property
+    def variants(self) -> list[str]:
+        return list(self._unsealed["variants"])
+
+    @property
+    def mutants(self) -> list[tuple[str, str]]:
+        """Sentence and code of each."""
+        return [(m[0], m[1]) for m in self._unsealed["mutants"]]
+
+    @property
+    def insight(self) -> str:
+        return str(self._unsealed["insight"])
+
+    @property
+    def stars(self) -> str:
+        return "★" * self.difficulty
+
+    def properties(
+        self, hidden: Sequence[str] = ()
+    ) -> dict[str, Callable[[Any], object]]:
+        """The checks by name, in their order."""
+        found: dict[str, Callable[[Any], object]] = {}
+        space: dict[str, Any] = {"__name__": f"check {self.name}"}
+        for place, code in enumerate([*self.checks, *hidden]):
+            run_code(code, f"<check {self.name} {place}>", space)
+        for name, value in space.items():
+            if name.startswith("check_"):
+                found[name] = value
+        return found
+
+    def answer(self, code: str, filename: str) -> Any:
+        """What code defines under the exercise's name."""
+        space = {"__name__": self.name}
+        run_code(code, filename, space)
+        return space[self.defines]
+
+
+@cache
+def exercises() -> dict[str, Exercise]:
+    """All, by name, in the order of the book."""
+    file = importlib.resources.files("annotated") / "exercises.json"
+    carried = json.loads(file.read_text(encoding="utf-8"))
+    return {
+        name: Exercise(name, **facts) for name, facts in carried.items()
+    }
+
+
+def run_code(code: str, filename: str, space: dict[str, Any]) -> None:
+    """Execute code; a traceback will show its lines."""
+    lines = code.splitlines(keepends=True)
+    linecache.cache[filename] = (len(code), None, lines, filename)
+    exec(compile(code, filename, "exec", dont_inherit=True), space)
+
+
+# E20-checks.md: The verdict
+SEEDS = (0, 1, 2)
+LIMIT = 20.0  # seconds of processor time; ours need less than 2
+
+
+class TooSlow(BaseException):
+    """Not an Exception, so that no `except Exception` catches it."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One check with one seed."""
+
+    error: BaseException | None
+    seen: list[Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came out, and the text that says so."""
+
+    exercise: str
+    outcome: str  # passed, wrong, not attempted, crashed, too slow
+    text: str
+    passed: int  # checks that passed
+    of: int
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise TooSlow in the block after so much processor time."""
+    main = threading.current_thread() is threading.main_thread()
+    if not (main and hasattr(signal, "setitimer")):
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise TooSlow
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def attempt(
+    check: Callable[[Any], object],
+    thing: Any,
+    seed: int,
+    limit: float = LIMIT,
+) -> Trial:
+    """Run one check on the student's thing. What goes wrong is kept, not
+    swallowed; only Ctrl-C goes through.
+    """
+    _seen.clear()
+    error: BaseException | None = None
+    generator = torch.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        with _limited(limit):
+            check(thing)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as raised:
+        error = raised
+    finally:
+        torch.set_rng_state(generator)
+    return Trial(error, list(_seen))
+
+
+def examine(
+    exercise: Exercise,
+    thing: Any,
+    hidden: Sequence[str] = (),
+    limit: float = LIMIT,
+) -> Verdict:
+    """Run the checks in their order, and tell the first that fails."""
+    checks = exercise.properties(hidden)
+    name, of = exercise.name, len(checks)
+    if _untouched(thing):
+        return _not_attempted(exercise, of)
+    for place, check in enumerate(checks.values()):
+        for seed in SEEDS:
+            trial = attempt(check, thing, seed, limit)
+            if trial.error is None:
+                continue
+            if _unwritten(trial.error):
+                return _not_attempted(exercise, of)
+            outcome, text = _tell(
+                exercise, check, thing, seed, trial, limit
+            )
+            asked, look = _docs(check)
+            count = f"check {place + 1} of {of}"
+            head = f"{outcome} · {name}, {count}: {asked}"
+            text = "\n\n".join(filter(None, [head, text, look]))
+            return Verdict(name, outcome, text, place, of)
+    plural = "the one check here passes"
+    if of > 1:
+        plural = f"all {of} checks here pass"
+    text = f"passed · {name}: {plural}.\n\n{exercise.insight}"
+    return Verdict(name, "passed", text, of, of)
+
+
+def _untouched(thing: Any) -> bool:
+    """Whether an answer still has the dots of the starter."""
+    if isinstance(thing, dict):
+        return any(value is ... for value in thing.values())
+    return thing is ... or thing is None
+
+
+def _unwritten(error: BaseException) -> bool:
+    """Whether the starter's own `raise NotImplementedError` was met.
+    torch's errors of that class have something to say.
+    """
+    return type(error) is NotImplementedError and not error.args
+
+
+def _not_attempted(exercise: Exercise, of: int) -> Verdict:
+    still = "still stands as it was given"
+    text = (
+        f"not attempted · {exercise.name}: {exercise.defines} {still}.\n\n"
+        "Write it, then check again; hint() helps to begin."
+    )
+    return Verdict(exercise.name, "not attempted", text, 0, of)
+
+
+def _docs(check: Callable[..., object]) -> tuple[str, str]:
+    """What a check asks for, and where to look."""
+    first, _, rest = (check.__doc__ or check.__name__).partition("\n\n")
+    look = " ".join(rest.split())
+    asked = " ".join(first.split())
+    return asked, f"Where to look: {look}" if look else ""
+
+
+def _tell(
+    exercise: Exercise,
+    check: Callable[[Any], object],
+    thing: Any,
+    seed: int,
+    trial: Trial,
+    limit: float,
+) -> tuple[str, str]:
+    """Outcome and message of a trial that failed."""
+    error = trial.error
+    if isinstance(error, TooSlow):
+        return "too slow", (
+            f"It was stopped after {limit:g} s of processor time; ours "
+            "takes less than two. Is there a loop that does not end?"
+        )
+    if isinstance(error, Wrong):
+        known = diagnose(exercise, check, seed, trial, thing)
+        stop = "" if error.what.endswith(("?", ".", "!")) else "."
+        parts = [known, f"{_capital(error.what)}{stop}"]
+        parts += [_shown(name, x) for name, x in error.shown.items()]
+        return "wrong", "\n".join(filter(None, parts))
+    known = diagnose(exercise, check, seed, trial, thing)
+    return "crashed", "\n".join(filter(None, [known, _crash(trial)]))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _shown(name: str, value: Any) -> str:
+    """A name, and beside it a value of one or several lines."""
+    first, *more = drawn(value).splitlines() or [""]
+    margin = " " * max(len(name) + 2, 10)
+    return "\n".join([f"  {name:8}{first}", *(margin + x for x in more)])
+
+
+def _crash(trial: Trial) -> str:
+    """The student's lines of a traceback, and the call that led there."""
+    error = trial.error
+    assert error is not None
+    frames = list(traceback.walk_tb(error.__traceback__))
+    in_check = [
+        place
+        for place, (frame, _) in enumerate(frames)
+        if frame.f_code.co_filename.startswith("<check ")
+    ]
+    lines: list[str] = []
+    last = in_check[-1] if in_check else 0
+    for frame, row in frames[last + 1 :]:
+        if _foreign(frame.f_code.co_filename):
+            continue
+        code = frame.f_code
+        source = linecache.getline(code.co_filename, row).strip()
+        lines.append(f"  line {row}, in {code.co_name}: {source}")
+    if not lines and in_check:  # what it returned broke the check itself
+        frame, row = frames[last]
+        source = linecache.getline(frame.f_code.co_filename, row).strip()
+        lines.append(f"  what you gave or returned was used in: {source}")
+    lines.append(f"  {type(error).__name__}: {error}")
+    if in_check:
+        frame = frames[last][0]
+        given = {
+            name: tuple(value.shape)
+            for name, value in frame.f_locals.items()
+            if isinstance(value, Tensor)
+        }
+        if given:
+            shapes = ", ".join(f"{n} {s}" for n, s in given.items())
+            lines.append(f"  the check had: {shapes}")
+    return "\n".join(lines)
+
+
+def _foreign(filename: str) -> bool:
+    """Whether a frame is of a library or of ours."""
+    ours = __name__.replace(".", "/")
+    return (
+        "site-packages" in filename
+        or "/lib/python" in filename
+        or filename.endswith(f"{ours}.py")
+    )
+
+
+def examine_source(
+    exercise: Exercise,
+    code: str,
+    filename: str,
+    hidden: Sequence[str] = (),
+    limit: float = LIMIT,
+) -> Verdict:
+    """The verdict on code that should define the exercise's answer."""
+    name, of = exercise.name, len(exercise.properties(hidden))
+
+    def crashed(what: str) -> Verdict:
+        text = f"crashed · {name}: {what}"
+        return Verdict(name, "crashed", text, 0, of)
+
+    space: dict[str, Any] = {"__name__": name}
+    try:
+        with _limited(limit):
+            run_code(code, filename, space)
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        return crashed(
+            f"line {error.lineno} of {filename} does not parse "
+            f"({error.msg}): {line}"
+        )
+    except ImportError as error:
+        return crashed(f"an import of {filename} fails: {error}")
+    except KeyboardInterrupt:
+        raise
+    except TooSlow:
+        text = f"too slow · {name}: {filename} does not come to its end."
+        return Verdict(name, "too slow", text, 0, of)
+    except BaseException as error:
+        row = _row_in(error, filename)
+        return crashed(
+            f"line {row} of {filename} raises {type(error).__name__}: "
+            f"{error}"
+        )
+    if exercise.defines not in space:
+        text = (
+            f"not attempted · {name}: nothing in {filename} is called "
+            f"{exercise.defines}."
+        )
+        return Verdict(name, "not attempted", text, 0, of)
+    return examine(exercise, space[exercise.defines], hidden, limit)
+
+
+def _row_in(error: BaseException, filename: str) -> int | None:
+    """The last line of a file that a traceback goes through."""
+    rows = [
+        row
+        for frame, row in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename == filename
+    ]
+    return rows[-1] if rows else None
+
+
+# E20-checks.md: The name of a mistake
+def diagnose(
+    exercise: Exercise,
+    check: Callable[[Any], object],
+    seed: int,
+    trial: Trial,
+    thing: Any,
+) -> str:
+    """The sentence of the mutant that does what was done; or "". Where
+    several do, it is the one that does so in the other checks, too.
+    """
+    found = []
+    for place, (sentence, code) in enumerate(exercise.mutants):
+        filename = f"<mutant {exercise.name} {place}>"
+        mutant = exercise.answer(code, filename)
+        if _alike(trial, attempt(check, mutant, seed, limit=5.0)):
+            found.append((sentence, mutant))
+    for other in exercise.properties().values():
+        if len(found) < 2:
+            break
+        for again in SEEDS:
+            own = attempt(other, thing, again, limit=5.0)
+            alike = [
+                one
+                for one in found
+                if _alike(own, attempt(other, one[1], again, limit=5.0))
+            ]
+            found = alike or found
+    return found[0][0] if found else ""
+
+
+def _alike(one: Trial, other: Trial) -> bool:
+    if one.error is None and other.error is None:
+        return True
+    if type(one.error) is not type(other.error) or not one.seen:
+        # without a value, only a crash in the same words tells
+        return (
+            type(one.error) is type(other.error)
+            and not isinstance(one.error, Wrong)
+            and str(one.error) == str(other.error)
+        )
+    if len(one.seen) != len(other.seen):
+        return False
+    return str(one.error) == str(other.error) and not any(
+        difference(x, y) for x, y in zip(one.seen, other.seen)
+    )

@@ -1,0 +1,400 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import linecache
+import os
+import re
+import sys
+import traceback
+import types
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from annotated.engine.checks import (
+    Exercise,
+    examine_source,
+    exercises,
+    run_code,
+)
+from annotated.engine.files import write_json, write_text
+
+__all__ = [
+    "MARK", "Part", "Desk", "redirected", "exported", "source_of", "kept",
+    "assembled", "part_of", "equals_torch", "Stepper", "reverses_words",
+    "MILESTONES", "reach",
+]  # fmt: skip
+
+
+# E21-course.md: What is yours
+MARK = re.compile(r"^# --- (\d\d-[a-z0-9-]+)$", re.M)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A solution that is kept: where it stands, and its code."""
+
+    exercise: str
+    path: Path
+    line: int  # of its first line in that file, from 1
+    code: str
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The folder mine/: solutions that pass, and progress.json."""
+
+    folder: Path
+
+    @classmethod
+    def here(cls) -> Desk:
+        """mine/ in this folder, or $ANNOTATED_MINE."""
+        return cls(Path(os.environ.get("ANNOTATED_MINE", "mine")))
+
+    def parts(self) -> dict[str, Part]:
+        """What is yours, by exercise, in the order of the book."""
+        found = {}
+        for path in sorted(self.folder.glob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            marks = list(MARK.finditer(text))
+            ends = [m.start() for m in marks[1:]] + [len(text)]
+            for mark, end in zip(marks, ends):
+                line = text.count("\n", 0, mark.end()) + 2
+                code = text[mark.end() + 1 : end].rstrip() + "\n"
+                found[mark[1]] = Part(mark[1], path, line, code)
+        return {name: found[name] for name in exercises() if name in found}
+
+    def keep(self, exercise: Exercise, code: str) -> None:
+        """Put a solution into its module of mine/. OSError where that
+        cannot be written.
+        """
+        codes = {name: part.code for name, part in self.parts().items()}
+        self._write(codes | {exercise.name: code})
+
+    def forget(self, name: str) -> None:
+        """Take a solution, and what is remembered of it, out again."""
+        codes = {n: part.code for n, part in self.parts().items()}
+        if codes.pop(name, None) is not None:
+            self._write(codes)
+        state = self.state()
+        if state.pop(name, None) is not None:
+            write_json(self.folder / "progress.json", state)
+
+    def _write(self, codes: dict[str, str]) -> None:
+        """Every module anew: who imports from whom may have changed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        texts = {"__init__": '"""Your own Transformer."""\n'}
+        for name, exercise in exercises().items():
+            if name not in codes:
+                continue
+            home = f'"""Yours: parts of annotated.{exercise.module}."""\n'
+            block = redirected(codes[name], "mine", set(codes))
+            texts.setdefault(exercise.module, home)
+            texts[exercise.module] += f"\n\n# --- {name}\n{block}"
+        for path in self.folder.glob("*.py"):
+            if path.stem not in texts and MARK.search(path.read_text()):
+                path.unlink()
+        for module, text in texts.items():
+            write_text(self.folder / f"{module}.py", text)
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """What is remembered of each exercise: outcome, hints given."""
+        try:
+            text = (self.folder / "progress.json").read_text("utf-8")
+            return dict(json.loads(text))
+        except FileNotFoundError:
+            return {}
+        except ValueError:  # damaged: the solutions are not in it
+            return {}
+
+    def remember(self, name: str, **facts: Any) -> None:
+        """Add facts to what is remembered. OSError as keep."""
+        state = self.state()
+        state[name] = state.get(name, {}) | facts
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / "progress.json", state)
+
+
+def redirected(code: str, package: str, names: set[str]) -> str:
+    """code, in which what exercises of these names define is imported
+    from package. Lines keep their numbers.
+    """
+    homes = {
+        (f"annotated.{e.module}", e.defines): f"{package}.{e.module}"
+        for e in exercises().values()
+        if e.name in names
+    }
+    code = re.sub(r"\bfrom mine\.", "from annotated.", code)
+    lines = code.splitlines()
+    for node in ast.parse(code).body:
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        module = node.module or ""
+        statements: dict[str, list[str]] = {}
+        for alias in node.names:
+            home = homes.get((module, alias.name), module)
+            statements.setdefault(home, []).append(ast.unparse(alias))
+        if set(statements) == {module}:
+            continue
+        text = "; ".join(
+            f"from {home} import {', '.join(imported)}"
+            for home, imported in statements.items()
+        )
+        first, last = node.lineno - 1, node.end_lineno or node.lineno
+        lines[first:last] = [text] + [""] * (last - first - 1)
+    return "\n".join(lines) + "\n"
+
+
+def exported(code: str) -> str:
+    """What the press would export of a cell: imports, definitions and
+    constants. SyntaxError where it does not parse.
+    """
+    kept = (
+        ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef,
+        ast.Assign, ast.AnnAssign,
+    )  # fmt: skip
+    lines = code.splitlines()
+    found: list[str] = []
+    for node in ast.parse(code).body:
+        if isinstance(node, kept):
+            first = node.lineno
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                rows = [d.lineno for d in node.decorator_list]
+                first = min([first, *rows])
+            gap = "\n\n" if found and not _flat(node) else ""
+            found.append(
+                gap + "\n".join(lines[first - 1 : node.end_lineno])
+            )
+    return "\n".join(found) + "\n"
+
+
+def _flat(node: ast.stmt) -> bool:
+    return not isinstance(node, (ast.FunctionDef, ast.ClassDef))
+
+
+def source_of(thing: Any) -> str | None:
+    """The cell, or the file, that defines a function or a class; None
+    where it was typed at a prompt.
+    """
+    try:
+        methods = inspect.getmembers(thing, inspect.isfunction)
+        function = thing if inspect.isfunction(thing) else methods[0][1]
+        if inspect.isclass(thing):  # not a method of a base
+            own = [
+                f
+                for _, f in methods
+                if f.__qualname__.startswith(thing.__qualname__)
+            ]
+            function = own[0]
+        filename = function.__code__.co_filename
+    except (AttributeError, IndexError):
+        return None
+    lines = linecache.getlines(filename)
+    return "".join(lines) or None
+
+
+def kept(desk: Desk, exercise: Exercise, thing: Any) -> str:
+    """Keep what has passed; what there is to say about that."""
+    source = source_of(thing)
+    if source is None:
+        return ""
+    try:
+        code = exported(source)
+    except SyntaxError:
+        return "Not kept: its cell has lines that are not Python."
+    verdict = examine_source(exercise, code, f"<{exercise.name}>")
+    if verdict.outcome != "passed":
+        return (
+            "Not kept: by itself, without what other cells define, it is "
+            f"{verdict.text.splitlines()[0]}"
+        )
+    try:
+        desk.keep(exercise, code)
+    except OSError as error:
+        return f"Not kept: {error}"
+    return f"Kept in {desk.folder / exercise.module}.py."
+
+
+# E21-course.md: A Transformer of all parts
+@contextmanager
+def assembled(desk: Desk) -> Iterator[dict[str, Any]]:
+    """What every exercise defines, by that name: yours, else ours."""
+    mine, names = desk.parts(), set(exercises())
+    modules: dict[str, types.ModuleType] = {}
+    found = {}
+    try:
+        for name, one in exercises().items():
+            home = f"course.{one.module}"
+            if home not in modules:
+                modules[home] = sys.modules[home] = types.ModuleType(home)
+            code, filename, above = one.reference, f"<ours: {name}>", 0
+            if name in mine:
+                part = mine[name]
+                code, filename = part.code, str(part.path)
+                above = part.line - 1  # so that a traceback fits the file
+            code = "\n" * above + redirected(code, "course", names)
+            space = modules[home].__dict__
+            if name in mine:
+                tree = compile(code, filename, "exec", dont_inherit=True)
+                exec(tree, space)
+            else:
+                run_code(code, filename, space)
+            found[one.defines] = space[one.defines]
+        yield found
+    finally:
+        for home in modules:
+            del sys.modules[home]
+
+
+def part_of(error: BaseException, desk: Desk) -> str:
+    """The last of your parts that a traceback goes through; or ""."""
+    found = ""
+    for frame, row in traceback.walk_tb(error.__traceback__):
+        for name, part in desk.parts().items():
+            last = part.line + part.code.count("\n")
+            here = frame.f_code.co_filename == str(part.path)
+            if here and part.line <= row <= last:
+                found = f"{name} ({part.path}, line {row})"
+    return found
+
+
+def equals_torch(course: dict[str, Any]) -> str:
+    """Milestone 1; AssertionError where the logits are others."""
+    torch.manual_seed(0)
+    model = course["Transformer"](11, 12, 20, 3, 2).double().eval()
+    src = torch.tensor([[5, 6, 7, 8], [9, 4, 0, 0]])
+    tgt = torch.tensor([[1, 8, 7], [1, 4, 0]])
+    shape: dict[str, Any] = {"nhead": 3, "dim_feedforward": 20}
+    shape |= {"dropout": 0.0, "batch_first": True}
+    shape |= {"dtype": torch.float64}
+    memory, x = (
+        table[ids] * 12**0.5
+        + course["sinusoids"](ids.size(1), 12, torch.float64)
+        for ids, table in (
+            (src, model.embeddings.source),
+            (tgt, model.embeddings.target),
+        )
+    )
+    hidden = src == 0
+    for layer in model.encoder:
+        theirs = nn.TransformerEncoderLayer(12, **shape)
+        theirs.load_state_dict(_torch_state(layer))
+        memory = theirs(memory, src_key_padding_mask=hidden)
+    future = torch.ones(3, 3, dtype=torch.bool).triu(1)
+    for layer in model.decoder:
+        other = nn.TransformerDecoderLayer(12, **shape)
+        other.load_state_dict(_torch_state(layer))
+        x = other(
+            x, memory, tgt_mask=future, memory_key_padding_mask=hidden
+        )
+    gap = (model(src, tgt) - x @ model.embeddings.output.T).abs().max()
+    if not gap < 1e-9:
+        raise AssertionError(f"the logits differ by up to {gap:.2g}")
+    return f"its logits are those of torch.nn, up to {gap:.0e}"
+
+
+def _torch_state(layer: nn.Module) -> dict[str, Tensor]:
+    """Our parameters by torch's names; those of q, k and v joined."""
+    names = {
+        "cross_attention": "multihead_attn",
+        "attention": "self_attn",
+        "w_o": "out_proj",
+        "w_q.": "in_proj_",
+        "w_k.": "in_proj_",
+        "w_v.": "in_proj_",
+        "feed_forward.inner": "linear1",
+        "feed_forward.outer": "linear2",
+    }
+    found: dict[str, list[Tensor]] = {}
+    for name, value in layer.state_dict().items():
+        for ours, theirs in names.items():
+            name = name.replace(ours, theirs)
+        found.setdefault(name, []).append(value)
+    return {name: torch.cat(values) for name, values in found.items()}
+
+
+class Stepper:
+    """An optimiser of the function adam_step, with a warm-up."""
+
+    def __init__(self, step: Any, parameters: Iterable[nn.Parameter]):
+        self.adam_step, self.parameters = step, list(parameters)
+        self.states: list[dict[str, Any]] = [{} for _ in self.parameters]
+        self.count = 0
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self) -> None:
+        self.count += 1
+        ramp = min(self.count / 100, (100 / self.count) ** 0.5)
+        rate = 4e-3 * ramp
+        for parameter, state in zip(self.parameters, self.states):
+            if parameter.grad is not None:
+                gradient = parameter.grad
+                self.adam_step(parameter.data, gradient, state, rate)
+
+
+def reverses_words(course: dict[str, Any], steps: int = 500) -> str:
+    """Milestone 2; AssertionError where it does not learn to."""
+    torch.manual_seed(0)
+    model = course["Transformer"](30, 32, 64, 4, 1)
+    optimizer = Stepper(course["adam_step"], model.parameters())
+
+    def draw(count: int) -> tuple[list[list[int]], list[list[int]]]:
+        lengths = torch.randint(2, 6, (count,)).tolist()
+        words = [torch.randint(4, 30, (n,)).tolist() for n in lengths]
+        return words, [word[::-1] for word in words]
+
+    for _ in range(steps):
+        batch = course["shift_and_pad"](*draw(64))
+        loss = course["train_step"](model, optimizer, *batch, 0.0)
+    words, back = draw(200)
+    src, _, labels = course["shift_and_pad"](words, back)
+    wrote = course["greedy"](model, src, labels.size(1))
+    real = labels != 0
+    right = ((wrote == labels) | ~real).all(dim=1).float().mean().item()
+    if not right > 0.8:
+        raise AssertionError(
+            f"after {steps} steps the loss is {loss:.2f}, and {right:.0%} "
+            "of new words are reversed"
+        )
+    return f"after {steps} steps it reverses {right:.0%} of new words"
+
+
+MILESTONES = {1: equals_torch, 2: reverses_words}
+
+
+def reach(number: int, desk: Desk) -> str:
+    """What there is to say of a milestone. Its parts are checked first,
+    so that one that is wrong is named, and not what comes of it.
+    """
+    mine, every = desk.parts(), exercises()
+    yours = f"{len(mine)} of {len(every)} parts are yours"
+    for name, part in mine.items():
+        verdict = examine_source(every[name], part.code, str(part.path))
+        if verdict.outcome != "passed":
+            return (
+                f"not reached · milestone {number}: the part that fails is "
+                f"{name}, in {part.path}.\n\n{verdict.text}"
+            )
+    try:
+        with assembled(desk) as course:
+            found = MILESTONES[number](course)
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:
+        where = part_of(error, desk)
+        what = f"{type(error).__name__}: {error}"
+        by = f"in {where}, " if where else ""
+        return f"not reached · milestone {number}: {by}{what} ({yours})"
+    return f"reached · milestone {number}: {found} ({yours})"

@@ -1,0 +1,69 @@
+"""One head or eight, 8 numbers wide or 64: which of the two matters?
+
+    python benchmarks/head_size.py --work RUNS.jsonl \
+        --json book/results/head-size.json      # 15 minutes of one core
+
+Chapter 23's small models change the number of heads and their width at
+once, as rows (A) of Table 3 do. Two rows more take them apart: eight heads
+as wide as the single one, and a single head as narrow as the eight. The
+other two of the four are rows of the sweep, `base` and `A-h1`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from ledger import append, entry_of_runs, make_runs, read
+
+from annotated.book.results import commit
+from annotated.book.sweep import one_run, shared_data
+from annotated.variations import small_rows
+
+ROWS: dict[str, dict[str, Any]] = {
+    "8 heads of 64": {"num_heads": 8, "d_k": 64, "d_v": 64},
+    "1 head of 8": {"num_heads": 1, "d_k": 8, "d_v": 8},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to run."""
+
+    steps: int = 500
+    """as the sweep of the ledger"""
+    seeds: int = 3
+    work: Path | None = None
+    """a file of finished runs, to go on from; unless given, a new one"""
+    json: Path | None = None
+    """write the result here"""
+
+
+def run(settings: Settings, work: Path) -> None:
+    """Make the runs that work lacks, a seed of both rows at a time."""
+    done = {(one["row"], one["seed"]) for one in read(work)}
+    base = small_rows(settings.steps)["base"]
+    data = shared_data(base)
+    for seed in range(settings.seeds):
+        for row, change in ROWS.items():
+            if (row, seed) not in done:
+                found = one_run(base.changed(seed=seed, **change), data)
+                made = {"row": row, "seed": seed, "commit": commit()}
+                append(work, made | found)
+
+
+def result(settings: Settings, runs: list[dict[str, Any]]) -> Any:
+    return entry_of_runs(
+        "head_size.py", settings, {"runs": runs}, runs,
+        packages=("numpy", "sacrebleu"),
+    )  # fmt: skip
+
+
+def main() -> None:
+    make_runs(tyro.cli(Settings), run, result)
+
+
+if __name__ == "__main__":
+    main()

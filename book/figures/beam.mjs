@@ -1,0 +1,156 @@
+// beam: a search with k hypotheses over a language small enough to draw.
+
+const START = "<s>", END = "</s>";
+
+export const penalty = (length, alpha) => ((5 + length) / 6) ** alpha;
+
+/** Beam search as in the package: for each step the candidates, likeliest
+ *  first, each with its fate; and the sentences that ended, best first. */
+export function search(chances, k, alpha, limit = 6) {
+  let alive = [{ words: [START], logP: 0 }], ended = [];
+  const steps = [];
+  for (let length = 1; length <= limit && alive.length; length++) {
+    const grown = alive.flatMap(({ words, logP }) =>
+      Object.entries(chances[words[words.length - 1]]).filter(([, p]) => p > 0)
+        .map(([word, p]) => ({ words: [...words, word], logP: logP + Math.log(p) })))
+      .sort((a, b) => b.logP - a.logP);
+    alive = [];
+    grown.forEach((one, rank) => {
+      const ends = one.words[one.words.length - 1] === END;
+      one.fate = "dropped";
+      if (rank >= 2 * k) return;
+      if (ends) {
+        one.fate = "ended";
+        ended.push({ ...one, score: one.logP / penalty(length, alpha) });
+      } else if (alive.length < k) {
+        one.fate = "kept";
+        alive.push(one);
+      }
+    });
+    ended.sort((a, b) => b.score - a.score);
+    steps.push({ grown, ended: ended.map((one) => ({ ...one })) });
+    const hope = (alive[0]?.logP ?? -Infinity) / penalty(limit, alpha);
+    if (ended.length >= k && ended[k - 1].score >= hope) break;
+  }
+  return { steps, ended: ended.slice(0, k) };
+}
+
+/** The chances after a word, one of them set, the others in proportion. */
+export function reweigh(nexts, word, p) {
+  const rest = 1 - nexts[word];
+  return Object.fromEntries(Object.entries(nexts).map(([name, chance]) => [name,
+    name === word ? p : rest ? chance * (1 - p) / rest
+      : (1 - p) / (Object.keys(nexts).length - 1)]));
+}
+
+/** "the dog barks" of ["<s>", "the", "dog", "barks", "</s>"]. */
+export const sentence = (words) => words.filter((w) => w !== START && w !== END).join(" ");
+
+export default {
+  render({ model, el, kit }) {
+    const { make, draw } = kit;
+    const original = model.get("chances");
+    const chances = structuredClone(original);
+    const arrows = Object.entries(original).flatMap(([last, nexts]) =>
+      Object.keys(nexts).length > 1 ? Object.keys(nexts).map((word) => [last, word]) : []);
+    let k = Number(model.asked.beam ?? 2), alpha = Number(model.asked.alpha ?? 0);
+    let shown = 0, arrow = arrows[0];
+
+    const place = make("div", { class: "fx-scroll" }), ranking = make("div");
+    const voice = kit.voice();
+    const next = kit.button("Next word", () => { shown++; show(); });
+    const again = kit.button("Start over", () => { shown = 0; show(); });
+    const beam = kit.range({ label: "beam", min: 1, max: 4, value: k,
+      oninput: (x) => { k = x; show(); } });
+    const steep = kit.range({ label: "α", min: 0, max: 2, step: 0.1, value: alpha,
+      format: (x) => x.toFixed(1), oninput: (x) => { alpha = x; show(); } });
+    const chance = kit.range({ label: "is", min: 0.01, max: 0.99, step: 0.01, value: 0,
+      format: (x) => x.toFixed(2), oninput: (x) => {
+        chances[arrow[0]] = reweigh(chances[arrow[0]], arrow[1], x);
+        show();
+      } });
+    const name = (word) => ({ [START]: "the start", [END]: "the end" }[word] ?? `“${word}”`);
+    const pick = make("select", { "aria-label": "Which probability to change",
+      onchange: () => { arrow = arrows[pick.value]; show(); } },
+    ...arrows.map(([last, word], i) =>
+      make("option", { value: i }, `${name(word)} after ${name(last)}`)));
+
+    function tree(steps, winner) {
+      const columns = [[{ words: [START], logP: 0, fate: "kept" }], ...steps.map((s) => s.grown)];
+      const high = 44 * Math.max(3, ...columns.map((c) => c.length)), wide = 132;
+      const spot = new Map();
+      columns.forEach((column, x) => column.forEach((one, i) => spot.set(one.words.join(" "),
+        [10 + x * wide, high * (i + 0.5) / column.length])));
+      const nodes = columns.flat().map((one) => {
+        const [x, y] = spot.get(one.words.join(" "));
+        const parent = spot.get(one.words.slice(0, -1).join(" "));
+        const wins = winner && winner.slice(0, one.words.length).join() === one.words.join();
+        const gone = one.fate === "dropped";
+        const color = wins ? "var(--warm)" : gone ? "var(--line)" : "var(--blue)";
+        const last = one.words[one.words.length - 1];
+        return draw("g", {},
+          parent ? draw("path", { d: `M${parent[0] + 92} ${parent[1]}L${x} ${y}`,
+            style: `stroke:${color};fill:none;stroke-width:${wins ? 3 : 1.3};`
+              + (gone ? "stroke-dasharray:4 3" : "") }) : "",
+          draw("rect", { x, y: y - 18, width: 92, height: 36, rx: 5,
+            style: `fill:var(--card);stroke:${color};stroke-width:${wins ? 2.5 : 1.3};`
+              + (gone ? "stroke-dasharray:4 3" : "") }),
+          draw("text", { x: x + 46, y: y - 2, "text-anchor": "middle",
+            style: gone ? "fill:var(--soft)" : "" }, { [START]: "start", [END]: "end" }[last] ?? last),
+          draw("text", { x: x + 46, y: y + 13, "text-anchor": "middle",
+            style: "font-size:12px;fill:var(--soft)" }, one.logP.toFixed(2)));
+      });
+      const size = 10 + columns.length * wide;
+      return draw("svg", { viewBox: `0 0 ${Math.max(size, 540)} ${high}`, role: "img",
+        style: `min-width:${Math.min(size, 700)}px;max-width:${Math.max(size, 540)}px`,
+        "aria-label": "The tree of the search so far; the sentence below says what happened" },
+      ...nodes);
+    }
+
+    function show() {
+      const { steps, ended } = search(chances, k, alpha);
+      shown = Math.min(shown, steps.length);
+      const over = shown === steps.length;
+      next.disabled = over;
+      again.disabled = shown === 0;
+      chance.set(chances[arrow[0]][arrow[1]]);
+      place.replaceChildren(tree(steps.slice(0, shown), over ? ended[0]?.words : null));
+      place.tabIndex = 0;
+      const found = over ? ended : shown ? steps[shown - 1].ended : [];
+      ranking.replaceChildren(found.length ? kit.table(["ended", "log-probability", "score"],
+        found.map((one) => [sentence(one.words), one.logP.toFixed(2), one.score.toFixed(2)])) : "");
+      if (!shown) voice.say(`A beam of ${k} is about to choose its first word.`);
+      else {
+        const { grown } = steps[shown - 1];
+        const list = (fate) => grown.filter((one) => one.fate === fate)
+          .map((one) => `“${sentence(one.words)}”`).join(", ");
+        const parts = [`Step ${shown}:`];
+        for (const [fate, verb] of [["kept", "kept"], ["ended", "ended"], ["dropped", "dropped"]]) {
+          if (list(fate)) parts.push(`${verb} ${list(fate)};`);
+        }
+        parts[parts.length - 1] = parts[parts.length - 1].replace(/;$/, ".");
+        if (over && ended.length) {
+          parts.push(`The search is over: “${sentence(ended[0].words)}” wins with `
+            + `${ended[0].score.toFixed(2)}.`);
+        }
+        voice.say(parts.join(" "));
+        model.keep({ beam: k, alpha });
+      }
+    }
+
+    const without = search(original, 1, 0).ended[0], two = search(original, 2, 0).ended[0];
+    const worse = without && two && without.logP < two.logP;
+    el.append(
+      kit.guess({ question: "A beam of 1 is greedy search. Which change lets it find what a beam of 2 finds?",
+        options: [
+          ["a larger α", false, "α compares sentences that have ended, and a beam of 1 ends one of them."],
+          ["a first word “it” that is less likely than “the”", worse,
+            "then the best sentence begins in first place. Move that probability and see."],
+          ["“barks” surer after “dog”", false, "a beam of 1 never gets to “dog”."]] }),
+      make("div", { class: "fx-row" }, beam.node, steep.node),
+      make("div", { class: "fx-row" },
+        make("label", { class: "fx-soft" }, "the probability of ", pick), chance.node),
+      make("div", { class: "fx-row" }, next, again), place, voice.node, ranking);
+    show();
+  },
+};

@@ -1,0 +1,176 @@
+// lookup: one query, three keys, three values. The arrows can be moved; the
+// weights, the output and equation 1 follow.
+
+/** q·kᵀ/√d_k for each key, times the sharpness (1 is the paper's). */
+export function scores(q, keys, sharpness = 1) {
+  return keys.map((key) =>
+    sharpness * key.reduce((sum, x, i) => sum + x * q[i], 0) / Math.sqrt(q.length));
+}
+
+/** The softmax, without overflow. */
+export function softmax(xs) {
+  const most = Math.max(...xs);
+  const exps = xs.map((x) => Math.exp(x - most));
+  const total = exps.reduce((a, b) => a + b, 0);
+  return exps.map((x) => x / total);
+}
+
+/** The weighted mean of the values. */
+export function mix(weights, values) {
+  return values[0].map((_, i) => weights.reduce((sum, w, j) => sum + w * values[j][i], 0));
+}
+
+/** What the weights mean, in words. */
+export function meaning(weights) {
+  const most = Math.max(...weights), least = Math.min(...weights);
+  const best = weights.indexOf(most) + 1;
+  if (most - least < 0.05) return "nearly the plain mean of the values";
+  if (most > 0.95) return `nearly value ${best} itself, as from a dictionary`;
+  const first = weights.filter((w) => w > most - 0.005).length;
+  return first > 1 ? "drawn to two values alike" : `drawn to value ${best}`;
+}
+
+/** "1,0.5" as [1, 0.5]; null unless that is two numbers. */
+export function point(text) {
+  const parts = (text ?? "").split(",").map(Number);
+  return parts.length === 2 && parts.every(Number.isFinite) ? parts : null;
+}
+
+const REACH = 2.5; // components go from -2.5 to 2.5
+const SIDE = 220;
+
+export default {
+  render({ model, el, kit }) {
+    const { make, draw } = kit;
+    const values = model.get("values");
+    const at = { q: [...model.get("query")] };
+    model.get("keys").forEach((key, i) => { at[`k${i + 1}`] = [...key]; });
+    const names = Object.keys(at);
+    for (const name of names) at[name] = point(model.asked[name]) ?? at[name];
+    let sharpness = Number(model.asked.sharp ?? 1), held = "q", touched = false;
+
+    // the plane of the query and the keys
+    const to = (x, y) => [SIDE / 2 + x * SIDE / 2 / REACH, SIDE / 2 - y * SIDE / 2 / REACH];
+    const arrows = {}, tips = {}, texts = {};
+    for (const name of names) {
+      const color = name === "q" ? "var(--warm)" : "var(--blue)";
+      arrows[name] = draw("line", { x1: SIDE / 2, y1: SIDE / 2,
+        style: `stroke:${color};stroke-width:${name === "q" ? 3 : 2}` });
+      tips[name] = draw("circle", { r: name === "q" ? 8 : 6,
+        style: `fill:${color};cursor:grab;touch-action:none` });
+      texts[name] = draw("text", {}, name);
+    }
+    const axis = (more) => draw("line", { ...more, style: "stroke:var(--line)" });
+    const plane = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, "aria-hidden": "true" },
+      axis({ x1: 0, x2: SIDE, y1: SIDE / 2, y2: SIDE / 2 }),
+      axis({ y1: 0, y2: SIDE, x1: SIDE / 2, x2: SIDE / 2 }),
+      ...Object.values(arrows), ...Object.values(tips), ...Object.values(texts));
+    const drag = (event) => {
+      const box = plane.getBoundingClientRect();
+      const scale = (SIDE + 12) / box.width;
+      const x = ((event.clientX - box.left) * scale - 6 - SIDE / 2) / (SIDE / 2) * REACH;
+      const y = (SIDE / 2 - (event.clientY - box.top) * scale + 6) / (SIDE / 2) * REACH;
+      at[held] = [x, y].map((c) => Math.max(-REACH, Math.min(REACH, Math.round(c * 20) / 20)));
+      change();
+    };
+    for (const name of names) {
+      tips[name].addEventListener("pointerdown", (event) => {
+        held = name;
+        which.set(name);
+        tips[name].setPointerCapture(event.pointerId);
+        tips[name].onpointermove = drag;
+        event.preventDefault();
+      });
+      tips[name].addEventListener("pointerup", () => { tips[name].onpointermove = null; });
+    }
+
+    // the triangle of the values
+    const high = Math.max(...values.flat());
+    const spot = ([x, y]) => [20 + x / high * (SIDE - 40), SIDE - 20 - y / high * (SIDE - 40)];
+    const pulls = values.map(() => draw("line", { style: "stroke:var(--blue);opacity:.55" }));
+    const out = draw("circle", { r: 8, style: "fill:var(--warm)" });
+    const triangle = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, "aria-hidden": "true" },
+      draw("polygon", { points: values.map((v) => spot(v).join()).join(" "),
+        style: "fill:none;stroke:var(--soft);stroke-dasharray:4 4" }),
+      ...pulls,
+      ...values.flatMap((v, i) => {
+        const [x, y] = spot(v);
+        return [draw("circle", { cx: x, cy: y, r: 5, style: "fill:var(--ink)" }),
+          draw("text", { x: x + (x > SIDE / 2 ? -10 : 10), y: y + (y > SIDE / 2 ? 18 : -6),
+            "text-anchor": x > SIDE / 2 ? "end" : "start" }, `v${i + 1} (${v.join(", ")})`)];
+      }), out);
+
+    const which = kit.choice({ label: "Move", value: held, options: names.map((n) =>
+      [n, n === "q" ? "the query" : `key ${n.slice(1)}`]),
+    onchange: (name) => { held = name; show(); } });
+    const component = (i) => kit.range({ label: i ? "up" : "right", min: -REACH, max: REACH,
+      step: 0.01, value: 0, format: (x) => x.toFixed(2),
+      oninput: (x) => { at[held][i] = x; change(); } });
+    const [right, up] = [component(0), component(1)];
+    const sharp = kit.range({ label: "sharpness", min: 0, max: 10, step: 0.1, value: sharpness,
+      format: (x) => (x === 1 ? "1 (paper)" : x.toFixed(1)),
+      oninput: (x) => { sharpness = x; change(); } });
+    const bars = kit.bars("Weights");
+    const sums = make("div"), voice = kit.voice();
+
+    function change() {
+      touched = true;
+      show();
+    }
+
+    function show() {
+      const keys = names.slice(1).map((name) => at[name]);
+      const found = scores(at.q, keys, sharpness), weights = softmax(found);
+      const output = mix(weights, values);
+      for (const name of names) {
+        const [x, y] = to(...at[name]);
+        for (const [key, value] of [["x2", x], ["y2", y]]) arrows[name].setAttribute(key, value);
+        for (const [key, value] of [["cx", x], ["cy", y]]) tips[name].setAttribute(key, value);
+        texts[name].setAttribute("x", x + 10);
+        texts[name].setAttribute("y", y - 8);
+      }
+      const [ox, oy] = spot(output);
+      out.setAttribute("cx", ox);
+      out.setAttribute("cy", oy);
+      pulls.forEach((line, i) => {
+        const [x, y] = spot(values[i]);
+        for (const [key, value] of Object.entries({ x1: ox, y1: oy, x2: x, y2: y,
+          "stroke-width": 14 * weights[i] })) line.setAttribute(key, value);
+      });
+      right.set(at[held][0]);
+      up.set(at[held][1]);
+      bars.set(weights.map((w, i) => [`key ${i + 1}`, w, w.toFixed(2)]));
+      const raw = scores(at.q, keys, Math.sqrt(2));
+      sums.replaceChildren(kit.table(
+        ["", "q · k", sharpness === 1 ? "÷ √2" : `÷ √2, × ${sharpness}`, "softmax", "value"],
+        weights.map((w, i) => [`key ${i + 1}`, raw[i].toFixed(2), found[i].toFixed(2),
+          w.toFixed(2), `(${values[i].join(", ")})`])));
+      const [a, b] = output.map((x) => x.toFixed(1));
+      voice.say(`The weights are ${weights.map((w) => w.toFixed(2)).join(", ")}, so the output is `
+        + `(${a}, ${b}): ${meaning(weights)}.`);
+      if (touched) {
+        const state = { sharp: sharpness };
+        for (const name of names) state[name] = at[name].map((x) => +x.toFixed(3)).join();
+        model.keep(state);
+      }
+    }
+
+    el.append(
+      kit.guess({ question: "You make the query twice as long, in the same direction. "
+        + "Where does the output go?", options: [
+        ["to the mean", false, "all scores double, and so do the distances between them."],
+        ["to the best key's value", true,
+          "all scores double, so the softmax prefers the best of them more clearly."],
+        ["nowhere", false, "the dot product grows with the length of the query."]] }),
+      make("div", { class: "fx-cols" },
+        make("div", {}, make("p", { class: "fx-soft" }, "The query and the keys: drag a tip"), plane),
+        make("div", {}, make("p", { class: "fx-soft" }, "The values, and the output among them"),
+          triangle)),
+      which.node,
+      make("div", { class: "fx-row" }, right.node, up.node),
+      make("div", { class: "fx-row" }, sharp.node),
+      make("div", { class: "fx-cols" }, make("div", {}, bars.node), sums),
+      voice.node);
+    show();
+  },
+};

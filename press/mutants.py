@@ -1,0 +1,159 @@
+"""Whether the exercises' checks catch what they should, and only that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from annotated.engine.checks import (
+    SEEDS,
+    attempt,
+    examine,
+)
+from annotated.engine.checks import Exercise as Carried
+from press.chapters import PressError
+from press.exercises import Exercise, read_exercises
+
+SECONDS = 2.0  # of processor time, which checking our solution may take
+ROUNDS = 3  # the fastest of so many counts: a machine may be busy
+
+
+@dataclass
+class Matrix:
+    """Which check fails for which solution."""
+
+    exercise: str
+    checks: list[str]
+    right: dict[str, set[str]] = field(default_factory=dict)
+    wrong: dict[str, set[str]] = field(default_factory=dict)
+    sentences: dict[str, str] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)  # to its author
+    starter: str = ""  # the outcome
+    seconds: float = 0.0
+
+    def problems(self) -> list[str]:
+        where = f"book/exercises/{self.exercise}.md"
+        found = [
+            f"{where}: {name} is rejected by {', '.join(sorted(failed))}"
+            for name, failed in self.right.items()
+            if failed
+        ]
+        found += [
+            f"{where}: {name} survives: {self.sentences[name]}"
+            for name, failed in self.wrong.items()
+            if not failed
+        ]
+        found += [
+            f"{where}: the author of {name} does not read its sentence, "
+            f"but: {self.told[name]}"
+            for name, failed in self.wrong.items()
+            if failed and self.sentences[name] not in self.told[name]
+        ]
+        caught = set().union(*self.wrong.values())
+        found += [
+            f"{where}: {check} catches no mutant"
+            for check in self.checks
+            if check not in caught
+        ]
+        if self.starter != "not attempted":
+            found.append(
+                f"{where}: the starter is '{self.starter}', not "
+                "'not attempted'"
+            )
+        if self.seconds > SECONDS:
+            found.append(
+                f"{where}: checking the reference took {self.seconds:.1f} "
+                f"s of processor time, not at most {SECONDS:g}"
+            )
+        return found
+
+    def table(self) -> str:
+        """A row for each solution, a column for each check."""
+        rows = [f"{self.exercise} ({self.seconds:.2f} s)"]
+        rows += [
+            f"  {place}  {check}"
+            for place, check in enumerate(self.checks, 1)
+        ]
+        for name, failed in (self.right | self.wrong).items():
+            marks = " ".join(
+                "x" if check in failed else "·" for check in self.checks
+            )
+            sentence = self.sentences.get(name, "")
+            rows.append(f"  {name:10} {marks}  {sentence[:60]}")
+        return "\n".join(rows)
+
+
+def mutants(
+    root: Path, names: list[str], say: Callable[[str], None]
+) -> list[str]:
+    """Try the exercises of these names, or all; what is wrong."""
+    chosen = [
+        e
+        for e in read_exercises(root)
+        if not names or any(e.name.startswith(name) for name in names)
+    ]
+    if names and not chosen:
+        raise PressError(f"no exercise is called {', '.join(names)}")
+    found = []
+    for exercise in chosen:
+        matrix = try_out(exercise)
+        say(matrix.table())
+        found += matrix.problems()
+    say(f"{len(chosen)} exercises")
+    return found
+
+
+def try_out(exercise: Exercise) -> Matrix:
+    """Run every check of an exercise on every solution."""
+    torch.set_num_threads(1)
+    carried = Carried(exercise.name, **exercise.given)
+    checks = carried.properties(exercise.cells["hidden"])
+    matrix = Matrix(exercise.name, list(checks))
+
+    def failed(code: str, name: str) -> set[str]:
+        thing = _answer(carried, code, name)
+        return {
+            check
+            for check, function in checks.items()
+            if any(
+                attempt(function, thing, seed, 10).error is not None
+                for seed in SEEDS
+            )
+        }
+
+    matrix.right["reference"] = failed(carried.reference, "reference")
+    for place, code in enumerate(carried.variants, 1):
+        matrix.right[f"variant {place}"] = failed(code, f"variant {place}")
+    for place, (sentence, code) in enumerate(carried.mutants, 1):
+        name = f"mutant {place}"
+        matrix.sentences[name] = sentence
+        matrix.wrong[name] = failed(code, name)
+        thing = _answer(carried, code, f"told {name}")
+        verdict = examine(carried, thing, exercise.cells["hidden"])
+        matrix.told[name] = verdict.text
+    starter = _answer(carried, carried.starter, "starter")
+    matrix.starter = examine(carried, starter).outcome
+    ours = _answer(carried, carried.reference, "reference")
+    matrix.seconds = min(_seconds(carried, ours) for _ in range(ROUNDS))
+    return matrix
+
+
+def _answer(carried: Carried, code: str, name: str) -> Any:
+    try:
+        return carried.answer(code, f"<{name} of {carried.name}>")
+    except Exception as error:
+        raise PressError(
+            f"book/exercises/{carried.name}.md: {name} cannot be run: "
+            f"{type(error).__name__}: {error}"
+        ) from None
+
+
+def _seconds(carried: Carried, thing: Any) -> float:
+    before = time.process_time()
+    examine(carried, thing)
+    return time.process_time() - before

@@ -1,0 +1,37 @@
+import { golden, close } from "./golden.mjs";
+import assert from "node:assert/strict";
+import test from "node:test";
+import film, { found, marked, moments, onPath, smooth } from "../../book/figures/film.mjs";
+
+const frames = ["", "cab", "cba", "cbb", "cba"].map((text, i) => ({ step: 10 * i, text }));
+
+test("the curve is the mean of the last steps", () => {
+  const { losses, means } = golden("film");
+  close(smooth(losses, 5), means, 1e-12);
+});
+
+test("the share on the path is that of the package's map", () => {
+  const { weights, path, share } = golden("film");
+  close([onPath(weights, path)], [share], 1e-6);
+});
+
+test("right for the first time, and for good", () => {
+  assert.deepEqual(found(frames, "cba"), { first: 20, stays: 40 });
+  assert.deepEqual(found(frames.slice(0, 2), "cba"), { first: null, stays: null });
+});
+
+test("exactly one of the choices is right, and says why", () => {
+  for (const target of ["cba", "cab", "never"]) {
+    const right = moments(frames, target).filter(([, yes]) => yes);
+    assert.equal(right.length, 1, target);
+  }
+  assert.match(moments(frames, "cba")[0][2], /first time at step 20, then loses it .* step 40/);
+});
+
+test("each letter, and each word, is marked where it stands", () => {
+  assert.deepEqual(marked("cbb", "cba"), [["c", true], ["b", true], ["b", false]]);
+  assert.deepEqual(marked("a dog", "a cat", " "), [["a", true], ["dog", false]]);
+  assert.deepEqual(marked("", "cba"), []);
+});
+
+test("it has the form of a widget", () => assert.equal(typeof film.render, "function"));

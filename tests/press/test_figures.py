@@ -1,0 +1,68 @@
+"""The press looks at the modules of figures, and joins them."""
+
+from __future__ import annotations
+
+import pytest
+
+from press.chapters import PressError
+from press.figures import MOST, scripts
+
+from .conftest import Book
+
+KIT = "export function host(name, figure, more) { globalThis.got = { name, figure, more }; }\n"
+ONE = "// needs: engine\nexport const two = 2;\nexport default {\n  render() { return two; },\n};\n"
+ENGINE = "export function run() { return 1; }\n"
+
+
+def write(book: Book, **modules: str) -> None:
+    for name, text in {"kit": KIT, "engine": ENGINE, **modules}.items():
+        book.write(f"book/figures/{name}.mjs", text)
+
+
+def test_a_figure_becomes_one_classic_script(book: Book) -> None:
+    write(book, one=ONE)
+    joined = scripts(book.root)
+    assert list(joined) == ["one"]  # the kit alone is no figure
+    text = joined["one"]
+    assert text.startswith(
+        "// Made from book/figures/: kit.mjs, engine.mjs, one.mjs."
+    )
+    assert "export" not in text
+    assert "return { run };" in text
+    assert "return { two, figure };" in text
+    assert 'kit.host("one", one.figure, { engine });' in text
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('import { x } from "./kit.mjs";', "imports something"),
+        ('const x = await import("x");', "imports something"),
+        ('const x = "https://example.org/x.js";', "holds an address"),
+        ('const x = "//example.org/x.js";', "holds an address"),
+        ("export const a = 1, b = 2;", "exports two names"),
+        ('eval("1");', "runs text as code"),
+        ('new Function("1");', "runs text as code"),
+        ('x.innerHTML = "<b>";', "writes HTML as text"),
+        ('fetch("x");', "asks a host"),
+        ("localStorage.x = 1;", "keeps something about a reader"),
+    ],
+)
+def test_what_a_figure_may_not_do(
+    book: Book, line: str, fault: str
+) -> None:
+    write(book, one=f"{ONE}\n{line}\n")
+    with pytest.raises(PressError, match=f"one.mjs {fault} in line 7"):
+        scripts(book.root)
+
+
+def test_a_figure_that_is_too_large_is_refused(book: Book) -> None:
+    write(book, one=ONE + f"const x = '{'x' * MOST}';\n")
+    with pytest.raises(PressError, match="40,000 are allowed"):
+        scripts(book.root)
+
+
+def test_a_need_that_is_not_there_is_named(book: Book) -> None:
+    write(book, one=ONE.replace("engine", "motor"))
+    with pytest.raises(PressError, match="needs motor, which is not there"):
+        scripts(book.root)

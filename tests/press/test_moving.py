@@ -1,0 +1,390 @@
+"""Figures that move, in Chromium: from a folder, as pages and notebooks
+carry them, with the keyboard alone, on a phone, and without a script.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from annotated.book.figures import MovingFigure, figure, half_weights
+from annotated.model import Transformer, TransformerConfig
+from annotated.search import SearchConfig, plain_beam_search
+from annotated.tokens import SPECIALS
+
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed"
+)
+
+from .test_browser import (  # noqa: E402
+    AXE,
+    CLIPPED,
+    JUDGE,
+    ROOT,
+    browser,
+)
+
+__all__ = ["browser"]  # the fixture
+
+FRAMES = [
+    {"step": 0, "text": "", "weights": [[0.5, 0.3, 0.2]] * 3},
+    {"step": 1, "text": "bb", "weights": [[0.2, 0.6, 0.2]] * 3},
+    {
+        "step": 2,
+        "text": "ba",
+        "weights": [[0, 1, 0], [1, 0, 0], [0, 0, 1]],
+    },
+]
+
+
+def translator() -> dict[str, Any]:
+    """A small model, and a translation that the package says is its own."""
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        src_vocab=8,
+        tgt_vocab=7,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        d_model=8,
+        d_ff=8,
+        num_heads=2,
+        dropout=0.0,
+        tie="none",
+    )
+    model = Transformer(config)
+    for one in model.parameters():
+        one.data += 0.3 * torch.randn_like(one)
+    layout, halves = half_weights(model)
+    model.half().float()
+    src, greedy = [4, 5, 7], SearchConfig(beam=1)
+    english = [*SPECIALS, "The", "dog", "barks"]
+    ids = plain_beam_search(model, src, greedy)[0].ids
+    target = " ".join(english[i] for i in ids)
+    return {
+        "large": halves,
+        "config": asdict(config),
+        "layout": layout,
+        "german": [*SPECIALS, "Der", "Hund", "bellt", "."],
+        "english": english,
+        "seen": torch.full((len(ids) + 1, 4), 0.25),
+        "samples": [
+            ("Der Hund .", target, ((0, 0), (1, 1))),
+            ("Hund bellt . " * 5, "dog barks", ()),
+        ],
+    }
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "beam": {
+        "chances": {
+            "<s>": {"it": 0.6, "the": 0.4},
+            "it": {"barks": 0.5, "is": 0.5},
+            "the": {"dog": 1.0},
+            "dog": {"</s>": 1.0},
+            "is": {"</s>": 1.0},
+            "barks": {"</s>": 1.0},
+        }
+    },
+    "translate": translator(),
+    "film": {
+        "frames": FRAMES,
+        "losses": [3.0, 2.0],
+        "rows": ["b", "a", "end"],
+        "columns": ["a", "b", "end"],
+        "source": "ab",
+        "target": "ba",
+        "things": "letters",
+        "path": [[0, 1], [1, 0]],
+        "share": "on the right letter",
+        "map": "Written and read",
+        "act": "While it writes",
+        "question": "When?",
+    },
+    "lookup": {
+        "query": [1.41421, 0.0],
+        "keys": [[0.0, 0.0], [0.693147, 0.0], [0.0, 0.693147]],
+        "values": [[0, 60], [60, 0], [0, 0]],
+    },
+}
+PAGE = """<!doctype html><html lang="en" data-theme="{theme}"><head>
+<meta charset="utf-8"><title>t</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>body{{margin:1rem;background:{ground};color:{ink}}}
+figure{{margin:0}} svg,img{{max-width:100%}}</style></head>
+<body><main class="bd-article"><h1>A page</h1>
+{body}</main></body></html>"""
+SITE = """<figure class="moves moves-{name}">
+<script type="application/json" class="moves-data">{data}</script>
+{large}<script defer src="{name}.js"></script>
+<img src="still.svg" alt="a line"><figcaption>A line.</figcaption></figure>
+"""
+
+
+def make(name: str) -> MovingFigure:
+    still, axes = plt.subplots(figsize=(2, 1))
+    axes.plot([1, 2])
+    return figure(name, still, **CASES[name])
+
+
+def write(folder: Path, name: str, form: str, theme: str) -> str:
+    """A page with the figure, as a notebook or a page carries it."""
+    made = make(name)
+    body = made.html()
+    if form == "page":
+        data = body.partition('moves-data">')[2].partition("</script>")[0]
+        large = ""
+        if made.large:
+            text = base64.b64encode(made.large).decode()
+            (folder / "large.js").write_text(f'movesLarge("{text}");')
+            large = (
+                '<script type="text/plain" class="moves-large" '
+                'data-file="large.js"></script>'
+            )
+        body = SITE.format(name=name, data=data, large=large)
+        script = ROOT / "annotated" / "book" / f"{name}.js"
+        (folder / script.name).write_bytes(script.read_bytes())
+        (folder / "still.svg").write_text(made.still)
+    ground, ink = "#fff", "#222"
+    if theme == "dark":
+        ground, ink = "#16181b", "#ddd"
+    page = folder / f"{form}-{theme}.html"
+    text = PAGE.format(theme=theme, ground=ground, ink=ink, body=body)
+    page.write_text(text, encoding="utf-8")
+    return page.as_uri()
+
+
+class Window:
+    """One page, and what went wrong with it."""
+
+    def __init__(self, browser: Any, width: int = 1000, **more: Any):
+        self.faults: list[str] = []
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900}, **more
+        )
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(60_000)
+        self.page.on("pageerror", lambda e: self.faults.append(str(e)))
+        self.page.on(
+            "console",
+            lambda m: m.type == "error" and self.faults.append(m.text),
+        )
+        self.page.on(
+            "request",
+            lambda r: (
+                r.url.startswith(("file:", "data:"))
+                or self.faults.append(f"asks {r.url}")
+            ),
+        )
+
+    def open(self, address: str) -> Any:
+        self.page.goto(address)
+        return self.page
+
+    def said(self) -> str:
+        return self.page.locator(".fx-say").inner_text()
+
+
+@pytest.fixture
+def window(browser: Any) -> Iterator[Window]:
+    made = Window(browser)
+    yield made
+    made.context.close()
+
+
+@pytest.mark.parametrize("form", ["page", "notebook"])
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_it_stands_in_the_place_of_its_still(
+    window: Window, tmp_path: Path, name: str, form: str
+) -> None:
+    page = window.open(write(tmp_path, name, form, "light"))
+    page.locator(".fx").wait_for()
+    assert page.locator(".fx").count() == 1
+    still = page.locator(".moves > img, .moves > svg")
+    assert still.count() == 1 and not still.is_visible()
+    assert window.said() != ""
+    assert window.faults == []
+
+
+@pytest.mark.parametrize("form", ["page", "notebook"])
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_without_a_script_the_still_remains(
+    browser: Any, tmp_path: Path, name: str, form: str
+) -> None:
+    window = Window(browser, java_script_enabled=False)
+    page = window.open(write(tmp_path, name, form, "light"))
+    assert page.locator(".moves > img, .moves > svg").is_visible()
+    assert page.locator(".fx").count() == 0
+    window.context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_it_keeps_nobody_out_and_fits_a_phone(
+    browser: Any, tmp_path: Path, name: str, theme: str
+) -> None:
+    window = Window(browser, width=390, bypass_csp=True)
+    page = window.open(write(tmp_path, name, "page", theme))
+    page.locator(".fx").wait_for()
+    page.evaluate(
+        "document.querySelectorAll('details').forEach(x => x.open = true)"
+    )
+    assert page.evaluate(CLIPPED) == []
+    page.add_script_tag(path=str(AXE))
+    assert page.evaluate(JUDGE) == []
+    assert window.faults == []
+    window.context.close()
+
+
+def press(page: Any, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def test_film_moves_with_the_keyboard(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "film", "page", "light"))
+    assert window.said().startswith(
+        "After 0 steps it writes nothing: 0 of 2"
+    )
+    page.get_by_role("slider").focus()
+    press(page, "ArrowRight", "ArrowRight")
+    assert window.said() == (
+        "After 2 steps it writes “ba”: 2 of 2 letters in the right place, "
+        "at a loss of 2.50. 67 % of its attention is on the right letter."
+    )
+    page.locator("[role=gridcell]").first.focus()
+    press(page, "ArrowRight")
+    told = "While it writes b, it gives b (place 2) 1.00."
+    assert page.get_by_text(told).is_visible()
+    page.get_by_role("button", name="Earlier").focus()
+    press(page, "Enter")
+    assert "“bb”: 1 of 2" in window.said()
+    page.wait_for_function("location.hash === '#film:step=1'")
+    page.get_by_role("button", name="before step 1").click()
+    assert page.get_by_text(
+        "Not so: it is right for the first"
+    ).is_visible()
+    assert window.faults == []
+
+
+def test_the_address_has_the_state(window: Window, tmp_path: Path) -> None:
+    address = write(tmp_path, "film", "page", "light")
+    page = window.open(f"{address}#film:step=1")
+    page.locator(".fx").wait_for()
+    assert window.said().startswith("After 1 steps")
+
+
+def test_a_notebook_keeps_its_own_address(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "film", "notebook", "light"))
+    page.get_by_role("button", name="Later").click()
+    page.wait_for_timeout(500)
+    assert "#" not in page.url
+
+
+def test_lookup_answers_the_query(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "lookup", "page", "light"))
+    assert window.said() == (
+        "The weights are 0.25, 0.50, 0.25, so the output is (30.0, 15.0): "
+        "drawn to value 2."
+    )
+    page.get_by_role("slider", name="sharpness").focus()
+    press(page, "Home")
+    assert "plain mean" in window.said()
+    press(page, "End")
+    assert "value 2 itself" in window.said()
+    page.get_by_role("button", name="key 3").focus()
+    press(page, "Enter")
+    page.get_by_role("slider", name="right").focus()
+    press(page, "End")
+    assert "value 3 itself" in window.said()
+    page.wait_for_function("location.hash.includes('k3=2.5%2C0.693')")
+    assert window.faults == []
+
+
+def test_lookup_can_be_dragged(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "lookup", "page", "light"))
+    box = page.locator(".fx svg").first.bounding_box()
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    unit = box["width"] * 220 / 232 / 5
+    page.mouse.move(middle[0] + 1.414 * unit, middle[1])
+    page.mouse.down()
+    page.mouse.move(middle[0], middle[1] - 2.5 * unit, steps=4)
+    page.mouse.up()
+    assert "drawn to value 3" in window.said()
+
+
+@pytest.mark.parametrize("form", ["page", "notebook"])
+def test_translate_loads_the_model_when_asked(
+    window: Window, tmp_path: Path, form: str
+) -> None:
+    asked: list[str] = []
+    window.page.on("request", lambda r: asked.append(r.url))
+    page = window.open(write(tmp_path, "translate", form, "light"))
+    source, target, _ = CASES["translate"]["samples"][0]
+    assert "Load the model to translate it" in window.said()
+    assert not any("large.js" in url for url in asked)
+    page.get_by_role("button", name="Load the model, 0.0 MB").focus()
+    press(page, "Enter")
+    page.get_by_role("button", name="Translate").wait_for()
+    assert f"“{source}” becomes “{target}”. That is right." in window.said()
+    page.get_by_label("A German sentence").fill("Der Esel.")
+    press(page, "Enter")
+    assert "“Der Esel .” becomes" in window.said()
+    assert "It has never met “Esel”." in window.said()
+    words = page.get_by_role("group", name="The translation, word by word")
+    assert words.get_by_role("button").last.inner_text()[:5] == "(end)"
+    words.get_by_role("button").first.click()
+    page.locator(".fx-row", has_text="Instead of").get_by_role(
+        "button"
+    ).first.click()
+    assert "You chose its first words" in window.said()
+    page.get_by_role("button", name="English at English").click()
+    page.get_by_role("group", name="head").get_by_role(
+        "button", name="2"
+    ).click()
+    page.get_by_role("button", name="Silence this head").click()
+    assert "Silent: decoder 1.2." in window.said()
+    assert window.faults == []
+
+
+def test_a_model_that_is_not_there_is_said_so(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "translate", "page", "light"))
+    (tmp_path / "large.js").unlink()
+    page.get_by_role("button", name="Load the model").click()
+    page.get_by_text(
+        "could not be loaded: large.js cannot be read"
+    ).wait_for()
+    assert page.get_by_role("button", name="Load the model").is_enabled()
+
+
+def test_beam_goes_on_a_word_at_a_time(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "beam", "page", "light"))
+    assert window.said() == "A beam of 2 is about to choose its first word."
+    page.get_by_role("button", name="Next word").focus()
+    press(page, "Enter")
+    assert window.said() == "Step 1: kept “it”, “the”."
+    press(page, "Enter")
+    assert "kept “the dog”, “it barks”; dropped “it is”." in window.said()
+    press(page, "Enter")
+    assert "“the dog” wins with -0.92." in window.said()
+    page.get_by_role("slider", name="beam").focus()
+    press(page, "ArrowLeft")
+    assert "“it barks” wins with -1.20." in window.said()
+    page.get_by_role("slider", name="is").focus()
+    press(page, "Home")  # “it” after the start
+    assert "“the dog” wins with -0.01." in window.said()
+    assert window.faults == []

@@ -1,0 +1,432 @@
+"""Exercises: what they ask, what their checks catch, what students get."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from annotated import checks
+from annotated.engine.checks import (
+    Wrong,
+    difference,
+    drawn,
+    examine,
+    examine_source,
+    exercises,
+    same,
+    same_gradients,
+    untouched,
+)
+from annotated.engine.course import (
+    MILESTONES,
+    Desk,
+    assembled,
+    exported,
+    part_of,
+    reach,
+    redirected,
+)
+from press.exercises import read_exercises
+from press.mutants import try_out
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = {e.name: e for e in read_exercises(ROOT)}
+WEIGHTS = "02-weights"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Whatever is kept is kept there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ANNOTATED_MINE", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def student():
+    """Runs code as a notebook would, with the verbs at hand."""
+
+    def run(code, name=WEIGHTS):
+        return exercises()[name].answer(code, f"<student {id(code)}>")
+
+    return run
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_checks_catch_each_mistake_by_name_and_pass_what_is_right(name):
+    matrix = try_out(SOURCES[name])
+    assert not matrix.problems(), matrix.table()
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_error_planted_in_a_solution_is_seen(name):
+    """It is the student's code that runs, and not ours."""
+    exercise = exercises()[name]
+    broken = "raise RuntimeError('planted')"
+    code = re.sub(
+        r"^( +)return .*$", rf"\1{broken}", exercise.reference, flags=re.M
+    )
+    if code == exercise.reference:
+        code += f"\n\n{broken}\n"
+    try:
+        compile(code, name, "exec")
+    except SyntaxError:  # a return of several lines
+        code = f"{exercise.reference}\n\n{broken}\n"
+    verdict = examine_source(exercise, code, "planted.py")
+    assert verdict.outcome == "crashed"
+    assert "planted" in verdict.text
+
+
+# --- what a student gets
+
+
+def secrets(source):
+    """The lines of a solution that are not given, and hidden checks."""
+    told = {  # a line of ours may stand in what another one is given
+        line.strip()
+        for e in SOURCES.values()
+        for text in (
+            e.one("statement"),
+            e.one("starter"),
+            *e.cells["check"],
+        )
+        for line in text.splitlines()
+    }
+    codes = [
+        source.one("reference"),
+        *source.cells["variant"],
+        *source.cells["hidden"],
+    ]
+    return [
+        line.strip()
+        for code in codes
+        for line in code.splitlines()
+        if len(line.strip()) > 16
+        and line.strip() not in told
+        and not line.strip().startswith(("import ", "from ", "def ", '"""'))
+    ]
+
+
+def texts(value):
+    """Every string in a JSON file."""
+    if isinstance(value, str):
+        yield value
+    for part in value if isinstance(value, list) else ():
+        yield from texts(part)
+    for part in value.values() if isinstance(value, dict) else ():
+        yield from texts(part)
+
+
+def test_no_file_of_a_student_has_a_line_of_a_solution():
+    paths = sorted((ROOT / "book/notebooks/exercises").glob("*.ipynb"))
+    assert paths
+    lines = {
+        line.strip(): path.name
+        for path in [ROOT / "annotated/exercises.json", *paths]
+        for text in texts(json.loads(path.read_text("utf-8")))
+        for line in text.splitlines()
+    }
+    for source in SOURCES.values():
+        kept = secrets(source)
+        assert kept
+        assert not {line: lines[line] for line in kept if line in lines}
+
+
+def test_hidden_checks_are_with_the_teacher_alone():
+    (hidden,) = SOURCES[WEIGHTS].cells["hidden"]
+    name = re.search(r"def (check_\w+)", hidden)[1]
+    exercise = exercises()[WEIGHTS]
+    assert name not in exercise.properties()
+    assert name in exercise.properties([hidden])
+    assert name not in json.dumps(exercise._unsealed)
+
+
+# --- outcomes
+
+RIGHT = """
+import math
+def attention_weights(q, k, mask=None):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+    if mask is None:
+        return scores.softmax(dim=-1)
+    return helper(scores.masked_fill(~mask, -math.inf).softmax(dim=-1), mask)
+def helper(weights, mask):
+    return weights.masked_fill(~mask, 0.0)
+"""
+OUTCOMES = {
+    "passed": (RIGHT, "all 8 checks here pass"),
+    "not attempted": ("attention_weights = None", "still stands as it was"),
+    "crashed": (
+        "def attention_weights(q, k, mask=None):\n    return q @ k",
+        "line 2, in attention_weights: return q @ k",
+    ),
+    "wrong": (
+        "def attention_weights(q, k, mask=None):\n"
+        "    return (q @ k.transpose(-1, -2) / k.size(-1)).softmax(-1)",
+        "You divide by d_k itself",
+    ),
+}
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_each_outcome_is_told_as_what_it_is(outcome, student):
+    code, words = OUTCOMES[outcome]
+    verdict = examine(exercises()[WEIGHTS], student(code))
+    assert verdict.outcome == outcome
+    assert words in verdict.text
+    assert verdict.text.startswith(outcome)
+
+
+def test_an_endless_loop_is_ended_even_where_exceptions_are_caught(student):
+    f = student(
+        "def attention_weights(q, k, mask=None):\n"
+        "    while True:\n"
+        "        try:\n"
+        "            q + 1\n"
+        "        except Exception:\n"
+        "            pass"
+    )
+    verdict = examine(exercises()[WEIGHTS], f, limit=0.3)
+    assert verdict.outcome == "too slow"
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "words"),
+    [
+        (
+            "",
+            "not attempted",
+            "nothing in f.py is called attention_weights",
+        ),
+        ("x = (", "crashed", "line 1 of f.py does not parse"),
+        ("import nowhere", "crashed", "an import of f.py fails"),
+        ("1 / 0", "crashed", "line 1 of f.py raises ZeroDivisionError"),
+        ("raise SystemExit(0)", "crashed", "raises SystemExit"),
+        (RIGHT, "passed", "all 8 checks"),
+    ],
+)
+def test_what_does_not_run_is_told_and_never_passes(code, outcome, words):
+    verdict = examine_source(exercises()[WEIGHTS], code, "f.py")
+    assert verdict.outcome == outcome
+    assert words in verdict.text
+
+
+def test_ctrl_c_goes_through(student):
+    f = student(
+        "def attention_weights(q, k, mask=None):\n"
+        "    raise KeyboardInterrupt"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        examine(exercises()[WEIGHTS], f)
+
+
+def test_checking_leaves_the_random_numbers_alone(student):
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    examine(exercises()[WEIGHTS], student(RIGHT))
+    assert torch.equal(torch.rand(3), wanted)
+
+
+# --- the parts of a message
+
+
+@pytest.mark.parametrize(
+    ("yours", "target", "words"),
+    [
+        (None, torch.zeros(2), "returned None"),
+        ([1.0], torch.zeros(1), "a list, not a tensor"),
+        (
+            torch.zeros(2, 3),
+            torch.zeros(3, 2),
+            "shape is (2, 3), not (3, 2)",
+        ),
+        (torch.zeros(1).double(), torch.zeros(1), "dtype is float64"),
+        (
+            torch.tensor([torch.nan]),
+            torch.zeros(1),
+            "1 of its values are NaN",
+        ),
+        (torch.tensor([1.01]), torch.tensor([1.0]), "values differ"),
+        (torch.tensor([1.000001]), torch.tensor([1.0]), ""),
+        ((1, [2, 3]), (1, [2, 4]), "in entry 1, in entry 1, the values"),
+        ([1, 2], [1], "2 entries, not 1"),
+        (0.5, 0.25, "it is 0.5, not 0.25"),
+        ("a", 1, "a str, not an int"),
+        (True, 1, "a bool, not an int"),
+    ],
+)
+def test_a_difference_is_named(yours, target, words):
+    found = difference(yours, target)
+    assert words in found
+    assert bool(found) == bool(words)
+
+
+def test_of_a_large_tensor_the_matrix_that_differs_is_shown():
+    target = torch.zeros(2, 3, 5, 7)
+    yours = target.clone()
+    yours[1, 2, 3, 4] = 1
+    with pytest.raises(Wrong) as raised:
+        same(yours, target)
+    assert raised.value.shown["at"] == [1, 2]
+    assert raised.value.shown["yours"].shape == (5, 7)
+
+
+def test_a_matrix_stands_row_below_row():
+    assert drawn(torch.tensor([[1.0, 0.25], [10.0, 2.0]])) == (
+        "   1 0.25\n  10    2"
+    )
+    assert drawn(torch.tensor([True, False])) == "1 ·"
+
+
+def test_a_changed_input_and_a_lost_gradient_are_seen():
+    with pytest.raises(Wrong, match="argument 0 is not what it was"):
+        untouched(lambda x: x.add_(1), torch.zeros(2))
+    with pytest.raises(Wrong, match="the output has no gradient"):
+        same_gradients(lambda x: x.detach(), lambda x: x, torch.ones(2))
+    with pytest.raises(Wrong, match="the gradient of argument 0"):
+        same_gradients(lambda x: 2 * x, lambda x: x, torch.ones(2))
+
+
+# --- the verbs, and what is kept
+
+
+def test_what_passes_is_kept_and_what_does_not_is_not(
+    capsys, student, folder
+):
+    wrong = OUTCOMES["wrong"][0]
+    checks.check(student(wrong))
+    assert not (folder / "mine/attention.py").exists()
+    checks.check(student(RIGHT))
+    assert "Kept in mine" in capsys.readouterr().out
+    assert "def helper" in (folder / "mine/attention.py").read_text()
+    checks.progress()
+    assert "✓ 02-weights" in capsys.readouterr().out
+    checks.reset(WEIGHTS)
+    assert not Desk.here().parts()
+    checks.progress()
+    assert "✓" not in capsys.readouterr().out
+
+
+def test_what_needs_another_cell_is_not_kept(capsys, student):
+    f = student(RIGHT.partition("def helper")[0])
+    f.__globals__["helper"] = lambda w, mask: w.masked_fill(~mask, 0.0)
+    checks.check(f)
+    said = capsys.readouterr().out
+    assert said.startswith("passed")
+    assert "Not kept: by itself" in said
+
+
+def test_the_books_own_function_is_not_an_attempt(capsys):
+    from annotated.attention import attention_weights
+
+    checks.check(attention_weights)
+    assert "not attempted" in capsys.readouterr().out
+
+
+def test_hints_come_one_by_one_and_the_solution_when_asked_twice(capsys):
+    for count in (1, 2, 3, 3):
+        checks.hint(WEIGHTS)
+        assert f"Hint {count} of 3" in capsys.readouterr().out
+    checks.solution(WEIGHTS)
+    assert "def attention_weights" not in capsys.readouterr().out
+    checks.solution(WEIGHTS)
+    assert "def attention_weights" in capsys.readouterr().out
+
+
+def test_a_name_that_no_exercise_has_is_refused_with_the_nearest():
+    with pytest.raises(ValueError, match="is it .*attention_weights"):
+        checks.find("attention_weight")
+    with pytest.raises(ValueError, match="which exercise"):
+        checks.find({"a": 1})
+
+
+def test_a_damaged_progress_file_costs_no_solution(student, folder, capsys):
+    checks.check(student(RIGHT))
+    (folder / "mine/progress.json").write_text("{")
+    checks.progress()
+    assert "mine/attention.py" in capsys.readouterr().out
+    assert list(Desk.here().parts()) == [WEIGHTS]
+
+
+def test_of_a_cell_definitions_are_kept_and_calls_are_not():
+    cell = (
+        "import math\nx: int = 1\nprint(x)\n\n@decorated\ndef f():\n"
+        "    pass\n\ncheck(f)\n"
+    )
+    assert exported(cell) == (
+        "import math\nx: int = 1\n\n\n@decorated\ndef f():\n    pass\n"
+    )
+
+
+def test_an_import_of_what_is_solved_leads_to_it_line_for_line():
+    code = (
+        "from annotated.attention import (\n    attention_weights,\n"
+        "    attention,\n)\nx = 1\n"
+    )
+    new = redirected(code, "mine", {WEIGHTS})
+    assert new.splitlines()[0] == (
+        "from mine.attention import attention_weights; "
+        "from annotated.attention import attention"
+    )
+    assert new.splitlines()[4] == "x = 1"
+    assert "mine" not in redirected(new, "mine", set())
+
+
+# --- milestones
+
+
+@pytest.mark.parametrize("number", MILESTONES)
+def test_from_our_solutions_alone_a_transformer_is_built_and_learns(
+    number, folder
+):
+    said = reach(number, Desk(folder / "mine"))
+    assert said.startswith(f"reached · milestone {number}"), said
+    assert f"0 of {len(SOURCES)} parts are yours" in said
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_milestone_names_the_part_that_is_wrong(name, folder):
+    desk, exercise = Desk(folder / "mine"), exercises()[name]
+    desk.keep(exercise, exercise.mutants[0][1])
+    said = reach(1, desk)
+    assert said.startswith("not reached")
+    assert f"the part that fails is {name}, in {folder}" in said
+
+
+def test_a_milestone_runs_your_code_and_finds_the_line(folder):
+    desk, name = Desk(folder / "mine"), "05-network"
+    exercise = exercises()[name]
+    code = exercise.reference.replace(
+        "return self", "1 / 0\n        return self"
+    )
+    desk.keep(exercise, code)
+    with (
+        pytest.raises(ZeroDivisionError) as raised,
+        assembled(desk) as course,
+    ):
+        MILESTONES[1](course)
+    row = code[: code.index("1 / 0")].count("\n") + desk.parts()[name].line
+    assert part_of(raised.value, desk) == (
+        f"{name} ({folder}/mine/layers.py, line {row})"
+    )
+
+
+def test_solutions_of_one_module_import_each_other_in_mine(
+    folder, monkeypatch
+):
+    desk = Desk(folder / "mine")
+    for name in ("04-heads", WEIGHTS):
+        desk.keep(exercises()[name], exercises()[name].reference)
+    text = (folder / "mine/attention.py").read_text()
+    assert "from mine.attention import attention_weights" in text
+    monkeypatch.syspath_prepend(str(folder))
+    from mine.attention import MultiHeadAttention  # type: ignore
+
+    out = MultiHeadAttention(6, 2)(torch.randn(1, 3, 6))
+    assert out.shape == (1, 3, 6)
+    desk.forget(WEIGHTS)
+    text = (folder / "mine/attention.py").read_text()
+    assert "from annotated.attention import attention_weights" in text

@@ -1,0 +1,83 @@
+"""What chapter 20 says of the run that failed, and of its repetitions."""
+
+from __future__ import annotations
+
+import math
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from annotated.book.results import ledger
+from tests.helpers import benchmark
+
+ENTROPY = ledger()["news-commentary-words"]["metrics"]["entropy"]
+FAILED = ledger()["news-commentary-cpu"]
+AGAIN = ledger()["news-failed"]
+
+
+def training(run: dict[str, Any], first: int, last: int) -> float:
+    return mean(
+        nll for step, _, _, nll in run["curve"] if first < step <= last
+    )
+
+
+def test_training_was_below_the_entropy_and_validation_near_it() -> None:
+    run = FAILED["metrics"]
+    assert training(run, 0, 100) > ENTROPY > training(run, 250, 350)
+    assert training(run, 2300, 2466) < ENTROPY - 1.5
+    valid = [math.log(perplexity) for _, perplexity in run["valid_curve"]]
+    assert valid[0] > ENTROPY > valid[-1] > ENTROPY - 0.5
+
+
+def test_it_wrote_one_sentence_whatever_it_read() -> None:
+    made = [translation for *_, translation in FAILED["samples"]]
+    assert len(set(made)) < len(made) / 2
+
+
+def test_all_had_the_same_corpus() -> None:
+    files = FAILED, AGAIN, ledger()["news-commentary-words"]
+    prints = {file["corpus"]["fingerprint"] for file in files}
+    assert len(prints) == 1
+
+
+def test_the_repetition_went_as_the_failed_run_did() -> None:
+    again = AGAIN["metrics"]["runs"]["as it was"]
+    for first in range(100, 800, 100):
+        both = [
+            training(run, first, first + 100)
+            for run in (FAILED["metrics"], again)
+        ]
+        assert both[0] == pytest.approx(both[1], abs=0.08)
+
+
+def test_the_norm_before_learns_faster_from_the_start() -> None:
+    runs = AGAIN["metrics"]["runs"]
+    post, pre = runs["as it was"], runs["norm before"]
+    reached = min(post["curve"][-1][0], pre["curve"][-1][0])
+    for last in range(300, reached, 100):
+        gap = training(post, last - 100, last) - training(
+            pre, last - 100, last
+        )
+        assert gap > 0.1
+    by_step = [dict(run["valid_curve"]) for run in (post, pre)]
+    common = max(by_step[0].keys() & by_step[1].keys())
+    assert common >= 548
+    assert by_step[1][common] < 0.9 * by_step[0][common]
+
+
+def test_each_repetition_changes_one_thing() -> None:
+    with benchmark("failed_run") as script:
+        assert script.ROWS["as it was"] == {}
+        for row, change in script.ROWS.items():
+            assert len(change) == (row != "as it was")
+        stated = FAILED["settings"]
+        for name in (
+            "d_model",
+            "d_ff",
+            "dropout",
+            "batch_tokens",
+            "warmup",
+        ):
+            assert script.AS_IT_WAS[name] == stated[name]
+        assert script.AS_IT_WAS["rate"] == stated["rate"]

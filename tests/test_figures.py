@@ -1,0 +1,359 @@
+"""Figures that move: what they compute is what the package computes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+
+from annotated.attention import attention, attention_weights
+from annotated.book.figures import figure, half_weights, plain, words_of
+from annotated.embeddings import sinusoids
+from annotated.heads import knocked_out
+from annotated.model import Transformer, TransformerConfig
+from annotated.pocket import pocket_pairs
+from annotated.search import SearchConfig, plain_beam_search
+from annotated.search import beam as beam_search
+from annotated.tokens import BOS, EOS, SPECIALS, Tokenizer
+from press.chapters import read_book
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = sorted(
+    path.name.split(".")[0]
+    for path in (ROOT / "tests/figures").glob("*.test.mjs")
+)
+
+
+def film() -> dict[str, Any]:
+    """The mean of the last five losses, and the weight on a path."""
+    torch.manual_seed(0)
+    losses = torch.rand(30, dtype=torch.float64)
+    means = [losses[max(0, i - 4) : i + 1].mean() for i in range(30)]
+    weights = torch.rand(4, 6, dtype=torch.float64).softmax(dim=-1)
+    path = [[i, 5 - i] for i in range(4)]
+    share = sum(weights[i, j] for i, j in path) / 4
+    return {
+        "losses": losses.tolist(),
+        "means": torch.stack(means).tolist(),
+        "weights": weights.tolist(),
+        "path": path,
+        "share": share.item(),
+    }
+
+
+def lookup() -> list[dict[str, Any]]:
+    """Equation 1 on the chapter's three tokens, and on random ones."""
+    torch.manual_seed(0)
+    cases = []
+    for sharpness in (0.0, 1.0, 3.5):
+        for d_k in (2, 5):
+            q, k, v = (
+                torch.randn(3, size, dtype=torch.float64)
+                for size in (d_k, d_k, 2)
+            )
+            cases.append(
+                {
+                    "q": q.tolist(),
+                    "k": k.tolist(),
+                    "v": v.tolist(),
+                    "sharpness": sharpness,
+                    "weights": attention_weights(sharpness * q, k).tolist(),
+                    "output": attention(sharpness * q, k, v).tolist(),
+                }
+            )
+    return cases
+
+
+def small_model(norm: str, tie: str) -> tuple[Transformer, Any, bytes]:
+    """A model whose parameters are what half precision leaves of them."""
+    torch.manual_seed(0)
+    model = Transformer(
+        TransformerConfig(
+            src_vocab=12,
+            tgt_vocab=12 if tie == "all" else 9,
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            d_model=16,
+            d_ff=24,
+            num_heads=4,
+            dropout=0.0,
+            norm=norm,
+            tie=tie,
+        )
+    ).eval()
+    for one in model.parameters():  # sharper than as drawn
+        one.data += 0.3 * torch.randn_like(one)
+    layout, halves = half_weights(model)
+    model.half().double()
+    for positions in (model.src_positions, model.tgt_positions):
+        positions.table = sinusoids(256, 16, torch.float64)
+    return model, layout, halves
+
+
+def translations(
+    model: Transformer, sentences: list[list[int]], beams: int
+) -> list[dict[str, Any]]:
+    """Greedy for each, and beam search for the first of them."""
+    found = []
+    for number, src in enumerate(sentences):
+        one = SearchConfig(beam=1, extra=8)
+        case: dict[str, Any] = {
+            "src": src,
+            "greedy": plain_beam_search(model, src, one)[0].ids,
+        }
+        if number < beams:
+            four = plain_beam_search(model, src, SearchConfig(extra=8))[0]
+            case |= {"beam": four.ids, "score": four.score}
+        found.append(case)
+    return found
+
+
+def engine() -> list[dict[str, Any]]:
+    """Logits, maps and searches of small models, in float64."""
+    cases = []
+    for norm, tie in (
+        ("post", "decoder"),
+        ("pre", "all"),
+        ("post", "none"),
+    ):
+        model, layout, halves = small_model(norm, tie)
+        src, tgt = [4, 7, 5, 11, 3], [6, 4, 8]
+        both = torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]])
+        sentences = [
+            [4 + (7 * n + 3 * i) % 8 for i in range(1 + n % 7)]
+            for n in range(70)
+        ]
+        with torch.no_grad():
+            maps = model.attention_maps(*both)
+            with knocked_out(model, [("cross.1", 2)]):
+                muted = model(*both)[0].tolist()
+            case = {
+                "config": asdict(model.config),
+                "layout": layout,
+                "bytes": base64.b64encode(halves).decode(),
+                "src": src,
+                "tgt": tgt,
+                "logits": model(*both)[0].tolist(),
+                "maps": {
+                    name: one[0].tolist() for name, one in maps.items()
+                },
+                "silent": "cross.1.2",
+                "muted": muted,
+                "sentences": translations(model, sentences, 6),
+                "most": 1e-4,
+            }
+        cases.append(case)
+    words = [*SPECIALS, "Der", "Hund"]
+    text = " Der Esel  </s> Hund\n"
+    tokenizer = Tokenizer.of_words(words[4:])
+    encoded = tokenizer.encode([text])[0]
+    assert words_of(tokenizer) == words
+    cases[0] |= {"words": words, "text": text, "encoded": encoded}
+    return cases
+
+
+def beam() -> list[dict[str, Any]]:
+    """The searches of the package over the language of page 16, and over
+    one in which the other first word is likelier.
+    """
+    page = (ROOT / "book" / "16-search.md").read_text(encoding="utf-8")
+    cell = page[page.index("chances = {") : page.index("where = {")]
+    names: dict[str, Any] = {}
+    exec(cell, names)
+    first = names["chances"]
+    other = first | {"<s>": {"it": 0.3, "the": 0.5, "dogs": 0.2}}
+    words = SPECIALS + [
+        "it",
+        "the",
+        "dogs",
+        "is",
+        "was",
+        "dog",
+        "hound",
+        "barks",
+        "loud",
+    ]
+    cases = []
+    for chances in (first, other):
+
+        def after(ids: list[int], chances: Any = chances) -> torch.Tensor:
+            nexts = chances[words[ids[-1]]]
+            return torch.tensor([nexts.get(w, 0.0) for w in words]).log()
+
+        for k in (1, 2, 3, 4):
+            for alpha in (0.0, 0.6, 1.5):
+                config = SearchConfig(beam=k, alpha=alpha, nbest=k)
+                ended = [
+                    (
+                        " ".join(words[i] for i in one.ids),
+                        one.log_probability,
+                        one.score,
+                    )
+                    for one in beam_search(after, 6, config)
+                ]
+                cases.append(
+                    {
+                        "chances": chances,
+                        "k": k,
+                        "alpha": alpha,
+                        "ended": ended,
+                    }
+                )
+    return cases
+
+
+GOLDENS = {"film": film, "lookup": lookup, "engine": engine, "beam": beam}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_figures_compute_what_the_package_computes(
+    name: str, tmp_path: Path
+) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    goldens = tmp_path / "goldens.json"
+    make = GOLDENS.get(name)
+    goldens.write_text(json.dumps({name: make()} if make else {}))
+    done = subprocess.run(
+        [node, "--test", f"tests/figures/{name}.test.mjs"],
+        cwd=ROOT,
+        env=dict(os.environ, GOLDENS=str(goldens)),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def moving(**data: Any) -> Any:
+    still, axes = plt.subplots(figsize=(1, 1))
+    axes.plot([1, 2])
+    return figure("film", still, **data)
+
+
+def test_a_figure_is_a_still_with_its_data_and_script() -> None:
+    made = moving(weights=torch.tensor([1 / 3]), text="</script><b>")
+    bundle = made._repr_mimebundle_()
+    assert set(bundle) == {"image/svg+xml", "text/html"}
+    html = bundle["text/html"]
+    assert html.count("<svg") == html.count("</figure>") == 1
+    data = html.partition('class="moves-data">')[2].partition("</")[0]
+    assert "<" not in data
+    assert json.loads(data) == {
+        "weights": [0.3333],
+        "text": "</script><b>",
+    }
+    assert "moves-large" not in html.partition("<script>\n")[0]
+    assert plt.get_fignums() == []  # it is not shown once more
+
+
+def test_the_same_figure_is_the_same_text() -> None:
+    with plt.rc_context({"svg.hashsalt": "annotated"}):
+        assert moving(step=1).html() == moving(step=1).html()
+
+
+def test_an_unknown_figure_is_named() -> None:
+    still = plt.figure()
+    with pytest.raises(ValueError, match="no figure 'nothing' in book"):
+        figure("nothing", still)
+    plt.close(still)
+
+
+def test_numbers_are_rounded_wherever_they_stand() -> None:
+    value = {"a": [torch.tensor([0.123456]), (1, 2e-9 / 3)], 7: "x"}
+    assert plain(value) == {"a": [[0.1235], [1, 6.667e-10]], "7": "x"}
+
+
+def trained() -> tuple[dict[str, Any], bytes]:
+    """The figure of page 19 as it was executed: its data, its weights."""
+    page = ROOT / "build" / "executed" / "19-pocket-german.ipynb"
+    if not page.is_file():
+        pytest.skip("page 19 has not been executed")
+    for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
+        for output in cell.get("outputs", []):
+            html = "".join(output.get("data", {}).get("text/html", ""))
+            if "moves-translate" in html:
+                data = html.partition('moves-data">')[2].partition("</")[0]
+                large = html.partition('moves-large">')[2].partition("</")[
+                    0
+                ]
+                return json.loads(data), base64.b64decode(large)
+    pytest.skip("page 19 was executed before it had its figure")
+
+
+@pytest.mark.slow
+def test_the_model_of_page_19_translates_as_in_python(
+    tmp_path: Path,
+) -> None:
+    """200 sentences, beams of 20 of them, logits to 2e-3."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    data, halves = trained()
+    model = Transformer(TransformerConfig(**data["config"])).eval()
+    numbers = np.frombuffer(halves, "<f2").astype("float32")
+    for name, shape in data["layout"]:
+        one = model.get_parameter(name)
+        here, numbers = numbers[: one.numel()], numbers[one.numel() :]
+        one.data = torch.from_numpy(here.copy()).reshape(shape)
+    assert not len(numbers)
+    german = Tokenizer.of_words(data["german"][4:])
+    pairs = pocket_pairs(200, "test")
+    sentences = german.encode([pair.source for pair in pairs])
+    src, tgt = sentences[0], [5, 6, 7]
+    both = torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]])
+    with torch.no_grad():
+        logits = model(*both)[0].tolist()
+    maps = model.attention_maps(*both)
+    case = {
+        "config": data["config"],
+        "layout": data["layout"],
+        "bytes": base64.b64encode(halves).decode(),
+        "src": src,
+        "tgt": tgt,
+        "logits": logits,
+        "maps": {name: one[0].tolist() for name, one in maps.items()},
+        "sentences": translations(model, sentences, 20),
+        "most": 2e-3,
+        "words": data["german"],
+        "text": pairs[0].source,
+        "encoded": src,
+    }
+    goldens = tmp_path / "goldens.json"
+    goldens.write_text(json.dumps({"engine": [case]}))
+    done = subprocess.run(
+        [node, "--test", "tests/figures/engine.test.mjs"],
+        cwd=ROOT,
+        env=dict(os.environ, GOLDENS=str(goldens)),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_no_page_gives_its_figure_another_meaning() -> None:
+    """`figure, ax = plt.subplots()` would hide the function."""
+    wrong = []
+    for chapter in read_book(ROOT):
+        code = [cell.source for cell in chapter.code]
+        if any("annotated.book.figures import figure" in s for s in code):
+            wrong += [
+                cell.place
+                for cell in chapter.code
+                if re.search(
+                    r"^\s*figure\s*(?:,.*)?=(?!=)", cell.source, re.M
+                )
+                and not any(tag.startswith("export") for tag in cell.tags)
+            ]
+    assert wrong == []

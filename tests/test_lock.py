@@ -1,0 +1,193 @@
+"""One trainer per folder: engine.lock, from page E10."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from annotated.engine import lock
+from annotated.engine.errors import RunError
+from annotated.engine.files import LOCK, check_new
+from annotated.engine.lock import locked
+from annotated.engine.runner import train_recipe
+from tests.helpers import TINY, at_step, content, forking
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "PATIENCE", 0.2)
+
+
+def hold(folder: Path, said: Any) -> None:
+    with locked(folder):
+        said.send("held")
+        said.recv()
+
+
+def holding(folder: Path) -> tuple[Any, Any]:
+    """Another process that holds the lock, and the end to talk to it."""
+    here, there = multiprocessing.Pipe()
+    process = forking().Process(target=hold, args=(folder, there))
+    process.start()
+    assert here.recv() == "held"
+    return process, here
+
+
+def left(folder: Path, **holder: Any) -> Path:
+    """What a trainer that did not end well has left."""
+    folder.mkdir(exist_ok=True)
+    (folder / LOCK).write_text(json.dumps(holder))
+    return folder
+
+
+def test_a_second_is_refused_and_told_who_the_first_is(
+    tmp_path: Path,
+) -> None:
+    process, say = holding(tmp_path)
+    try:
+        message = f"being trained by process {process.pid} on .*, since"
+        with pytest.raises(RunError, match=message), locked(tmp_path):
+            pass
+        say.send("end")
+        process.join()
+        assert list(tmp_path.iterdir()) == []
+        with locked(tmp_path):
+            pass
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_the_lock_of_a_killed_process_is_no_lock(tmp_path: Path) -> None:
+    process, _ = holding(tmp_path)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert (tmp_path / LOCK).exists()
+    with locked(tmp_path):
+        holder = json.loads((tmp_path / LOCK).read_text())
+        assert holder["pid"] == os.getpid()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_number_of_a_dead_process_may_be_anothers(
+    tmp_path: Path,
+) -> None:
+    """This very process has it now; that proves nothing."""
+    mine = {"pid": os.getpid(), "host": lock.socket.gethostname()}
+    with locked(left(tmp_path / "run", **mine)):
+        pass
+
+
+def test_half_a_note_is_no_obstacle(tmp_path: Path) -> None:
+    for text in ("", "{", "[1]", "\0\0"):
+        (tmp_path / LOCK).write_text(text)
+        with locked(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_a_trainer_on_another_machine_shows_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, sure: bool
+) -> None:
+    """Where locks do not reach from one machine to the other."""
+    monkeypatch.setattr(lock, "_claim", lambda file: sure)
+    folder = left(tmp_path / "run", pid=7, host="elsewhere")
+    ticks = iter(range(100))
+
+    def touched(_: float) -> None:
+        os.utime(folder / LOCK, (next(ticks), next(ticks)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lock.time, "sleep", touched)
+        message = "trained by process 7 on elsewhere"
+        with pytest.raises(RunError, match=message), locked(folder):
+            pass
+    assert "waiting" in capsys.readouterr().err
+    assert json.loads((folder / LOCK).read_text())["pid"] == 7
+    with locked(folder):  # and this one is dead
+        pass
+
+
+def test_a_holder_touches_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "BREATH", 0.001)
+    with locked(tmp_path):
+        os.utime(tmp_path / LOCK, (0, 0))
+        while (tmp_path / LOCK).stat().st_mtime == 0:
+            pass
+
+
+def test_a_lock_whose_folder_has_been_moved_is_let_go(
+    tmp_path: Path,
+) -> None:
+    with locked(tmp_path / "run"):
+        (tmp_path / "run").rename(tmp_path / "moved")
+    with locked(tmp_path / "moved"):
+        pass
+
+
+def test_a_folder_that_is_moved_at_the_last_moment_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    exists = Path.exists
+
+    def and_move(path: Path) -> bool:
+        found = exists(path)
+        if path.name == "run" and found:
+            path.rename(tmp_path / "moved")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "exists", and_move)
+        with pytest.raises(FileNotFoundError), locked(tmp_path / "run"):
+            pass
+    assert [p.name for p in tmp_path.iterdir()] == ["moved"]
+
+
+def test_a_folder_made_for_the_lock_goes_with_it(tmp_path: Path) -> None:
+    with locked(tmp_path / "a" / "b"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_begun_folder_is_new_until_it_has_a_recipe(
+    tmp_path: Path,
+) -> None:
+    folder = left(tmp_path / "run")
+    (folder / "source.json").write_text("half")
+    check_new(folder)
+    (folder / "recipe.json").write_text("{}")
+    with pytest.raises(RunError, match="is not empty"):
+        check_new(folder)
+    (folder / "recipe.json").unlink()
+    (folder / LOCK).unlink()
+    with pytest.raises(RunError, match="is not empty"):
+        check_new(folder)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_of_two_trainers_at_once_the_second_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
+) -> None:
+    folder = tmp_path / "run"
+    seen = []
+
+    def second() -> None:
+        before = content(folder)
+        with pytest.raises(RunError, match="is being trained|not empty"):
+            train_recipe(TINY, folder, resume=resume, device="cpu")
+        assert content(folder) == before
+        seen.append(before)
+
+    at_step(monkeypatch, 12, second)
+    train_recipe(TINY, folder, device="cpu")
+    assert len(seen) == 1
+    assert not (folder / LOCK).exists()

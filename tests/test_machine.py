@@ -1,0 +1,117 @@
+"""What a container or a job may use: engine.machine, from page E3."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from annotated.engine import machine
+from annotated.engine.machine import container_limit, cores, memory_bytes
+
+GB = 2**30
+# what /proc/self/cgroup says, the files of the groups, and what is allowed
+CASES: dict[str, tuple[str, dict[str, str], float, float]] = {
+    "no groups": ("", {}, math.inf, math.inf),
+    "docker, version 2": (
+        "0::/\n",
+        {"cpu.max": "150000 100000\n", "memory.max": f"{2 * GB}\n"},
+        1.5,
+        2 * GB,
+    ),
+    "unlimited, version 2": (
+        "0::/user.slice\n",
+        {
+            "user.slice/cpu.max": "max 100000\n",
+            "user.slice/memory.max": "max\n",
+        },
+        math.inf,
+        math.inf,
+    ),
+    "slurm, version 2: the narrowest counts": (
+        "0::/system.slice/slurmstepd.scope/job_7/step_0/user\n",
+        {
+            "system.slice/cpu.max": "6400000 100000",
+            "system.slice/slurmstepd.scope/job_7/cpu.max": "400000 100000",
+            "system.slice/slurmstepd.scope/job_7/memory.max": f"{8 * GB}",
+            "system.slice/slurmstepd.scope/job_7/step_0/memory.max": "max",
+        },
+        4,
+        8 * GB,
+    ),
+    "slurm, version 1": (
+        "11:memory:/slurm/uid_1/job_7/step_0\n"
+        "5:cpu,cpuacct:/slurm/uid_1/job_7\n0::/\n",
+        {
+            "memory/slurm/uid_1/job_7/memory.limit_in_bytes": f"{4 * GB}\n",
+            "memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "cpu,cpuacct/slurm/uid_1/job_7/cpu.cfs_quota_us": "300000\n",
+            "cpu,cpuacct/slurm/uid_1/job_7/cpu.cfs_period_us": "100000\n",
+        },
+        3,
+        4 * GB,
+    ),
+    "docker, version 1: the path is the host's": (
+        "4:memory:/docker/abc\n3:cpuset:/docker/abc\n1:cpu:/docker/abc\n",
+        {
+            "memory/memory.limit_in_bytes": f"{GB}\n",
+            "cpu/cpu.cfs_quota_us": "-1\n",
+            "cpu/cpu.cfs_period_us": "100000\n",
+        },
+        math.inf,
+        GB,
+    ),
+    "version 2 beside version 1": (
+        "4:memory:/\n0::/a\n",
+        {"unified/a/cpu.max": "50000 100000\n"},
+        0.5,
+        math.inf,
+    ),
+}
+
+
+@pytest.fixture(params=CASES)
+def limits(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[float, float]:
+    groups, files, cpu, memory = CASES[request.param]
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "self").write_text(groups)
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "GROUPS", tmp_path / "self")
+    return cpu, memory
+
+
+def test_the_limits_of_a_container_are_found(
+    limits: tuple[float, float],
+) -> None:
+    assert (container_limit("cpu"), container_limit("memory")) == limits
+
+
+def test_a_process_has_no_more_than_its_container(
+    limits: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setattr(
+        os, "sched_getaffinity", lambda _: range(64), raising=False
+    )
+    assert cores() == max(1, int(min(64, limits[0])))
+    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 256 * GB // 4096}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__, raising=False)
+    assert memory_bytes("cpu") == min(256 * GB, limits[1])
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert memory_bytes("cpu") == min(256 * GB, limits[1]) / 4
+
+
+def test_where_there_are_no_groups_nothing_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "GROUPS", tmp_path / "nothing")
+    assert container_limit("cpu") == container_limit("memory") == math.inf
