@@ -5,14 +5,18 @@ from torch import Tensor, nn
 
 from annotated.attention import MultiHeadAttention
 
-__all__ = ["FeedForward", "EncoderLayer", "DecoderLayer"]
+__all__ = ["ACTIVATIONS", "FeedForward", "EncoderLayer", "DecoderLayer"]
 
 
 # 05-layers.md: The feed-forward network computes
-class FeedForward(nn.Module):
-    """Position-wise feed-forward network with a ReLU (§3.3, equation 2).
+ACTIVATIONS = {"relu": F.relu, "silu": F.silu, "gelu": F.gelu}
 
-    dropout is applied to the hidden units (not in the paper).
+
+class FeedForward(nn.Module):
+    """Position-wise feed-forward network (§3.3, equation 2).
+
+    dropout is applied to the hidden units (not in the paper); activation
+    is the name of one of ACTIVATIONS, the paper's by default.
     """
 
     def __init__(
@@ -21,10 +25,12 @@ class FeedForward(nn.Module):
         d_ff: int,
         dropout: float = 0.0,
         bias: bool = True,
+        activation: str = "relu",
     ):
         super().__init__()
         self.inner = nn.Linear(d_model, d_ff, bias)
         self.outer = nn.Linear(d_ff, d_model, bias)
+        self.activation = ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
         for linear in (self.inner, self.outer):
             nn.init.xavier_uniform_(linear.weight)
@@ -33,7 +39,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, d_model) -> (…, d_model)"""
-        return self.outer(self.dropout(F.relu(self.inner(x))))
+        return self.outer(self.dropout(self.activation(self.inner(x))))
 
 
 # 05-layers.md: An encoder layer
