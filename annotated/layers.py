@@ -5,18 +5,15 @@ from torch import Tensor, nn
 
 from annotated.attention import MultiHeadAttention
 
-__all__ = ["ACTIVATIONS", "FeedForward", "EncoderLayer", "DecoderLayer"]
+__all__ = ["FeedForward", "EncoderLayer", "DecoderLayer"]
 
 
 # 05-layers.md: The feed-forward network computes
-ACTIVATIONS = {"relu": F.relu, "silu": F.silu, "gelu": F.gelu}
-
-
 class FeedForward(nn.Module):
     """Position-wise feed-forward network (§3.3, equation 2).
 
     dropout is applied to the hidden units (not in the paper); activation
-    is the name of one of ACTIVATIONS, the paper's by default.
+    is "relu", as in the paper, "silu" or "gelu".
     """
 
     def __init__(
@@ -30,7 +27,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.inner = nn.Linear(d_model, d_ff, bias)
         self.outer = nn.Linear(d_ff, d_model, bias)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = getattr(F, activation)
         self.dropout = nn.Dropout(dropout)
         for linear in (self.inner, self.outer):
             nn.init.xavier_uniform_(linear.weight)

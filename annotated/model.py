@@ -161,8 +161,7 @@ class ModelShape:
     dropout: float = 0.1  # residual dropout, P_drop
     attention_dropout: float = 0.0  # dropout of attention weights
     activation_dropout: float = 0.0  # dropout inside the feed-forward
-    # between the two maps of the feed-forward
-    activation: Literal["relu", "silu", "gelu"] = "relu"
+    activation: Literal["relu", "silu", "gelu"] = "relu"  # in feed-forward
     norm: Literal["post", "pre"] = "post"  # LayerNorm after or before
     # how positions are encoded
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"

@@ -281,12 +281,17 @@ def compile_layers(model: Transformer, backend: Any = "inductor") -> None:
 
 
 # E2-packing.md: The loss in chunks
-class _ChunkedLoss(torch.autograd.Function):
-    """Softmax, loss and gradient, a few rows at a time.
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b, without a copy where all are of one dtype."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
 
-    The logits are by far the largest tensor of a step, and are needed
-    only briefly, to compare with the labels. So each chunk of rows is
-    scored, compared, turned into its gradient and discarded.
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Softmax, loss and gradient: each chunk of rows is scored, compared
+    with its labels, turned into its gradient and discarded.
     """
 
     @staticmethod
@@ -311,8 +316,7 @@ class _ChunkedLoss(torch.autograd.Function):
             here = x[first : first + rows]
             label = labels[first : first + rows, None]
             logits = (here @ narrow.T).to(wide)
-            if bias is not None:
-                logits += bias
+            logits = logits if bias is None else logits.add_(bias)
             log_p = logits.log_softmax(dim=-1)
             own = log_p.gather(1, label).sum()
             nll -= own
@@ -326,10 +330,7 @@ class _ChunkedLoss(torch.autograd.Function):
                     db += p.sum(dim=0)
                 p = p.to(x.dtype)
                 torch.mm(p, narrow, out=dx[first : first + rows])
-                if p.dtype == dw.dtype:
-                    dw.addmm_(p.T, here)
-                else:
-                    dw += p.T @ here
+                _add_product(dw, p.T, here)
         if learn:
             # smoothing subtracts one share from every word's gradient
             share = smoothing / vocab
@@ -349,7 +350,7 @@ class _ChunkedLoss(torch.autograd.Function):
         # 1/tokens is small and would lose precision in 16 bits
         dx = dx * grad if dx.dtype == grad.dtype else dx.float() * grad
         db = None if db is None else grad * db
-        return dx.to(ctx.dtype), grad * dw, db, None, None, None, None
+        return dx.to(ctx.dtype), grad * dw, db, *(None,) * 4
 
 
 def chunked_loss(
