@@ -16,6 +16,7 @@ from annotated.attention import MultiHeadAttention
 from annotated.embeddings import SinusoidalPositions
 from annotated.engine.errors import RunError
 from annotated.engine.files import new_folder, write_json
+from annotated.engine.packing import check_parts
 from annotated.engine.runs import Run
 from annotated.engine.tensors import write_tensors
 from annotated.model import Transformer
@@ -59,6 +60,7 @@ def write_ctranslate2(
     """
     specs = _wanted("ctranslate2.specs.transformer_spec")
     kinds = _wanted("ctranslate2.specs.common_spec").Activation
+    check_parts(model)
     config = model.config
     usual = (config.d_model // config.num_heads,) * 2
     if config.window or (config.key_size, config.value_size) != usual:
@@ -160,8 +162,11 @@ AXES = {  # the axes of each array that vary in length
 
 
 def write_onnx(model: Transformer, folder: Path) -> None:
-    """Write encoder.onnx and decoder.onnx. RunError if onnx is missing."""
+    """Write encoder.onnx and decoder.onnx. RunError if onnx is missing,
+    or if the model has a part that its config does not say.
+    """
     _wanted("onnx")
+    check_parts(model)
     folder.mkdir(parents=True, exist_ok=True)
     plain = Transformer(model.config)  # operators that all runtimes have
     plain.load_state_dict(model.state_dict())
@@ -221,6 +226,7 @@ def export_run(run: Run, to: str, folder: Path) -> None:
     RunError if the folder already holds something, if a package is
     missing, or if the format does not support the model.
     """
+    check_parts(run.model)
     model = deepcopy(run.model).cpu().eval()  # the caller's stays unchanged
     with new_folder(folder) as fresh:
         if to == "onnx":

@@ -18,8 +18,8 @@ from annotated.tokens import PAD
 
 __all__ = [
     "Packing", "PackedMask", "PackedAttention", "FastDropout",
-    "PackedTransformer", "packed", "check_compiler", "compile_layers",
-    "chunked_loss",
+    "PackedTransformer", "packed", "check_parts", "check_compiler",
+    "compile_layers", "chunked_loss",
 ]  # fmt: skip
 
 
@@ -252,11 +252,28 @@ class PackedTransformer(Transformer):
 
 def packed(model: Transformer) -> PackedTransformer:
     """The packed form of a plain model. The two share their Parameter
-    objects, so training one trains the other.
+    objects, so training one trains the other. For RunError see check_parts.
     """
+    check_parts(model)
     fast = PackedTransformer(model.config)
     fast.load_state_dict(model.state_dict(keep_vars=True), assign=True)
     return fast.train(model.training)
+
+
+def check_parts(model: Transformer) -> None:
+    """RunError, naming the part, if model has a part that is not made from
+    its config, like those of chapter 26.
+    """
+    with torch.device("meta"):
+        paper = dict(Transformer(model.config).named_modules())
+    fast = {MultiHeadAttention: PackedAttention, nn.Dropout: FastDropout}
+    for name, part in model.named_modules():
+        kind = type(paper.get(name))
+        if name and type(part) not in (kind, fast.get(kind)):
+            raise RunError(
+                f"{name} is {type(part).__name__}, which the model's "
+                "config does not say: only the plain model computes it"
+            )
 
 
 # E2-packing.md: Compiled layers
