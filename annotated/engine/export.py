@@ -23,8 +23,8 @@ from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 
 __all__ = [
-    "vocabulary", "write_ctranslate2", "POSITIONS", "AXES", "write_onnx",
-    "export_run",
+    "vocabulary", "write_ctranslate2", "CALLED", "POSITIONS", "AXES",
+    "write_onnx", "export_run",
 ]  # fmt: skip
 
 
@@ -59,6 +59,7 @@ def write_ctranslate2(
     RunError if CTranslate2 is missing or does not support the model.
     """
     specs = _wanted("ctranslate2.specs.transformer_spec")
+    kinds = _wanted("ctranslate2.specs.common_spec").Activation
     check_parts(model)
     config = model.config
     usual = (config.d_model // config.num_heads,) * 2
@@ -69,11 +70,15 @@ def write_ctranslate2(
         )
     layers = config.num_encoder_layers, config.num_decoder_layers
     spec = specs.TransformerSpec.from_config(
-        layers, config.num_heads, pre_norm=config.norm == "pre"
+        layers,
+        config.num_heads,
+        pre_norm=config.norm == "pre",
+        activation=getattr(kinds, CALLED[config.activation]),
     )
     _fill_stack(spec.encoder, model, "encoder")
     _fill_stack(spec.decoder, model, "decoder")
-    spec.decoder.projection.weight = _array(model.embeddings.output)
+    output = spec.decoder.projection
+    _fill(output, model.embeddings.output, model.embeddings.bias)
     spec.register_source_vocabulary(list(source))
     spec.register_target_vocabulary(list(target))
     spec.config.unk_token = SPECIALS[UNK]
@@ -87,6 +92,7 @@ def write_ctranslate2(
     spec.save(str(folder))
 
 
+CALLED = {"relu": "RELU", "silu": "SWISH", "gelu": "GELU"}
 POSITIONS = 1024  # of source and output; the table doubles as it grows
 
 
