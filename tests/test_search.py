@@ -52,6 +52,7 @@ KINDS = {
     "window": {"window": 3},
     "sizes": {"d_k": 3, "d_v": 7},
     "deep": {"num_decoder_layers": 3, "num_heads": 4, "norm": "pre"},
+    "silu": {"activation": "silu", "output_bias": True},
 }
 
 
