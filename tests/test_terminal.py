@@ -215,6 +215,21 @@ def test_a_session_checks_after_each_saving_and_moves_on_when_told(capfd):
     watch(session, student())
 
 
+def test_what_is_saved_during_a_check_is_checked_next(capfd, monkeypatch):
+    write(WRONG)
+    session = Session(Desk.here(), EXERCISE, FILE, [EXERCISE])
+    check = session.check
+
+    def saved_meanwhile():
+        monkeypatch.setattr(session, "check", check)
+        check()
+        write(RIGHT)
+
+    monkeypatch.setattr(session, "check", saved_meanwhile)
+    watch(session, iter(["", "q"]))
+    assert "passed · 05-network" in capfd.readouterr().out
+
+
 def test_where_nothing_can_be_written_the_verdict_stands(call, monkeypatch):
     def full(*args, **kwargs):
         raise OSError("the disk is full")

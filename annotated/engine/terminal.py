@@ -270,14 +270,16 @@ def watch(session: Session, events: Iterator[str]) -> None:
     """Check at once, after each saving, and on the keys' behalf; events
     are keys, or "" for a moment in which none was pressed.
     """
+    seen = _stamp(session.path)  # before: it may be saved during a check
     session.check()
     print(f"\nWatching {session.path} …  {KEYS}", flush=True)
-    seen = _stamp(session.path)
     for key in events:
         if key:
+            path = session.path
             if not session.press(key):
                 return
-            seen = _stamp(session.path)
+            if path != session.path or key == "r":
+                seen = _stamp(session.path)
         elif (now := _stamp(session.path)) not in (seen, None):
             seen = now
             print(f"\n{'─' * 60}")
