@@ -58,6 +58,7 @@ from annotated.engine.runs import (
 )
 from annotated.engine.search import converted
 from annotated.engine.tensors import write_tensors
+from annotated.engine.terminal import Exercises, Milestone
 from annotated.engine.treebanks import (
     TreeWishes,
     parse_lines,
@@ -693,4 +694,6 @@ KINDS: dict[str, Any] = {
     "sweep": Sweep,
     "treebank": Treebank,
     "parse": Parse,
+    "exercises": Exercises,
+    "milestone": Milestone,
 }
