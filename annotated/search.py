@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from annotated.attention import MultiHeadAttention, attention
 from annotated.batches import pad_rows
 from annotated.engine.errors import check_fields
+from annotated.engine.hooks import attention_blocks
 from annotated.engine.machine import evaluating
 from annotated.masks import padding_mask
 from annotated.model import Transformer
@@ -275,7 +276,7 @@ class KVCache:
         self.model, self.length = model, 0
         self.memory, self.mask = model.encode(src), padding_mask(src)
         self.past: list[CachedSelfAttention] = []
-        blocks, layers = model.attention_blocks(), nn.ModuleList()
+        blocks, layers = attention_blocks(model), nn.ModuleList()
         for i, layer in enumerate(model.decoder.layers):
             nothing = self.memory[:, :0]  # (rows, 0, d_model)
             past = CachedSelfAttention(blocks[f"decoder.{i}"], nothing)
