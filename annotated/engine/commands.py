@@ -31,7 +31,7 @@ from annotated.engine.errors import (
     DataError,
     RunError,
     UsageError,
-    check_positive,
+    check_whole,
     unknown,
 )
 from annotated.engine.export import export_run
@@ -46,6 +46,7 @@ from annotated.engine.prepare import (
     registered,
     usual_folder,
 )
+from annotated.engine.reading import read_lines, read_pair, splits_of
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.registry import data_folder, registry
 from annotated.engine.runner import train_recipe, with_micro_tokens
@@ -57,7 +58,7 @@ from annotated.engine.runs import (
 )
 from annotated.engine.search import converted
 from annotated.engine.tensors import write_tensors
-from annotated.engine.text import read_lines, read_pair, splits_of
+from annotated.engine.terminal import Exercises, Milestone
 from annotated.engine.treebanks import (
     TreeWishes,
     parse_lines,
@@ -400,7 +401,8 @@ class _Use:
         """Load the run and those that vote with it onto the device.
         RunError or UsageError, before any work is done.
         """
-        check_positive("workers", self.workers)
+        if self.workers is not None:
+            check_whole("workers", self.workers, least=1)
         device = pick_device(self.device)
         run = Run.open(self.run, *self.ensemble, device=device)
         choice, why = str(self.precision), "as requested"
@@ -448,7 +450,7 @@ class Translate(_Use):
 
     def act(self) -> None:
         """Read, translate, write, until the input ends."""
-        check_positive("batch_tokens", self.batch_tokens)
+        check_whole("batch_tokens", self.batch_tokens, least=1)
         run = self.open()
         search = self.search(run, nbest=self.nbest)
         number, workers = 0, self.processes(run)
@@ -723,4 +725,6 @@ KINDS: dict[str, Any] = {
     "treebank": Treebank,
     "parse": Parse,
     "report": Report,
+    "exercises": Exercises,
+    "milestone": Milestone,
 }

@@ -32,13 +32,7 @@ from annotated.engine.distributed import (
     step_group,
     world_size,
 )
-from annotated.engine.errors import (
-    PeerError,
-    TrainingError,
-    UsageError,
-    check_positive,
-    check_whole,
-)
+from annotated.engine.errors import PeerError, TrainingError, check_fields
 from annotated.engine.machine import HALF, evaluating
 from annotated.engine.packing import (
     PackedTransformer,
@@ -90,17 +84,12 @@ class RunConfig(TrainingConfig):
     keep: int = 5  # checkpoints to keep, and to average at the end
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("curriculum", self.curriculum, least=0)
-        for name in ("save_every", "keep"):
-            check_whole(name, getattr(self, name), least=1)
-        for name in ("micro_tokens", "max_minutes", "save_minutes"):
-            check_positive(name, getattr(self, name))
-        if self.precision not in ("auto", "float32", *HALF):
-            raise UsageError(
-                "precision must be auto, float32, bfloat16 or float16, "
-                f"not {self.precision!r}"
-            )
+        check_fields(
+            self,
+            zero=("cooldown", "seed", "curriculum"),
+            positive=("rate", "clip", "max_minutes", "save_minutes"),
+            below=1.0,
+        )
 
 
 # E5-trainer.md: The loss, packed

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from annotated.engine.errors import DataError
 from annotated.engine.files import write_text
+from annotated.engine.reading import Text, columns_of
 from annotated.engine.runs import Run
 from annotated.engine.search import Allowed, Guide
-from annotated.engine.text import Text, columns_of
 from annotated.parsing import (
     Bracketing,
     bare,
