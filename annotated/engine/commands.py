@@ -35,7 +35,7 @@ from annotated.engine.errors import (
     unknown,
 )
 from annotated.engine.export import export_run
-from annotated.engine.files import check_new
+from annotated.engine.files import check_new, write_text
 from annotated.engine.machine import HALF, pick_device, pick_precision
 from annotated.engine.prepare import (
     Preparation,
@@ -72,7 +72,7 @@ from annotated.search import SearchConfig
 __all__ = [
     "Flag", "obey", "parsed", "complaint", "PLAINER", "List", "Show",
     "Prepare", "Recipes", "Train", "train", "Translate", "Evaluate",
-    "Average", "Export", "Treebank", "Parse", "KINDS",
+    "Average", "Export", "Report", "Treebank", "Parse", "KINDS",
 ]  # fmt: skip
 
 
@@ -650,6 +650,36 @@ class Export:
         export_run(Run.open(self.run), self.to, self.out)
 
 
+# E12-command-line.md: Report
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """Write a run as one page for the browser: curves, translations,
+    cost and settings.
+    """
+
+    run: Path  # the run folder
+    out: Path  # the file to write, new
+    # a file of sentences to translate (unset: some of the test set's)
+    text: Path | None = None
+
+    def act(self) -> None:
+        """Read, draw, write."""
+        if self.out.exists():
+            raise UsageError(f"{self.out} exists: choose another --out")
+        if not self.out.absolute().parent.is_dir():
+            raise UsageError(f"there is no folder {self.out.parent}")
+        lines = None if self.text is None else read_lines(self.text)
+        try:
+            from annotated.book.report import report
+        except ModuleNotFoundError as error:
+            raise RunError(
+                f"report draws, and {error.name} is not installed: "
+                "pip install 'attention-annotated[book]'"
+            ) from None
+        write_text(self.out, report(self.run, lines))
+        print(self.out.absolute().as_uri())
+
+
 # E12-command-line.md: Trees
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Treebank:
@@ -694,6 +724,7 @@ KINDS: dict[str, Any] = {
     "sweep": Sweep,
     "treebank": Treebank,
     "parse": Parse,
+    "report": Report,
     "exercises": Exercises,
     "milestone": Milestone,
 }
