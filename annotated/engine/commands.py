@@ -60,7 +60,7 @@ from annotated.engine.search import converted
 from annotated.engine.tensors import write_tensors
 from annotated.engine.terminal import Exercises, Milestone
 from annotated.engine.treebanks import (
-    TreeWishes,
+    TreeOptions,
     parse_lines,
     prepare_trees,
     tree_guide,
@@ -358,12 +358,12 @@ def train(args: list[str]) -> None:
     options = (word.partition("=")[0] for word in rest)
     typed = {option.lstrip("-").replace("-", "_") for option in options}
 
-    def wish(recipe: Recipe) -> Train:
+    def options_over(recipe: Recipe) -> Train:
         fit = tuple(field for field in recipe.fit if field not in typed)
         default = Train(recipe=recipe.changed(fit=fit))
         return parsed(Train, f"train {name}", rest, default=default)
 
-    asked = wish(RECIPES[name])
+    asked = options_over(RECIPES[name])
     if asked.resume and asked.out is not None:
         # options not given default to the run's values, not the recipe's
         begun = read_recipe(asked.out)
@@ -372,7 +372,7 @@ def train(args: list[str]) -> None:
                 f"{asked.out} was started as {begun.about!r}, not as "
                 f"{asked.recipe.about!r}"
             )
-        asked = wish(begun)
+        asked = options_over(begun)
     asked.act()
 
 
@@ -688,10 +688,10 @@ class Treebank:
     # a folder of .mrg files, one per article, or one file and its index
     bank: tyro.conf.Positional[Path]
     out: Path  # the folder to create
-    wishes: tyro.conf.OmitArgPrefixes[TreeWishes] = TreeWishes()
+    options: tyro.conf.OmitArgPrefixes[TreeOptions] = TreeOptions()
 
     def act(self) -> None:
-        print(json.dumps(prepare_trees(self.bank, self.out, self.wishes)))
+        print(json.dumps(prepare_trees(self.bank, self.out, self.options)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from annotated.engine.distributed import (
     check_same,
     data_parallel,
     full_tensor,
-    on_rank_zero,
+    gather_on_rank_zero,
     own_part,
     rank,
     rank_zero_only,
@@ -486,12 +486,12 @@ class Trainer(training.Trainer):
     def weights(self) -> dict[str, Tensor]:
         """All parameters, unsharded, on the CPU of process 0."""
         weights = super().weights()
-        return {name: on_rank_zero(p) for name, p in weights.items()}
+        return {name: gather_on_rank_zero(p) for name, p in weights.items()}
 
     def moments(self) -> dict[str, Tensor]:
         """Adam's moments, unsharded, on the CPU of process 0."""
         moments = super().moments()
-        return {name: on_rank_zero(m) for name, m in moments.items()}
+        return {name: gather_on_rank_zero(m) for name, m in moments.items()}
 
     def state(self) -> dict[str, Any]:
         """The plain trainer's state, and the settings that dropout's
