@@ -44,15 +44,22 @@ def export(root: Path, check: bool = False) -> list[str]:
     return files.write(expected, present, _is_ours, root)
 
 
-def expected_package(root: Path) -> dict[Path, str]:
-    """Every file of annotated/ and its text."""
+def expected_package(root: Path) -> dict[Path, str | bytes]:
+    """Every file of annotated/ and what it holds."""
     chapters = read_book(root)
     modules = assemble(chapters)
     packages = packages_of(modules)
     for name in packages - modules.keys():
         modules[name] = f'"""{MARK}"""\n'
-    texts = {path_of(name, packages): modules[name] for name in modules}
+    texts: dict[str, str | bytes] = {
+        path_of(name, packages): modules[name] for name in modules
+    }
     texts["py.typed"] = ""
+    shipped = root / "data" / "runs"  # runs that travel with the package
+    for path in sorted(shipped.glob("*/*")):
+        texts[f"runs/{path.relative_to(shipped).as_posix()}"] = (
+            path.read_bytes()
+        )
     registry = root / "data" / "registry.toml"
     if registry.is_file():
         text = registry.read_text(encoding="utf-8")
@@ -221,6 +228,6 @@ def _is_ours(path: Path) -> bool:
     }  # fmt: skip
     if path.name in data or path.match("pocket/*.tsv"):
         return True
-    if path.match("book/*.js"):
+    if path.match("book/*.js") or path.match("runs/*/*"):
         return True
     return path.suffix == ".py" and MARK.encode() in path.read_bytes()[:500]

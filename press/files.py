@@ -9,7 +9,7 @@ from pathlib import Path
 
 from press.chapters import PressError
 
-Expected = Mapping[Path, str]
+Expected = Mapping[Path, "str | bytes"]
 
 
 def drift(
@@ -20,7 +20,7 @@ def drift(
     for path, text in expected.items():
         if not path.is_file():
             found[path] = "is missing"
-        elif path.read_bytes() != text.encode():
+        elif path.read_bytes() != _bytes(text):
             found[path] = "is not what the book says"
     for path in present:
         if path not in expected:
@@ -58,9 +58,13 @@ def write(
     return done
 
 
-def replace(path: Path, text: str) -> bool:
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
+
+
+def replace(path: Path, text: str | bytes) -> bool:
     """Put text at path in one step; False where it was there already."""
-    data = text.encode()
+    data = _bytes(text)
     if path.is_file() and path.read_bytes() == data:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from annotated.engine.data import open_data, prepared_data
 from annotated.engine.errors import DataError, UsageError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.registry import registry
-from annotated.engine.runs import Run, read_metrics
+from annotated.engine.runs import Run, read_metrics, run_folder
 from annotated.model import Transformer
 from annotated.search import alignment
 
@@ -190,6 +190,7 @@ def report(folder: Path, lines: Sequence[str] | None = None) -> str:
     """A run folder as one page of HTML. Translates lines, or a few of the
     run's own test sentences if its data is here. RunError if it is no run.
     """
+    folder = run_folder(folder)
     run = Run.open(folder)
     use_book_style()
     recipe, name = run.recipe, named(run) or "a run"

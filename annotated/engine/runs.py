@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,9 @@ from annotated.tokens import Tokenizer
 from annotated.training import fingerprint
 
 __all__ = [
-    "FORMAT", "read_recipe", "read_metrics", "validations", "best_step",
-    "Run", "first_model", "with_precision", "begin_run", "FREE",
-    "resume_run", "MAX_SOURCE", "Translation", "one_line",
+    "FORMAT", "read_recipe", "run_folder", "read_metrics", "validations",
+    "best_step", "Run", "first_model", "with_precision", "begin_run",
+    "FREE", "resume_run", "MAX_SOURCE", "Translation", "one_line",
 ]  # fmt: skip
 
 
@@ -46,6 +47,15 @@ def read_recipe(folder: Path) -> Recipe:
     of a later format.
     """
     return _read(folder)[0]
+
+
+def run_folder(name: Path) -> Path:
+    """name, or, where there is no such folder, that of the run of this
+    name that comes with the package.
+    """
+    own = Path(str(resources.files("annotated"))) / "runs" / name
+    shipped = len(name.parts) == 1 and own.is_dir()
+    return own if shipped and not name.exists() else name
 
 
 def _read(folder: Path) -> tuple[Recipe, int, dict[str, int]]:
@@ -145,9 +155,10 @@ class Run:
     def open(cls, folder: Path, *others: Path, device: str = "cpu") -> Run:
         """Read a run folder, with the weights of its model.safetensors, or
         of its newest checkpoint if training has not finished; and those of
-        others, whose models vote. RunError if a part is missing or
-        inconsistent.
+        others, whose models vote. The run "pocket" comes with the package.
+        RunError if a part is missing or inconsistent.
         """
+        folder = run_folder(folder)
         run = cls.as_begun(folder)
         places = [folder, *checkpoints(folder / "checkpoints")[::-1]]
         files = [p / "model.safetensors" for p in places]

@@ -1,0 +1,75 @@
+"""The run that travels with the package answers right after installation."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from annotated.book.results import ledger
+from annotated.engine.data import open_data
+from annotated.engine.errors import RunError
+from annotated.engine.runs import Run, read_recipe, run_folder
+
+from .helpers import ROOT
+
+POCKET = Path("pocket")
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_it_translates_what_readme_says(elsewhere) -> None:
+    [source] = set(re.findall(r'echo "(Heute .+?)"', README))
+    [target] = re.findall(r"```text\n(.+?)\n```", README)
+    [[found]] = Run.open(POCKET).translate([source])
+    assert found.text == target
+
+
+def test_it_is_as_good_as_its_ledger_says(elsewhere) -> None:
+    run = Run.open(POCKET)
+    src, ref = (side[:200] for side in open_data(run.recipe).text("test"))
+    found = [best[0].text for best in run.translate(src)]
+    right = sum(a == b for a, b in zip(found, ref, strict=True))
+    exact = ledger()["pocket-cpu"]["metrics"]["test"]["exact_match"]
+    assert right / 2 == pytest.approx(exact, abs=5)  # per cent; 200 of 1,000
+
+
+def test_it_is_the_run_of_the_ledger() -> None:
+    summary = json.loads((ROOT / "data/runs/pocket/summary.json").read_text())
+    metrics = ledger()["pocket-cpu"]["metrics"]
+    assert summary.items() <= metrics.items()
+    assert "+" not in ledger()["pocket-cpu"]["commit"]
+
+
+def test_readme_says_how_long_it_took() -> None:
+    minutes = ledger()["pocket-cpu"]["metrics"]["seconds"] / 60
+    word = ["", "one minute", "two minutes", "three minutes", "four minutes"]
+    assert f"about {word[round(minutes)]} on two cores" in README
+
+
+def test_it_is_small() -> None:
+    files = list((ROOT / "annotated/runs").rglob("*"))
+    assert 0 < sum(f.stat().st_size for f in files if f.is_file()) < 2_000_000
+
+
+def test_a_folder_of_that_name_goes_first(elsewhere) -> None:
+    assert run_folder(POCKET).is_absolute()
+    POCKET.mkdir()
+    assert run_folder(POCKET) == POCKET
+    with pytest.raises(RunError, match="pocket is not a run folder"):
+        Run.open(POCKET)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "runs/pocket", "..", "."])
+def test_other_names_mean_what_they_meant(name, elsewhere) -> None:
+    assert run_folder(Path(name)) == Path(name)
+
+
+def test_it_is_of_this_version() -> None:
+    recipe = read_recipe(run_folder(POCKET))
+    assert (recipe.data, recipe.source, recipe.target) == ("pocket", "de", "en")
