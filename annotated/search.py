@@ -21,16 +21,20 @@ from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
-    "length_penalty", "SearchConfig", "Hypothesis", "output_limit", "After",
-    "log_p_after", "greedy", "beam", "settled", "plain_beam_search",
-    "CachedAttention", "CachedCrossAttention", "CachedSelfAttention",
-    "turning", "unturned", "Part", "with_parts", "KVCache", "best_of_batch",
-    "file_ends", "grow_beams", "cached_beam_search", "alignment",
+    "Length", "length_penalty", "SearchConfig", "Hypothesis",
+    "output_limit", "After", "log_p_after", "greedy", "beam", "settled",
+    "plain_beam_search", "CachedAttention", "CachedCrossAttention",
+    "CachedSelfAttention", "turning", "unturned", "Part", "with_parts",
+    "KVCache", "best_of_batch", "file_ends", "grow_beams",
+    "cached_beam_search", "alignment",
 ]  # fmt: skip
 
 
 # 16-search.md: Long sentences pay for every word
-def length_penalty(length: int, alpha: float) -> float:
+Length = TypeVar("Length", float, Tensor)
+
+
+def length_penalty(length: Length, alpha: float) -> Length:
     """((5 + length) / 6)^alpha, where length counts EOS (§6.1)."""
     return ((5 + length) / 6) ** alpha
 

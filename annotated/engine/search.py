@@ -366,7 +366,7 @@ class BeamSearch:
         beams = self.beams
         if self.config.beam > 1:
             # log-probabilities only fall: hope bounds every later score
-            penalty = ((5 + beams.limit) / 6) ** self.config.alpha
+            penalty = length_penalty(beams.limit, self.config.alpha)
             hope = beams.scores[:, 0] / penalty
             beams.done |= beams.ended[:, -1] >= hope
         else:
