@@ -383,7 +383,26 @@ def test_an_import_of_what_is_solved_leads_to_it_line_for_line():
 # --- milestones
 
 
-@pytest.mark.parametrize("number", MILESTONES)
+def test_from_our_solutions_alone_nothing_but_constants_is_imported():
+    """Else a milestone would run the book's code."""
+    constants = {"PAD", "BOS", "EOS", "UNK", "SPECIALS"}
+    for exercise in exercises().values():
+        code = redirected(exercise.reference, "mine", set(SOURCES))
+        for names in re.findall(r"from annotated\S* import (.+)", code):
+            assert set(re.findall(r"\w+", names)) <= constants, names
+
+
+def test_the_pocket_translator_runs_on_our_solutions_alone(folder):
+    """A short run: what it learns in a long one is not tested here."""
+    size = {"steps": 3, "count": 64, "width": 2, "held_out": 3}
+    with assembled(Desk(folder / "mine")) as course:
+        said = MILESTONES[4](course, **size, wanted=0.0)
+        assert "of 3 new sentences are translated without" in said
+        with pytest.raises(AssertionError, match="after 3 steps, loss"):
+            MILESTONES[4](course, **size)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
 def test_from_our_solutions_alone_a_transformer_is_built_and_learns(
     number, folder
 ):
@@ -417,6 +436,19 @@ def test_a_milestone_runs_your_code_and_finds_the_line(folder):
     assert part_of(raised.value, desk) == (
         f"{name} ({folder}/mine/layers.py, line {row})"
     )
+
+
+def test_a_run_that_forgets_its_optimiser_or_step_does_not_copy(folder):
+    with assembled(Desk(folder / "mine")) as course:
+
+        class Forgetful(course["Checkpoint"]):
+            def load(self, model, optimizer):
+                return 0
+
+        with pytest.raises(AssertionError, match="stopped after 2 steps"):
+            MILESTONES[3](course | {"Checkpoint": Forgetful}, steps=4)
+        with pytest.raises(AssertionError, match="of 200 new rows"):
+            MILESTONES[3](course, steps=4)
 
 
 def test_solutions_of_one_module_import_each_other_in_mine(
