@@ -392,17 +392,7 @@ def test_from_our_solutions_alone_nothing_but_constants_is_imported():
             assert set(re.findall(r"\w+", names)) <= constants, names
 
 
-def test_the_pocket_translator_runs_on_our_solutions_alone(folder):
-    """A short run: what it learns in a long one is not tested here."""
-    size = {"steps": 3, "count": 64, "width": 2, "held_out": 3}
-    with assembled(Desk(folder / "mine")) as course:
-        said = MILESTONES[4](course, **size, wanted=0.0)
-        assert "of 3 new sentences are translated without" in said
-        with pytest.raises(AssertionError, match="after 3 steps, loss"):
-            MILESTONES[4](course, **size)
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("number", MILESTONES)
 def test_from_our_solutions_alone_a_transformer_is_built_and_learns(
     number, folder
 ):

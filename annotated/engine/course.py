@@ -28,13 +28,11 @@ from annotated.engine.checks import (
     run_code,
 )
 from annotated.engine.files import write_json, write_text
-from annotated.pocket import pocket_pairs
 
 __all__ = [
     "MARK", "Part", "Desk", "redirected", "exported", "standing_alone",
     "source_of", "kept", "assembled", "part_of", "equals_torch", "Stepper",
-    "reverses_words", "Learner", "copies", "translates", "MILESTONES",
-    "reach",
+    "reverses_words", "Learner", "copies", "MILESTONES", "reach",
 ]  # fmt: skip
 
 
@@ -475,73 +473,7 @@ def copies(course: dict[str, Any], steps: int = 800) -> str:
     return f"after {steps} steps, one stop among them, it copies 200 of 200"
 
 
-def translates(
-    course: dict[str, Any], steps: int = 2500, count: int = 8000,
-    width: int = 4, wanted: float = 0.95, held_out: int = 100,
-) -> str:  # fmt: skip
-    """Milestone 4: it translates pocket German, 95 % without a mistake;
-    AssertionError where it does not.
-    """
-    torch.manual_seed(0)
-    known, new = pocket_pairs(count), pocket_pairs(held_out, "test")
-    lines = [text for p in known[:2000] for text in (p.source, p.target)]
-    tokens = course["BytePairs"].train(lines, 600)
-    pairs = [
-        (tokens.encode(p.source), tokens.encode(p.target)) for p in known
-    ]
-
-    def batches(epoch: int) -> Iterator[Any]:
-        """64 at a time, of similar length, in another order each time."""
-        source = torch.Generator().manual_seed(epoch)
-        order = torch.randperm(len(pairs), generator=source).tolist()
-        for some in range(0, len(pairs), 1024):
-            near = order[some : some + 1024]
-            near.sort(key=lambda i: len(pairs[i][0]))
-            for first in range(0, len(near), 64):
-                rows = [pairs[i] for i in near[first : first + 64]]
-                yield course["shift_and_pad"](*map(list, zip(*rows)))
-
-    learner = Learner(course, 600, 64, 256, 4, 2, 0.0)
-    loss = learner.learn(batches, (0, steps), 3e-3, 0.1)
-    model = learner.model.eval()
-    sources = [tokens.encode(p.source) for p in new]
-    answers = [
-        tokens.decode(_search(course, model, x, width)) for x in sources
-    ]
-    right = [p.target for p in new]
-    score = course["bleu"](
-        [a.split() for a in answers], [r.split() for r in right]
-    )
-    exact = sum(a == r for a, r in zip(answers, right)) / len(new)
-    said = (
-        f"{exact:.0%} of {len(new)} new sentences are translated without "
-        f"a mistake, BLEU {score:.1f}"
-    )
-    if exact < wanted:
-        after = f"after {steps} steps, loss {loss:.2f}"
-        raise AssertionError(f"{after}: {said}")
-    return said
-
-
-@torch.no_grad()
-def _search(
-    course: dict[str, Any], model: nn.Module, source: list[int], width: int
-) -> list[int]:
-    """Ids of a translation, by the course's beam search."""
-    src, _, _ = course["shift_and_pad"]([source], [[]])
-
-    def after(ids: list[int]) -> Tensor:
-        log_p = model(src, torch.tensor([ids]))[0, -1].log_softmax(dim=-1)
-        log_p[[0, 1]] = -1e9  # no padding, no second start
-        return log_p
-
-    found, _ = course["beam_search"](after, width, len(source) + 20, 0.6)
-    return list(found)
-
-
-MILESTONES = {
-    1: equals_torch, 2: reverses_words, 3: copies, 4: translates,
-}  # fmt: skip
+MILESTONES = {1: equals_torch, 2: reverses_words, 3: copies}
 
 
 def reach(number: int, desk: Desk) -> str:
