@@ -32,6 +32,9 @@ COMMANDS = {
     "sweep": "run a table's rows at small scale, for --minutes N",
     "treebank": "make training sentences and trees from a treebank",
     "parse": "parse standard input into trees with --run RUN",
+    "report": "write --run RUN as one page for the browser, --out FILE",
+    "exercises": "list the book's exercises, or check your file for one",
+    "milestone": "run the book on the parts that you have written",
     "doctor": "say what this machine has, and what is missing",
 }
 
