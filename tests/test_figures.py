@@ -363,7 +363,7 @@ def cost() -> dict[str, Any]:
             d_ff=4 * d,
             num_heads=d // 64,
         )
-        run = {
+        run: dict[str, float] = {
             "d": d,
             "layers": layers,
             "vocab": vocab,
