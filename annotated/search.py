@@ -14,22 +14,27 @@ from torch import Tensor, nn
 from annotated.attention import MultiHeadAttention, attention
 from annotated.batches import pad_rows
 from annotated.engine.errors import check_fields
+from annotated.engine.hooks import attention_blocks
 from annotated.engine.machine import evaluating
 from annotated.masks import padding_mask
 from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
-    "length_penalty", "SearchConfig", "Hypothesis", "output_limit", "After",
-    "log_p_after", "greedy", "beam", "settled", "plain_beam_search",
-    "CachedAttention", "CachedCrossAttention", "CachedSelfAttention",
-    "turning", "unturned", "Part", "with_parts", "KVCache", "best_of_batch",
-    "file_ends", "grow_beams", "cached_beam_search", "alignment",
+    "Length", "length_penalty", "SearchConfig", "Hypothesis",
+    "output_limit", "After", "log_p_after", "greedy", "beam", "settled",
+    "plain_beam_search", "CachedAttention", "CachedCrossAttention",
+    "CachedSelfAttention", "turning", "unturned", "Part", "with_parts",
+    "KVCache", "best_of_batch", "file_ends", "grow_beams",
+    "cached_beam_search", "alignment",
 ]  # fmt: skip
 
 
 # 16-search.md: Long sentences pay for every word
-def length_penalty(length: int, alpha: float) -> float:
+Length = TypeVar("Length", float, Tensor)
+
+
+def length_penalty(length: Length, alpha: float) -> Length:
     """((5 + length) / 6)^alpha, where length counts EOS (§6.1)."""
     return ((5 + length) / 6) ** alpha
 
@@ -271,7 +276,7 @@ class KVCache:
         self.model, self.length = model, 0
         self.memory, self.mask = model.encode(src), padding_mask(src)
         self.past: list[CachedSelfAttention] = []
-        blocks, layers = model.attention_blocks(), nn.ModuleList()
+        blocks, layers = attention_blocks(model), nn.ModuleList()
         for i, layer in enumerate(model.decoder.layers):
             nothing = self.memory[:, :0]  # (rows, 0, d_model)
             past = CachedSelfAttention(blocks[f"decoder.{i}"], nothing)
