@@ -31,11 +31,11 @@ from annotated.engine.errors import (
     DataError,
     RunError,
     UsageError,
-    check_positive,
+    check_whole,
     unknown,
 )
 from annotated.engine.export import export_run
-from annotated.engine.files import check_new
+from annotated.engine.files import check_new, write_text
 from annotated.engine.machine import HALF, pick_device, pick_precision
 from annotated.engine.marian import find_published, import_marian
 from annotated.engine.prepare import (
@@ -47,6 +47,7 @@ from annotated.engine.prepare import (
     registered,
     usual_folder,
 )
+from annotated.engine.reading import read_lines, read_pair, splits_of
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.registry import data_folder, registry
 from annotated.engine.runner import train_recipe, with_micro_tokens
@@ -58,9 +59,9 @@ from annotated.engine.runs import (
 )
 from annotated.engine.search import converted
 from annotated.engine.tensors import write_tensors
-from annotated.engine.text import read_lines, read_pair, splits_of
+from annotated.engine.terminal import Exercises, Milestone
 from annotated.engine.treebanks import (
-    TreeWishes,
+    TreeOptions,
     parse_lines,
     prepare_trees,
     tree_guide,
@@ -73,7 +74,7 @@ from annotated.search import SearchConfig
 __all__ = [
     "Flag", "obey", "parsed", "complaint", "PLAINER", "List", "Show",
     "Prepare", "Recipes", "Train", "train", "Translate", "Evaluate",
-    "Average", "Export", "Import", "Treebank", "Parse", "KINDS",
+    "Average", "Export", "Report", "Import", "Treebank", "Parse", "KINDS",
 ]  # fmt: skip
 
 
@@ -359,12 +360,12 @@ def train(args: list[str]) -> None:
     options = (word.partition("=")[0] for word in rest)
     typed = {option.lstrip("-").replace("-", "_") for option in options}
 
-    def wish(recipe: Recipe) -> Train:
+    def options_over(recipe: Recipe) -> Train:
         fit = tuple(field for field in recipe.fit if field not in typed)
         default = Train(recipe=recipe.changed(fit=fit))
         return parsed(Train, f"train {name}", rest, default=default)
 
-    asked = wish(RECIPES[name])
+    asked = options_over(RECIPES[name])
     if asked.resume and asked.out is not None:
         # options not given default to the run's values, not the recipe's
         begun = read_recipe(asked.out)
@@ -373,7 +374,7 @@ def train(args: list[str]) -> None:
                 f"{asked.out} was started as {begun.about!r}, not as "
                 f"{asked.recipe.about!r}"
             )
-        asked = wish(begun)
+        asked = options_over(begun)
     asked.act()
 
 
@@ -402,7 +403,8 @@ class _Use:
         """Load the run and those that vote with it onto the device.
         RunError or UsageError, before any work is done.
         """
-        check_positive("workers", self.workers)
+        if self.workers is not None:
+            check_whole("workers", self.workers, least=1)
         device = pick_device(self.device)
         run = Run.open(self.run, *self.ensemble, device=device)
         choice, why = str(self.precision), "as requested"
@@ -450,7 +452,7 @@ class Translate(_Use):
 
     def act(self) -> None:
         """Read, translate, write, until the input ends."""
-        check_positive("batch_tokens", self.batch_tokens)
+        check_whole("batch_tokens", self.batch_tokens, least=1)
         run = self.open()
         search = self.search(run, nbest=self.nbest)
         number, workers = 0, self.processes(run)
@@ -650,6 +652,36 @@ class Export:
         export_run(Run.open(self.run), self.to, self.out)
 
 
+# E12-command-line.md: Report
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """Write a run as one page for the browser: curves, translations,
+    cost and settings.
+    """
+
+    run: Path  # the run folder
+    out: Path  # the file to write, new
+    # a file of sentences to translate (unset: some of the test set's)
+    text: Path | None = None
+
+    def act(self) -> None:
+        """Read, draw, write."""
+        if self.out.exists():
+            raise UsageError(f"{self.out} exists: choose another --out")
+        if not self.out.absolute().parent.is_dir():
+            raise UsageError(f"there is no folder {self.out.parent}")
+        lines = None if self.text is None else read_lines(self.text)
+        try:
+            from annotated.book.report import report
+        except ModuleNotFoundError as error:
+            raise RunError(
+                f"report draws, and {error.name} is not installed: "
+                "pip install 'attention-annotated[book]'"
+            ) from None
+        write_text(self.out, report(self.run, lines))
+        print(self.out.absolute().as_uri())
+
+
 # E12-command-line.md: Import
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Import:
@@ -693,10 +725,10 @@ class Treebank:
     # a folder of .mrg files, one per article, or one file and its index
     bank: tyro.conf.Positional[Path]
     out: Path  # the folder to create
-    wishes: tyro.conf.OmitArgPrefixes[TreeWishes] = TreeWishes()
+    options: tyro.conf.OmitArgPrefixes[TreeOptions] = TreeOptions()
 
     def act(self) -> None:
-        print(json.dumps(prepare_trees(self.bank, self.out, self.wishes)))
+        print(json.dumps(prepare_trees(self.bank, self.out, self.options)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -730,4 +762,7 @@ KINDS: dict[str, Any] = {
     "sweep": Sweep,
     "treebank": Treebank,
     "parse": Parse,
+    "report": Report,
+    "exercises": Exercises,
+    "milestone": Milestone,
 }

@@ -9,7 +9,8 @@ from typing import Any
 
 from annotated.engine.errors import RunError
 from annotated.engine.files import write_text
-from annotated.tokens import SPECIALS, UNK, Tokenizer, ValidLines
+from annotated.engine.tokenizers import valid_line
+from annotated.tokens import SPECIALS, UNK, Tokenizer
 
 __all__ = [
     "imported", "SentencePieces", "codes_of", "MARK", "load_tokenizer",
@@ -71,7 +72,7 @@ class SentencePieces(Tokenizer):
         Names of specials in a text are text.
         """
         found = []
-        for line in ValidLines(list(lines)):
+        for line in map(valid_line, lines):
             head, text = self.divided(line)
             pieces = self.processor.encode(text, out_type=str)
             found.append([self.ids.get(p, UNK) for p in [*head, *pieces]])

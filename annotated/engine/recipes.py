@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from annotated.engine.errors import UsageError, check_whole
+from annotated.engine.errors import UsageError, check_fields
 from annotated.engine.trainer import RunConfig
 from annotated.model import ModelShape, TransformerConfig
 from annotated.search import SearchConfig
@@ -46,10 +46,7 @@ class Recipe:
     search: SearchConfig = SearchConfig()  # how to translate
 
     def __post_init__(self) -> None:
-        check_whole("vocab", self.vocab, least=1)
-        for name in ("train_pairs", "valid_pairs"):
-            if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name), least=1)
+        check_fields(self)
         if unknown := set(self.fit) - set(FITTED):
             raise UsageError(
                 f"fit may only name {', '.join(FITTED)}, not "
