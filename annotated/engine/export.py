@@ -17,14 +17,15 @@ from annotated.embeddings import SinusoidalPositions
 from annotated.engine.errors import RunError
 from annotated.engine.files import new_folder, write_json
 from annotated.engine.packing import check_parts
+from annotated.engine.pieces import vocabulary
 from annotated.engine.runs import Run
 from annotated.engine.tensors import write_tensors
 from annotated.model import Transformer
-from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
+from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 
 __all__ = [
-    "vocabulary", "write_ctranslate2", "CALLED", "POSITIONS", "AXES",
-    "write_onnx", "export_run",
+    "write_ctranslate2", "CALLED", "POSITIONS", "AXES", "write_onnx",
+    "export_run",
 ]  # fmt: skip
 
 
@@ -38,12 +39,6 @@ def _wanted(package: str) -> Any:
     except ImportError as error:
         top = package.split(".")[0]
         raise RunError(f"{error}: pip install {top}") from None
-
-
-def vocabulary(tokenizer: Tokenizer) -> list[str]:
-    """The tokens as strings, in the order of their ids."""
-    tokens = (tokenizer.inner.id_to_token(i) for i in range(len(tokenizer)))
-    return [str(token) for token in tokens]
 
 
 # E11-export.md: CTranslate2
