@@ -32,6 +32,9 @@ COMMANDS = {
     "sweep": "run a table's rows at small scale, for --minutes N",
     "treebank": "make training sentences and trees from a treebank",
     "parse": "parse standard input into trees with --run RUN",
+    "exercises": "list the book's exercises, or check your file for one",
+    "milestone": "run the book on the parts that you have written",
+    "doctor": "say what this machine has, and what is missing",
 }
 
 
@@ -69,6 +72,9 @@ def obey(args: Sequence[str]) -> None:
         raise UsageError(f"{name} runs in one process: omit torchrun")
     for variable, value in ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
+    if name == "doctor":  # it runs where torch does not
+        importlib.import_module("annotated.engine.doctor").doctor(rest)
+        return
     importlib.import_module("annotated.engine.commands").obey(name, rest)
 
 

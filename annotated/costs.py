@@ -82,8 +82,10 @@ def kept_bytes(
     inside = h * (size if gpu else 4)  # float32 on a CPU
     attention = inside * (2 * k + v + (v if fused else length))
     attention += size * h * v + 4 * h
-    encoder = 2 * around + attention + size * config.d_ff
-    decoder = 3 * around + 2 * attention + size * config.d_ff
+    # the slope of a ReLU can be read off its output
+    hidden = config.d_ff * (1 if config.activation == "relu" else 2)
+    encoder = 2 * around + attention + size * hidden
+    decoder = 3 * around + 2 * attention + size * hidden
     total = config.num_encoder_layers * encoder
     total += config.num_decoder_layers * decoder
     return total + 2 * d * (4 + mask)

@@ -17,11 +17,17 @@ class Embeddings(nn.Module):
 
     tie="all", as in the paper, uses one matrix for source, target and
     output; "decoder" shares one between target and output; "none" shares
-    nothing. A shared matrix is a single tensor, not a copy.
+    nothing. A shared matrix is a single tensor, not a copy. bias adds a
+    learned number to each logit (not in the paper).
     """
 
     def __init__(
-        self, src_vocab: int, tgt_vocab: int, d_model: int, tie: str = "all"
+        self,
+        src_vocab: int,
+        tgt_vocab: int,
+        d_model: int,
+        tie: str = "all",
+        bias: bool = False,
     ):
         super().__init__()
 
@@ -32,6 +38,7 @@ class Embeddings(nn.Module):
         self.target = table(tgt_vocab)
         self.source = self.target if tie == "all" else table(src_vocab)
         self.output = table(tgt_vocab) if tie == "none" else self.target
+        self.bias = nn.Parameter(torch.zeros(tgt_vocab)) if bias else None
         self.scale = math.sqrt(d_model)
 
     def read_source(self, ids: Tensor) -> Tensor:
@@ -44,7 +51,7 @@ class Embeddings(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """x (…, d_model) -> logits (…, tgt_vocab), before the softmax."""
-        return F.linear(x, self.output)
+        return F.linear(x, self.output, self.bias)
 
 
 # 07-positions.md: Sinusoids

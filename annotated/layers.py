@@ -10,9 +10,10 @@ __all__ = ["FeedForward", "EncoderLayer", "DecoderLayer"]
 
 # 05-layers.md: The feed-forward network computes
 class FeedForward(nn.Module):
-    """Position-wise feed-forward network with a ReLU (§3.3, equation 2).
+    """Position-wise feed-forward network (§3.3, equation 2).
 
-    dropout is applied to the hidden units (not in the paper).
+    dropout is applied to the hidden units (not in the paper); activation
+    is "relu", as in the paper, "silu" or "gelu".
     """
 
     def __init__(
@@ -21,10 +22,12 @@ class FeedForward(nn.Module):
         d_ff: int,
         dropout: float = 0.0,
         bias: bool = True,
+        activation: str = "relu",
     ):
         super().__init__()
         self.inner = nn.Linear(d_model, d_ff, bias)
         self.outer = nn.Linear(d_ff, d_model, bias)
+        self.activation = getattr(F, activation)
         self.dropout = nn.Dropout(dropout)
         for linear in (self.inner, self.outer):
             nn.init.xavier_uniform_(linear.weight)
@@ -33,7 +36,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, d_model) -> (…, d_model)"""
-        return self.outer(self.dropout(F.relu(self.inner(x))))
+        return self.outer(self.dropout(self.activation(self.inner(x))))
 
 
 # 05-layers.md: An encoder layer

@@ -34,8 +34,9 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embeddings = Embeddings(
-            config.src_vocab, config.tgt_vocab, config.d_model, config.tie
-        )
+            config.src_vocab, config.tgt_vocab, config.d_model,
+            config.tie, config.output_bias,
+        )  # fmt: skip
         self.src_positions = make_positions(config)
         self.tgt_positions = make_positions(config)
         self.encoder = Encoder(config)
@@ -160,11 +161,13 @@ class ModelShape:
     dropout: float = 0.1  # residual dropout, P_drop
     attention_dropout: float = 0.0  # dropout of attention weights
     activation_dropout: float = 0.0  # dropout inside the feed-forward
+    activation: Literal["relu", "silu", "gelu"] = "relu"  # in feed-forward
     norm: Literal["post", "pre"] = "post"  # LayerNorm after or before
     # how positions are encoded
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     # which of the embeddings and the softmax share weights
     tie: Literal["all", "decoder", "none"] = "all"
+    output_bias: bool = False  # add a learned number to each logit
     window: int | None = None  # tokens self-attention sees (unset: all)
     max_len: int = 1024  # maximum sentence length (learned positions)
 
@@ -216,7 +219,9 @@ def make_attention(c: TransformerConfig) -> MultiHeadAttention:
 
 
 def make_network(c: TransformerConfig) -> FeedForward:
-    return FeedForward(c.d_model, c.d_ff, c.activation_dropout, c.bias)
+    return FeedForward(
+        c.d_model, c.d_ff, c.activation_dropout, c.bias, c.activation
+    )
 
 
 def make_last_norm(c: TransformerConfig) -> nn.LayerNorm | nn.Identity:

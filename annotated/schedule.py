@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from annotated.engine.machine import fused_adam_works
+
 __all__ = [
     "learning_rate", "cooldown_factor", "make_optimizer",
     "set_learning_rate",
@@ -49,11 +51,12 @@ def make_optimizer(
     The rate is set before every step; see set_learning_rate.
     """
     parameters = list(parameters)
-    # torch 2.3 has it on a GPU only (versions compare as numbers do)
-    devices = ("cuda", "cpu") if torch.__version__ >= "2.4" else ("cuda",)
-    fused = all(p.device.type in devices for p in parameters)
     return torch.optim.Adam(
-        parameters, lr=0.0, betas=betas, eps=eps, fused=fused
+        parameters,
+        lr=0.0,
+        betas=betas,
+        eps=eps,
+        fused=fused_adam_works(parameters),
     )
 
 

@@ -22,8 +22,8 @@ from annotated.tokens import BOS, EOS, PAD
 __all__ = [
     "length_penalty", "SearchConfig", "Hypothesis", "output_limit", "After",
     "log_p_after", "greedy", "beam", "settled", "plain_beam_search",
-    "CachedAttention", "check_cacheable", "CachedCrossAttention",
-    "CachedSelfAttention", "Part", "with_parts", "KVCache", "best_of_batch",
+    "CachedAttention", "CachedCrossAttention", "CachedSelfAttention",
+    "turning", "unturned", "Part", "with_parts", "KVCache", "best_of_batch",
     "file_ends", "grow_beams", "cached_beam_search", "alignment",
 ]  # fmt: skip
 
@@ -178,8 +178,7 @@ class CachedAttention(nn.Module):
 
     def __init__(self, block: MultiHeadAttention, memory: Tensor):
         super().__init__()
-        check_cacheable(block)
-        self.block = block
+        self.block, self.turn = block, turning(block)
         self.k, self.v = self.keys_values(memory)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,20 +186,14 @@ class CachedAttention(nn.Module):
         block = self.block
         return block.split(block.w_k(x)), block.split(block.w_v(x))
 
-    def attend(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend from x (rows, 1, d_model) to what is kept."""
-        q = self.block.split(self.block.w_q(x))  # (rows, heads, 1, d_k)
+    def queries(self, x: Tensor) -> Tensor:
+        """(rows, length, d_model) -> (rows, heads, length, d_k)"""
+        return self.block.split(self.block.w_q(x))
+
+    def attend(self, q: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend from queries (rows, heads, 1, d_k) to what is kept."""
         heads = attention(q, self.k, self.v, mask)
         return self.block.w_o(heads.transpose(1, 2).flatten(2))
-
-
-def check_cacheable(block: MultiHeadAttention) -> None:
-    """TypeError if block weighs in a way of its own, as in chapter 26."""
-    if type(block).weights is not MultiHeadAttention.weights:
-        raise TypeError(
-            f"there is no cache for {type(block).__name__}: translate "
-            "with plain_beam_search"
-        )
 
 
 class CachedCrossAttention(CachedAttention):
@@ -209,7 +202,7 @@ class CachedCrossAttention(CachedAttention):
     def forward(
         self, x: Tensor, memory: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        return self.attend(x, mask)
+        return self.attend(self.queries(x), mask)
 
 
 class CachedSelfAttention(CachedAttention):
@@ -219,14 +212,40 @@ class CachedSelfAttention(CachedAttention):
 
     window: int | None = None
 
+    def __init__(self, block: MultiHeadAttention, memory: Tensor):
+        super().__init__(block, memory)
+        self.k, self.position = self.turn(self.k, 0), memory.size(1)
+
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         k, v = self.keys_values(x)  # (rows, heads, 1, d)
-        self.k = torch.cat([self.k, k], dim=2)
+        q = self.turn(self.queries(x), self.position)
+        self.k = torch.cat([self.k, self.turn(k, self.position)], dim=2)
         self.v = torch.cat([self.v, v], dim=2)
+        self.position += 1
         if self.window is not None:
             self.k = self.k[:, :, -self.window :]
             self.v = self.v[:, :, -self.window :]
-        return self.attend(x)
+        return self.attend(q)
+
+
+def turning(block: MultiHeadAttention) -> Callable[[Tensor, int], Tensor]:
+    """block.turn(heads, first), which turns queries or keys of the
+    positions from first on; or unturned, if block has none.
+
+    TypeError if block computes its weights in another way of its own.
+    """
+    turn = getattr(block, "turn", None)
+    own = type(block).weights is not MultiHeadAttention.weights
+    if own and turn is None:
+        raise TypeError(
+            f"there is no cache for {type(block).__name__}: translate "
+            "with plain_beam_search, or give it a method turn"
+        )
+    return turn or unturned
+
+
+def unturned(heads: Tensor, first: int) -> Tensor:
+    return heads
 
 
 # 17-memory.md: One step through the decoder

@@ -18,6 +18,7 @@ from annotated.embeddings import (
     SinusoidalPositions,
 )
 from annotated.engine.hooks import replace
+from annotated.engine.packing import PackedTransformer
 from annotated.layers import FeedForward
 from annotated.masks import causal_mask
 from annotated.model import Encoder, TransformerConfig, make_positions
@@ -27,7 +28,7 @@ from annotated.tokens import PAD
 __all__ = [
     "RMSNorm", "GELUFeedForward", "SwiGLU", "rotate", "RotaryAttention",
     "GroupedQueryAttention", "RotaryGroups", "CachedGroups", "DecoderOnly",
-    "take", "NoPositions", "drop_positions", "swap", "ELDERS",
+    "take", "NoPositions", "drop_positions", "ELDERS", "swap",
 ]  # fmt: skip
 
 
@@ -106,6 +107,12 @@ class RotaryAttention(MultiHeadAttention):
         super().__init__(*args, **kwargs)
         self.angles = SinusoidalPositions(self.d_k)
 
+    def turn(self, x: Tensor, first: int = 0) -> Tensor:
+        """Rotate queries or keys (…, length, d_k) by their positions,
+        which are first, first + 1, …
+        """
+        return rotate(x, self.angles(first + x.size(-2))[first:])
+
     def weights(
         self,
         x: Tensor,
@@ -118,8 +125,7 @@ class RotaryAttention(MultiHeadAttention):
         if memory is not None and memory is not x:
             return super().weights(x, memory, mask)
         q, k = self.split(self.w_q(x)), self.split(self.w_k(x))
-        table = self.angles(x.size(1))
-        return attention_weights(rotate(q, table), rotate(k, table), mask)
+        return attention_weights(self.turn(q), self.turn(k), mask)
 
 
 # 26-since-2017.md: Heads: many ask, few are asked
@@ -175,9 +181,8 @@ class CachedGroups(CachedSelfAttention):
         block = self.block
         return block.groups(block.w_k(x)), block.groups(block.w_v(x))
 
-    def attend(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend from x (rows, 1, d_model) to what is kept."""
-        q = self.block.split(self.block.w_q(x))  # (rows, heads, 1, d_k)
+    def attend(self, q: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend from queries (rows, heads, 1, d_k) to what is kept."""
         k, v = self.block.spread(self.k), self.block.spread(self.v)
         heads = attention(q, k, v, mask)
         return self.block.w_o(heads.transpose(1, 2).flatten(2))
@@ -240,13 +245,23 @@ def drop_positions(model: nn.Module) -> None:
             setattr(model, name, NoPositions())
 
 
+ELDERS: dict[str, type[nn.Module]] = {
+    "RMSNorm": nn.LayerNorm,
+    "GELU": FeedForward,
+    "SwiGLU": FeedForward,
+}
+
+
 def swap(model: nn.Module, *parts: str, groups: int = 1) -> nn.Module:
     """Replace parts of a plain model, in place, by newer untrained ones.
 
     parts are "RMSNorm", "GELU", "SwiGLU", "no positions", "rotary",
     "grouped" (see groups) and "rotary grouped"; any other raises
     KeyError. The rotary parts remove other positions. Returns model.
+    TypeError if model is packed.
     """
+    if isinstance(model, PackedTransformer):
+        raise TypeError("swap parts of a plain model, not of a packed one")
     c: Any = model.config
     network = c.d_model, c.d_ff, c.activation_dropout
     size = c.d_model, c.num_heads
@@ -265,10 +280,3 @@ def swap(model: nn.Module, *parts: str, groups: int = 1) -> nn.Module:
         if part != "no positions":
             replace(model, ELDERS.get(part, MultiHeadAttention), make[part])
     return model
-
-
-ELDERS: dict[str, type[nn.Module]] = {
-    "RMSNorm": nn.LayerNorm,
-    "GELU": FeedForward,
-    "SwiGLU": FeedForward,
-}

@@ -2,91 +2,151 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
 import tokenizers
-from tokenizers import (
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    trainers,
+
+from annotated.engine.files import write_text
+from annotated.engine.tokenizers import (
+    learn_pieces,
+    read_tokenizer,
+    valid_line,
+    word_level,
 )
 
-from annotated.engine.errors import UsageError
-from annotated.engine.files import write_text
-from annotated.engine.wordpiece import word_pieces
-
 __all__ = [
-    "PAD", "BOS", "EOS", "UNK", "SPECIALS", "byte_pairs", "whole_words",
-    "ValidLines", "Tokenizer",
+    "count_pairs", "merge_pair", "learn_merges", "PAD", "BOS", "EOS", "UNK",
+    "SPECIALS", "BYTES", "byte_ids", "WORD", "split_words", "BytePairs",
+    "Tokenizer",
 ]  # fmt: skip
 
 
-# 10-tokens.md: The tokenizer
+# 10-tokens.md: One merge
+def count_pairs(
+    words: dict[tuple[int, ...], int],
+) -> Counter[tuple[int, int]]:
+    """How often each two ids are neighbours. words: ids -> occurrences."""
+    pairs: Counter[tuple[int, int]] = Counter()
+    for ids, n in words.items():
+        for pair in zip(ids, ids[1:], strict=False):
+            pairs[pair] += n
+    return pairs
+
+
+def merge_pair(
+    ids: tuple[int, ...], pair: tuple[int, int], new: int
+) -> tuple[int, ...]:
+    """The ids with each occurrence of pair, from the left, made new."""
+    merged: list[int] = []
+    for i in ids:
+        if merged and (merged[-1], i) == pair:
+            merged[-1] = new
+        else:
+            merged.append(i)
+    return tuple(merged)
+
+
+def learn_merges(
+    words: dict[tuple[int, ...], int], start: int, stop: int
+) -> dict[tuple[int, int], int]:
+    """Byte-pair encoding (§5.1): the pairs that become the ids start, …,
+    stop - 1, or fewer where none are left. words: ids -> occurrences.
+    """
+    merges: dict[tuple[int, int], int] = {}
+    for new in range(start, stop):
+        pairs = count_pairs(words)
+        if not pairs:
+            break
+        # the most frequent; of several, the one with the lowest ids
+        pair = min(pairs, key=lambda p: (-pairs[p], p))
+        merges[pair] = new
+        words = {merge_pair(w, pair, new): n for w, n in words.items()}
+    return merges
+
+
+# 10-tokens.md: From letters to bytes
 PAD = 0
 BOS = 1
 EOS = 2
 UNK = 3
 SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
 
-
-def byte_pairs(
-    lines: Iterable[str], vocab: int, specials: Sequence[str]
-) -> tokenizers.Tokenizer:
-    """Learn byte pairs, until there are vocab tokens or no more pairs."""
-    inner = tokenizers.Tokenizer(models.BPE())
-    # so that a word has the same tokens wherever it occurs
-    inner.normalizer = normalizers.Prepend(" ")
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.Sequence(
-        [decoders.ByteLevel(), decoders.Strip(" ", 1, 0)]
-    )
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab,
-        special_tokens=list(specials),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    inner.train_from_iterator(lines, trainer)
-    return inner
+# the bytes of ids 4 to 259: characters that can be seen come first, as in
+# GPT-2 (the order decides ties alone)
+BYTES = sorted(
+    range(256), key=lambda b: b == 32 or not chr(b).isprintable()
+)
 
 
-def whole_words(
-    lines: Iterable[str], vocab: int, specials: Sequence[str]
-) -> tokenizers.Tokenizer:
-    """The most frequent words; vocab counts the specials too."""
-    counts = Counter(word for line in lines for word in line.split())
-    for name in specials:
-        del counts[name]
-    common = sorted(counts, key=lambda word: (-counts[word], word))
-    known = common[: max(vocab - len(specials), 0)]
-    return Tokenizer.of_words(known).inner
+def byte_ids(text: str) -> tuple[int, ...]:
+    """The ids of the bytes of a text."""
+    return tuple(len(SPECIALS) + BYTES.index(b) for b in text.encode())
 
 
-def _valid(line: str) -> str:
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        halves = line.encode("utf-16", "surrogatepass")
-        return halves.decode("utf-16", "replace")
-    return line
+# 10-tokens.md: Where words begin
+WORD = re.compile(
+    r"'(?:s|t|re|ve|m|ll|d)"  # the ends of it's, don't, we're
+    r"| ?[^\W\d_]+"  # letters, and the space before them
+    r"| ?\d+"  # digits
+    r"| ?(?:[^\w\s]|_)+"  # punctuation
+    r"|\s+(?!\S)|\s+"  # spaces, of which the next word gets the last
+)
 
 
-class ValidLines:
-    """Lines, each made valid; they can be iterated more than once."""
-
-    def __init__(self, lines: Iterable[str]):
-        # an iterator can be read once: it has to be kept
-        self.lines = list(lines) if isinstance(lines, Iterator) else lines
-
-    def __iter__(self) -> Iterator[str]:
-        return map(_valid, self.lines)
+def split_words(line: str) -> list[str]:
+    """The line in pieces that no token crosses. It gets a space in front,
+    so that its first word has the same tokens as it has elsewhere.
+    """
+    return WORD.findall(f" {line}") if line else []
 
 
+# 10-tokens.md: Encode and decode
+class BytePairs:
+    """Byte-pair encoding in its plain form (§5.1).
+
+    merges: pair of ids -> the id that replaces it, in the order learned.
+    """
+
+    def __init__(self, merges: dict[tuple[int, int], int]):
+        self.merges = merges
+
+    @classmethod
+    def train(cls, lines: Iterable[str], vocab: int) -> BytePairs:
+        """Learn from lines until there are vocab tokens, or no pairs."""
+        counts = Counter(w for line in lines for w in split_words(line))
+        words = {byte_ids(word): n for word, n in counts.items()}
+        return cls(learn_merges(words, len(SPECIALS) + 256, vocab))
+
+    def encode(self, line: str) -> list[int]:
+        """The ids of a line."""
+        found: list[int] = []
+        for word in split_words(line):
+            ids = byte_ids(word)
+            while pairs := self.merges.keys() & zip(ids, ids[1:]):
+                pair = min(pairs, key=lambda p: self.merges[p])
+                ids = merge_pair(ids, pair, self.merges[pair])
+            found += ids
+        return found
+
+    def tokens(self) -> list[bytes]:
+        """The bytes of each id; a special has none."""
+        found = [b""] * len(SPECIALS) + [bytes([b]) for b in BYTES]
+        for a, b in self.merges:
+            found.append(found[a] + found[b])
+        return found
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The line of these ids; what is no UTF-8 becomes U+FFFD."""
+        tokens = self.tokens()
+        text = b"".join(tokens[i] for i in ids)
+        return text.decode(errors="replace").removeprefix(" ")
+
+
+# 10-tokens.md: The tokenizer
 class Tokenizer:
     """Text to ids and back (§5.1): byte-pair encoding, word pieces, words.
 
@@ -108,6 +168,22 @@ class Tokenizer:
     def __len__(self) -> int:
         return self.inner.get_vocab_size()
 
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """The ids of each line. A lone surrogate, which is half of a
+        character and has no UTF-8, is read as U+FFFD.
+        """
+        batch = self.inner.encode_batch_fast(
+            [valid_line(line) for line in lines], add_special_tokens=False
+        )
+        # a word that spells the name of a special is unknown, not special
+        return [[UNK if i < UNK else i for i in line.ids] for line in batch]
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """The line of each list of ids, specials dropped. Bytes that are
+        no UTF-8, which a model may well write, become U+FFFD.
+        """
+        return self.inner.decode_batch(ids, skip_special_tokens=True)
+
     @classmethod
     def train(
         cls,
@@ -120,19 +196,7 @@ class Tokenizer:
         lines are read as they come and not kept, unless they are an
         iterator, which can be read only once.
         """
-        if kind not in _KINDS:
-            raise UsageError(
-                f"tokenizer must be one of {', '.join(_KINDS)}, "
-                f"not {kind!r}"
-            )
-        inner = _KINDS[kind](ValidLines(lines), max(vocab, 0), SPECIALS)
-        least = inner.get_vocab_size()
-        if least > vocab:
-            raise UsageError(
-                f"vocab must be at least {least} for {kind} on this text, "
-                f"not {vocab}: characters and specials alone are that many"
-            )
-        return cls(inner)
+        return cls(learn_pieces(lines, vocab, kind, SPECIALS))
 
     @classmethod
     def of_words(cls, words: Iterable[str]) -> Tokenizer:
@@ -140,29 +204,7 @@ class Tokenizer:
 
         A repeated word counts once, and so do the names of the specials.
         """
-        known = dict.fromkeys([*SPECIALS, *words])
-        ids = {word: i for i, word in enumerate(known)}
-        model = models.WordLevel(ids, unk_token="<unk>")
-        inner = tokenizers.Tokenizer(model)
-        inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        inner.add_special_tokens(SPECIALS)
-        return cls(inner)
-
-    def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """The ids of each line. A lone surrogate, which is half of a
-        character and has no UTF-8, is read as U+FFFD.
-        """
-        batch = self.inner.encode_batch_fast(
-            [_valid(line) for line in lines], add_special_tokens=False
-        )
-        # a word that spells the name of a special is unknown, not special
-        return [[UNK if i < UNK else i for i in line.ids] for line in batch]
-
-    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """The line of each list of ids, specials dropped. Bytes that are
-        no UTF-8, which a model may well write, become U+FFFD.
-        """
-        return self.inner.decode_batch(ids, skip_special_tokens=True)
+        return cls(word_level(words, SPECIALS))
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The tokens themselves, as a figure shows them."""
@@ -179,10 +221,4 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
         """Read what save wrote. ValueError where the file is not that."""
-        try:
-            return cls(tokenizers.Tokenizer.from_file(str(path)))
-        except Exception as error:  # the library raises bare Exception
-            raise ValueError(f"{path} is no tokenizer: {error}") from None
-
-
-_KINDS = {"bpe": byte_pairs, "wordpiece": word_pieces, "word": whole_words}
+        return cls(read_tokenizer(path))

@@ -23,6 +23,7 @@ from press.chapters import COLUMNS, PressError, split
 from press.project import read_project
 
 GRADED = re.compile(r"^:::\{graded\} (\S+)\n:::$", re.M)
+FENCE = re.compile(r"^:{3,}\{(exercise|graded)\} (.+)$", re.M)
 NAME = re.compile(r"\d\d-[a-z0-9]+(-[a-z0-9]+)*\.md")
 KINDS = ("predict", "implement", "fix", "investigate")
 TRACKS = ("fast", "more")
@@ -151,11 +152,26 @@ def package_data(root: Path) -> str | None:
     exercises = read_exercises(root)
     if not exercises:
         return None
+    places = numbers_in_pages(root)
     lines = [
-        f'"{e.name}":{json.dumps(e.given, ensure_ascii=False)}'
+        f'"{e.name}":'
+        + json.dumps(
+            e.given | {"number": places.get(e.name, "")}, ensure_ascii=False
+        )
         for e in exercises
     ]
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def numbers_in_pages(root: Path) -> dict[str, str]:
+    """What a page calls each graded exercise: 4.1 is the first of 04."""
+    found = {}
+    for page in sorted((root / "book").glob("[0-9][0-9]-*.md")):
+        chapter, text = page.name[:2], page.read_text(encoding="utf-8")
+        for count, (kind, name) in enumerate(FENCE.findall(text), 1):
+            if kind == "graded":
+                found[name.strip()] = f"{int(chapter)}.{count}"
+    return found
 
 
 def set_in_page(page: Path, text: str) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from annotated.engine.checks import (
     SEEDS,
+    Mistake,
     attempt,
     examine,
 )
@@ -129,10 +130,16 @@ def try_out(exercise: Exercise) -> Matrix:
     matrix.right["reference"] = failed(carried.reference, "reference")
     for place, code in enumerate(carried.variants, 1):
         matrix.right[f"variant {place}"] = failed(code, f"variant {place}")
-    for place, (sentence, code) in enumerate(carried.mutants, 1):
+    for place, mistake in enumerate(_mistakes(carried), 1):
         name = f"mutant {place}"
-        matrix.sentences[name] = sentence
-        matrix.wrong[name] = failed(code, name)
+        code = carried.mutants[place - 1][1]
+        matrix.sentences[name] = mistake.sentence
+        matrix.wrong[name] = {
+            check
+            for check, function in checks.items()
+            if any(mistake.trial(function, s).error for s in SEEDS)
+        }
+        # once more, from its source: it has to do the same again
         thing = _answer(carried, code, f"told {name}")
         verdict = examine(carried, thing, exercise.cells["hidden"])
         matrix.told[name] = verdict.text
@@ -141,6 +148,13 @@ def try_out(exercise: Exercise) -> Matrix:
     ours = _answer(carried, carried.reference, "reference")
     matrix.seconds = min(_seconds(carried, ours) for _ in range(ROUNDS))
     return matrix
+
+
+def _mistakes(carried: Carried) -> list[Mistake]:
+    """The mutants, whose trials are made once for the whole matrix."""
+    for place, (_, code) in enumerate(carried.mutants, 1):
+        _answer(carried, code, f"mutant {place}")  # says which cannot run
+    return carried.mistakes
 
 
 def _answer(carried: Carried, code: str, name: str) -> Any:

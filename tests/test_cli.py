@@ -124,7 +124,7 @@ def test_help_names_the_subcommands(call: Call, line: str) -> None:
     assert done.code == 0
     for name in COMMANDS:
         assert f"  {name} " in done.out
-        assert name == "train" or name in commands.KINDS
+        assert name in ("train", "doctor") or name in commands.KINDS
 
 
 def test_help_does_not_wait_for_torch() -> None:
@@ -367,6 +367,42 @@ def test_ones_own_files_can_be_trained_on(
     assert done.code == 0, done.err
     done = call(f"evaluate --run {run} --split test --json --extra 5")
     assert json.loads(done.out)["sentences"] == 9
+
+
+def test_data_that_were_moved_are_scored_where_they_are(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Typed as seen from a folder, evaluated from another one."""
+    home, run = tmp_path / "home", tmp_path / "run"
+    (home / "own").mkdir(parents=True)
+    for split, count in (("train", 60), ("valid", 9), ("test", 7)):
+        for language, word in (("it", "cane"), ("en", "dog")):
+            lines = "".join(f"{word} {i}\n" for i in range(count))
+            (home / f"own/{split}.{language}").write_text(lines)
+    line = "--data own --source it --target en --vocab 300 --max-steps 2"
+    tiny = TINY.replace("--train-pairs 200", "").replace(
+        "--max-steps 20", ""
+    )
+    monkeypatch.chdir(home)
+    done = call(f"train pair --out {run} {line} {tiny}")
+    assert done.code == 0, done.err
+    monkeypatch.chdir(tmp_path)
+    score = f"evaluate --run {run} --json --extra 5 --beam 1"
+    before = json.loads(call(f"{score} --split test").out)
+    assert before["sentences"] == 7
+    (home / "own").rename(tmp_path / "moved")
+    done = call(f"{score} --split test")
+    assert f"no folder {home / 'own'}" in done.complaint
+    assert "--data" in done.complaint
+    after = json.loads(call(f"{score} --split test --data moved").out)
+    for scores in (before, after):
+        del scores["seconds"]
+    assert after == before
+    assert "unknown data set 'gone'" in (
+        call(f"{score} --split test --data gone").complaint
+    )
+    files = f"--src moved/test.it --ref moved/test.en --data {tmp_path}"
+    assert "--data goes with --split" in call(f"{score} {files}").complaint
 
 
 def test_what_is_typed_is_kept_even_where_it_is_the_default(

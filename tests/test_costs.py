@@ -122,6 +122,8 @@ def really_kept(
         {"num_heads": 16},
         {"d_k": 8, "d_v": 24},
         {"d_k": 32, "d_v": 16},
+        {"activation": "silu", "d_ff": 512},
+        {"activation": "gelu", "output_bias": True},
     ],
 )
 def test_what_a_forward_pass_keeps_is_what_is_said(

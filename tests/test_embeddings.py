@@ -47,6 +47,23 @@ def test_sharing_survives_conversion_copying_loading_and_a_step(tie):
     assert torch.equal(e.output, e.target) == before[1]
 
 
+@pytest.mark.parametrize("tie", ALL_TIES)
+def test_a_bias_is_added_to_the_logits_and_to_nothing_else(tie):
+    torch.manual_seed(0)
+    plain = Embeddings(9, 9, 4, tie)
+    e = Embeddings(9, 9, 4, tie, bias=True)
+    assert plain.bias is None
+    assert not e.load_state_dict(plain.state_dict(), strict=False)[1]
+    ids, x = torch.tensor([1, 7]), torch.randn(2, 4)
+    torch.testing.assert_close(e.logits(x), plain.logits(x))  # zeros
+    e.bias.data = torch.arange(9.0)
+    assert torch.equal(e.read_source(ids), plain.read_source(ids))
+    assert torch.equal(e.read_target(ids), plain.read_target(ids))
+    torch.testing.assert_close(
+        e.logits(x) - plain.logits(x), torch.arange(9.0).expand(2, 9)
+    )
+
+
 def three_uses(e, source, target, mix):
     x = e.read_source(source) + e.read_target(target)
     return (e.logits(x.tanh()) * mix).sum()

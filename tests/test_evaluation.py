@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest
 
 from annotated.book import results
 from annotated.book.results import ledger
@@ -161,6 +162,16 @@ def test_differences_are_those_of_the_scores_for_odd_lines(
         assert found[name]["difference"] == pytest.approx(exact, abs=0.011)
 
 
+def test_counts_of_zero_are_smoothed_as_in_the_score() -> None:
+    """No run of four words is right, nor of three in the other one."""
+    one, other, truth = ["a b c x d"], ["a b x c d"], ["a b c d e"]
+    scores = score(one, truth), score(other, truth)
+    exact = scores[0]["bleu"] - scores[1]["bleu"]
+    assert exact > 1
+    found = compare(one, other, truth, draws=3)["bleu"]["difference"]
+    assert found == pytest.approx(exact, abs=0.011)
+
+
 def test_saying_nothing_can_be_compared() -> None:
     found = compare([""] * 3, REFERENCES, REFERENCES, draws=20)
     for name in ("bleu", "chrf"):
@@ -217,6 +228,22 @@ def test_p_is_the_share_of_exchanges_that_differ_as_much() -> None:
     other = ["q r s t", "u v w x", "y z q r", "s t u v"]
     p = compare(truth, other, truth, draws=4000)["bleu"]["p"]
     assert p == pytest.approx(2 / 16, abs=0.02)
+
+
+@pytest.mark.parametrize("seed", [5, 8, 10])
+def test_p_is_sacrebleus(truth: list[str], seed: int) -> None:
+    """Its PairedTest draws other exchanges, and counts larger ones only,
+    which is the same where no two exchanges are as good.
+    """
+    one, other = system(truth, 0.2, 1), system(truth, 0.2, seed)
+    metrics = {"bleu": BLEU(), "chrf": CHRF()}
+    test = PairedTest(
+        [("one", one), ("other", other)], metrics, [truth], "ar", 1000
+    )
+    theirs, ours = test()[1], compare(one, other, truth)
+    for name, key in (("bleu", "BLEU"), ("chrf", "chrF2")):
+        _, result = theirs[key]
+        assert ours[name]["p"] == pytest.approx(result.p_value, abs=0.06)
 
 
 def test_the_interval_holds_the_true_difference_nearly_always() -> None:

@@ -198,6 +198,11 @@ def test_an_endless_loop_is_ended_even_where_exceptions_are_caught(student):
         (
             "",
             "not attempted",
+            "f.py is empty",
+        ),
+        (
+            "x = 1",
+            "not attempted",
             "nothing in f.py is called attention_weights",
         ),
         ("x = (", "crashed", "line 1 of f.py does not parse"),

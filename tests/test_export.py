@@ -32,6 +32,8 @@ KINDS = {
     "learned": {"positions": "learned", "max_len": 40},
     "untied": {"tie": "none"},
     "no bias": {"bias": False},
+    "silu and bias": {"activation": "silu", "output_bias": True},
+    "gelu": {"activation": "gelu", "tie": "decoder"},
     "uneven": {"num_encoder_layers": 1, "num_decoder_layers": 3},
 }
 OWN = {"window": {"window": 3}, "sizes": {"d_k": 3, "d_v": 7}}

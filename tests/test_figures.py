@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import re
@@ -21,8 +22,10 @@ from annotated.attention import attention, attention_weights
 from annotated.book.figures import figure, half_weights, plain, words_of
 from annotated.embeddings import sinusoids
 from annotated.heads import knocked_out
+from annotated.masks import causal_mask, padding_mask, window_mask
 from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
+from annotated.schedule import cooldown_factor, learning_rate
 from annotated.search import SearchConfig, plain_beam_search
 from annotated.search import beam as beam_search
 from annotated.tokens import BOS, EOS, SPECIALS, Tokenizer
@@ -213,7 +216,129 @@ def beam() -> list[dict[str, Any]]:
     return cases
 
 
-GOLDENS = {"film": film, "lookup": lookup, "engine": engine, "beam": beam}
+def masks() -> list[dict[str, Any]]:
+    """Masks, and by autograd who depends on whom after some layers."""
+    rows = torch.arange(6)
+    kinds = {
+        "none": torch.ones(6, 6, dtype=torch.bool),
+        "causal": causal_mask(6),
+        "ahead": causal_mask(6).roll(-1, 0) | (rows == 5)[:, None],
+        "window": window_mask(6, 3),
+        "both": causal_mask(6) & window_mask(6, 3),
+    }
+    cases = []
+    for number, (kind, how, layers, real) in enumerate(
+        itertools.product(
+            kinds, ("before", "finite", "after"), (1, 2, 4), (4, 6)
+        )
+    ):
+        ids = (rows < real).long()[None]
+        allowed = kinds[kind] & padding_mask(ids)[0, 0]
+        flipped = [["15"], ["00", "35"], []][number % 3]
+        for cell in flipped:
+            allowed[int(cell[0]), int(cell[1])] ^= True
+        torch.manual_seed(number)
+        x = 0.1 * torch.randn(6, 4, dtype=torch.float64)
+
+        def stack(
+            x: torch.Tensor,
+            allowed: torch.Tensor = allowed,
+            how: str = how,
+            layers: int = layers,
+        ) -> torch.Tensor:
+            for _ in range(layers):
+                if how == "before":
+                    out = attention(x, x, x, allowed)
+                else:
+                    scores = x @ x.T
+                    if how == "finite":
+                        scores = scores.masked_fill(~allowed, -10.0)
+                    weights = scores.softmax(dim=-1)
+                    out = (
+                        weights * allowed if how == "after" else weights
+                    ) @ x
+                x = x + out
+            return x
+
+        slopes = torch.autograd.functional.jacobian(stack, x)
+        cases.append(
+            {
+                "kind": kind,
+                "how": how,
+                "layers": layers,
+                "real": real,
+                "flipped": flipped,
+                "mask": allowed.tolist(),
+                "influence": (slopes.abs().sum(dim=(1, 3)) > 0).tolist(),
+            }
+        )
+    return cases
+
+
+def dials() -> list[dict[str, Any]]:
+    """The schedule of the package, step by step."""
+    cases = []
+    for width, warmup, factor, last, cooldown in (
+        (512, 4000, 1.0, 20_000, 0),
+        (1024, 250, 2.0, 1000, 500),
+        (64, 8000, 0.5, 1000, 1000),
+        (128, 500, 4.0, 2000, 1900),
+    ):
+        steps = range(1, last + 1)
+        rates = [
+            learning_rate(s, width, warmup, factor)
+            * cooldown_factor(s, last, cooldown)
+            for s in steps
+        ]
+        best = max(steps, key=lambda s: rates[s - 1])
+        cases.append(
+            {
+                "width": width,
+                "warmup": warmup,
+                "factor": factor,
+                "last": last,
+                "cooldown": cooldown,
+                "steps": list(steps)[:: last // 50],
+                "rates": rates[:: last // 50],
+                "best": (best, rates[best - 1]),
+            }
+        )
+    return cases
+
+
+def scale() -> list[dict[str, Any]]:
+    """A softmax and its Jacobian, by autograd."""
+    torch.manual_seed(0)
+    cases = []
+    for width, factor in itertools.product((1, 16, 1024), (True, False)):
+        products = width**0.5 * torch.randn(8, dtype=torch.float64)
+        scores = products / width**0.5 if factor else products
+        p = scores.softmax(dim=-1)
+        slopes = torch.autograd.functional.jacobian(
+            lambda s: s.softmax(dim=-1), scores
+        )
+        cases.append(
+            {
+                "products": products.tolist(),
+                "width": width,
+                "factor": factor,
+                "weights": p.tolist(),
+                "nats": -(p * p.clamp_min(1e-300).log()).sum().item(),
+                "norm": slopes.norm().item(),
+            }
+        )
+    return cases
+
+
+def waves() -> dict[str, Any]:
+    table = sinusoids(60, 16, torch.float64).tolist()
+    return {"width": 16, "table": table, "offset": 7}
+
+
+GOLDENS = {
+    one.__name__: one
+    for one in (film, lookup, engine, beam, masks, dials, scale, waves)
+}
 
 
 @pytest.mark.parametrize("name", MODULES)

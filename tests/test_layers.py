@@ -86,6 +86,21 @@ def test_feed_forward_is_equation_2():
     torch.testing.assert_close(network(x), by_formula, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("name", "formula"),
+    [
+        ("relu", lambda z: z * (z > 0)),
+        ("silu", lambda z: z / (1 + (-z).exp())),
+        ("gelu", lambda z: z * (1 + (z / 2**0.5).erf()) / 2),
+    ],
+)
+def test_another_activation_takes_the_place_of_the_relu(name, formula):
+    network = shake(FeedForward(6, 10, activation=name)).double()
+    x = torch.randn(2, 3, 6).double()
+    by_formula = network.outer(formula(network.inner(x)))
+    torch.testing.assert_close(network(x), by_formula, rtol=0, atol=1e-12)
+
+
 def test_feed_forward_computes_exclusive_or_with_weights_by_hand():
     network = FeedForward(2, 2)
     network.inner.weight.data = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])

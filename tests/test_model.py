@@ -566,6 +566,9 @@ WRONG += [
     ("positions", "rotary"),
     ("tie", "both"),
     ("tie", True),
+    ("activation", "swish"),
+    ("activation", None),
+    ("output_bias", 1),
     ("bias", 1),
     ("bias", "no"),
 ]

@@ -38,6 +38,8 @@ OPTIONS = [
     {"bias": False},
     {"tie": "decoder", "num_encoder_layers": 1},
     {"tie": "none", "norm": "pre", "window": 4},
+    {"activation": "silu", "output_bias": True},
+    {"activation": "gelu", "output_bias": True, "tie": "none"},
 ]
 
 
@@ -73,6 +75,8 @@ def ids(lengths, seed=0):
 def test_packed_is_plain_forward_and_gradient(options, dtype):
     torch.manual_seed(0)
     plain = Transformer(small(**options)).to(dtype)
+    if plain.embeddings.bias is not None:
+        nn.init.normal_(plain.embeddings.bias)
     fast = packed(plain)
     src, tgt = ids([7, 4, 1, 7, 0]), ids([3, 6, 6, 1, 2], seed=1)
     real = tgt != 0
@@ -336,8 +340,8 @@ def make(tokens=23, vocab=37, d_model=8, dtype=torch.float64, seed=0):
     return x.requires_grad_(), weight.requires_grad_(), labels
 
 
-def reference(x, weight, labels, smoothing):
-    logits = x @ weight.T
+def reference(x, weight, labels, smoothing, bias=0.0):
+    logits = x @ weight.T + bias
     return F.cross_entropy(
         logits, labels, reduction="sum", label_smoothing=smoothing
     )
@@ -376,6 +380,36 @@ def test_it_agrees_for_every_shape(tokens, vocab, d_model, rows, smoothing):
         torch.autograd.grad(loss, (x, weight)),
         torch.autograd.grad(theirs, (x, weight)),
         **close,
+    )
+
+
+@pytest.mark.parametrize("rows", [None, 1, 5, 100])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_an_output_bias_is_added_and_learned(smoothing, rows):
+    x, weight, labels = make()
+    bias = torch.randn(len(weight)).double().requires_grad_()
+    inputs = x, weight, bias
+    loss, nll = chunked_loss(x, weight, labels, smoothing, rows, bias)
+    theirs = reference(x, weight, labels, smoothing, bias)
+    close = {"rtol": 1e-10, "atol": 1e-10}
+    torch.testing.assert_close(loss, theirs, **close)
+    torch.testing.assert_close(
+        torch.autograd.grad(3 * loss / 23, inputs),
+        torch.autograd.grad(3 * theirs / 23, inputs),
+        **close,
+    )
+    whole = reference(x, weight, labels, 0.0, bias)
+    torch.testing.assert_close(nll, whole, **close)
+
+
+def test_an_output_bias_may_learn_alone():
+    x, weight, labels = make()
+    bias = torch.zeros(len(weight)).double().requires_grad_()
+    frozen = x.detach(), weight.detach(), labels
+    loss, _ = chunked_loss(*frozen, 0.1, bias=bias)
+    theirs = reference(*frozen, 0.1, bias)
+    torch.testing.assert_close(
+        torch.autograd.grad(loss, bias), torch.autograd.grad(theirs, bias)
     )
 
 

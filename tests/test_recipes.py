@@ -259,6 +259,17 @@ def test_a_recipe_survives_being_written(name: str) -> None:
     assert recipe_of(json.loads(text)) == RECIPES[name]
 
 
+def test_a_recipe_from_before_a_field_existed_is_still_read() -> None:
+    values = dataclasses.asdict(RECIPES["multi30k"])
+    del values["model"]["activation"], values["model"]["output_bias"]
+    assert recipe_of(values) == RECIPES["multi30k"]
+    config = RECIPES["multi30k"].config()
+    assert (config.activation, config.output_bias) == ("relu", False)
+    assert not any(
+        "embeddings.bias" in n for n in Transformer(config).state_dict()
+    )
+
+
 def test_any_field_can_be_changed_by_its_name() -> None:
     before = RECIPES["copy"]
     after = before.changed(data="reverse", d_ff=8, warmup=9, beam=2)

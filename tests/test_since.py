@@ -1,6 +1,7 @@
 """Chapter 26: each part of later years is what its paper says."""
 
 import math
+from argparse import Namespace
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,11 @@ from annotated.batches import Batch
 from annotated.book.example import reversal_batch, reversal_model
 from annotated.book.results import ledger
 from annotated.embeddings import sinusoids
+from annotated.engine.errors import RunError
+from annotated.engine.export import export_run
+from annotated.engine.packing import check_parts, packed
 from annotated.engine.search import beam_search
+from annotated.engine.trainer import Trainer as FastTrainer
 from annotated.layers import FeedForward
 from annotated.masks import causal_mask
 from annotated.model import Transformer, TransformerConfig
@@ -37,7 +42,7 @@ from annotated.since import (
     swap,
 )
 from annotated.tokens import BOS, EOS, PAD
-from annotated.training import batch_loss
+from annotated.training import TrainingConfig, batch_loss, copy_corpus
 from tests.helpers import benchmark
 
 DOUBLE = torch.float64
@@ -272,25 +277,52 @@ VARIANTS = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("part", PARTS)
-def test_a_changed_model_is_searched_rightly_or_not_at_all(part, variant):
-    """Every part by every search: the hypotheses of the plain one, or a
-    refusal that names the part.
-    """
+def test_a_changed_model_is_searched_like_a_plain_one(part, variant):
+    """Every part by every search: the hypotheses of the plain one."""
     model = swap(reversal_model(**VARIANTS[variant]), part, groups=2)
-    sentences, config = [[5, 6, 7], [8]], SearchConfig(2, extra=3)
+    sharpen(model)
+    sentences = [[5, 6, 7, 8, 9, 10, 11], [8], [12, 4]]
+    config = SearchConfig(3, extra=9, nbest=2)
     plain = [plain_beam_search(model, s, config) for s in sentences]
+    assert any(len(h[0].ids) > 4 for h in plain)
     for search in (cached_beam_search, beam_search):
-        if "rotary" in part:
-            with pytest.raises(
-                TypeError, match="no cache for Rotary.*plain"
-            ):
-                search(model, sentences, config)
-            continue
         found = search(model, sentences, config)
-        assert [h[0].ids for h in found] == [h[0].ids for h in plain]
-        assert [h[0].score for h in found] == pytest.approx(
-            [h[0].score for h in plain], abs=1e-4
-        )
+        for one, other in zip(found, plain, strict=True):
+            assert [h.ids for h in one] == [h.ids for h in other]
+            assert [h.score for h in one] == pytest.approx(
+                [h.score for h in other], abs=1e-4
+            )
+
+
+def sharpen(model):
+    """Let attention look hard, and sentences go on."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(("w_q.weight", "w_k.weight")):
+                weight.mul_(3.0)
+        model.embeddings.output[EOS] = 0.0
+
+
+@pytest.mark.parametrize("search", [cached_beam_search, beam_search])
+def test_attention_of_another_kind_is_refused_by_its_name(search):
+    class Uniform(MultiHeadAttention):
+        def weights(self, x, memory=None, mask=None):
+            return super().weights(0 * x, memory, mask)
+
+    model = reversal_model()
+    for layer in model.decoder.layers:
+        layer.attention.__class__ = Uniform
+    with pytest.raises(TypeError, match="no cache for Uniform"):
+        search(model, [[5, 6, 7]], SearchConfig(2))
+
+
+def test_a_cache_of_rotary_attention_may_begin_with_a_memory():
+    block = RotaryAttention(16, 4).double()
+    x = torch.randn(2, 5, 16, dtype=DOUBLE)
+    cache = CachedSelfAttention(block, x[:, :3])
+    rows = [cache(x[:, i : i + 1]) for i in (3, 4)]
+    expected = block(x, mask=causal_mask(5))[:, 3:]
+    torch.testing.assert_close(torch.cat(rows, dim=1), expected)
 
 
 # --- one stack
@@ -537,3 +569,42 @@ def test_beyond_the_longest_word_is_as_the_page_says():
         assert at("none", 1, 9) < at(kind, 1, 9) <= at("rotary", 1, 9)
         assert at(kind, 1, 18) < at("none", 1, 18)
     assert at("rotary", 1, 18) < 0.2 < 0.8 < at("rotary", 1, 10)
+
+
+# --- what knows the paper's parts alone
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_later_years_is_not_lost_without_a_word(part, tmp_path):
+    """Packing and export build a model from the config, which does not say
+    that a part was swapped: they refuse, and name the part.
+    """
+    model = swap(reversal_model(), part, groups=2)
+    name = {
+        "GELU": "GELUFeedForward", "no positions": "NoPositions",
+        "rotary": "NoPositions|RotaryAttention",
+        "grouped": "GroupedQueryAttention",
+        "rotary grouped": "NoPositions|RotaryGroups",
+    }.get(part, part)  # fmt: skip
+    how = TrainingConfig(batch_tokens=50, max_steps=1)
+    for action in (
+        lambda: packed(model),
+        lambda: FastTrainer(model, copy_corpus(9), how),
+        lambda: export_run(Namespace(model=model), "onnx", tmp_path / "a"),
+    ):
+        with pytest.raises(RunError, match=f"is ({name}), which"):
+            action()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_nothing_is_swapped_into_a_packed_model():
+    model = packed(reversal_model())
+    with pytest.raises(TypeError, match="not of a packed one"):
+        swap(model, "rotary")
+
+
+def test_the_papers_own_models_have_no_part_of_their_own():
+    for variant in VARIANTS.values():
+        model = reversal_model(**variant)
+        check_parts(model)
+        check_parts(packed(model))

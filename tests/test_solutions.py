@@ -22,6 +22,7 @@ import torch
 
 from annotated.attention import MultiHeadAttention
 from annotated.book import example
+from annotated.book.results import ledger
 from annotated.engine.search import search_in_order
 from annotated.engine.treebanks import OnlyTrees, levels
 from annotated.model import Transformer, TransformerConfig
@@ -247,6 +248,24 @@ def test_the_turns_of_the_clocks_are_as_described():
     ]
     assert degrees == [229, 72, 23]
     assert "229, 72 and 23 degrees" in described("07-positions", "clock")
+
+
+def test_captions_in_tokens_are_as_described():
+    """Chapter 10, from the run that its figure draws."""
+    run = ledger()["pieces"]["metrics"]
+    first, *_, last = run["lengths"]
+    assert (first["vocab"], last["vocab"]) == (260, 8000)
+    assert first["German"] / first["English"] == pytest.approx(8 / 7, 0.01)
+    assert last["German"] / last["English"] == pytest.approx(1, abs=0.01)
+    assert "at 8,000 the two meet at about 14" in described(
+        "10-tokens", "Tokens per caption"
+    )
+    assert 13.5 < last["English"] < last["German"] < 14.5
+    assert all(a["German"] > a["English"] for a in run["lengths"])
+    words = {row["word"]: row for row in run["words"]}
+    assert words["Fußball"]["tokens"]["8000"] == ["Fußball"]
+    assert words["Frauenfußballmannschaft"]["in_training"] == 0
+    assert words["Fußballmannschaft"]["in_training"] == 9
 
 
 def test_the_vocabularies_are_as_described(names):

@@ -1,6 +1,9 @@
 """Chapter 10: text becomes ids, and comes back unharmed."""
 
+import gzip
 import hashlib
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import models
 
-from annotated.engine import wordpiece
+import annotated.engine.tokenizers as engine
 from annotated.engine.torchtext import from_torchtext, torchtext_pairs
 from annotated.tokens import (
     BOS,
@@ -19,8 +22,11 @@ from annotated.tokens import (
     PAD,
     SPECIALS,
     UNK,
+    BytePairs,
     Tokenizer,
+    split_words,
 )
+from tests.helpers import benchmark
 
 calm = settings(deadline=None)  # a busy machine is no failure
 KINDS = ("bpe", "wordpiece", "word")
@@ -239,6 +245,56 @@ def test_a_very_long_line_is_encoded(kind):
     assert len(ids) >= 10_000
 
 
+# --- the plain form ---
+
+
+PLAIN = BytePairs.train(LINES, 300)
+
+
+def test_the_plain_form_learns_the_merges_of_the_library():
+    for lines in (LINES, ["aaaa aaa aa", "abab ab", "zzz", "", "--- --"]):
+        plain, fast = (c.train(lines, 300) for c in (BytePairs, Tokenizer))
+        number = fast.inner.get_vocab()
+        table = json.loads(fast.inner.to_str())["model"]["merges"]
+        assert list(plain.merges) == [
+            (number[a], number[b]) for a, b in table
+        ]
+        assert list(plain.merges.values()) == list(range(260, len(fast)))
+
+
+@calm
+@given(st.text(st.characters(codec="latin-1"), max_size=40))
+@example("it's 1,234 <pad>")
+@example("  two  and_one ")
+@example("größte Flüsse")
+def test_the_plain_form_encodes_as_the_library_and_decodes(text):
+    text = re.sub("[\x1c-\x1f²³¹¼½¾]", "", text)  # re and Rust differ there
+    ids = PLAIN.encode(text)
+    assert [ids] == BPE.encode([text])
+    assert PLAIN.decode(ids) == text
+
+
+def test_pieces_make_up_the_line():
+    for line in (*LINES, "it's 1,234 <pad>", " \t x", "\u3000東京 _a1_"):
+        assert "".join(split_words(line)) == f" {line}"
+
+
+def test_the_benchmark_counts_the_tokens_of_captions(tmp_path):
+    for part in ("train", "test_2016_flickr"):
+        for language, lines in (("en", LINES[:2]), ("de", LINES[2:4])):
+            path = tmp_path / f"{part}.{language}.gz"
+            path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    file = tmp_path / "pieces.json"
+    with benchmark("pieces") as script:
+        line = [f"--folder={tmp_path}", f"--json={file}"]
+        assert script.main([*line, "--sizes", "260"]) == 0
+        assert script.main([f"--folder={tmp_path / 'none'}"]) == 2
+    (row,) = json.loads(file.read_text("utf-8"))["metrics"]["lengths"]
+    for language, lines in (("English", LINES[:2]), ("German", LINES[2:4])):
+        size = sum(len(f" {line}".encode()) for line in lines) / 2
+        assert row[language] == size
+
+
 # --- at scale ---
 
 
@@ -263,7 +319,7 @@ def test_it_learns_the_same_from_lines_that_come_and_go(kind):
 
 def test_word_pieces_keep_the_commonest_characters(monkeypatch):
     rare = [chr(0x4E00 + i) + "x" for i in range(50)]
-    monkeypatch.setattr(wordpiece, "MOST_CHARACTERS", 9)
+    monkeypatch.setattr(engine, "MOST_CHARACTERS", 9)
     made = Tokenizer.train(
         ["the river is the sea"] * 9 + rare, 60, "wordpiece"
     )

@@ -96,9 +96,6 @@ function fill(node, attributes, children) {
   return node;
 }
 
-/** Where motion is not wanted. */
-const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
-
 let names = 0;
 
 // --- controls ---------------------------------------------------------------
@@ -150,12 +147,14 @@ function guess({ question, options }) {
 }
 
 /** A matrix of weights. The arrow keys move through it; tell(i, j) says what
- *  a cell means, and is shown below it. */
-function grid({ label, rows, columns, tell, digits = 0, size }) {
+ *  a cell means, and is shown below it; text(value) is what stands in a cell,
+ *  and onpress(i, j) follows a click or Enter. */
+function grid({ label, rows, columns, tell, digits = 0, size, text, onpress }) {
   const long = columns.some((name) => name.length > 3);
   const cells = rows.map((_, i) => columns.map((_, j) => make("td", {
     role: "gridcell", tabindex: i + j ? -1 : 0,
     onfocus: () => point(i, j), onmouseenter: () => point(i, j),
+    ...(onpress && { style: "cursor:pointer", onclick: () => { onpress(i, j); point(i, j); } }),
   })));
   const below = make("p", { class: "fx-soft" }, "Point at a cell, or reach it with the arrow keys.");
   const point = (i, j) => { below.textContent = tell(i, j); };
@@ -164,6 +163,10 @@ function grid({ label, rows, columns, tell, digits = 0, size }) {
     class: `fx-map${long ? " long" : ""}`, role: "grid", "aria-label": label,
     style: size ? `--cell-w:${size}` : null,
     onkeydown: (event) => {
+      if (onpress && (event.key === "Enter" || event.key === " ")) {
+        event.preventDefault();
+        event.target.click();
+      }
       const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1],
         ArrowRight: [0, 1] }[event.key] ?? [0, 0];
       if (!down && !right) return;
@@ -182,7 +185,7 @@ function grid({ label, rows, columns, tell, digits = 0, size }) {
     cells.forEach((row, i) => row.forEach((cell, j) => {
       const value = values[i][j];
       cell.style.setProperty("--w", value.toFixed(3));
-      cell.textContent = digits && value >= 0.005 ? value.toFixed(digits) : "";
+      cell.textContent = text ? text(value) : digits && value >= 0.005 ? value.toFixed(digits) : "";
       cell.className = value > 0.5 ? "dark" : "";
       cell.setAttribute("aria-label", tell(i, j));
     }));
@@ -243,6 +246,45 @@ function curve({ label, xs, ys, xLabel, yLabel, yMax, width = 360, height = 220 
     mark.setAttribute("cy", y(atY));
   };
   return { node, set };
+}
+
+/** Round numbers from 0 to the largest, as [number, text]. */
+function ticks(most, form = (n) => String(+n.toPrecision(3))) {
+  const unit = 10 ** Math.floor(Math.log10(most));
+  const step = unit * (most / unit < 2 ? 0.5 : most / unit < 5 ? 1 : 2);
+  return [0, 1, 2, 3, 4, 5].map((n) => n * step).filter((n) => n <= most * 1.001)
+    .map((n) => [n, form(n)]);
+}
+
+/** Curves; set({ x, y, series, mark }) draws them. x and y are { from, to,
+ *  ticks, log }, a series { name, points, style }, the mark a point. */
+function lines({ label, xLabel, yLabel, width = 380, height = 230 }) {
+  const [left, right, top, bottom] = [44, 12, 26, 38];
+  const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  const names = make("div", { class: "fx-row fx-soft" });
+  const along = (axis, from, to) => {
+    const at = axis.log ? Math.log : Number;
+    return (v) => from + (to - from) * (at(v) - at(axis.from)) / (at(axis.to) - at(axis.from));
+  };
+  const set = ({ x, y, series, mark }) => {
+    const [px, py] = [along(x, left, width - right), along(y, height - bottom, top)];
+    svg.replaceChildren(
+      draw("text", { x: 0, y: 12 }, yLabel),
+      draw("text", { x: (left + width - right) / 2, y: height - 2, "text-anchor": "middle" }, xLabel),
+      ...y.ticks.flatMap(([v, text]) => [
+        draw("line", { x1: left, x2: width - right, y1: py(v), y2: py(v), style: "stroke:var(--line)" }),
+        draw("text", { x: left - 6, y: py(v) + 4, "text-anchor": "end" }, text)]),
+      ...x.ticks.map(([v, text]) =>
+        draw("text", { x: px(v), y: height - 20, "text-anchor": "middle" }, text)),
+      ...series.map(({ points, style }) => draw("path", { style: `fill:none;stroke-width:2;${style}`,
+        d: points.map(([a, b], i) => `${i ? "L" : "M"}${px(a).toFixed(1)} ${py(b).toFixed(1)}`).join("") })),
+      mark ? draw("circle", { cx: px(mark[0]), cy: py(mark[1]), r: 6, style: "fill:var(--warm)" }) : "");
+    names.replaceChildren(...series.filter((one) => one.name).map(({ name, style }) =>
+      make("span", {}, draw("svg", { viewBox: "0 0 30 8", "aria-hidden": "true",
+        style: "display:inline-block;width:30px;margin-right:.4em;vertical-align:middle" },
+      draw("path", { d: "M0 4H30", style: `stroke-width:2;${style}` })), name)));
+  };
+  return { node: make("div", {}, svg, names), set };
 }
 
 /** One sentence a change, aloud once it has settled. */
@@ -332,9 +374,9 @@ async function large(box) {
   return Uint8Array.from(raw, (letter) => letter.charCodeAt(0));
 }
 
-const KIT = { make, draw, calm, range, choice, button, guess, grid, bars, table, folded, curve,
-  voice };
-return { make, draw, calm, range, choice, button, guess, grid, bars, table, folded, curve, voice, parseState, writeState, host };
+const KIT = { make, draw, range, choice, button, guess, grid, bars, table, folded, curve,
+  lines, ticks, voice };
+return { make, draw, range, choice, button, guess, grid, bars, table, folded, curve, ticks, lines, voice, parseState, writeState, host };
 })();
 const lookup = (() => {
 // lookup: one query, three keys, three values. The arrows can be moved; the
@@ -377,6 +419,7 @@ function point(text) {
 
 const REACH = 2.5; // components go from -2.5 to 2.5
 const SIDE = 220;
+const SMALL = "max-width:15.5rem;margin:auto"; // the whole figure fits a screen
 
 const figure = {
   render({ model, el, kit }) {
@@ -400,7 +443,8 @@ const figure = {
       texts[name] = draw("text", {}, name);
     }
     const axis = (more) => draw("line", { ...more, style: "stroke:var(--line)" });
-    const plane = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, "aria-hidden": "true" },
+    const plane = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, style: SMALL,
+      "aria-hidden": "true" },
       axis({ x1: 0, x2: SIDE, y1: SIDE / 2, y2: SIDE / 2 }),
       axis({ y1: 0, y2: SIDE, x1: SIDE / 2, x2: SIDE / 2 }),
       ...Object.values(arrows), ...Object.values(tips), ...Object.values(texts));
@@ -428,7 +472,8 @@ const figure = {
     const spot = ([x, y]) => [20 + x / high * (SIDE - 40), SIDE - 20 - y / high * (SIDE - 40)];
     const pulls = values.map(() => draw("line", { style: "stroke:var(--blue);opacity:.55" }));
     const out = draw("circle", { r: 8, style: "fill:var(--warm)" });
-    const triangle = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, "aria-hidden": "true" },
+    const triangle = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, style: SMALL,
+      "aria-hidden": "true" },
       draw("polygon", { points: values.map((v) => spot(v).join()).join(" "),
         style: "fill:none;stroke:var(--soft);stroke-dasharray:4 4" }),
       ...pulls,

@@ -25,7 +25,7 @@ __all__ = [
     "Wrong", "note", "same", "holds", "difference", "ROOM", "drawn",
     "untouched", "same_gradients", "Exercise", "exercises", "run_code",
     "SEEDS", "LIMIT", "TooSlow", "Trial", "Verdict", "attempt", "examine",
-    "examine_source", "diagnose",
+    "examine_source", "Mistake", "diagnose",
 ]  # fmt: skip
 
 
@@ -265,6 +265,7 @@ class Exercise:
     checks: list[str]
     hints: list[str]
     sealed: str
+    number: str = ""  # as its page counts it: 4.1
 
     @cached_property
     def _unsealed(self) -> dict[str, Any]:
@@ -284,9 +285,28 @@ class Exercise:
         """Sentence and code of each."""
         return [(m[0], m[1]) for m in self._unsealed["mutants"]]
 
+    @cached_property
+    def mistakes(self) -> list[Mistake]:
+        """The mutants, ready to be tried."""
+        return [
+            Mistake(text, self.answer(code, f"<mutant {self.name} {n}>"))
+            for n, (text, code) in enumerate(self.mutants)
+        ]
+
     @property
     def insight(self) -> str:
         return str(self._unsealed["insight"])
+
+    @property
+    def chapter(self) -> str:
+        """The number of its page, as 04."""
+        return self.name[:2]
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """Its number, to sort by; without one it is its page's last."""
+        number = self.number or f"{self.chapter}.999"
+        return tuple(map(int, number.split(".")))
 
     @property
     def stars(self) -> str:
@@ -456,7 +476,7 @@ def _not_attempted(exercise: Exercise, of: int) -> Verdict:
     still = "still stands as it was given"
     text = (
         f"not attempted · {exercise.name}: {exercise.defines} {still}.\n\n"
-        "Write it, then check again; hint() helps to begin."
+        "Write it, then check again; there are hints to begin with."
     )
     return Verdict(exercise.name, "not attempted", text, 0, of)
 
@@ -560,6 +580,9 @@ def examine_source(
 ) -> Verdict:
     """The verdict on code that should define the exercise's answer."""
     name, of = exercise.name, len(exercise.properties(hidden))
+    if not code.strip():
+        text = f"not attempted · {name}: {filename} is empty."
+        return Verdict(name, "not attempted", text, 0, of)
 
     def crashed(what: str) -> Verdict:
         text = f"crashed · {name}: {what}"
@@ -608,6 +631,28 @@ def _row_in(error: BaseException, filename: str) -> int | None:
 
 
 # E20-checks.md: The name of a mistake
+class Mistake:
+    """A known wrong solution, the sentence for its author, and what came
+    of its trials.
+    """
+
+    def __init__(self, sentence: str, thing: Any):
+        self.sentence, self.thing = sentence, thing
+        self.trials: dict[tuple[str, int], Trial] = {}
+
+    def trial(
+        self, check: Callable[[Any], object], seed: int, limit: float = 5.0
+    ) -> Trial:
+        """attempt, which is made only once for each check and seed."""
+        key = (check.__name__, seed)
+        if key not in self.trials:
+            trial = attempt(check, self.thing, seed, limit)
+            if trial.error is not None:  # its frames hold every tensor
+                trial.error.__traceback__ = None
+            self.trials[key] = trial
+        return self.trials[key]
+
+
 def diagnose(
     exercise: Exercise,
     check: Callable[[Any], object],
@@ -618,24 +663,23 @@ def diagnose(
     """The sentence of the mutant that does what was done; or "". Where
     several do, it is the one that does so in the other checks, too.
     """
-    found = []
-    for place, (sentence, code) in enumerate(exercise.mutants):
-        filename = f"<mutant {exercise.name} {place}>"
-        mutant = exercise.answer(code, filename)
-        if _alike(trial, attempt(check, mutant, seed, limit=5.0)):
-            found.append((sentence, mutant))
+    found = [
+        mistake
+        for mistake in exercise.mistakes
+        if _alike(trial, mistake.trial(check, seed))
+    ]
     for other in exercise.properties().values():
         if len(found) < 2:
             break
         for again in SEEDS:
             own = attempt(other, thing, again, limit=5.0)
             alike = [
-                one
-                for one in found
-                if _alike(own, attempt(other, one[1], again, limit=5.0))
+                mistake
+                for mistake in found
+                if _alike(own, mistake.trial(other, again))
             ]
             found = alike or found
-    return found[0][0] if found else ""
+    return found[0].sentence if found else ""
 
 
 def _alike(one: Trial, other: Trial) -> bool:

@@ -57,6 +57,7 @@ from annotated.engine.runs import (
 )
 from annotated.engine.search import converted
 from annotated.engine.tensors import write_tensors
+from annotated.engine.terminal import Exercises, Milestone
 from annotated.engine.text import read_lines, read_pair, splits_of
 from annotated.engine.treebanks import (
     TreeWishes,
@@ -692,4 +693,6 @@ KINDS: dict[str, Any] = {
     "sweep": Sweep,
     "treebank": Treebank,
     "parse": Parse,
+    "exercises": Exercises,
+    "milestone": Milestone,
 }

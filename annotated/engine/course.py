@@ -29,9 +29,9 @@ from annotated.engine.checks import (
 from annotated.engine.files import write_json, write_text
 
 __all__ = [
-    "MARK", "Part", "Desk", "redirected", "exported", "source_of", "kept",
-    "assembled", "part_of", "equals_torch", "Stepper", "reverses_words",
-    "MILESTONES", "reach",
+    "MARK", "Part", "Desk", "redirected", "exported", "standing_alone",
+    "source_of", "kept", "assembled", "part_of", "equals_torch", "Stepper",
+    "reverses_words", "MILESTONES", "reach",
 ]  # fmt: skip
 
 
@@ -181,6 +181,17 @@ def _flat(node: ast.stmt) -> bool:
     return not isinstance(node, (ast.FunctionDef, ast.ClassDef))
 
 
+def standing_alone(code: str) -> str | None:
+    """What would be kept of a file; None where that is the file itself."""
+    kept = exported(code)
+    body = ast.parse(code).body
+    docs = body and isinstance(body[0], ast.Expr)
+    if docs and ast.get_docstring(ast.parse(code)) is not None:
+        body = body[1:]
+    whole = ast.dump(ast.Module(body=body, type_ignores=[]))
+    return None if ast.dump(ast.parse(kept)) == whole else kept
+
+
 def source_of(thing: Any) -> str | None:
     """The cell, or the file, that defines a function or a class; None
     where it was typed at a prompt.
@@ -268,7 +279,9 @@ def part_of(error: BaseException, desk: Desk) -> str:
 
 
 def equals_torch(course: dict[str, Any]) -> str:
-    """Milestone 1; AssertionError where the logits are others."""
+    """Milestone 1: the model equals that of torch.nn; AssertionError
+    where its logits are others.
+    """
     torch.manual_seed(0)
     model = course["Transformer"](11, 12, 20, 3, 2).double().eval()
     src = torch.tensor([[5, 6, 7, 8], [9, 4, 0, 0]])
@@ -345,7 +358,9 @@ class Stepper:
 
 
 def reverses_words(course: dict[str, Any], steps: int = 500) -> str:
-    """Milestone 2; AssertionError where it does not learn to."""
+    """Milestone 2: it learns to reverse words; AssertionError where it
+    does not.
+    """
     torch.manual_seed(0)
     model = course["Transformer"](30, 32, 64, 4, 1)
     optimizer = Stepper(course["adam_step"], model.parameters())

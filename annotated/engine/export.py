@@ -16,14 +16,15 @@ from annotated.attention import MultiHeadAttention
 from annotated.embeddings import SinusoidalPositions
 from annotated.engine.errors import RunError
 from annotated.engine.files import new_folder, write_json
+from annotated.engine.packing import check_parts
 from annotated.engine.runs import Run
 from annotated.engine.tensors import write_tensors
 from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 
 __all__ = [
-    "vocabulary", "write_ctranslate2", "POSITIONS", "AXES", "write_onnx",
-    "export_run",
+    "vocabulary", "write_ctranslate2", "CALLED", "POSITIONS", "AXES",
+    "write_onnx", "export_run",
 ]  # fmt: skip
 
 
@@ -58,6 +59,8 @@ def write_ctranslate2(
     RunError if CTranslate2 is missing or does not support the model.
     """
     specs = _wanted("ctranslate2.specs.transformer_spec")
+    kinds = _wanted("ctranslate2.specs.common_spec").Activation
+    check_parts(model)
     config = model.config
     usual = (config.d_model // config.num_heads,) * 2
     if config.window or (config.key_size, config.value_size) != usual:
@@ -67,11 +70,15 @@ def write_ctranslate2(
         )
     layers = config.num_encoder_layers, config.num_decoder_layers
     spec = specs.TransformerSpec.from_config(
-        layers, config.num_heads, pre_norm=config.norm == "pre"
+        layers,
+        config.num_heads,
+        pre_norm=config.norm == "pre",
+        activation=getattr(kinds, CALLED[config.activation]),
     )
     _fill_stack(spec.encoder, model, "encoder")
     _fill_stack(spec.decoder, model, "decoder")
-    spec.decoder.projection.weight = _array(model.embeddings.output)
+    output = spec.decoder.projection
+    _fill(output, model.embeddings.output, model.embeddings.bias)
     spec.register_source_vocabulary(list(source))
     spec.register_target_vocabulary(list(target))
     spec.config.unk_token = SPECIALS[UNK]
@@ -85,6 +92,7 @@ def write_ctranslate2(
     spec.save(str(folder))
 
 
+CALLED = {"relu": "RELU", "silu": "SWISH", "gelu": "GELU"}
 POSITIONS = 1024  # of source and output; the table doubles as it grows
 
 
@@ -154,8 +162,11 @@ AXES = {  # the axes of each array that vary in length
 
 
 def write_onnx(model: Transformer, folder: Path) -> None:
-    """Write encoder.onnx and decoder.onnx. RunError if onnx is missing."""
+    """Write encoder.onnx and decoder.onnx. RunError if onnx is missing,
+    or if the model has a part that its config does not say.
+    """
     _wanted("onnx")
+    check_parts(model)
     folder.mkdir(parents=True, exist_ok=True)
     plain = Transformer(model.config)  # operators that all runtimes have
     plain.load_state_dict(model.state_dict())
@@ -215,6 +226,7 @@ def export_run(run: Run, to: str, folder: Path) -> None:
     RunError if the folder already holds something, if a package is
     missing, or if the format does not support the model.
     """
+    check_parts(run.model)
     model = deepcopy(run.model).cpu().eval()  # the caller's stays unchanged
     with new_folder(folder) as fresh:
         if to == "onnx":

@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -19,11 +19,11 @@ from annotated.engine.files import keep_first
 from annotated.engine.timing import seconds
 
 __all__ = [
-    "evaluating", "cores", "pick_device", "CGROUPS", "GROUPS",
-    "container_limit", "HALF", "matmul_speed", "memory_bytes", "CPUINFO",
-    "IDENTITY", "processor", "measured_folder", "kept", "INSTRUCTIONS",
-    "FASTER", "pick_precision", "measured_speedup", "bfloat16_speedup",
-    "allow_tf32",
+    "evaluating", "fused_adam_works", "cores", "pick_device", "CGROUPS",
+    "GROUPS", "container_limit", "HALF", "matmul_speed", "memory_bytes",
+    "CPUINFO", "IDENTITY", "processor", "measured_folder", "kept",
+    "INSTRUCTIONS", "FASTER", "pick_precision", "measured_speedup",
+    "bfloat16_speedup", "allow_tf32",
 ]  # fmt: skip
 
 
@@ -38,6 +38,13 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
             yield
     finally:
         model.train(training)
+
+
+def fused_adam_works(parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether torch's Adam passes over the memory once where these are."""
+    # torch 2.3 has it on a GPU only (versions compare as numbers do)
+    devices = ("cuda", "cpu") if torch.__version__ >= "2.4" else ("cuda",)
+    return all(p.device.type in devices for p in parameters)
 
 
 def cores() -> int:

@@ -18,8 +18,8 @@ from annotated.tokens import PAD
 
 __all__ = [
     "Packing", "PackedMask", "PackedAttention", "FastDropout",
-    "PackedTransformer", "packed", "check_compiler", "compile_layers",
-    "chunked_loss",
+    "PackedTransformer", "packed", "check_parts", "check_compiler",
+    "compile_layers", "chunked_loss",
 ]  # fmt: skip
 
 
@@ -252,11 +252,28 @@ class PackedTransformer(Transformer):
 
 def packed(model: Transformer) -> PackedTransformer:
     """The packed form of a plain model. The two share their Parameter
-    objects, so training one trains the other.
+    objects, so training one trains the other. For RunError see check_parts.
     """
+    check_parts(model)
     fast = PackedTransformer(model.config)
     fast.load_state_dict(model.state_dict(keep_vars=True), assign=True)
     return fast.train(model.training)
+
+
+def check_parts(model: Transformer) -> None:
+    """RunError, naming the part, if model has a part that is not made from
+    its config, like those of chapter 26.
+    """
+    with torch.device("meta"):
+        paper = dict(Transformer(model.config).named_modules())
+    fast = {MultiHeadAttention: PackedAttention, nn.Dropout: FastDropout}
+    for name, part in model.named_modules():
+        kind = type(paper.get(name))
+        if name and type(part) not in (kind, fast.get(kind)):
+            raise RunError(
+                f"{name} is {type(part).__name__}, which the model's "
+                "config does not say: only the plain model computes it"
+            )
 
 
 # E2-packing.md: Compiled layers
@@ -281,12 +298,17 @@ def compile_layers(model: Transformer, backend: Any = "inductor") -> None:
 
 
 # E2-packing.md: The loss in chunks
-class _ChunkedLoss(torch.autograd.Function):
-    """Softmax, loss and gradient, a few rows at a time.
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b, without a copy where all are of one dtype."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
 
-    The logits are by far the largest tensor of a step, and are needed
-    only briefly, to compare with the labels. So each chunk of rows is
-    scored, compared, turned into its gradient and discarded.
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Softmax, loss and gradient: each chunk of rows is scored, compared
+    with its labels, turned into its gradient and discarded.
     """
 
     @staticmethod
@@ -294,6 +316,7 @@ class _ChunkedLoss(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         weight: Tensor,
+        bias: Tensor | None,
         labels: Tensor,
         smoothing: float,
         rows: int,
@@ -305,10 +328,13 @@ class _ChunkedLoss(torch.autograd.Function):
         nll = torch.zeros_like(loss)
         dx = torch.empty_like(x if learn else x[:0])
         dw = torch.zeros_like(weight if learn else weight[:0])
+        db = None if bias is None else torch.zeros_like(bias)
         for first in range(0, len(x), rows):
             here = x[first : first + rows]
             label = labels[first : first + rows, None]
-            log_p = (here @ narrow.T).to(wide).log_softmax(dim=-1)
+            logits = (here @ narrow.T).to(wide)
+            logits = logits if bias is None else logits.add_(bias)
+            log_p = logits.log_softmax(dim=-1)
             own = log_p.gather(1, label).sum()
             nll -= own
             loss -= (1 - smoothing) * own + smoothing / vocab * log_p.sum()
@@ -316,18 +342,20 @@ class _ChunkedLoss(torch.autograd.Function):
                 # the gradient of the logits, without the smoothing term
                 p = log_p.exp_()
                 less = p.new_full(label.shape, smoothing - 1)
-                p = p.scatter_add_(1, label, less).to(x.dtype)
+                p = p.scatter_add_(1, label, less)
+                if db is not None:
+                    db += p.sum(dim=0)
+                p = p.to(x.dtype)
                 torch.mm(p, narrow, out=dx[first : first + rows])
-                if p.dtype == dw.dtype:
-                    dw.addmm_(p.T, here)
-                else:
-                    dw += p.T @ here
+                _add_product(dw, p.T, here)
         if learn:
             # smoothing subtracts one share from every word's gradient
             share = smoothing / vocab
             dx -= share * narrow.sum(dim=0)
             dw -= share * x.sum(dim=0, dtype=dw.dtype)
-            ctx.save_for_backward(dx, dw)
+            if db is not None:
+                db -= share * len(x)
+            ctx.save_for_backward(dx, dw, db)
             ctx.dtype = x.dtype
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -335,10 +363,11 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
-        dx, dw = ctx.saved_tensors
+        dx, dw, db = ctx.saved_tensors
         # 1/tokens is small and would lose precision in 16 bits
         dx = dx * grad if dx.dtype == grad.dtype else dx.float() * grad
-        return dx.to(ctx.dtype), grad * dw, None, None, None, None
+        db = None if db is None else grad * db
+        return dx.to(ctx.dtype), grad * dw, db, *(None,) * 4
 
 
 def chunked_loss(
@@ -347,10 +376,12 @@ def chunked_loss(
     labels: Tensor,
     smoothing: float = 0.1,
     rows: int | None = None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """smoothed_loss(x @ weight.T, labels), computed in chunks.
+    """smoothed_loss(x @ weight.T + bias, labels), computed in chunks.
 
-    x (tokens, d_model), weight (vocab, d_model), labels (tokens,).
+    x (tokens, d_model), weight (vocab, d_model), bias (vocab,), labels
+    (tokens,).
     Returns two scalars in nats, summed over tokens: the training loss
     (§5.4) and the negative log-likelihood of the labels; exp of its mean
     is the perplexity of Table 3. Logits are computed for rows tokens at a
@@ -362,7 +393,10 @@ def chunked_loss(
         rows = max(1, numbers // len(weight))
         if x.dtype == torch.float16:  # a sum over more might overflow
             rows = min(rows, 4096)
-    learn = torch.is_grad_enabled() and (
-        x.requires_grad or weight.requires_grad
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    learn = torch.is_grad_enabled() and any(
+        tensor.requires_grad for tensor in inputs
     )
-    return _ChunkedLoss.apply(x, weight, labels, smoothing, rows, learn)
+    return _ChunkedLoss.apply(
+        x, weight, bias, labels, smoothing, rows, learn
+    )

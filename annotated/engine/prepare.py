@@ -35,7 +35,8 @@ from annotated.engine.text import (
     parts_of,
     remarks,
 )
-from annotated.tokens import Tokenizer, ValidLines
+from annotated.engine.tokenizers import ValidLines
+from annotated.tokens import Tokenizer
 
 __all__ = [
     "FORMAT", "CHUNK", "SIDES", "Preparation", "registered", "of_folder",

@@ -27,9 +27,10 @@ from annotated.model import Transformer
 from annotated.search import (
     Hypothesis,
     SearchConfig,
-    check_cacheable,
     length_penalty,
     output_limit,
+    turning,
+    unturned,
     with_parts,
 )
 from annotated.tokens import BOS, EOS, PAD
@@ -128,7 +129,7 @@ class _SourceAttention(torch.nn.Module):
 
     def __init__(self, block: MultiHeadAttention, memory: Tensor):
         super().__init__()
-        check_cacheable(block)
+        turning(block)  # refuses what no cache knows
         self.block = block
         self.k = block.split(block.w_k(memory)).contiguous()
         self.v = block.split(block.w_v(memory)).contiguous()
@@ -136,7 +137,8 @@ class _SourceAttention(torch.nn.Module):
     def forward(
         self, x: Tensor, memory: None, mask: Tensor | None
     ) -> Tensor:
-        return _look(self.block, x, self.k, self.v, mask)
+        q = self.block.split(self.block.w_q(x))
+        return _look(self.block, q, self.k, self.v, mask)
 
 
 class _SlotAttention(torch.nn.Module):
@@ -146,8 +148,8 @@ class _SlotAttention(torch.nn.Module):
         self, block: MultiHeadAttention, memory: Tensor, slots: int
     ):
         super().__init__()
-        check_cacheable(block)
-        self.block, self.used = block, 0
+        self.block, self.used, self.position = block, 0, 0
+        self.turn = turning(block)
         room = (len(memory), block.num_heads, slots)
         self.k = memory.new_empty(*room, block.d_k)
         self.v = memory.new_empty(*room, block.d_v)
@@ -155,21 +157,33 @@ class _SlotAttention(torch.nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         new = slice(self.used, self.used + x.size(1))
         self.used = new.stop
-        self.k[:, :, new] = self.block.split(self.block.w_k(x))
-        self.v[:, :, new] = self.block.split(self.block.w_v(x))
+        block = self.block
+        self.k[:, :, new] = self.placed(block.split(block.w_k(x)))
+        self.v[:, :, new] = block.split(block.w_v(x))
+        q = self.placed(block.split(block.w_q(x)))
+        self.position += 1
         k, v = self.k[:, :, : self.used], self.v[:, :, : self.used]
-        return _look(self.block, x, k, v, mask)
+        return _look(block, q, k, v, mask)
+
+    def placed(self, heads: Tensor) -> Tensor:
+        """Turn heads (batch, heads, width, d_k) by the newest position,
+        which all hypotheses share.
+        """
+        if self.turn is unturned:
+            return heads
+        return self.turn(heads[:, :, :, None], self.position)[:, :, :, 0]
 
 
 def _look(
     block: MultiHeadAttention,
-    x: Tensor,
+    q: Tensor,
     k: Tensor,
     v: Tensor,
     bias: Tensor | None,
 ) -> Tensor:
-    """Attention of x (batch, width, d_model) to k and v."""
-    q = block.split(block.w_q(x))
+    """Attention of q (batch, heads, width, d_k) to k and v ->
+    (batch, width, d_model).
+    """
     scores = torch.baddbmm(
         q.new_zeros(()) if bias is None else bias,
         q.flatten(0, 1),

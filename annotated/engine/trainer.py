@@ -145,6 +145,7 @@ def packed_loss(
         model.embeddings.output,
         packing.pack(batch.labels),
         config.label_smoothing,
+        bias=model.embeddings.bias,
     )
 
 

@@ -38,6 +38,7 @@ export function point(text) {
 
 const REACH = 2.5; // components go from -2.5 to 2.5
 const SIDE = 220;
+const SMALL = "max-width:15.5rem;margin:auto"; // the whole figure fits a screen
 
 export default {
   render({ model, el, kit }) {
@@ -61,7 +62,8 @@ export default {
       texts[name] = draw("text", {}, name);
     }
     const axis = (more) => draw("line", { ...more, style: "stroke:var(--line)" });
-    const plane = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, "aria-hidden": "true" },
+    const plane = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, style: SMALL,
+      "aria-hidden": "true" },
       axis({ x1: 0, x2: SIDE, y1: SIDE / 2, y2: SIDE / 2 }),
       axis({ y1: 0, y2: SIDE, x1: SIDE / 2, x2: SIDE / 2 }),
       ...Object.values(arrows), ...Object.values(tips), ...Object.values(texts));
@@ -89,7 +91,8 @@ export default {
     const spot = ([x, y]) => [20 + x / high * (SIDE - 40), SIDE - 20 - y / high * (SIDE - 40)];
     const pulls = values.map(() => draw("line", { style: "stroke:var(--blue);opacity:.55" }));
     const out = draw("circle", { r: 8, style: "fill:var(--warm)" });
-    const triangle = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, "aria-hidden": "true" },
+    const triangle = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, style: SMALL,
+      "aria-hidden": "true" },
       draw("polygon", { points: values.map((v) => spot(v).join()).join(" "),
         style: "fill:none;stroke:var(--soft);stroke-dasharray:4 4" }),
       ...pulls,

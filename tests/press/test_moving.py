@@ -93,6 +93,16 @@ CASES: dict[str, dict[str, Any]] = {
         }
     },
     "translate": translator(),
+    "masks": {"words": 10, "trained": {"finite": 1.5, "after": 2.0}},
+    "dials": {"paper": {"width": 512, "warmup": 4000, "last": 20_000}},
+    "scale": {
+        "widths": [1, 4, 16],
+        "products": [
+            [[1.0, 0.0], [4.0, 0.0], [16.0, 0.0]],
+            [[0.0, 1.0], [0.0, 4.0], [0.0, 16.0]],
+        ],
+    },
+    "waves": {"width": 64, "columns": [0, 8, 16]},
     "film": {
         "frames": FRAMES,
         "losses": [3.0, 2.0],
@@ -387,4 +397,96 @@ def test_beam_goes_on_a_word_at_a_time(
     page.get_by_role("slider", name="is").focus()
     press(page, "Home")  # “it” after the start
     assert "“the dog” wins with -0.01." in window.said()
+    assert window.faults == []
+
+
+def test_masks_are_edited_with_the_keyboard(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "masks", "page", "light"))
+    assert "no position depends on the token" in window.said()
+    page.locator("[role=gridcell]").first.focus()
+    press(page, *["ArrowDown"], *["ArrowRight"] * 5, "Enter")
+    assert page.get_by_text("Query 2 may attend to key 6.").is_visible()
+    assert "no position depends" in window.said()
+    page.get_by_role("slider", name="layers").focus()
+    press(page, "ArrowRight")
+    assert "2 of 6 positions depend on the token" in window.said()
+    assert "guessing, 2.30, down to 1.54." in window.said()
+    page.get_by_role("button", name="−10 before it").focus()
+    press(page, "Enter")
+    assert "came to 1.50." in window.said()
+    page.wait_for_function(
+        "location.hash === '#masks:kind=causal&how=finite&real=6"
+        "&layers=2&cells=15'"
+    )
+    assert window.faults == []
+
+
+def test_masks_begin_as_the_address_says(
+    window: Window, tmp_path: Path
+) -> None:
+    address = write(tmp_path, "masks", "page", "light")
+    page = window.open(f"{address}#masks:kind=ahead&real=4&layers=1")
+    page.locator(".fx").wait_for()
+    assert "3 of 4 positions" in window.said()
+
+
+def test_dials_are_turned(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "dials", "page", "light"))
+    assert window.said() == (
+        "The rate is largest in step 4,000, 7.0·10⁻⁴, and 3.1·10⁻⁴ in the "
+        "last; 20 % of the run is warm-up."
+    )
+    page.get_by_role("slider", name="width").focus()
+    press(page, "ArrowRight", "ArrowRight")
+    assert "step 4,000, 3.5·10⁻⁴" in window.said()
+    page.get_by_role("slider", name="cool-down").focus()
+    press(page, "End")
+    assert "and 7.8·10⁻⁹ in the last" in window.said()
+    page.get_by_role("button", name="The paper's").focus()
+    press(page, "Enter")
+    assert "step 4,000, 7.0·10⁻⁴" in window.said()
+    assert window.faults == []
+
+
+def test_scale_divides(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "scale", "page", "light"))
+    assert window.said().startswith(
+        "At d_k = 1, divided by its root, the largest weight is 0.73"
+    )
+    page.get_by_role("slider", name="d_k").focus()
+    press(page, "End")
+    assert "the largest weight is 0.98" in window.said()
+    page.get_by_role("button", name="no", exact=True).focus()
+    press(page, "Enter")
+    assert "undivided, the largest weight is 1.00" in window.said()
+    assert "Jacobian 0.000; over 2 queries it is 0.000." in window.said()
+    page.get_by_role("button", name="Another query").focus()
+    press(page, "Enter")
+    assert page.get_by_role(
+        "img", name="key 1 0.00, key 2 1.00"
+    ).is_visible()
+    assert window.faults == []
+
+
+def test_waves_turn_alike_everywhere(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "waves", "page", "light"))
+    assert window.said() == (
+        "From position 3 to 7, columns 8 and 9 turn by 72.5°: "
+        "(0.81, 0.58) becomes (0.80, −0.60)."
+    )
+    page.get_by_role("slider", name="position").focus()
+    press(page, "Home")
+    assert "turn by 72.5°: (0.00, 1.00) becomes (0.95, 0.30)." in (
+        window.said()
+    )
+    page.get_by_role("slider", name="offset k").focus()
+    press(page, "Home")
+    assert "From position 0 to −20" in window.said()
+    page.get_by_role("button", name="16, 17").focus()
+    press(page, "Enter")
+    assert "columns 16 and 17 turn by −114.6°" in window.said()
     assert window.faults == []

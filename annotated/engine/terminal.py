@@ -1,0 +1,460 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import select
+import signal
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import tyro
+
+from annotated import checks
+from annotated.engine.checks import (
+    LIMIT,
+    Exercise,
+    Verdict,
+    examine_source,
+    exercises,
+)
+from annotated.engine.course import MILESTONES, Desk, reach, standing_alone
+from annotated.engine.errors import DataError, UsageError, unknown
+from annotated.engine.files import write_text
+
+__all__ = [
+    "MEMORY", "WALL", "examined", "KEYS", "starter_file", "Session",
+    "usual_file", "watch", "keyboard", "listed", "asked_for", "Exercises",
+    "Milestone",
+]  # fmt: skip
+
+
+# E22-terminal.md: A check in a process of its own
+MEMORY = 4 * 2**30  # bytes that a file may take, on top of ours
+WALL = 3 * LIMIT  # seconds for all checks together
+
+
+def examined(
+    exercise: Exercise,
+    code: str,
+    filename: str,
+    limit: float = LIMIT,
+    wall: float = WALL,
+) -> Verdict:
+    """The verdict on the code of a file, run in a child."""
+    if not hasattr(os, "fork"):
+        return examine_source(exercise, code, filename, limit=limit)
+    sys.stdout.flush()
+    into, out = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(into)
+        _serve(exercise, code, filename, limit, out)
+    os.close(out)
+    try:
+        said = _read_all(into, time.monotonic() + wall)
+    finally:
+        os.close(into)
+        _kill(child)
+        _, status = os.waitpid(child, 0)
+    if said is None:
+        text = f"stopped after {wall:g} s. Does it wait for something?"
+        return _lost(exercise, "too slow", text)
+    if not said:
+        how = os.waitstatus_to_exitcode(status)
+        end = f"exit code {how}" if how >= 0 else f"signal {-how}"
+        text = (
+            f"{filename} ended the process ({end}) before the checks "
+            "were done. Is there an exit() in it?"
+        )
+        return _lost(exercise, "crashed", text)
+    return Verdict(**json.loads(said))
+
+
+def _lost(exercise: Exercise, outcome: str, text: str) -> Verdict:
+    of = len(exercise.properties())
+    text = f"{outcome} · {exercise.name}: {text}"
+    return Verdict(exercise.name, outcome, text, 0, of)
+
+
+def _serve(
+    exercise: Exercise, code: str, filename: str, limit: float, out: int
+) -> None:
+    """What the child does; it never returns."""
+    try:
+        os.setsid()  # what it starts is ended with it
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # for what it starts
+        sys.stdin = io.StringIO()
+        torch.set_num_threads(1)  # threads do not survive a fork
+        _limit_memory()
+        sys.path.insert(0, str(Path.cwd()))
+        verdict = examine_source(exercise, code, filename, limit=limit)
+        sys.stdout.flush()
+        with os.fdopen(out, "wb") as pipe:
+            line = json.dumps(dataclasses.asdict(verdict)) + "\n"
+            pipe.write(line.encode())
+    finally:
+        os._exit(0)
+
+
+def _limit_memory() -> None:
+    """Addresses for MEMORY more than now, where that can be said."""
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    except (ImportError, OSError, ValueError):
+        return  # not Linux
+
+
+def _read_all(pipe: int, until: float) -> str | None:
+    """What comes through a pipe before it is closed; None if that takes
+    too long.
+    """
+    said = b""
+    while (left := until - time.monotonic()) > 0:
+        if not select.select([pipe], [], [], left)[0]:
+            break
+        if not (more := os.read(pipe, 65536)):
+            return said.decode()
+        said += more
+        if said.endswith(b"\n"):  # though a child of it may hold the pipe
+            return said.decode()
+    return None
+
+
+def _kill(child: int) -> None:
+    """End a child and what it has started."""
+    for end in (os.killpg, os.kill):
+        try:
+            end(child, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+# E22-terminal.md: One exercise and its file
+KEYS = "c check · n next · h hint · s solution · l list · r reset · q quit"
+
+
+def starter_file(exercise: Exercise) -> str:
+    """What a student begins with."""
+    number = f"{exercise.number} " if exercise.number else ""
+    lines = [
+        f"{number}{exercise.title}",
+        f"{exercise.stars} · {exercise.minutes} minutes · chapter "
+        f"{exercise.section}",
+        "",
+    ]
+    for paragraph in exercise.statement.splitlines():
+        lines += textwrap.wrap(paragraph, 73) or [""]
+    comment = "\n".join(f"# {line}".rstrip() for line in lines)
+    return f"{comment}\n\n{exercise.starter}\n"
+
+
+@dataclasses.dataclass
+class Session:
+    """An exercise that is being worked on in a file."""
+
+    desk: Desk
+    exercise: Exercise
+    path: Path
+    chosen: list[Exercise]  # what n goes through
+
+    @property
+    def name(self) -> str:
+        return self.exercise.name
+
+    def begin(self) -> None:
+        """Make the file, if it is not there."""
+        if not self.path.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.path, starter_file(self.exercise))
+            print(f"{self.path} is there for you: open it, write, save.")
+
+    def check(self) -> str:
+        """Check the file as it is now; the outcome."""
+        try:
+            code = self.path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise DataError(f"{self.path} is not UTF-8 text") from None
+        verdict = examined(self.exercise, code, str(self.path))
+        print(verdict.text)
+        outcome, passed = verdict.outcome, verdict.passed
+        try:
+            self.desk.remember(self.name, outcome=outcome, checks=passed)
+            if verdict.outcome == "passed":
+                print(f"\n{self.keep(code)}")
+        except OSError as error:
+            print(f"\nNothing is remembered: {error}")
+        return verdict.outcome
+
+    def keep(self, code: str) -> str:
+        """Put a solution into mine/; what there is to say about that."""
+        alone = standing_alone(code)
+        if alone is None:
+            self.desk.keep(self.exercise, code)
+            return f"Kept in {self.desk.folder / self.exercise.module}.py."
+        verdict = examined(self.exercise, alone, str(self.path))
+        if verdict.outcome == "passed":
+            self.desk.keep(self.exercise, alone)
+            return f"Kept in {self.desk.folder / self.exercise.module}.py."
+        return (
+            "Not kept: without the lines that define nothing, it is "
+            f"{verdict.text.splitlines()[0]}"
+        )
+
+    def press(self, key: str) -> bool:
+        """Do what a key stands for; whether to go on."""
+        if key == "q":
+            return False
+        if key in ("c", "\r", "\n"):
+            self.check()
+        elif key == "h":
+            checks.hint(self.name)
+        elif key == "s":
+            checks.solution(self.name)
+        elif key == "l":
+            print(listed(self.desk, self.chosen))
+        elif key == "r":
+            self.reset()
+        elif key == "n":
+            self.go_on()
+        else:
+            return True
+        print(f"\n{KEYS}", flush=True)
+        return True
+
+    def reset(self) -> None:
+        """Begin anew; what the file was is kept beside it."""
+        if self.path.exists():
+            places = (
+                self.path.with_suffix(f".{n}.old") for n in range(1, 1000)
+            )
+            old = next(path for path in places if not path.exists())
+            self.path.rename(old)
+            print(f"What you had is in {old}.")
+        checks.reset(self.name)
+        self.begin()
+
+    def go_on(self) -> None:
+        """To the next exercise that has not passed."""
+        later = self.chosen + self.chosen
+        names = [one.name for one in later]
+        start = names.index(self.name) + 1 if self.name in names else 0
+        state = self.desk.state()
+        for one in later[start : start + len(self.chosen)]:
+            if state.get(one.name, {}).get("outcome") != "passed":
+                self.exercise, self.path = one, usual_file(one)
+                self.begin()
+                self.check()
+                return
+        print("All of them have passed.")
+
+
+def usual_file(exercise: Exercise) -> Path:
+    return Path("exercises") / f"{exercise.name}.py"
+
+
+# E22-terminal.md: Watching
+def watch(session: Session, events: Iterator[str]) -> None:
+    """Check at once, after each saving, and on the keys' behalf; events
+    are keys, or "" for a moment in which none was pressed.
+    """
+    seen = _stamp(session.path)  # before: it may be saved during a check
+    session.check()
+    print(f"\nWatching {session.path} …  {KEYS}", flush=True)
+    for key in events:
+        if key:
+            path = session.path
+            if not session.press(key):
+                return
+            if path != session.path or key == "r":
+                seen = _stamp(session.path)
+        elif (now := _stamp(session.path)) not in (seen, None):
+            seen = now
+            print(f"\n{'─' * 60}")
+            session.check()
+            print(f"\n{KEYS}", flush=True)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Another one after each saving; None while there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def keyboard() -> Iterator[str]:
+    """Keys as they are pressed, "" ten times a second."""
+    try:
+        import termios
+        import tty
+    except ImportError:  # Windows: saving is all there is
+        while True:
+            time.sleep(0.1)
+            yield ""
+    before = termios.tcgetattr(0)
+    tty.setcbreak(0)
+    try:
+        while True:
+            if select.select([0], [], [], 0.1)[0]:
+                key = os.read(0, 1).decode("ascii", "replace")
+                if not key or key == "\x04":  # Ctrl-D, a closed terminal
+                    return
+                yield key
+            else:
+                yield ""
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+# E22-terminal.md: The subcommands
+def listed(desk: Desk, chosen: list[Exercise]) -> str:
+    """A line for each exercise, and which is next."""
+    state, mine = desk.state(), desk.parts()
+    lines, following = [], ""
+    for one in chosen:
+        outcome = state.get(one.name, {}).get("outcome", "not attempted")
+        mark = {"passed": "✓", "not attempted": " "}.get(outcome, "·")
+        if outcome != "passed" and not following:
+            following = one.number or one.name
+        own = f"{mine[one.name].path}" if one.name in mine else ""
+        lines.append(
+            f"{mark} {one.number:>5}  {one.name:20} {one.stars:3} "
+            f"{one.minutes:3} min  {outcome:13} {own}".rstrip()
+        )
+    done = sum(line.startswith("✓") for line in lines)
+    lines.append(f"{done} of {len(chosen)} passed.")
+    if following:
+        lines.append(f"Next: annotated exercises {following}")
+    return "\n".join(lines)
+
+
+def asked_for(which: str, desk: Desk, chosen: list[Exercise]) -> Exercise:
+    """The exercise of a number (4.1, 04.1), of a name (04-heads), of what
+    it defines, or the next one. UsageError where there is none.
+    """
+    if which == "next":
+        state = desk.state()
+        for one in chosen:
+            if state.get(one.name, {}).get("outcome") != "passed":
+                return one
+        raise UsageError("all of these exercises have passed")
+    every = exercises().values()
+    for one in every:
+        if which.lstrip("0") == one.number and one.number:
+            return one
+        if which in (one.name, one.defines):
+            return one
+    of_page = [one for one in every if one.chapter == which.zfill(2)]
+    if len(of_page) == 1:
+        return of_page[0]
+    if of_page:
+        several = ", ".join(one.number for one in of_page)
+        raise UsageError(f"page {which} has several exercises: {several}")
+    known = [x for one in every for x in (one.name, one.defines)]
+    raise UsageError(unknown("exercise", which, known))
+
+
+@dataclasses.dataclass(frozen=True)
+class Exercises:
+    """List the exercises, or check one of them whenever its file is saved.
+
+    Exit code 0: it passes; 1: not yet; 2: a wrong command line.
+    """
+
+    # 4.1, 04-heads, MultiHeadAttention, or next (unset: list all)
+    which: tyro.conf.Positional[str | None] = None
+    # your file (unset: exercises/NN-name.py, made if it is not there)
+    file: Path | None = None
+    # check once, do not watch (what happens without a terminal, too)
+    once: tyro.conf.FlagCreatePairsOff[bool] = False
+    hint: tyro.conf.FlagCreatePairsOff[bool] = False  # one more hint
+    # our solution, once yours has passed or when asked for twice
+    solution: tyro.conf.FlagCreatePairsOff[bool] = False
+    # begin anew; what you had is kept beside the new file
+    reset: tyro.conf.FlagCreatePairsOff[bool] = False
+    # list from this page on
+    start: Annotated[str | None, tyro.conf.arg(name="from")] = None
+    track: Literal["fast", "all"] = "all"  # list the fast track only
+
+    def act(self) -> None:
+        desk, chosen = Desk.here(), self.chosen()
+        if self.which is None:
+            print(listed(desk, chosen))
+            return
+        exercise = asked_for(self.which, desk, chosen)
+        path = self.file or usual_file(exercise)
+        if self.file and not path.is_file():
+            raise UsageError(f"{path} is not there, or no file")
+        session = Session(desk, exercise, path, chosen)
+        if self.hint:
+            checks.hint(exercise.name)
+        elif self.solution:
+            checks.solution(exercise.name)
+        elif self.reset:
+            session.reset()
+        else:
+            self.work(session)
+
+    def chosen(self) -> list[Exercise]:
+        """Those of a track, from a page on."""
+        start = (self.start or "").zfill(2)
+        if self.start and not start.isdigit():
+            raise UsageError(f"--from is a page, as 03, not {self.start!r}")
+        found = [
+            one
+            for one in exercises().values()
+            if one.chapter >= start and self.track in ("all", one.track)
+        ]
+        return sorted(found, key=lambda one: one.place)
+
+    def work(self, session: Session) -> None:
+        """Watch, or check once."""
+        torch.set_num_threads(1)
+        session.begin()
+        if self.once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            if session.check() != "passed":
+                raise SystemExit(1)
+            return
+        events = keyboard()
+        try:
+            watch(session, events)
+        finally:
+            events.close()  # type: ignore[attr-defined]
+
+
+@dataclasses.dataclass(frozen=True)
+class Milestone:
+    """Run the book on what you have solved, and on ours where you have
+    not. Exit code 0: it is reached; 1: not yet.
+    """
+
+    which: tyro.conf.Positional[str | None] = None  # 1, … (unset: list)
+
+    def act(self) -> None:
+        if self.which is None:
+            for number, run in MILESTONES.items():
+                first = (run.__doc__ or "").split(";")[0].split(": ", 1)
+                print(f"  {number}  {first[-1].strip()}")
+            return
+        known = {str(number): number for number in MILESTONES}
+        if self.which not in known:
+            listed = ", ".join(known)
+            raise UsageError(f"milestones are {listed}, not {self.which!r}")
+        said = reach(known[self.which], Desk.here())
+        print(said)
+        if not said.startswith("reached"):
+            raise SystemExit(1)

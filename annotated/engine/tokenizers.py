@@ -1,0 +1,178 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import tokenizers
+from tokenizers import (
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+
+from annotated.engine.errors import UsageError
+
+__all__ = [
+    "valid_line", "ValidLines", "byte_pairs", "word_level", "whole_words",
+    "MOST_CHARACTERS", "word_pieces", "KINDS", "learn_pieces",
+    "read_tokenizer",
+]  # fmt: skip
+
+
+# E16-tokenizers.md: Lines that are text
+def valid_line(line: str) -> str:
+    """The line, each lone surrogate in it replaced by U+FFFD."""
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        halves = line.encode("utf-16", "surrogatepass")
+        return halves.decode("utf-16", "replace")
+    return line
+
+
+class ValidLines:
+    """Lines, each made valid; they can be iterated more than once."""
+
+    def __init__(self, lines: Iterable[str]):
+        # an iterator can be read once: it has to be kept
+        self.lines = list(lines) if isinstance(lines, Iterator) else lines
+
+    def __iter__(self) -> Iterator[str]:
+        return map(valid_line, self.lines)
+
+
+# E16-tokenizers.md: Byte pairs
+def byte_pairs(
+    lines: Iterable[str], vocab: int, specials: Sequence[str]
+) -> tokenizers.Tokenizer:
+    """Learn byte pairs, until there are vocab tokens or no more pairs."""
+    inner = tokenizers.Tokenizer(models.BPE())
+    inner.normalizer = normalizers.Prepend(" ")
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.Sequence(
+        [decoders.ByteLevel(), decoders.Strip(" ", 1, 0)]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=list(specials),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    inner.train_from_iterator(lines, trainer)
+    return inner
+
+
+# E16-tokenizers.md: Whole words
+def word_level(
+    words: Iterable[str], specials: Sequence[str]
+) -> tokenizers.Tokenizer:
+    """A tokenizer of these words, numbered in their order after the
+    specials; a word that comes twice counts once.
+    """
+    known = dict.fromkeys([*specials, *words])
+    ids = {word: i for i, word in enumerate(known)}
+    inner = tokenizers.Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    inner.add_special_tokens(list(specials))
+    return inner
+
+
+def whole_words(
+    lines: Iterable[str], vocab: int, specials: Sequence[str]
+) -> tokenizers.Tokenizer:
+    """The most frequent words; vocab counts the specials too."""
+    counts = Counter(word for line in lines for word in line.split())
+    for name in specials:
+        del counts[name]
+    common = sorted(counts, key=lambda word: (-counts[word], word))
+    return word_level(common[: max(vocab - len(specials), 0)], specials)
+
+
+# E16-tokenizers.md: Word pieces
+MOST_CHARACTERS = 1000  # web text has more than fit into a vocabulary
+
+
+def _characters(lines: Iterable[str]) -> list[str]:
+    """The most frequent characters and their ## forms, sorted."""
+    split = pre_tokenizers.WhitespaceSplit()
+    counts, inside = Counter[str](), set[str]()
+    for line in lines:
+        counts.update(line)
+        words = split.pre_tokenize_str(line)
+        inside.update("".join(word[1:] for word, _ in words))
+    seen = [c for c in counts if split.pre_tokenize_str(c)]  # no spaces
+    common = sorted(seen, key=lambda c: (-counts[c], c))[:MOST_CHARACTERS]
+    return sorted(common + [f"##{c}" for c in common if c in inside])
+
+
+def _spelt(
+    lines: Iterable[str], characters: Sequence[str]
+) -> Iterator[str]:
+    """The lines, without the words that contain any other character."""
+    split, known = pre_tokenizers.WhitespaceSplit(), set(characters)
+    for line in lines:
+        words = (word for word, _ in split.pre_tokenize_str(line))
+        yield " ".join(word for word in words if known.issuperset(word))
+
+
+def word_pieces(
+    lines: Iterable[str], vocab: int, specials: Sequence[str]
+) -> tokenizers.Tokenizer:
+    """Learn word pieces (§5.1): vocab tokens, or fewer if pairs run out."""
+    split, characters = pre_tokenizers.WhitespaceSplit(), _characters(lines)
+    learner = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
+    learner.pre_tokenizer = split
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab,
+        # the trainer numbers ##characters at random and breaks ties by
+        # these numbers: number them first
+        special_tokens=[*specials, *characters],
+        show_progress=False,
+    )
+    learner.train_from_iterator(_spelt(lines, characters), trainer)
+    pieces = learner.get_vocab(with_added_tokens=False)
+    model = models.WordPiece(pieces, unk_token="<unk>")
+    inner = tokenizers.Tokenizer(model)
+    inner.pre_tokenizer = split
+    inner.decoder = decoders.WordPiece(cleanup=False)
+    inner.add_special_tokens(list(specials))
+    return inner
+
+
+# E16-tokenizers.md: One of the three
+KINDS: dict[str, Callable[..., tokenizers.Tokenizer]] = {
+    "bpe": byte_pairs,
+    "wordpiece": word_pieces,
+    "word": whole_words,
+}
+
+
+def learn_pieces(
+    lines: Iterable[str], vocab: int, kind: str, specials: Sequence[str]
+) -> tokenizers.Tokenizer:
+    """Learn at most vocab tokens of a kind, from lines that are read as
+    they come. UsageError where the kind is none or vocab is too small.
+    """
+    if kind not in KINDS:
+        raise UsageError(
+            f"tokenizer must be one of {', '.join(KINDS)}, not {kind!r}"
+        )
+    inner = KINDS[kind](ValidLines(lines), max(vocab, 0), specials)
+    least = inner.get_vocab_size()
+    if least > vocab:
+        raise UsageError(
+            f"vocab must be at least {least} for {kind} on this text, "
+            f"not {vocab}: characters and specials alone are that many"
+        )
+    return inner
+
+
+def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
+    """The tokenizer of a JSON file. ValueError where the file has none."""
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise ValueError(f"{path} is no tokenizer: {error}") from None

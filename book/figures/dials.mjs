@@ -1,0 +1,98 @@
+// dials: the learning rate of a run, by what one sets.
+
+/** Equation 3, times a factor; steps count from 1. */
+export const rate = (step, width, warmup, factor = 1) =>
+  factor * width ** -0.5 * Math.min(step ** -0.5, step * warmup ** -1.5);
+
+/** What brings the rate down to 0 over the last steps. */
+export function cooling(step, last, steps) {
+  if (!steps) return 1;
+  return Math.min(1, Math.max(0, last - step + 1) / Math.min(steps, last));
+}
+
+/** The largest rate of a run, and the step that has it. */
+export function peak(width, warmup, factor, last, cooldown) {
+  let best = [1, 0];
+  // after the warm-up the rate only falls, as the cool-down does
+  for (let step = 1; step <= Math.min(last, warmup); step++) {
+    const here = rate(step, width, warmup, factor) * cooling(step, last, cooldown);
+    if (here > best[1]) best = [step, here];
+  }
+  return best;
+}
+
+const WIDTHS = [64, 128, 256, 512, 1024, 2048];
+const WARMUPS = [100, 250, 500, 1000, 2000, 4000, 8000, 16000];
+const FACTORS = [0.25, 0.5, 1, 2, 4];
+const LASTS = [1000, 2000, 5000, 10000, 20000, 50000, 100000];
+
+/** A rate as one writes it: 7.0·10⁻⁴. */
+export function power(x) {
+  if (!x) return "0";
+  const [digits, exponent] = x.toExponential(1).split("e");
+  const high = { "-": "⁻", ...Object.fromEntries([..."⁰¹²³⁴⁵⁶⁷⁸⁹"].map((c, i) => [i, c])) };
+  return `${digits}·10${[...String(+exponent)].map((c) => high[c]).join("")}`;
+}
+
+export default {
+  render({ model, el, kit }) {
+    const { make } = kit;
+    const paper = { ...model.get("paper"), factor: 1, cool: 0 };
+    const at = Object.fromEntries(Object.entries(paper).map(([key, value]) =>
+      [key, Number(model.asked[key] ?? value)]));
+    let touched = false;
+    const count = (x) => x.toLocaleString("en");
+    const dial = (key, label, list, format = String) => kit.range({ label, min: 0,
+      max: list.length - 1, value: Math.max(0, list.indexOf(at[key])),
+      format: (i) => format(list[i]),
+      oninput: (i) => { at[key] = list[i]; touched = true; show(); } });
+    const dials = [dial("width", "width", WIDTHS, count), dial("warmup", "warm-up", WARMUPS, count),
+      dial("factor", "factor", FACTORS, (x) => `× ${x}`), dial("last", "steps", LASTS, count),
+      kit.range({ label: "cool-down", min: 0, max: 100, step: 5, value: at.cool,
+        format: (x) => `${x} %`, oninput: (x) => { at.cool = x; touched = true; show(); } })];
+    const again = kit.button("The paper's", () => {
+      Object.assign(at, paper);
+      [WIDTHS.indexOf(at.width), WARMUPS.indexOf(at.warmup), FACTORS.indexOf(1),
+        LASTS.indexOf(at.last), 0].forEach((to, i) => dials[i].set(to));
+      show();
+    });
+    const chart = kit.lines({ label: "The learning rate by step; the sentence below reads it",
+      xLabel: "step", yLabel: "learning rate, in 10⁻³" });
+    const voice = kit.voice();
+
+    function curve({ width, warmup, factor, cool }, last) {
+      const turns = [warmup, last - last * cool / 100].filter((x) => x >= 1 && x <= last);
+      const steps = [...Array.from({ length: 201 }, (_, i) => Math.max(1, i * last / 200)), ...turns];
+      return steps.sort((a, b) => a - b).map((s) =>
+        [s, 1000 * rate(s, width, warmup, factor) * cooling(s, last, last * cool / 100)]);
+    }
+
+    function show() {
+      const { width, warmup, factor, last, cool } = at;
+      const series = [
+        { name: "the paper's base model", points: curve(paper, last),
+          style: "stroke:var(--soft);stroke-dasharray:5 4" },
+        { name: "as set", points: curve(at, last), style: "stroke:var(--blue)" }];
+      const most = Math.max(...series.flatMap((one) => one.points.map(([, y]) => y)));
+      const [step, high] = peak(width, warmup, factor, last, last * cool / 100);
+      const end = rate(last, width, warmup, factor) * cooling(last, last, last * cool / 100);
+      chart.set({ x: { from: 0, to: last, ticks: [[0, "0"], [last / 2, count(last / 2)],
+        [last * 0.97, count(last)]] },
+      y: { from: 0, to: most * 1.05, ticks: kit.ticks(most) }, series, mark: [step, 1000 * high] });
+      voice.say(`The rate is largest in step ${count(step)}, ${power(high)}, and ${power(end)} in the `
+        + `last; ${Math.round(100 * Math.min(1, warmup / last))} % of the run is warm-up.`);
+      if (touched) model.keep(at);
+    }
+
+    el.append(
+      kit.guess({ question: "A model four times as wide, with the same warm-up: what is its peak?",
+        options: [
+          ["the same", false, "the width stands in front of the whole formula."],
+          ["half as high", true, "the whole curve is multiplied by one over the root of the width."],
+          ["half as high, and later", false, "the step of the peak is the warm-up, whatever the width."]] }),
+      make("div", { class: "fx-cols" }, make("div", {}, ...dials.map((one) => one.node),
+        make("div", { class: "fx-row" }, again)), chart.node),
+      voice.node);
+    show();
+  },
+};

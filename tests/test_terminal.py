@@ -1,0 +1,273 @@
+"""annotated exercises and annotated milestone, page E22."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from annotated.cli import main
+from annotated.engine import terminal
+from annotated.engine.checks import exercises
+from annotated.engine.course import Desk
+from annotated.engine.terminal import Session, examined, usual_file, watch
+from tests.helpers import environment
+
+NAME = "05-network"
+EXERCISE = exercises()[NAME]
+RIGHT = EXERCISE.reference + "\n"
+WRONG = EXERCISE.mutants[0][1] + "\n"
+FILE = Path("exercises/05-network.py")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Whatever is written is written there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ANNOTATED_MINE", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def call(monkeypatch, capfd):
+    """Exit code, standard output and error of a command line."""
+
+    def run(line):
+        monkeypatch.setattr(sys, "argv", ["annotated", *shlex.split(line)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def write(text, path=FILE):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, "utf-8")
+
+
+def test_a_file_is_made_once_and_never_written_over(call):
+    code, out, _ = call("exercises 05.1")
+    assert (code, FILE.exists()) == (1, True)
+    assert "not attempted · 05-network: FeedForward still stands" in out
+    write(FILE.read_text() + "# mine\n")
+    assert call("exercises 5.1")[0] == 1
+    assert FILE.read_text().endswith("# mine\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", f"not attempted · {NAME}: {FILE} is empty"),
+        ("x = (", f"line 1 of {FILE} does not parse"),
+        ("import nowhere", f"an import of {FILE} fails"),
+        ("x = 1", "nothing in exercises/05-network.py is called Feed"),
+        ("import os\nos._exit(0)", "ended the process (exit code 0)"),
+        ("import os\nos.kill(os.getpid(), 9)", "(signal 9)"),
+        ("input()", "line 1 of exercises/05-network.py raises EOFError"),
+        ("x = bytearray(6 * 2**30)", "raises MemoryError"),
+        (WRONG, "wrong · 05-network, check"),
+    ],
+)
+def test_what_is_not_right_is_told_as_what_it_is(call, text, words):
+    write(text)
+    code, out, error = call("exercises 5.1")
+    assert code == 1
+    assert words in out
+    assert not error
+    assert not Path("mine/layers.py").exists()
+
+
+def test_what_passes_is_kept_and_is_what_the_milestone_runs(call):
+    write(f"{RIGHT}print('seen')\n")
+    code, out, _ = call("exercises FeedForward")
+    assert code == 0
+    assert "passed · 05-network: all" in out
+    assert "seen" in out
+    kept = Path("mine/layers.py").read_text()
+    assert "class FeedForward" in kept
+    assert "print" not in kept
+    assert "✓   5.1" in call("exercises")[1]
+    assert (
+        f"1 of {len(exercises())} parts are yours" in call("milestone 1")[1]
+    )
+
+
+def test_an_error_in_your_part_is_the_milestones(call):
+    write(RIGHT)
+    assert call("exercises 5.1")[0] == 0
+    path = Path("mine/layers.py")
+    path.write_text(path.read_text().replace("relu", "gelu"))
+    code, out, _ = call("milestone 1")
+    assert code == 1
+    assert "not reached · milestone 1: the part that fails is 05-net" in out
+
+
+def test_another_file_is_checked_in_its_place(call):
+    write(RIGHT, Path("other.py"))
+    assert call("exercises 5.1 --file other.py")[0] == 0
+    assert not FILE.exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("exercises 5.9", "unknown exercise '5.9'"),
+        ("exercises FeedForwards", "did you mean FeedForward"),
+        ("exercises 05", "page 05 has several exercises: 5.1, 5.2, 5.3"),
+        ("exercises 5.1 --file none.py", "none.py is not there"),
+        ("exercises --from x", "--from is a page, as 03, not 'x'"),
+        ("exercises 5.1 --file latin.py", "latin.py is not UTF-8 text"),
+        ("milestone 99", "milestones are 1, 2"),
+        ("milestone one", "milestones are 1, 2"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_exit_code_2(
+    call, line, words
+):
+    Path("latin.py").write_bytes("# größer".encode("latin-1"))
+    code, out, error = call(line)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"annotated: .*\n", error)
+    assert words in error
+
+
+def test_the_list_can_begin_later_and_milestones_are_listed(call):
+    out = call("exercises --from 16")[1]
+    assert "16-greedy" in out
+    assert "14-step" not in out
+    assert "1  the model equals that of torch.nn" in call("milestone")[1]
+
+
+def test_hints_and_solution_and_a_new_beginning(call):
+    assert "Hint 1 of" in call("exercises 5.1 --hint")[1]
+    assert "has not passed yet" in call("exercises 5.1 --solution")[1]
+    assert "class FeedForward" in call("exercises 5.1 --solution")[1]
+    write(RIGHT)
+    call("exercises 5.1")
+    assert call("exercises 5.1 --reset")[0] == 0
+    assert not Desk.here().parts()
+    assert "raise NotImplementedError" in FILE.read_text()
+    assert Path("exercises/05-network.1.old").read_text() == RIGHT
+
+
+def test_an_endless_loop_and_one_that_waits_are_ended():
+    loop = f"{RIGHT}\nwhile True:\n    pass\n"
+    verdict = examined(EXERCISE, loop, "f.py", limit=0.2)
+    assert verdict.outcome == "too slow"
+    waits = f"{RIGHT}\nimport time\ntime.sleep(99)\n"
+    verdict = examined(EXERCISE, waits, "f.py", wall=0.3)
+    assert "stopped after 0.3 s" in verdict.text
+
+
+def test_what_a_file_starts_ends_with_it():
+    """Else a process that it forks would hold the terminal."""
+    code = "import os, time\nif os.fork() == 0:\n    time.sleep(600)\n"
+    into, out = os.pipe()  # which the processes inherit
+    assert examined(EXERCISE, code, "f.py").outcome == "not attempted"
+    os.close(out)
+    ended, _, _ = select.select([into], [], [], 30)
+    os.close(into)
+    assert ended
+
+
+def test_a_session_checks_after_each_saving_and_moves_on_when_told(capfd):
+    session = Session(
+        Desk.here(), EXERCISE, FILE, [EXERCISE, exercises()["07-sinusoids"]]
+    )
+    session.begin()
+
+    def student():
+        assert "not attempted" in capfd.readouterr().out
+        yield ""
+        assert not capfd.readouterr().out
+        write(WRONG)
+        yield ""
+        assert "wrong · 05-network" in capfd.readouterr().out
+        yield "h"
+        assert "Hint 1" in capfd.readouterr().out
+        yield "x"  # no key of ours
+        assert not capfd.readouterr().out
+        FILE.unlink()  # as some editors do for a moment
+        yield ""
+        assert not capfd.readouterr().out
+        write(RIGHT)
+        yield ""
+        assert "passed · 05-network" in capfd.readouterr().out
+        assert session.name == NAME
+        yield "n"
+        assert session.path == usual_file(exercises()["07-sinusoids"])
+        assert "not attempted · 07" in capfd.readouterr().out
+        yield "l"
+        assert "1 of 2 passed" in capfd.readouterr().out
+        yield "q"
+        raise AssertionError("q ends it")
+
+    watch(session, student())
+
+
+def test_what_is_saved_during_a_check_is_checked_next(capfd, monkeypatch):
+    write(WRONG)
+    session = Session(Desk.here(), EXERCISE, FILE, [EXERCISE])
+    check = session.check
+
+    def saved_meanwhile():
+        monkeypatch.setattr(session, "check", check)
+        check()
+        write(RIGHT)
+
+    monkeypatch.setattr(session, "check", saved_meanwhile)
+    watch(session, iter(["", "q"]))
+    assert "passed · 05-network" in capfd.readouterr().out
+
+
+def test_where_nothing_can_be_written_the_verdict_stands(call, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(terminal.Desk, "remember", full)
+    write(RIGHT)
+    code, out, _ = call("exercises 5.1")
+    assert code == 0
+    assert "passed" in out
+    assert "Nothing is remembered: the disk is full" in out
+
+
+def test_a_terminal_watches_the_file_and_reads_keys():
+    pty = pytest.importorskip("pty")
+    write(WRONG)
+    parent, child = pty.openpty()
+    line = [sys.executable, "-m", "annotated", "exercises", "5.1"]
+    done = subprocess.Popen(
+        line, stdin=child, stdout=child, stderr=child, env=environment()
+    )
+    os.close(child)
+    said = ""
+
+    def until(words):
+        nonlocal said
+        while words not in said:
+            ready, _, _ = select.select([parent], [], [], 60)
+            assert ready
+            said += os.read(parent, 65536).decode()
+        said = ""
+
+    try:
+        until("Watching")
+        write(RIGHT)
+        until("passed · 05-network")
+        os.write(parent, b"q")
+        assert done.wait(60) == 0
+    finally:
+        done.kill()
+        done.wait()
+        os.close(parent)
