@@ -18,6 +18,7 @@ out; --again tries survivors once more. benchmarks/mutation.py calls it.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import json
@@ -322,10 +323,8 @@ class Attack:
             if status is None:
                 time.sleep(0.004)
         late = status is None
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         if late:
             status = os.waitpid(child, 0)[1]
         with os.fdopen(told) as pipe:
