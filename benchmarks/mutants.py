@@ -308,7 +308,7 @@ class Attack:
         child = os.fork()
         if child == 0:
             os.close(told)
-            os.setsid()
+            os.setpgid(0, 0)
             code = 1
             try:
                 code = self.run(mutant, items, limit, tell)
