@@ -204,12 +204,14 @@ class Attack:
         end: float,
         again: bool,
         commit: str,
+        words: list[str],
     ) -> None:
         self.told = told
         self.found = found
         self.end = end
         self.again = again
         self.commit = commit
+        self.words = words
         self.failed = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -222,6 +224,13 @@ class Attack:
         if session.testsfailed:
             sys.exit("the tests cannot be collected")
         self.session = session
+        import mutant_switch
+
+        # what the tests call while they are imported
+        self.at_import = set(mutant_switch.seen)
+        del os.environ["MUTANT"]
+        mutant_switch.active = ""
+        mutant_switch.seen.clear()
         self.before = self.results()
         todo = [one for one in self.told if self.wanted(one)]
         print(
@@ -239,7 +248,7 @@ class Attack:
             items = sorted(reach.get(name, ()), key=cost.get)
             first = [i for i in killers[name] + lately if i in set(items)]
             order = list(dict.fromkeys(first[:4] + items))
-            limit = 10 + 4 * sum(cost[item] for item in order)
+            limit = 15 + 8 * sum(cost[item] for item in order)
             result = "untested", "", 0.0
             if order:
                 result = self.attempt(
@@ -347,14 +356,33 @@ class Attack:
         soft = int(limit) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (soft, soft + 2))
         os.environ["MUTANT"] = mutant_switch.active = mutant
-        for item, following in zip(items, [*items[1:], None]):
+        for item, following in zip(items, [*items[1:], None], strict=True):
             self.session.config.hook.pytest_runtest_protocol(
                 item=item, nextitem=following
             )
             if self.failed:
                 os.write(tell, self.failed.encode())
                 return 1
+        if mutant.partition("#")[0] in self.at_import:
+            # the tests' constants have to be made by the mutant, too
+            for name in [n for n in sys.modules if n.startswith("tests.")]:
+                del sys.modules[name]
+            words = [*self.words, "-x", *(item.nodeid for item in items)]
+            if pytest.main(words, plugins=[Told(self)]):
+                os.write(tell, self.failed.encode())
+                return 1
         return 0
+
+
+class Told:
+    """The name of a test that fails, for an Attack."""
+
+    def __init__(self, attack: Attack) -> None:
+        self.attack = attack
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.attack.failed = report.nodeid
 
 
 def key(one: dict[str, Any]) -> tuple[Any, ...]:
@@ -402,7 +430,9 @@ def main() -> None:
              "not exhaustive and not gpu"]  # fmt: skip
     if os.environ.get("MUTANT_SHOW"):
         words.append("-s")
-    attack = Attack(told, target, end, again, commit)
+    os.environ["MUTANT"] = "?"
+    os.environ["MUTANT_REACHED"] = os.devnull
+    attack = Attack(told, target, end, again, commit, words)
     sys.exit(pytest.main([*words, *tests], plugins=[attack]))
 
 
