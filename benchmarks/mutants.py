@@ -205,6 +205,7 @@ class Attack:
         again: bool,
         commit: str,
         words: list[str],
+        files: list[str],
     ) -> None:
         self.told = told
         self.found = found
@@ -212,6 +213,7 @@ class Attack:
         self.again = again
         self.commit = commit
         self.words = words
+        self.files = files
         self.failed = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -249,8 +251,10 @@ class Attack:
             first = [i for i in killers[name] + lately if i in set(items)]
             order = list(dict.fromkeys(first[:4] + items))
             limit = 15 + 8 * sum(cost[item] for item in order)
+            if name in self.at_import:
+                limit += 8 * sum(cost.values())
             result = "untested", "", 0.0
-            if order:
+            if order or name in self.at_import:
                 result = self.attempt(
                     f"{name}#{one['number']}", order, limit
                 )
@@ -367,7 +371,7 @@ class Attack:
             # the tests' constants have to be made by the mutant, too
             for name in [n for n in sys.modules if n.startswith("tests.")]:
                 del sys.modules[name]
-            words = [*self.words, "-x", *(item.nodeid for item in items)]
+            words = [*self.words, "-x", *self.files]
             if pytest.main(words, plugins=[Told(self)]):
                 os.write(tell, self.failed.encode())
                 return 1
@@ -432,7 +436,7 @@ def main() -> None:
         words.append("-s")
     os.environ["MUTANT"] = "?"
     os.environ["MUTANT_REACHED"] = os.devnull
-    attack = Attack(told, target, end, again, commit, words)
+    attack = Attack(told, target, end, again, commit, words, tests)
     sys.exit(pytest.main([*words, *tests], plugins=[attack]))
 
 

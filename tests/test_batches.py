@@ -126,10 +126,11 @@ def test_a_corpus_is_saved_and_mapped(tmp_path):
     corpus.save(tmp_path / "train")
     again = Corpus.load(tmp_path / "train")
     assert as_lists(again.tgt) == ROWS[::-1]
-    first = again.first(3)
-    assert as_lists(first.src) == ROWS[:3]
-    assert as_lists(first.tgt) == ROWS[::-1][:3]
-    assert (first.src.ids.size, first.tgt.ids.size) == (4, 3)
+    for count, sizes in ((1, (3, 2)), (3, (4, 3))):
+        first = again.first(count)
+        assert as_lists(first.src) == ROWS[:count]
+        assert as_lists(first.tgt) == ROWS[::-1][:count]
+        assert (first.src.ids.size, first.tgt.ids.size) == sizes
     assert len(again.first(99)) == 4
     assert isinstance(again.src.ids, np.memmap)
 

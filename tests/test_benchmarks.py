@@ -609,7 +609,8 @@ def test_only_tried_mutants_count_and_only_told_survivors_are_explained(
     ends = ["killed", "timeout", "survived", "untested", None, "survived"]
     told = []
     for number, end in enumerate(ends):
-        one = {"function": "f", "was": "x", "now": f"y{number}"}
+        one: dict[str, Any] = {"function": "f", "was": "x"}
+        one["now"] = f"y{number}"
         one |= {"digest": "new", "number": number}
         told.append(one)
         if end is None:
@@ -620,7 +621,11 @@ def test_only_tried_mutants_count_and_only_told_survivors_are_explained(
     (tmp_path / "loss.all.json").write_text(json.dumps(told))
     # of an older function, and of a survivor that was tried again
     with (tmp_path / "loss.jsonl").open("a") as file:
-        old = told[4] | {"digest": "old", "end": "survived", "commit": "abc"}
+        old = told[4] | {
+            "digest": "old",
+            "end": "survived",
+            "commit": "abc",
+        }
         new = told[5] | {"end": "killed", "commit": "abd"}
         file.write(f"{json.dumps(old)}\n{json.dumps(new)}\n")
     reasons = {("loss", "f", "y2"): "nobody can tell"}
@@ -653,7 +658,9 @@ def test_explanations_are_by_module_function_and_new_line(
 
 def functions_of(module: str) -> set[str]:
     """The functions and methods of a module of the package."""
-    tree = ast.parse((ROOT / "annotated" / f"{module}.py").read_text("utf-8"))
+    tree = ast.parse(
+        (ROOT / "annotated" / f"{module}.py").read_text("utf-8")
+    )
     kinds = ast.FunctionDef, ast.AsyncFunctionDef
     return {one.name for one in tree.body if isinstance(one, kinds)} | {
         f"{one.name}.{part.name}"
@@ -670,19 +677,20 @@ def test_the_ledger_of_mutants_is_of_this_package_and_each_survivor_told(
     file = ROOT / "book" / "results" / "mutation.json"
     metrics = json.loads(file.read_text("utf-8"))["metrics"]
     reasons = mutation.explanations(ROOT / "benchmarks" / "survivors.toml")
-    told = set()
-    for module, found in metrics["modules"].items():
+    begun, told = metrics["modules"], set()
+    for module, found in begun.items():
         gone = set(found["functions"]) - functions_of(module)
         assert not gone, f"{module} has no {gone}: run the mutants again"
         assert found["tried"] == found["killed"] + found["survived"]
         assert found["survived"] == len(found["survivors"])
         for one in found["survivors"]:
             key = module, one["function"], one["now"]
-            assert key in reasons, f"no test notices, no word why: {key}"
-            assert one["why"] == reasons[key], key
+            assert one["why"] == reasons.get(key), key
+            # a module that is not finished is counted, and no more
+            if found["tried"] == found["mutants"]:
+                assert key in reasons, f"no test, and no word why: {key}"
             told.add(key)
     assert not set(reasons) - told, "explained, but no survivor"
-    begun = metrics["modules"]
     assert metrics["incomplete"] == [
         name for name, one in begun.items() if one["tried"] < one["mutants"]
     ]
