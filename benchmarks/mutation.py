@@ -58,7 +58,7 @@ TESTS = {
     "heads": "heads",
     "since": "since",
     "seq2seq": "seq2seq",
-    "engine/packing": "packing model",
+    "engine/packing": "packing",
     "engine/search": "search",
     "engine/checkpoints": "checkpoints averaging",
     "engine/trainer": "training precision checkpoints",
