@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 __all__ = [
     "attention_weights", "attention", "MultiHeadAttention", "head_size",
+    "initialise",
 ]  # fmt: skip
 
 
@@ -62,14 +63,7 @@ class MultiHeadAttention(nn.Module):
         self.w_v = nn.Linear(d_model, num_heads * self.d_v, bias)
         self.w_o = nn.Linear(num_heads * self.d_v, d_model, bias)
         self.dropout = nn.Dropout(dropout)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Initialise weights with Xavier uniform and biases with zero."""
-        for linear in (self.w_q, self.w_k, self.w_v, self.w_o):
-            nn.init.xavier_uniform_(linear.weight)
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
+        initialise(self.w_q, self.w_k, self.w_v, self.w_o)
 
     def split(self, x: Tensor) -> Tensor:
         """(batch, length, heads · d) -> (batch, heads, length, d)"""
@@ -112,3 +106,11 @@ def head_size(d_model: int, num_heads: int) -> int:
             "give d_k and d_v"
         )
     return d_model // num_heads
+
+
+def initialise(*linears: nn.Linear) -> None:
+    """Xavier's uniform weights, and biases of zero (not in the paper)."""
+    for linear in linears:
+        nn.init.xavier_uniform_(linear.weight)
+        if linear.bias is not None:
+            nn.init.zeros_(linear.bias)

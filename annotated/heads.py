@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from annotated.batches import Batch
+from annotated.engine.hooks import attention_blocks
 from annotated.engine.machine import evaluating
 from annotated.model import Transformer
 from annotated.pocket import Pair
@@ -200,7 +201,7 @@ def knocked_out(
     input of W^O or, if evenly, makes them attend to all keys equally by
     zeroing their queries. Raises ValueError if a head does not exist.
     """
-    blocks = model.attention_blocks()
+    blocks = attention_blocks(model)
     with ExitStack() as stack:
         for name, number in heads:
             block = blocks.get(name)

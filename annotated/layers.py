@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from annotated.attention import MultiHeadAttention
+from annotated.attention import MultiHeadAttention, initialise
 
 __all__ = ["FeedForward", "EncoderLayer", "DecoderLayer"]
 
@@ -29,10 +29,7 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(d_ff, d_model, bias)
         self.activation = getattr(F, activation)
         self.dropout = nn.Dropout(dropout)
-        for linear in (self.inner, self.outer):
-            nn.init.xavier_uniform_(linear.weight)
-            if bias:
-                nn.init.zeros_(linear.bias)
+        initialise(self.inner, self.outer)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, d_model) -> (…, d_model)"""

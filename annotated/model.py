@@ -15,7 +15,7 @@ from annotated.embeddings import (
     SinusoidalPositions,
 )
 from annotated.engine.errors import check_fields
-from annotated.engine.hooks import recorded_weights
+from annotated.engine.hooks import attention_blocks, recorded_weights
 from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.masks import causal_mask, padding_mask, window_mask
 
@@ -74,20 +74,10 @@ class Transformer(nn.Module):
         return self.decoder(x, memory, mask, padding_mask(src))
 
     # 08-transformer.md: The configuration
-    def attention_blocks(self) -> dict[str, MultiHeadAttention]:
-        """By name: "encoder.0", …, "decoder.0", "cross.0", …"""
-        blocks = {}
-        for name, part in self.named_modules():
-            if isinstance(part, MultiHeadAttention):
-                side, _, layer, kind = name.split(".")[:4]
-                side = "cross" if kind == "cross_attention" else side
-                blocks[f"{side}.{layer}"] = part
-        return blocks
-
     @torch.no_grad()
     def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
         """By block, (batch, heads, q_len, k_len). Call eval() first."""
-        with recorded_weights(self.attention_blocks()) as maps:
+        with recorded_weights(attention_blocks(self)) as maps:
             memory = Transformer.encode(self, src)  # always the plain form
             self.decode(tgt, memory, src)
         return maps

@@ -11,6 +11,7 @@ from annotated.attention import (
     MultiHeadAttention,
     attention,
     attention_weights,
+    initialise,
 )
 from annotated.embeddings import (
     Embeddings,
@@ -152,7 +153,7 @@ class GroupedQueryAttention(MultiHeadAttention):
         super().__init__(d_model, num_heads, None, None, dropout, bias)
         self.w_k = nn.Linear(d_model, num_groups * self.d_k, bias)
         self.w_v = nn.Linear(d_model, num_groups * self.d_v, bias)
-        self.reset_parameters()
+        initialise(self.w_q, self.w_k, self.w_v, self.w_o)
 
     def groups(self, x: Tensor) -> Tensor:
         """(batch, length, groups · d) -> (batch, groups, length, d)"""

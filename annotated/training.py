@@ -13,12 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from annotated.batches import Batch, Corpus, Sentences
-from annotated.engine.errors import (
-    TrainingError,
-    UsageError,
-    check_positive,
-    check_whole,
-)
+from annotated.engine.errors import TrainingError, check_fields
 from annotated.engine.machine import evaluating
 from annotated.loss import smoothed_loss
 from annotated.model import Transformer
@@ -66,15 +61,10 @@ class TrainingConfig:
     seed: int = 0  # of first weights, order of batches, dropout
 
     def __post_init__(self) -> None:
-        for name in ("batch_tokens", "max_steps", "warmup"):
-            check_whole(name, getattr(self, name), least=1)
-        for name in ("cooldown", "seed"):
-            check_whole(name, getattr(self, name), least=0)
-        for name in ("rate", "clip"):
-            check_positive(name, getattr(self, name))
-        if not 0 <= self.label_smoothing < 1:
-            wrong = f"not {self.label_smoothing!r}"
-            raise UsageError(f"label_smoothing must lie in [0, 1), {wrong}")
+        check_fields(
+            self, zero=("cooldown", "seed"), positive=("rate", "clip"),
+            below=1.0,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from annotated.batches import Batch, Corpus, Sentences
 from annotated.book.results import commit, entry, rounded
+from annotated.engine.hooks import attention_blocks
 from annotated.engine.packing import packed
 from annotated.engine.search import beam_search
 from annotated.evaluation import score
@@ -152,7 +153,7 @@ class Judge:
         self.fast = packed(model)
         self.exact, self.nats = judge(self.fast, data.test)
         self.real = data.test.labels != 0
-        blocks = model.attention_blocks()
+        blocks = attention_blocks(model)
         self.heads: list[Head] = [
             (name, i)
             for name in blocks

@@ -831,7 +831,7 @@ def test_batches_of_any_size_say_the_same(call: Call, run: Path) -> None:
     alone = call(f"translate --run {run} --batch-tokens 1", text).out
     assert together == alone
     done = call(f"translate --run {run} --batch-tokens 0", text)
-    assert "batch_tokens must be positive, not 0" in done.complaint
+    assert "batch_tokens must be an integer >= 1, not 0" in done.complaint
 
 
 def test_nbest_numbers_the_lines(call: Call, run: Path) -> None:
@@ -849,7 +849,7 @@ def test_nbest_numbers_the_lines(call: Call, run: Path) -> None:
         ("--nbest 5", "nbest 5 is more than beam 4"),
         ("--beam 0", "beam must be"),
         ("--alpha nan", "alpha must be a number in [0, inf), not nan"),
-        ("--workers 0", "workers must be positive, not 0"),
+        ("--workers 0", "workers must be an integer >= 1, not 0"),
         ("--extra 0", "extra must be"),
         ("--nbest 0", "nbest must be"),
     ],

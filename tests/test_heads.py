@@ -10,6 +10,7 @@ import torch
 
 from annotated.batches import Batch, Corpus, Sentences
 from annotated.book.results import ledger
+from annotated.engine.hooks import attention_blocks
 from annotated.engine.packing import packed
 from annotated.heads import (
     Job,
@@ -69,7 +70,7 @@ def model() -> Transformer:
 
 
 def every_head(model: Transformer) -> list[tuple[str, int]]:
-    blocks = model.attention_blocks()
+    blocks = attention_blocks(model)
     return [(n, h) for n in blocks for h in range(blocks[n].num_heads)]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from annotated.cli import obey
 from annotated.engine import prepare as preparation
+from annotated.engine.cleaning import Cleaning
 from annotated.engine.data import open_data
 from annotated.engine.errors import DataError, RunError
 from annotated.engine.prepare import (
@@ -23,7 +24,6 @@ from annotated.engine.prepare import (
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run, begin_run
-from annotated.engine.text import Cleaning
 from annotated.tokens import Tokenizer
 
 SMALL = {

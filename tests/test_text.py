@@ -1,4 +1,4 @@
-"""Files from elsewhere: annotated.engine.text, from chapter 18."""
+"""Files from elsewhere: engine.reading, cleaning, synthetic, page E7."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annotated.engine import fetch as fetch_module
-from annotated.engine import text
-from annotated.engine.errors import DataError
-from annotated.engine.registry import registry
-from annotated.engine.text import (
-    SYNTHETIC,
+from annotated.engine import reading
+from annotated.engine.cleaning import (
     Cleaning,
     Division,
-    Part,
-    Text,
     count_words,
     detokenized,
     divide,
-    load_pairs,
+    remarks,
+)
+from annotated.engine.data import load_pairs
+from annotated.engine.errors import DataError
+from annotated.engine.reading import (
+    Part,
+    Text,
     parts_of,
     read_lines,
     read_pair,
-    remarks,
     splits_of,
-    synthetic_pairs,
 )
+from annotated.engine.registry import registry
+from annotated.engine.synthetic import SYNTHETIC, synthetic_pairs
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_every_data_set_can_be_trained_validated_and_tested(
 ) -> None:
     asked = []
     monkeypatch.setattr(
-        text, "fetch", lambda *what: asked.append(what) or Path("x")
+        reading, "fetch", lambda *what: asked.append(what) or Path("x")
     )
     entry = registry()[name]
     assert {"train", "valid", "test"} <= set(splits_of(entry))

@@ -23,7 +23,7 @@ from annotated.engine.runs import begin_run
 from annotated.engine.search import search_in_order
 from annotated.engine.treebanks import (
     OnlyTrees,
-    TreeWishes,
+    TreeOptions,
     cleaned,
     escaped,
     f1_by,
@@ -284,8 +284,8 @@ def test_no_sentence_of_the_test_is_trained_on(tmp_path: Path) -> None:
 
 
 def test_tags_may_be_xx_and_long_sentences_left_out(tmp_path: Path) -> None:
-    wishes = TreeWishes(tags=False, max_words=8)
-    prepare_trees(bank(tmp_path), tmp_path / "out", wishes)
+    options = TreeOptions(tags=False, max_words=8)
+    prepare_trees(bank(tmp_path), tmp_path / "out", options)
     words = (tmp_path / "out" / "train.words").read_text().splitlines()
     trees = (tmp_path / "out" / "train.tree").read_text().split()
     assert 0 < len(words) < 36
@@ -295,7 +295,7 @@ def test_tags_may_be_xx_and_long_sentences_left_out(tmp_path: Path) -> None:
 
 
 def test_withheld_trees_and_silver_ones(tmp_path: Path) -> None:
-    half = TreeWishes(withhold=0.5)
+    half = TreeOptions(withhold=0.5)
     counts = prepare_trees(bank(tmp_path), tmp_path / "half", half)
     assert (counts["train"], counts["withheld"]) == (18, 18)
     raw = (tmp_path / "half" / "withheld.txt").read_text().splitlines()
@@ -304,7 +304,7 @@ def test_withheld_trees_and_silver_ones(tmp_path: Path) -> None:
         "".join(f"(TOP (X (NN {w.split()[0]})))\n" for w in raw),
         "s",
     )
-    both = TreeWishes(withhold=0.5, silver=silver)
+    both = TreeOptions(withhold=0.5, silver=silver)
     counts = prepare_trees(bank(tmp_path), tmp_path / "semi", both)
     assert (counts["train"], counts["silver"]) == (18, 18)
     lines = (tmp_path / "semi" / "train.tree").read_text().splitlines()

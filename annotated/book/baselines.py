@@ -8,13 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from annotated.engine.cleaning import WORD
+
 __all__ = ["words", "dictionary", "word_by_word", "nearest_captions"]
 
 
 # 20-multi30k.md: How good is that?
 def words(line: str) -> list[str]:
     """The words and punctuation marks of a line."""
-    return re.findall(r"\w+|[^\w\s]", line)
+    return WORD.findall(line)
 
 
 def dictionary(src: Sequence[str], tgt: Sequence[str]) -> dict[str, str]:

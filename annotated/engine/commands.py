@@ -31,12 +31,13 @@ from annotated.engine.errors import (
     DataError,
     RunError,
     UsageError,
-    check_positive,
+    check_whole,
     unknown,
 )
 from annotated.engine.export import export_run
-from annotated.engine.files import check_new
+from annotated.engine.files import check_new, write_text
 from annotated.engine.machine import HALF, pick_device, pick_precision
+from annotated.engine.marian import find_published, import_marian
 from annotated.engine.prepare import (
     Preparation,
     Prepared,
@@ -46,6 +47,7 @@ from annotated.engine.prepare import (
     registered,
     usual_folder,
 )
+from annotated.engine.reading import read_lines, read_pair, splits_of
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.registry import data_folder, registry
 from annotated.engine.runner import train_recipe, with_micro_tokens
@@ -58,21 +60,21 @@ from annotated.engine.runs import (
 from annotated.engine.search import converted
 from annotated.engine.tensors import write_tensors
 from annotated.engine.terminal import Exercises, Milestone
-from annotated.engine.text import read_lines, read_pair, splits_of
 from annotated.engine.treebanks import (
-    TreeWishes,
+    TreeOptions,
     parse_lines,
     prepare_trees,
     tree_guide,
     tree_scores,
 )
 from annotated.evaluation import compare, score
+from annotated.model import count_parameters
 from annotated.search import SearchConfig
 
 __all__ = [
     "Flag", "obey", "parsed", "complaint", "PLAINER", "List", "Show",
     "Prepare", "Recipes", "Train", "train", "Translate", "Evaluate",
-    "Average", "Export", "Treebank", "Parse", "KINDS",
+    "Average", "Export", "Report", "Import", "Treebank", "Parse", "KINDS",
 ]  # fmt: skip
 
 
@@ -358,12 +360,12 @@ def train(args: list[str]) -> None:
     options = (word.partition("=")[0] for word in rest)
     typed = {option.lstrip("-").replace("-", "_") for option in options}
 
-    def wish(recipe: Recipe) -> Train:
+    def options_over(recipe: Recipe) -> Train:
         fit = tuple(field for field in recipe.fit if field not in typed)
         default = Train(recipe=recipe.changed(fit=fit))
         return parsed(Train, f"train {name}", rest, default=default)
 
-    asked = wish(RECIPES[name])
+    asked = options_over(RECIPES[name])
     if asked.resume and asked.out is not None:
         # options not given default to the run's values, not the recipe's
         begun = read_recipe(asked.out)
@@ -372,7 +374,7 @@ def train(args: list[str]) -> None:
                 f"{asked.out} was started as {begun.about!r}, not as "
                 f"{asked.recipe.about!r}"
             )
-        asked = wish(begun)
+        asked = options_over(begun)
     asked.act()
 
 
@@ -401,7 +403,8 @@ class _Use:
         """Load the run and those that vote with it onto the device.
         RunError or UsageError, before any work is done.
         """
-        check_positive("workers", self.workers)
+        if self.workers is not None:
+            check_whole("workers", self.workers, least=1)
         device = pick_device(self.device)
         run = Run.open(self.run, *self.ensemble, device=device)
         choice, why = str(self.precision), "as requested"
@@ -449,7 +452,7 @@ class Translate(_Use):
 
     def act(self) -> None:
         """Read, translate, write, until the input ends."""
-        check_positive("batch_tokens", self.batch_tokens)
+        check_whole("batch_tokens", self.batch_tokens, least=1)
         run = self.open()
         search = self.search(run, nbest=self.nbest)
         number, workers = 0, self.processes(run)
@@ -642,11 +645,77 @@ class Export:
     """Export a run's model for another program."""
 
     run: Path  # the run folder
-    to: Literal["safetensors", "onnx", "ctranslate2"]  # the format
+    # the format
+    to: Literal["safetensors", "onnx", "ctranslate2", "transformers"]
     out: Path  # the folder to write, new or empty
 
     def act(self) -> None:
         export_run(Run.open(self.run), self.to, self.out)
+
+
+# E12-command-line.md: Report
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """Write a run as one page for the browser: curves, translations,
+    cost and settings.
+    """
+
+    run: Path  # the run folder
+    out: Path  # the file to write, new
+    # a file of sentences to translate (unset: some of the test set's)
+    text: Path | None = None
+
+    def act(self) -> None:
+        """Read, draw, write."""
+        if self.out.exists():
+            raise UsageError(f"{self.out} exists: choose another --out")
+        if not self.out.absolute().parent.is_dir():
+            raise UsageError(f"there is no folder {self.out.parent}")
+        lines = None if self.text is None else read_lines(self.text)
+        try:
+            from annotated.book.report import report
+        except ModuleNotFoundError as error:
+            raise RunError(
+                f"report draws, and {error.name} is not installed: "
+                "pip install 'attention-annotated[book]'"
+            ) from None
+        write_text(self.out, report(self.run, lines))
+        print(self.out.absolute().as_uri())
+
+
+# E12-command-line.md: Import
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Import:
+    """Make a published model into a run."""
+
+    kind: tyro.conf.Positional[Literal["marian"]]  # the form it is in
+    # its folder, or its name on huggingface.co, such as opus-mt-en-de
+    name: tyro.conf.Positional[str]
+    out: Path  # the run folder to create
+    # where a model translates into several: the target, such as deu
+    language: str | None = None
+    source: str | None = None  # what to call the source language
+    target: str | None = None  # what to call the target language
+    revision: str = "main"  # of a name: a commit, or a branch
+
+    def act(self) -> None:
+        """Fetch, check, convert, write; print what it is as JSON."""
+        check_new(self.out)
+        folder, origin = find_published(self.name, self.revision)
+        names = self.source, self.target
+        run = import_marian(folder, self.out, self.language, names, origin)
+        recipe = run.recipe
+        print(
+            json.dumps(
+                {
+                    "from": origin,
+                    "source": recipe.source,
+                    "target": recipe.target,
+                    "parameters": count_parameters(run.model.config),
+                    "vocabularies": [len(run.source), len(run.target)],
+                }
+            )
+        )
 
 
 # E12-command-line.md: Trees
@@ -657,10 +726,10 @@ class Treebank:
     # a folder of .mrg files, one per article, or one file and its index
     bank: tyro.conf.Positional[Path]
     out: Path  # the folder to create
-    wishes: tyro.conf.OmitArgPrefixes[TreeWishes] = TreeWishes()
+    options: tyro.conf.OmitArgPrefixes[TreeOptions] = TreeOptions()
 
     def act(self) -> None:
-        print(json.dumps(prepare_trees(self.bank, self.out, self.wishes)))
+        print(json.dumps(prepare_trees(self.bank, self.out, self.options)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -690,9 +759,11 @@ KINDS: dict[str, Any] = {
     "evaluate": Evaluate,
     "average": Average,
     "export": Export,
+    "import": Import,
     "sweep": Sweep,
     "treebank": Treebank,
     "parse": Parse,
+    "report": Report,
     "exercises": Exercises,
     "milestone": Milestone,
 }

@@ -1,25 +1,65 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+from collections import Counter
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from annotated.batches import Corpus
-from annotated.engine.errors import DataError
+from annotated.engine.cleaning import Cleaning, Division, divide, remarks
+from annotated.engine.errors import DataError, unknown
 from annotated.engine.prepare import Prepared, encode_pairs, usual_folder
+from annotated.engine.reading import (
+    columns_of,
+    own_files,
+    parts_of,
+    read_pair,
+)
 from annotated.engine.recipes import Recipe
 from annotated.engine.registry import registry
-from annotated.engine.text import (
-    SYNTHETIC,
-    columns_of,
-    load_pairs,
-    own_files,
-    read_pair,
-    remarks,
-    synthetic_pairs,
-)
+from annotated.engine.synthetic import SYNTHETIC, synthetic_pairs
 from annotated.tokens import Tokenizer
 
-__all__ = ["TextData", "PreparedData", "Data", "open_data", "prepared_data"]
+__all__ = [
+    "load_pairs", "TextData", "PreparedData", "Data", "open_data",
+    "prepared_data",
+]  # fmt: skip
+
+
+# E7-text.md: One split, pair by pair
+def load_pairs(
+    name: str, split: str, source: str, target: str
+) -> tuple[list[str], list[str]]:
+    """The source and target lines of a split of a registered data set, or
+    of your own folder with files SPLIT.LANGUAGE (or .gz, .xz, .bz2).
+
+    Raises DataError for an unknown data set, split or language.
+    """
+    known = registry()
+    if name in known:
+        if split == "train" and known[name].get("large"):
+            raise DataError(
+                f"{name} is too large to read at every start: prepare it "
+                f"once with annotated data prepare {name}"
+            )
+        entry = known[name]
+        parts = parts_of(name, split, source, target)
+        rows = divide(
+            split if split in entry["splits"] else "train",
+            (pair for part in parts for pair in part.pairs()),
+            Cleaning(**entry.get("clean", {})),
+            Division(**entry.get("divide", {})),
+            Counter(),
+        )
+        return columns_of((s, t) for place, s, t in rows if place == split)
+    if Path(name).is_dir():
+        return read_pair(*own_files(Path(name), split, source, target))
+    otherwise = (
+        f"annotated data list lists them; or give a folder with "
+        f"train.{source}, train.{target}, valid.{source}, valid.{target}"
+    )
+    names = [*SYNTHETIC, *known]
+    raise DataError(unknown("data set", name, names, otherwise))
 
 
 # E9-recipes.md: From a recipe to numbers
@@ -66,7 +106,7 @@ class TextData:
         if self._tokenizers is None:
             (src, tgt), tie = self._train, self.recipe.model.tie
             texts = [src + tgt] if tie == "all" else [src, tgt]
-            kinds = self.recipe.vocab, self.recipe.tokenizer
+            kinds: Any = self.recipe.vocab, self.recipe.tokenizer
             made = [Tokenizer.train(text, *kinds) for text in texts]
             self._tokenizers = made[0], made[-1]
         return self._tokenizers
@@ -162,6 +202,11 @@ def open_data(
             "pair has no data of its own: give --data and a folder with "
             "your files, or make one with annotated data prepare pair "
             "--src FILE --tgt FILE --out DIR"
+        )
+    if recipe.data == "imported":
+        raise DataError(
+            "an imported run has no data of its own: give --data, a data "
+            "set or a folder with your files"
         )
     found = prepared_data(recipe)
     if found is None:

@@ -27,8 +27,8 @@ from annotated.engine.errors import (
 __all__ = [
     "Result", "rank", "world_size", "process_group", "step_group", "LOST",
     "all_reduce_sum", "all_gather", "rank_zero_only", "rank_zero_first",
-    "check_same", "NoSync", "data_parallel", "on_rank_zero", "full_tensor",
-    "own_part",
+    "check_same", "NoSync", "data_parallel", "gather_on_rank_zero",
+    "full_tensor", "own_part",
 ]  # fmt: skip
 
 
@@ -281,7 +281,7 @@ def _fully_sharded(
     return no_sync
 
 
-def on_rank_zero(tensor: Tensor) -> Tensor:
+def gather_on_rank_zero(tensor: Tensor) -> Tensor:
     """The full tensor, on the CPU of process 0; the other processes get
     an empty one.
     """

@@ -1,13 +1,14 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import fields
-from typing import Any, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 __all__ = [
     "DataError", "RunError", "UsageError", "TrainingError", "PeerError",
-    "Stopped", "check_fields", "check_whole", "check_positive", "unknown",
+    "Stopped", "check_fields", "check_whole", "unknown",
 ]  # fmt: skip
 
 
@@ -40,29 +41,52 @@ class Stopped(Exception):
         self.number = number  # the signal's
 
 
-def check_fields(config: Any, below: float = float("inf")) -> None:
-    """ValueError, naming the field, unless each value of a dataclass fits
-    its annotation: an integer >= 1, a number in [0, below), or one of the
-    choices; None if the annotation allows it.
+def check_fields(
+    config: Any,
+    zero: Collection[str] = (),
+    positive: Collection[str] = (),
+    below: float = float("inf"),
+) -> None:
+    """UsageError, naming the field, unless each value of a dataclass fits
+    its annotation: an integer >= 1, or >= 0 for the fields in zero; a
+    number in [0, below), or a positive one for those in positive; one of
+    the choices; None where that is allowed. Other kinds are not checked.
     """
     hints = get_type_hints(type(config))
     for name in (field.name for field in fields(config)):
         kind, value = hints[name], getattr(config, name)
-        choices = (True, False) if kind is bool else get_args(kind)
-        if kind is float:
-            wanted = f"a number in [0, {below:g})"
-            fine = type(value) in (int, float) and 0 <= value < below
-        elif kind is int or int in choices:
-            wanted = "an integer >= 1"
-            fine = type(value) is int and value >= 1
-            fine = fine or (value is None and kind is not int)
+        union = get_origin(kind) in (Union, UnionType)
+        kinds = get_args(kind) if union else (kind,)
+        if value is None and type(None) in kinds:
+            continue
+        if int in kinds:
+            check_whole(name, value, least=0 if name in zero else 1)
+        elif float in kinds:
+            number = type(value) in (int, float)
+            if name in positive:
+                wanted = "a positive number"
+                fine = number and 0 < value < float("inf")
+            else:
+                wanted = f"a number in [0, {below:g})"
+                fine = number and 0 <= value < below
+            if not fine:
+                raise UsageError(f"{name} must be {wanted}, not {value!r}")
         else:
-            wanted = "one of " + ", ".join(map(str, choices))
-            fine = any(
-                type(c) is type(value) and c == value for c in choices
-            )
-        if not fine:
-            raise ValueError(f"{name} must be {wanted}, not {value!r}")
+            _check_choice(name, value, kinds)
+
+
+def _check_choice(name: str, value: object, kinds: Iterable[Any]) -> None:
+    choices: list[Any] = []
+    for kind in kinds:
+        if kind is bool:
+            choices += (True, False)
+        elif get_origin(kind) is Literal:
+            choices += get_args(kind)
+    if choices and not any(
+        type(c) is type(value) and c == value for c in choices
+    ):
+        wanted = "one of " + ", ".join(map(str, choices))
+        raise UsageError(f"{name} must be {wanted}, not {value!r}")
 
 
 def check_whole(name: str, value: object, least: int) -> None:
@@ -71,12 +95,6 @@ def check_whole(name: str, value: object, least: int) -> None:
         raise UsageError(
             f"{name} must be an integer >= {least}, not {value!r}"
         )
-
-
-def check_positive(name: str, value: float | None) -> None:
-    """UsageError unless value is positive or None."""
-    if value is not None and not 0 < value < float("inf"):
-        raise UsageError(f"{name} must be positive, not {value!r}")
 
 
 def unknown(

@@ -7,10 +7,23 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["recorded_weights", "replace"]
+from annotated.attention import MultiHeadAttention
+
+__all__ = ["attention_blocks", "recorded_weights", "replace"]
 
 
 # E1-plots.md: The weights of a model
+def attention_blocks(model: nn.Module) -> dict[str, MultiHeadAttention]:
+    """A model's attention: "encoder.0", …, "decoder.0", …, "cross.0", …"""
+    blocks = {}
+    for name, part in model.named_modules():
+        if isinstance(part, MultiHeadAttention):
+            side, _, layer, kind = name.split(".")[:4]
+            side = "cross" if kind == "cross_attention" else side
+            blocks[f"{side}.{layer}"] = part
+    return blocks
+
+
 @contextmanager
 def recorded_weights(
     blocks: Mapping[str, nn.Module],

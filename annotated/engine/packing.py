@@ -110,11 +110,11 @@ class PackedMask:
         mask = keys.mask
         if window is not None:
             length, device = keys.real.size(1), keys.real.device
-            near = window_mask(length, window, device)
+            nearby = window_mask(length, window, device)
             if causal:
-                mask = near & causal_mask(length, device)
+                mask = nearby & causal_mask(length, device)
             else:
-                mask = near if mask is None else mask & near
+                mask = nearby if mask is None else mask & nearby
         if mask is not None:
             # a softmax over no keys is 0/0: let such a query see the
             # padding, whose values are zeros

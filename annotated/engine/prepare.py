@@ -20,21 +20,18 @@ from numpy.typing import DTypeLike
 from tqdm import tqdm
 
 from annotated.batches import Corpus, Sentences, id_type
-from annotated.engine.errors import DataError, RunError, check_whole
+from annotated.engine.cleaning import Cleaning, Division, divide, remarks
+from annotated.engine.errors import DataError, RunError, check_fields
 from annotated.engine.fetch import file_hash
 from annotated.engine.files import new_folder, write_json
-from annotated.engine.registry import data_folder, registry
-from annotated.engine.text import (
-    Cleaning,
-    Division,
+from annotated.engine.reading import (
     Part,
     Text,
     columns_of,
-    divide,
     own_files,
     parts_of,
-    remarks,
 )
+from annotated.engine.registry import data_folder, registry
 from annotated.engine.tokenizers import ValidLines
 from annotated.tokens import Tokenizer
 
@@ -66,8 +63,7 @@ class Preparation:
     vocab_pairs: int = 5_000_000  # maximum pairs to learn it from
 
     def __post_init__(self) -> None:
-        check_whole("vocab", self.vocab, least=1)
-        check_whole("vocab_pairs", self.vocab_pairs, least=1)
+        check_fields(self)
         if self.source == self.target:
             raise ValueError(f"source and target are both {self.source!r}")
         for name in ("source", "target"):  # part of the names of files

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from annotated.engine.errors import UsageError, check_whole
+from annotated.engine.errors import UsageError, check_fields
 from annotated.engine.trainer import RunConfig
 from annotated.model import ModelShape, TransformerConfig
 from annotated.search import SearchConfig
@@ -38,17 +38,15 @@ class Recipe:
     valid_pairs: int | None = None  # pairs to validate on (unset: all)
     vocab: int = 37_000  # maximum vocabulary size
     # kind of tokens: byte pairs, word pieces or words
-    tokenizer: Literal["bpe", "wordpiece", "word"] = "bpe"
+    # (sentencepiece: those of an imported run)
+    tokenizer: Literal["bpe", "wordpiece", "word", "sentencepiece"] = "bpe"
     fit: tuple[str, ...] = ()  # fields chosen to fit corpus and minutes
     model: ModelShape = ModelShape()  # the model
     training: RunConfig = RunConfig()  # how to train it
     search: SearchConfig = SearchConfig()  # how to translate
 
     def __post_init__(self) -> None:
-        check_whole("vocab", self.vocab, least=1)
-        for name in ("train_pairs", "valid_pairs"):
-            if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name), least=1)
+        check_fields(self)
         if unknown := set(self.fit) - set(FITTED):
             raise UsageError(
                 f"fit may only name {', '.join(FITTED)}, not "

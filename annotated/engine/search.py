@@ -22,6 +22,7 @@ from torch import Tensor
 from annotated.attention import MultiHeadAttention
 from annotated.batches import pad_rows
 from annotated.engine.errors import RunError
+from annotated.engine.hooks import attention_blocks
 from annotated.engine.machine import cores, evaluating
 from annotated.model import Transformer
 from annotated.search import (
@@ -74,7 +75,7 @@ class SlotCache:
         self.source: list[_SourceAttention] = []
         self.target: list[_SlotAttention] = []
         memory = model.encode(src)
-        blocks, layers = model.attention_blocks(), torch.nn.ModuleList()
+        blocks, layers = attention_blocks(model), torch.nn.ModuleList()
         for i, layer in enumerate(model.decoder.layers):
             target = _SlotAttention(blocks[f"decoder.{i}"], memory, slots)
             source = _SourceAttention(blocks[f"cross.{i}"], memory)
@@ -365,7 +366,7 @@ class BeamSearch:
         beams = self.beams
         if self.config.beam > 1:
             # log-probabilities only fall: hope bounds every later score
-            penalty = ((5 + beams.limit) / 6) ** self.config.alpha
+            penalty = length_penalty(beams.limit, self.config.alpha)
             hope = beams.scores[:, 0] / penalty
             beams.done |= beams.ended[:, -1] >= hope
         else:

@@ -25,20 +25,14 @@ from annotated.engine.distributed import (
     check_same,
     data_parallel,
     full_tensor,
-    on_rank_zero,
+    gather_on_rank_zero,
     own_part,
     rank,
     rank_zero_only,
     step_group,
     world_size,
 )
-from annotated.engine.errors import (
-    PeerError,
-    TrainingError,
-    UsageError,
-    check_positive,
-    check_whole,
-)
+from annotated.engine.errors import PeerError, TrainingError, check_fields
 from annotated.engine.machine import HALF, evaluating
 from annotated.engine.packing import (
     PackedTransformer,
@@ -90,17 +84,12 @@ class RunConfig(TrainingConfig):
     keep: int = 5  # checkpoints to keep, and to average at the end
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("curriculum", self.curriculum, least=0)
-        for name in ("save_every", "keep"):
-            check_whole(name, getattr(self, name), least=1)
-        for name in ("micro_tokens", "max_minutes", "save_minutes"):
-            check_positive(name, getattr(self, name))
-        if self.precision not in ("auto", "float32", *HALF):
-            raise UsageError(
-                "precision must be auto, float32, bfloat16 or float16, "
-                f"not {self.precision!r}"
-            )
+        check_fields(
+            self,
+            zero=("cooldown", "seed", "curriculum"),
+            positive=("rate", "clip", "max_minutes", "save_minutes"),
+            below=1.0,
+        )
 
 
 # E5-trainer.md: The loss, packed
@@ -497,12 +486,12 @@ class Trainer(training.Trainer):
     def weights(self) -> dict[str, Tensor]:
         """All parameters, unsharded, on the CPU of process 0."""
         weights = super().weights()
-        return {name: on_rank_zero(p) for name, p in weights.items()}
+        return {name: gather_on_rank_zero(p) for name, p in weights.items()}
 
     def moments(self) -> dict[str, Tensor]:
         """Adam's moments, unsharded, on the CPU of process 0."""
         moments = super().moments()
-        return {name: on_rank_zero(m) for name, m in moments.items()}
+        return {name: gather_on_rank_zero(m) for name, m in moments.items()}
 
     def state(self) -> dict[str, Any]:
         """The plain trainer's state, and the settings that dropout's

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from annotated.engine.errors import DataError
 from annotated.engine.files import write_text
+from annotated.engine.reading import Text, columns_of
 from annotated.engine.runs import Run
 from annotated.engine.search import Allowed, Guide
-from annotated.engine.text import Text, columns_of
 from annotated.parsing import (
     Bracketing,
     bare,
@@ -34,7 +34,7 @@ from annotated.tokens import EOS, PAD, SPECIALS
 
 __all__ = [
     "read_trees", "read_tree", "cleaned", "read_treebank", "split_articles",
-    "word_class", "known_words", "reads", "TreeWishes", "prepare_trees",
+    "word_class", "known_words", "reads", "TreeOptions", "prepare_trees",
     "tree_scores", "levels", "f1_by", "recall_by_label", "tree_guide",
     "parse_lines", "escaped", "OnlyTrees",
 ]  # fmt: skip
@@ -240,7 +240,7 @@ def reads(words: Sequence[str], known: set[str]) -> str:
 
 # E18-treebanks.md: A folder to train on
 @dataclass(frozen=True, kw_only=True)
-class TreeWishes:
+class TreeOptions:
     """How a treebank becomes sentences and linearised trees."""
 
     vocab: int = 16_000  # at most, words and word classes together
@@ -251,7 +251,7 @@ class TreeWishes:
 
 
 def prepare_trees(
-    path: Path, out: Path, wishes: TreeWishes = TreeWishes()
+    path: Path, out: Path, options: TreeOptions = TreeOptions()
 ) -> dict[str, int]:
     """Write SPLIT.words and SPLIT.tree of a treebank into the folder out,
     and withheld.txt, sentences whose trees are left out. Returns the
@@ -262,7 +262,7 @@ def prepare_trees(
     train = split["train"]
     # spread evenly, so that both parts are alike
     order = sorted(range(len(train)), key=lambda i: (i * 0.618) % 1)
-    hidden = int(wishes.withhold * len(train))
+    hidden = int(options.withhold * len(train))
     split["train"] = [train[i] for i in sorted(order[hidden:])]
     if hidden:
         split["withheld"] = [train[i] for i in order[:hidden]]
@@ -270,20 +270,20 @@ def prepare_trees(
         name: [tree for article in articles for tree in bank[article]]
         for name, articles in split.items()
     }
-    if wishes.silver is not None:
-        trees["silver"] = _clean([t for _, t in read_trees(wishes.silver)])
+    if options.silver is not None:
+        trees["silver"] = _clean([t for _, t in read_trees(options.silver)])
     counts = {name: len(found) for name, found in trees.items()}
     withheld = trees.pop("withheld", [])
     trees["train"] += trees.pop("silver", [])
-    known = known_words(trees["train"], wishes.vocab)
+    known = known_words(trees["train"], options.vocab)
     out.mkdir(parents=True, exist_ok=True)
     for name, found in trees.items():
         lines = []
         for tree in found:
             words = [leaf.word for leaf in tree.leaves()]
-            most = wishes.max_words if name == "train" else None
+            most = options.max_words if name == "train" else None
             if most is None or len(words) <= most:
-                shown = tree if wishes.tags else without_tags(tree)
+                shown = tree if options.tags else without_tags(tree)
                 tokens = " ".join(linearise(shown)[1:-1])
                 lines.append((reads(words, known), tokens))
         for kind, side in zip(("words", "tree"), columns_of(lines)):

@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from annotated import __version__
+from annotated.cli import COMMANDS
+from annotated.engine.recipes import RECIPES
 from press.chapters import PressError, read_book, split
 from press.project import read_project
 
@@ -47,6 +49,55 @@ def test_the_lock_file_has_every_dependency_and_this_torch() -> None:
     wanted = set(re.findall(r'"([a-zA-Z0-9-]+)>=', project))
     assert wanted - locked <= {"nbgrader"}
     assert re.search(r"^torch==2\.13\.0$", lock, re.M)
+
+
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+def test_the_citation_is_of_this_version_and_address() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert cited["version"] == __version__
+    assert cited["repository-code"] == read_project(ROOT).repository
+    [paper] = cited["references"]
+    assert len(paper["authors"]) == 8
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_runs_what_there_is(path: Path) -> None:
+    """Targets of make, subcommands and recipes by their names."""
+    flow = yaml.safe_load(path.read_text("utf-8"))
+    # YAML reads the key "on" as true
+    assert flow["name"] == path.stem and flow[True]
+    assert flow["permissions"] == {"contents": "read"}  # no more by default
+    steps = [s for job in flow["jobs"].values() for s in job["steps"]]
+    lines = "\n".join(step.get("run", "") for step in steps)
+    targets = set(
+        re.findall(r"^(?:make|\S+ && make) ([a-z-]+)", lines, re.M)
+    )
+    known = (ROOT / "Makefile").read_text("utf-8")
+    assert all(re.search(f"^{t}:", known, re.M) for t in targets)
+    for name in re.findall(r"annotated (?:train )?([a-z]+)", lines):
+        assert name in {*COMMANDS, *RECIPES}, name
+    for step in steps:
+        assert ("run" in step) != ("uses" in step)
+        assert "@" in step.get("uses", "@")  # a version of each action
+
+
+def test_the_workflows_test_the_oldest_python_that_is_supported() -> None:
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    [oldest] = re.findall(r'^requires-python = ">=(.+)"$', project, re.M)
+    flow = (ROOT / ".github/workflows/test.yml").read_text("utf-8")
+    tried = yaml.safe_load(flow)["jobs"]["package"]["strategy"]["matrix"]
+    assert tried["python"][0] == oldest
+
+
+def test_templates_and_hooks_are_read() -> None:
+    for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"):
+        form = yaml.safe_load(path.read_text("utf-8"))
+        assert form["name"] and form["description"] and form["body"]
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    listed = [h["entry"].split() for h in hooks["repos"][0]["hooks"]]
+    assert listed == [["make", "style"], ["make", "check"]]
 
 
 def test_make_lists_its_targets() -> None:

@@ -1,0 +1,236 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from annotated.book.figures import as_svg
+from annotated.book.plots import plot_attention, use_book_style
+from annotated.costs import step_flops
+from annotated.engine.data import open_data, prepared_data
+from annotated.engine.errors import DataError, UsageError
+from annotated.engine.recipes import RECIPES
+from annotated.engine.registry import registry
+from annotated.engine.runs import Run, read_metrics
+from annotated.model import Transformer
+from annotated.search import alignment
+
+__all__ = [
+    "curves", "svg", "WIDEST", "translations", "table", "flat", "plainly",
+    "facts", "settings", "named", "PAGE", "report", "LEGEND", "own_pairs",
+]  # fmt: skip
+
+
+# E24-report.md: Pictures
+def curves(metrics: Sequence[dict[str, Any]]) -> Figure | None:
+    """Loss and validation, learning rate, and norm of the gradient, by
+    step; None if no step was logged.
+    """
+    steps = {e["step"]: e for e in metrics if "nll" in e}
+    checks = {e["step"]: e["valid"]["nll"] for e in metrics if "valid" in e}
+    if not steps:
+        return None
+    size, heights = (8.0, 6.4), {"height_ratios": [3, 1, 1]}
+    figure, axes = plt.subplots(
+        3, 1, figsize=size, sharex=True, gridspec_kw=heights
+    )
+    loss, rate, norm = axes
+    x = sorted(steps)
+    loss.plot(x, [steps[s]["nll"] for s in x], lw=1, label="training")
+    if checks:
+        y = sorted(checks)
+        loss.plot(y, [checks[s] for s in y], "o-", ms=3, label="validation")
+    loss.legend()
+    loss.set_ylabel("nats per token")
+    rate.plot(x, [steps[s]["rate"] for s in x], lw=1)
+    rate.set_ylabel("learning rate")
+    norm.plot(x, [steps[s]["gradient_norm"] for s in x], lw=1)
+    norm.set_ylabel("gradient norm")
+    norm.set_yscale("log")
+    norm.set_xlabel("step")
+    return figure
+
+
+def svg(figure: Figure, what: str) -> str:
+    """A figure as an element of a page, with a text for those who cannot
+    see it.
+    """
+    drawn = as_svg(figure)
+    drawn = drawn[drawn.index("<svg") :]
+    named = f'<svg role="img" aria-label="{escape(what)}"'
+    return f"<figure>{named}{drawn.removeprefix('<svg')}</figure>"
+
+
+# E24-report.md: Translations
+WIDEST = 30  # tokens of a sentence whose attention is drawn
+
+
+def translations(
+    run: Run, lines: Sequence[str], references: Sequence[str] = ()
+) -> str:
+    """The lines, their translations, scores and attention, as HTML."""
+    found = run.translate(lines)
+    plain = Transformer(run.model.config)
+    plain.load_state_dict(run.model.state_dict())
+    parts = []
+    for i, (line, best) in enumerate(zip(lines, found, strict=True)):
+        text, score = best[0].text, best[0].score
+        beside = f"score {score:.2f}"
+        if i < len(references):
+            beside += f"; reference: {references[i]}"
+        parts.append(
+            f"<h3>{escape(line)}</h3><p>{escape(text)}<br>"
+            f'<span class="faint">{escape(beside)}</span></p>'
+        )
+        [src], [tgt] = run.source.encode([line]), run.target.encode([text])
+        if max(len(src), len(tgt)) <= WIDEST:
+            weights = alignment(plain, src, tgt)[-1].mean(0)
+            names = [*run.source.tokens(src), "⟨end⟩"]
+            rows = [*run.target.tokens(tgt), "⟨end⟩"]
+            plot_attention(weights, rows, names, annotate=False)
+            what = f"What each token of “{text}” looked at in “{line}”"
+            parts.append(svg(plt.gcf(), what))
+    return "".join(parts)
+
+
+# E24-report.md: Tables
+def table(rows: Iterable[tuple[str, Any]]) -> str:
+    """Names and values as a table; numbers in a reader's form."""
+    each = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(plainly(value))}</td></tr>"
+        for name, value in rows
+    )
+    return f"<table>{each}</table>"
+
+
+def flat(values: dict[str, Any], above: str = "") -> Iterator[Any]:
+    """{"valid": {"nll": 1.2}} -> ("valid nll", 1.2)"""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", value
+
+
+def plainly(value: Any) -> str:
+    """2900000.0 -> 2,900,000; 0.00123456 -> 0.001235"""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "unset"}[value]
+    if isinstance(value, (int, float)):
+        whole = float(value).is_integer() and abs(value) < 1e15
+        return f"{int(value):,}" if whole else f"{value:.4g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(plainly, value))
+    return str(value)
+
+
+def facts(run: Run) -> list[tuple[str, Any]]:
+    """The model in numbers: size, and what a step costs."""
+    config, batch = run.model.config, run.recipe.training.batch_tokens
+    count = sum(weight.numel() for weight in run.model.parameters())
+    return [
+        ("parameters", count),
+        ("source vocabulary", config.src_vocab),
+        ("target vocabulary", config.tgt_vocab),
+        ("tokens in a batch, each side", batch),
+        ("operations of a step", f"{step_flops(config, batch):.2g}"),
+    ]
+
+
+def settings(run: Run) -> str:
+    """Every field of the recipe; those in bold were changed."""
+    name = named(run)
+    usual = RECIPES[name].flat() if name else run.recipe.flat()
+    cells = []
+    for field, value in run.recipe.flat().items():
+        text = f"{escape(field)} = {escape(plainly(value))}"
+        own = value != usual[field]
+        text = f"<b>{text}</b>" if own else text
+        cells.append(f"<li>{text}</li>")
+    return f'<ul class="settings">{"".join(cells)}</ul>'
+
+
+def named(run: Run) -> str | None:
+    """The name of the recipe that a run was made with, as far as its
+    description tells.
+    """
+    about = run.recipe.about
+    return next((n for n, r in RECIPES.items() if r.about == about), None)
+
+
+# E24-report.md: The page
+PAGE = Template("""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title><style>
+:root { color-scheme: light dark; }
+body { font: 1rem/1.5 system-ui, sans-serif; max-width: 50rem;
+  margin: 2rem auto; padding: 0 1rem; }
+h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; }
+h3 { margin: 2rem 0 0; font-weight: 600; }
+.faint { opacity: .7; font-size: .85em; }
+table { border-collapse: collapse; }
+th, td { text-align: left; padding: .15rem 1.5rem .15rem 0;
+  font-weight: 400; vertical-align: top; }
+td { font-variant-numeric: tabular-nums; }
+figure { margin: 1rem 0; overflow-x: auto; }
+svg { max-width: 100%; height: auto; border-radius: 4px; }
+.settings { columns: 16rem; padding-left: 1rem; font-size: .85rem; }
+</style></head><body>$body</body></html>
+""")
+
+
+def report(folder: Path, lines: Sequence[str] | None = None) -> str:
+    """A run folder as one page of HTML. Translates lines, or a few of the
+    run's own test sentences if its data is here. RunError if it is no run.
+    """
+    run = Run.open(folder)
+    use_book_style()
+    recipe, name = run.recipe, named(run) or "a run"
+    parts = [f"<h1>{escape(name)}: {recipe.source} to {recipe.target}</h1>"]
+    parts.append(f"<p>{escape(recipe.about)}</p>")
+    path = folder / "summary.json"
+    if path.is_file():
+        summary = json.loads(path.read_text("utf-8"))
+        parts += ["<h2>Result</h2>", table(flat(summary))]
+    parts.append("<h2>Training</h2>")
+    drawn = curves(read_metrics(folder))
+    what = "Loss, learning rate and gradient norm by step"
+    none = "<p>This folder has no log of its training.</p>"
+    parts.append(none if drawn is None else svg(drawn, what))
+    own = own_pairs(run) if lines is None else (lines, [])
+    if own[0]:
+        parts += ["<h2>Translations</h2>", LEGEND, translations(run, *own)]
+    parts += ["<h2>Model</h2>", table(facts(run))]
+    parts.append("<h2>Settings</h2>")
+    if named(run):
+        parts.append(f"<p>In bold: not as in {escape(name)}.</p>")
+    parts.append(settings(run))
+    return PAGE.substitute(title=escape(name), body="".join(parts))
+
+
+LEGEND = (
+    "<p>A row is an output token, a column a token of the source. The "
+    "darker, the more the row looked at the column: the mean of the heads "
+    "of the decoder's last layer.</p>"
+)
+
+
+def own_pairs(run: Run, count: int = 4) -> tuple[list[str], list[str]]:
+    """The first test sentences of the data that the run was trained on,
+    and their references; none if they are not on this machine.
+    """
+    recipe = run.recipe
+    if recipe.data in registry() and prepared_data(recipe) is None:
+        return [], []  # nothing is fetched for a report
+    try:
+        src, tgt = open_data(recipe).text("test")
+    except (DataError, UsageError, OSError):
+        return [], []
+    return src[:count], tgt[:count]
