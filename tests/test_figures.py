@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -40,7 +41,14 @@ from annotated.search import (
     plain_beam_search,
 )
 from annotated.search import beam as beam_search
-from annotated.tokens import BOS, EOS, SPECIALS, Tokenizer
+from annotated.tokens import (
+    BOS,
+    BYTES,
+    EOS,
+    SPECIALS,
+    BytePairs,
+    Tokenizer,
+)
 from press.chapters import read_book
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -468,6 +476,39 @@ def cache() -> list[dict[str, Any]]:
     ]
 
 
+def pieces() -> dict[str, Any]:
+    """What the plain byte pairs of chapter 10 make of some lines."""
+    lines = [
+        " ".join(line.split())
+        for text in list(topics.values())[:12]
+        for line in text.splitlines()
+        if line.strip()
+    ]
+    whole = BytePairs.train(lines, 400)
+    texts = [
+        "Why do generators interact with rivers?",
+        "größte Äpfel, 東京 👩‍👧 e\u0301 x² Ⅷ",
+        "it's 1,234 <pad>  two  spaces_and an under_score ",
+        "\ttabs",
+        "GENERATORS don't",
+        "",
+    ]
+    cases = [
+        {"vocab": vocab, "text": text, "ids": plain_pairs.encode(text)}
+        for vocab in (260, 300, 400)
+        for plain_pairs in [
+            BytePairs(dict(list(whole.merges.items())[: vocab - 260]))
+        ]
+        for text in texts
+    ]
+    return {
+        "merges": list(whole.merges),
+        "order": BYTES,
+        "cases": cases,
+        "bytes": [list(token) for token in whole.tokens()],
+    }
+
+
 GOLDENS = {
     one.__name__: one
     for one in (
@@ -482,6 +523,7 @@ GOLDENS = {
         cost,
         bleu,
         cache,
+        pieces,
     )
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import pickle
@@ -34,13 +35,14 @@ from annotated.engine.marian import (
     shape_of,
 )
 from annotated.engine.pieces import SentencePieces, load_tokenizer
+from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run
 from annotated.engine.search import beam_search
 from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
 from annotated.search import SearchConfig, beam, greedy, plain_beam_search
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
-from tests.helpers import content
+from tests.helpers import TINY, content
 
 sentencepiece = pytest.importorskip("sentencepiece")
 transformers = pytest.importorskip("transformers")
@@ -422,6 +424,7 @@ def test_a_tokenizer_survives_being_written(
     tokens.save(tmp_path / "source.json")
     again = load_tokenizer(tmp_path / "source.json")
     assert isinstance(again, SentencePieces)
+    assert isinstance(tokens, SentencePieces)
     assert again.text() == tokens.text()
     assert again.encode(GERMAN) == tokens.encode(GERMAN)
     text = (tmp_path / "source.json").read_text()
@@ -439,6 +442,7 @@ def test_a_tokenizer_survives_being_written(
 def test_each_line_says_its_language(tmp_path: Path, models: Any) -> None:
     publish(tmp_path / "m", models, codes=CODES)
     tokens = read_published(tmp_path / "m", "fra").source
+    assert isinstance(tokens, SentencePieces)
     code, other = (tokens.pieces.index(c) for c in (">>fra<<", ">>deu<<"))
     plain, own, text = tokens.encode(
         ["Hund", ">>deu<< Hund", ">>xyz<< Hund"]
@@ -887,3 +891,153 @@ def test_what_is_no_name_is_not_asked_for(name: str) -> None:
         RunError, match="neither a folder nor the name of a model"
     ):
         find_published(name)
+
+
+# --- the way back -----------------------------------------------------------
+
+
+def loaded(folder: Path) -> Any:
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert type(model).__name__ == "MarianMTModel"
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of ours, of twenty steps. Do not touch."""
+    folder = tmp_path_factory.mktemp("own") / "run"
+    recipe = TINY.changed(tokenizer="bpe", vocab=280, activation="gelu")
+    train_recipe(recipe, folder)
+    return folder
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "the paper's": {},
+    "silu and bias": {"activation": "silu", "output_bias": True},
+    "two tables": {"tie": "decoder"},
+    "three tables": {"tie": "none"},
+    "no biases": {"bias": False},
+    "odd": {"d_model": 9, "num_heads": 3},
+}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_what_transformers_loads_has_the_same_logits(
+    kind: str, own: Path, tmp_path: Path
+) -> None:
+    run = Run.open(own)
+    config = dataclasses.replace(run.model.config, **SHAPES[kind])
+    torch.manual_seed(0)
+    model = Transformer(config).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.3 * torch.randn_like(p)
+    run = dataclasses.replace(run, model=model)
+    export_run(run, "transformers", tmp_path / "theirs")
+    src = torch.randint(UNK, len(run.source), (3, 8))
+    src[1:, 6:] = PAD
+    tgt = torch.randint(UNK, len(run.target), (3, 5))
+    with torch.no_grad():
+        given = loaded(tmp_path / "theirs")(
+            input_ids=src, attention_mask=(src != PAD).long(),
+            decoder_input_ids=tgt,
+        ).logits  # fmt: skip
+        torch.testing.assert_close(
+            given, model(src, tgt), rtol=0, atol=1e-5
+        )
+
+
+def test_our_own_run_translates_in_transformers(
+    own: Path, tmp_path: Path
+) -> None:
+    run = Run.open(own)
+    export_run(run, "transformers", tmp_path / "theirs")
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    lines = ["a b c", "d  e", "", "f g Ünï a b"]
+    ids = tokens(lines).input_ids
+    assert ids == [[*row, EOS] for row in run.source.encode(lines)]
+    given = loaded(tmp_path / "theirs").generate(
+        **tokens(lines, return_tensors="pt", padding=True),
+        num_beams=1, do_sample=False, max_length=12,
+    )  # fmt: skip
+    mine = run.translate(lines, SearchConfig(beam=1, limit=11))
+    said = tokens.batch_decode(given, skip_special_tokens=True)
+    assert [
+        " ".join(s.split()) for s, line in zip(said, lines) if line
+    ] == [
+        " ".join(best[0].text.split())
+        for best, line in zip(mine, lines)
+        if line
+    ]
+    card = (tmp_path / "theirs" / "README.md").read_text()
+    assert run.recipe.about in card and "{" not in card.split("---")[
+        2
+    ].replace("{tokenizer", "")
+
+
+def test_import_gives_an_exported_run_back(
+    own: Path, tmp_path: Path
+) -> None:
+    run = Run.open(own)
+    export_run(run, "transformers", tmp_path / "theirs")
+    again = import_marian(tmp_path / "theirs", tmp_path / "again")
+    assert again.recipe == run.recipe
+    assert again.model.config == run.model.config
+    before, after = run.model.state_dict(), again.model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[n], after[n]) for n in before)
+    for name in ("source.json", "target.json"):
+        assert (own / name).read_bytes() == (
+            tmp_path / "again" / name
+        ).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "kind", ["as most", "two vocabularies", "codes", "no bias"]
+)
+def test_so_does_one_that_was_imported(
+    kind: str, tmp_path: Path, models: Any
+) -> None:
+    publish(tmp_path / "m", models, **KINDS[kind])
+    language = "fra" if kind == "codes" else None
+    run = import_marian(tmp_path / "m", tmp_path / "run", language)
+    export_run(run, "transformers", tmp_path / "theirs")
+    tokens, start = (
+        theirs(tmp_path / "theirs"),
+        ">>fra<<" if language else "",
+    )
+    given = tokens([start + line for line in GERMAN[:20]]).input_ids
+    assert given == [[*row, EOS] for row in run.source.encode(GERMAN[:20])]
+    given = loaded(tmp_path / "theirs").double().generate(
+        **tokens([start + line for line in GERMAN[:20]], return_tensors="pt", padding=True),
+        num_beams=1, do_sample=False, max_length=13,
+    )  # fmt: skip
+    mine = run.translate(GERMAN[:20], SearchConfig(beam=1, limit=12))
+    assert [best[0].text for best in mine] == tokens.batch_decode(
+        given, skip_special_tokens=True
+    )
+    # and without our own files, as somebody else would publish it
+    again = import_marian(tmp_path / "theirs", tmp_path / "again", language)
+    for name in ("source.json", "target.json", "recipe.json"):
+        (tmp_path / "theirs" / name).unlink()
+    third = import_marian(tmp_path / "theirs", tmp_path / "third", language)
+    for other in (again, third):
+        assert other.model.config == run.model.config
+        before, after = run.model.state_dict(), other.model.state_dict()
+        assert all(torch.equal(before[n], after[n]) for n in before)
+        assert other.source.encode(GERMAN) == run.source.encode(GERMAN)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"norm": "pre"}, {"positions": "learned"}, {"window": 3}, {"d_k": 3}],
+)
+def test_what_marian_has_not_is_not_exported(
+    change: dict[str, Any], own: Path, tmp_path: Path
+) -> None:
+    run = Run.open(own)
+    config = dataclasses.replace(run.model.config, **change)
+    run = dataclasses.replace(run, model=Transformer(config))
+    with pytest.raises(RunError, match="only the paper's arrangement"):
+        export_run(run, "transformers", tmp_path / "theirs")
+    assert not (tmp_path / "theirs").exists()

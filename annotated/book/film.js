@@ -261,7 +261,8 @@ function ticks(most, form = (n) => String(+n.toPrecision(3))) {
  *  ticks, log }, a series { name, points, style }, the mark a point. */
 function lines({ label, xLabel, yLabel, width = 380, height = 230 }) {
   const [left, right, top, bottom] = [44, 12, 26, 38];
-  const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label,
+    style: "max-width:28rem" });
   const names = make("div", { class: "fx-row fx-soft" });
   const along = (axis, from, to) => {
     const at = axis.log ? Math.log : Number;

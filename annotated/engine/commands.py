@@ -645,7 +645,8 @@ class Export:
     """Export a run's model for another program."""
 
     run: Path  # the run folder
-    to: Literal["safetensors", "onnx", "ctranslate2"]  # the format
+    # the format
+    to: Literal["safetensors", "onnx", "ctranslate2", "transformers"]
     out: Path  # the folder to write, new or empty
 
     def act(self) -> None:

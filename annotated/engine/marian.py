@@ -1,5 +1,6 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -8,26 +9,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
 from annotated.embeddings import sinusoids
 from annotated.engine.errors import RunError
-from annotated.engine.files import check_new, new_folder, write_json
-from annotated.engine.pieces import SentencePieces, codes_of, imported
+from annotated.engine.files import (
+    check_new,
+    new_folder,
+    write_json,
+    write_text,
+)
+from annotated.engine.pieces import (
+    SentencePieces,
+    codes_of,
+    imported,
+    load_tokenizer,
+    same_tokens,
+    vocabulary,
+)
 from annotated.engine.recipes import Recipe
-from annotated.engine.runs import Run
+from annotated.engine.runs import Run, read_recipe
 from annotated.engine.tensors import check_fit, read_tensors, write_tensors
 from annotated.model import ModelShape, Transformer, TransformerConfig
 from annotated.search import SearchConfig
-from annotated.tokens import EOS, PAD, SPECIALS, UNK
+from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 
 __all__ = [
     "STACKS", "FIXED", "NEEDED", "ACTIVATIONS", "TWICE", "shape_of",
     "DROPOUTS", "UNSAID", "Rows", "rows_of", "interleaved", "permuted",
     "weight_names", "our_weights", "read_weights", "TEXTS", "WEIGHTS",
-    "EXTRAS", "TARGETS", "Published", "check_files", "read_published",
-    "import_marian", "OWNER", "find_published",
+    "EXTRAS", "OWN", "TARGETS", "Published", "check_files",
+    "read_published", "import_marian", "OWNER", "find_published", "CALLED",
+    "write_transformers", "published_weights", "CARD",
 ]  # fmt: skip
 
 
@@ -375,6 +391,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
 TEXTS = "config.json", "source.spm", "target.spm", "vocab.json"
 WEIGHTS = "model.safetensors", "pytorch_model.bin"
 EXTRAS = "generation_config.json", "tokenizer_config.json"
+OWN = "source.json", "target.json"  # of a run that was exported
 TARGETS = "target_vocab.json"  # where each side has its own vocabulary
 
 
@@ -384,8 +401,8 @@ class Published:
 
     about: dict[str, Any]
     config: TransformerConfig
-    source: SentencePieces
-    target: SentencePieces
+    source: Tokenizer
+    target: Tokenizer
     weights: dict[str, Tensor]
     rows: tuple[Rows, Rows]
 
@@ -395,7 +412,8 @@ def check_files(folder: Path) -> None:
     if not folder.is_dir():
         raise RunError(f"{folder} is no folder")
     names = {path.name for path in folder.iterdir()}
-    if not {"source.spm", "target.spm"} <= names:
+    texts = {*TEXTS[:1], *OWN} if {*OWN} <= names else {*TEXTS}
+    if "source.spm" in texts - names:
         if bpe := sorted(n for n in names if re.search(r"\bbpe\b", n)):
             raise RunError(
                 f"{folder} was published with BPE ({bpe[0]}): only those "
@@ -406,7 +424,7 @@ def check_files(folder: Path) -> None:
                 f"{folder} has Marian's own file, {raw[0]}: get the form "
                 "that is published for transformers, with model.safetensors"
             )
-    missing = [name for name in TEXTS if name not in names]
+    missing = [name for name in TEXTS if name in texts - names]
     if not names & {*WEIGHTS}:
         missing.append(" or ".join(WEIGHTS))
     if missing:
@@ -428,15 +446,22 @@ def read_published(folder: Path, language: str | None = None) -> Published:
     shape = shape_of(
         config | {n: about[n] for n in about if n in FIXED}, where
     )
-    rows, shared = _vocabularies(folder, config)
+    mine = all((folder / name).is_file() for name in OWN)
+    if mine:
+        source, target, rows, shared = _exported(folder, config)
+    else:
+        rows, shared = _vocabularies(folder, config)
+        source, target = _tokenizers(folder, rows, language)
     sizes: Any = {
         "src_vocab": len(rows[0].order),
         "tgt_vocab": len(rows[1].order),
     }
     made = TransformerConfig(**sizes, **vars(shape))
-    source, target = _tokenizers(folder, rows, language)
     weights, file = read_weights(folder)
     ours = our_weights(weights, made, *rows, shared, file)
+    if not ours["embeddings.bias"].any():
+        del ours["embeddings.bias"]
+        made = dataclasses.replace(made, output_bias=False)
     return Published(about, made, source, target, ours, rows)
 
 
@@ -452,6 +477,28 @@ def _check_search(about: Mapping[str, Any], folder: Path) -> None:
             f"{folder}: bad_words_ids forbids more than padding, which "
             "cannot be imported"
         )
+
+
+def _exported(
+    folder: Path, config: Mapping[str, Any]
+) -> tuple[Tokenizer, Tokenizer, tuple[Rows, Rows], bool]:
+    """The tokenizers of a run that was exported, whose rows are in order,
+    and whether they are one table.
+    """
+    where, ids = folder / "config.json", (PAD, BOS, EOS)
+    names = "pad_token_id", "decoder_start_token_id", "eos_token_id"
+    if tuple(config.get(name) for name in names) != ids:
+        raise RunError(f"{where} does not fit {' and '.join(OWN)}")
+    try:
+        source, target = (load_tokenizer(folder / name) for name in OWN)
+    except ValueError as error:
+        raise RunError(str(error)) from None
+    rows = [
+        Rows(list(range(len(side))), vocabulary(side))
+        for side in (source, target)
+    ]
+    shared = bool(config.get("share_encoder_decoder_embeddings", True))
+    return source, target, (rows[0], rows[1]), shared
 
 
 def _vocabularies(
@@ -477,10 +524,10 @@ def _vocabularies(
     target = rows_of(_json(files[1]), sizes[1], files[1], eos, start)
     if not own:
         return (target, target), shared
-    return (
-        rows_of(_json(files[0]), sizes[0], files[0], eos, None),
-        target,
-    ), False
+    vocab = _json(files[0])
+    begins = start if vocab.get(SPECIALS[BOS]) == start else None
+    source = rows_of(vocab, sizes[0], files[0], eos, begins)
+    return (source, target), False
 
 
 def _tokenizers(
@@ -554,6 +601,8 @@ def import_marian(
     origin = origin or str(folder)
     try:
         recipe = _recipe(found, origin, language, names)
+        if (folder / "recipe.json").is_file():  # of a run of ours
+            recipe = read_recipe(folder)
     except ValueError as error:
         raise RunError(f"{folder}: {error}") from None
     run = Run(recipe, found.source, found.target, Transformer(found.config))
@@ -589,7 +638,11 @@ def _recipe(
         source=source or "source",
         target=target or "target",
         vocab=max(config.src_vocab, config.tgt_vocab),
-        tokenizer="sentencepiece",
+        tokenizer=(
+            "sentencepiece"
+            if isinstance(found.source, SentencePieces)
+            else "bpe"
+        ),
         model=ModelShape(
             **{name: getattr(config, name) for name in fields}
         ),
@@ -653,3 +706,198 @@ def find_published(name: str, revision: str = "main") -> tuple[Path, str]:
             "folder, and give that folder instead of the name"
         )
     return folder, f"{name} at {folder.name}"
+
+
+# E22-published-weights.md: The way back
+CALLED = {"relu": "relu", "silu": "swish", "gelu": "gelu"}
+
+
+def write_transformers(run: Run, model: Transformer, folder: Path) -> None:
+    """Write a run, with the weights of model, as a folder that the library
+    transformers loads. RunError if Marian's model has no such parts.
+    """
+    config = model.config
+    usual = (config.d_model // config.num_heads,) * 2
+    paper = config.norm == "post" and config.positions == "sinusoidal"
+    sizes = (config.key_size, config.value_size)
+    if not paper or config.window is not None or sizes != usual:
+        raise RunError(
+            "transformers has only the paper's arrangement in this form: "
+            "norm post, positions sinusoidal, no window, d_k and d_v "
+            "d_model / num_heads"
+        )
+    sides = vocabulary(run.source), vocabulary(run.target)
+    if config.tie == "all" and sides[0] != sides[1]:
+        raise RunError("tie all needs one vocabulary for both sides")
+    weights = published_weights(model)
+    path = folder / "model.safetensors"
+    write_tensors(weights, path, {"format": "pt"})
+    write_json(folder / "config.json", _config(config))
+    write_json(folder / "generation_config.json", _generation(run))
+    _write_tokenizer(run, folder)
+    (folder / "README.md").write_text(_model_card(run), "utf-8")
+
+
+def published_weights(model: Transformer) -> dict[str, Tensor]:
+    """A model's weights, in Marian's order and by its names."""
+    config, own = model.config, model.state_dict()
+    back = interleaved(config.d_model).argsort()
+    e = model.embeddings
+    if config.tie == "all":
+        tables = {"model.shared": e.target}
+    else:
+        tables = {
+            "model.encoder.embed_tokens": e.source,
+            "model.decoder.embed_tokens": e.target,
+        }
+    if config.tie == "none":
+        tables["lm_head"] = e.output
+    made = {f"{n}.weight": x.detach()[:, back] for n, x in tables.items()}
+    bias = own.get("embeddings.bias", torch.zeros(config.tgt_vocab))
+    made["final_logits_bias"] = bias[None]
+    for name, ours, how in weight_names(config):
+        if ours not in own:  # Marian has a bias everywhere
+            width = len(own[ours.replace(".bias", ".weight")])
+            made[name] = torch.zeros(width)
+        else:
+            made[name] = permuted(own[ours], how, back)
+    return made
+
+
+def _config(config: TransformerConfig) -> dict[str, Any]:
+    """config.json for a model of ours."""
+    layers = {f"{s}_layers": f"num_{s}_layers" for s in STACKS}
+    return {
+        "architectures": ["MarianMTModel"],
+        **{n: v for n, v in FIXED.items() if v is not None},
+        "is_encoder_decoder": True,
+        "vocab_size": config.src_vocab,
+        "decoder_vocab_size": config.tgt_vocab,
+        "d_model": config.d_model,
+        **{
+            theirs: getattr(config, ours) for theirs, ours in layers.items()
+        },
+        **{
+            n: getattr(config, ours)
+            for ours, two in TWICE.items()
+            for n in two
+        },
+        **{name: getattr(config, name) for name in DROPOUTS},
+        "activation_function": CALLED[config.activation],
+        "max_position_embeddings": 1024,
+        "share_encoder_decoder_embeddings": config.tie == "all",
+        "tie_word_embeddings": config.tie != "none",
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "decoder_start_token_id": BOS,
+        "eos_token_id": EOS,
+        "forced_eos_token_id": EOS,
+    }
+
+
+def _generation(run: Run) -> dict[str, Any]:
+    """generation_config.json: the run's search, as far as it is the same.
+    transformers divides by the length to a power, not by the paper's
+    penalty.
+    """
+    return {
+        "num_beams": run.recipe.search.beam,
+        "length_penalty": run.recipe.search.alpha,
+        "max_length": run.recipe.search.limit or 512,
+        "bad_words_ids": [[PAD], [BOS]],
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "decoder_start_token_id": BOS,
+        "eos_token_id": EOS,
+        "forced_eos_token_id": EOS,
+    }
+
+
+def _write_tokenizer(run: Run, folder: Path) -> None:
+    """Write the tokenizers for transformers. Where the two sides differ
+    and are not sentencepiece, there is a folder for each.
+    """
+    source, target = run.source, run.target
+    one = same_tokens(source, target)
+    if isinstance(source, SentencePieces) and isinstance(
+        target, SentencePieces
+    ):
+        one = source.pieces == target.pieces
+        files = {"vocab.json": source.pieces, TARGETS: target.pieces}
+        for name, pieces in list(files.items())[: 1 if one else 2]:
+            ids = {piece: i for i, piece in enumerate(pieces)}
+            write_json(folder / name, ids)
+        (folder / "source.spm").write_bytes(source.model)
+        (folder / "target.spm").write_bytes(target.model)
+        settings: dict[str, Any] = {
+            "tokenizer_class": "MarianTokenizer",
+            "separate_vocabs": not one,
+            "source_lang": run.recipe.source,
+            "target_lang": run.recipe.target,
+            "model_max_length": 512,
+        }
+        write_json(folder / "tokenizer_config.json", settings)
+        return
+    sides = {"source": source, "target": target}
+    for name, tokenizer in {"": source}.items() if one else sides.items():
+        (folder / name).mkdir(exist_ok=True)
+        _write_fast(tokenizer, folder / name)
+
+
+def _write_fast(tokenizer: Tokenizer, folder: Path) -> None:
+    """tokenizer.json, which ends each sentence with EOS."""
+    inner = tokenizers.Tokenizer.from_str(tokenizer.inner.to_str())
+    end = SPECIALS[EOS]
+    inner.post_processor = TemplateProcessing(
+        single=f"$A {end}", special_tokens=[(end, EOS)]
+    )
+    write_text(folder / "tokenizer.json", inner.to_str())
+    named = zip(("pad", "bos", "eos", "unk"), SPECIALS)
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": 512,
+        "clean_up_tokenization_spaces": False,
+        **{f"{name}_token": token for name, token in named},
+    }
+    write_json(folder / "tokenizer_config.json", settings)
+
+
+CARD = """---
+library_name: transformers
+pipeline_tag: translation
+---
+# {about}
+
+A Transformer of {parameters:,} parameters that translates {source} to
+{target}, trained or imported with `annotated`, the package of *Attention,
+Annotated*, on the data set {data}. Its licence is for whoever publishes it
+to decide, and the data may have a say.
+
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER{subfolder})
+    model = AutoModelForSeq2SeqLM.from_pretrained(FOLDER)
+    ids = model.generate(**tokenizer(["{example}"], return_tensors="pt"))
+
+The logits are those of the run. The search is not quite: the run divides a
+log-probability by ((5 + n) / 6)^{alpha} for n tokens, transformers by
+n^{alpha}, and only the run limits an output to {extra} tokens more than its
+source has. `annotated import marian FOLDER --out RUN` gives the run back.
+"""
+
+
+def _model_card(run: Run) -> str:
+    recipe = run.recipe
+    code = getattr(run.source, "code", "")
+    pieces = isinstance(run.source, SentencePieces)
+    one = pieces or same_tokens(run.source, run.target)
+    return CARD.format(
+        about=recipe.about,
+        parameters=sum(p.numel() for p in run.model.parameters()),
+        source=recipe.source,
+        target=recipe.target,
+        data=Path(recipe.data).name,
+        subfolder="" if one else ', subfolder="source"',
+        example=f"{code} A sentence.".strip(),
+        alpha=recipe.search.alpha,
+        extra=recipe.search.extra,
+    )

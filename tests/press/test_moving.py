@@ -17,7 +17,7 @@ import torch
 from annotated.book.figures import MovingFigure, figure, half_weights
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import SearchConfig, plain_beam_search
-from annotated.tokens import SPECIALS
+from annotated.tokens import BYTES, SPECIALS
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed"
@@ -136,6 +136,11 @@ CASES: dict[str, dict[str, Any]] = {
         ],
         "healthy": [3.0, 1.0, 0.5],
         "last": 300,
+    },
+    "pieces": {
+        "merges": [[87, 75], [260, 72], [224, 261]],
+        "order": BYTES,
+        "text": "the hat",
     },
     "waves": {"width": 64, "columns": [0, 8, 16]},
     "film": {
@@ -611,4 +616,32 @@ def test_loops_are_matched(window: Window, tmp_path: Path) -> None:
         )
     assert window.said().startswith("All six.")
     assert page.get_by_text("Right: ").count() == 6
+    assert window.faults == []
+
+
+def test_pieces_are_merged_one_by_one(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "pieces", "page", "light"))
+    assert window.said() == (
+        "7 characters are 5 tokens with a vocabulary of 263. The newest "
+        "token is “␣the”, of “␣” and “the”; this text has it once."
+    )
+    page.get_by_role("button", name="One less").focus()
+    press(page, "Enter")
+    assert "6 tokens with a vocabulary of 262." in window.said()
+    page.get_by_role("slider", name="vocabulary").focus()
+    press(page, "Home")
+    assert "8 tokens" in window.said()
+    assert "a token is a byte" in window.said()
+    page.get_by_label("Your text").fill("ä")
+    assert window.said().startswith("1 character is 3 tokens")
+    page.wait_for_function(
+        "location.hash === '#pieces:vocab=260&text=%C3%A4'"
+    )
+    page.get_by_role("button", name="One merge more").focus()
+    press(page, "Enter")
+    assert "is “th”, of “t” and “h”; this text has it nowhere." in (
+        window.said()
+    )
     assert window.faults == []
