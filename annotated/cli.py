@@ -29,6 +29,7 @@ COMMANDS = {
     "evaluate": "score --run RUN on a test set",
     "average": "average checkpoints of --run RUN",
     "export": "write --run RUN --to FORMAT --out DIR for other programs",
+    "import": "make a published model into a run: marian NAME --out RUN",
     "sweep": "run a table's rows at small scale, for --minutes N",
     "treebank": "make training sentences and trees from a treebank",
     "parse": "parse standard input into trees with --run RUN",

@@ -25,7 +25,7 @@ __all__ = [
     "output_limit", "After", "log_p_after", "greedy", "beam", "settled",
     "plain_beam_search", "CachedAttention", "CachedCrossAttention",
     "CachedSelfAttention", "turning", "unturned", "Part", "with_parts",
-    "KVCache", "best_of_batch", "file_ends", "grow_beams",
+    "KVCache", "best_of_batch", "collect_finished", "grow_beams",
     "cached_beam_search", "alignment",
 ]  # fmt: skip
 
@@ -307,24 +307,25 @@ class KVCache:
 
 # 17-memory.md: A batch of beams
 def best_of_batch(
-    log_p: Tensor, totals: Tensor, last: Tensor
+    log_p: Tensor, totals: Tensor, at_limit: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log_p (batch · beam, vocab) and live totals (batch, beam) -> totals,
     parents and tokens of the 2 · beam best continuations, each (batch,
-    ranks). Where last (batch,) is True, only EOS may follow.
+    ranks). Where at_limit (batch,) is True, only EOS may follow.
     """
     vocab, beam = log_p.size(1), totals.size(1)
     ranks = 2 * beam if beam > 1 else 1  # greedy search needs only one
     words = torch.arange(vocab, device=log_p.device)
     log_p = log_p.unflatten(0, totals.shape)
     log_p[:, :, [PAD, BOS]] = -math.inf
-    log_p.masked_fill_(last[:, None, None] & (words != EOS), -math.inf)
+    barred = at_limit[:, None, None] & (words != EOS)
+    log_p.masked_fill_(barred, -math.inf)
     grown = (totals[:, :, None] + log_p).flatten(1)
     best, place = grown.topk(min(ranks, grown.size(1)))
     return best, place // vocab, place % vocab
 
 
-def file_ends(
+def collect_finished(
     ended: list[Hypothesis],
     ids: Tensor,
     best: Tensor,
@@ -354,23 +355,23 @@ def grow_beams(
     totals[:, 0] = 0.0  # start with one empty hypothesis per sentence
     first = torch.arange(0, len(ids), beam, device=limit.device)[:, None]
     ended: list[list[Hypothesis]] = [[] for _ in limits]
-    going = [*range(batch)]
-    while going:
+    unfinished = [*range(batch)]
+    while unfinished:
         log_p = cache.next_logits(ids[:, -1]).float().log_softmax(dim=-1)
-        last = limit <= cache.length
-        best, parent, token = best_of_batch(log_p, totals, last)
+        at_limit = limit <= cache.length
+        best, parent, token = best_of_batch(log_p, totals, at_limit)
         rows = first + parent  # (batch, ranks), as best and token
-        for i in going:
+        for i in unfinished:
             now = best[i], rows[i], token[i]
-            ended[i] = file_ends(ended[i], ids, *now, config)
+            ended[i] = collect_finished(ended[i], ids, *now, config)
         totals, order = best.masked_fill(token == EOS, -math.inf).topk(beam)
         rows = rows.gather(1, order).flatten()  # (batch · beam,)
         cache.reorder(rows)
         ids = torch.hstack([ids[rows], token.gather(1, order).view(-1, 1)])
         top = totals[:, 0].tolist()
-        going = [
+        unfinished = [
             i
-            for i in going
+            for i in unfinished
             if not settled(ended[i], top[i], limits[i], config)
         ]
     return ended

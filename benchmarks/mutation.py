@@ -1,30 +1,30 @@
 """Are the tests tested? Break the package everywhere, and count who notices.
 
-    pip install mutmut
+    pip install mutmut==3.8.1
     python benchmarks/mutation.py --work FOLDER --modules masks loss
     python benchmarks/mutation.py --work FOLDER --minutes 60   # goes on
+    python benchmarks/mutation.py --work FOLDER --again        # survivors
     python benchmarks/mutation.py --work FOLDER --minutes 0 \
         --json book/results/mutation.json
 
-mutmut changes one thing at a time (a number, a comparison, an argument, a
-string) and runs the tests that reach the changed function. A mutant that
-no test notices has survived: it wants a test, or a line in
-benchmarks/survivors.toml that says why it computes the same. A run can be
-stopped and goes on; FOLDER holds a copy of the checkout for each module,
-as it was when its run began.
+One thing is changed at a time (a number, a comparison, an argument, a
+string; benchmarks/mutants.py tells what not), and the tests that reach the
+changed function are run. A mutant that no test notices has survived: it
+wants a test, or an entry in benchmarks/survivors.toml that says why nobody
+could notice. A run can be stopped and goes on; a mutant is tried again when
+its function has changed. FOLDER has a line for each mutant tried.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,27 +60,18 @@ TESTS = {
     "seq2seq": "seq2seq",
     "engine/packing": "packing",
     "engine/search": "search",
+    "engine/checkpoints": "checkpoints averaging",
     "engine/trainer": "training precision checkpoints",
     "engine/distributed": "distributed",
     "engine/prepare": "prepare",
 }
-# mutmut's codes of how the tests ended
-KILLED = {1, 3, 36, -24, 24, 152, 255}  # with those that never ended
-SURVIVED = {0, 5, 33}  # with those that no test reaches
-SETUP = """\
-[mutmut]
-source_paths=annotated
-only_mutate=annotated/{module}.py
-also_copy=
-    {folders}
-pytest_add_cli_args_test_selection=
-    {tests}
-pytest_add_cli_args=-p
-    no:cacheprovider
-    -p
-    no:randomly
-process_isolation=forkserver
-"""
+SLOW = 12.0  # seconds; a slower test is left out
+RULE = (
+    "Not mutated: what stands inside a raise statement (the words of an"
+    " error), text in triple quotes, types, the arguments of len and"
+    " isinstance (mutmut's own rule), and what runs when the module is"
+    " imported, such as the default of a field."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +79,13 @@ class Settings:
     """What to break, and for how long."""
 
     work: Path
-    """folder of the copies and of what has been found so far"""
+    """folder of what has been found so far, and of a copy to break"""
     modules: tuple[str, ...] = tuple(TESTS)
     """attention, engine/packing, …"""
     minutes: float = 60.0
     """when to stop; 0: only tell what has been found"""
-    processes: int = 1
-    """at once"""
+    again: bool = False
+    """try survivors once more"""
     json: Path | None = None
     """write the ledger file"""
 
@@ -107,143 +98,148 @@ def main(settings: Settings) -> dict[str, Any]:
     for module in settings.modules:
         left = end - time.monotonic()
         if left > 0:
-            attack(settings.work / module.replace("/", "."), module,
-                   settings.processes, left)  # fmt: skip
+            attack(settings, module, left)
     reasons = explanations(ROOT / "benchmarks" / "survivors.toml")
     found = {}
     for module in settings.modules:
-        folder = settings.work / module.replace("/", ".")
-        if (folder / "mutants").is_dir():
-            found[module] = count(folder, module, reasons)
-            print(module, {**found[module], "survivors": ...})
-            for one in found[module]["survivors"]:
-                if not one["why"]:
-                    print(f"  {one['function']}\n    - {one['was']}\n"
-                          f"    + {one['now']}")  # fmt: skip
+        told = results(settings.work, module)
+        if told:
+            found[module] = count(module, told, reasons)
+            show(module, found[module])
     if settings.json is not None:
         write(settings.json, as_entry(settings, found))
     return found
 
 
-def attack(folder: Path, module: str, processes: int, limit: float) -> None:
-    """Run mutmut on one module, for so many seconds at most."""
-    if not folder.is_dir():
-        copy(folder, module)
-    command = [sys.executable, "-m", "mutmut", "run"]
-    process = subprocess.Popen(
-        [*command, "--max-children", str(processes)],
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=(folder / "mutmut.log").open("w"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        process.wait(limit)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        os.killpg(process.pid, 2)  # as Ctrl-C does: it keeps what it has
-        process.wait()
+def file_of(work: Path, module: str) -> Path:
+    return work / f"{module.replace('/', '.')}.jsonl"
 
 
-def copy(folder: Path, module: str) -> None:
-    """The files of this checkout that git knows, and mutmut's settings."""
+def attack(settings: Settings, module: str, limit: float) -> None:
+    """Try the mutants of one module, for so many seconds at most."""
+    tree = settings.work / "tree" / module.replace("/", ".")
+    copy(tree)
+    command = [sys.executable, str(ROOT / "benchmarks" / "mutants.py")]
+    command += [str(tree), module, str(file_of(settings.work, module))]
+    command += [str(limit), commit() or "unknown"]
+    if settings.again:
+        command.append("--again")
+    command += [f"tests/test_{name}.py" for name in TESTS[module].split()]
+    subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    shutil.rmtree(tree)
+
+
+def copy(folder: Path) -> None:
+    """The files of this checkout that git does not ignore."""
     listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
+        ["git", "ls-files", "-zco", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
     )
-    fresh = folder.with_name(f".{folder.name}")
-    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     for name in filter(None, listed.stdout.decode().split("\0")):
-        (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, fresh / name)
-    folders = sorted(
-        p.name for p in fresh.iterdir() if p.name[0] not in ".t"
-    )
-    tests = [f"tests/test_{name}.py" for name in TESTS[module].split()]
-    text = SETUP.format(
-        module=module,
-        folders="\n    ".join(folders),
-        tests="\n    ".join(tests),
-    )
-    (fresh / "setup.cfg").write_text(text, "utf-8")
-    (fresh / "COMMIT").write_text(commit() or "unknown", "utf-8")
-    fresh.rename(folder)
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+
+
+def results(work: Path, module: str) -> list[dict[str, Any]]:
+    """What has been tried of the module as it is now, each mutant once;
+    those that have not been tried have no end.
+    """
+    path = file_of(work, module)
+    if not path.exists():
+        return []
+    known = {}
+    for line in path.read_text("utf-8").splitlines():
+        one = json.loads(line)
+        known[one["function"], one["digest"], one["number"]] = one
+    listed = json.loads(path.with_suffix(".all.json").read_text("utf-8"))
+    return [
+        known.get((one["function"], one["digest"], one["number"]), one)
+        for one in listed
+    ]
 
 
 def count(
-    folder: Path, module: str, reasons: dict[tuple[str, str, str], str]
+    module: str,
+    told: list[dict[str, Any]],
+    reasons: dict[tuple[str, str, str], str],
 ) -> dict[str, Any]:
     """What became of a module's mutants so far."""
-    file = folder / "mutants" / "annotated" / f"{module}.py.meta"
-    codes = json.loads(file.read_text("utf-8"))["exit_code_by_key"]
-    checked = {n: c for n, c in codes.items() if c is not None}
-    survivors: list[dict[str, Any]] = []
-    for name in sorted(n for n, c in checked.items() if c in SURVIVED):
-        one = change(folder, name)
-        known = reasons.get((module, one["function"], one["now"]))
-        survivors.append({**one, "why": known})
+    tried = [one for one in told if "end" in one]
+    ends = Counter(one["end"] for one in tried)
+    survivors = [
+        {
+            "function": one["function"],
+            "was": one["was"],
+            "now": one["now"],
+            "why": reasons.get((module, one["function"], one["now"])),
+        }
+        for one in tried
+        if one["end"] in ("survived", "untested")
+    ]
     return {
-        "commit": (folder / "COMMIT").read_text("utf-8"),
-        "mutants": len(codes),
-        "checked": len(checked),
-        "killed": sum(c in KILLED for c in checked.values()),
+        "tests": TESTS[module].split(),
+        "commits": sorted({one["commit"] for one in tried}),
+        "functions": sorted({one["function"] for one in told}),
+        "mutants": len(told),
+        "tried": len(tried),
+        "killed": ends["killed"] + ends["timeout"],
+        "by_time": ends["timeout"],
         "survived": len(survivors),
         "explained": sum(one["why"] is not None for one in survivors),
-        "other": dict(
-            Counter(
-                str(code)
-                for code in checked.values()
-                if code not in KILLED | SURVIVED
-            )
-        ),
         "survivors": survivors,
     }
 
 
-def change(folder: Path, name: str) -> dict[str, str]:
-    """Where a mutant differs: its function, the line before and after."""
-    done = subprocess.run(
-        [sys.executable, "-m", "mutmut", "show", name],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
+def show(module: str, found: dict[str, Any]) -> None:
+    print(
+        f"{module}: {found['tried']} of {found['mutants']} tried,"
+        f" {found['killed']} killed, {found['survived']} survived,"
+        f" {found['explained']} explained"
     )
-    lines = {
-        sign: " ".join(
-            line[1:].strip()
-            for line in done.stdout.splitlines()
-            if line.startswith(sign) and not line.startswith(3 * sign)
-        )
-        for sign in "-+"
-    }
-    function = name.rpartition(".")[2].rpartition("__mutmut_")[0]
-    function = re.sub(r"^x_?", "", function).strip("ǁ").replace("ǁ", ".")
-    return {"function": function, "was": lines["-"], "now": lines["+"]}
+    for one in found["survivors"]:
+        if not one["why"]:
+            print(f"  {one['function']}\n    - {one['was']}\n"
+                  f"    + {one['now']}")  # fmt: skip
 
 
 def explanations(path: Path) -> dict[tuple[str, str, str], str]:
-    """Why survivors need no test, by module, function and new line."""
+    """Why survivors need no test, by module, function and new line. An
+    entry has one line, now, or a list of them.
+    """
     if not path.exists():
         return {}
     import tomli
 
-    told = tomli.loads(path.read_text("utf-8")).get("survivor", [])
-    return {(s["module"], s["function"], s["now"]): s["why"] for s in told}
+    reasons = {}
+    for one in tomli.loads(path.read_text("utf-8")).get("survivor", []):
+        lines = one["now"]
+        for now in [lines] if isinstance(lines, str) else lines:
+            reasons[one["module"], one["function"], now] = one["why"]
+    return reasons
 
 
 def as_entry(settings: Settings, found: dict[str, Any]) -> dict[str, Any]:
-    chosen = asdict(settings)
-    for name in ("json", "work"):
-        del chosen[name]
-    chosen["modules"] = list(found)
+    commits = sorted({c for one in found.values() for c in one["commits"]})
     return entry(
         "mutation",
         typed("mutation.py", Settings(work=Path("FOLDER"))),
-        found,
-        settings=chosen,
+        {
+            "modules": found,
+            "incomplete": [
+                name
+                for name, one in found.items()
+                if one["tried"] < one["mutants"]
+            ],
+            "not_begun": [name for name in TESTS if name not in found],
+        },
+        settings={"rule": RULE, "slow": SLOW},
         threads=1,
         packages=("mutmut", "pytest", "hypothesis"),
-        commit=", ".join(sorted({f["commit"] for f in found.values()})),
+        commit=", ".join(commits),
     )
 
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import yaml
 
-from press import fold, numbers
+from press import fold, numbers, posters
 from press.chapters import Cell, Chapter, PressError, read_book, select
 from press.execute import as_notebook, executed_path, join
 from press.figures import FOLDER, life, scripts
@@ -31,6 +32,8 @@ from press.project import read_project
 from press.references import works
 from press.rules import Reading, sections
 
+CARDS = "cards.yml"  # the promises of pages, on the first one
+SMALL = 120_000  # characters of a drawing that a card may show
 READING = "::::::{container} reading"  # what is said of a hidden output
 LARGE = 300_000  # characters of SVG beyond which the PNG is shown
 WIDE = 490  # points beyond which a figure's text is too small on a phone
@@ -193,6 +196,10 @@ class _Book:
         self.executed = notebooks
         # what figures load when they are asked to, by its path
         self.large: dict[str, bytes] = {}
+        self.thumbnails: dict[str, str] = {}  # of a page: a path
+        cards = root / "book" / CARDS
+        text = cards.read_text("utf-8") if cards.is_file() else ""
+        self.promises: dict[str, str] = yaml.safe_load(text) or {}
 
     # --- a chapter ---
 
@@ -211,8 +218,13 @@ class _Book:
             origin = chapter.cells[place]
             for output in cell.get("outputs", []):
                 _choose_format(cell, output)
+                drawing = output.get("data", {}).get("image/svg+xml")
+                if drawing and "poster" in origin.tags:
+                    cell.metadata["poster"] = posters.image(drawing)
                 if moves := self._moves(output):
                     cell.metadata["moves"] = moves
+                if "mystnb" in origin.metadata:
+                    self._thumbnail(chapter.name, output)
             if place in figures:
                 figure = cell.metadata["mystnb"]["figure"]
                 text = f"**{figures[place]}.** {figure['caption']}"
@@ -253,6 +265,13 @@ class _Book:
             self.large[path] = script.encode()
             moves["large"] = path
         return moves
+
+    def _thumbnail(self, name: str, output: Any) -> None:
+        """The page's first drawing that is small, for its card."""
+        svg = output.get("data", {}).get("image/svg+xml", "")
+        if svg and len(svg) <= SMALL and name not in self.thumbnails:
+            self.thumbnails[name] = f"_static/cards/{name}.svg"
+            self.large[self.thumbnails[name]] = svg.encode()
 
     def _titled(self, source: str, chapter: Chapter) -> tuple[str, bool]:
         number = numbers.number_of(chapter.name)
@@ -388,14 +407,20 @@ class _Book:
                 return ""
             head = re.search(r":caption: (.*)", match[1])
             lines = [f"## {head[1]}\n"] if head else []
-            lines += ["{.chapters}"]
+            cards = [n for n in found if n in self.promises]
+            if cards:
+                lines.append(self._cards(cards))
+            found_all, found = found, [n for n in found if n not in cards]
+            lines += ["{.chapters}"] if found else []
             for name in found:
                 if name in self.shown:
                     lines.append(self._entry(self.shown[name]))
                 else:
                     lines.append(_plain_entry(name, others[name]))
             listed = "\n".join(["", *lines, ""])
-            return "\n".join([match[1] + "\n".join(found), "```", listed])
+            return "\n".join(
+                [match[1] + "\n".join(found_all), "```", listed]
+            )
 
         def choose(match: re.Match[str]) -> str:
             # a link to a pattern, to the first page that it fits
@@ -410,14 +435,65 @@ class _Book:
             "colab": self.project.colab(notebook),
             "cover": self._cover(),
             "coverage": counts(self.paper),
+            "parts": str(len(self.paper)),
             "install": f"pip install {self.project.install}",
             "repository": self.project.repository,
         }.items():
             text = text.replace(f"%({name})", value)
+        text = re.sub(r"%\(ledger (\S+) (\S+) (\S+)\)", self._ran, text)
+        text = re.sub(r"%\(printed (\S+) ([^)]+)\)", self._printed, text)
         pattern = (
             r"\[([^\]]*)\]\(([\w*?-]*[*?][\w*?-]*)\.md\)((?:\{[^}]*\})?)"
         )
         return self.inline(re.sub(pattern, choose, text), None)
+
+    def _ran(self, match: re.Match[str]) -> str:
+        """A number of book/results: `name a.b/60 .0f`."""
+        path = self.root / "book" / "results" / f"{match[1]}.json"
+        keys, _, divisor = match[2].partition("/")
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            for key in keys.split("."):
+                value = value[key]
+        except (OSError, KeyError) as error:
+            raise PressError(
+                f"book/index.md: {match[0]}: {error}"
+            ) from None
+        return format(value / float(divisor or 1), match[3])
+
+    def _printed(self, match: re.Match[str]) -> str:
+        """What stands after some words in a page's printed output."""
+        page = self.executed.get(match[1])
+        for cell in page.cells if page else ():
+            for output in cell.get("outputs", []):
+                line = rf"^{re.escape(match[2])} +(\S+)"
+                if found := re.search(line, output.get("text", ""), re.M):
+                    return found[1]
+        if (
+            page is None
+            or self.executed[match[1]].metadata["annotated"]["seconds"] == 0
+        ):
+            return "…"  # a draft without it, or a proof
+        raise PressError(f"book/index.md: {match[0]}: it is not printed")
+
+    def _cards(self, names: list[str]) -> str:
+        """Pages with their picture and their promise."""
+        lines = []
+        for name in names:
+            chapter = self.shown[name]
+            number = numbers.number_of(name)
+            start = f"{number} · " if number != "0" else ""
+            picture = self.thumbnails.get(name, "")
+            image = f'<img src="{picture}" alt="" loading="lazy">'
+            lines.append(
+                f'<li><a href="{name}.html">'
+                f'<span class="picture">{image if picture else ""}</span>'
+                f"<b>{start}{html.escape(chapter.title)}</b>"
+                f"<span>{html.escape(self.promises[name])}</span>"
+                f"<small>{reading_minutes(chapter)} min</small></a></li>"
+            )
+        listed = "\n".join(lines)
+        return f'```{{raw}} html\n<ul class="cards">\n{listed}\n</ul>\n```'
 
     def _entry(self, chapter: Chapter) -> str:
         number = numbers.number_of(chapter.name)

@@ -126,12 +126,39 @@ def test_a_corpus_is_saved_and_mapped(tmp_path):
     corpus.save(tmp_path / "train")
     again = Corpus.load(tmp_path / "train")
     assert as_lists(again.tgt) == ROWS[::-1]
-    assert as_lists(again.first(3).src) == ROWS[:3]
+    for count, sizes in ((1, (3, 2)), (3, (4, 3))):
+        first = again.first(count)
+        assert as_lists(first.src) == ROWS[:count]
+        assert as_lists(first.tgt) == ROWS[::-1][:count]
+        assert (first.src.ids.size, first.tgt.ids.size) == sizes
     assert len(again.first(99)) == 4
     assert isinstance(again.src.ids, np.memmap)
 
 
+def test_ids_have_the_type_asked_for_or_32_bits():
+    assert Sentences.of(ROWS).ids.dtype == np.int32
+    assert Sentences.of(ROWS, np.uint16).ids.dtype == np.uint16
+
+
 # --- planning ---
+
+
+@pytest.mark.parametrize("lengths", [(4, 4), (4, 2), (2, 4)])
+def test_a_batch_is_filled_to_the_last_token_of_its_budget(lengths):
+    src, tgt = (np.full(6, n) for n in lengths)
+    plan = plan_batches(src, tgt, 10)  # two times 4 tokens and an end
+    assert [len(pairs) for pairs in plan] == [2, 2, 2]
+
+
+def test_a_plan_is_that_of_the_first_epoch_with_seed_0_unless_told():
+    src, tgt = realistic_lengths(60)
+    untold, told = (
+        plan_batches(src, tgt, 300),
+        plan_batches(src, tgt, 300, 0, 0),
+    )
+    for a, b in zip(untold, told, strict=True):
+        assert a.tolist() == b.tolist()
+
 
 LENGTHS = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=40

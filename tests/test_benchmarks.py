@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import math
@@ -603,27 +604,41 @@ def test_every_module_and_test_file_of_the_mutations_is_there(
 
 
 def test_only_tried_mutants_count_and_only_told_survivors_are_explained(
-    mutation: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mutation: ModuleType, tmp_path: Path
 ) -> None:
-    codes = {"a": 1, "b": 36, "c": 0, "d": 33, "e": None, "f": 35}
-    meta = tmp_path / "mutants" / "annotated" / "loss.py.meta"
-    meta.parent.mkdir(parents=True)
-    meta.write_text(json.dumps({"exit_code_by_key": codes}))
-    (tmp_path / "COMMIT").write_text("abc")
-    monkeypatch.setattr(
-        mutation,
-        "change",
-        lambda _, name: {"function": "f", "was": "x", "now": name},
-    )
-    reasons = {("loss", "f", "c"): "nobody can tell"}
-    found = mutation.count(tmp_path, "loss", reasons)
-    assert (found["mutants"], found["checked"]) == (6, 5)
-    assert (found["killed"], found["survived"], found["explained"]) == (
-        2,
-        2,
-        1,
-    )
-    assert found["other"] == {"35": 1}
+    ends = ["killed", "timeout", "survived", "untested", None, "survived"]
+    told = []
+    for number, end in enumerate(ends):
+        one: dict[str, Any] = {"function": "f", "was": "x"}
+        one["now"] = f"y{number}"
+        one |= {"digest": "new", "number": number}
+        told.append(one)
+        if end is None:
+            continue
+        (tmp_path / "loss.jsonl").open("a").write(
+            json.dumps(one | {"end": end, "commit": "abc"}) + "\n"
+        )
+    (tmp_path / "loss.all.json").write_text(json.dumps(told))
+    # of an older function, and of a survivor that was tried again
+    with (tmp_path / "loss.jsonl").open("a") as file:
+        old = told[4] | {
+            "digest": "old",
+            "end": "survived",
+            "commit": "abc",
+        }
+        new = told[5] | {"end": "killed", "commit": "abd"}
+        file.write(f"{json.dumps(old)}\n{json.dumps(new)}\n")
+    reasons = {("loss", "f", "y2"): "nobody can tell"}
+    results = mutation.results(tmp_path, "loss")
+    found = mutation.count("loss", results, reasons)
+    assert (found["mutants"], found["tried"]) == (6, 5)
+    assert (found["killed"], found["by_time"]) == (3, 1)
+    assert (found["survived"], found["explained"]) == (2, 1)
+    assert [one["why"] for one in found["survivors"]] == [
+        "nobody can tell",
+        None,
+    ]
+    assert found["commits"] == ["abc", "abd"]
 
 
 def test_explanations_are_by_module_function_and_new_line(
@@ -632,6 +647,51 @@ def test_explanations_are_by_module_function_and_new_line(
     path = tmp_path / "survivors.toml"
     assert mutation.explanations(path) == {}
     path.write_text(
-        '[[survivor]]\nmodule = "loss"\nfunction = "f"\nnow = "x"\nwhy = "y"\n'
+        '[[survivor]]\nmodule = "loss"\nfunction = "f"\n'
+        'now = ["x", "z"]\nwhy = "y"\n'
     )
-    assert mutation.explanations(path) == {("loss", "f", "x"): "y"}
+    assert mutation.explanations(path) == {
+        ("loss", "f", "x"): "y",
+        ("loss", "f", "z"): "y",
+    }
+
+
+def functions_of(module: str) -> set[str]:
+    """The functions and methods of a module of the package."""
+    tree = ast.parse(
+        (ROOT / "annotated" / f"{module}.py").read_text("utf-8")
+    )
+    kinds = ast.FunctionDef, ast.AsyncFunctionDef
+    return {one.name for one in tree.body if isinstance(one, kinds)} | {
+        f"{one.name}.{part.name}"
+        for one in tree.body
+        if isinstance(one, ast.ClassDef)
+        for part in one.body
+        if isinstance(part, kinds)
+    }
+
+
+def test_the_ledger_of_mutants_is_of_this_package_and_each_survivor_told(
+    mutation: ModuleType,
+) -> None:
+    file = ROOT / "book" / "results" / "mutation.json"
+    metrics = json.loads(file.read_text("utf-8"))["metrics"]
+    reasons = mutation.explanations(ROOT / "benchmarks" / "survivors.toml")
+    begun, told = metrics["modules"], set()
+    for module, found in begun.items():
+        gone = set(found["functions"]) - functions_of(module)
+        assert not gone, f"{module} has no {gone}: run the mutants again"
+        assert found["tried"] == found["killed"] + found["survived"]
+        assert found["survived"] == len(found["survivors"])
+        for one in found["survivors"]:
+            key = module, one["function"], one["now"]
+            assert one["why"] == reasons.get(key), key
+            # a module that is not finished is counted, and no more
+            if found["tried"] == found["mutants"]:
+                assert key in reasons, f"no test, and no word why: {key}"
+            told.add(key)
+    assert not set(reasons) - told, "explained, but no survivor"
+    assert metrics["incomplete"] == [
+        name for name, one in begun.items() if one["tried"] < one["mutants"]
+    ]
+    assert set(metrics["not_begun"]) == set(mutation.TESTS) - set(begun)

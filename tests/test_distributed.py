@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run, read_metrics
 from annotated.engine.trainer import RunConfig, Trainer
 from annotated.model import Transformer, TransformerConfig
+from annotated.schedule import cooldown_factor, learning_rate
 from annotated.training import copy_corpus
 from tests.helpers import SHAPE, TINY, environment, forking
 
@@ -310,6 +312,79 @@ def test_the_clock_of_process_0_is_everyones() -> None:
     found = together(2, seconds_seen)
     assert found[0] == found[1]
     assert found[0][-1] < 60
+
+
+TIMED = replace(
+    CONFIG, max_steps=100, warmup=5, cooldown=40, max_minutes=50 / 60
+)
+
+
+def timed(folder: Path, last: int = 0, resume: bool = False) -> Any:
+    """A run of 50 of process 0's seconds, one a step; the clocks of the
+    others are wrong. It saves and ends after step last, if there is one.
+    """
+    now, readings = [0.0], [0]
+
+    def clock() -> float:
+        readings[0] += 1
+        if readings[0] % 4 == 3:  # a step's work, the second of its two
+            now[0] += 1.0 + 6.5 * rank()
+        return now[0]
+
+    vars(engine)["time"] = SimpleNamespace(perf_counter=clock)
+    trainer = new_trainer(TIMED, dropout=0.1)
+    if resume:
+        load_checkpoint(trainer, checkpoints(folder)[-1])
+    rates = {}
+    for progress in trainer.steps():
+        rates[progress.step] = progress.rate
+        if progress.step == last:
+            trainer.save(folder)
+            break
+    return rates, trainer.ending(), weights_of(trainer)
+
+
+def timed_runs(folder: str) -> dict[int, Any]:
+    """A whole run, and others that were stopped at a step and resumed."""
+    runs = {0: timed(Path(folder))}
+    for last in (12, 40):
+        place = Path(folder) / str(last)
+        rank_zero_only(place.mkdir)
+        begun, ended = timed(place, last), timed(place, resume=True)
+        runs[last] = begun[0] | ended[0], *ended[1:]
+    return runs
+
+
+@pytest.fixture(scope="module")
+def timed_by_two(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return together(2, timed_runs, str(tmp_path_factory.mktemp("timed")))
+
+
+@pytest.mark.parametrize("last", [0, 12, 40])
+def test_minutes_end_the_run_at_the_same_step_of_all(
+    timed_by_two: Any, last: int
+) -> None:
+    """And the cool-down, which begins in time for it, is one for all."""
+    (rates, ending, weights), other = (runs[last] for runs in timed_by_two)
+    assert other[:2] == (rates, ending)
+    assert all((other[2][n] == weights[n]).all() for n in weights)
+    steps, cooldown, _ = ending["now"]
+    assert 48 <= steps <= 50 and [*rates] == [*range(1, steps + 1)]
+    assert ending["plan"][:2] == [100, 40] and cooldown <= 27
+    for step, rate in rates.items():
+        full = learning_rate(step, SHAPE["d_model"], TIMED.warmup)
+        factor = cooldown_factor(step, steps, cooldown)
+        assert rate == pytest.approx(full * factor)
+
+
+def test_a_run_that_is_cooling_down_resumes_to_the_same_end(
+    timed_by_two: Any,
+) -> None:
+    """One that is not yet measures its pace again, and then decides."""
+    for runs in timed_by_two:
+        assert runs[40][:2] == runs[0][:2]
+        for name, weight in runs[0][2].items():
+            assert (runs[40][2][name] == weight).all(), name
 
 
 # --- checkpoints ----------------------------------------------------------

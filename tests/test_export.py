@@ -13,10 +13,10 @@ import torch
 from annotated.engine.errors import RunError
 from annotated.engine.export import (
     export_run,
-    vocabulary,
     write_ctranslate2,
     write_onnx,
 )
+from annotated.engine.pieces import vocabulary
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run
 from annotated.engine.search import beam_search

@@ -11,24 +11,44 @@ import shutil
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from sacrebleu.metrics import BLEU
 
+from annotated import costs
 from annotated.attention import attention, attention_weights
 from annotated.book.figures import figure, half_weights, plain, words_of
 from annotated.embeddings import sinusoids
 from annotated.heads import knocked_out
 from annotated.masks import causal_mask, padding_mask, window_mask
-from annotated.model import Transformer, TransformerConfig
+from annotated.model import (
+    Transformer,
+    TransformerConfig,
+    count_parameters,
+)
 from annotated.pocket import pocket_pairs
 from annotated.schedule import cooldown_factor, learning_rate
-from annotated.search import SearchConfig, plain_beam_search
+from annotated.search import (
+    KVCache,
+    SearchConfig,
+    grow_beams,
+    log_p_after,
+    plain_beam_search,
+)
 from annotated.search import beam as beam_search
-from annotated.tokens import BOS, EOS, SPECIALS, Tokenizer
+from annotated.tokens import (
+    BOS,
+    BYTES,
+    EOS,
+    SPECIALS,
+    BytePairs,
+    Tokenizer,
+)
 from press.chapters import read_book
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -335,9 +355,176 @@ def waves() -> dict[str, Any]:
     return {"width": 16, "table": table, "offset": 7}
 
 
+def cost() -> dict[str, Any]:
+    runs = []
+    for d, layers, vocab, tokens, steps in (
+        (512, 6, 37_000, 25_000, 100_000),
+        (64, 1, 500, 300, 10),
+        (1024, 3, 8000, 1500, 1000),
+    ):
+        config = TransformerConfig(
+            src_vocab=vocab,
+            tgt_vocab=vocab,
+            num_encoder_layers=layers,
+            num_decoder_layers=layers,
+            d_model=d,
+            d_ff=4 * d,
+            num_heads=d // 64,
+        )
+        run: dict[str, float] = {
+            "d": d,
+            "layers": layers,
+            "vocab": vocab,
+            "tokens": tokens,
+            "steps": steps,
+        }
+        runs.append(
+            {
+                "run": run,
+                "count": count_parameters(config),
+                "one": costs.forward_flops(config),
+                "all": steps * costs.step_flops(config, tokens),
+                "bytes": costs.state_bytes(config),
+            }
+        )
+    papers = []
+    for size, d in (("base", 512), ("big", 1024)):
+        run = {
+            "d": d,
+            "layers": 6,
+            "vocab": 37_000,
+            "tokens": 25_000,
+            "steps": costs.PAPER_STEPS[size],
+            "devices": 8,
+            "speed": costs.P100 / 1e12,
+            "share": 100 * costs.useful_share(size),
+        }
+        papers.append({"run": run, "paper": costs.PAPER_HOURS[size]})
+    return {"runs": runs, "papers": papers}
+
+
+def bleu() -> list[dict[str, Any]]:
+    """sacreBLEU on words, without smoothing."""
+    cases = []
+    metric = BLEU(smooth_method="none", tokenize="none")
+    for hypotheses, references in (
+        (
+            ["a dog runs across the grass .", "two men sit on a bench ."],
+            ["a dog is running across the grass .", "two men sit here ."],
+        ),
+        (["the the the the the"], ["the cat is on the mat"]),
+        (["a b c d e f g"], ["a b c d e f g"]),
+        (["a b"], ["a b c d e f"]),
+        (["b c d e a b c d e"], ["a b c d e"]),
+    ):
+        found = metric.corpus_score(hypotheses, [references])
+        cases.append(
+            {
+                "hypotheses": hypotheses,
+                "references": references,
+                "counts": found.counts,
+                "totals": found.totals,
+                "penalty": found.bp,
+                "score": found.score,
+            }
+        )
+    return cases
+
+
+class Recorded(KVCache):
+    """A cache that writes down how its rows move, and what it holds."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.moved: list[list[int]] = []
+        self.held: list[int] = []
+
+    def next_logits(self, ids: torch.Tensor) -> torch.Tensor:
+        logits = super().next_logits(ids)
+        numbers = sum(p.k.numel() + p.v.numel() for p in self.past)
+        self.held.append(4 * numbers)
+        return logits
+
+    def reorder(self, rows: torch.Tensor) -> None:
+        super().reorder(rows)
+        self.moved.append(rows.tolist())
+
+
+def cache() -> list[dict[str, Any]]:
+    """A search with the cache beside the one of chapter 16."""
+    model = small_model("post", "decoder")[0].float()
+    config = SearchConfig(beam=3, alpha=0.0)
+    src, limit = [4, 7, 5, 9], 8
+    source = torch.tensor([[*src, EOS]])
+    found: dict[int, list[list[int]]] = {}
+
+    def after(ids: list[int]) -> torch.Tensor:
+        found.setdefault(len(ids), []).append(ids)
+        return log_p_after(model, source, ids)
+
+    with torch.no_grad():
+        beam_search(after, limit, config)
+        kept = Recorded(model, source.repeat_interleave(3, dim=0))
+        grow_beams(kept, torch.tensor([limit]), config)
+    # in its first step one row counts; then all three come from it
+    steps = [[[BOS]] * 3, *list(found.values())[1:]]
+    assert len(steps) > 3
+    moved = [[0, 0, 0], *kept.moved[1:]]
+    size = {"layers": 2, "d": 16}
+    return [
+        {"steps": steps, "rows": moved, "held": kept.held, "size": size}
+    ]
+
+
+def pieces() -> dict[str, Any]:
+    """What the plain byte pairs of chapter 10 make of some lines."""
+    lines = [
+        " ".join(line.split())
+        for text in list(topics.values())[:12]
+        for line in text.splitlines()
+        if line.strip()
+    ]
+    whole = BytePairs.train(lines, 400)
+    texts = [
+        "Why do generators interact with rivers?",
+        "größte Äpfel, 東京 👩‍👧 e\u0301 x² Ⅷ",
+        "it's 1,234 <pad>  two  spaces_and an under_score ",
+        "\ttabs",
+        "GENERATORS don't",
+        "",
+    ]
+    cases = [
+        {"vocab": vocab, "text": text, "ids": plain_pairs.encode(text)}
+        for vocab in (260, 300, 400)
+        for plain_pairs in [
+            BytePairs(dict(list(whole.merges.items())[: vocab - 260]))
+        ]
+        for text in texts
+    ]
+    return {
+        "merges": list(whole.merges),
+        "order": BYTES,
+        "cases": cases,
+        "bytes": [list(token) for token in whole.tokens()],
+    }
+
+
 GOLDENS = {
     one.__name__: one
-    for one in (film, lookup, engine, beam, masks, dials, scale, waves)
+    for one in (
+        film,
+        lookup,
+        engine,
+        beam,
+        masks,
+        dials,
+        scale,
+        waves,
+        cost,
+        bleu,
+        cache,
+        pieces,
+    )
 }
 
 

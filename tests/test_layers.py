@@ -293,3 +293,16 @@ def test_layers_drop_when_training_and_never_when_evaluating(norm):
     encoder.eval(), decoder.eval()
     assert torch.equal(encoder(x), encoder(x))
     assert torch.equal(decoder(x, memory), decoder(x, memory))
+
+
+@pytest.mark.parametrize("layer", [EncoderLayer, DecoderLayer])
+def test_a_layer_is_as_in_the_paper_unless_told(layer):
+    kinds = {EncoderLayer: encoder_layer, DecoderLayer: decoder_layer}
+    told = shake(kinds[layer](norm="post", dropout=0.0))
+    parts = told.attention, told.feed_forward
+    if layer is DecoderLayer:
+        parts = told.attention, told.cross_attention, told.feed_forward
+    untold = layer(*parts)
+    untold.load_state_dict(told.state_dict())
+    sides = torch.randn(2, 2, 5, 16)[: len(parts) - 1]
+    assert torch.equal(untold.train()(*sides), told.eval()(*sides))

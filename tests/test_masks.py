@@ -92,3 +92,9 @@ def test_a_sentence_has_the_same_answer_alone_and_in_company(seed, lengths):
         torch.testing.assert_close(
             together[i : i + 1, :, :n], attention(alone, alone, alone)
         )
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_masks_are_made_on_the_device_asked_for(device):
+    for mask in (causal_mask(3, device), window_mask(3, 1, device)):
+        assert mask.device.type == device

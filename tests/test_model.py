@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from annotated.attention import MultiHeadAttention
 from annotated.embeddings import sinusoids
 from annotated.engine.packing import packed
 from annotated.engine.recipes import RECIPES
+from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.model import Transformer, TransformerConfig, count_parameters
 from tests.helpers import torch_state
 
@@ -678,3 +680,40 @@ def test_counting_needs_no_memory_and_counts_what_is_built():
     assert count_parameters(config) == built
     huge = TransformerConfig.big(src_vocab=10**6, tgt_vocab=10**6)
     assert count_parameters(huge) > 10**9
+
+
+def test_every_field_of_a_configuration_reaches_its_parts():
+    model = Transformer(
+        small(
+            dropout=0.1,
+            attention_dropout=0.2,
+            activation_dropout=0.3,
+            activation="silu",
+            output_bias=True,
+            bias=False,
+            d_k=3,
+            d_v=5,
+        )
+    )
+    x = torch.randn(4, 12)
+    for part in model.modules():
+        if isinstance(part, MultiHeadAttention):
+            assert (part.dropout.p, part.d_k, part.d_v) == (0.2, 3, 5)
+            assert part.w_o.bias is None
+        if isinstance(part, FeedForward):
+            assert part.dropout.p == 0.3 and part.outer.bias is None
+            silu = part.outer(F.silu(part.inner(x)))
+            assert torch.equal(part.eval()(x), silu)
+        if isinstance(part, EncoderLayer | DecoderLayer | Transformer):
+            assert part.dropout.p == 0.1
+    bias = model.embeddings.bias
+    bias.data += 1
+    logits = F.linear(x, model.embeddings.output)
+    torch.testing.assert_close(model.embeddings.logits(x), logits + bias)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_model_computes_where_its_weights_are(window):
+    model = Transformer(small(window=window)).to("meta")
+    ids = torch.ones(2, 5, dtype=torch.long, device="meta")
+    assert model(ids, ids).device.type == "meta"

@@ -544,3 +544,41 @@ def test_a_second_derivative_is_refused_not_wrong():
     (gradient,) = torch.autograd.grad(loss**2, x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
+
+
+@pytest.mark.parametrize("lengths", [[5, 5], [5, 2]])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_leaves_no_query_without_a_key(lengths, causal):
+    ids = (torch.arange(5) < torch.tensor(lengths)[:, None]).long()
+    packing = Packing.of(ids)
+    seen = PackedMask.to(packing, packing, causal, window=1).may_attend
+    assert seen.any(dim=-1).all()
+    near = torch.eye(5, dtype=torch.bool)
+    for row, length in zip(seen.expand(2, 1, 5, 5)[:, 0], lengths):
+        assert torch.equal(row[:length], near[:length])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_is_made_where_the_tokens_are(causal):
+    real = torch.ones(2, 5, dtype=torch.bool, device="meta")
+    packing = Packing(real, torch.zeros(10, device="meta"))
+    seen = PackedMask.to(packing, packing, causal, window=3).may_attend
+    assert seen.device.type == "meta"
+
+
+def test_one_graph_serves_batches_with_and_without_padding(monkeypatch):
+    full = Packing.of(torch.ones(2, 3))
+    assert full.full and full.mask is None
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not full.full and full.mask.all()
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_weights_are_dropped_while_training_alone(rate):
+    layer = PackedAttention(8, 2, dropout=rate)
+    packing = Packing.of(torch.tensor([[1, 1, 1], [1, 1, 0]]))
+    mask, x = PackedMask.to(packing, packing), torch.randn(5, 8)
+    layer.train()
+    assert torch.equal(layer(x, x, mask), layer(x, x, mask)) == (rate == 0)
+    layer.eval()
+    assert torch.equal(layer(x, x, mask), layer(x, x, mask))

@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import models
+from tokenizers import models, processors
 
 import annotated.engine.tokenizers as engine
 from annotated.engine.torchtext import from_torchtext, torchtext_pairs
@@ -24,6 +24,7 @@ from annotated.tokens import (
     UNK,
     BytePairs,
     Tokenizer,
+    byte_ids,
     split_words,
 )
 from tests.helpers import benchmark
@@ -245,6 +246,21 @@ def test_a_very_long_line_is_encoded(kind):
     assert len(ids) >= 10_000
 
 
+def test_no_special_is_added_whatever_the_inner_tokenizer_would_add():
+    inner = Tokenizer.of_words(["the", "sea"]).inner
+    ends = [("<s>", BOS), ("</s>", EOS)]
+    inner.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=ends
+    )
+    assert Tokenizer(inner).encode(["the sea"]) == [[4, 5]]
+
+
+def test_a_figure_shows_specials_and_spaces_by_their_names():
+    bpe = Tokenizer.train(LINES, 300)
+    space = bpe.inner.token_to_id("Ġ")
+    assert bpe.tokens([BOS, space, PAD]) == ["<s>", "Ġ", "<pad>"]
+
+
 # --- the plain form ---
 
 
@@ -272,6 +288,24 @@ def test_the_plain_form_encodes_as_the_library_and_decodes(text):
     ids = PLAIN.encode(text)
     assert [ids] == BPE.encode([text])
     assert PLAIN.decode(ids) == text
+
+
+def test_the_plain_form_merges_in_the_order_learned():
+    a, b, c = byte_ids("abc")
+    space = byte_ids(" ")[0]
+    for merges, ids in (
+        ({(b, c): 260, (a, b): 261}, [space, a, 260]),
+        ({(a, b): 260, (b, c): 261}, [space, 260, c]),
+    ):
+        pairs = BytePairs(merges)
+        assert pairs.encode("abc") == ids
+        assert pairs.decode(ids) == "abc"
+
+
+def test_the_plain_form_decodes_specials_to_nothing_and_half_a_letter():
+    half = byte_ids("ä")[:1]
+    ids = [BOS, *byte_ids("a"), *half, UNK, EOS, PAD]
+    assert PLAIN.decode(ids) == "a\N{REPLACEMENT CHARACTER}"
 
 
 def test_pieces_make_up_the_line():

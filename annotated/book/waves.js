@@ -56,8 +56,9 @@ padding:0 .5rem 0 0;text-align:right;white-space:nowrap}
 .fx table.fx-map.long thead th span{writing-mode:vertical-rl;transform:rotate(180deg);
 white-space:nowrap;max-height:7rem}
 .fx table.fx-map td.frame{outline:2px solid var(--warm);outline-offset:-3px}
-.fx-bar{display:grid;grid-template-columns:minmax(2.5rem,auto) 1fr 3.6em;gap:.6rem;
-align-items:center;margin:.2rem 0}
+.fx-bars{display:grid;grid-template-columns:minmax(2.5rem,auto) 1fr minmax(3.6em,auto);
+gap:.3rem .6rem;align-items:center;margin:.2rem 0}
+.fx-bar{display:contents}
 .fx-bar i{display:block;height:.95rem;border-radius:2px;background:var(--blue);
 width:calc(var(--w)*100%)}
 .fx-bar b{font-weight:400;text-align:right}
@@ -196,7 +197,7 @@ function grid({ label, rows, columns, tell, digits = 0, size, text, onpress }) {
 
 /** Rows of name, bar and number; set([[name, part of the whole, text], …]). */
 function bars(label) {
-  const node = make("div", { role: "img", "aria-label": label });
+  const node = make("div", { class: "fx-bars", role: "img", "aria-label": label });
   const set = (rows) => {
     node.setAttribute("aria-label", `${label}: ${rows.map(([n, , t]) => `${n} ${t}`).join(", ")}`);
     node.replaceChildren(...rows.map(([name, part, text, color]) =>
@@ -260,7 +261,8 @@ function ticks(most, form = (n) => String(+n.toPrecision(3))) {
  *  ticks, log }, a series { name, points, style }, the mark a point. */
 function lines({ label, xLabel, yLabel, width = 380, height = 230 }) {
   const [left, right, top, bottom] = [44, 12, 26, 38];
-  const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label,
+    style: "max-width:28rem" });
   const names = make("div", { class: "fx-row fx-soft" });
   const along = (axis, from, to) => {
     const at = axis.log ? Math.log : Number;

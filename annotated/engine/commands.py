@@ -37,6 +37,7 @@ from annotated.engine.errors import (
 from annotated.engine.export import export_run
 from annotated.engine.files import check_new, write_text
 from annotated.engine.machine import HALF, pick_device, pick_precision
+from annotated.engine.marian import find_published, import_marian
 from annotated.engine.prepare import (
     Preparation,
     Prepared,
@@ -67,12 +68,13 @@ from annotated.engine.treebanks import (
     tree_scores,
 )
 from annotated.evaluation import compare, score
+from annotated.model import count_parameters
 from annotated.search import SearchConfig
 
 __all__ = [
     "Flag", "obey", "parsed", "complaint", "PLAINER", "List", "Show",
     "Prepare", "Recipes", "Train", "train", "Translate", "Evaluate",
-    "Average", "Export", "Report", "Treebank", "Parse", "KINDS",
+    "Average", "Export", "Report", "Import", "Treebank", "Parse", "KINDS",
 ]  # fmt: skip
 
 
@@ -643,7 +645,8 @@ class Export:
     """Export a run's model for another program."""
 
     run: Path  # the run folder
-    to: Literal["safetensors", "onnx", "ctranslate2"]  # the format
+    # the format
+    to: Literal["safetensors", "onnx", "ctranslate2", "transformers"]
     out: Path  # the folder to write, new or empty
 
     def act(self) -> None:
@@ -678,6 +681,41 @@ class Report:
             ) from None
         write_text(self.out, report(self.run, lines))
         print(self.out.absolute().as_uri())
+
+
+# E12-command-line.md: Import
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Import:
+    """Make a published model into a run."""
+
+    kind: tyro.conf.Positional[Literal["marian"]]  # the form it is in
+    # its folder, or its name on huggingface.co, such as opus-mt-en-de
+    name: tyro.conf.Positional[str]
+    out: Path  # the run folder to create
+    # where a model translates into several: the target, such as deu
+    language: str | None = None
+    source: str | None = None  # what to call the source language
+    target: str | None = None  # what to call the target language
+    revision: str = "main"  # of a name: a commit, or a branch
+
+    def act(self) -> None:
+        """Fetch, check, convert, write; print what it is as JSON."""
+        check_new(self.out)
+        folder, origin = find_published(self.name, self.revision)
+        names = self.source, self.target
+        run = import_marian(folder, self.out, self.language, names, origin)
+        recipe = run.recipe
+        print(
+            json.dumps(
+                {
+                    "from": origin,
+                    "source": recipe.source,
+                    "target": recipe.target,
+                    "parameters": count_parameters(run.model.config),
+                    "vocabularies": [len(run.source), len(run.target)],
+                }
+            )
+        )
 
 
 # E12-command-line.md: Trees
@@ -721,6 +759,7 @@ KINDS: dict[str, Any] = {
     "evaluate": Evaluate,
     "average": Average,
     "export": Export,
+    "import": Import,
     "sweep": Sweep,
     "treebank": Treebank,
     "parse": Parse,

@@ -3,6 +3,7 @@
 from collections import Counter
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from annotated.batches import Corpus
 from annotated.engine.cleaning import Cleaning, Division, divide, remarks
@@ -105,7 +106,7 @@ class TextData:
         if self._tokenizers is None:
             (src, tgt), tie = self._train, self.recipe.model.tie
             texts = [src + tgt] if tie == "all" else [src, tgt]
-            kinds = self.recipe.vocab, self.recipe.tokenizer
+            kinds: Any = self.recipe.vocab, self.recipe.tokenizer
             made = [Tokenizer.train(text, *kinds) for text in texts]
             self._tokenizers = made[0], made[-1]
         return self._tokenizers
@@ -201,6 +202,11 @@ def open_data(
             "pair has no data of its own: give --data and a folder with "
             "your files, or make one with annotated data prepare pair "
             "--src FILE --tgt FILE --out DIR"
+        )
+    if recipe.data == "imported":
+        raise DataError(
+            "an imported run has no data of its own: give --data, a data "
+            "set or a folder with your files"
         )
     found = prepared_data(recipe)
     if found is None:

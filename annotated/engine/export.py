@@ -16,15 +16,17 @@ from annotated.attention import MultiHeadAttention
 from annotated.embeddings import SinusoidalPositions
 from annotated.engine.errors import RunError
 from annotated.engine.files import new_folder, write_json
+from annotated.engine.marian import write_transformers
 from annotated.engine.packing import check_parts
+from annotated.engine.pieces import vocabulary
 from annotated.engine.runs import Run
 from annotated.engine.tensors import write_tensors
 from annotated.model import Transformer
-from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
+from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 
 __all__ = [
-    "vocabulary", "write_ctranslate2", "CALLED", "POSITIONS", "AXES",
-    "write_onnx", "export_run",
+    "write_ctranslate2", "CALLED", "POSITIONS", "AXES", "write_onnx",
+    "export_run",
 ]  # fmt: skip
 
 
@@ -38,12 +40,6 @@ def _wanted(package: str) -> Any:
     except ImportError as error:
         top = package.split(".")[0]
         raise RunError(f"{error}: pip install {top}") from None
-
-
-def vocabulary(tokenizer: Tokenizer) -> list[str]:
-    """The tokens as strings, in the order of their ids."""
-    tokens = (tokenizer.inner.id_to_token(i) for i in range(len(tokenizer)))
-    return [str(token) for token in tokens]
 
 
 # E11-export.md: CTranslate2
@@ -221,7 +217,8 @@ def _write(
 
 # E11-export.md: A run
 def export_run(run: Run, to: str, folder: Path) -> None:
-    """Write run to a new folder as "safetensors", "onnx" or "ctranslate2".
+    """Write run to a new folder as "safetensors", "onnx", "ctranslate2" or
+    "transformers".
 
     RunError if the folder already holds something, if a package is
     missing, or if the format does not support the model.
@@ -234,12 +231,15 @@ def export_run(run: Run, to: str, folder: Path) -> None:
         elif to == "ctranslate2":
             src, tgt = vocabulary(run.source), vocabulary(run.target)
             write_ctranslate2(model, src, tgt, fresh)
+        elif to == "transformers":
+            write_transformers(run, model, fresh)
         else:
             weights = dict(model.named_parameters())
             write_tensors(weights, fresh / "model.safetensors")
+        if to in ("safetensors", "transformers"):
             recipe = dataclasses.asdict(run.recipe)
             write_json(fresh / "recipe.json", recipe)
-        if to != "ctranslate2":  # it writes its own config.json
+        if to in ("safetensors", "onnx"):  # the others have their own
             config = dataclasses.asdict(model.config)
             write_json(fresh / "config.json", config)
         run.source.save(fresh / "source.json")

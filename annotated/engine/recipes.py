@@ -38,7 +38,8 @@ class Recipe:
     valid_pairs: int | None = None  # pairs to validate on (unset: all)
     vocab: int = 37_000  # maximum vocabulary size
     # kind of tokens: byte pairs, word pieces or words
-    tokenizer: Literal["bpe", "wordpiece", "word"] = "bpe"
+    # (sentencepiece: those of an imported run)
+    tokenizer: Literal["bpe", "wordpiece", "word", "sentencepiece"] = "bpe"
     fit: tuple[str, ...] = ()  # fields chosen to fit corpus and minutes
     model: ModelShape = ModelShape()  # the model
     training: RunConfig = RunConfig()  # how to train it

@@ -13,11 +13,15 @@ __all__ = ["write_tensors", "read_tensors", "check_fit", "load_weights"]
 
 
 # E3-ground.md: Tensors in a file
-def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+def write_tensors(
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    metadata: dict[str, str] | None = None,
+) -> None:
     """Write tensors by name. OSError where there is no room."""
     whole = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
     try:
-        safetensors.torch.save_file(whole, path)
+        safetensors.torch.save_file(whole, path, metadata)
     except safetensors.SafetensorError as error:
         raise OSError(f"{path}: not written ({error})") from None
 

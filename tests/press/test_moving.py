@@ -17,7 +17,7 @@ import torch
 from annotated.book.figures import MovingFigure, figure, half_weights
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import SearchConfig, plain_beam_search
-from annotated.tokens import SPECIALS
+from annotated.tokens import BYTES, SPECIALS
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed"
@@ -101,6 +101,46 @@ CASES: dict[str, dict[str, Any]] = {
             [[1.0, 0.0], [4.0, 0.0], [16.0, 0.0]],
             [[0.0, 1.0], [0.0, 4.0], [0.0, 16.0]],
         ],
+    },
+    "cost": {
+        "presets": {
+            "base": {
+                "d": 512,
+                "layers": 6,
+                "vocab": 37_000,
+                "tokens": 25_000,
+                "steps": 100_000,
+                "devices": 8,
+                "speed": 9.5,
+                "share": 29.0,
+            },
+        },
+        "paper": 9.51e17,
+    },
+    "bleu": {
+        "hypotheses": ["a dog runs .", "the woman sings in the rain ."],
+        "references": ["a dog runs .", "a woman sings in the rain ."],
+    },
+    "cache": {
+        "words": ["<s>", "a", "b"],
+        "searches": {
+            "1": [[[0]], [[0, 1]]],
+            "2": [[[0]], [[0, 1], [0, 2]], [[0, 2, 1], [0, 2, 2]]],
+        },
+        "size": {"layers": 6, "d": 512},
+    },
+    "loops": {
+        "panels": [
+            {"name": name, "line": [3.0, 2.0, 1.0], "dots": [[200, 1.0]]}
+            for name in "ABCDEF"
+        ],
+        "healthy": [3.0, 1.0, 0.5],
+        "last": 300,
+    },
+    "pieces": {
+        "merges": [[87, 75], [260, 72], [224, 261]],
+        "order": BYTES,
+        "text": "the hat",
     },
     "waves": {"width": 64, "columns": [0, 8, 16]},
     "film": {
@@ -489,4 +529,119 @@ def test_waves_turn_alike_everywhere(
     page.get_by_role("button", name="16, 17").focus()
     press(page, "Enter")
     assert "columns 16 and 17 turn by −114.6°" in window.said()
+    assert window.faults == []
+
+
+def test_cost_is_a_link(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "cost", "page", "light"))
+    assert window.said() == (
+        "This run needs 9.5·10¹⁷ operations, 1.0 times what the paper's "
+        "base model needs, and takes 12 hours."
+    )
+    page.get_by_role("slider", name="steps").focus()
+    press(page, "ArrowRight")
+    assert "takes 36 hours." in window.said()
+    page.get_by_role("slider", name="devices").focus()
+    press(page, "Home")
+    assert "takes 12 days." in window.said()
+    page.wait_for_function("location.hash.includes('devices=1&')")
+    link = page.url.replace("vocab=37000", "vocab=36500")
+    page.goto("about:blank")
+    page.goto(link)
+    assert "takes 12 days." in window.said()
+    assert page.get_by_text("36,500").is_visible()  # no step of the slider
+    page.get_by_role("button", name="base").click()
+    assert "takes 12 hours." in window.said()
+    assert window.faults == []
+
+
+def test_bleu_follows_what_is_written(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "bleu", "page", "light"))
+    page.get_by_role("button", name="2", exact=True).focus()
+    press(page, "Enter")
+    assert "Sentence 2 shares 6, 5, 4, 3 runs" in window.said()
+    page.get_by_label("The translation").fill("a woman sings in the rain .")
+    assert "7, 6, 5, 4 runs" in window.said()
+    assert window.said().endswith("the BLEU of all 2 sentences is 100.0.")
+    page.get_by_label("The translation").fill("")
+    assert "With 4 words for 11" in window.said()
+    assert window.said().endswith("is 17.4.")
+    page.wait_for_function("location.hash === '#bleu:edit=2&t2='")
+    page.get_by_role("button", name="As it was").focus()
+    press(page, "Enter")
+    assert "6, 5, 4, 3 runs" in window.said()
+    assert window.faults == []
+
+
+def test_the_cache_moves_its_rows(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "cache", "page", "light"))
+    assert window.said().startswith("Step 1: 1 new position is computed")
+    page.get_by_role("button", name="Next step").focus()
+    press(page, "Enter")
+    assert "row 1 from row 0: 1 position of each copied." in window.said()
+    press(page, "Enter")
+    assert window.said() == (
+        "Step 3: row 0 from row 1: 2 positions of each copied. 2 new "
+        "positions are computed (framed); without a cache it would be 6."
+    )
+    assert page.get_by_role("button", name="Next step").is_disabled()
+    told = "kept 144 kB, copied 72 kB"
+    assert page.get_by_role("img", name=told).is_visible()
+    page.get_by_role("slider", name="beam").focus()
+    press(page, "ArrowLeft")
+    assert window.said().startswith("Step 1: 1 new")
+    assert window.faults == []
+
+
+def test_loops_are_matched(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "loops", "page", "light"))
+    assert window.said() == "0 of 6 are right, 6 are open."
+    wrong = page.get_by_label("The fault of panel E")
+    wrong.focus()
+    page.keyboard.type("rate")
+    assert page.get_by_text("Not so: close, since both learn").is_visible()
+    assert window.said() == "0 of 6 are right, 5 are open."
+    for panel, fault in {
+        "A": "rate too high",
+        "B": "mean of the sentences' means",
+        "C": "no shift",
+        "D": "validation with dropout",
+        "E": "shuffled targets",
+        "F": "no causal mask",
+    }.items():
+        page.get_by_label(f"The fault of panel {panel}").select_option(
+            label=fault
+        )
+    assert window.said().startswith("All six.")
+    assert page.get_by_text("Right: ").count() == 6
+    assert window.faults == []
+
+
+def test_pieces_are_merged_one_by_one(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "pieces", "page", "light"))
+    assert window.said() == (
+        "7 characters are 5 tokens with a vocabulary of 263. The newest "
+        "token is “␣the”, of “␣” and “the”; this text has it once."
+    )
+    page.get_by_role("button", name="One less").focus()
+    press(page, "Enter")
+    assert "6 tokens with a vocabulary of 262." in window.said()
+    page.get_by_role("slider", name="vocabulary").focus()
+    press(page, "Home")
+    assert "8 tokens" in window.said()
+    assert "a token is a byte" in window.said()
+    page.get_by_label("Your text").fill("ä")
+    assert window.said().startswith("1 character is 3 tokens")
+    page.wait_for_function(
+        "location.hash === '#pieces:vocab=260&text=%C3%A4'"
+    )
+    page.get_by_role("button", name="One merge more").focus()
+    press(page, "Enter")
+    assert "is “th”, of “t” and “h”; this text has it nowhere." in (
+        window.said()
+    )
     assert window.faults == []

@@ -158,11 +158,33 @@ def test_the_first_page_is_made_from_the_chapters(built: Book) -> None:
         "0 parts: 0 tested, 0 measured, 0 transcribed and 0 told" in plain
     )
     assert "One idea carries it.</p>" in text
+    assert "<b>38.1 BLEU</b>" in text and "after 26 minutes" in text
     assert "%(" not in text
     assert '<meta name="description" content="“Attention Is' in text
     one = page(built, "02-one")
     assert '<meta property="og:title" content="2 · One">' in one
     assert len(re.findall('<meta name="viewport"', one)) == 1
+
+
+def test_the_first_page_has_cards_for_what_promises(built: Book) -> None:
+    built.write("book/cards.yml", "02-one: See it rise & fall.\n")
+    index = built.read("book/index.md")
+    built.write(
+        "book/index.md", f"{index}\n%(printed 02-one the value is)\n"
+    )
+    with pytest.raises(PressError, match="value is.*it is not printed"):
+        site(built.root)
+    built.write("book/index.md", index)
+    site(built.root)
+    text = page(built, "index")
+    card = text[text.index('<ul class="cards">') :].partition("</ul>")[0]
+    assert '<li><a href="02-one.html"><span class="picture"><img' in card
+    assert "<span>See it rise &amp; fall.</span>" in card
+    [picture] = re.findall(r'src="([^"]+)"', card)
+    assert (built.root / "site" / picture).read_text().startswith("<?xml")
+    assert "One idea carries it.</p>" not in text
+    (built.root / "book/cards.yml").unlink()
+    site(built.root)
 
 
 def test_what_is_searched_is_a_section_without_those_inside_it() -> None:

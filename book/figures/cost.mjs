@@ -1,0 +1,116 @@
+// cost: what a run needs, and how long a machine takes. The address has it all.
+
+/** The parameters of a Transformer with d_ff = 4d and one shared matrix. */
+export const parameters = ({ d, layers, vocab }) =>
+  layers * (28 * d * d + 32 * d) + vocab * d;
+
+/** Operations of a forward pass for a source and a target token. */
+export function forward({ d, layers, vocab }, length = 28) {
+  const attention = 4 * d * d, feed = 8 * d * d;
+  const source = layers * (attention + feed) + layers * 2 * d * d;
+  const target = layers * (attention + 2 * d * d + feed) + d * vocab;
+  return 2 * (source + target + 2.5 * layers * 2 * d * length);
+}
+
+/** Operations of a run; the backward pass takes twice the forward pass. */
+export const operations = (run) => 3 * run.tokens * forward(run) * run.steps;
+
+/** Weights, gradients and Adam's two moments, in float32: bytes. */
+export const state = (run) => 16 * parameters(run);
+
+/** Hours on so many devices at so many TFLOP/s, of which a share is used. */
+export const hours = (run) =>
+  operations(run) / (run.devices * run.speed * 1e12 * run.share / 100) / 3600;
+
+const SCALES = {
+  d: [64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048],
+  layers: [1, 2, 3, 4, 6, 8, 12, 16, 24],
+  vocab: [500, 1000, 2000, 4000, 8000, 16000, 32000, 37000, 64000],
+  tokens: [500, 1000, 2000, 5000, 10000, 25000, 50000, 100000, 400000],
+  steps: [1000, 3000, 10000, 30000, 100000, 300000, 1000000],
+  devices: [1, 2, 4, 8, 16, 64, 256, 1024],
+  speed: [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 9.5, 20, 50, 100, 200, 500, 1000],
+  share: [5, 10, 20, 30, 40, 50, 60, 80, 100],
+};
+const NAMES = { d: "width", layers: "layers in each stack", vocab: "vocabulary",
+  tokens: "tokens a step", steps: "steps", devices: "devices", speed: "TFLOP/s of each",
+  share: "share in use" };
+
+/** 3.3·10¹⁸ */
+export function power(x) {
+  const [digits, exponent] = x.toExponential(1).split("e");
+  return `${digits}·10${[...String(+exponent)].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]).join("")}`;
+}
+
+/** Hours as one says them. */
+export function time(hours) {
+  const pick = [[1 / 60, 3600, "seconds"], [1, 60, "minutes"], [48, 1, "hours"],
+    [24 * 730, 1 / 24, "days"], [Infinity, 1 / 8766, "years"]];
+  const [, times, unit] = pick.find(([most]) => hours < most);
+  const value = hours * times;
+  return `${value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en")} ${unit}`;
+}
+
+export default {
+  render({ model, el, kit }) {
+    const { make } = kit;
+    const presets = model.get("presets"), paper = model.get("paper");
+    const at = { ...presets.base };
+    for (const key of Object.keys(at)) {
+      const asked = Number(model.asked[key] ?? at[key]);
+      if (asked > 0) at[key] = asked;
+    }
+    let touched = false;
+    const sliders = Object.fromEntries(Object.entries(SCALES).map(([key, list]) => {
+      // a value of the address that no step of the slider has is kept
+      const nearest = () => list.reduce((best, x, i) =>
+        (Math.abs(Math.log(x / at[key])) < Math.abs(Math.log(list[best] / at[key])) ? i : best), 0);
+      const slider = kit.range({ label: NAMES[key], min: 0, max: list.length - 1, value: nearest(),
+        format: (i) => `${(list[i] === list[nearest()] ? at[key] : list[i]).toLocaleString("en",
+          { maximumFractionDigits: key === "share" ? 0 : 2 })}${key === "share" ? " %" : ""}`,
+        oninput: (i) => { at[key] = list[i]; touched = true; show(); } });
+      return [key, { node: slider.node, place: () => slider.set(nearest()) }];
+    }));
+    const start = make("div", { class: "fx-row", role: "group", "aria-label": "Start from" },
+      make("span", { class: "fx-soft" }, "Start from"),
+      ...Object.entries(presets).map(([name, one]) => kit.button(name, () => {
+        Object.assign(at, one);
+        Object.values(sliders).forEach((slider) => slider.place());
+        touched = true;
+        show();
+      })));
+    const bars = kit.bars("Where the operations of a step go"), facts = make("div");
+    const voice = kit.voice();
+
+    function show() {
+      const whole = forward(at), { d, layers, vocab } = at;
+      const parts = [["feed-forward", 2 * layers * 16 * d * d], ["projections", 2 * layers * 12 * d * d],
+        ["output", 2 * d * vocab]];
+      parts.push(["mixing", whole - parts.reduce((sum, [, x]) => sum + x, 0)]);
+      bars.set(parts.map(([name, x]) => [name, x / whole, `${(100 * x / whole).toFixed(1)} %`]));
+      const total = operations(at);
+      facts.replaceChildren(kit.table(["", ""], [
+        ["parameters", `${(parameters(at) / 1e6).toFixed(1)} million`],
+        ["operations of a step", power(total / at.steps)],
+        ["operations of the run", power(total)],
+        ["weights, gradients, moments", `${(state(at) / 2 ** 30).toFixed(2)} GiB`],
+        ["at full speed", time(hours({ ...at, share: 100 }))]]));
+      voice.say(`This run needs ${power(total)} operations, ${(total / paper).toPrecision(2)} times `
+        + `what the paper's base model needs, and takes ${time(hours(at))}.`);
+      if (touched) model.keep(at);
+    }
+
+    el.append(
+      kit.guess({ question: "Twice as wide, all else equal: how many times the operations?", options: [
+        ["2", false, "only the output layer grows with the width itself; the layers' matrices have d² "
+          + "weights."],
+        ["3.4", true, "the layers take four times as many, the output layer over 37,000 words twice."],
+        ["4", false, "nearly: the layers do, but the output layer over 37,000 words only doubles."]] }),
+      start,
+      make("div", { class: "fx-cols" },
+        make("div", {}, ...Object.values(sliders).map((one) => one.node)),
+        make("div", {}, facts, make("p", { class: "fx-soft" }, "Where they go:"), bars.node)),
+      voice.node);
+    show();
+  },
+};

@@ -1,0 +1,102 @@
+// pieces: the reader's own text in byte pairs, merge by merge.
+
+// as in annotated.tokens: a space belongs to the word after it
+const WORD = /'(?:s|t|re|ve|m|ll|d)| ?[\p{L}\p{Nl}\p{No}]+| ?\p{Nd}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+/gu;
+
+/** The line in parts that no token crosses, with a space in front. */
+export const words = (line) => (line ? ` ${line}`.match(WORD) : []);
+
+/** The ids of a line; `ranks` has the id of each pair as "a,b", `order` the
+ *  bytes of ids 4 to 259. Merges from `vocab` on are not made. */
+export function encode(line, ranks, order, vocab) {
+  const byte = new Map(order.map((b, i) => [b, i + 4]));
+  return words(line).flatMap((word) => {
+    let ids = [...new TextEncoder().encode(word)].map((b) => byte.get(b));
+    for (;;) {
+      let best = vocab;
+      for (let i = 0; i + 1 < ids.length; i++) {
+        best = Math.min(best, ranks.get(`${ids[i]},${ids[i + 1]}`) ?? vocab);
+      }
+      if (best === vocab) return ids;
+      const merged = [];
+      for (let i = 0; i < ids.length; i++) {
+        const both = ranks.get(`${ids[i]},${ids[i + 1]}`) === best;
+        merged.push(both ? best : ids[i]);
+        if (both) i++;
+      }
+      ids = merged;
+    }
+  });
+}
+
+/** The bytes of every id. */
+export function spellings(merges, order) {
+  const found = [[], [], [], [], ...order.map((b) => [b])];
+  for (const [a, b] of merges) found.push([...found[a], ...found[b]]);
+  return found;
+}
+
+/** A token as one shows it. */
+export const shown = (bytes) => new TextDecoder().decode(Uint8Array.from(bytes)).replaceAll(" ", "␣");
+
+const SIZES = [260, 261, 262, 265, 270, 280, 300, 350, 400, 500, 700, 1000, 1500, 2000, 3000, 4000];
+
+export default {
+  render({ model, el, kit }) {
+    const { make } = kit;
+    const merges = model.get("merges"), order = model.get("order");
+    const ranks = new Map(merges.map(([a, b], i) => [`${a},${b}`, 260 + i]));
+    const table = spellings(merges, order), most = 260 + merges.length;
+    const sizes = SIZES.filter((size) => size <= most);
+    let vocab = Math.min(most, Math.max(260, Number(model.asked.vocab) || 500)), touched = false;
+    const field = make("input", { type: "text", "aria-label": "Your text", spellcheck: "false",
+      style: "width:100%", maxlength: 200, oninput: () => { touched = true; show(); } });
+    field.value = model.asked.text ?? model.get("text");
+    const nearest = () => sizes.filter((size) => size <= vocab).length - 1;
+    const act = (to) => { vocab = to; touched = true; size.set(nearest()); show(); };
+    const size = kit.range({ label: "vocabulary", min: 0, max: sizes.length - 1, value: nearest(),
+      format: (i) => (i === nearest() ? vocab : sizes[i]).toLocaleString("en"),
+      oninput: (i) => act(sizes[i]) });
+    const more = kit.button("One merge more", () => act(Math.min(most, vocab + 1)));
+    const less = kit.button("One less", () => act(Math.max(260, vocab - 1)));
+    const chips = make("div", { class: "fx-row fx-mono", style: "gap:.25rem;margin:.8rem 0", role: "img" });
+    const chart = kit.lines({ label: "Tokens of this text by the size of the vocabulary",
+      xLabel: "vocabulary", yLabel: "tokens", height: 190 });
+    const voice = kit.voice();
+    const name = (id) => `“${shown(table[id])}”`;
+
+    function show() {
+      const ids = encode(field.value, ranks, order, vocab);
+      more.disabled = vocab === most;
+      less.disabled = vocab === 260;
+      chips.setAttribute("aria-label", `The tokens: ${ids.map((id) => shown(table[id])).join(", ")}`);
+      chips.replaceChildren(...ids.map((id) => make("span", { style: "padding:.1rem .3rem;"
+        + `border-radius:4px;background:${id === vocab - 1 && vocab > 260
+          ? "color-mix(in srgb,var(--warm) 35%,var(--cell))" : "var(--cell)"}` }, shown(table[id]))));
+      const counts = sizes.map((at) => [at, encode(field.value, ranks, order, at).length]);
+      const high = Math.max(1, ...counts.map(([, n]) => n));
+      chart.set({ x: { from: 260, to: sizes[sizes.length - 1], log: true,
+        ticks: [260, 500, 1000, 2000, 4000].filter((at) => at <= most).map((at) => [at, String(at)]) },
+      y: { from: 0, to: high * 1.05, ticks: kit.ticks(high) },
+      series: [{ points: counts, style: "stroke:var(--blue)" }], mark: [vocab, ids.length] });
+      const letters = [...field.value].length;
+      const times = ids.filter((id) => id === vocab - 1).length;
+      const newest = vocab > 260 ? ` The newest token is ${name(vocab - 1)}, of ${name(merges[vocab - 261][0])}`
+        + ` and ${name(merges[vocab - 261][1])}; this text has it ${times === 1 ? "once" : times
+          ? `${times} times` : "nowhere"}.` : " No merge has been made: a token is a byte.";
+      voice.say(`${letters} character${letters === 1 ? " is" : "s are"} ${ids.length} tokens with a vocabulary of `
+        + `${vocab.toLocaleString("en")}.${newest}`);
+      if (touched) model.keep({ vocab, text: field.value });
+    }
+
+    el.append(
+      kit.guess({ question: "“generators” is two tokens of a vocabulary of 4,000, learned from an "
+        + "English manual of Python. And “GENERATORS”?", options: [
+        ["as many", false, "to a tokenizer g and G are two bytes like any others."],
+        ["more", true, "capitals have other bytes, and their pairs were rare, so few were merged."],
+        ["one, unknown", false, "nothing is unknown: whatever is not merged stays bytes."]] }),
+      field, make("div", { class: "fx-row" }, size.node), make("div", { class: "fx-row" }, less, more),
+      chips, chart.node, voice.node);
+    show();
+  },
+};

@@ -1,0 +1,27 @@
+import { close, golden } from "./golden.mjs";
+import assert from "node:assert/strict";
+import test from "node:test";
+import { forward, hours, operations, parameters, power, state, time } from "../../book/figures/cost.mjs";
+
+test("sizes and operations are those of annotated.costs", () => {
+  for (const { run, count, one, all, bytes } of golden("cost").runs) {
+    assert.equal(parameters(run), count);
+    assert.equal(state(run), bytes);
+    close([forward(run) / one, operations(run) / all], [1, 1], 1e-12);
+  }
+});
+
+test("the paper's machine takes the paper's hours", () => {
+  for (const { run, paper } of golden("cost").papers) close([hours(run) / paper], [1], 1e-12);
+});
+
+test("twice the width takes 3.4 times the operations", () => {
+  const base = { d: 512, layers: 6, vocab: 37000 };
+  close([forward({ ...base, d: 1024 }) / forward(base)], [3.4], 0.05);
+});
+
+test("numbers as one says them", () => {
+  assert.equal(power(3.3e18), "3.3·10¹⁸");
+  assert.deepEqual([0.001, 0.5, 12, 84, 30000].map(time),
+    ["3.6 seconds", "30 minutes", "12 hours", "3.5 days", "3.4 years"]);
+});
