@@ -112,6 +112,8 @@ def _fold_cell(cell: nodes.container) -> None:
     else:
         shown = [_details(answer, [output, folded], "answer")]
     cell.children = []
+    if poster := cell["cell_metadata"].get("poster"):
+        cell += nodes.raw("", poster, format="html")
     cell += [part for part in shown if part is not None]
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import nbformat
 import yaml
 
-from press import fold, numbers
+from press import fold, numbers, posters
 from press.chapters import Cell, Chapter, PressError, read_book, select
 from press.execute import as_notebook, executed_path, join
 from press.figures import FOLDER, life, scripts
@@ -218,6 +218,9 @@ class _Book:
             origin = chapter.cells[place]
             for output in cell.get("outputs", []):
                 _choose_format(cell, output)
+                drawing = output.get("data", {}).get("image/svg+xml")
+                if drawing and "poster" in origin.tags:
+                    cell.metadata["poster"] = posters.image(drawing)
                 if moves := self._moves(output):
                     cell.metadata["moves"] = moves
                 if "mystnb" in origin.metadata:

@@ -23,6 +23,7 @@ from annotated.engine.course import (
     MILESTONES,
     Desk,
     assembled,
+    copies,
     exported,
     part_of,
     reach,
@@ -383,6 +384,15 @@ def test_an_import_of_what_is_solved_leads_to_it_line_for_line():
 # --- milestones
 
 
+def test_from_our_solutions_alone_nothing_but_constants_is_imported():
+    """Else a milestone would run the book's code."""
+    constants = {"PAD", "BOS", "EOS", "UNK", "SPECIALS"}
+    for exercise in exercises().values():
+        code = redirected(exercise.reference, "mine", set(SOURCES))
+        for names in re.findall(r"from annotated\S* import (.+)", code):
+            assert set(re.findall(r"\w+", names)) <= constants, names
+
+
 @pytest.mark.parametrize("number", MILESTONES)
 def test_from_our_solutions_alone_a_transformer_is_built_and_learns(
     number, folder
@@ -417,6 +427,27 @@ def test_a_milestone_runs_your_code_and_finds_the_line(folder):
     assert part_of(raised.value, desk) == (
         f"{name} ({folder}/mine/layers.py, line {row})"
     )
+
+
+class Forgetful:
+    """A checkpoint that writes nothing."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def save(self, model, optimizer, step):
+        pass
+
+    def load(self, model, optimizer):
+        return 0
+
+
+def test_a_run_that_forgets_its_step_or_is_short_does_not_copy(folder):
+    with assembled(Desk(folder / "mine")) as course:
+        with pytest.raises(AssertionError, match="stopped after 2 steps"):
+            copies(course | {"Checkpoint": Forgetful}, steps=4)
+        with pytest.raises(AssertionError, match="of 200 new rows"):
+            copies(course, steps=4)
 
 
 def test_solutions_of_one_module_import_each_other_in_mine(

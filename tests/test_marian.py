@@ -1,4 +1,4 @@
-"""Page E22: a published model, in our form, says what it said before."""
+"""Page E25: a published model, in our form, says what it said before."""
 
 from __future__ import annotations
 

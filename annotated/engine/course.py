@@ -11,10 +11,11 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from annotated.engine.files import write_json, write_text
 __all__ = [
     "MARK", "Part", "Desk", "redirected", "exported", "standing_alone",
     "source_of", "kept", "assembled", "part_of", "equals_torch", "Stepper",
-    "reverses_words", "MILESTONES", "reach",
+    "reverses_words", "Learner", "copies", "MILESTONES", "reach",
 ]  # fmt: skip
 
 
@@ -336,12 +337,20 @@ def _torch_state(layer: nn.Module) -> dict[str, Tensor]:
 
 
 class Stepper:
-    """An optimiser of the function adam_step, with a warm-up."""
+    """An optimiser of the function adam_step, with a warm-up; or at the
+    rate that it is told.
+    """
 
     def __init__(self, step: Any, parameters: Iterable[nn.Parameter]):
         self.adam_step, self.parameters = step, list(parameters)
         self.states: list[dict[str, Any]] = [{} for _ in self.parameters]
-        self.count = 0
+        self.count, self.rate = 0, 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"states": self.states, "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.states, self.count = state["states"], state["count"]
 
     def zero_grad(self) -> None:
         for parameter in self.parameters:
@@ -350,7 +359,7 @@ class Stepper:
     def step(self) -> None:
         self.count += 1
         ramp = min(self.count / 100, (100 / self.count) ** 0.5)
-        rate = 4e-3 * ramp
+        rate = self.rate or 4e-3 * ramp
         for parameter, state in zip(self.parameters, self.states):
             if parameter.grad is not None:
                 gradient = parameter.grad
@@ -386,7 +395,85 @@ def reverses_words(course: dict[str, Any], steps: int = 500) -> str:
     return f"after {steps} steps it reverses {right:.0%} of new words"
 
 
-MILESTONES = {1: equals_torch, 2: reverses_words}
+class Learner:
+    """A model of the course's parts, trained by its own loop."""
+
+    def __init__(self, course: dict[str, Any], *shape: Any):
+        self.course, self.shape = course, shape
+        self.model = course["Transformer"](*shape)
+        self.optimizer = Stepper(
+            course["adam_step"], self.model.parameters()
+        )
+
+    def learn(
+        self,
+        batches: Callable[[int], Iterable[Any]],
+        steps: tuple[int, int],
+        highest: float,
+        smoothing: float = 0.0,
+    ) -> float:
+        """From the first of steps to before the second, at a rate that
+        rises for 100 steps and falls to nothing at the second; the last
+        loss.
+        """
+        first, last = steps
+
+        def rate(number: int) -> float:
+            done = first + number - 1
+            return highest * min((done + 1) / 100, (last - done) / last)
+
+        def step(batch: Any, rate: float) -> float:
+            self.optimizer.rate = rate
+            train_step = self.course["train_step"]
+            return train_step(self.model, self.optimizer, *batch, smoothing)
+
+        losses, _ = self.course["train"](
+            step, batches, rate, last - first, last, lambda: 0.0
+        )
+        return losses[-1]
+
+
+def copies(course: dict[str, Any], steps: int = 800) -> str:
+    """Milestone 3: it copies what it reads, without a mistake;
+    AssertionError where it does not, or does not survive a stop.
+    """
+    torch.manual_seed(0)
+    shape = 20, 48, 96, 4, 1
+
+    def draw(count: int, seed: int) -> Any:
+        source = torch.Generator().manual_seed(seed)
+        lengths = torch.randint(1, 9, (count,), generator=source).tolist()
+        rows = [
+            torch.randint(4, 20, (n,), generator=source).tolist()
+            for n in lengths
+        ]
+        return course["shift_and_pad"](rows, rows)
+
+    half, learner = steps // 2, Learner(course, *shape)
+    highest = 4e-3
+    learner.learn(lambda e: [draw(64, e)], (0, half), highest)
+    with TemporaryDirectory() as folder:
+        kept = course["Checkpoint"](Path(folder) / "run.pt")
+        kept.save(learner.model, learner.optimizer, half)
+        learner = Learner(course, *shape)
+        found = kept.load(learner.model, learner.optimizer)
+    if found != half:
+        raise AssertionError(f"stopped after {half} steps, read {found}")
+    loss = learner.learn(
+        lambda e: [draw(64, half + e)], (half, steps), highest
+    )
+    src, _, labels = draw(200, 10**6)
+    wrote = course["greedy"](learner.model, src, labels.size(1))
+    right = ((wrote == labels) | (labels == 0)).all(dim=1).sum().item()
+    if right < 200:
+        raise AssertionError(
+            f"after {steps} steps the loss is {loss:.3f}, and {right} of "
+            "200 new rows are copied"
+        )
+    return f"after {steps} steps, one stop among them, it copies 200 of 200"
+
+
+MILESTONES = {1: equals_torch, 2: reverses_words, 3: copies}
 
 
 def reach(number: int, desk: Desk) -> str:

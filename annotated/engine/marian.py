@@ -47,7 +47,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# E22-published-weights.md: The configuration
+# E25-published-weights.md: The configuration
 STACKS = "encoder", "decoder"
 FIXED: dict[str, Any] = {  # fields, and the only value that we can use
     "model_type": "marian",
@@ -139,7 +139,7 @@ def _json(path: Path) -> dict[str, Any]:
     return found
 
 
-# E22-published-weights.md: Ids
+# E25-published-weights.md: Ids
 UNSAID = -100.0  # the output bias of a row that the original lacks
 
 
@@ -199,7 +199,7 @@ def rows_of(
     return Rows([*first, *rest], [*SPECIALS, *texts])
 
 
-# E22-published-weights.md: The weights
+# E25-published-weights.md: The weights
 def interleaved(d_model: int) -> Tensor:
     """For each of our components of the stream, its place in Marian's:
     0, d/2, 1, d/2 + 1, …
@@ -387,7 +387,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
     }, path
 
 
-# E22-published-weights.md: A folder becomes a run
+# E25-published-weights.md: A folder becomes a run
 TEXTS = "config.json", "source.spm", "target.spm", "vocab.json"
 WEIGHTS = "model.safetensors", "pytorch_model.bin"
 EXTRAS = "generation_config.json", "tokenizer_config.json"
@@ -664,7 +664,7 @@ def _card(folder: Path, origin: str) -> dict[str, Any]:
     return {"from": origin, "sha256": sums}
 
 
-# E22-published-weights.md: By name
+# E25-published-weights.md: By name
 OWNER = "Helsinki-NLP"  # of the names without a slash
 
 
@@ -708,7 +708,7 @@ def find_published(name: str, revision: str = "main") -> tuple[Path, str]:
     return folder, f"{name} at {folder.name}"
 
 
-# E22-published-weights.md: The way back
+# E25-published-weights.md: The way back
 CALLED = {"relu": "relu", "silu": "swish", "gelu": "gelu"}
 
 

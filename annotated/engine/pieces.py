@@ -18,7 +18,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# E22-published-weights.md: Tokens of its own
+# E25-published-weights.md: Tokens of its own
 def imported(package: str) -> Any:
     """A package of the extra [import]. RunError where it is missing."""
     try:

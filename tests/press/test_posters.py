@@ -1,0 +1,60 @@
+"""A hidden figure shows its axes, and nothing that was drawn in them."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from press.posters import EMPTY, image, poster
+
+
+def drawn() -> str:
+    fig = Figure()
+    left, right = fig.subplots(1, 2)
+    left.plot([1, 2, 3], [3, 1, 2], "o-", color="#123456", label="ours")
+    left.axhline(2, color="#abcdef", gid="reference")
+    left.set(xlabel="steps", ylabel="loss", title="training")
+    left.annotate(
+        "here it fails",
+        (2, 1.5),
+        (2.5, 2.5),
+        arrowprops={"arrowstyle": "-", "color": "#0a0b0c"},
+    )
+    left.legend()
+    right.bar([1, 2], [3, 4], color="#654321")
+    right.scatter([1, 2], [1, 2], color="#fedcba")
+    right.imshow([[1, 2], [3, 4]])
+    file = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        fig.savefig(file, format="svg")
+    return file.getvalue()
+
+
+def test_axes_labels_titles_and_legend_stay() -> None:
+    shown = poster(drawn())
+    for text in ("steps", "loss", "training", "ours"):
+        assert f">{text}<" in shown
+    assert shown.count('id="matplotlib.axis_') == 4
+    assert "#abcdef" in shown  # a line of reference
+
+
+def test_what_is_drawn_goes() -> None:
+    whole = drawn()
+    shown = re.sub("<defs>.*?</defs>", "", poster(whole), flags=re.S)
+    axes, legend = shown.split('id="legend_1"')
+    assert "#123456" in legend and "#123456" not in axes
+    for trace in (
+        "here it fails",
+        "#0a0b0c",
+        "#654321",
+        "#fedcba",
+        "<image",
+    ):
+        assert trace in whole and trace not in shown
+
+
+def test_a_poster_is_an_image_that_says_so() -> None:
+    assert f'alt="{EMPTY}"' in image(drawn())
