@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from ledger import typed, write
+from ledger import write
 
 from annotated.book.results import commit, entry
 
@@ -226,7 +226,7 @@ def as_entry(settings: Settings, found: dict[str, Any]) -> dict[str, Any]:
     commits = sorted({c for one in found.values() for c in one["commits"]})
     return entry(
         "mutation",
-        typed("mutation.py", Settings(work=Path("FOLDER"))),
+        "python benchmarks/mutation.py --work FOLDER",
         {
             "modules": found,
             "incomplete": [

@@ -1,5 +1,7 @@
 """Chapter 04: multi-head attention."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -278,3 +280,11 @@ def test_heads_of_unequal_size_are_refused():
     with pytest.raises(ValueError, match="num_heads 3 does not divide"):
         MultiHeadAttention(10, 3)
     assert MultiHeadAttention(10, 3, 4, 2).w_o.in_features == 6
+
+
+@pytest.mark.parametrize("name", ["w_q", "w_k", "w_v", "w_o"])
+def test_each_projection_begins_as_glorot_has_it(name):
+    linear = getattr(MultiHeadAttention(64, 2, d_k=8, d_v=8), name)
+    bound = math.sqrt(6 / (64 + 16))
+    assert 0.95 * bound < linear.weight.abs().max() <= bound
+    assert not linear.bias.any()
