@@ -22,6 +22,7 @@ from annotated.engine.errors import RunError
 from annotated.engine.files import check_new, write_json
 from annotated.engine.machine import kept, pick_precision
 from annotated.engine.packing import PackedTransformer
+from annotated.engine.pieces import in_parts, load_tokenizer, same_tokens
 from annotated.engine.recipes import Recipe, described, fitted, recipe_of
 from annotated.engine.search import Guide, WorkerError, search_in_order
 from annotated.engine.tensors import load_weights
@@ -144,8 +145,8 @@ class Run:
         """
         recipe, _, prints = _read(folder)
         try:
-            source = Tokenizer.load(folder / "source.json")
-            target = Tokenizer.load(folder / "target.json")
+            source = load_tokenizer(folder / "source.json")
+            target = load_tokenizer(folder / "target.json")
             model = first_model(recipe, source, target)
         except ValueError as error:
             raise RunError(f"{folder} is damaged: {error}") from None
@@ -170,8 +171,8 @@ class Run:
         for path in others:
             other = cls.open(path, device=device)
             for side in ("source", "target"):
-                one, two = (getattr(r, side).inner for r in (run, other))
-                if one.to_str() != two.to_str():
+                one, two = (getattr(r, side) for r in (run, other))
+                if not same_tokens(one, two):
                     raise RunError(
                         f"{path} and {folder} cannot vote together: their "
                         "vocabularies differ"
@@ -199,10 +200,10 @@ class Run:
         most = min(_most_source(m.config, search) for m in models)
         pieces, owner = [], []
         for i, ids in enumerate(self.source.encode(lines)):
-            end = len(ids) if lines[i].strip() else 0
-            for first in range(0, end, most):
-                pieces.append(ids[first : first + most])
-                owner.append(i)
+            own = in_parts(self.source, ids, most)
+            own = own if lines[i].strip() else []
+            pieces += own
+            owner += [i] * len(own)
         found: list[list[list[Hypothesis]]] = [[] for _ in lines]
         try:
             results = search_in_order(
