@@ -36,25 +36,32 @@ def test_it_is_as_good_as_its_ledger_says(elsewhere) -> None:
     found = [best[0].text for best in run.translate(src)]
     right = sum(a == b for a, b in zip(found, ref, strict=True))
     exact = ledger()["pocket-cpu"]["metrics"]["test"]["exact_match"]
-    assert right / 2 == pytest.approx(exact, abs=5)  # per cent; 200 of 1,000
+    assert right / 2 == pytest.approx(
+        exact, abs=5
+    )  # per cent; 200 of 1,000
 
 
 def test_it_is_the_run_of_the_ledger() -> None:
-    summary = json.loads((ROOT / "data/runs/pocket/summary.json").read_text())
+    summary = json.loads(
+        (ROOT / "data/runs/pocket/summary.json").read_text()
+    )
     metrics = ledger()["pocket-cpu"]["metrics"]
-    assert summary.items() <= metrics.items()
+    assert summary == {name: metrics[name] for name in summary}
     assert "+" not in ledger()["pocket-cpu"]["commit"]
 
 
 def test_readme_says_how_long_it_took() -> None:
+    """118 s of training here, up to 180 s on older processors."""
+    assert "in two to three minutes on two cores" in README
     minutes = ledger()["pocket-cpu"]["metrics"]["seconds"] / 60
-    word = ["", "one minute", "two minutes", "three minutes", "four minutes"]
-    assert f"about {word[round(minutes)]} on two cores" in README
+    assert 1.5 < minutes < 3.5
 
 
 def test_it_is_small() -> None:
     files = list((ROOT / "annotated/runs").rglob("*"))
-    assert 0 < sum(f.stat().st_size for f in files if f.is_file()) < 2_000_000
+    assert (
+        0 < sum(f.stat().st_size for f in files if f.is_file()) < 2_000_000
+    )
 
 
 def test_a_folder_of_that_name_goes_first(elsewhere) -> None:
@@ -72,4 +79,8 @@ def test_other_names_mean_what_they_meant(name, elsewhere) -> None:
 
 def test_it_is_of_this_version() -> None:
     recipe = read_recipe(run_folder(POCKET))
-    assert (recipe.data, recipe.source, recipe.target) == ("pocket", "de", "en")
+    assert (recipe.data, recipe.source, recipe.target) == (
+        "pocket",
+        "de",
+        "en",
+    )
