@@ -445,6 +445,12 @@ class _Book:
         pattern = (
             r"\[([^\]]*)\]\(([\w*?-]*[*?][\w*?-]*)\.md\)((?:\{[^}]*\})?)"
         )
+        text = re.sub(
+            r'<a href="([\w-]+)\.html">(.*?)</a>',
+            lambda link: link[0 if link[1] in self.shown else 2],
+            text,
+            flags=re.S,
+        )
         return self.inline(re.sub(pattern, choose, text), None)
 
     def _ran(self, match: re.Match[str]) -> str:

@@ -273,7 +273,7 @@ def die(*_, **__):
 def die_while_saving(_, folder, how):
     whole = safetensors.torch.save_file
 
-    def write_half_and_die(state, path):
+    def write_half_and_die(state, path, *_):
         whole(state, path)
         os.truncate(path, path.stat().st_size // 2)
         die()
@@ -595,12 +595,16 @@ def test_a_missing_file_is_named(saved, file):
 
 
 def test_a_state_runs_no_code():
-    """Nothing in the package reads or writes a pickle."""
+    """Nothing in the package reads or writes a pickle, but for the loader
+    of published weights, which knows tensors alone."""
     source = Path(module.__file__).parents[1]
     for file in source.rglob("*.py"):
-        found = re.findall(
-            r"torch\.(?:load|save)\b|\bpickle\b", file.read_text("utf-8")
-        )
+        text = file.read_text("utf-8")
+        if file.name == "marian.py":
+            loads = re.findall(r"torch\.load\(.*", text)
+            assert loads and all("weights_only=True" in x for x in loads)
+            text = re.sub(r"torch\.load\(|#.*", "", text)
+        found = re.findall(r"torch\.(?:load|save)\b|\bpickle\b", text)
         assert not found, file
 
 
