@@ -236,14 +236,19 @@ def headings(markdown: str) -> list[tuple[int, str]]:
     return found
 
 
-def _front_matter(where: str, text: str) -> tuple[str, str | None, int]:
-    """The chapter's room, its module and its minutes."""
+def front_matter(where: str, text: str) -> Any:
+    """What stands between the two --- at the head of a file, if it does."""
     match = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
     try:
-        data = yaml.safe_load(match[1]) if match else None
+        return yaml.safe_load(match[1]) if match else None
     except yaml.YAMLError as error:
         line = " ".join(str(error).split())
         raise PressError(f"{where}: front matter: {line}") from None
+
+
+def _front_matter(where: str, text: str) -> tuple[str, str | None, int]:
+    """The chapter's room, its module and its minutes."""
+    data = front_matter(where, text)
     if not isinstance(data, dict):
         raise PressError(
             f"{where}: the front matter (--- … ---) is missing"

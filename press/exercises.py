@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from press.chapters import COLUMNS, PressError, split
+from press.chapters import COLUMNS, PressError, front_matter, split
 from press.project import read_project
 
 GRADED = re.compile(r"^:::\{graded\} (\S+)\n:::$", re.M)
@@ -268,12 +268,7 @@ def _parse(path: Path, text: str) -> Exercise:
 
 
 def _facts(where: str, text: str) -> dict[str, Any]:
-    match = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
-    try:
-        data = yaml.safe_load(match[1]) if match else None
-    except yaml.YAMLError as error:
-        line = " ".join(str(error).split())
-        raise PressError(f"{where}: front matter: {line}") from None
+    data = front_matter(where, text)
     facts = data.get("exercise") if isinstance(data, dict) else None
     if not isinstance(facts, dict):
         raise PressError(f"{where}: front matter: 'exercise' is missing")

@@ -12,7 +12,7 @@ from pathlib import Path
 from press import files
 from press.chapters import COLUMNS, Chapter, PressError, read_book
 from press.exercises import package_data
-from press.figures import scripts
+from press.figures import parts
 from press.modules import (
     PACKAGE,
     Block,
@@ -68,7 +68,7 @@ def expected_package(root: Path) -> dict[Path, str | bytes]:
         for path in sorted((root / "data/pocket/tables").glob("*.tsv")):
             texts[f"pocket/{path.name}"] = path.read_text(encoding="utf-8")
     if "book" in packages:  # its figures that move
-        for name, text in scripts(root).items():
+        for name, text in parts(root).items():
             texts[f"book/{name}.js"] = text
     if ledger := sorted((root / "book" / "results").glob("*.json")):
         texts["book/results.json"] = _ledger(ledger)

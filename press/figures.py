@@ -2,19 +2,21 @@
 
 A module of book/figures/ imports nothing. A page that is opened from a
 folder refuses modules, so the kit and the figure become one classic script,
-which a notebook's output can carry as well.
+which a notebook's output can carry as well. The package has the parts, so
+that the kit is in it once; annotated.book.figures joins them as here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from press.chapters import PressError
 
 FOLDER = "figures"  # in book/, and in the site's _static/
 KIT = "kit"
+HOSTED = f"\n{KIT}.host("  # in the part of a figure alone
 MOST = 40_000  # characters of a figure with what it needs
 NEEDS = re.compile(r"^// needs: (.*)$", re.M)
 EXPORTED = re.compile(
@@ -32,8 +34,11 @@ REFUSED = {
 }
 
 
-def scripts(root: Path) -> dict[str, str]:
-    """The classic script of each figure, by its name."""
+def parts(root: Path) -> dict[str, str]:
+    """What the package has of each module of book/figures/: a constant that
+    holds what it exports. The first line of a figure's names the others
+    that come before it, the last hands it to the kit.
+    """
     modules = {
         path.stem: path.read_text(encoding="utf-8")
         for path in sorted((root / "book" / FOLDER).glob("*.mjs"))
@@ -45,11 +50,14 @@ def scripts(root: Path) -> dict[str, str]:
     ]
     if problems:
         raise PressError(*problems)
-    joined = {
-        name: _join(name, modules)
-        for name, text in modules.items()
-        if _is_figure(text)
-    }
+    return {name: _part(name, text) for name, text in modules.items()}
+
+
+def scripts(root: Path) -> dict[str, str]:
+    """The classic script of each figure, by its name."""
+    whole, problems = parts(root), []
+    figures = [name for name, text in whole.items() if HOSTED in text]
+    joined = {name: join(whole, name) for name in figures}
     for name, text in joined.items():
         if len(text) > MOST:
             problems.append(
@@ -85,19 +93,23 @@ def _faults(name: str, text: str, modules: dict[str, str]) -> Iterator[str]:
             yield f"needs {other}, which is not there"
 
 
-def _join(name: str, modules: dict[str, str]) -> str:
-    own = [KIT, *needs(modules[name]), name]
-    sources = ", ".join(f"{part}.mjs" for part in own)
-    more = ", ".join(needs(modules[name]))
-    parts = [
-        f"// Made from book/{FOLDER}/: {sources}. Edit them there.",
-        "(() => {",
-        '"use strict";',
-        *(_closed(part, modules[part]) for part in own),
-        f'{KIT}.host("{name}", {name}.figure, {{ {more} }});',
-        "})();",
-    ]
-    return "\n".join(parts) + "\n"
+def _part(name: str, text: str) -> str:
+    lines = [f"// Made from book/{FOLDER}/{name}.mjs. Edit it there."]
+    lines.append(_closed(name, text))
+    if _is_figure(text):
+        before = needs(text)
+        lines[0] += f" After: {', '.join([KIT, *before])}"
+        given = f"{{ {', '.join(before)} }}"
+        lines.append(f'{KIT}.host("{name}", {name}.figure, {given});')
+    return "\n".join(lines) + "\n"
+
+
+def join(parts: Mapping[str, str], name: str) -> str:
+    """The script of a figure, of the parts that its first line names."""
+    first = parts[name].partition("\n")[0]
+    before = first.partition("After: ")[2].split(", ")
+    own = "".join(parts[each] for each in (*before, name))
+    return f'(() => {{\n"use strict";\n{own}}})();\n'
 
 
 def _closed(name: str, text: str) -> str:

@@ -6,7 +6,7 @@ import importlib.util
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from annotated.engine import runner
 from annotated.engine.recipes import RECIPES
@@ -110,26 +109,3 @@ def benchmark(name: str) -> Iterator[ModuleType]:
         del sys.modules[name]
         sys.path[:] = before
         torch.set_num_threads(threads)
-
-
-# our parameters' names in torch's layers, in the order of replacement
-TORCH_NAMES = {
-    "cross_attention": "multihead_attn",
-    "attention": "self_attn",
-    "w_o": "out_proj",
-    "w_q.": "in_proj_",
-    "w_k.": "in_proj_",
-    "w_v.": "in_proj_",
-    "feed_forward.inner": "linear1",
-    "feed_forward.outer": "linear2",
-}
-
-
-def torch_state(ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our tensors by torch's names; those of q, k and v are joined."""
-    found: dict[str, list[Tensor]] = {}
-    for name, value in ours.items():
-        for our_name, their_name in TORCH_NAMES.items():
-            name = name.replace(our_name, their_name)
-        found.setdefault(name, []).append(value)
-    return {name: torch.cat(values) for name, values in found.items()}

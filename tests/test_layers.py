@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from annotated.attention import MultiHeadAttention
+from annotated.engine.course import torch_state
 from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.masks import causal_mask
-from tests.helpers import torch_state
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 both_dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

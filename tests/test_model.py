@@ -12,11 +12,11 @@ from torch import nn
 
 from annotated.attention import MultiHeadAttention
 from annotated.embeddings import sinusoids
+from annotated.engine.course import torch_state
 from annotated.engine.packing import packed
 from annotated.engine.recipes import RECIPES
 from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.model import Transformer, TransformerConfig, count_parameters
-from tests.helpers import torch_state
 
 VOCAB = 13
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "plain", "as_svg", "MovingFigure", "figure", "half_weights", "words_of",
+    "plain", "as_svg", "MovingFigure", "script", "figure", "half_weights",
+    "words_of",
 ]  # fmt: skip
 
 
@@ -63,7 +64,6 @@ class MovingFigure:
         )
         drawing = self.still[self.still.index("<svg") :]
         large = base64.b64encode(self.large).decode()
-        file = resources.files("annotated") / "book" / f"{self.name}.js"
         hidden = (
             '<script type="text/plain" class="moves-large">'
             f"{large}</script>\n"
@@ -73,12 +73,28 @@ class MovingFigure:
             '<script type="application/json" class="moves-data">'
             f"{data.replace('<', chr(92) + 'u003c')}</script>\n"
             f"{hidden if large else ''}"
-            f"<script>\n{file.read_text(encoding='utf-8')}</script>\n"
+            f"<script>\n{script(self.name)}</script>\n"
             "</figure>"
         )
 
     def _repr_mimebundle_(self, **formats: Any) -> dict[str, str]:
         return {"image/svg+xml": self.still, "text/html": self.html()}
+
+
+def script(name: str) -> str:
+    """The script of a figure: the parts that its first line names, such
+    as the kit, and then its own. ValueError for an unknown name.
+    """
+    folder = resources.files("annotated") / "book"
+    file = folder / f"{name}.js"
+    there = re.fullmatch(r"\w+", name) and file.is_file()
+    own = file.read_text("utf-8") if there else ""
+    before = own.partition("\n")[0].partition("After: ")[2]
+    if not before:
+        raise ValueError(f"there is no figure {name!r} in book/figures/")
+    parts = [folder / f"{part}.js" for part in before.split(", ")]
+    text = "".join(part.read_text("utf-8") for part in parts) + own
+    return f'(() => {{\n"use strict";\n{text}}})();\n'
 
 
 def figure(
@@ -89,9 +105,7 @@ def figure(
     still is shown where there is no JavaScript; large is what is loaded
     only when the reader asks for it. ValueError for an unknown name.
     """
-    file = resources.files("annotated") / "book" / f"{name}.js"
-    if not (re.fullmatch(r"\w+", name) and file.is_file()):
-        raise ValueError(f"there is no figure {name!r} in book/figures/")
+    script(name)  # there is one
     return MovingFigure(name, as_svg(still), data, large)
 
 

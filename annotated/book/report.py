@@ -217,9 +217,9 @@ def report(folder: Path, lines: Sequence[str] | None = None) -> str:
 
 
 LEGEND = (
-    "<p>A row is an output token, a column a token of the source. The "
-    "darker, the more the row looked at the column: the mean of the heads "
-    "of the decoder's last layer.</p>"
+    "<p>One row per output token, one column per source token. The darker "
+    "a cell, the more attention that output token paid to that source "
+    "token (last decoder layer, mean of its heads).</p>"
 )
 
 

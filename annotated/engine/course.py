@@ -11,7 +11,7 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +31,9 @@ from annotated.engine.files import write_json, write_text
 
 __all__ = [
     "MARK", "Part", "Desk", "redirected", "exported", "standing_alone",
-    "source_of", "kept", "assembled", "part_of", "equals_torch", "Stepper",
-    "reverses_words", "Learner", "copies", "MILESTONES", "reach",
+    "source_of", "kept", "assembled", "part_of", "equals_torch",
+    "torch_state", "Stepper", "reverses_words", "Learner", "copies",
+    "MILESTONES", "reach",
 ]  # fmt: skip
 
 
@@ -301,12 +302,12 @@ def equals_torch(course: dict[str, Any]) -> str:
     hidden = src == 0
     for layer in model.encoder:
         theirs = nn.TransformerEncoderLayer(12, **shape)
-        theirs.load_state_dict(_torch_state(layer))
+        theirs.load_state_dict(torch_state(layer.state_dict()))
         memory = theirs(memory, src_key_padding_mask=hidden)
     future = torch.ones(3, 3, dtype=torch.bool).triu(1)
     for layer in model.decoder:
         other = nn.TransformerDecoderLayer(12, **shape)
-        other.load_state_dict(_torch_state(layer))
+        other.load_state_dict(torch_state(layer.state_dict()))
         x = other(
             x, memory, tgt_mask=future, memory_key_padding_mask=hidden
         )
@@ -316,7 +317,7 @@ def equals_torch(course: dict[str, Any]) -> str:
     return f"its logits are those of torch.nn, up to {gap:.0e}"
 
 
-def _torch_state(layer: nn.Module) -> dict[str, Tensor]:
+def torch_state(ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our parameters by torch's names; those of q, k and v joined."""
     names = {
         "cross_attention": "multihead_attn",
@@ -329,9 +330,9 @@ def _torch_state(layer: nn.Module) -> dict[str, Tensor]:
         "feed_forward.outer": "linear2",
     }
     found: dict[str, list[Tensor]] = {}
-    for name, value in layer.state_dict().items():
-        for ours, theirs in names.items():
-            name = name.replace(ours, theirs)
+    for name, value in ours.items():
+        for our_name, their_name in names.items():
+            name = name.replace(our_name, their_name)
         found.setdefault(name, []).append(value)
     return {name: torch.cat(values) for name, values in found.items()}
 

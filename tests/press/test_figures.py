@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from annotated.book.figures import script
 from press.chapters import PressError
 from press.figures import MOST, scripts
+from tests.helpers import ROOT
 
 from .conftest import Book
 
@@ -24,13 +26,29 @@ def test_a_figure_becomes_one_classic_script(book: Book) -> None:
     joined = scripts(book.root)
     assert list(joined) == ["one"]  # the kit alone is no figure
     text = joined["one"]
-    assert text.startswith(
-        "// Made from book/figures/: kit.mjs, engine.mjs, one.mjs."
-    )
+    made = [line for line in text.splitlines() if "// Made from" in line]
+    assert [line.split("/")[4].split()[0] for line in made] == [
+        "kit.mjs.", "engine.mjs.", "one.mjs."
+    ]  # fmt: skip
     assert "export" not in text
     assert "return { run };" in text
     assert "return { two, figure };" in text
     assert 'kit.host("one", one.figure, { engine });' in text
+
+
+def test_a_notebook_has_the_script_of_the_page() -> None:
+    joined = scripts(ROOT)
+    assert {"film", "translate"} <= joined.keys()  # with and without needs
+    for name, text in joined.items():
+        assert script(name) == text
+
+
+@pytest.mark.parametrize(
+    "name", ["kit", "engine", "nothing", "../book/kit"]
+)
+def test_what_is_no_figure_has_no_script(name: str) -> None:
+    with pytest.raises(ValueError, match="there is no figure"):
+        script(name)
 
 
 @pytest.mark.parametrize(

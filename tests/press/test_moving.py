@@ -14,7 +14,12 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from annotated.book.figures import MovingFigure, figure, half_weights
+from annotated.book.figures import (
+    MovingFigure,
+    figure,
+    half_weights,
+    script,
+)
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import SearchConfig, plain_beam_search
 from annotated.tokens import BYTES, SPECIALS
@@ -27,7 +32,6 @@ from .test_browser import (  # noqa: E402
     AXE,
     CLIPPED,
     JUDGE,
-    ROOT,
     browser,
 )
 
@@ -198,8 +202,7 @@ def write(folder: Path, name: str, form: str, theme: str) -> str:
                 'data-file="large.js"></script>'
             )
         body = SITE.format(name=name, data=data, large=large)
-        script = ROOT / "annotated" / "book" / f"{name}.js"
-        (folder / script.name).write_bytes(script.read_bytes())
+        (folder / f"{name}.js").write_text(script(name), "utf-8")
         (folder / "still.svg").write_text(made.still)
     ground, ink = "#fff", "#222"
     if theme == "dark":

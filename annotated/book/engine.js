@@ -1,0 +1,268 @@
+// Made from book/figures/engine.mjs. Edit it there.
+const engine = (() => {
+// engine: the Transformer of the book in plain JavaScript, one sentence at a
+// time: forward pass, keys and values kept, greedy and beam search.
+
+const PAD = 0;
+const BOS = 1;
+const EOS = 2;
+const UNK = 3;
+
+/** Numbers of half precision, little-endian, as Float32Array. */
+function halves(bytes) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const numbers = new Float32Array(bytes.byteLength / 2);
+  for (let i = 0; i < numbers.length; i++) {
+    const half = view.getUint16(2 * i, true);
+    const sign = half & 0x8000 ? -1 : 1, power = half >> 10 & 31, part = half & 1023;
+    if (power === 31) numbers[i] = part ? NaN : sign * Infinity;
+    else if (power) numbers[i] = sign * (1 + part / 1024) * 2 ** (power - 15);
+    else numbers[i] = sign * part * 2 ** -24;
+  }
+  return numbers;
+}
+
+/** Words at spaces; what the vocabulary lacks is unknown. */
+function encode(text, words) {
+  const ids = new Map(words.map((word, i) => [word, i]));
+  return text.split(/\s+/).filter(Boolean).map((word) => Math.max(ids.get(word) ?? UNK, UNK));
+}
+
+function decode(ids, words) {
+  return ids.filter((id) => id > UNK).map((id) => words[id]).join(" ");
+}
+
+/** The row of the table of positions (§3.5). */
+function sinusoid(position, size) {
+  return Float32Array.from({ length: size }, (_, i) => {
+    const angle = position / 10000 ** ((i - i % 2) / size);
+    return i % 2 ? Math.cos(angle) : Math.sin(angle);
+  });
+}
+
+function softmax(scores) {
+  const most = Math.max(...scores);
+  let total = 0;
+  for (let i = 0; i < scores.length; i++) total += scores[i] = Math.exp(scores[i] - most);
+  for (let i = 0; i < scores.length; i++) scores[i] /= total;
+  return scores;
+}
+
+/** Log-probabilities of what may follow: PAD and BOS may not. */
+function logProbabilities(logits) {
+  const most = Math.max(...logits);
+  let total = 0;
+  for (const x of logits) total += Math.exp(x - most);
+  const level = most + Math.log(total);
+  const found = Float64Array.from(logits, (x) => x - level);
+  found[PAD] = found[BOS] = -Infinity;
+  return found;
+}
+
+/** The n largest entries as [index, value], the largest first. */
+function largest(values, n) {
+  const best = [];
+  values.forEach((value, i) => {
+    if (best.length === n && value <= best[n - 1][1]) return;
+    let place = best.length;
+    while (place && best[place - 1][1] < value) place--;
+    best.splice(place, 0, [i, value]);
+    best.length = Math.min(best.length, n);
+  });
+  return best;
+}
+
+/** config as TransformerConfig has it; layout [[name, shape], …] of numbers.
+ *  silent holds heads, "cross.1.0", whose outputs are zero. */
+class Transformer {
+  constructor(config, layout, numbers) {
+    this.config = config;
+    this.silent = new Set();
+    this.weights = {};
+    let start = 0;
+    for (const [name, shape] of layout) {
+      const size = shape.reduce((a, b) => a * b, 1);
+      this.weights[name] = numbers.subarray(start, start += size);
+    }
+    if (start !== numbers.length) throw new Error(`${numbers.length} numbers, not ${start}`);
+    const table = (name) => this.weights[`embeddings.${name}`];
+    this.target = table("target");
+    this.source = table("source") ?? this.target;
+    this.output = table("output") ?? this.target;
+  }
+
+  linear(name, x) {
+    const weight = this.weights[`${name}.weight`], bias = this.weights[`${name}.bias`];
+    const found = new Float32Array(bias);
+    for (let i = 0, at = 0; i < found.length; i++) {
+      let sum = 0;
+      for (let j = 0; j < x.length; j++) sum += weight[at++] * x[j];
+      found[i] += sum;
+    }
+    return found;
+  }
+
+  norm(name, x) {
+    const weight = this.weights[`${name}.weight`], bias = this.weights[`${name}.bias`];
+    let mean = 0, variance = 0;
+    for (const value of x) mean += value / x.length;
+    for (const value of x) variance += (value - mean) ** 2 / x.length;
+    const scale = 1 / Math.sqrt(variance + 1e-5);
+    return x.map((value, i) => (value - mean) * scale * weight[i] + bias[i]);
+  }
+
+  /** x plus a sub-layer, with the norm after the sum or before the layer. */
+  residual(name, x, sublayer) {
+    const pre = this.config.norm === "pre";
+    const added = sublayer(pre ? this.norm(name, x) : x);
+    const sum = x.map((value, i) => value + added[i]);
+    return pre ? sum : this.norm(name, sum);
+  }
+
+  feedForward(name, x) {
+    const inner = this.linear(`${name}.inner`, x).map((value) => Math.max(0, value));
+    return this.linear(`${name}.outer`, inner);
+  }
+
+  /** Keys and values of x, kept. */
+  extend(name, kept, x) {
+    kept.k.push(this.linear(`${name}.w_k`, x));
+    kept.v.push(this.linear(`${name}.w_v`, x));
+  }
+
+  /** What x finds in what is kept; its weights go into rows, by head. */
+  attend(name, x, kept, rows, block) {
+    const q = this.linear(`${name}.w_q`, x), heads = this.config.num_heads;
+    const d = q.length / heads, wide = kept.v[0].length / heads;
+    const found = new Float32Array(wide * heads);
+    for (let head = 0; head < heads; head++) {
+      const weights = softmax(Float32Array.from(kept.k, (k) => {
+        let sum = 0;
+        for (let i = head * d; i < (head + 1) * d; i++) sum += q[i] * k[i];
+        return sum / Math.sqrt(d);
+      }));
+      rows.push(weights);
+      if (this.silent.has(`${block}.${head}`)) continue;
+      kept.v.forEach((v, j) => {
+        for (let i = head * wide; i < (head + 1) * wide; i++) found[i] += weights[j] * v[i];
+      });
+    }
+    return this.linear(`${name}.w_o`, found);
+  }
+
+  embed(table, id, position) {
+    const size = this.config.d_model, places = sinusoid(position, size);
+    return places.map((place, i) => table[id * size + i] * Math.sqrt(size) + place);
+  }
+
+  /** ids with EOS -> { memory, maps }, maps["encoder.0"][head][query][key]. */
+  encode(ids) {
+    const { num_heads: heads, num_encoder_layers: layers } = this.config;
+    let xs = ids.map((id, i) => this.embed(this.source, id, i));
+    const maps = {};
+    for (let n = 0; n < layers; n++) {
+      const layer = `encoder.layers.${n}`, kept = { k: [], v: [] };
+      const pre = this.config.norm === "pre";
+      for (const x of xs) this.extend(`${layer}.attention`, kept, pre ? this.norm(`${layer}.norm1`, x) : x);
+      const map = maps[`encoder.${n}`] = Array.from({ length: heads }, () => []);
+      xs = xs.map((x) => {
+        const rows = [];
+        x = this.residual(`${layer}.norm1`, x, (y) =>
+          this.attend(`${layer}.attention`, y, kept, rows, `encoder.${n}`));
+        rows.forEach((row, head) => map[head].push(row));
+        return this.residual(`${layer}.norm2`, x, (y) => this.feedForward(`${layer}.feed_forward`, y));
+      });
+    }
+    if (this.config.norm === "pre") xs = xs.map((x) => this.norm("encoder.norm", x));
+    return { memory: xs, maps };
+  }
+
+  /** A decoder that has read nothing yet. */
+  start(memory) {
+    const layers = Array.from({ length: this.config.num_decoder_layers }, (_, n) => {
+      const source = { k: [], v: [] };
+      for (const x of memory) this.extend(`decoder.layers.${n}.cross_attention`, source, x);
+      return { own: { k: [], v: [] }, source };
+    });
+    return { length: 0, layers };
+  }
+
+  /** The same decoder twice; what is kept is shared, not copied. */
+  fork({ length, layers }) {
+    return { length, layers: layers.map(({ own, source }) =>
+      ({ own: { k: [...own.k], v: [...own.v] }, source })) };
+  }
+
+  /** One more token -> { logits, rows }, rows["cross.0"][head][key]. */
+  step(state, id) {
+    let x = this.embed(this.target, id, state.length++);
+    const rows = {};
+    state.layers.forEach(({ own, source }, n) => {
+      const layer = `decoder.layers.${n}`;
+      x = this.residual(`${layer}.norm1`, x, (y) => {
+        this.extend(`${layer}.attention`, own, y);
+        return this.attend(`${layer}.attention`, y, own, rows[`decoder.${n}`] = [], `decoder.${n}`);
+      });
+      x = this.residual(`${layer}.norm2`, x, (y) =>
+        this.attend(`${layer}.cross_attention`, y, source, rows[`cross.${n}`] = [], `cross.${n}`));
+      x = this.residual(`${layer}.norm3`, x, (y) => this.feedForward(`${layer}.feed_forward`, y));
+    });
+    if (this.config.norm === "pre") x = this.norm("decoder.norm", x);
+    const size = x.length, logits = new Float32Array(this.output.length / size);
+    for (let i = 0, at = 0; i < logits.length; i++) {
+      let sum = 0;
+      for (let j = 0; j < size; j++) sum += this.output[at++] * x[j];
+      logits[i] = sum;
+    }
+    return { logits, rows };
+  }
+}
+
+/** Greedy search after a prefix that is given: the tokens written, for each
+ *  step its most probable tokens, and all maps, by block and head. */
+function translate(model, src, { prefix = [], extra = 50, most = 5 } = {}) {
+  const { memory, maps } = model.encode([...src, EOS]);
+  const state = model.start(memory), limit = src.length + extra;
+  const ids = [], steps = [];
+  let last = BOS;
+  for (let length = 1; length <= limit && last !== EOS; length++) {
+    const { logits, rows } = model.step(state, last);
+    for (const [block, heads] of Object.entries(rows)) {
+      maps[block] ??= heads.map(() => []);
+      heads.forEach((row, head) => maps[block][head].push(row));
+    }
+    const found = logProbabilities(logits);
+    const likely = largest(found, most).map(([id, p]) => [id, Math.exp(p)]);
+    last = prefix[length - 1] ?? (length < limit ? likely[0][0] : EOS);
+    steps.push({ id: last, p: Math.exp(found[last]), likely });
+    if (last !== EOS) ids.push(last);
+  }
+  return { ids, steps, maps };
+}
+
+const penalty = (length, alpha) => ((5 + length) / 6) ** alpha;
+
+/** Beam search as in chapter 16: [{ ids, logP, score }], the best first. */
+function beamSearch(model, src, { beam = 4, alpha = 0.6, extra = 50, nbest = 1 } = {}) {
+  const { memory } = model.encode([...src, EOS]);
+  const limit = src.length + extra;
+  let alive = [{ ids: [], logP: 0, state: model.start(memory), last: BOS }], ended = [];
+  for (let length = 1; length <= limit && alive.length; length++) {
+    const grown = alive.flatMap((one) => {
+      const found = logProbabilities(model.step(one.state, one.last).logits);
+      const next = length < limit ? largest(found, 2 * beam) : [[EOS, found[EOS]]];
+      return next.filter(([, p]) => p > -Infinity)
+        .map(([id, p]) => ({ ...one, last: id, logP: one.logP + p }));
+    }).sort((a, b) => b.logP - a.logP).slice(0, 2 * beam);
+    const ends = grown.filter((one) => one.last === EOS)
+      .map(({ ids, logP }) => ({ ids, logP, score: logP / penalty(length, alpha) }));
+    ended = [...ended, ...ends].sort((a, b) => b.score - a.score).slice(0, nbest);
+    alive = grown.filter((one) => one.last !== EOS).slice(0, beam).map((one) =>
+      ({ ...one, ids: [...one.ids, one.last], state: model.fork(one.state) }));
+    const hope = (alive[0]?.logP ?? -Infinity) / penalty(limit, alpha);
+    if (ended.length === nbest && ended[nbest - 1].score >= hope) break;
+  }
+  return ended;
+}
+return { PAD, BOS, EOS, UNK, halves, encode, decode, sinusoid, logProbabilities, largest, Transformer, translate, penalty, beamSearch };
+})();

@@ -1,0 +1,380 @@
+// Made from book/figures/kit.mjs. Edit it there.
+const kit = (() => {
+// What the figures share: a host on the page, and native controls.
+// A figure gets it as render({ model, el, kit }) and imports nothing.
+
+const SPACE = "http://www.w3.org/2000/svg";
+
+const LOOK = `
+.fx{--ink:#22211f;--soft:#5d5a55;--line:#d5d0c7;--ground:#fcfcfa;--card:#f7f6f3;
+--cell:#eef1f4;--blue:#0f5fa6;--warm:#a83f0c;--good:#20663c;--bad:#9a2b1d;
+color:var(--ink);background:var(--ground);border:1px solid var(--line);border-radius:8px;
+padding:1rem 1.1rem;font:15px/1.45 var(--book-interface,system-ui,sans-serif);
+font-variant-numeric:tabular-nums;text-align:left;container-type:inline-size}
+html[data-theme=dark] .fx,body[data-jp-theme-light=false] .fx,html[theme=dark] .fx,
+body.vscode-dark .fx{--ink:#dcd8d0;--soft:#a9a59d;--line:#3a3f45;--ground:#1a1d20;
+--card:#22262a;--cell:#24292e;--blue:#7fb8e8;--warm:#eba47a;--good:#7fcf9b;--bad:#f2a093}
+.fx *{box-sizing:border-box}
+.fx p{margin:.35rem 0;font:inherit;color:inherit;max-width:none}
+.fx-row{display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:center}
+.fx-row+.fx-row{margin-top:.5rem}
+.fx-cols{display:grid;gap:1rem 1.6rem;align-items:start;margin-top:.7rem}
+@container (min-width:36rem){.fx-cols{grid-template-columns:var(--cols,1fr 1fr)}}
+.fx-cols>*{min-width:0}
+.fx-range{display:flex;gap:.6rem;align-items:center;flex:1 1 15rem;min-width:0}
+.fx-range>span{flex:none}
+.fx-range input{flex:1;min-width:5rem;accent-color:var(--blue);height:1.7rem;margin:0}
+.fx-range output{flex:none;min-width:3.2em;text-align:right}
+.fx button,.fx select,.fx input[type=text]{font:inherit;color:var(--ink);background:var(--card);
+border:1px solid var(--soft);border-radius:5px;padding:.25rem .7rem;min-height:2rem;max-width:100%}
+.fx button{cursor:pointer}
+.fx button:hover:not(:disabled){border-color:var(--blue)}
+.fx button:disabled{opacity:.55;cursor:default}
+.fx button[aria-pressed=true]{background:var(--blue);border-color:var(--blue);color:var(--ground)}
+.fx :focus-visible{outline:3px solid var(--warm)!important;outline-offset:2px}
+.fx label{max-width:100%;min-width:0}
+.fx-guess{border-bottom:1px solid var(--line);padding-bottom:.7rem;margin-bottom:.8rem}
+.fx-guess .fx-row{margin-top:.4rem}
+.fx-say{display:block;margin-top:.8rem;padding-top:.6rem;border-top:1px solid var(--line);
+min-height:3.4em}
+.fx-soft{color:var(--soft)}
+.fx-scroll{overflow-x:auto}
+.bd-article .fx table,.fx table{border-collapse:collapse;margin:0;border:0;background:none;
+font:inherit;width:auto}
+.fx table.fx-map{table-layout:fixed}
+.bd-article .fx table.fx-map :is(th,td),.fx table.fx-map :is(th,td){padding:0;border:0;
+width:var(--cell-w,1.85rem);height:var(--cell-w,1.85rem);text-align:center;font-weight:400;
+position:static;vertical-align:middle;background:none;color:var(--ink);line-height:1.1}
+.bd-article .fx table.fx-map td,.fx table.fx-map td{border:1px solid var(--ground);
+background:color-mix(in srgb,var(--blue) calc(var(--w)*100%),var(--cell))}
+.fx table.fx-map td.dark{color:var(--ground)}
+.bd-article .fx table.fx-map tbody th,.fx table.fx-map tbody th{width:auto;
+padding:0 .5rem 0 0;text-align:right;white-space:nowrap}
+.fx table.fx-map.long thead th{height:4.6rem;vertical-align:bottom}
+.fx table.fx-map.long thead th span{writing-mode:vertical-rl;transform:rotate(180deg);
+white-space:nowrap;max-height:7rem}
+.fx table.fx-map td.frame{outline:2px solid var(--warm);outline-offset:-3px}
+.fx-bars{display:grid;grid-template-columns:minmax(2.5rem,auto) 1fr minmax(3.6em,auto);
+gap:.3rem .6rem;align-items:center;margin:.2rem 0}
+.fx-bar{display:contents}
+.fx-bar i{display:block;height:.95rem;border-radius:2px;background:var(--blue);
+width:calc(var(--w)*100%)}
+.fx-bar b{font-weight:400;text-align:right}
+.fx svg{display:block;width:100%;height:auto;overflow:visible;font:13px var(--book-interface,sans-serif)}
+.fx svg text{fill:var(--ink)}
+.bd-article .fx table.fx-plain :is(th,td),.fx table.fx-plain :is(th,td){padding:.2em .7em;
+border:0;border-bottom:1px solid var(--line);text-align:right;font-weight:400;position:static;
+background:none;color:var(--ink)}
+.fx table.fx-plain thead th{color:var(--soft)}
+.fx details{margin-top:.6rem}
+.fx summary{color:var(--soft);cursor:pointer;width:fit-content}
+.fx-mono{font-family:var(--pst-font-family-monospace,ui-monospace,monospace)}
+.fx-hidden{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}
+@media print{.fx{display:none}.moves>img[hidden],.moves>svg[hidden]{display:block!important}}
+`;
+
+// --- elements ---------------------------------------------------------------
+
+/** An element: make("p", { class: "x", onclick }, "text", child). */
+function make(name, attributes = {}, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+/** The same for drawings. */
+function draw(name, attributes = {}, ...children) {
+  return fill(document.createElementNS(SPACE, name), attributes, children);
+}
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") node.addEventListener(name.slice(2), value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value != null) node.setAttribute(name, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+let names = 0;
+
+// --- controls ---------------------------------------------------------------
+
+/** A labelled slider; set(value) moves it without calling oninput. */
+function range({ label, min, max, step = 1, value, format = String, oninput }) {
+  const shown = make("output", { "aria-hidden": "true" });
+  const input = make("input", { type: "range", min, max, step, value });
+  const tell = () => {
+    shown.textContent = format(+input.value);
+    input.setAttribute("aria-valuetext", format(+input.value));
+  };
+  input.addEventListener("input", () => {
+    tell();
+    oninput(+input.value);
+  });
+  tell();
+  const node = make("label", { class: "fx-range" }, make("span", {}, label), input, shown);
+  return { node, input, set: (to) => { input.value = to; tell(); } };
+}
+
+/** Buttons of which one is pressed; set(value) presses without calling. */
+function choice({ label, options, value, onchange }) {
+  const all = options.map(([key, text]) =>
+    make("button", { type: "button", onclick: () => { set(key); onchange(key); } }, text));
+  const set = (to) => options.forEach(([key], i) =>
+    all[i].setAttribute("aria-pressed", String(key === to)));
+  set(value);
+  const node = make("div", { class: "fx-row", role: "group", "aria-label": label },
+    make("span", { class: "fx-soft" }, label), ...all);
+  return { node, set };
+}
+
+function button(text, onclick, more = {}) {
+  return make("button", { type: "button", onclick, ...more }, text);
+}
+
+/** A question before one acts; nobody has to answer it. */
+function guess({ question, options }) {
+  const verdict = make("p", { role: "status" });
+  const row = make("div", { class: "fx-row" }, ...options.map(([text, right, why]) =>
+    button(text, (event) => {
+      for (const other of row.children) other.setAttribute("aria-pressed", "false");
+      event.currentTarget.setAttribute("aria-pressed", "true");
+      verdict.replaceChildren(make("strong", {}, right ? "Right: " : "Not so: "), why);
+    })));
+  return make("div", { class: "fx-guess" },
+    make("p", {}, make("strong", {}, "Predict first, or just try. "), question), row, verdict);
+}
+
+/** A matrix of weights. The arrow keys move through it; tell(i, j) says what
+ *  a cell means, and is shown below it; text(value) is what stands in a cell,
+ *  and onpress(i, j) follows a click or Enter. */
+function grid({ label, rows, columns, tell, digits = 0, size, text, onpress }) {
+  const long = columns.some((name) => name.length > 3);
+  const cells = rows.map((_, i) => columns.map((_, j) => make("td", {
+    role: "gridcell", tabindex: i + j ? -1 : 0,
+    onfocus: () => point(i, j), onmouseenter: () => point(i, j),
+    ...(onpress && { style: "cursor:pointer", onclick: () => { onpress(i, j); point(i, j); } }),
+  })));
+  const below = make("p", { class: "fx-soft" }, "Point at a cell, or reach it with the arrow keys.");
+  const point = (i, j) => { below.textContent = tell(i, j); };
+  const head = columns.map((name) => make("th", { scope: "col" }, make("span", {}, name)));
+  const table = make("table", {
+    class: `fx-map${long ? " long" : ""}`, role: "grid", "aria-label": label,
+    style: size ? `--cell-w:${size}` : null,
+    onkeydown: (event) => {
+      if (onpress && (event.key === "Enter" || event.key === " ")) {
+        event.preventDefault();
+        event.target.click();
+      }
+      const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1],
+        ArrowRight: [0, 1] }[event.key] ?? [0, 0];
+      if (!down && !right) return;
+      event.preventDefault();
+      const i = cells.findIndex((row) => row.includes(event.target));
+      const to = cells[i + down]?.[cells[i].indexOf(event.target) + right];
+      if (!to) return;
+      event.target.tabIndex = -1;
+      to.tabIndex = 0;
+      to.focus();
+    },
+  }, make("thead", {}, make("tr", {}, make("td", { style: "visibility:hidden" }), ...head)),
+  make("tbody", {}, ...cells.map((row, i) =>
+    make("tr", {}, make("th", { scope: "row" }, rows[i]), ...row))));
+  const set = (values, frames = []) => {
+    cells.forEach((row, i) => row.forEach((cell, j) => {
+      const value = values[i][j];
+      cell.style.setProperty("--w", value.toFixed(3));
+      cell.textContent = text ? text(value) : digits && value >= 0.005 ? value.toFixed(digits) : "";
+      cell.className = value > 0.5 ? "dark" : "";
+      cell.setAttribute("aria-label", tell(i, j));
+    }));
+    for (const [i, j] of frames) cells[i]?.[j]?.classList.add("frame");
+  };
+  return { node: make("div", {}, make("div", { class: "fx-scroll" }, table), below), set };
+}
+
+/** Rows of name, bar and number; set([[name, part of the whole, text], …]). */
+function bars(label) {
+  const node = make("div", { class: "fx-bars", role: "img", "aria-label": label });
+  const set = (rows) => {
+    node.setAttribute("aria-label", `${label}: ${rows.map(([n, , t]) => `${n} ${t}`).join(", ")}`);
+    node.replaceChildren(...rows.map(([name, part, text, color]) =>
+      make("div", { class: "fx-bar" }, make("span", {}, name),
+        make("span", {}, make("i", { style: `--w:${part}${color ? `;background:${color}` : ""}` })),
+        make("b", {}, text))));
+  };
+  return { node, set };
+}
+
+/** The same numbers for who would rather read them. */
+function table(head, rows) {
+  return make("div", { class: "fx-scroll" }, make("table", { class: "fx-plain" },
+    make("thead", {}, make("tr", {}, ...head.map((name) => make("th", { scope: "col" }, name)))),
+    make("tbody", {}, ...rows.map((row) =>
+      make("tr", {}, ...row.map((text) => make("td", {}, String(text))))))));
+}
+
+function folded(label, ...body) {
+  return make("details", {}, make("summary", {}, label), ...body);
+}
+
+/** A curve over x with a mark that moves; set(x, y) puts it there. */
+function curve({ label, xs, ys, xLabel, yLabel, yMax, width = 360, height = 220 }) {
+  const [left, right, top, bottom] = [38, 8, 24, 36];
+  const high = yMax ?? Math.max(...ys);
+  const last = xs[xs.length - 1];
+  const x = (value) => left + (width - left - right) * (value - xs[0]) / (last - xs[0]);
+  const y = (value) => top + (height - top - bottom) * (1 - value / high);
+  const path = xs.map((at, i) => `${i ? "L" : "M"}${x(at).toFixed(1)} ${y(ys[i]).toFixed(1)}`);
+  const unit = 10 ** Math.floor(Math.log10(high));
+  const ticks = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map((n) => n * unit).filter((n) => n <= high);
+  const mark = draw("circle", { r: 6, style: "fill:var(--warm)" });
+  const node = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
+    draw("text", { x: 0, y: 12 }, yLabel),
+    ...ticks.flatMap((n) => [
+      draw("line", { x1: left, x2: width - right, y1: y(n), y2: y(n), style: "stroke:var(--line)" }),
+      draw("text", { x: left - 6, y: y(n) + 4, "text-anchor": "end" }, String(+n.toPrecision(2))),
+    ]),
+    draw("text", { x: left, y: height - 14, "text-anchor": "middle" }, String(xs[0])),
+    draw("text", { x: width - right, y: height - 14, "text-anchor": "end" }, String(last)),
+    draw("text", { x: (left + width) / 2, y: height - 14, "text-anchor": "middle" }, xLabel),
+    draw("path", { d: path.join(""), style: "fill:none;stroke:var(--blue);stroke-width:1.6" }),
+    mark);
+  const set = (atX, atY) => {
+    mark.setAttribute("cx", x(atX));
+    mark.setAttribute("cy", y(atY));
+  };
+  return { node, set };
+}
+
+/** Round numbers from 0 to the largest, as [number, text]. */
+function ticks(most, form = (n) => String(+n.toPrecision(3))) {
+  const unit = 10 ** Math.floor(Math.log10(most));
+  const step = unit * (most / unit < 2 ? 0.5 : most / unit < 5 ? 1 : 2);
+  return [0, 1, 2, 3, 4, 5].map((n) => n * step).filter((n) => n <= most * 1.001)
+    .map((n) => [n, form(n)]);
+}
+
+/** Curves; set({ x, y, series, mark }) draws them. x and y are { from, to,
+ *  ticks, log }, a series { name, points, style }, the mark a point. */
+function lines({ label, xLabel, yLabel, width = 380, height = 230 }) {
+  const [left, right, top, bottom] = [44, 12, 26, 38];
+  const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label,
+    style: "max-width:28rem" });
+  const names = make("div", { class: "fx-row fx-soft" });
+  const along = (axis, from, to) => {
+    const at = axis.log ? Math.log : Number;
+    return (v) => from + (to - from) * (at(v) - at(axis.from)) / (at(axis.to) - at(axis.from));
+  };
+  const set = ({ x, y, series, mark }) => {
+    const [px, py] = [along(x, left, width - right), along(y, height - bottom, top)];
+    svg.replaceChildren(
+      draw("text", { x: 0, y: 12 }, yLabel),
+      draw("text", { x: (left + width - right) / 2, y: height - 2, "text-anchor": "middle" }, xLabel),
+      ...y.ticks.flatMap(([v, text]) => [
+        draw("line", { x1: left, x2: width - right, y1: py(v), y2: py(v), style: "stroke:var(--line)" }),
+        draw("text", { x: left - 6, y: py(v) + 4, "text-anchor": "end" }, text)]),
+      ...x.ticks.map(([v, text]) =>
+        draw("text", { x: px(v), y: height - 20, "text-anchor": "middle" }, text)),
+      ...series.map(({ points, style }) => draw("path", { style: `fill:none;stroke-width:2;${style}`,
+        d: points.map(([a, b], i) => `${i ? "L" : "M"}${px(a).toFixed(1)} ${py(b).toFixed(1)}`).join("") })),
+      mark ? draw("circle", { cx: px(mark[0]), cy: py(mark[1]), r: 6, style: "fill:var(--warm)" }) : "");
+    names.replaceChildren(...series.filter((one) => one.name).map(({ name, style }) =>
+      make("span", {}, draw("svg", { viewBox: "0 0 30 8", "aria-hidden": "true",
+        style: "display:inline-block;width:30px;margin-right:.4em;vertical-align:middle" },
+      draw("path", { d: "M0 4H30", style: `stroke-width:2;${style}` })), name)));
+  };
+  return { node: make("div", {}, svg, names), set };
+}
+
+/** One sentence a change, aloud once it has settled. */
+function voice() {
+  const node = make("output", { class: "fx-say", "aria-live": "polite" });
+  return { node, say: (...parts) => node.replaceChildren(...parts) };
+}
+
+// --- the state in the address -----------------------------------------------
+
+/** "#film:step=75&head=2" as { step: "75", head: "2" }; null for another. */
+function parseState(hash, name) {
+  const start = `#${name}:`;
+  if (!hash.startsWith(start)) return null;
+  return Object.fromEntries(new URLSearchParams(hash.slice(start.length)));
+}
+
+function writeState(name, state) {
+  return `#${name}:${new URLSearchParams(state)}`;
+}
+
+// --- the host ---------------------------------------------------------------
+
+/** Give life to the figures of this name that stand on the page. */
+function host(name, figure, more = {}) {
+  // only a page of the site has a script of its own: an address is the
+  // reader's there, and Jupyter's in Jupyter
+  const own = Boolean(document.currentScript?.src);
+  const start = () => {
+    for (const box of document.querySelectorAll(`.moves-${name}:not([data-live])`)) {
+      box.dataset.live = "";
+      bring(box, name, figure, more, own);
+    }
+  };
+  if (own && document.readyState === "loading") {
+    document.addEventListener("DOMContentLoaded", start);
+  } else {
+    start();
+    setTimeout(start); // an output that is not yet in its page
+  }
+}
+
+function bring(box, name, figure, more, own) {
+  const data = JSON.parse(box.querySelector("script.moves-data").textContent);
+  if (!document.getElementById("fx-look")) {
+    document.head.append(make("style", { id: "fx-look" }, LOOK));
+  }
+  const el = make("div", { class: "fx" });
+  // arrow keys inside a figure do not turn the page
+  el.addEventListener("keydown", (event) => {
+    if (event.key.startsWith("Arrow")) event.stopPropagation();
+  });
+  const still = box.querySelector("img, svg");
+  const frame = still.closest("a") ?? still;
+  let later = 0;
+  const model = {
+    get: (key) => data[key],
+    set: (key, value) => { data[key] = value; },
+    on() {},
+    save_changes() {},
+    /** What the address asks for, as text. */
+    asked: own ? parseState(decodeURIComponent(location.hash), name) ?? {} : {},
+    /** What a link to the figure as it stands will ask for. */
+    keep(state) {
+      if (!own) return;
+      clearTimeout(later);
+      later = setTimeout(() => history.replaceState(null, "", writeState(name, state)), 300);
+    },
+    /** A large file that is loaded when somebody wants it: bytes. */
+    load: () => large(box),
+  };
+  figure.render({ model, el, kit: { ...KIT, ...more } });
+  frame.after(el);
+  frame.hidden = true;
+  frame.style.display = "none";
+  if (own && Object.keys(model.asked).length) el.scrollIntoView({ block: "center" });
+}
+
+async function large(box) {
+  const here = box.querySelector("script.moves-large");
+  const text = here.textContent || await new Promise((done, fail) => {
+    window.movesLarge = done;
+    document.head.append(make("script", { src: here.dataset.file,
+      onerror: () => fail(new Error(`${here.dataset.file} cannot be read`)) }));
+  });
+  const raw = atob(text);
+  return Uint8Array.from(raw, (letter) => letter.charCodeAt(0));
+}
+
+const KIT = { make, draw, range, choice, button, guess, grid, bars, table, folded, curve,
+  lines, ticks, voice };
+return { make, draw, range, choice, button, guess, grid, bars, table, folded, curve, ticks, lines, voice, parseState, writeState, host };
+})();
