@@ -397,9 +397,19 @@ def test_from_our_solutions_alone_nothing_but_constants_is_imported():
 def test_from_our_solutions_alone_a_transformer_is_built_and_learns(
     number, folder
 ):
+    """It holds, but is not reached by somebody who has written nothing."""
     said = reach(number, Desk(folder / "mine"))
-    assert said.startswith(f"reached · milestone {number}"), said
-    assert f"0 of {len(SOURCES)} parts are yours" in said
+    start = f"not reached · milestone {number}: no part is yours yet"
+    assert said.startswith(start), said
+    assert "of the book's it is true that " in said
+
+
+def test_a_milestone_is_reached_with_a_part_of_ones_own(folder):
+    desk, exercise = Desk(folder / "mine"), exercises()["05-network"]
+    desk.keep(exercise, exercise.reference)
+    said = reach(1, desk)
+    assert said.startswith("reached · milestone 1: its logits are"), said
+    assert f"(1 of {len(SOURCES)} parts are yours)" in said
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -500,4 +500,9 @@ def reach(number: int, desk: Desk) -> str:
         what = f"{type(error).__name__}: {error}"
         by = f"in {where}, " if where else ""
         return f"not reached · milestone {number}: {by}{what} ({yours})"
+    if not mine:
+        return (
+            f"not reached · milestone {number}: no part is yours yet; of "
+            f"the book's it is true that {found}"
+        )
     return f"reached · milestone {number}: {found} ({yours})"
