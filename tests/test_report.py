@@ -10,7 +10,11 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from annotated.book.report import curves, flat, plainly, report
+import matplotlib.pyplot as plt
+import torch
+
+from annotated.book.plots import plot_attention
+from annotated.book.report import curves, flat, plainly, report, shown, svg
 from annotated.cli import obey
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.recipes import RECIPES
@@ -92,6 +96,24 @@ def test_a_run_without_log_and_summary_has_a_page(run, tmp_path) -> None:
     said = report(bare, [])
     assert "no log of its training" in said and "Result" not in said
     assert "Translations" not in said and "<h2>Model</h2>" in said
+
+
+@pytest.mark.parametrize("text", ["{", "3", '["a"]'])
+def test_a_damaged_summary_is_named(run, tmp_path, text) -> None:
+    bad = Path(shutil.copytree(run, tmp_path / "bad"))
+    (bad / "summary.json").write_text(text)
+    with pytest.raises(RunError, match="summary.json is damaged"):
+        report(bad, [])
+
+
+def test_a_token_is_no_formula() -> None:
+    weights, tokens = torch.eye(2), ["$x^^$", "costs $5"]
+    plot_attention(weights, tokens)
+    with pytest.raises(ValueError):
+        svg(plt.gcf(), "")
+    plt.close("all")
+    plot_attention(weights, shown(tokens))
+    assert "$x^^$" in svg(plt.gcf(), "")
 
 
 def test_the_command_overwrites_nothing(run, tmp_path, capsys) -> None:

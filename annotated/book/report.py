@@ -14,16 +14,16 @@ from annotated.book.figures import as_svg
 from annotated.book.plots import plot_attention, use_book_style
 from annotated.costs import step_flops
 from annotated.engine.data import open_data, prepared_data
-from annotated.engine.errors import DataError, UsageError
+from annotated.engine.errors import DataError, RunError, UsageError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.registry import registry
 from annotated.engine.runs import Run, read_metrics, run_folder
-from annotated.model import Transformer
 from annotated.search import alignment
 
 __all__ = [
-    "curves", "svg", "WIDEST", "translations", "table", "flat", "plainly",
-    "facts", "settings", "named", "PAGE", "report", "LEGEND", "own_pairs",
+    "curves", "svg", "WIDEST", "shown", "translations", "table", "flat",
+    "plainly", "facts", "settings", "named", "PAGE", "report", "LEGEND",
+    "own_pairs",
 ]  # fmt: skip
 
 
@@ -71,13 +71,16 @@ def svg(figure: Figure, what: str) -> str:
 WIDEST = 30  # tokens of a sentence whose attention is drawn
 
 
+def shown(tokens: Sequence[str]) -> list[str]:
+    """Tokens for Matplotlib, to which two $ are a formula."""
+    return [token.replace("$", r"\$") for token in tokens]
+
+
 def translations(
     run: Run, lines: Sequence[str], references: Sequence[str] = ()
 ) -> str:
     """The lines, their translations, scores and attention, as HTML."""
     found = run.translate(lines)
-    plain = Transformer(run.model.config)
-    plain.load_state_dict(run.model.state_dict())
     parts = []
     for i, (line, best) in enumerate(zip(lines, found, strict=True)):
         text, score = best[0].text, best[0].score
@@ -90,9 +93,9 @@ def translations(
         )
         [src], [tgt] = run.source.encode([line]), run.target.encode([text])
         if max(len(src), len(tgt)) <= WIDEST:
-            weights = alignment(plain, src, tgt)[-1].mean(0)
-            names = [*run.source.tokens(src), "⟨end⟩"]
-            rows = [*run.target.tokens(tgt), "⟨end⟩"]
+            weights = alignment(run.model, src, tgt)[-1].mean(0)
+            names = shown([*run.source.tokens(src), "⟨end⟩"])
+            rows = shown([*run.target.tokens(tgt), "⟨end⟩"])
             plot_attention(weights, rows, names, annotate=False)
             what = f"What each token of “{text}” looked at in “{line}”"
             parts.append(svg(plt.gcf(), what))
@@ -145,8 +148,7 @@ def facts(run: Run) -> list[tuple[str, Any]]:
 
 def settings(run: Run) -> str:
     """Every field of the recipe; those in bold were changed."""
-    name = named(run)
-    usual = RECIPES[name].flat() if name else run.recipe.flat()
+    usual = RECIPES.get(named(run) or "", run.recipe).flat()
     cells = []
     for field, value in run.recipe.flat().items():
         text = f"{escape(field)} = {escape(plainly(value))}"
@@ -198,7 +200,10 @@ def report(folder: Path, lines: Sequence[str] | None = None) -> str:
     parts.append(f"<p>{escape(recipe.about)}</p>")
     path = folder / "summary.json"
     if path.is_file():
-        summary = json.loads(path.read_text("utf-8"))
+        try:
+            summary = dict(json.loads(path.read_text("utf-8")))
+        except (TypeError, ValueError) as error:
+            raise RunError(f"{path} is damaged: {error}") from None
         parts += ["<h2>Result</h2>", table(flat(summary))]
     parts.append("<h2>Training</h2>")
     drawn = curves(read_metrics(folder))
