@@ -266,6 +266,7 @@ class Exercise:
     hints: list[str]
     sealed: str
     number: str = ""  # as its page counts it: 4.1
+    symptom: str = ""  # what shows that a starter is broken
 
     @cached_property
     def _unsealed(self) -> dict[str, Any]:
@@ -301,6 +302,11 @@ class Exercise:
     def chapter(self) -> str:
         """The number of its page, as 04."""
         return self.name[:2]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether its answer goes into a package of one's own."""
+        return self.kind == "implement"
 
     @property
     def place(self) -> tuple[int, ...]:
