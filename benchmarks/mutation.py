@@ -50,7 +50,7 @@ TESTS = {
     "checkpoints": "checkpoints averaging",
     "search": "search",
     "evaluation": "evaluation",
-    "alignment": "heads",
+    "alignment": "pocket",
     "parallel": "parallel",
     "costs": "costs",
     "variations": "variations",
