@@ -316,6 +316,16 @@ def test_without_a_translation_the_models_own_is_shown(
     assert maps.target == ["<s>", *ENGLISH.tokens(best.ids)]
 
 
+def test_the_maps_are_made_where_the_model_lies(model: Transformer) -> None:
+    """Not on the default device, which here is one without numbers."""
+    pair = PAIRS[0]
+    maps = head_maps(model, GERMAN, ENGLISH, pair.source, pair.target)
+    with torch.device("meta"):
+        again = head_maps(model, GERMAN, ENGLISH, pair.source, pair.target)
+    for place, weights in maps.weights.items():
+        np.testing.assert_array_equal(weights, again.weights[place])
+
+
 def test_words_that_the_model_does_not_know_are_named(
     model: Transformer,
 ) -> None:
