@@ -71,7 +71,8 @@ def tree_over(words: Sequence[str], tokens: Iterable[str]) -> Tree:
     while len(open_) > 1:
         close()
     rest = [leaf("XX", word) for word in left[::-1]]
-    return node("TOP", *open_[0][1], *rest)
+    label, children = open_[0]
+    return node(label, *children, *rest)
 
 
 # 24-parsing.md: How good is a tree?

@@ -32,6 +32,7 @@ from annotated.engine.search import (
 from annotated.engine.treebanks import OnlyTrees
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import (
+    CachedSelfAttention,
     Hypothesis,
     KVCache,
     SearchConfig,
@@ -300,6 +301,22 @@ def test_what_a_search_makes_lies_where_the_model_does():
             [found] = grow_beams(cache, limit, config)
         assert torch.equal(alignment(model, [4, 5, 6], [7]), weights)
     assert_equal(found, expected)
+
+
+def test_what_turns_a_key_is_told_where_it_stands():
+    told = []
+
+    def turn(heads, first):
+        told.append((heads.size(2), first))
+        return heads
+
+    block = random_model(3).decoder.layers[0].attention
+    block.turn = turn
+    past = CachedSelfAttention(block, torch.randn(1, 2, 16))
+    for _ in range(2):
+        past(torch.randn(1, 1, 16))
+    # two keys from 0 on, then a query and a key each time
+    assert told == [(2, 0), (1, 2), (1, 2), (1, 3), (1, 3)]
 
 
 def test_a_batch_goes_where_the_model_is():
