@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annotated import search as story
+from annotated.attention import MultiHeadAttention
 from annotated.batches import Sentences, pad_rows
 from annotated.engine import search as decoding
 from annotated.engine.errors import RunError
@@ -45,6 +46,7 @@ from annotated.search import (
     output_limit,
     plain_beam_search,
     settled,
+    turning,
 )
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
 from annotated.training import Trainer, TrainingConfig, copy_corpus
@@ -54,7 +56,7 @@ KINDS = {
     "paper": {"tie": "all"},
     "pre-norm": {"norm": "pre"},
     "learned": {"positions": "learned", "max_len": 30},
-    "window": {"window": 3},
+    "window": {"window": 4},
     "sizes": {"d_k": 3, "d_v": 7},
     "deep": {"num_decoder_layers": 3, "num_heads": 4, "norm": "pre"},
     "silu": {"activation": "silu", "output_bias": True},
@@ -317,6 +319,19 @@ def test_what_turns_a_key_is_told_where_it_stands():
         past(torch.randn(1, 1, 16))
     # two keys from 0 on, then a query and a key each time
     assert told == [(2, 0), (1, 2), (1, 2), (1, 3), (1, 3)]
+
+
+def test_what_weighs_in_a_way_of_its_own_has_to_say_how_it_turns():
+    class Own(MultiHeadAttention):
+        def weights(self, x, memory=None, mask=None):
+            return super().weights(0 * x, memory, mask)
+
+    block, x = Own(16, 2), torch.randn(1, 2, 3, 8)
+    with pytest.raises(TypeError, match="no cache for Own: translate with"):
+        turning(block)
+    block.turn = lambda heads, first: heads + first
+    assert torch.equal(turning(block)(x, 2), x + 2)
+    assert torch.equal(turning(MultiHeadAttention(16, 2))(x, 2), x)
 
 
 def test_a_batch_goes_where_the_model_is():
