@@ -321,6 +321,15 @@ def test_what_turns_a_key_is_told_where_it_stands():
     assert told == [(2, 0), (1, 2), (1, 2), (1, 3), (1, 3)]
 
 
+def test_keys_of_the_source_are_made_once():
+    model, made = random_model(3, end=-1e4), []
+    for layer in model.decoder.layers:
+        for part in (layer.cross_attention.w_k, layer.cross_attention.w_v):
+            part.register_forward_hook(lambda *_: made.append(1))
+    [[best]] = cached_beam_search(model, [[4, 5]], SearchConfig(extra=6))
+    assert len(best.ids) == 7 and len(made) == 2 * 2
+
+
 def test_what_weighs_in_a_way_of_its_own_has_to_say_how_it_turns():
     class Own(MultiHeadAttention):
         def weights(self, x, memory=None, mask=None):
