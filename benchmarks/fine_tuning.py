@@ -23,12 +23,12 @@ from annotated.tokens import Tokenizer
 
 DOMAINS = "tatoeba", "multi30k"
 LANGUAGES = "en", "de"
-VOCAB = 8000
+VOCAB = 4000
 BASE = {  # of the runs that begin with nothing
-    "num_encoder_layers": 3, "num_decoder_layers": 3, "d_model": 192,
-    "d_ff": 512, "dropout": 0.1, "batch_tokens": 1500, "max_steps": 3500,
-    "warmup": 500, "rate": 0.93, "cooldown": 1400, "curriculum": 0,
-    "save_every": 350, "max_minutes": 600.0,
+    "num_encoder_layers": 2, "num_decoder_layers": 2, "d_model": 128,
+    "d_ff": 512, "dropout": 0.1, "batch_tokens": 1500, "max_steps": 2500,
+    "warmup": 400, "rate": 0.679, "cooldown": 1000, "curriculum": 0,
+    "save_every": 250, "max_minutes": 600.0,
 }  # fmt: skip
 
 
