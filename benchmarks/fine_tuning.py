@@ -26,9 +26,9 @@ LANGUAGES = "en", "de"
 VOCAB = 4000
 BASE = {  # of the runs that begin with nothing
     "num_encoder_layers": 2, "num_decoder_layers": 2, "d_model": 128,
-    "d_ff": 512, "dropout": 0.1, "batch_tokens": 1500, "max_steps": 2500,
-    "warmup": 400, "rate": 0.679, "cooldown": 1000, "curriculum": 0,
-    "save_every": 250, "max_minutes": 600.0,
+    "d_ff": 512, "dropout": 0.1, "batch_tokens": 1000, "max_steps": 1200,
+    "warmup": 200, "rate": 0.48, "cooldown": 480, "curriculum": 0,
+    "save_every": 120, "max_minutes": 600.0,
 }  # fmt: skip
 
 
