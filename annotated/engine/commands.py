@@ -53,6 +53,7 @@ from annotated.engine.registry import data_folder, registry
 from annotated.engine.runner import train_recipe, with_micro_tokens
 from annotated.engine.runs import (
     Run,
+    going_on,
     read_recipe,
     validations,
     with_precision,
@@ -386,6 +387,10 @@ def train(args: list[str]) -> None:
                 f"{asked.recipe.about!r}"
             )
         asked = options_over(begun)
+    elif asked.recipe.init is not None:
+        # they default to what the other run has
+        other = Path(asked.recipe.init)
+        asked = options_over(going_on(RECIPES[name], other))
     asked.act()
 
 
