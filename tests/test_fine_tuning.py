@@ -42,7 +42,12 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tuned(other: Path, **changes: Any) -> Recipe:
     """To say backwards, from there on."""
-    few = {"train_pairs": 200, "save_every": 5, "keep": 2, "max_steps": 12}
+    few: dict[str, Any] = {
+        "train_pairs": 200,
+        "save_every": 5,
+        "keep": 2,
+        "max_steps": 12,
+    }
     few |= {"warmup": 3, "cooldown": 6, "rate": 0.1, "batch_tokens": 200}
     recipe = going_on(RECIPES["reverse"], other)
     few |= {"precision": "float32", "valid_pairs": 100, "dropout": 0.1}
