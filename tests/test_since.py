@@ -31,7 +31,6 @@ from annotated.search import (
 from annotated.since import (
     CachedGroups,
     DecoderOnly,
-    GELUFeedForward,
     GroupedQueryAttention,
     NoPositions,
     RMSNorm,
@@ -47,7 +46,7 @@ from tests.helpers import benchmark
 
 DOUBLE = torch.float64
 PARTS = (
-    "RMSNorm", "GELU", "SwiGLU", "no positions", "rotary", "grouped",
+    "RMSNorm", "SwiGLU", "no positions", "rotary", "grouped",
     "rotary grouped",
 )  # fmt: skip
 
@@ -106,7 +105,7 @@ def test_pre_norm_is_a_field_of_the_configuration():
 
 
 def test_gelu_is_x_times_the_normal_distribution():
-    network = GELUFeedForward(1, 1).double()
+    network = FeedForward(1, 1, activation="gelu").double()
     for linear in (network.inner, network.outer):
         nn.init.ones_(linear.weight)
     x = torch.linspace(-3, 3, 13, dtype=DOUBLE)[:, None]
@@ -115,7 +114,9 @@ def test_gelu_is_x_times_the_normal_distribution():
 
 
 def test_gelu_has_the_parameters_of_relu():
-    relu, gelu = FeedForward(16, 64), GELUFeedForward(16, 64)
+    relu, gelu = (
+        FeedForward(16, 64, activation=name) for name in ("relu", "gelu")
+    )
     gelu.load_state_dict(relu.state_dict())
     x = torch.randn(5, 16)
     assert not torch.allclose(relu(x), gelu(x), atol=1e-3)
@@ -142,12 +143,11 @@ def test_swiglu_has_as_many_parameters(d_model, d_ff):
     assert matched == pytest.approx(1, abs=0.02)
 
 
-def test_the_networks_drop_what_they_are_told():
-    for network in (GELUFeedForward(8, 64, 0.5), SwiGLU(8, 64, 0.5)):
-        x = torch.randn(1, 8)
-        assert not torch.equal(network(x), network(x))
-        network.eval()
-        assert torch.equal(network(x), network(x))
+def test_swiglu_drops_what_it_is_told():
+    network, x = SwiGLU(8, 64, 0.5), torch.randn(1, 8)
+    assert not torch.equal(network(x), network(x))
+    network.eval()
+    assert torch.equal(network(x), network(x))
 
 
 # --- rotary positions
@@ -440,7 +440,6 @@ def test_a_swapped_model_has_the_part_and_learns(part, norm):
     kinds = [type(block) for block in model.modules()]
     expected = {
         "RMSNorm": (RMSNorm, nn.LayerNorm),
-        "GELU": (GELUFeedForward, FeedForward),
         "SwiGLU": (SwiGLU, FeedForward),
         "grouped": (GroupedQueryAttention, MultiHeadAttention),
         "rotary": (RotaryAttention, MultiHeadAttention),
@@ -489,7 +488,7 @@ def test_parts_keep_the_shape_and_the_switches_of_the_model():
         bias=False, activation_dropout=0.2, attention_dropout=0.3, d_k=8,
         d_v=12,
     )  # fmt: skip
-    swap(model, "GELU", "rotary")
+    swap(model, "SwiGLU", "rotary")
     network = model.encoder.layers[0].feed_forward
     block = model.decoder.layers[0].cross_attention
     assert network.inner.bias is None and network.dropout.p == 0.2
@@ -503,11 +502,10 @@ def test_blocks_and_networks_keep_dropout_and_biases(part, bias):
     model = reversal_model(
         bias=bias, activation_dropout=0.2, attention_dropout=0.3
     )
-    layer = swap(model, "GELU", part).encoder.layers[0]
+    layer = swap(model, "SwiGLU", part).encoder.layers[0]
     assert layer.attention.dropout.p == 0.3
     assert layer.feed_forward.dropout.p == 0.2
-    for linear in (layer.attention.w_k, layer.feed_forward.inner):
-        assert (linear.bias is not None) == bias
+    assert (layer.attention.w_k.bias is not None) == bias
 
 
 def test_one_group_is_what_is_meant_if_none_is_told():
@@ -646,7 +644,7 @@ def test_a_part_of_later_years_is_not_lost_without_a_word(part, tmp_path):
     """
     model = swap(reversal_model(), part, groups=2)
     name = {
-        "GELU": "GELUFeedForward", "no positions": "NoPositions",
+        "no positions": "NoPositions",
         "rotary": "NoPositions|RotaryAttention",
         "grouped": "GroupedQueryAttention",
         "rotary grouped": "NoPositions|RotaryGroups",
