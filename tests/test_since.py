@@ -505,7 +505,9 @@ def test_blocks_and_networks_keep_dropout_and_biases(part, bias):
     layer = swap(model, "SwiGLU", part).encoder.layers[0]
     assert layer.attention.dropout.p == 0.3
     assert layer.feed_forward.dropout.p == 0.2
-    assert (layer.attention.w_k.bias is not None) == bias
+    block = layer.attention
+    for one in (block.w_q, block.w_k, block.w_v, block.w_o):
+        assert (one.bias is not None) == bias
 
 
 def test_one_group_is_what_is_meant_if_none_is_told():
