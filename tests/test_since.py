@@ -399,6 +399,14 @@ def test_padding_between_source_and_target_changes_nothing(parts):
     )
 
 
+def test_what_one_stack_makes_lies_where_the_model_does():
+    """Not on the default device, which here is one without numbers."""
+    model = one_stack()
+    expected = model(SRC, TGT)
+    with torch.device("meta"):
+        assert torch.equal(model(SRC, TGT), expected)
+
+
 def test_one_stack_is_a_language_model_of_source_and_target():
     model = one_stack()
     src, tgt = SRC[:1], TGT[:1]
