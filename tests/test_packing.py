@@ -222,12 +222,12 @@ def test_on_a_cpu_attention_in_16_bits_is_that_of_float32(mixed, causal):
     mask = PackedMask.to(packing, packing, causal)
     with torch.autocast("cpu", enabled=mixed):
         found = layer(x, mask=mask)
-    heads = [
+    q, k, v = (
         layer.split(packing.pad(w(x))).float()
         for w in (layer.w_q, layer.w_k, layer.w_v)
-    ]
+    )
     exact = F.scaled_dot_product_attention(
-        *heads, mask.may_attend, is_causal=causal
+        q, k, v, mask.may_attend, is_causal=causal
     )
     rounded = packing.pack(exact.bfloat16().transpose(1, 2).flatten(2))
     assert found.dtype == torch.bfloat16
