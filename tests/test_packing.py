@@ -727,21 +727,36 @@ def test_a_machine_without_a_compiler_is_told_why(monkeypatch):
         check_compiler("meta")
 
 
-def test_a_layer_is_compiled_once_for_every_length():
-    """And the exchange of gradients is not cut into its graphs."""
+def test_every_layer_is_compiled_for_all_lengths(monkeypatch):
+    """And DDP does not cut the graphs of a layer."""
+    how = []
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda _, **kw: how.append(kw)
+    )
+    with torch._dynamo.config.patch(optimize_ddp=True):
+        compile_layers(PackedTransformer(small()))
+        assert torch._dynamo.config.optimize_ddp is False
+        compile_layers(PackedTransformer(small()), "eager")
+    assert how == [
+        *[{"dynamic": True, "backend": "inductor"}] * 4,
+        *[{"dynamic": True, "backend": "eager"}] * 4,
+    ]
+
+
+def test_a_compiled_layer_is_one_graph_for_every_length():
     graphs = []
 
     def backend(graph, _):
         graphs.append(graph)
         return graph.forward
 
+    model = PackedTransformer(
+        small(num_encoder_layers=1, num_decoder_layers=1)
+    )
+    lengths = [7, 4], [9, 3, 8]
+    expected = [model(ids(n), ids(n)) for n in lengths]
     with torch._dynamo.config.patch(optimize_ddp=True):
-        compile_layers(PackedTransformer(small()))  # there is such a one
-        shallow = small(num_encoder_layers=1, num_decoder_layers=1)
-        model = PackedTransformer(shallow)
-        expected = [model(ids(n), ids(n)) for n in ([7, 4], [9, 3, 8])]
         compile_layers(model, backend)
-        assert torch._dynamo.config.optimize_ddp is False
-        found = [model(ids(n), ids(n)) for n in ([7, 4], [9, 3, 8])]
+        found = [model(ids(n), ids(n)) for n in lengths]
     torch.testing.assert_close(found, expected)
-    assert len(graphs) == 2  # one for each layer
+    assert len(graphs) == 2
