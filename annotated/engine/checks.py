@@ -304,11 +304,6 @@ class Exercise:
         return self.name[:2]
 
     @property
-    def is_part(self) -> bool:
-        """Whether its answer goes into a package of one's own."""
-        return self.kind == "implement"
-
-    @property
     def place(self) -> tuple[int, ...]:
         """Its number, to sort by; without one it is its page's last."""
         number = self.number or f"{self.chapter}.999"
@@ -317,6 +312,11 @@ class Exercise:
     @property
     def stars(self) -> str:
         return "★" * self.difficulty
+
+    @property
+    def is_part(self) -> bool:
+        """Whether its answer goes into a package of one's own."""
+        return self.kind == "implement"
 
     def properties(
         self, hidden: Sequence[str] = ()
