@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -56,7 +55,9 @@ def solved(notebook, **codes):
         label = cell["metadata"].get("nbgrader", {})
         if label.get("solution"):
             name = label["grade_id"]
-            code = codes.get(name.split("-")[-1], SOURCES[name].one("reference"))
+            code = codes.get(
+                name.split("-")[-1], SOURCES[name].one("reference")
+            )
             cell["source"] = code.splitlines(keepends=True)
     return new
 
@@ -259,7 +260,12 @@ def test_what_was_deleted_stays_as_it_was_given(given):
 
 
 def test_cells_that_do_not_parse_cost_no_other_answer():
-    sources = ["x = (", "def f():\n    return g()", "def g():\n  return 1", "?"]
+    sources = [
+        "x = (",
+        "def f():\n    return g()",
+        "def g():\n  return 1",
+        "?",
+    ]
     code = grafted("f", sources, "def f():\n    raise NotImplementedError")
     assert "return g()" in code
     assert "return 1" in code
@@ -283,7 +289,9 @@ def test_a_folder_is_repaired_and_what_was_submitted_is_kept(
     assert "submitted/bob/03/03.ipynb: nothing to mend" in said
     kept = sorted(p.parent.parent.name for p in tmp_path.rglob("*.as-sub*"))
     assert kept == ["ada"]
-    monkeypatch.setattr(sys, "argv", [*line[:-1], str(tmp_path / "release")])
+    monkeypatch.setattr(
+        sys, "argv", [*line[:-1], str(tmp_path / "release")]
+    )
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2
@@ -293,11 +301,10 @@ def test_a_folder_is_repaired_and_what_was_submitted_is_kept(
 
 
 def nbgrader(course, *line):
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "nbgrader", *line],
         cwd=course, env=environment(), capture_output=True, text=True,
     )  # fmt: skip
-    return done
 
 
 LOOP = "def causal_mask(n, device=None):\n    while True: pass"
@@ -321,14 +328,21 @@ def test_nbgrader_hands_out_marks_and_gives_back(course, monkeypatch):
     done = nbgrader(course, "generate_assignment", "03", "--create")
     assert done.returncode == 0, done.stderr
     given = json.loads((course / "release/03/03.ipynb").read_text("utf-8"))
-    every = sum(SOURCES[n].facts["points"] for n in SOURCES if n[:2] == "03")
-    starters = {n.split("-")[-1]: e.one("starter") for n, e in SOURCES.items()}
+    every = sum(
+        SOURCES[n].facts["points"] for n in SOURCES if n[:2] == "03"
+    )
+    starters = {
+        n.split("-")[-1]: e.one("starter") for n, e in SOURCES.items()
+    }
     of = exercises()["03-causal"]
     partly = 2 * (len(of.properties()) - 1) / len(of.properties())
     cases = {
         "right": (solved(given), every),
         "partly": (solved(given, causal=PARTLY), every - 2 + partly),
-        "wrong": (solved(given, causal="def causal_mask(n, d=0): 1"), every - 2),
+        "wrong": (
+            solved(given, causal="def causal_mask(n, d=0): 1"),
+            every - 2,
+        ),
         "endless": (solved(given, causal=LOOP), every - 2),
         "raises": (solved(given, causal="1 / 0"), every - 2),
         "warns": (solved(given, causal=NOISY), every),
@@ -349,7 +363,11 @@ def test_nbgrader_hands_out_marks_and_gives_back(course, monkeypatch):
     assert nbgrader(course, "generate_feedback", "03").returncode == 0
     assert nbgrader(course, "export").returncode == 0
     with (course / "grades.csv").open() as file:
-        found = {r["student_id"]: float(r["score"]) for r in csv.DictReader(file)}
-    assert found == {n: pytest.approx(p, abs=0.02) for n, (_, p) in cases.items()}
+        found = {
+            r["student_id"]: float(r["score"]) for r in csv.DictReader(file)
+        }
+    assert found == {
+        n: pytest.approx(p, abs=0.02) for n, (_, p) in cases.items()
+    }
     page = course / "feedback/endless/03/03.html"
     assert "too slow · 03-causal" in page.read_text("utf-8")
