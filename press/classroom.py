@@ -80,7 +80,7 @@ def assignment(
         cells.append(cell)
         if source.startswith("check(") and cell["cell_type"] == "code":
             text = GRADE.format(name=last.name, **last.facts)
-            graded = {
+            graded: dict[str, Any] = {
                 "cell_type": "code",
                 "execution_count": None,
                 "id": f"{cell['id'][:12]}-g",
