@@ -42,13 +42,13 @@ BASE = {  # of the runs that begin with nothing
 
 
 TUNED = {  # of the runs that go on; what is not here is fitted
-    "batch_tokens": 1000, "max_steps": 200, "save_every": 40,
+    "batch_tokens": 1000, "max_steps": 400, "save_every": 80,
     "dropout": 0.1, "max_minutes": 600.0,
 }  # fmt: skip
 ROWS: dict[str, dict[str, Any]] = {
     "gentle": {},
     # the peak of a run that begins with nothing, where the other has a tenth
-    "full-rate": {"rate": 0.113},
+    "full-rate": {"rate": 0.156},
     "decoder-only": {"freeze": "embeddings encoder"},
 }
 
@@ -173,7 +173,9 @@ def main(
     for new, old in (DOMAINS, DOMAINS[::-1]):
         metrics["alone"][new] = judge(work, f"{new}-alone", DOMAINS)
         metrics["tuned"][new] = {
-            row: judge(work, f"{new}-{row}", DOMAINS) for row in ROWS
+            row: judge(work, f"{new}-{row}", DOMAINS)
+            for row in ROWS
+            if (work / f"{new}-{row}" / "summary.json").exists()
         }
         runs = [f"{old}-alone", f"{new}-gentle"]
         metrics["samples"][new] = samples(work, new, runs, 12)
