@@ -49,7 +49,6 @@ ROWS: dict[str, dict[str, Any]] = {
     "gentle": {},
     # the peak of a run that begins with nothing, where the other has a tenth
     "full-rate": {"rate": 0.156},
-    "decoder-only": {"freeze": "embeddings encoder"},
 }
 
 
