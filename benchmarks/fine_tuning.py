@@ -116,8 +116,12 @@ def judge(work: Path, name: str, domains: Sequence[str]) -> dict[str, Any]:
         ],
         "summary": loads((run / "summary.json").read_text()),
         "bleu": loads(kept.read_text()),
-        "settings": read_recipe(run).unlike(RECIPES["pair"])
-        | {"data": name.partition("-")[0]},
+        "settings": {
+            n: Path(v).name
+            if n in ("data", "init", "old_data") and v
+            else v
+            for n, v in read_recipe(run).unlike(RECIPES["pair"]).items()
+        },
     }
 
 
