@@ -262,6 +262,7 @@ class Session:
 
 
 def usual_file(exercise: Exercise) -> Path:
+    """Where an exercise is written if no file is named."""
     return Path("exercises") / f"{exercise.name}.py"
 
 
