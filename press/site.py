@@ -20,7 +20,7 @@ from typing import Any
 import nbformat
 import yaml
 
-from press import fold, numbers, posters
+from press import fold, guess, numbers, posters
 from press.api import Reference
 from press.chapters import Cell, Chapter, PressError, read_book, select
 from press.execute import as_notebook, executed_path, join
@@ -51,6 +51,7 @@ TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
 OWN = (
     "site.py", "pages.py", "polish.py", "numbers.py", "references.py",
     "fold.py", "rules.py", "search.py", "figures.py", "api.py",
+    "guess.py",
 )  # fmt: skip
 # the page with the words of each chapter, below targets "(words-02)="
 GLOSSARY = "A1-notation"
@@ -246,6 +247,7 @@ class _Book:
             cell.source, exercises = _number(
                 cell.source, chapter, exercises, self.labels
             )
+            cell.source = guess.fill(cell.source, chapter, place, notebook)
             cell.source = self.inline(cell.source, chapter)
         # nothing of the last run's circumstances: the same pages again
         record = notebook.metadata.pop("annotated")

@@ -237,4 +237,6 @@ TWO = [
         + " |"
     )
     * 12,
+    "How many dots?\n\n:::{guess}\n`dots` in all | about # dots | ± 5\n:::",
+    code("print('about 42 dots')", "hide-output"),
 ]

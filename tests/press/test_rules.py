@@ -117,12 +117,14 @@ def shelf(book: Book, source: str) -> list[str]:
 
 
             def new() -> int:
+                "New."
                 from annotated.late import LATE
 
                 return LATE + ONE
 
 
             def old() -> int:
+                "Old."
                 return ONE
         """),
         module="engine.new",
