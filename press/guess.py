@@ -31,7 +31,7 @@ def fill(source: str, chapter: Chapter, place: int, notebook: Any) -> str:
     text = _hidden(chapter, place, notebook)
 
     def fields(match: re.Match[str]) -> str:
-        if text is None:  # nothing was run: a proof, or a draft
+        if text is None:
             return ""
         rows = [
             _field(row, text, chapter.cells[place])
@@ -48,8 +48,8 @@ def fill(source: str, chapter: Chapter, place: int, notebook: Any) -> str:
 
 
 def _hidden(chapter: Chapter, place: int, notebook: Any) -> str | None:
-    """What the next hidden output says; None if nothing has been run."""
-    if not any(cell.get("outputs") for cell in notebook.cells):
+    """What the next hidden output says; None in a proof, without a run."""
+    if notebook.metadata["annotated"]["seconds"] == 0:
         return None
     for row in range(place + 1, len(chapter.cells)):
         if "hide-output" in chapter.cells[row].tags:
