@@ -159,8 +159,7 @@ def _verdict(
     keep = draw.integers(2, size=(draws, n))
     mixed = keep @ one + (1 - keep) @ other
     chance = score(mixed) - score(one.sum(0) + other.sum(0) - mixed)
-    all_ = np.ones((1, n), dtype=int)
-    difference = (score(all_ @ one) - score(all_ @ other)).item()
+    difference = total(one.sum(0).tolist()) - total(other.sum(0).tolist())
     larger = (abs(chance) >= abs(difference) - 1e-9).sum()
     return {
         "difference": round(difference, 2),

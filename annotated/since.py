@@ -27,7 +27,7 @@ from annotated.search import CachedSelfAttention
 from annotated.tokens import PAD
 
 __all__ = [
-    "RMSNorm", "GELUFeedForward", "SwiGLU", "rotate", "RotaryAttention",
+    "RMSNorm", "SwiGLU", "rotate", "RotaryAttention",
     "GroupedQueryAttention", "RotaryGroups", "CachedGroups", "DecoderOnly",
     "take", "NoPositions", "drop_positions", "ELDERS", "swap",
 ]  # fmt: skip
@@ -51,16 +51,6 @@ class RMSNorm(nn.Module):
 
 
 # 26-since-2017.md: Networks: smooth, then gated
-class GELUFeedForward(FeedForward):
-    """The feed-forward network of §3.3 with GELU, x Φ(x), instead of ReLU;
-    Φ is the standard normal CDF (Hendrycks and Gimpel, 2016).
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(…, d_model) -> (…, d_model)"""
-        return self.outer(self.dropout(F.gelu(self.inner(x))))
-
-
 class SwiGLU(nn.Module):
     """Gated feed-forward network: (silu(x W_gate) ⊙ x W_inner) W_outer,
     without biases (Shazeer, 2020).
@@ -248,7 +238,6 @@ def drop_positions(model: nn.Module) -> None:
 
 ELDERS: dict[str, type[nn.Module]] = {
     "RMSNorm": nn.LayerNorm,
-    "GELU": FeedForward,
     "SwiGLU": FeedForward,
 }
 
@@ -256,21 +245,18 @@ ELDERS: dict[str, type[nn.Module]] = {
 def swap(model: nn.Module, *parts: str, groups: int = 1) -> nn.Module:
     """Replace parts of a plain model, in place, by newer untrained ones.
 
-    parts are "RMSNorm", "GELU", "SwiGLU", "no positions", "rotary",
-    "grouped" (see groups) and "rotary grouped"; any other raises
-    KeyError. The rotary parts remove other positions. Returns model.
-    TypeError if model is packed.
+    parts are "RMSNorm", "SwiGLU", "no positions", "rotary", "grouped" (see
+    groups) and "rotary grouped"; any other raises KeyError. The rotary
+    parts remove other positions. Returns model. TypeError if it is packed.
     """
     if isinstance(model, PackedTransformer):
         raise TypeError("swap parts of a plain model, not of a packed one")
     c: Any = model.config
-    network = c.d_model, c.d_ff, c.activation_dropout
     size = c.d_model, c.num_heads
     block = {"dropout": c.attention_dropout, "bias": c.bias}
     make: dict[str, Callable[[Any], nn.Module]] = {
         "RMSNorm": lambda _: RMSNorm(c.d_model),
-        "GELU": lambda _: GELUFeedForward(*network, c.bias),
-        "SwiGLU": lambda _: SwiGLU(*network),
+        "SwiGLU": lambda _: SwiGLU(c.d_model, c.d_ff, c.activation_dropout),
         "rotary": lambda _: RotaryAttention(*size, c.d_k, c.d_v, **block),
         "grouped": lambda _: GroupedQueryAttention(*size, groups, **block),
         "rotary grouped": lambda _: RotaryGroups(*size, groups, **block),

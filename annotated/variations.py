@@ -164,7 +164,7 @@ class Difference:
     @property
     def verdict(self) -> str:
         """larger or smaller; unclear if within two standard errors of 0."""
-        if abs(self.mean) < 2 * self.error:
+        if abs(self.mean) <= 2 * self.error:
             return "unclear"
         return "larger" if self.mean > 0 else "smaller"
 

@@ -215,6 +215,7 @@ class Attack:
         self.words = words
         self.files = files
         self.failed = ""
+        self.cost: dict[Any, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -241,6 +242,7 @@ class Attack:
         if not todo or time.monotonic() > self.end:
             return True
         reach, cost = self.stats(session.items)
+        self.cost = cost
         killers: dict[str, list[Any]] = defaultdict(list)
         lately: list[Any] = []
         for one in todo:
@@ -361,12 +363,16 @@ class Attack:
         resource.setrlimit(resource.RLIMIT_CPU, (soft, soft + 2))
         os.environ["MUTANT"] = mutant_switch.active = mutant
         for item, following in zip(items, [*items[1:], None], strict=True):
+            if item in self.cost:  # a loop without an end is seen soon
+                most = 4 + 8 * self.cost[item]
+                signal.setitimer(signal.ITIMER_PROF, most)
             self.session.config.hook.pytest_runtest_protocol(
                 item=item, nextitem=following
             )
             if self.failed:
                 os.write(tell, self.failed.encode())
                 return 1
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
         if mutant.partition("#")[0] in self.at_import:
             # the tests' constants have to be made by the mutant, too
             for name in [n for n in sys.modules if n.startswith("tests.")]:

@@ -12,11 +12,14 @@ string; benchmarks/mutants.py tells what not), and the tests that reach the
 changed function are run. A mutant that no test notices has survived: it
 wants a test, or an entry in benchmarks/survivors.toml that says why nobody
 could notice. A run can be stopped and goes on; a mutant is tried again when
-its function has changed. FOLDER has a line for each mutant tried.
+its function has changed. FOLDER has a line for each mutant tried. --json
+keeps what the ledger has of other modules, unless they have changed.
 """
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import json
 import os
 import shutil
@@ -50,7 +53,7 @@ TESTS = {
     "checkpoints": "checkpoints averaging",
     "search": "search",
     "evaluation": "evaluation",
-    "alignment": "heads",
+    "alignment": "pocket",
     "parallel": "parallel",
     "costs": "costs",
     "variations": "variations",
@@ -99,6 +102,8 @@ def main(settings: Settings) -> dict[str, Any]:
         left = end - time.monotonic()
         if left > 0:
             attack(settings, module, left)
+        elif file_of(settings.work, module).exists():
+            attack(settings, module, 0.0)  # only lists its mutants anew
     reasons = explanations(ROOT / "benchmarks" / "survivors.toml")
     found = {}
     for module in settings.modules:
@@ -107,7 +112,7 @@ def main(settings: Settings) -> dict[str, Any]:
             found[module] = count(module, told, reasons)
             show(module, found[module])
     if settings.json is not None:
-        write(settings.json, as_entry(settings, found))
+        write(settings.json, as_entry(settings.json, found, reasons))
     return found
 
 
@@ -116,7 +121,9 @@ def file_of(work: Path, module: str) -> Path:
 
 
 def attack(settings: Settings, module: str, limit: float) -> None:
-    """Try the mutants of one module, for so many seconds at most."""
+    """Try the mutants of one module, for so many seconds at most; with no
+    time, list them.
+    """
     tree = settings.work / "tree" / module.replace("/", ".")
     copy(tree)
     command = [sys.executable, str(ROOT / "benchmarks" / "mutants.py")]
@@ -124,7 +131,9 @@ def attack(settings: Settings, module: str, limit: float) -> None:
     command += [str(limit), commit() or "unknown"]
     if settings.again:
         command.append("--again")
-    command += [f"tests/test_{name}.py" for name in TESTS[module].split()]
+    if limit:
+        tests = TESTS[module].split()
+        command += [f"tests/test_{name}.py" for name in tests]
     subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
     shutil.rmtree(tree)
 
@@ -171,27 +180,37 @@ def count(
     tried = [one for one in told if "end" in one]
     ends = Counter(one["end"] for one in tried)
     survivors = [
-        {
-            "function": one["function"],
-            "was": one["was"],
-            "now": one["now"],
-            "why": reasons.get((module, one["function"], one["now"])),
-        }
+        {key: one[key] for key in ("function", "was", "now")}
         for one in tried
         if one["end"] in ("survived", "untested")
     ]
-    return {
+    found = {
         "tests": TESTS[module].split(),
         "commits": sorted({one["commit"] for one in tried}),
         "functions": sorted({one["function"] for one in told}),
+        "digest": digest(ROOT / "annotated" / f"{module}.py"),
         "mutants": len(told),
         "tried": len(tried),
         "killed": ends["killed"] + ends["timeout"],
         "by_time": ends["timeout"],
         "survived": len(survivors),
-        "explained": sum(one["why"] is not None for one in survivors),
+        "explained": 0,
         "survivors": survivors,
     }
+    explain(module, found, reasons)
+    return found
+
+
+def explain(
+    module: str,
+    found: dict[str, Any],
+    reasons: dict[tuple[str, str, str], str],
+) -> None:
+    """Write down with each survivor why nobody could notice it."""
+    for one in found["survivors"]:
+        one["why"] = reasons.get((module, one["function"], one["now"]))
+    whys = [one["why"] for one in found["survivors"]]
+    found["explained"] = len(whys) - whys.count(None)
 
 
 def show(module: str, found: dict[str, Any]) -> None:
@@ -222,19 +241,75 @@ def explanations(path: Path) -> dict[tuple[str, str, str], str]:
     return reasons
 
 
-def as_entry(settings: Settings, found: dict[str, Any]) -> dict[str, Any]:
-    commits = sorted({c for one in found.values() for c in one["commits"]})
+def digest(path: Path) -> str:
+    """Of the functions of a file, without what is never mutated: comments
+    and the words about them.
+    """
+    text = path.read_text("utf-8")
+    lines = text.splitlines()
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    told = []
+    for top in ast.parse(text).body:
+        parts = top.body if isinstance(top, ast.ClassDef) else [top]
+        for one in parts:
+            if not isinstance(one, kinds):
+                continue
+            first = min(n.lineno for n in [one, *one.decorator_list])
+            words = set()
+            if ast.get_docstring(one) is not None:
+                doc = one.body[0]
+                words = set(range(doc.lineno, (doc.end_lineno or 0) + 1))
+            told.append(getattr(top, "name", ""))
+            for number in range(first, (one.end_lineno or first) + 1):
+                line = lines[number - 1].strip()
+                if number not in words and line and line[0] != "#":
+                    told.append(line)
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
+
+
+def kept(
+    path: Path,
+    found: dict[str, Any],
+    reasons: dict[tuple[str, str, str], str],
+) -> dict[str, Any]:
+    """What a ledger file has of modules that this run knows nothing of,
+    and that are still the same.
+    """
+    if not path.exists():
+        return {}
+    metrics = json.loads(path.read_text("utf-8"))["metrics"]
+    same = {}
+    for module, one in metrics["modules"].items():
+        if module in found or module not in TESTS:
+            continue
+        if one["digest"] != digest(ROOT / "annotated" / f"{module}.py"):
+            print(f"{module} has changed, and leaves the ledger")
+            continue
+        same[module] = one
+        explain(module, one, reasons)
+    return same
+
+
+def as_entry(
+    path: Path,
+    found: dict[str, Any],
+    reasons: dict[tuple[str, str, str], str],
+) -> dict[str, Any]:
+    """The ledger file, in which other modules stay as they are."""
+    every = found | kept(path, found, reasons)
+    modules = {name: every[name] for name in TESTS if name in every}
+    commits = sorted({c for one in every.values() for c in one["commits"]})
     return entry(
         "mutation",
         "python benchmarks/mutation.py --work FOLDER",
         {
-            "modules": found,
+            "modules": modules,
             "incomplete": [
                 name
-                for name, one in found.items()
+                for name, one in modules.items()
                 if one["tried"] < one["mutants"]
             ],
-            "not_begun": [name for name in TESTS if name not in found],
+            "not_begun": [name for name in TESTS if name not in modules],
         },
         settings={"rule": RULE, "slow": SLOW},
         threads=1,

@@ -50,7 +50,7 @@ PARTS: dict[str, Variant] = {
     "2017": ({}, [], False),
     "pre-norm": ({"norm": "pre"}, [], False),
     "RMSNorm": ({}, ["RMSNorm"], False),
-    "GELU": ({}, ["GELU"], False),
+    "GELU": ({"activation": "gelu"}, [], False),
     "SwiGLU": ({}, ["SwiGLU"], False),
     "no biases": ({"bias": False}, [], False),
     "learned positions": ({"positions": "learned"}, [], False),

@@ -33,8 +33,12 @@ def test_the_best_have_the_lowest_loss() -> None:
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_no_checkpoint_is_no_choice(count: int) -> None:
-    with pytest.raises(ValueError, match=f"an integer >= 1, not {count}"):
+    must = (
+        f"^the number of checkpoints must be an integer >= 1, not {count}"
+    )
+    with pytest.raises(ValueError, match=must):
         choose_checkpoints(PLACES, count)
+    assert choose_checkpoints(PLACES, 1) == PLACES[-1:]
 
 
 def test_more_than_there_are_cannot_be_chosen() -> None:

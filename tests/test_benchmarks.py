@@ -656,6 +656,79 @@ def test_explanations_are_by_module_function_and_new_line(
     }
 
 
+def test_the_ledger_keeps_modules_that_a_run_knows_nothing_of(
+    mutation: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    package = tmp_path / "annotated"
+    package.mkdir()
+    code = (
+        'def f(x):\n    """Add."""\n    return x + 1\n\n\n'
+        "class A:\n    @property\n    def g(self):\n        return 3\n"
+    )
+    for module in ("loss", "masks", "layers", "tokens"):
+        (package / f"{module}.py").write_text(code)
+    monkeypatch.setattr(mutation, "ROOT", tmp_path)
+
+    def one(commit: str, now: str) -> dict[str, Any]:
+        return {
+            "commits": [commit],
+            "digest": mutation.digest(package / "loss.py"),
+            "mutants": 2,
+            "tried": 1,
+            "explained": 0,
+            "survivors": [{"function": "f", "was": "x", "now": now}],
+        }
+
+    ledger = tmp_path / "mutation.json"
+    first = {name: one("a", "old") for name in ("loss", "masks", "layers")}
+    entry = mutation.as_entry(ledger, first, {})
+    assert set(entry["metrics"]["modules"]) == set(first)
+    ledger.write_text(json.dumps(entry))
+    # words may change, code may not
+    said = code.replace("Add.", "Plus.")
+    said = said.replace("    return x", "    # 1\n    return x")
+    (package / "masks.py").write_text(said)
+    (package / "layers.py").write_text(code.replace("3", "4"))
+    again = {name: one("b", "new") for name in ("loss", "tokens")}
+    reasons = {("masks", "f", "old"): "the same"}
+    found = mutation.as_entry(ledger, again, reasons)
+    modules = found["metrics"]["modules"]
+    assert list(modules) == ["masks", "tokens", "loss"]
+    assert modules["loss"] == again["loss"]
+    assert modules["masks"]["explained"] == 1
+    assert modules["masks"]["survivors"][0]["why"] == "the same"
+    assert found["metrics"]["incomplete"] == list(modules)
+    assert "layers" in found["metrics"]["not_begun"]
+    assert found["commit"] == "a, b"
+    assert "layers has changed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("x + 1", "x - 1"),
+        ("    @property\n", ""),
+        ("def f", "def h"),
+        ("class A", "class B"),
+    ],
+)
+def test_a_change_of_a_function_changes_its_digest(
+    mutation: ModuleType, tmp_path: Path, change: tuple[str, str]
+) -> None:
+    code = "def f(x):\n    return x + 1\n"
+    code += "class A:\n    @property\n    def g(self):\n        return 3\n"
+    path = tmp_path / "module.py"
+    path.write_text(code)
+    before = mutation.digest(path)
+    path.write_text("import os\n\n" + code)
+    assert mutation.digest(path) == before
+    path.write_text(code.replace(*change))
+    assert mutation.digest(path) != before
+
+
 def functions_of(module: str) -> set[str]:
     """The functions and methods of a module of the package."""
     tree = ast.parse(

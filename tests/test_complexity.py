@@ -335,6 +335,25 @@ def test_layers_that_never_connect_are_an_error():
         path_length(lambda i: nn.Linear(4, 4), everything(5), 4)
 
 
+def test_the_last_of_n_layers_may_connect_and_no_later_one():
+    def all_at(last):
+        return lambda i: SelfAttention(4) if i == last else nn.Identity()
+
+    assert path_length(all_at(4), everything(5), 4) == 5
+    with pytest.raises(ValueError, match="5 layers do not connect"):
+        path_length(all_at(5), everything(5), 4)
+
+
+def test_a_layer_hears_what_it_compares():
+    """At equal inputs the gradient of a squared difference would be 0."""
+
+    def change(x):
+        return (x - x.roll(1, dims=1)).square()
+
+    both = torch.eye(6) + torch.eye(6).roll(-1, dims=1)
+    assert hears(change, 6, 3).equal(both > 0)
+
+
 # --- the ledger and the scripts that wrote it
 
 

@@ -52,6 +52,14 @@ def test_the_base_models_operations_add_up_by_hand() -> None:
     assert round(total / 1e6, 1) == 126.8
 
 
+def test_longer_sentences_cost_a_step_what_attention_adds() -> None:
+    """15 · 1024 products more for each position more: 6 full rows, 6 half
+    ones, 6 across; and forward, backward twice that.
+    """
+    more = step_flops(shape(), 1000, 30) - step_flops(shape(), 1000, 20)
+    assert more == 3 * 1000 * 2 * 15 * 1024 * 10
+
+
 @pytest.mark.parametrize(
     ("config", "millions"),
     [
@@ -147,6 +155,44 @@ def test_what_a_forward_pass_keeps_is_what_is_said(
     # the matrices' copies, which the state has
     said += state_bytes(config, precision) - state_bytes(config)
     assert 0.85 < said / really_kept(config, batch, precision) < 1.15
+
+
+@pytest.mark.parametrize(
+    ("change", "precision", "device", "by_hand"),
+    [
+        # 7 sub-layers of d = 10, 4 attentions of 2 heads, 3 networks, and
+        # both ends: norms, masks, q k v, heads twice, sums, hidden, ends
+        ({}, "float32", "cpu",
+         4 * (140 + 70 + 4 * 2 * 9 + 4 * 2 * 6 + 8 + 60 + 40)),
+        ({"dropout": 0.0}, "float32", "cpu",
+         4 * (140 + 0 + 4 * 2 * 9 + 4 * 2 * 6 + 8 + 60 + 20)),
+        ({"activation": "silu"}, "float32", "cpu",
+         4 * (140 + 70 + 4 * 2 * 9 + 4 * 2 * 6 + 8 + 2 * 60 + 40)),
+        # without a fused kernel 28 weights a row, not the heads apart
+        ({"d_v": 5}, "float32", "cpu",
+         4 * (140 + 70 + 4 * 2 * 11 + 4 * 2 * (28 + 5) + 8 + 60 + 40)),
+        # norms and sums have 4 bytes, and a norm's output a copy of 2; an
+        # attention has 4 on a CPU, but for the heads side by side
+        ({}, "bfloat16", "cpu",
+         70 * 8 + 70 * 2 + 4 * 2 * (12 * 4 + 3 * 2) + 32 + 60 * 2
+         + 20 * 6),
+        # a GPU's masks have one byte
+        ({}, "bfloat16", "cuda",
+         70 * 8 + 70 + 4 * 2 * 15 * 2 + 32 + 60 * 2 + 20 * 5),
+        ({"d_v": 5}, "float32", "cuda",
+         70 * 8 + 70 + 4 * 2 * 21 * 4 + 32 + 60 * 4 + 20 * 5),
+    ],
+)  # fmt: skip
+def test_what_a_token_keeps_adds_up_by_hand(
+    change: dict[str, Any], precision: str, device: str, by_hand: int
+) -> None:
+    small: dict[str, Any] = {
+        "d_model": 10, "d_ff": 20, "num_heads": 2, "d_k": 3, "d_v": 3,
+        "num_encoder_layers": 2, "num_decoder_layers": 1,
+    }  # fmt: skip
+    config = shape(100, **(small | change))
+    kept = kept_bytes(config, precision=precision, device=device)
+    assert kept == by_hand
 
 
 def test_a_gpu_keeps_smaller_masks_and_no_weights() -> None:
@@ -271,6 +317,33 @@ def test_a_dry_run_of_the_papers_models_gives_the_papers_hours(
     assert "2.3e+19" in big
     # 9.5e17 operations at 1 TFLOP/s are 264 hours
     assert "264.2 at full speed" in base
+
+
+def test_a_dry_run_says_this_of_the_big_model_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """214 million weights of 18 bytes; 9.67e18 operations at 2e14 a second
+    are 13.4 hours; 5,000 tokens keep 570,496 bytes each.
+    """
+    speeds, room = {("cuda", "bfloat16"): 2e14}, {"cuda": 80 * 2.0**30}
+    monkeypatch.setattr(costs, "matmul_speed", lambda *key: speeds[key])
+    monkeypatch.setattr(costs, "memory_bytes", room.__getitem__)
+    recipe = RECIPES["wmt14-en-de-big"].changed(
+        precision="bfloat16", micro_tokens=5000
+    )
+    said = dry_run(recipe.config(), recipe.training, "cuda")
+    assert said.splitlines() == [
+        "model           214,245,376 parameters",
+        "step            25,000 source and target tokens",
+        "memory          3.6 GiB for weights, gradients and moments,"
+        " 2.7 GiB for 5,000 tokens at once, of 80.0 GiB",
+        "operations      3.22e+13 per step, 9.67e+18 in 300,000 steps",
+        "here            200.00 TFLOP/s in matrix products on 1 × cuda",
+        "hours here      33.6, at 40% of that speed; 13.4 at full speed",
+        "hours, 8 × P100 84.0, if used as efficiently as for the paper's"
+        " big model",
+        "cost by Table 2 2.3e+19 operations",
+    ]
 
 
 def test_several_processes_share_the_hours_and_the_batch(

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
@@ -61,6 +63,7 @@ def test_exact_match_is_the_share_of_equal_lines() -> None:
     found = score(["a", "b", "c", ""], ["a", "B", "c", ""])
     assert found["exact_match"] == 75.0
     assert found["sentences"] == 4
+    assert score(["a", "b", "c"], ["a", "?", "?"])["exact_match"] == 33.33
 
 
 def test_a_perfect_system_has_a_hundred_everywhere() -> None:
@@ -149,6 +152,22 @@ def test_differences_are_those_of_the_scores(truth: list[str]) -> None:
         assert found[name]["difference"] == pytest.approx(exact, abs=0.011)
 
 
+@settings(deadline=None, max_examples=100)
+@given(
+    said=st.text("ab c", max_size=12), right=st.text("ab c", max_size=12)
+)
+def test_what_a_line_is_worth_beside_silence_is_its_score(
+    said: str, right: str
+) -> None:
+    """All our counts are sacreBLEU's: of lines too short for its longest
+    runs, of spaces, of nothing in common.
+    """
+    lines, truth = [said, "a b c a"], [right, "a b a a c"]
+    found, exact = compare(lines, ["", ""], truth, 1), score(lines, truth)
+    for name in ("bleu", "chrf"):
+        assert found[name]["difference"] == exact[name]
+
+
 @pytest.mark.parametrize("odd", ["", " ", "a", "a b", "日本語", "a-b c"])
 def test_differences_are_those_of_the_scores_for_odd_lines(
     odd: str,
@@ -170,6 +189,13 @@ def test_counts_of_zero_are_smoothed_as_in_the_score() -> None:
     assert exact > 1
     found = compare(one, other, truth, draws=3)["bleu"]["difference"]
     assert found == pytest.approx(exact, abs=0.011)
+
+
+def test_a_system_that_is_all_wrong_is_worth_nothing() -> None:
+    """Smoothing is for some right words, not for none."""
+    wrong, truth = ["p q r s t"], ["a b c d e"]
+    assert score(wrong, truth)["bleu"] == 0
+    assert compare(wrong, [""], truth, 3)["bleu"]["difference"] == 0
 
 
 def test_saying_nothing_can_be_compared() -> None:
@@ -265,9 +291,50 @@ def test_the_interval_holds_the_true_difference_nearly_always() -> None:
     assert held >= 33
 
 
-def test_three_sides_must_be_as_long() -> None:
-    with pytest.raises(ValueError, match="3 and 2 and 3 lines"):
-        compare(HYPOTHESES, HYPOTHESES[:2], REFERENCES)
+def test_of_two_sentences_the_interval_runs_from_one_to_the_other() -> None:
+    """A quarter of the draws has the first twice, a quarter the second."""
+    others = ["a dog is in the grass .", "men are sitting on a bench ."]
+    sides = HYPOTHESES[:2], others, REFERENCES[:2]
+    found = compare(*sides, draws=100)
+    for name in ("bleu", "chrf"):
+        ends = []
+        for i in (0, 1):
+            one, other, truth = ([side[i]] * 2 for side in sides)
+            ends.append(score(one, truth)[name] - score(other, truth)[name])
+        low, high = found[name]["low"], found[name]["high"]
+        assert [low, high] == pytest.approx(sorted(ends), abs=0.011)
+        assert all(round(x) != x == round(x, 2) for x in (low, high))
+
+
+def test_a_difference_has_two_decimals_and_p_four() -> None:
+    found = compare(HYPOTHESES, REFERENCES, REFERENCES, draws=6)["bleu"]
+    assert found["difference"] == round(found["difference"], 2)
+    assert found["p"] in [round(k / 7, 4) for k in range(1, 7)]
+
+
+def test_a_thousand_exchanges_are_drawn(truth: list[str]) -> None:
+    few = truth[:20]
+    sides = system(few, 0.2, 1), system(few, 0.2, 8), few
+    assert compare(*sides) == compare(*sides, draws=1000)
+
+
+def test_no_warning_is_heard(caplog: pytest.LogCaptureFixture) -> None:
+    """sacreBLEU warns of a text that looks tokenised, which the paper's
+    counting makes of it, and of BLEU for one sentence.
+    """
+    lines = ["a dog runs."] * 100
+    assert score(lines, lines, split_compounds=True)["split_bleu"] == 100
+    compare(lines, lines, lines, draws=1)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("short", [0, 1, 2])
+def test_three_sides_must_be_as_long(short: int) -> None:
+    sides = [HYPOTHESES, HYPOTHESES, REFERENCES]
+    sides[short] = sides[short][:2]
+    counts = " and ".join("2" if i == short else "3" for i in range(3))
+    with pytest.raises(ValueError, match=f"^{counts} lines"):
+        compare(*sides)
     with pytest.raises(ValueError, match="nothing to score"):
         compare([], [], [])
 

@@ -146,6 +146,54 @@ def test_the_same_relations_hold_in_both_languages() -> None:
                 assert all(k <= q for q, k in links)
 
 
+def test_the_jobs_of_a_sentence_are_what_a_person_would_list() -> None:
+    dog = Phrase("Hund", adjectives=("klein",))
+    pair = realise(
+        Meaning("statement", Clause("anrufen", Phrase("Frau"), dog))
+    )
+    assert pair.source == "Die Frau ruft den kleinen Hund an ."
+    assert pair.target == "The woman calls the small dog ."
+    each = range(8)  # and </s>, 8; the decoder has <s>, 0, and six more
+    assert gold_links(pair) == {
+        ("encoder", "the word itself"): {(i, i) for i in each},
+        ("encoder", "the word before"): {(i, i - 1) for i in each[1:]},
+        ("encoder", "the word after"): {(i, i + 1) for i in each},
+        ("encoder", "the end"): {(i, 8) for i in each},
+        ("encoder", "article or adjective → noun"): {(0, 1), (3, 5), (4, 5)},
+        ("encoder", "subject → verb"): {(1, 2)},
+        ("encoder", "verb → subject"): {(2, 1)},
+        ("encoder", "verb → its other half"): {(2, 6)},
+        ("encoder", "other half → verb"): {(6, 2)},
+        ("decoder", "the word just read"): {(j, j) for j in each[1:7]},
+        ("decoder", "the one before"): {(j, j - 1) for j in each[2:7]},
+        ("decoder", "the start"): {(j, 0) for j in each[1:7]},
+        # about to write "calls", two words read, the second is "woman"
+        ("decoder", "writing: verb → subject"): {(2, 2)},
+        ("cross", "the same place"): {(j, j) for j in each[:7]},
+        ("cross", "the end"): {(j, 8) for j in each[:7]},
+        ("cross", "the word just read"): {
+            (1, 0), (2, 1), (3, 2), (3, 6), (4, 3), (5, 4), (6, 5), (7, 7),
+        },
+        ("cross", "writing any word"): {
+            (0, 0), (1, 1), (2, 2), (2, 6), (3, 3), (4, 4), (5, 5), (6, 7),
+        },
+        ("cross", "writing a noun"): {(1, 1), (5, 5)},
+        ("cross", "writing an article or adjective"): {
+            (0, 0), (3, 3), (4, 4),
+        },
+        ("cross", "writing a verb: finite half"): {(2, 2)},
+        ("cross", "writing a verb: other half"): {(2, 6)},
+    }  # fmt: skip
+
+
+def test_a_pronoun_has_a_job_of_its_own() -> None:
+    old = Clause("sein", Phrase("Frau"), predicate="alt")
+    sleeps = Clause("schlafen", Phrase("she", "pronoun"))
+    pair = realise(Meaning("statement", old, "because", sleeps))
+    links = gold_links(pair)["encoder", "pronoun → whom it means"]
+    assert says(pair, links) == {("sie", "Frau")}
+
+
 # --- scores ----------------------------------------------------------------
 
 
@@ -185,6 +233,51 @@ def test_a_fixed_distance_scores_its_baseline(jobs: list[Job]) -> None:
     assert job.skill(job.distance) == 0.0
 
 
+def test_a_head_is_compared_with_the_better_baseline() -> None:
+    """With evenness alone where the job is a matter of places, else with
+    a fixed distance, too.
+    """
+    links, words = torch.tensor([[0, 0, 1], [0, 2, 3]]), torch.zeros(0, 2)
+    for name, distance, least in (
+        ("the end", 0.5, 0.2),
+        ("subject → verb", 0.5, 0.5),
+        ("subject → verb", 0.1, 0.2),
+        ("verb → subject", 1.0, 0.2),
+    ):
+        job = Job("encoder", name, links, words, 0.2, distance)
+        assert job.positional == (least == 0.2 and distance > 0.2)
+        assert job.skill(least) == 0.0
+        assert job.skill(0.6) == pytest.approx((0.6 - least) / (1 - least))
+
+
+def test_the_baselines_of_a_job_by_hand() -> None:
+    """Two sentences, of 8 and 3 words: 9 and 4 keys in the source, and as
+    many as have been read in the target.
+    """
+    dog = Phrase("Hund", adjectives=("klein",))
+    calls = Clause("anrufen", Phrase("Frau"), dog)
+    clauses = calls, Clause("schlafen", Phrase("Anna", "name"))
+    pairs = [realise(Meaning("statement", one)) for one in clauses]
+    assert [pair.lengths for pair in pairs] == [(8, 7), (3, 3)]
+    found = {(job.place, job.name): job for job in gold_jobs(pairs)}
+    end = found["encoder", "the end"]
+    assert end.uniform == pytest.approx((8 / 9 + 3 / 4) / 11)
+    assert end.distance == 2 / 11  # three, two and one before it: in both
+    any_word = found["cross", "writing any word"]
+    # ten rows, one of which has two right keys of nine
+    assert any_word.uniform == pytest.approx((8 / 9 + 3 / 4) / 10)
+    start = found["decoder", "the start"]
+    rows = [1 / 2, 1 / 3, 1 / 4, 1 / 5, 1 / 6, 1 / 7, 1 / 2, 1 / 3]
+    assert start.uniform == pytest.approx(sum(rows) / 8)
+    assert start.words.tolist() == [
+        *([0, j] for j in range(1, 7)),
+        *([1, j] for j in range(1, 3)),
+    ]
+    halves = found["encoder", "verb → its other half"]
+    assert halves.links.tolist() == [[0, 2, 6]]
+    assert halves.words.tolist() == [[0, 2]]  # "calls"
+
+
 def test_helped_words_are_those_of_the_translation(jobs: list[Job]) -> None:
     [job] = [j for j in jobs if j.name == "sie → its verb"]
     said = {PAIRS[s].target.split()[j] for s, j in job.words.tolist()}
@@ -221,6 +314,16 @@ def test_without_a_translation_the_models_own_is_shown(
     [ids] = GERMAN.encode([short])
     [best] = plain_beam_search(model, ids, SearchConfig(beam=1))
     assert maps.target == ["<s>", *ENGLISH.tokens(best.ids)]
+
+
+def test_the_maps_are_made_where_the_model_lies(model: Transformer) -> None:
+    """Not on the default device, which here is one without numbers."""
+    pair = PAIRS[0]
+    maps = head_maps(model, GERMAN, ENGLISH, pair.source, pair.target)
+    with torch.device("meta"):
+        again = head_maps(model, GERMAN, ENGLISH, pair.source, pair.target)
+    for place, weights in maps.weights.items():
+        np.testing.assert_array_equal(weights, again.weights[place])
 
 
 def test_words_that_the_model_does_not_know_are_named(
@@ -323,6 +426,9 @@ def test_a_sentence_is_exact_where_greedy_search_writes_it(
     labels[own.labels == EOS] = PAD  # search may have been cut off there
     exact, _ = judge(model, Batch(own.src, own.tgt, labels))
     assert exact.all()
+    labels[1, 0] = 4 if labels[1, 0] != 4 else 5
+    exact, _ = judge(model, Batch(own.src, own.tgt, labels))
+    assert exact.tolist() == [True, False, True]
     exact, nats = judge(model, source)
     assert not exact.any()
     assert (nats[source.labels == PAD] == 0).all()

@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from annotated.cli import main
 from annotated.engine import marian
+from annotated.engine.data import open_data
 from annotated.engine.errors import RunError
 from annotated.engine.export import export_run
 from annotated.engine.marian import (
@@ -34,9 +35,15 @@ from annotated.engine.marian import (
     rows_of,
     shape_of,
 )
-from annotated.engine.pieces import SentencePieces, load_tokenizer
+from annotated.engine.pieces import (
+    SentencePieces,
+    load_tokenizer,
+    same_tokens,
+)
+from annotated.engine.prepare import of_files, prepare
+from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
-from annotated.engine.runs import Run
+from annotated.engine.runs import Run, going_on
 from annotated.engine.search import beam_search
 from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
@@ -1041,3 +1048,87 @@ def test_what_marian_has_not_is_not_exported(
     with pytest.raises(RunError, match="only the paper's arrangement"):
         export_run(run, "transformers", tmp_path / "theirs")
     assert not (tmp_path / "theirs").exists()
+
+
+# --- trained further ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["as most", "relu", "codes"])
+def test_what_is_imported_goes_on_learning(
+    kind: str, tmp_path: Path, models: Any
+) -> None:
+    """Activation, output bias, tied embeddings, the start symbol's row."""
+    publish(tmp_path / "m", models, **KINDS[kind])
+    language = "deu" if kind == "codes" else None
+    begun = import_marian(tmp_path / "m", tmp_path / "begun", language)
+    data = tmp_path / "text"
+    data.mkdir()
+    for split, part in (("train", slice(600)), ("valid", slice(600, None))):
+        for name, lines in (("de", GERMAN), ("en", ENGLISH)):
+            text = "".join(f"{line}\n" for line in lines[part])
+            (data / f"{split}.{name}").write_text(text, "utf-8")
+    recipe = going_on(RECIPES["pair"], tmp_path / "begun").changed(
+        data=str(data), source="de", target="en", max_steps=120, warmup=10,
+        cooldown=40, rate=0.3, batch_tokens=400, save_every=60, dropout=0.0,
+        precision="float32", keep=1,
+    )  # fmt: skip
+    summary = train_recipe(recipe, tmp_path / "run", device="cpu")
+    assert summary["valid"]["nll"] < 0.7 * summary["before"]["valid"]["nll"]
+    run = Run.open(tmp_path / "run")
+    dry = dataclasses.replace(begun.model.config, dropout=0.0)
+    assert run.model.config == dry
+    assert same_tokens(run.source, begun.source)
+    before, after = (r.model.embeddings for r in (begun, run))
+    assert not torch.equal(before.bias, after.bias)
+    # what the published model cannot say is still unsaid
+    new = before.bias == marian.UNSAID
+    assert new.sum() == 1
+    assert (after.bias[new] < -90).all()
+    assert not torch.equal(before.target[BOS], after.target[BOS])
+    # and a batch of ours has the code of the language
+    corpus = open_data(run.recipe, (run.source, run.target)).corpus("valid")
+    heads = {int(corpus.src[i][0]) for i in range(len(corpus))}
+    if kind == "codes":
+        assert isinstance(begun.source, SentencePieces)
+        assert heads == {begun.source.ids[CODES[0]]}
+    # it can be handed over, and is what it was
+    export_run(run, "transformers", tmp_path / "out")
+    again = import_marian(tmp_path / "out", tmp_path / "again")
+    said = [r.translate(GERMAN[:5])[0][0].text for r in (run, again)]
+    assert said[0] == said[1]
+
+
+def test_data_are_prepared_with_the_tokens_of_an_imported_run(
+    folder: Path, tmp_path: Path
+) -> None:
+    begun = import_marian(folder, tmp_path / "begun")
+    for name, lines in (("de", GERMAN), ("en", ENGLISH)):
+        text = "".join(f"{line}\n" for line in lines)
+        (tmp_path / f"text.{name}").write_text(text, "utf-8")
+    made = prepare(
+        of_files(
+            tmp_path / "text.de", tmp_path / "text.en", hold_out=10
+        ).with_tokens(tmp_path / "begun"),
+        tmp_path / "data",
+    )
+    assert made.settings["tokenizer"] == "sentencepiece"
+    assert made.settings["shared"]
+    corpus, (lines, _) = made.corpus("valid"), read_lines_of(tmp_path)
+    assert [
+        corpus.src[i].tolist() for i in range(3)
+    ] == begun.source.encode(lines[:3])
+    recipe = going_on(RECIPES["pair"], tmp_path / "begun").changed(
+        data=str(tmp_path / "data"),
+        max_steps=2,
+        fit=(),
+        precision="float32",
+    )
+    train_recipe(recipe, tmp_path / "run", device="cpu")
+
+
+def read_lines_of(place: Path) -> tuple[list[str], list[str]]:
+    sides = [
+        (place / "data" / f"valid.{x}").read_text("utf-8")
+        for x in ("de", "en")
+    ]
+    return sides[0].splitlines(), sides[1].splitlines()

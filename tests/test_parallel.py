@@ -73,3 +73,23 @@ def test_a_process_may_have_no_part_of_a_batch() -> None:
 def test_with_dropout_all_have_the_same_weights() -> None:
     one, other = in_processes(2, learn, CORPUS, 0.3)
     assert one == other
+
+
+def noises(corpus: Corpus) -> list[int]:
+    """What the dropout of each step was seeded with, for two seeds."""
+    dist.init_process_group("gloo")
+    try:
+        found = []
+        for seed in (0, 1):
+            config = replace(CONFIG, seed=seed, max_steps=3)
+            trainer = ParallelTrainer(new_model(0.3), corpus, config)
+            found += [torch.initial_seed() for _ in trainer.steps()]
+        return found
+    finally:
+        time.sleep(0.2)
+        dist.destroy_process_group()
+
+
+def test_each_process_each_step_and_each_run_has_noise_of_its_own() -> None:
+    one, other = in_processes(2, noises, CORPUS)
+    assert len(one) == 6 and len({*one, *other}) == 12

@@ -229,8 +229,14 @@ def test_percentages_are_of_the_sums_not_means_over_sentences() -> None:
     assert (found.exact, found.sentences) == (0, 2)
 
 
+def test_one_bracket_may_be_all_that_is_right() -> None:
+    one = Bracketing(matched=1, gold=1, guessed=1)
+    assert (one.precision, one.recall, one.f1) == (100, 100, 100)
+
+
 def test_nothing_scores_zero_and_one_side_longer_is_refused() -> None:
-    assert Bracketing().f1 == Bracketing().precision == 0
+    none = Bracketing()
+    assert (none.precision, none.recall, none.f1) == (0, 0, 0)
     with pytest.raises(ValueError, match="zip"):
         compare_all([read_tree(HERS)], [])
 

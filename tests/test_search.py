@@ -17,9 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annotated import search as story
+from annotated.attention import MultiHeadAttention
 from annotated.batches import Sentences, pad_rows
 from annotated.engine import search as decoding
 from annotated.engine.errors import RunError
+from annotated.engine.machine import evaluating
 from annotated.engine.search import (
     SlotCache,
     beam_search,
@@ -31,15 +33,20 @@ from annotated.engine.search import (
 from annotated.engine.treebanks import OnlyTrees
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import (
+    CachedSelfAttention,
+    Hypothesis,
     KVCache,
     SearchConfig,
     alignment,
     cached_beam_search,
     greedy,
+    grow_beams,
     length_penalty,
     log_p_after,
     output_limit,
     plain_beam_search,
+    settled,
+    turning,
 )
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
 from annotated.training import Trainer, TrainingConfig, copy_corpus
@@ -49,7 +56,7 @@ KINDS = {
     "paper": {"tie": "all"},
     "pre-norm": {"norm": "pre"},
     "learned": {"positions": "learned", "max_len": 30},
-    "window": {"window": 3},
+    "window": {"window": 4},
     "sizes": {"d_k": 3, "d_v": 7},
     "deep": {"num_decoder_layers": 3, "num_heads": 4, "norm": "pre"},
     "silu": {"activation": "silu", "output_bias": True},
@@ -250,6 +257,103 @@ def test_the_length_penalty_is_what_one_computes_by_hand(
     length, alpha, penalty
 ):
     assert length_penalty(length, alpha) == pytest.approx(penalty)
+
+
+@pytest.mark.parametrize(
+    ("scores", "best", "stops"),
+    [
+        # alpha 1 and a limit of 7: a live one can come to best / 2
+        ([-1.0, -1.2, -1.5], -3.0, True),
+        ([-1.0, -1.2, -1.5], -2.9, False),
+        ([-1.0, -1.2], -30.0, False),
+        ([], -30.0, False),
+        ([], -math.inf, True),
+        ([-1.0, -1.2], -math.inf, True),
+    ],
+)
+def test_search_stops_where_the_last_of_the_best_is_out_of_reach(
+    scores, best, stops
+):
+    ended = [Hypothesis([], 0.0, score) for score in scores]
+    config = SearchConfig(alpha=1.0, nbest=3)
+    assert settled(ended, best, 7, config) == stops
+
+
+def test_a_search_of_the_plain_form_stops_early_too():
+    model, steps = random_model(2, end=1e4), []
+    model.register_forward_hook(lambda *_: steps.append(1))
+    plain_beam_search(model, [4, 5], SearchConfig(beam=2, extra=30))
+    assert len(steps) == 1
+
+
+# --- where things lie -----------------------------------------------------
+
+
+def test_what_a_search_makes_lies_where_the_model_does():
+    """Not on the default device, which here is one without numbers."""
+    model, config = random_model(3), SearchConfig(beam=2, extra=4)
+    src = pad_rows([np.array([4, 5, 6])], after=EOS)
+    limit = torch.tensor([7])
+    expected = plain_beam_search(model, [4, 5, 6], config)
+    weights = alignment(model, [4, 5, 6], [7])
+    with torch.device("meta"):
+        assert plain_beam_search(model, [4, 5, 6], config) == expected
+        with evaluating(model):
+            cache = KVCache(model, src.repeat_interleave(2, dim=0))
+            [found] = grow_beams(cache, limit, config)
+        assert torch.equal(alignment(model, [4, 5, 6], [7]), weights)
+    assert_equal(found, expected)
+
+
+def test_what_turns_a_key_is_told_where_it_stands():
+    told = []
+
+    def turn(heads, first):
+        told.append((heads.size(2), first))
+        return heads
+
+    block = random_model(3).decoder.layers[0].attention
+    block.turn = turn
+    past = CachedSelfAttention(block, torch.randn(1, 2, 16))
+    for _ in range(2):
+        past(torch.randn(1, 1, 16))
+    # two keys from 0 on, then a query and a key each time
+    assert told == [(2, 0), (1, 2), (1, 2), (1, 3), (1, 3)]
+
+
+def test_keys_of_the_source_are_made_once():
+    model, made = random_model(3, end=-1e4), []
+    for layer in model.decoder.layers:
+        for part in (layer.cross_attention.w_k, layer.cross_attention.w_v):
+            part.register_forward_hook(lambda *_: made.append(1))
+    [[best]] = cached_beam_search(model, [[4, 5]], SearchConfig(extra=6))
+    assert len(best.ids) == 7 and len(made) == 2 * 2
+
+
+def test_what_weighs_in_a_way_of_its_own_has_to_say_how_it_turns():
+    class Own(MultiHeadAttention):
+        def weights(self, x, memory=None, mask=None):
+            return super().weights(0 * x, memory, mask)
+
+    block, x = Own(16, 2), torch.randn(1, 2, 3, 8)
+    with pytest.raises(TypeError, match="no cache for Own: translate with"):
+        turning(block)
+    block.turn = lambda heads, first: heads + first
+    assert torch.equal(turning(block)(x, 2), x + 2)
+    assert torch.equal(turning(MultiHeadAttention(16, 2))(x, 2), x)
+
+
+def test_a_batch_goes_where_the_model_is():
+    class Reached(Exception):
+        pass
+
+    def encode(src):
+        raise Reached(src.device.type)
+
+    model = random_model(3).to("meta")
+    model.encode = encode
+    with pytest.raises(Reached, match="^meta$"):
+        cached_beam_search(model, [[4, 5]])
 
 
 # --- the fast search is the plain one -------------------------------------

@@ -1,6 +1,7 @@
 """Chapter 01: what waits for what in the networks before attention."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -98,6 +99,46 @@ def test_additive_weights_are_the_formula_and_sum_to_one():
     assert torch.allclose(part(query, memory)[0], wanted @ memory[0])
 
 
+def test_a_memory_of_one_entry_is_what_is_attended_to():
+    part = AdditiveAttention(4)
+    assert sum(p.numel() for p in part.parameters()) == 2 * 4**2 + 4
+    for batch in (1, 2):
+        query, memory = torch.randn(batch, 4), torch.randn(batch, 1, 4)
+        assert part.weights(query, memory).tolist() == [[1.0]] * batch
+        assert torch.equal(part(query, memory), memory[:, 0])
+
+
+def test_many_cells_may_step_at_once():
+    layer = RNN(3, 5)
+    x, h = torch.randn(2, 4, 3), torch.randn(2, 4, 5)
+    rows = [layer.step(x[i, j], h[i, j]) for i in (0, 1) for j in range(4)]
+    torch.testing.assert_close(
+        layer.step(x, h).flatten(0, 1), torch.stack(rows)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dilated"), [(1, True), (5, True), (5, False)]
+)
+def test_a_stack_adds_to_each_position_what_its_windows_say(
+    kernel, dilated
+):
+    stack = Convolutions(3, 2, kernel, dilated).double()
+    expected = x = torch.randn(2, 7, 3, dtype=torch.float64)
+    half = kernel // 2
+    for layer, gap in zip(stack.layers, (1, 2 if dilated else 1)):
+        heard = layer.bias.repeat(2, 7, 1)
+        for t in range(7):
+            for i in range(kernel):
+                place = t + (i - half) * gap
+                if 0 <= place < 7:
+                    heard[:, t] += (
+                        expected[:, place] @ layer.weight[:, :, i].T
+                    )
+        expected = expected + heard.clamp(min=0)
+    torch.testing.assert_close(stack(x), expected)
+
+
 def test_a_window_has_a_middle():
     with pytest.raises(ValueError, match="kernel must be odd, not 4"):
         Convolutions(WIDTH, layers=1, kernel=4)
@@ -130,6 +171,26 @@ def test_products_side_by_side_do_not_wait():
     assert sequential_products(a @ b + b @ a) == 1
     assert sequential_products((a @ b) @ (b @ a)) == 2
     assert sequential_products(a + b) == 0
+
+
+class Node:
+    """A node of the autograd graph, by its name."""
+
+    def __init__(self, name, *below):
+        self.called = name
+        self.next_functions = [(node, 0) for node in below]
+
+    def name(self):
+        return self.called
+
+
+def test_products_go_by_several_names_on_several_devices():
+    names = "AddmmBackward0 BmmBackward0 LinearBackward0 MulBackward0"
+    graph = None
+    for name in ["ConvolutionBackward0", *names.split()]:
+        graph = Node(name, graph, Node("torch::autograd::AccumulateGrad"))
+    assert sequential_products(SimpleNamespace(grad_fn=graph)) == 4
+    assert sequential_products(torch.ones(2) @ torch.ones(2)) == 0
 
 
 def test_hops_of_a_memory_wait_and_its_entries_do_not():
@@ -209,6 +270,38 @@ def test_the_context_is_what_is_attended_to_or_the_last_vector():
     assert not torch.equal(before, after)
     without.encoder = Last(before)
     assert torch.equal(without(src, tgt), without(changed, tgt))
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_each_step_reads_the_last_word_and_a_context(attention):
+    """Against torch's cell: it begins in the encoder's last state, and
+    asks the memory before it moves on.
+    """
+    model = EncoderDecoder(RNN(6, 6), 9, 6, attention=attention).double()
+    cell = nn.LSTMCell(12, 6).double()
+    cell.weight_ih.data, cell.weight_hh.data = (
+        model.decoder.linear.weight.split([12, 6], dim=1)
+    )
+    cell.bias_ih.data = model.decoder.linear.bias
+    nn.init.zeros_(cell.bias_hh)
+    src, tgt = (
+        torch.tensor([[3, 1, 4], [1, 5, 8]]),
+        torch.tensor([[2], [7]]),
+    )
+    tgt = torch.cat([tgt, src[:, :2]], dim=1)
+    memory = model.encoder(model.embedding(src))
+    h, c = memory[:, -1], torch.zeros(2, 6, dtype=torch.float64)
+    logits = model(src, tgt)
+    assert logits.shape == (2, 3, 9)
+    for place in range(3):
+        context = memory[:, -1]
+        if attention:
+            weights = model.attention.weights(h, memory)
+            context = (weights[..., None] * memory).sum(dim=1)
+        word = model.embedding(tgt[:, place])
+        h, c = cell(torch.cat([word, context], dim=1), (h, c))
+        expected = model.output(torch.cat([h, context], dim=1))
+        torch.testing.assert_close(logits[:, place], expected)
 
 
 class Last(nn.Module):

@@ -31,7 +31,6 @@ from annotated.search import (
 from annotated.since import (
     CachedGroups,
     DecoderOnly,
-    GELUFeedForward,
     GroupedQueryAttention,
     NoPositions,
     RMSNorm,
@@ -47,7 +46,7 @@ from tests.helpers import benchmark
 
 DOUBLE = torch.float64
 PARTS = (
-    "RMSNorm", "GELU", "SwiGLU", "no positions", "rotary", "grouped",
+    "RMSNorm", "SwiGLU", "no positions", "rotary", "grouped",
     "rotary grouped",
 )  # fmt: skip
 
@@ -106,7 +105,7 @@ def test_pre_norm_is_a_field_of_the_configuration():
 
 
 def test_gelu_is_x_times_the_normal_distribution():
-    network = GELUFeedForward(1, 1).double()
+    network = FeedForward(1, 1, activation="gelu").double()
     for linear in (network.inner, network.outer):
         nn.init.ones_(linear.weight)
     x = torch.linspace(-3, 3, 13, dtype=DOUBLE)[:, None]
@@ -115,7 +114,9 @@ def test_gelu_is_x_times_the_normal_distribution():
 
 
 def test_gelu_has_the_parameters_of_relu():
-    relu, gelu = FeedForward(16, 64), GELUFeedForward(16, 64)
+    relu, gelu = (
+        FeedForward(16, 64, activation=name) for name in ("relu", "gelu")
+    )
     gelu.load_state_dict(relu.state_dict())
     x = torch.randn(5, 16)
     assert not torch.allclose(relu(x), gelu(x), atol=1e-3)
@@ -142,12 +143,11 @@ def test_swiglu_has_as_many_parameters(d_model, d_ff):
     assert matched == pytest.approx(1, abs=0.02)
 
 
-def test_the_networks_drop_what_they_are_told():
-    for network in (GELUFeedForward(8, 64, 0.5), SwiGLU(8, 64, 0.5)):
-        x = torch.randn(1, 8)
-        assert not torch.equal(network(x), network(x))
-        network.eval()
-        assert torch.equal(network(x), network(x))
+def test_swiglu_drops_what_it_is_told():
+    network, x = SwiGLU(8, 64, 0.5), torch.randn(1, 8)
+    assert not torch.equal(network(x), network(x))
+    network.eval()
+    assert torch.equal(network(x), network(x))
 
 
 # --- rotary positions
@@ -194,11 +194,26 @@ def test_a_rotary_block_sees_order_and_a_shift_changes_nothing():
     torch.testing.assert_close(late, early, rtol=0, atol=1e-6)
 
 
+def test_positions_are_counted_from_the_first_that_is_told():
+    block, x = RotaryAttention(16, 4), torch.randn(2, 4, 6, 4)
+    turned = block.turn(x)
+    torch.testing.assert_close(turned[..., 0, :], x[..., 0, :])
+    assert not torch.allclose(turned[..., 1, :], x[..., 1, :])
+    torch.testing.assert_close(
+        block.turn(x[..., 2:, :], 2), turned[..., 2:, :]
+    )
+    torch.testing.assert_close(block.turn(x[0, 0]), turned[0, 0])
+
+
 def test_across_two_sequences_nothing_is_turned():
     rotary, plain = RotaryAttention(16, 4), MultiHeadAttention(16, 4)
     rotary.load_state_dict(plain.state_dict())
     x, memory = torch.randn(2, 3, 16), torch.randn(2, 7, 16)
     torch.testing.assert_close(rotary(x, memory), plain(x, memory))
+    mask = torch.arange(7) < 4  # padding
+    masked = rotary(x, memory, mask)
+    torch.testing.assert_close(masked, plain(x, memory, mask))
+    assert not torch.allclose(masked, rotary(x, memory), atol=1e-4)
     assert not torch.allclose(rotary(x), plain(x), atol=1e-4)
 
 
@@ -232,6 +247,16 @@ def test_a_group_is_heads_with_equal_keys_and_values():
     torch.testing.assert_close(grouped(x), plain(x))
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_shared_keys_begin_as_glorot_has_it(groups):
+    """Uniform up to √(6 / (inputs + outputs)), with biases of 0."""
+    block = GroupedQueryAttention(64, 4, groups)
+    for linear in (block.w_q, block.w_k, block.w_v, block.w_o):
+        bound = math.sqrt(6 / (64 + linear.out_features))
+        assert 0.97 * bound < linear.weight.abs().max() <= bound
+        assert not linear.bias.any()
+
+
 def test_groups_have_to_divide_the_heads():
     with pytest.raises(ValueError, match="num_groups 3 does not divide"):
         GroupedQueryAttention(16, 4, 3)
@@ -250,6 +275,10 @@ def test_the_cache_shrinks_by_the_factor_and_answers_the_same(groups):
     small, answers = filled(CachedGroups(block, x[:, :0]), x)
     large, same = filled(CachedSelfAttention(block, x[:, :0]), x)
     assert large == small * 8 // groups == 2 * 3 * 5 * 32
+    q, mask = torch.randn(3, 8, 1, 4, dtype=DOUBLE), torch.arange(5) < 3
+    one, other = (kind(block, x).attend(q, mask)
+                  for kind in (CachedGroups, CachedSelfAttention))  # fmt: skip
+    torch.testing.assert_close(one, other)
     expected = block(x, mask=causal_mask(5))
     torch.testing.assert_close(answers, expected)
     torch.testing.assert_close(same, expected)
@@ -363,6 +392,19 @@ def test_padding_between_source_and_target_changes_nothing(parts):
     together = model(SRC, TGT)[1, :2]
     alone = model(SRC[1:, :2], TGT[1:, :2])[0]
     torch.testing.assert_close(together, alone)
+    # nor much of it, in whatever order a sort leaves what is equal
+    padded = F.pad(SRC[:1], (0, 40), value=PAD)
+    torch.testing.assert_close(
+        model(padded, TGT[:1]), model(SRC[:1], TGT[:1])
+    )
+
+
+def test_what_one_stack_makes_lies_where_the_model_does():
+    """Not on the default device, which here is one without numbers."""
+    model = one_stack()
+    expected = model(SRC, TGT)
+    with torch.device("meta"):
+        assert torch.equal(model(SRC, TGT), expected)
 
 
 def test_one_stack_is_a_language_model_of_source_and_target():
@@ -406,7 +448,6 @@ def test_a_swapped_model_has_the_part_and_learns(part, norm):
     kinds = [type(block) for block in model.modules()]
     expected = {
         "RMSNorm": (RMSNorm, nn.LayerNorm),
-        "GELU": (GELUFeedForward, FeedForward),
         "SwiGLU": (SwiGLU, FeedForward),
         "grouped": (GroupedQueryAttention, MultiHeadAttention),
         "rotary": (RotaryAttention, MultiHeadAttention),
@@ -431,6 +472,19 @@ def test_a_swapped_model_has_the_part_and_learns(part, norm):
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.parametrize("tie", ["all", "decoder", "none"])
+def test_one_stack_shares_the_matrices_that_it_is_told(tie):
+    rows = one_stack(tie=tie).embeddings
+    assert (rows.source is rows.target) == (tie == "all")
+    assert (rows.output is rows.target) == (tie != "none")
+
+
+def test_no_positions_are_no_weights():
+    stand_in = NoPositions()
+    assert stand_in(7).tolist() == [[0.0]] * 7
+    assert not stand_in.state_dict() and not list(stand_in.parameters())
+
+
 def test_learned_positions_go_too():
     model = swap(reversal_model(positions="learned"), "no positions")
     assert isinstance(model.src_positions, NoPositions)
@@ -442,12 +496,31 @@ def test_parts_keep_the_shape_and_the_switches_of_the_model():
         bias=False, activation_dropout=0.2, attention_dropout=0.3, d_k=8,
         d_v=12,
     )  # fmt: skip
-    swap(model, "GELU", "rotary")
+    swap(model, "SwiGLU", "rotary")
     network = model.encoder.layers[0].feed_forward
     block = model.decoder.layers[0].cross_attention
     assert network.inner.bias is None and network.dropout.p == 0.2
     assert block.w_q.bias is None and block.dropout.p == 0.3
     assert (block.d_k, block.d_v) == (8, 12)
+
+
+@pytest.mark.parametrize("part", ["rotary", "grouped", "rotary grouped"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_blocks_and_networks_keep_dropout_and_biases(part, bias):
+    model = reversal_model(
+        bias=bias, activation_dropout=0.2, attention_dropout=0.3
+    )
+    layer = swap(model, "SwiGLU", part).encoder.layers[0]
+    assert layer.attention.dropout.p == 0.3
+    assert layer.feed_forward.dropout.p == 0.2
+    block = layer.attention
+    for one in (block.w_q, block.w_k, block.w_v, block.w_o):
+        assert (one.bias is not None) == bias
+
+
+def test_one_group_is_what_is_meant_if_none_is_told():
+    block = swap(reversal_model(), "grouped").encoder.layers[0].attention
+    assert block.w_k.out_features == block.w_v.out_features == block.d_k
 
 
 def test_an_unknown_part_is_an_error():
@@ -581,7 +654,7 @@ def test_a_part_of_later_years_is_not_lost_without_a_word(part, tmp_path):
     """
     model = swap(reversal_model(), part, groups=2)
     name = {
-        "GELU": "GELUFeedForward", "no positions": "NoPositions",
+        "no positions": "NoPositions",
         "rotary": "NoPositions|RotaryAttention",
         "grouped": "GroupedQueryAttention",
         "rotary grouped": "NoPositions|RotaryGroups",

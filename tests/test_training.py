@@ -2,9 +2,12 @@
 the plain trainer and the engine's are held together.
 """
 
+import itertools
 import json
 import math
+import zlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -182,6 +185,45 @@ def test_progress_says_what_happened(Trainer):
     seconds = [p.seconds for p in history]
     assert seconds == sorted(seconds)
     assert seconds[0] > 0
+
+
+def test_only_the_time_of_the_steps_is_counted(monkeypatch):
+    """By a clock that ticks when it is looked at: at both ends of a step."""
+    ticks = itertools.count(100)
+    clock = SimpleNamespace(perf_counter=lambda: next(ticks))
+    monkeypatch.setattr(training, "time", clock)
+    history = train(training.Trainer, small_model())
+    assert [p.seconds for p in history] == list(range(1, 13))
+
+
+def test_each_step_of_each_run_has_noise_of_its_own(Trainer):
+    seeds = []
+    for seed in (0, 1):
+        config = replace(CONFIG, seed=seed)
+        steps = Trainer(small_model(), small_corpus(), config).steps()
+        seeds += [torch.initial_seed() for _ in steps]
+    assert len(set(seeds)) == len(seeds) == 24
+
+
+def test_batches_go_where_the_model_is():
+    """To a device that computes nothing: we stop where it is asked to."""
+    places = []
+
+    def look(model, batch):
+        places.extend(x.device.type for x in batch)
+        raise InterruptedError
+
+    model = small_model().to("meta")
+    model.register_forward_pre_hook(look)
+    trainer = training.Trainer(model, small_corpus(), CONFIG)
+    for look_at in (
+        lambda: next(trainer.steps()),
+        lambda: validate(model, small_corpus(), CONFIG),
+        lambda: greedy_accuracy(model, small_corpus()),
+    ):
+        with pytest.raises(InterruptedError):
+            look_at()
+    assert places == ["meta"] * 6
 
 
 def test_the_last_steps_cool_down(Trainer):
@@ -368,12 +410,20 @@ def test_a_nan_stops_the_run_and_names_the_batch(Trainer):
         list(trainer.steps())
     message = str(stop.value)
     assert "loss nan" in message
+    assert message.endswith("raise warmup, or look at these pairs")
     assert f"step {trainer.step + 1} " in message
     pairs = trainer.plan(trainer.epoch)[trainer.place]
     assert poisoned in pairs
     assert str(sorted(pairs.tolist())[:8]) in message
     rest = (p for n, p in model.named_parameters() if "source" not in n)
     assert all(p.isfinite().all() for p in rest)
+
+
+def test_of_a_large_batch_the_first_eight_pairs_are_named():
+    config = replace(CONFIG, batch_tokens=1000)
+    trainer = training.Trainer(small_model(), small_corpus(), config)
+    said = trainer.trouble(math.inf, 1.0, 2.0)
+    assert "(epoch 0, batch 0: pairs [0, 1, 2, 3, 4, 5, 6, 7] …)" in said
 
 
 def test_a_gradient_that_overflows_never_reaches_the_weights(Trainer):
@@ -420,8 +470,14 @@ def test_an_absurd_rate_is_reported(Trainer):
     ],
 )
 def test_a_wrong_field_is_named(field, value):
-    with pytest.raises(ValueError, match=rf"^{field} must "):
-        RunConfig(**{field: value})
+    kinds = [
+        kind
+        for kind in (TrainingConfig, RunConfig)
+        if field in kind.__dataclass_fields__
+    ]
+    for kind in kinds:
+        with pytest.raises(ValueError, match=rf"^{field} must "):
+            kind(**{field: value})
 
 
 def test_the_defaults_are_the_papers():
@@ -655,6 +711,31 @@ def test_a_stand_in_is_no_pair_of_the_corpus(monkeypatch):
     assert (batch.tgt.tolist(), batch.labels.tolist()) == ([[BOS]], [[EOS]])
 
 
+def test_the_order_of_the_batches_hangs_on_four_numbers():
+    corpus, config = small_corpus(), replace(CONFIG, seed=3)
+    assert training.Trainer(small_model(), corpus, config).order() == {
+        "pairs": 40, "data": fingerprint(corpus), "batch_tokens": 60,
+        "seed": 3,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("length", "apart"), [(0, 4096), (10_000, 4096), (2**25, 2**13)]
+)
+def test_a_fingerprint_is_the_crc_of_4096_samples_of_4096(length, apart):
+    """Or of everything, where that is no more."""
+    ids = np.random.default_rng(0).integers(0, 256, length, np.uint8)
+    starts = np.array([0, length])
+    side = SimpleNamespace(starts=starts, ids=ids)
+    parts = [
+        row[first : first + 4096].tobytes()
+        for row in (starts, ids, starts, ids)
+        for first in range(0, len(row), apart)
+    ]
+    found = fingerprint(SimpleNamespace(src=side, tgt=side))
+    assert found == zlib.crc32(b"".join(parts))
+
+
 @pytest.mark.parametrize("side", ["src", "tgt"])
 @pytest.mark.parametrize("place", [0, 50, -1])
 def test_a_fingerprint_sees_every_word(side, place):
@@ -683,6 +764,22 @@ def test_validation_is_a_mean_over_tokens_however_they_are_batched():
     assert whole["nll"] == pytest.approx(nll, rel=1e-5)
     assert whole["loss"] == pytest.approx(loss, rel=1e-5)
     assert whole["perplexity"] == pytest.approx(math.exp(nll), rel=1e-4)
+
+
+def test_validation_adds_up_in_float64():
+    model, corpus = small_model(dropout=0.0).double(), small_corpus(60)
+    found = validate(model, corpus, replace(CONFIG, batch_tokens=20))
+    with torch.no_grad():
+        batch = corpus.batch(range(len(corpus)))
+        nll = reference_loss(model, batch, 0.0).item() / batch.tokens
+    assert found["nll"] == pytest.approx(nll, rel=1e-12)
+
+
+def test_a_perplexity_is_always_a_number():
+    said = training.scores(800.5, 700.5)
+    assert said == {
+        "loss": 800.5, "nll": 700.5, "perplexity": math.exp(700)
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", [True, False])
@@ -720,6 +817,15 @@ def test_a_copy_corpus_is_what_it_says(backwards):
         assert set(src) <= set(range(len(SPECIALS), 9))
     assert set(corpus.src.lengths) == set(range(1, 7))
     assert len(set(corpus.src.ids)) == 5
+
+
+def test_a_copy_corpus_has_sixteen_symbols_and_lengths_up_to_ten():
+    corpus = copy_corpus(300)
+    assert set(corpus.src.ids) == set(range(4, 20))
+    assert set(corpus.src.lengths) == set(range(1, 11))
+    assert corpus.tgt.ids.tolist() == corpus.src.ids.tolist()
+    same = copy_corpus(300, seed=0)
+    assert corpus.src.ids.tolist() == same.src.ids.tolist()
 
 
 def test_a_copy_corpus_is_a_function_of_its_seed():

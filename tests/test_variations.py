@@ -132,7 +132,17 @@ def test_rows_in_small_differ_from_each_other_and_share_the_rest() -> None:
 def test_in_small_takes_any_recipe() -> None:
     made = in_small(Recipe(about="", data="x").changed(d_k=128), 10)
     assert (made.model.d_k, made.model.d_v) == (16, 8)
-    assert made.training.max_steps == 10
+    assert (made.training.max_steps, made.training.seed) == (10, 0)
+    shortest = in_small(Recipe(about="", data="x"), 2, seed=5)
+    assert (shortest.training.warmup, shortest.training.seed) == (1, 5)
+
+
+def test_base_in_small_by_hand() -> None:
+    base = small_rows(100)["base"]
+    assert base.training.seed == 0
+    model = base.model
+    assert (model.d_model, model.d_ff, model.max_len) == (64, 256, 128)
+    assert (model.num_encoder_layers, model.num_decoder_layers) == (3, 3)
 
 
 # --- comparing rows
@@ -150,6 +160,7 @@ def test_a_difference_is_taken_seed_by_seed() -> None:
     assert found.verdict == "unclear"
     assert difference(values, "a", "c") is None
     assert difference(values, "a", "absent") is None
+    assert difference(values, "absent", "a") is None
 
 
 def test_the_error_is_that_of_all_rows_pooled() -> None:
@@ -169,12 +180,20 @@ def test_one_seed_says_nothing_of_chance() -> None:
     [
         (0.3, "larger"),
         (-0.3, "smaller"),
+        (0.21, "larger"),
         (0.1, "unclear"),
         (0.0, "unclear"),
     ],
 )
 def test_a_verdict_wants_two_errors(mean: float, verdict: str) -> None:
     assert Difference(mean, 0.1, 2, 3).verdict == verdict
+
+
+def test_two_rows_with_the_same_values_do_not_differ() -> None:
+    same = {0: 1.5, 1: 1.5}
+    found = difference({"a": same, "b": same}, "a", "b")
+    assert found == Difference(0.0, 0.0, positive=0, seeds=2)
+    assert found.verdict == "unclear"
 
 
 def test_runs_are_found_in_a_ledger_by_row_and_seed() -> None:

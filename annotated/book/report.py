@@ -46,6 +46,9 @@ def curves(metrics: Sequence[dict[str, Any]]) -> Figure | None:
     if checks:
         y = sorted(checks)
         loss.plot(y, [checks[s] for s in y], "o-", ms=3, label="validation")
+    if old := {e["step"]: e["old"]["nll"] for e in metrics if "old" in e}:
+        y = sorted(old)
+        loss.plot(y, [old[s] for s in y], "s--", ms=3, label="old data")
     loss.legend()
     loss.set_ylabel("nats per token")
     rate.plot(x, [steps[s]["rate"] for s in x], lw=1)

@@ -53,6 +53,7 @@ from annotated.engine.registry import data_folder, registry
 from annotated.engine.runner import train_recipe, with_micro_tokens
 from annotated.engine.runs import (
     Run,
+    going_on,
     read_recipe,
     validations,
     with_precision,
@@ -233,6 +234,8 @@ class Prepare:
     separate: Flag = False  # one vocabulary per side
     # maximum number of pairs to learn the vocabulary from
     vocab_pairs: int | None = None
+    # take the vocabulary of this run or prepared folder instead
+    tokens: Path | None = None
     min_words: int | None = None  # drop pairs with fewer words on a side
     max_words: int | None = None  # drop pairs with more words on a side
     # drop pairs with one side more than this many times longer
@@ -288,7 +291,16 @@ class Prepare:
         cleaning = dataclasses.replace(
             made.cleaning, **_given(self, *rules)
         )
-        return dataclasses.replace(made, cleaning=cleaning)
+        made = dataclasses.replace(made, cleaning=cleaning)
+        if self.tokens is None:
+            return made
+        own = _given(self, "vocab", "tokenizer", "vocab_pairs", "separate")
+        if own:
+            raise UsageError(
+                "data prepare: --tokens brings a vocabulary, so omit "
+                f"{', '.join(f'--{n}' for n in own).replace('_', '-')}"
+            )
+        return made.with_tokens(self.tokens)
 
 
 # E12-command-line.md: Train
@@ -375,6 +387,10 @@ def train(args: list[str]) -> None:
                 f"{asked.recipe.about!r}"
             )
         asked = options_over(begun)
+    elif asked.recipe.init is not None:
+        # they default to what the other run has
+        other = Path(asked.recipe.init)
+        asked = options_over(going_on(RECIPES[name], other))
     asked.act()
 
 

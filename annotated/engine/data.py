@@ -8,6 +8,7 @@ from typing import Any
 from annotated.batches import Corpus
 from annotated.engine.cleaning import Cleaning, Division, divide, remarks
 from annotated.engine.errors import DataError, unknown
+from annotated.engine.pieces import same_tokens
 from annotated.engine.prepare import Prepared, encode_pairs, usual_folder
 from annotated.engine.reading import (
     columns_of,
@@ -211,7 +212,14 @@ def open_data(
     found = prepared_data(recipe)
     if found is None:
         return TextData(recipe, tokenizers)
-    return PreparedData(recipe, found)
+    made = PreparedData(recipe, found)
+    pairs = zip(tokenizers or (), made.tokenizers())
+    if not all(same_tokens(own, there) for own, there in pairs):
+        raise DataError(
+            f"{found.folder} was prepared with other tokens than the "
+            "run's: prepare it anew, with --tokens and the run's folder"
+        )
+    return made
 
 
 def prepared_data(recipe: Recipe) -> Prepared | None:

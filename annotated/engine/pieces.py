@@ -14,7 +14,7 @@ from annotated.tokens import SPECIALS, UNK, Tokenizer
 
 __all__ = [
     "imported", "SentencePieces", "codes_of", "MARK", "load_tokenizer",
-    "vocabulary", "same_tokens", "in_parts",
+    "vocabulary", "kind_of", "same_tokens", "in_parts",
 ]  # fmt: skip
 
 
@@ -147,6 +147,14 @@ def vocabulary(tokenizer: Tokenizer) -> list[str]:
         return tokenizer.pieces
     tokens = (tokenizer.inner.id_to_token(i) for i in range(len(tokenizer)))
     return [str(token) for token in tokens]
+
+
+def kind_of(tokenizer: Tokenizer) -> Any:
+    """The kind of tokens, by its name in a recipe."""
+    if isinstance(tokenizer, SentencePieces):
+        return "sentencepiece"
+    kinds = {"BPE": "bpe", "WordPiece": "wordpiece", "WordLevel": "word"}
+    return kinds[type(tokenizer.inner.model).__name__]
 
 
 def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:

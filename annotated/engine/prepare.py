@@ -24,6 +24,7 @@ from annotated.engine.cleaning import Cleaning, Division, divide, remarks
 from annotated.engine.errors import DataError, RunError, check_fields
 from annotated.engine.fetch import file_hash
 from annotated.engine.files import new_folder, write_json
+from annotated.engine.pieces import kind_of, load_tokenizer, vocabulary
 from annotated.engine.reading import (
     Part,
     Text,
@@ -36,8 +37,9 @@ from annotated.engine.tokenizers import ValidLines
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "FORMAT", "CHUNK", "SIDES", "Preparation", "registered", "of_folder",
-    "usual_folder", "of_files", "prepare", "encode_pairs", "Prepared",
+    "FORMAT", "CHUNK", "SIDES", "Preparation", "tokenizers_in",
+    "registered", "of_folder", "usual_folder", "of_files", "prepare",
+    "encode_pairs", "Prepared",
 ]  # fmt: skip
 
 
@@ -58,9 +60,10 @@ class Preparation:
     cleaning: Cleaning = Cleaning(max_words=250)
     division: Division = Division()
     vocab: int = 8000  # maximum vocabulary size
-    tokenizer: Literal["bpe", "wordpiece", "word"] = "bpe"
+    tokenizer: Literal["bpe", "wordpiece", "word", "sentencepiece"] = "bpe"
     shared: bool = True  # one vocabulary for both sides
     vocab_pairs: int = 5_000_000  # maximum pairs to learn it from
+    tokens: Path | None = None  # a folder to take the tokenizers from
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -82,6 +85,8 @@ class Preparation:
             for path in (part.src.path, part.tgt.path)
             if path.is_file()  # reading reports the others
         }
+        if self.tokens is not None:
+            paths |= {(self.tokens / f"{s}.json").resolve() for s in SIDES}
         hashes = {str(path): file_hash(path) for path in sorted(paths)}
         values = dataclasses.asdict(self) | {"files": hashes}
 
@@ -89,6 +94,34 @@ class Preparation:
             return str(path.resolve())
 
         return json.loads(json.dumps(values, default=absolute))
+
+    def with_tokens(self, folder: Path) -> Preparation:
+        """The same, with the tokenizers of a run or of a prepared folder.
+        DataError if it has none.
+        """
+        source, target = tokenizers_in(folder)
+        return dataclasses.replace(
+            self,
+            tokens=folder,
+            vocab=max(len(source), len(target)),
+            tokenizer=kind_of(source),
+            shared=vocabulary(source) == vocabulary(target),
+        )
+
+
+def tokenizers_in(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of a run or of a prepared folder. DataError if they
+    are missing or damaged.
+    """
+    files = [folder / f"{side}.json" for side in SIDES]
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{folder} has no vocabulary: no {file.name}")
+    try:
+        source, target = map(load_tokenizer, files)
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    return source, target
 
 
 def registered(
@@ -328,11 +361,18 @@ class _Lines:
 def _vocabularies(
     preparation: Preparation, work: Path, whole: Path, pairs: int
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Learn the tokenizers from the clean text and save them."""
+    """Learn the tokenizers from the clean text, or take those of another
+    folder, and save them.
+    """
+    if preparation.tokens is not None:
+        source, target = tokenizers_in(preparation.tokens)
+        source.save(whole / "source.json")
+        target.save(whole / "target.json")
+        return source, target
     files = work / "train.source", work / "train.target"
     step = -(-pairs // preparation.vocab_pairs)
     texts = [files] if preparation.shared else [files[:1], files[1:]]
-    kinds = preparation.vocab, preparation.tokenizer
+    kinds: Any = preparation.vocab, preparation.tokenizer
     made = [Tokenizer.train(_Lines(t, step), *kinds) for t in texts]
     source, target = made[0], made[-1]
     source.save(whole / "source.json")
@@ -519,9 +559,7 @@ class Prepared:
         self, source: str | None = None
     ) -> tuple[Tokenizer, Tokenizer]:
         """The tokenizers of both sides, ordered as in corpus."""
-        src, tgt = (
-            Tokenizer.load(self.folder / f"{side}.json") for side in SIDES
-        )
+        src, tgt = tokenizers_in(self.folder)
         back = source == self.settings["target"]
         return (tgt, src) if back else (src, tgt)
 

@@ -36,6 +36,9 @@ class Recipe:
     target: str = "de"  # the language to translate into
     train_pairs: int | None = None  # pairs to train on (unset: all)
     valid_pairs: int | None = None  # pairs to validate on (unset: all)
+    init: str | None = None  # a run to go on from: its weights and tokens
+    # its data: validated on as well, to see what is forgotten
+    old_data: str | None = None
     vocab: int = 37_000  # maximum vocabulary size
     # kind of tokens: byte pairs, word pieces or words
     # (sentencepiece: those of an imported run)
@@ -104,6 +107,10 @@ def recipe_of(values: Any) -> Recipe:
     """
     values = values | {"fit": tuple(values["fit"])}
     parts = {name: part(**values[name]) for name, part in PARTS.items()}
+    frozen = tuple(parts["training"].freeze)  # JSON has lists
+    parts["training"] = dataclasses.replace(
+        parts["training"], freeze=frozen
+    )
     return Recipe(**values | parts)
 
 
@@ -288,8 +295,11 @@ def fitted(
         return made.changed(**{n: choice[n] for n in names})
 
     seconds = 60 * (recipe.training.max_minutes or 60.0) * 0.9
-    most = max(30 * tokens, 1000 * 1500)
+    first = recipe.init is None
+    passes, least_steps = (30, 1000) if first else (10, 300)
+    most = max(passes * tokens, least_steps * 1500)
     enough = max(1800 * 1500, min(6000 * 1500, 8 * tokens))
+    made = recipe
     for d_model, d_ff, layers, least in SHAPES:
         if pairs < least:
             continue
@@ -309,7 +319,7 @@ def fitted(
     seen = steps * batch / max(1, tokens)
     made = fill(
         made,
-        warmup=max(50, min(4000, steps // 6)),
+        warmup=max(50, min(4000, steps // 6)) if first else steps // 20 + 1,
         cooldown=2 * steps // 5,
         save_every=max(50, steps // 10),
         dropout=0.0 if seen <= 2 else 0.1 if seen <= 12 else 0.2,
@@ -317,6 +327,7 @@ def fitted(
     )
     # equation 3 peaks at rate / sqrt(d_model · warmup)
     peak = 0.001 if made.model.d_model > 256 else 0.003
+    peak = peak if first else peak / 10
     rate = peak * math.sqrt(made.model.d_model * made.training.warmup)
     return fill(made, rate=round(rate, 3))
 

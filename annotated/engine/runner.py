@@ -45,9 +45,11 @@ from annotated.engine.machine import allow_tf32, memory_bytes, pick_device
 from annotated.engine.packing import check_compiler
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
+    FIRST,
     Run,
     begin_run,
     best_step,
+    old_corpus,
     read_metrics,
     read_recipe,
     resume_run,
@@ -58,8 +60,8 @@ from annotated.engine.trainer import Trainer
 from annotated.training import Progress
 
 __all__ = [
-    "train_recipe", "LOGITS", "with_micro_tokens", "token_entropy", "BOUND",
-    "WINDOW", "FALLING",
+    "train_recipe", "Sets", "LOGITS", "with_micro_tokens", "token_entropy",
+    "BOUND", "WINDOW", "FALLING",
 ]  # fmt: skip
 
 
@@ -133,9 +135,20 @@ def _trained(
         f"{len(run.target):,} tokens, {count:,} parameters, on "
         f"{device}{several}"
     )
+    old = old_corpus(run.recipe, (run.source, run.target))
+    sets = {"valid": valid} | ({} if old is None else {"old": old})
     with closing(_Log(folder, trainer)) as log:
-        _train(trainer, valid, folder, log)
-    return _finish(trainer, valid, folder)
+        if trainer.step == 0 and run.first:  # what it begins with
+            log.valid(0, _validated(trainer, sets))
+        _train(trainer, sets, folder, log)
+    return _finish(trainer, sets, folder)
+
+
+Sets = dict[str, Corpus]  # what to validate on: "valid", perhaps "old"
+
+
+def _validated(trainer: Trainer, sets: Sets) -> dict[str, Any]:
+    return {name: trainer.validate(each) for name, each in sets.items()}
 
 
 def _note_changes(run: Run, folder: Path) -> None:
@@ -171,9 +184,7 @@ def with_micro_tokens(recipe: Recipe, device: str) -> Recipe:
 
 
 # E10-runner.md: The loop
-def _train(
-    trainer: Trainer, valid: Corpus, folder: Path, log: _Log
-) -> None:
+def _train(trainer: Trainer, sets: Sets, folder: Path, log: _Log) -> None:
     """Run all steps, with validations and checkpoints, and write a final
     checkpoint. Raises Stopped.
     """
@@ -190,7 +201,7 @@ def _train(
             due = trainer.step % config.save_every == 0
             late = trainer.seconds - seconds >= 60 * minutes
             if due:
-                log.valid(trainer.step, trainer.validate(valid))
+                log.valid(trainer.step, _validated(trainer, sets))
             if due or late or stopping:
                 _save(trainer, folder)
                 saved, seconds = trainer.step, trainer.seconds
@@ -216,10 +227,10 @@ def _save(trainer: Trainer, folder: Path) -> None:
 def _keep_best(step: int, folder: Path) -> None:
     """Copy this step's weights to best.safetensors if it is the best."""
     if best_step(folder) == step:
-        place = folder / "checkpoints" / f"{step:08d}"
+        place = folder / "checkpoints" / f"{step:08d}" / "model.safetensors"
         best = folder / "best.safetensors"
         with _written(best.name), replacing(best) as fresh:
-            shutil.copyfile(place / "model.safetensors", fresh)
+            shutil.copyfile(place if step else folder / FIRST, fresh)
 
 
 @contextmanager
@@ -343,7 +354,7 @@ class _Log:
         if rank() == 0:
             # a resumed run discards what came after its checkpoint
             notes = read_metrics(folder)
-            kept = [e for e in notes if e["step"] <= trainer.step]
+            kept = [e for e in notes if 0 < trainer.step >= e["step"]]
             text = "".join(f"{json.dumps(e)}\n" for e in kept)
             with _written(path.name):
                 write_text(path, text)
@@ -386,15 +397,18 @@ class _Log:
             self.said = time.monotonic()
             _say(f"step {progress.step}, {self._pace()}")
 
-    def valid(self, step: int, scores: dict[str, float]) -> None:
-        """Log the scores of a validation."""
-        self._write({"step": step, "valid": scores})
-        _say(
-            f"step {step}: checkpoint, validation perplexity "
-            f"{scores['perplexity']:.2f}"
-        )
+    def valid(self, step: int, found: dict[str, Any]) -> None:
+        """Log the scores of a validation, by set."""
+        self._write({"step": step} | found)
+        what = "checkpoint" if step else "before"
+        line = f"step {step}: {what}, validation perplexity "
+        line += f"{found['valid']['perplexity']:.2f}"
+        if "old" in found:
+            line += f", on the old data {found['old']['perplexity']:.2f}"
+        _say(line)
         if rank() == 0:
-            self._warn(step, self.doubt.validation(step, scores["nll"]))
+            nll = found["valid"]["nll"]
+            self._warn(step, self.doubt.validation(step, nll))
 
     def _warn(self, step: int, warning: str | None) -> None:
         if warning is not None:
@@ -448,7 +462,9 @@ def _take_up(trainer: Trainer, folder: Path) -> None:
 def _had_checkpoints(folder: Path, save_every: int) -> bool:
     """Whether a run folder without checkpoints shows signs of any."""
     places = folder / "checkpoints"
-    names = ("model.safetensors", "best.safetensors", "summary.json")
+    names = ["model.safetensors", "summary.json"]
+    if best_step(folder) != 0:  # else these are the first weights
+        names.append("best.safetensors")
     steps = [entry["step"] for entry in read_metrics(folder)]
     return (
         any((folder / name).exists() for name in names)
@@ -459,14 +475,12 @@ def _had_checkpoints(folder: Path, save_every: int) -> bool:
 
 
 # E10-runner.md: The end of a run
-def _finish(
-    trainer: Trainer, valid: Corpus, folder: Path
-) -> dict[str, Any]:
+def _finish(trainer: Trainer, sets: Sets, folder: Path) -> dict[str, Any]:
     """Choose the last weights or the mean of the last checkpoints; write
     the model and the summary.
     """
     config = trainer.config
-    scores, averaged, weights = _chosen(trainer, valid, folder)
+    scores, averaged, weights = _chosen(trainer, sets["valid"], folder)
     place = trainer.place / len(trainer.plan(trainer.epoch))
     summary: dict[str, Any] = {
         "steps": trainer.step,
@@ -483,6 +497,11 @@ def _finish(
     if trainer.scaling:
         summary["overflows"] = trainer.scaling.overflows
     lines = read_metrics(folder)
+    if "valid" in lines[0] and lines[0]["step"] == 0:  # it went on
+        _put(trainer, weights)
+        summary |= _validated(trainer, sets)
+        summary["before"] = {name: lines[0][name] for name in sets}
+        _say(_compared(summary))
     if warnings := [line["warning"] for line in lines if "warning" in line]:
         summary["warnings"] = warnings
     if cut := trainer.planned.max_steps - trainer.step:
@@ -507,9 +526,7 @@ def _chosen(
     for count in sorted({len(last), 1}, reverse=True):
         files = [p / "model.safetensors" for p in last[-count:]]
         weights = average_weights(files)
-        with torch.no_grad():
-            for name, parameter in trainer.model.named_parameters():
-                parameter.copy_(own_part(weights[name], parameter))
+        _put(trainer, weights)
         choice.append((trainer.validate(valid), count, weights))
     scores, averaged, weights = min(choice, key=lambda c: c[0]["nll"])
     if averaged < len(last):
@@ -518,6 +535,26 @@ def _chosen(
             "using it as the model"
         )
     return scores, averaged, weights
+
+
+def _put(trainer: Trainer, weights: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in trainer.model.named_parameters():
+            parameter.copy_(own_part(weights[name], parameter))
+
+
+def _compared(summary: dict[str, Any]) -> str:
+    """One line: what a run that went on from another gained and lost."""
+    before, parts = summary["before"], []
+    for name, what in (("valid", "new"), ("old", "old")):
+        if name in before:
+            pair = before[name], summary[name]
+            was, now = (scores["perplexity"] for scores in pair)
+            parts.append(f"on the {what} data from {was:.2f} to {now:.2f}")
+    line = f"perplexity {', '.join(parts)}"
+    if summary["best"] == 0:
+        line += "; no checkpoint is better on the new data than the first"
+    return line
 
 
 def _shortened(trainer: Trainer, cut: int) -> str:

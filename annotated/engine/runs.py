@@ -17,25 +17,28 @@ import torch
 
 from annotated.batches import Corpus
 from annotated.engine.checkpoints import checkpoints
-from annotated.engine.data import Data, open_data
+from annotated.engine.data import Data, open_data, prepared_data
 from annotated.engine.errors import RunError
+from annotated.engine.fetch import file_hash
 from annotated.engine.files import check_new, write_json
 from annotated.engine.machine import kept, pick_precision
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.pieces import in_parts, load_tokenizer, same_tokens
 from annotated.engine.recipes import Recipe, described, fitted, recipe_of
+from annotated.engine.registry import registry
 from annotated.engine.search import Guide, WorkerError, search_in_order
-from annotated.engine.tensors import load_weights
+from annotated.engine.tensors import load_weights, write_tensors
 from annotated.engine.trainer import training_speed
-from annotated.model import Transformer, TransformerConfig
+from annotated.model import ModelShape, Transformer, TransformerConfig
 from annotated.search import Hypothesis, SearchConfig
 from annotated.tokens import Tokenizer
 from annotated.training import fingerprint
 
 __all__ = [
     "FORMAT", "read_recipe", "run_folder", "read_metrics", "validations",
-    "best_step", "Run", "first_model", "with_precision", "begin_run",
-    "FREE", "resume_run", "MAX_SOURCE", "Translation", "one_line",
+    "best_step", "Run", "FIRST", "first_model", "with_precision", "TUNED",
+    "NOISE", "going_on", "old_corpus", "begin_run", "FREE", "resume_run",
+    "MAX_SOURCE", "Translation", "one_line",
 ]  # fmt: skip
 
 
@@ -47,7 +50,7 @@ def read_recipe(folder: Path) -> Recipe:
     """The recipe of a run folder. RunError if it is missing, damaged or
     of a later format.
     """
-    return _read(folder)[0]
+    return _read(folder).recipe
 
 
 def run_folder(name: Path) -> Path:
@@ -59,8 +62,17 @@ def run_folder(name: Path) -> Path:
     return own if shipped and not name.exists() else name
 
 
-def _read(folder: Path) -> tuple[Recipe, int, dict[str, int]]:
-    """The recipe, the folder's format and its corpora's fingerprints."""
+@dataclass(frozen=True)
+class _About:
+    """What recipe.json holds: see Run."""
+
+    recipe: Recipe
+    format: int
+    fingerprints: dict[str, int]
+    first: str
+
+
+def _read(folder: Path) -> _About:
     path = folder / "recipe.json"
     if not path.is_file():
         raise RunError(
@@ -76,7 +88,8 @@ def _read(folder: Path) -> tuple[Recipe, int, dict[str, int]]:
                 f"formats 1 and {FORMAT}: use the version that made it"
             )
         prints = dict(values.pop("fingerprints", {}))
-        return recipe_of(values), form, prints
+        first = str(values.pop("first", ""))
+        return _About(recipe_of(values), form, prints, first)
     except RunError:
         raise
     except (KeyError, TypeError, ValueError) as error:
@@ -111,7 +124,8 @@ def best_step(folder: Path) -> int | None:
 class Run:
     """A run folder in memory: recipe, tokenizers and model; and the models
     of other runs, if any, that vote when it translates. fingerprints are
-    those of the corpora that it trains and validates on.
+    those of the corpora that it trains and validates on, first the SHA-256
+    of first.safetensors, if it went on from another run.
     """
 
     recipe: Recipe
@@ -120,6 +134,7 @@ class Run:
     model: Transformer
     others: tuple[Transformer, ...] = ()
     fingerprints: Mapping[str, int] = field(default_factory=dict)
+    first: str = ""
 
     def write(self, folder: Path) -> None:
         """Write the tokenizers, then the recipe, whose presence marks the
@@ -134,6 +149,7 @@ class Run:
         values = {
             "format": FORMAT,
             "fingerprints": dict(self.fingerprints),
+            **({"first": self.first} if self.first else {}),
             **dataclasses.asdict(self.recipe),
         }
         write_json(folder / "recipe.json", values)
@@ -143,14 +159,31 @@ class Run:
         """The run as begin_run left it, with its initial weights.
         RunError if a part is missing, damaged or inconsistent.
         """
-        recipe, _, prints = _read(folder)
+        run = cls._drawn(folder)
+        if run.first:
+            path = folder / FIRST
+            load_weights(run.model, path)
+            if file_hash(path) != run.first:
+                raise RunError(
+                    f"{path} is not what {folder} began with: by its "
+                    "checksum, it has changed"
+                )
+        return run
+
+    @classmethod
+    def _drawn(cls, folder: Path) -> Run:
+        """The run with weights drawn by its seed, wherever it began."""
+        about = _read(folder)
         try:
             source = load_tokenizer(folder / "source.json")
             target = load_tokenizer(folder / "target.json")
-            model = first_model(recipe, source, target)
+            model = first_model(about.recipe, source, target)
         except ValueError as error:
             raise RunError(f"{folder} is damaged: {error}") from None
-        return cls(recipe, source, target, model, fingerprints=prints)
+        return cls(
+            about.recipe, source, target, model,
+            fingerprints=about.fingerprints, first=about.first,
+        )  # fmt: skip
 
     @classmethod
     def open(cls, folder: Path, *others: Path, device: str = "cpu") -> Run:
@@ -160,7 +193,7 @@ class Run:
         RunError if a part is missing or inconsistent.
         """
         folder = run_folder(folder)
-        run = cls.as_begun(folder)
+        run = cls._drawn(folder)
         places = [folder, *checkpoints(folder / "checkpoints")[::-1]]
         files = [p / "model.safetensors" for p in places]
         found = next((file for file in files if file.exists()), None)
@@ -234,6 +267,9 @@ class Run:
         return found
 
 
+FIRST = "first.safetensors"
+
+
 def first_model(
     recipe: Recipe, source: Tokenizer, target: Tokenizer
 ) -> PackedTransformer:
@@ -278,6 +314,63 @@ def with_precision(recipe: Recipe, device: str) -> Recipe:
     return recipe
 
 
+# E9-recipes.md: Where another run has ended
+TUNED = (  # what is fitted in a run that goes on from another
+    *("dropout", "batch_tokens", "max_steps", "warmup", "rate"),
+    *("cooldown", "save_every"),
+)
+NOISE = "dropout", "attention_dropout", "activation_dropout"
+
+
+def going_on(recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe for going on from the run in folder: with its shape,
+    tokens, languages and search, fitted gently, and with its data to look
+    back at, if they are on this machine. RunError if it is no run.
+    """
+    folder = run_folder(folder)
+    begun = read_recipe(folder)
+    taken = vars(begun.model) | vars(begun.search)
+    taken |= {n: getattr(begun, n) for n in ("vocab", "tokenizer")}
+    ways = {"source": begun.source, "target": begun.target}
+    if not ways.items() & {"source": "source", "target": "target"}.items():
+        taken |= ways
+    here = Path(begun.data).is_dir() or (
+        begun.data in registry() and prepared_data(begun) is not None
+    )
+    return recipe.changed(
+        **taken,
+        init=str(folder.resolve()),
+        old_data=begun.data if here else None,
+        curriculum=0,
+        fit=TUNED,
+    )
+
+
+def _check_shape(recipe: Recipe, first: Run) -> None:
+    """RunError, naming the field, unless the weights of first fit."""
+    for name in ModelShape.__dataclass_fields__:
+        asked = getattr(recipe.model, name)
+        there = getattr(first.recipe.model, name)
+        if name not in NOISE and asked != there:
+            raise RunError(
+                f"{recipe.init} has {name} {there}, and a run that goes on "
+                f"from it has the same: it cannot have {asked}"
+            )
+
+
+def old_corpus(
+    recipe: Recipe, tokenizers: tuple[Tokenizer, Tokenizer]
+) -> Corpus | None:
+    """The validation pairs of old_data; None if the recipe has none."""
+    if recipe.old_data is None:
+        return None
+    data = open_data(recipe.changed(data=recipe.old_data), tokenizers)
+    corpus = data.corpus("valid")
+    count = recipe.valid_pairs
+    return corpus.first(count) if count else corpus
+
+
+# E9-recipes.md: Begun once
 def _fitted(
     recipe: Recipe,
     corpus: Corpus,
@@ -337,8 +430,14 @@ def begin_run(
     RunError if the folder is not empty; DataError.
     """
     check_new(folder)
-    data = open_data(recipe)
+    first = None if recipe.init is None else Run.open(Path(recipe.init))
+    tokenizers = None
+    if first is not None:
+        _check_shape(recipe, first)
+        tokenizers = first.source, first.target
+    data = open_data(recipe, tokenizers)
     source, target = data.tokenizers()  # fails if there is no data
+    old_corpus(data.recipe, (source, target))  # fails if it does not fit
     recipe = with_precision(data.recipe, device)
     for line in data.notes:
         print(line, file=sys.stderr)
@@ -351,10 +450,15 @@ def begin_run(
     # where it is missing later, somebody has deleted it
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     try:
+        if first is not None:
+            path = folder / FIRST
+            write_tensors(dict(first.model.named_parameters()), path)
+            run = dataclasses.replace(run, first=file_hash(path))
+            load_weights(run.model, path)
         run.write(folder)
     except OSError:  # a full disk, say: the folder is new again
-        for side in ("source", "target"):
-            (folder / f"{side}.json").unlink(missing_ok=True)
+        for name in ("source.json", "target.json", FIRST):
+            (folder / name).unlink(missing_ok=True)
         (folder / "checkpoints").rmdir()
         raise
     return run, *corpora
@@ -362,7 +466,7 @@ def begin_run(
 
 FREE = {f.name for f in dataclasses.fields(SearchConfig)} | {
     *("about", "data", "max_steps", "max_minutes", "save_minutes"),
-    "micro_tokens",
+    *("micro_tokens", "old_data"),
     *("rate", "warmup", "cooldown", "clip", "precision", "compile"),
     *("dropout", "attention_dropout", "activation_dropout"),
     "label_smoothing",
@@ -375,7 +479,7 @@ def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
     pairs are others, or if the folder is of an earlier format.
     """
     run = Run.as_begun(folder)
-    if _read(folder)[1] != FORMAT:
+    if _read(folder).format != FORMAT:
         raise RunError(
             f"{folder} was made by an earlier version: this one can use "
             "it, but not continue it; train into another --out"
@@ -385,6 +489,8 @@ def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
     if recipe.training.precision == "auto":  # resolved then, too
         recipe = recipe.changed(precision=run.recipe.training.precision)
     tokenizers = run.source, run.target
+    if recipe.init is not None:  # as begin_run has written it
+        recipe = recipe.changed(init=str(Path(recipe.init).resolve()))
     data = open_data(recipe, tokenizers)
     recipe, begun = data.recipe, run.recipe.flat()
     for name, new in recipe.unlike(run.recipe).items():
@@ -396,9 +502,10 @@ def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
     if recipe != run.recipe:
         line = described(recipe, run.recipe, "resuming with")
         print(line, file=sys.stderr)
-        run = dataclasses.replace(
-            run, recipe=recipe, model=first_model(recipe, *tokenizers)
-        )
+        model = first_model(recipe, *tokenizers)
+        if run.first:
+            model.load_state_dict(run.model.state_dict())
+        run = dataclasses.replace(run, recipe=recipe, model=model)
     corpora = _corpora(data)
     found = _fingerprints(*corpora)
     others = [s for s in found if found[s] != run.fingerprints.get(s)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -32,7 +32,12 @@ from annotated.engine.distributed import (
     step_group,
     world_size,
 )
-from annotated.engine.errors import PeerError, TrainingError, check_fields
+from annotated.engine.errors import (
+    PeerError,
+    TrainingError,
+    UsageError,
+    check_fields,
+)
 from annotated.engine.machine import HALF, evaluating
 from annotated.engine.packing import (
     PackedTransformer,
@@ -52,9 +57,9 @@ from annotated.training import (
 )
 
 __all__ = [
-    "RunConfig", "PackedBatch", "packed_loss", "LossScale", "split_batch",
-    "micro_batches", "short_first", "Trainer", "ENOUGH", "RESERVE",
-    "training_speed", "BUSY",
+    "RunConfig", "PARTS", "freeze", "PackedBatch", "packed_loss",
+    "LossScale", "split_batch", "micro_batches", "short_first", "Trainer",
+    "ENOUGH", "RESERVE", "training_speed", "BUSY",
 ]  # fmt: skip
 
 
@@ -72,6 +77,8 @@ class RunConfig(TrainingConfig):
 
     # maximum tokens per side in a micro-batch (unset: what fits)
     micro_tokens: int | None = None
+    # parts that keep the weights that they begin with
+    freeze: tuple[Literal["embeddings", "encoder", "decoder"], ...] = ()
     # number format of the layers; auto picks the fastest here
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     # maximum minutes of training; a cool-down ends with them
@@ -90,6 +97,27 @@ class RunConfig(TrainingConfig):
             positive=("rate", "clip", "max_minutes", "save_minutes"),
             below=1.0,
         )
+        if unknown := set(self.freeze) - {*PARTS}:
+            raise UsageError(
+                f"freeze may only name {', '.join(PARTS)}, not "
+                f"{', '.join(sorted(unknown))}"
+            )
+        if {*PARTS} <= {*self.freeze}:
+            raise UsageError("freeze leaves nothing to train")
+
+
+PARTS = {
+    "embeddings": ("embeddings", "src_positions", "tgt_positions"),
+    "encoder": ("encoder",),
+    "decoder": ("decoder",),
+}
+
+
+def freeze(model: Transformer, names: Collection[str]) -> None:
+    """Let all parts of a model learn, except the named ones of PARTS."""
+    for name, modules in PARTS.items():
+        for module in modules:
+            getattr(model, module).requires_grad_(name not in names)
 
 
 # E5-trainer.md: The loss, packed
@@ -277,6 +305,7 @@ class Trainer(training.Trainer):
     ):
         fast = model if type(model) is PackedTransformer else packed(model)
         super().__init__(fast, corpus, config)
+        freeze(fast, config.freeze)
         self.check_same()
         self.group = step_group(self.step_minutes)
         if config.compile:
