@@ -32,7 +32,7 @@ myst_enable_extensions = [
     "dollarmath",
 ]
 myst_heading_anchors = 4
-# the reference: a parameter a line where they are many, short names of types
+# the reference: many parameters have a line each, types their short names
 maximum_signature_line_length = 72
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
