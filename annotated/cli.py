@@ -34,6 +34,7 @@ COMMANDS = {
     "treebank": "make training sentences and trees from a treebank",
     "parse": "parse standard input into trees with --run RUN",
     "report": "write --run RUN as one page for the browser, --out FILE",
+    "look": "show --run RUN in the browser: what it writes, where it looks",
     "exercises": "list the book's exercises, or check your file for one",
     "milestone": "run the book on the parts that you have written",
     "doctor": "say what this machine has, and what is missing",

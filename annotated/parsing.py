@@ -70,8 +70,8 @@ def tree_over(words: Sequence[str], tokens: Iterable[str]) -> Tree:
             open_[-1][1].append(leaf(token, left.pop()))
     while len(open_) > 1:
         close()
-    rest = [leaf("XX", word) for word in left[::-1]]
-    return node("TOP", *open_[0][1], *rest)
+    label, children = open_[0]
+    return node(label, *children, *(leaf("XX", w) for w in left[::-1]))
 
 
 # 24-parsing.md: How good is a tree?

@@ -64,7 +64,7 @@ TESTS = {
     "engine/packing": "packing",
     "engine/search": "search",
     "engine/checkpoints": "checkpoints averaging",
-    "engine/trainer": "training precision checkpoints",
+    "engine/trainer": "trainer training precision checkpoints",
     "engine/distributed": "distributed",
     "engine/prepare": "prepare",
 }

@@ -191,6 +191,13 @@ def test_counts_of_zero_are_smoothed_as_in_the_score() -> None:
     assert found == pytest.approx(exact, abs=0.011)
 
 
+def test_a_system_that_is_all_wrong_is_worth_nothing() -> None:
+    """Smoothing is for some right words, not for none."""
+    wrong, truth = ["p q r s t"], ["a b c d e"]
+    assert score(wrong, truth)["bleu"] == 0
+    assert compare(wrong, [""], truth, 3)["bleu"]["difference"] == 0
+
+
 def test_saying_nothing_can_be_compared() -> None:
     found = compare([""] * 3, REFERENCES, REFERENCES, draws=20)
     for name in ("bleu", "chrf"):

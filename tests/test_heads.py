@@ -426,6 +426,9 @@ def test_a_sentence_is_exact_where_greedy_search_writes_it(
     labels[own.labels == EOS] = PAD  # search may have been cut off there
     exact, _ = judge(model, Batch(own.src, own.tgt, labels))
     assert exact.all()
+    labels[1, 0] = 4 if labels[1, 0] != 4 else 5
+    exact, _ = judge(model, Batch(own.src, own.tgt, labels))
+    assert exact.tolist() == [True, False, True]
     exact, nats = judge(model, source)
     assert not exact.any()
     assert (nats[source.labels == PAD] == 0).all()

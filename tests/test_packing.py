@@ -8,15 +8,19 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from annotated.attention import MultiHeadAttention
+from annotated.engine.errors import RunError
 from annotated.engine.packing import (
     FastDropout,
     PackedAttention,
     PackedMask,
     PackedTransformer,
     Packing,
+    check_compiler,
     chunked_loss,
+    compile_layers,
     packed,
 )
 from annotated.loss import smoothed_loss, smoothed_targets
@@ -151,6 +155,22 @@ def test_a_packed_model_trains_as_the_plain_one_does():
     assert curves[1] == pytest.approx(curves[0], rel=1e-9)
 
 
+def test_packings_that_are_given_are_not_looked_for_again(monkeypatch):
+    model = PackedTransformer(small())
+    src, tgt = ids([7, 4, 1]), ids([3, 6, 2], seed=1)
+    expected, _ = model.hidden(src, tgt)
+    source, target = Packing.of(src), Packing.of(tgt)
+    monkeypatch.setattr(Packing, "of", None)
+    found, packing = model.hidden(src, tgt, source, target)
+    assert torch.equal(found, expected) and packing is target
+
+
+def test_a_packed_model_can_be_packed_again():
+    once = packed(Transformer(small()))
+    twice = packed(once)
+    assert list(twice.parameters())[0] is list(once.parameters())[0]
+
+
 def test_hooks_fire_in_both_forms():
     for model in (Transformer(small()), PackedTransformer(small())):
         seen = []
@@ -189,6 +209,29 @@ def test_packed_attention_is_the_plain_form(seed, lengths, causal):
     found = fast(packing.pack(x), mask=view)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(fast(x, mask=mask), plain(x, mask=mask))
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_on_a_cpu_attention_in_16_bits_is_that_of_float32(mixed, causal):
+    """Rounded at the end, and nowhere before."""
+    torch.manual_seed(0)
+    layer = PackedAttention(16, 2).bfloat16()
+    packing = Packing.of(ids([12, 9, 3]))
+    x = torch.randn(24, 16).bfloat16()
+    mask = PackedMask.to(packing, packing, causal)
+    with torch.autocast("cpu", enabled=mixed):
+        found = layer(x, mask=mask)
+    q, k, v = (
+        layer.split(packing.pad(w(x))).float()
+        for w in (layer.w_q, layer.w_k, layer.w_v)
+    )
+    exact = F.scaled_dot_product_attention(
+        q, k, v, mask.may_attend, is_causal=causal
+    )
+    rounded = packing.pack(exact.bfloat16().transpose(1, 2).flatten(2))
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, layer.w_o(rounded))
 
 
 # --- packing ---
@@ -278,13 +321,25 @@ def test_dropout_draws_each_number_by_itself():
 
 @pytest.mark.parametrize("p", [1e-9, 1e-6, 1 / 2**17])
 def test_dropout_with_a_tiny_rate_keeps_nearly_everything(p):
-    mask = FastDropout(p)(torch.ones(10_000))
-    assert (mask == 0).sum() < 10
+    torch.manual_seed(0)
+    mask = FastDropout(p)(torch.ones(4_000_000))
+    # one in 65,536 at most: 61, and five standard deviations
+    assert (mask == 0).sum() < 100
     assert mask.max().item() == pytest.approx(1, abs=1e-4)
 
 
 def test_dropout_with_rate_1_keeps_nothing_and_stays_finite():
     assert (FastDropout(1.0)(torch.ones(1000)) == 0).all()
+
+
+def test_dropout_is_torchs_where_it_compiles_or_is_on_no_cpu(monkeypatch):
+    x = torch.ones(1000)
+    assert FastDropout(0.5)(x.to("meta")).device.type == "meta"
+    torch.manual_seed(0)
+    expected = F.dropout(x, 0.5)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    torch.manual_seed(0)
+    assert torch.equal(FastDropout(0.5)(x), expected)
 
 
 def test_dropout_is_the_identity_when_evaluating_or_at_rate_0():
@@ -347,6 +402,7 @@ def reference(x, weight, labels, smoothing, bias=0.0):
     )
 
 
+@pytest.mark.filterwarnings("error")  # of an output of the wrong size
 @pytest.mark.parametrize("rows", [None, 1, 5, 23, 100])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -527,15 +583,80 @@ def test_bfloat16_vectors_go_with_float32_weights():
     half = x.detach().bfloat16().requires_grad_()
     loss, nll = chunked_loss(half, weight, labels, rows=10)
     assert loss.dtype == nll.dtype == torch.float32
-    gradient = torch.autograd.grad(loss, (half, weight))
+    gradient = torch.autograd.grad(3 * loss / 64, (half, weight))
     assert [g.dtype for g in gradient] == [torch.bfloat16, torch.float32]
+    # from the logits on, nothing is rounded to 16 bits
+    logits = (half @ weight.bfloat16().T).float()
+    own = F.cross_entropy(logits, labels, reduction="sum")
+    assert nll.item() == pytest.approx(own.item(), rel=1e-5)
     exact = half.detach().double().requires_grad_()
     theirs = reference(exact, weight.double(), labels, 0.1)
-    expected = torch.autograd.grad(theirs, (exact, weight))
+    expected = torch.autograd.grad(3 * theirs / 64, (exact, weight))
     assert loss.item() == pytest.approx(theirs.item(), rel=0.01)
     for found, wanted in zip(gradient, expected, strict=True):
         error = (found.double() - wanted).norm() / wanted.norm()
         assert error < 0.01
+
+
+def test_a_sum_over_tokens_may_be_more_than_float16_can_hold():
+    """1,000 vectors of 100: their sum is 100,000, and 65,504 the most."""
+    x = torch.full((1000, 1), 100.0).half()
+    weight = torch.zeros(4, 1, requires_grad=True)
+    labels = torch.zeros(1000, dtype=torch.long)
+    loss, _ = chunked_loss(x, weight, labels, 0.8, rows=10)
+    (gradient,) = torch.autograd.grad(loss, weight)
+    # of a token and its label, 100 · (1/4 - 0.2 - 0.8/4); else 1/4 - 0.2
+    expected = torch.tensor([[-15_000.0], [5000], [5000], [5000]])
+    torch.testing.assert_close(gradient, expected, rtol=1e-2, atol=0)
+
+
+class Watch(TorchDispatchMode):
+    """What torch is asked for, and the shapes of what it gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            name = function.overloadpacket.__name__
+            self.shapes.setdefault(name, []).append(tuple(result.shape))
+        return result
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "tokens", "vocab", "rows"),
+    [
+        ("cpu", torch.float32, 2000, 1000, 2**20 // 1000),
+        ("meta", torch.float32, 200_000, 1000, 2**27 // 1000),
+        ("meta", torch.float32, 3, 2**28, 1),
+        ("meta", torch.float16, 10_000, 1000, 4096),
+    ],
+)
+def test_as_many_logits_at_a_time_as_suit_the_device(
+    device, dtype, tokens, vocab, rows
+):
+    x = torch.empty(tokens, 1, dtype=dtype, device=device)
+    weight = torch.empty(vocab, 1, dtype=dtype, device=device)
+    labels = torch.zeros(tokens, dtype=torch.long, device=device)
+    with Watch() as seen:
+        chunked_loss(x, weight, labels)
+    sizes = [shape[0] for shape in seen.shapes["_log_softmax"]]
+    assert sizes[:-1] == [rows] * (tokens // rows - (tokens % rows == 0))
+    assert sum(sizes) == tokens
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_where_nothing_learns_no_gradient_is_made(frozen):
+    x, weight, labels = make()
+    if frozen:
+        x, weight = x.detach(), weight.detach()
+    with torch.set_grad_enabled(frozen), Watch() as seen:
+        chunked_loss(x, weight, labels)
+    assert "scatter_add_" not in seen.shapes
+    assert seen.shapes["empty_like"] == seen.shapes["zeros_like"][1:]
+    assert seen.shapes["empty_like"] == [(0, 8)]
 
 
 def test_a_second_derivative_is_refused_not_wrong():
@@ -582,3 +703,60 @@ def test_weights_are_dropped_while_training_alone(rate):
     assert torch.equal(layer(x, x, mask), layer(x, x, mask)) == (rate == 0)
     layer.eval()
     assert torch.equal(layer(x, x, mask), layer(x, x, mask))
+
+
+# --- compiling ---
+
+
+def test_a_machine_without_a_compiler_is_told_why(monkeypatch):
+    def compiler(function):
+        def compiled(x):
+            assert torch.equal(function(x), torch.exp(x))
+            raise RuntimeError("no compiler here\nand much more")
+
+        return compiled
+
+    told = r"on cpu \(no compiler here\): omit --compile"
+    monkeypatch.setattr(torch, "compile", compiler)
+    with pytest.raises(RunError, match=told):
+        check_compiler("cpu")
+    monkeypatch.setattr(
+        torch, "equal", lambda x, _: x.device.type == "meta"
+    )
+    with pytest.raises(RunError, match="on meta .no compiler here"):
+        check_compiler("meta")
+
+
+def test_every_layer_is_compiled_for_all_lengths(monkeypatch):
+    """And DDP does not cut the graphs of a layer."""
+    how = []
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda _, **kw: how.append(kw)
+    )
+    with torch._dynamo.config.patch(optimize_ddp=True):
+        compile_layers(PackedTransformer(small()))
+        assert torch._dynamo.config.optimize_ddp is False
+        compile_layers(PackedTransformer(small()), "eager")
+    assert how == [
+        *[{"dynamic": True, "backend": "inductor"}] * 4,
+        *[{"dynamic": True, "backend": "eager"}] * 4,
+    ]
+
+
+def test_a_compiled_layer_is_one_graph_for_every_length():
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    model = PackedTransformer(
+        small(num_encoder_layers=1, num_decoder_layers=1)
+    )
+    lengths = [7, 4], [9, 3, 8]
+    expected = [model(ids(n), ids(n)) for n in lengths]
+    with torch._dynamo.config.patch(optimize_ddp=True):
+        compile_layers(model, backend)
+        found = [model(ids(n), ids(n)) for n in lengths]
+    torch.testing.assert_close(found, expected)
+    assert len(graphs) == 2

@@ -11,16 +11,20 @@ import pytest
 
 from annotated.cli import obey
 from annotated.engine import prepare as preparation
-from annotated.engine.cleaning import Cleaning
+from annotated.engine.cleaning import Cleaning, Division
 from annotated.engine.data import open_data
 from annotated.engine.errors import DataError, RunError
 from annotated.engine.prepare import (
     Preparation,
     Prepared,
+    encode_pairs,
     of_files,
     of_folder,
     prepare,
+    registered,
+    usual_folder,
 )
+from annotated.engine.reading import Part, Text
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run, begin_run
@@ -79,6 +83,186 @@ def texts(ready: Prepared, split: str) -> list[tuple[str, str]]:
         )
     ]
     return list(zip(*sides, strict=True))
+
+
+# --- what is to be prepared ---
+
+
+def lines_of(*names: str) -> list[Part]:
+    src, tgt = (Text(Path(name)) for name in names)
+    return [Part(src, tgt, "lines")]
+
+
+SPARE = Path("v.de"), Path("v.en")
+
+
+@pytest.mark.parametrize(
+    ("given", "split"),
+    [
+        ({}, {"valid": 0, "test": 1}),
+        ({"valid": SPARE}, {"test": 0}),
+        ({"test": SPARE}, {"valid": 0}),
+        ({"valid": SPARE, "test": SPARE}, {}),
+    ],
+)
+def test_two_files_are_divided_where_none_are_given(given, split):
+    made = of_files(Path("a.de.gz"), Path("b.en"), **given)
+    assert made == Preparation(
+        name="pair",
+        source="de",
+        target="en",
+        parts={"train": lines_of("a.de.gz", "b.en")}
+        | {name: lines_of(*map(str, SPARE)) for name in given},
+        division=Division("source", 100, **split),
+    )
+    # of two splits and one source in two nothing would be left
+    few = len(split) + 1
+    of_files(Path("a.de"), Path("b.en"), hold_out=few, **given)
+    with pytest.raises(
+        ValueError, match=f"hold_out must be above {few - 1}"
+    ):
+        of_files(Path("a.de"), Path("b.en"), hold_out=few - 1, **given)
+
+
+@pytest.mark.parametrize(
+    ("names", "form"),
+    [
+        (("a.de.sgm", "b.en.sgm"), "segments"),
+        (("a.de.xml", "b.en.xml"), "segments"),
+        (("a.de.txt", "b.en.txt"), "lines"),
+        (("a.tsv", None), "tsv"),
+    ],
+)
+def test_a_file_is_read_as_its_name_says(names, form):
+    src, tgt = (name and Path(name) for name in names)
+    made = of_files(src, tgt, vocab=7)
+    languages = ("source", "target") if tgt is None else ("de", "en")
+    assert (made.source, made.target) == languages
+    part = Part(Text(src), Text(tgt or src), form)
+    assert made.parts == {"train": [part]} and made.vocab == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "language"),
+    [
+        ("train.de", "de"),
+        ("my.train.de.gz", "de"),
+        ("train.de.txt.xz", "de"),
+        ("train.de.bz2", "de"),
+        ("train.de.sgm.gz", "de"),
+        ("train.de.xml", "de"),
+        ("train.de.txt", "de"),
+        ("2024.01", None),
+        ("german", None),
+        ("german.txt", None),
+    ],
+)
+def test_a_language_is_the_end_of_a_name(name, language):
+    made = of_files(Path(name), Path("other.zz"))
+    assert made.source == (language or "source")
+    made = of_files(Path("other.zz"), Path(name))
+    assert made.target == (language or "target")
+
+
+def test_a_folder_has_a_test_or_not(tmp_path):
+    own = tmp_path / "mine"
+    own.mkdir()
+    for split in ("train", "valid"):
+        for language in ("de", "en"):
+            put(own / f"{split}.{language}", ["x"])
+
+    def expected(*splits):
+        return Preparation(
+            name="mine",
+            source="de",
+            target="en",
+            parts={
+                split: [
+                    Part(
+                        Text(own / f"{split}.de"), Text(own / f"{split}.en")
+                    )
+                ]
+                for split in splits
+            },
+            vocab=9,
+        )
+
+    assert of_folder(own, "de", "en", vocab=9) == expected("train", "valid")
+    put(own / "test.de", ["x"])
+    with pytest.raises(DataError, match="has none of test.en"):
+        of_folder(own, "de", "en")
+    put(own / "test.en", ["x"])
+    found = of_folder(own, "de", "en", vocab=9)
+    assert found == expected("train", "valid", "test")
+
+
+def test_a_registered_set_is_prepared_as_the_registry_says(monkeypatch):
+    monkeypatch.setattr(preparation, "parts_of", lambda *about: [about])
+    found = registered("iwslt14", vocab=500)
+    assert found == Preparation(
+        name="iwslt14",
+        source="de",
+        target="en",
+        parts={
+            split: [("iwslt14", split, "de", "en")]
+            for split in preparation.registry()["iwslt14"]["splits"]
+        },
+        cleaning=Cleaning(**preparation.registry()["iwslt14"]["clean"]),
+        division=Division(**preparation.registry()["iwslt14"]["divide"]),
+        vocab=500,
+        tokenizer="bpe",
+    )
+    other = registered("multi30k", "fr", "en")
+    assert (other.source, other.target) == ("fr", "en")
+    assert other.parts["test"] == [("multi30k", "test", "fr", "en")]
+    assert (other.cleaning, other.vocab) == (Cleaning(), 4000)
+    assert registered("multi30k", target="fr").source == "en"
+    entry = preparation.registry()["multi30k"] | {"tokenizer": "word"}
+    monkeypatch.setattr(preparation, "registry", lambda: {"x": entry})
+    assert registered("x").tokenizer == "word"
+
+
+def test_a_prepared_set_has_its_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("ANNOTATED_DATA", str(tmp_path))
+    found = usual_folder("iwslt14", "de", "en")
+    assert found == tmp_path / "prepared" / "iwslt14.de-en"
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("name", ["../de", "", ".de", "d e"])
+def test_a_language_is_a_part_of_a_files_name(files, side, name):
+    with pytest.raises(ValueError, match=f"{side} must be the name of a"):
+        of(files, **{side: name})
+    assert of(files, **{side: "zh-Hant_1.x"})
+
+
+def test_the_settings_are_all_that_decides_the_result(files):
+    made = of(files, valid=files)
+    found = made.settings()
+    assert json.loads(json.dumps(found)) == found
+    assert found["files"] == {
+        str(path): preparation.file_hash(path) for path in files
+    }
+    assert found["parts"]["train"][0]["src"]["path"] == str(files[0])
+    assert found["division"]["test"] == 0 and found["vocab"] == 400
+    files[1].unlink()  # what reads it will say so
+    assert set(made.settings()["files"]) == {str(files[0])}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "names"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1, "b": 3}, ["b"]),
+        ({"b": 1}, {"a": 1}, ["a", "b"]),
+        ({"a": {"x": 1, "y": 2}}, {"a": {"x": 2, "y": 2}}, ["x"]),
+        ({"a": {"x": 1}}, {"a": None}, ["a"]),
+        ({"a": None}, {"a": {"x": 1}}, ["a"]),
+        ({"a": {"x": 1}, "b": 0}, {"a": {}, "b": 1}, ["x", "b"]),
+        ({"a": {"x": 1}}, {"a": {"x": 1}}, []),
+    ],
+)
+def test_settings_that_differ_are_named(one, other, names):
+    assert preparation._unlike(one, other) == names
 
 
 # --- what comes of it ---
@@ -152,6 +336,172 @@ def test_a_bad_line_is_left_out_and_a_bad_file_refused(tmp_path):
     files[0].write_bytes(b"\xe4 \n" * 300)
     with pytest.raises(DataError, match="300 of 300 pairs are not UTF-8"):
         prepare(of(files), tmp_path / "other")
+
+
+@pytest.mark.parametrize("bad", [2, 3])
+def test_one_line_in_a_hundred_may_be_no_text(tmp_path, bad):
+    src, tgt = sentences(200)
+    files = put(tmp_path / "x.de", src), put(tmp_path / "x.en", tgt)
+    lines = files[1].read_bytes().split(b"\n")
+    lines[:bad] = [b"\xe4"] * bad
+    files[1].write_bytes(b"\n".join(lines))
+    if bad == 2:
+        prepare(of(files), tmp_path / "out")
+        return
+    with pytest.raises(DataError, match="pair, train: 3 of 200 pairs are"):
+        prepare(of(files), tmp_path / "out")
+
+
+def test_a_corpus_of_which_no_pair_is_held_out_is_refused(tmp_path):
+    files = put(tmp_path / "x.de", ["a"]), put(tmp_path / "x.en", ["b"])
+    with pytest.raises(
+        DataError, match="pair: no pairs left for (valid|t)"
+    ):
+        prepare(of(files), tmp_path / "out")
+
+
+def test_every_number_of_the_manifest_is_that_of_the_files(tmp_path):
+    lines = ["a b", "c", "d e f"]
+    names = [f"{s}.{side}" for s in ("train", "valid") for side in "xy"]
+    paths = [put(tmp_path / name, lines) for name in names]
+    put(paths[1], ["g", "h i", "\u200b"])
+    put(paths[3], ["a", "b", "c"])
+    made = of_folder(tmp_path, "x", "y", tokenizer="word", shared=False)
+    ready = prepare(made, tmp_path / "out")
+    manifest, folder = ready.manifest, ready.folder
+    sizes = [len(t) for t in ready.tokenizers()]
+    assert [manifest[f"{s}_vocab"] for s in ("source", "target")] == sizes
+    assert manifest["format"] == 2 and manifest["remarks"] == []
+    assert list(manifest["files"]) == sorted(manifest["files"])
+    assert manifest["files"] == {
+        path.name: {
+            "bytes": path.stat().st_size,
+            "sha256": preparation.file_hash(path),
+        }
+        for path in folder.iterdir()
+        if path.name != "corpus.json"
+    }
+    for split, card in manifest["splits"].items():
+        corpus = ready.corpus(split)
+        assert card["pairs"] == len(corpus)
+        assert card["source_tokens"] == corpus.src.lengths.sum()
+        assert card["target_tokens"] == corpus.tgt.lengths.sum()
+        assert card["read"] == 3
+    assert (folder / "valid.x").read_text("utf-8").split("\n")[:3] == lines
+    said = ready.report().split("\n")
+    assert said[-1] == "valid: 3 pairs, 6 + 3 tokens"
+    assert said[0].startswith("train: ")
+
+
+def test_a_report_names_reasons_in_order():
+    cards = {
+        "train": {"pairs": 1234, "source_tokens": 5678,
+                  "target_tokens": 91011, "dropped": {"b": 1, "a": 2000}},
+        "valid": {"pairs": 1, "source_tokens": 2, "target_tokens": 3,
+                  "dropped": {}},
+    }  # fmt: skip
+    assert Prepared(Path(), {"splits": cards}).report() == (
+        "train: 1,234 pairs, 5,678 + 91,011 tokens\n"
+        "  dropped, a: 2,000\n"
+        "  dropped, b: 1\n"
+        "valid: 1 pairs, 2 + 3 tokens"
+    )
+
+
+def test_a_split_that_is_not_there_is_named(files, tmp_path):
+    ready = prepare(of(files, valid=files), tmp_path / "out")
+    with pytest.raises(DataError, match="no split 'dev'; it has train, "):
+        ready.corpus("dev")
+    path = ready.folder / "valid.src.starts.npy"
+    path.write_bytes(b"\0" * path.stat().st_size)
+    with pytest.raises(
+        DataError, match="valid.*: prepare the corpus again"
+    ):
+        ready.corpus("valid")
+
+
+class Nothing:
+    """A tokenizer of one token a letter; a point is none."""
+
+    def encode(self, lines):
+        return [[ord(c) for c in line if c != "."] for line in lines]
+
+
+def test_pairs_with_a_side_without_tokens_are_left_out():
+    sides = ["a", ".", "bc", "d"], ["x", "y", ".", "zz"]
+    corpus = encode_pairs((Nothing(), Nothing()), sides, np.uint16)
+    assert [corpus.src[i].tolist() for i in range(2)] == [[97], [100]]
+    assert [corpus.tgt[i].tolist() for i in range(2)] == [[120], [122] * 2]
+    assert len(corpus) == 2 and corpus.src.ids.dtype == np.uint16
+    assert corpus.tgt.ids.dtype == np.uint16
+    usual = encode_pairs((Nothing(), Nothing()), sides)
+    assert usual.src.ids.dtype == usual.tgt.ids.dtype == np.int32
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        encode_pairs((Nothing(), Nothing()), (["a"], ["a", "b"]))
+
+
+def test_lost_pairs_are_counted(files, tmp_path, monkeypatch):
+    real = preparation.encode_pairs
+
+    def some(tokenizers, sides, kind):
+        return real(tokenizers, [side[3:] for side in sides], kind)
+
+    monkeypatch.setattr(preparation, "encode_pairs", some)
+    monkeypatch.setattr(preparation, "CHUNK", 1000)
+    ready = prepare(of(files, valid=files, test=files), tmp_path / "out")
+    for card in ready.manifest["splits"].values():
+        assert card["dropped"] == {"a side without tokens": 3}
+        assert card["pairs"] == len(ready.corpus("test")) == 297
+
+
+def test_every_nth_line_of_each_file_teaches_the_vocabulary(tmp_path):
+    paths = [
+        put(tmp_path / name, [f"{name}{i}" for i in range(count)])
+        for name, count in (("a", 5), ("b", 4))
+    ]
+    lines = preparation._Lines(paths, 2)
+    assert list(lines) == ["a0", "a2", "a4", "b0", "b2"] == list(lines)
+
+
+def test_vocabularies_are_learnt_from_as_many_pairs_as_allowed(
+    files, tmp_path, monkeypatch
+):
+    """The least n of which every nth pair is few enough."""
+    learnt = []
+
+    def train(texts, vocab, kind):
+        learnt.append((texts.files, texts.step, vocab, kind))
+        return Tokenizer.load(tmp_path / "t.json")
+
+    prepare(of(files), tmp_path / "o").tokenizers()[0].save(
+        tmp_path / "t.json"
+    )
+    monkeypatch.setattr(Tokenizer, "train", train)
+    work = tmp_path / "work"
+    src, tgt = work / "train.source", work / "train.target"
+    for most, pairs, step in ((50, 100, 2), (50, 101, 3), (100, 99, 1)):
+        learnt.clear()
+        made = of(files, vocab_pairs=most, tokenizer="word", shared=False)
+        preparation._vocabularies(made, work, tmp_path, pairs)
+        assert learnt == [
+            ((src,), step, 400, "word"), ((tgt,), step, 400, "word")
+        ]  # fmt: skip
+    learnt.clear()
+    preparation._vocabularies(of(files), work, tmp_path, 9)
+    assert learnt == [((src, tgt), 1, 400, "bpe")]
+
+
+def test_only_the_beginning_is_looked_at_for_remarks(
+    files, tmp_path, monkeypatch
+):
+    seen = []
+    monkeypatch.setattr(
+        preparation, "remarks", lambda lines: seen.append(lines) or ["so"]
+    )
+    ready = prepare(of(files), tmp_path / "out")
+    assert ready.manifest["remarks"] == ["so"]
+    src, tgt = sentences(32)
+    assert seen == [[line for pair in zip(src, tgt) for line in pair]]
 
 
 def test_two_vocabularies_are_two(files, tmp_path):

@@ -6,12 +6,14 @@ import json
 import re
 import shlex
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from annotated.cli import COMMANDS
 from annotated.engine.recipes import RECIPES
 from annotated.pocket import pocket_pairs
+from tests.helpers import benchmark
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text("utf-8")
@@ -42,3 +44,61 @@ def test_its_figure_is_of_the_ledger() -> None:
     [minutes] = re.findall(r"about (\d+) minutes on two cores; ", TEXT)
     assert float(bleu) == pytest.approx(run["test"]["bleu"], abs=0.051)
     assert float(minutes) == pytest.approx(run["seconds"] / 60, abs=1)
+
+
+def test_its_table_of_speed_is_the_ledgers() -> None:
+    rows = re.findall(r"^\| (a training|translating) .+", TEXT, re.M)
+    assert len(rows) == 4
+
+    def ratios(name: str, *path: str) -> list[float | None]:
+        at = json.loads((ROOT / f"book/results/{name}.json").read_text())
+        at = at["metrics"]
+        for key in path:
+            at = at[key]
+        at = at["contenders"]
+        others = ("torch.nn", "Marian", "CTranslate2")
+        return [at[o]["ratio"] if o in at else None for o in others]
+
+    table = {
+        "a training step, batches as they come": ratios(
+            "train-speed", "as they come"
+        ),
+        "a training step, batches without padding": ratios(
+            "train-speed", "full"
+        ),
+        "translating with four beams, width 256": ratios("decode-small"),
+        "translating with four beams, width 512": ratios("decode-base"),
+    }
+    for name, expected in table.items():
+        cells = [f"{x:.2f} ×" if x else "" for x in expected]
+        line = " | ".join([f"| {name}", *cells]) + " |"
+        assert re.sub(" +", " ", line) in re.sub(" +", " ", TEXT)
+
+
+def test_its_picture_is_what_the_shipped_run_looks_at() -> None:
+    with benchmark("picture") as made:
+        source, target, weights = made.looked(made.SENTENCE)
+        assert made.SENTENCE in TEXT
+    drawn = (ROOT / "book/writing.svg").read_text("utf-8")
+    told = re.search("<title>(.+?) — (.+?)</title>", drawn)
+    assert told and told.groups() == (" ".join(source), " ".join(target))
+    look = dict(re.findall(r"([^\s>]+) looks most at (\S+), \d+%", drawn))
+    for word, row in zip(target, weights, strict=True):
+        if target.count(word) == 1 and max(row) > 0.6:
+            assert look[word] == source[row.index(max(row))]
+    # as the caption says
+    shop = dict(zip(source, weights[target.index("shop")], strict=True))
+    assert sorted(shop, key=shop.__getitem__)[-2:] == ["ein", "kauft"]
+
+
+def test_its_picture_says_each_word_and_each_strong_line() -> None:
+    weights = [[0.9, 0.05], [0.3, 0.7], [0.0, 1.0]]
+    with benchmark("picture") as made:
+        drawn = made.picture(["<a>", "b"], ["x", "y", "&"], weights)
+    assert drawn.count('class="word"') == 3
+    assert drawn.count("<path") == 4  # 0.05 is too faint
+    assert (
+        "&lt;a&gt;" in drawn and "x looks most at &lt;a&gt;, 90%" in drawn
+    )
+    tree = ElementTree.fromstring(drawn)
+    assert tree.get("role") == "img"

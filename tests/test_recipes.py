@@ -30,7 +30,6 @@ from annotated.engine.errors import (
     TrainingError,
 )
 from annotated.engine.machine import pick_device
-from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import (
     FITTED,
     PAIR,
@@ -51,7 +50,7 @@ from annotated.engine.runs import (
     read_recipe,
 )
 from annotated.engine.tensors import load_weights
-from annotated.engine.trainer import RunConfig, Trainer
+from annotated.engine.trainer import Trainer
 from annotated.model import (
     Transformer,
     TransformerConfig,
@@ -59,7 +58,6 @@ from annotated.model import (
 )
 from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
-from annotated.training import copy_corpus
 from tests import helpers
 from tests.helpers import Killed, at_step, content
 
@@ -390,67 +388,6 @@ def test_a_choice_is_said_in_a_line() -> None:
     said = described(made, PAIR)
     assert "d_model 128, d_ff 512" in said and "\n" not in said
     assert "norm" not in said  # which PAIR has decided
-
-
-@pytest.mark.parametrize(
-    ("seconds", "least"),
-    [([4, 2], 2), ([4, 0.5, 0.25, 0.75], 0.25)],
-    ids=["the first", "a slow one"],
-)
-def test_a_step_that_says_little_is_not_counted(
-    monkeypatch: pytest.MonkeyPatch, seconds: list[float], least: float
-) -> None:
-    """By a clock of our own, which counts while a step is computed."""
-    ticks = iter([tick for took in seconds for tick in (0.0, took)])
-    monkeypatch.setattr(trainer.time, "perf_counter", lambda: next(ticks))
-    monkeypatch.setattr(trainer.time, "process_time", lambda: 7.0)
-    corpus = copy_corpus(20, vocab=12)
-    config = RunConfig(batch_tokens=30)
-    model = PackedTransformer(TransformerConfig(
-        src_vocab=12, tgt_vocab=12, num_encoder_layers=1,
-        num_decoder_layers=1, d_model=8, d_ff=8, num_heads=1,
-    ))  # fmt: skip
-    # the processor's clock stands still, and is not believed
-    found = trainer._step_seconds(model, corpus, config)
-    assert found == (least, least)
-
-
-@pytest.mark.parametrize(
-    ("threads", "all_of_them", "one", "speed", "busy"),
-    [
-        (1, (1.0, 1.0), None, 1.0, False),
-        (1, (4.0, 1.0), None, 1.0, True),  # others take three quarters
-        (2, (0.5, 0.9), (1.0, 1.0), 2.0, False),
-        (2, (3.0, 5.0), (2.0, 1.0), 1.0, True),
-        (2, (0.95, 1.8), (1.0, 1.0), 1 / 0.95, True),  # one core is taken
-    ],
-)
-def test_what_other_programs_take_does_not_count(
-    monkeypatch: pytest.MonkeyPatch,
-    threads: int,
-    all_of_them: tuple[float, float],
-    one: tuple[float, float] | None,
-    speed: float,
-    busy: bool,
-) -> None:
-    """A step's seconds on the wall and of the processor, as told."""
-    monkeypatch.setattr(
-        trainer,
-        "_step_seconds",
-        lambda *_: (
-            one if one and torch.get_num_threads() == 1 else all_of_them
-        ),
-    )
-    monkeypatch.setattr(torch, "get_num_threads", lambda n=[threads]: n[-1])
-    monkeypatch.setattr(
-        torch,
-        "set_num_threads",
-        torch.get_num_threads.__defaults__[0].append,
-    )
-    model = Transformer(TransformerConfig(**helpers.SHAPE))
-    found = trainer.training_speed(model, copy_corpus(9), RunConfig())
-    assert found == (pytest.approx(speed), busy)
-    assert torch.get_num_threads() == threads
 
 
 def test_the_same_command_fits_the_same_model_again(

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annotated import search as story
+from annotated.attention import MultiHeadAttention
 from annotated.batches import Sentences, pad_rows
 from annotated.engine import search as decoding
 from annotated.engine.errors import RunError
@@ -32,6 +33,7 @@ from annotated.engine.search import (
 from annotated.engine.treebanks import OnlyTrees
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import (
+    CachedSelfAttention,
     Hypothesis,
     KVCache,
     SearchConfig,
@@ -44,6 +46,7 @@ from annotated.search import (
     output_limit,
     plain_beam_search,
     settled,
+    turning,
 )
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
 from annotated.training import Trainer, TrainingConfig, copy_corpus
@@ -53,7 +56,7 @@ KINDS = {
     "paper": {"tie": "all"},
     "pre-norm": {"norm": "pre"},
     "learned": {"positions": "learned", "max_len": 30},
-    "window": {"window": 3},
+    "window": {"window": 4},
     "sizes": {"d_k": 3, "d_v": 7},
     "deep": {"num_decoder_layers": 3, "num_heads": 4, "norm": "pre"},
     "silu": {"activation": "silu", "output_bias": True},
@@ -300,6 +303,44 @@ def test_what_a_search_makes_lies_where_the_model_does():
             [found] = grow_beams(cache, limit, config)
         assert torch.equal(alignment(model, [4, 5, 6], [7]), weights)
     assert_equal(found, expected)
+
+
+def test_what_turns_a_key_is_told_where_it_stands():
+    told = []
+
+    def turn(heads, first):
+        told.append((heads.size(2), first))
+        return heads
+
+    block = random_model(3).decoder.layers[0].attention
+    block.turn = turn
+    past = CachedSelfAttention(block, torch.randn(1, 2, 16))
+    for _ in range(2):
+        past(torch.randn(1, 1, 16))
+    # two keys from 0 on, then a query and a key each time
+    assert told == [(2, 0), (1, 2), (1, 2), (1, 3), (1, 3)]
+
+
+def test_keys_of_the_source_are_made_once():
+    model, made = random_model(3, end=-1e4), []
+    for layer in model.decoder.layers:
+        for part in (layer.cross_attention.w_k, layer.cross_attention.w_v):
+            part.register_forward_hook(lambda *_: made.append(1))
+    [[best]] = cached_beam_search(model, [[4, 5]], SearchConfig(extra=6))
+    assert len(best.ids) == 7 and len(made) == 2 * 2
+
+
+def test_what_weighs_in_a_way_of_its_own_has_to_say_how_it_turns():
+    class Own(MultiHeadAttention):
+        def weights(self, x, memory=None, mask=None):
+            return super().weights(0 * x, memory, mask)
+
+    block, x = Own(16, 2), torch.randn(1, 2, 3, 8)
+    with pytest.raises(TypeError, match="no cache for Own: translate with"):
+        turning(block)
+    block.turn = lambda heads, first: heads + first
+    assert torch.equal(turning(block)(x, 2), x + 2)
+    assert torch.equal(turning(MultiHeadAttention(16, 2))(x, 2), x)
 
 
 def test_a_batch_goes_where_the_model_is():

@@ -399,6 +399,14 @@ def test_padding_between_source_and_target_changes_nothing(parts):
     )
 
 
+def test_what_one_stack_makes_lies_where_the_model_does():
+    """Not on the default device, which here is one without numbers."""
+    model = one_stack()
+    expected = model(SRC, TGT)
+    with torch.device("meta"):
+        assert torch.equal(model(SRC, TGT), expected)
+
+
 def test_one_stack_is_a_language_model_of_source_and_target():
     model = one_stack()
     src, tgt = SRC[:1], TGT[:1]
@@ -505,7 +513,9 @@ def test_blocks_and_networks_keep_dropout_and_biases(part, bias):
     layer = swap(model, "SwiGLU", part).encoder.layers[0]
     assert layer.attention.dropout.p == 0.3
     assert layer.feed_forward.dropout.p == 0.2
-    assert (layer.attention.w_k.bias is not None) == bias
+    block = layer.attention
+    for one in (block.w_q, block.w_k, block.w_v, block.w_o):
+        assert (one.bias is not None) == bias
 
 
 def test_one_group_is_what_is_meant_if_none_is_told():

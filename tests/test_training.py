@@ -617,6 +617,15 @@ def test_one_trainer_goes_on_with_the_others_state():
     assert far(third.model, whole) < 1e-5
 
 
+def test_a_run_may_be_taken_up_before_its_first_step(Trainer):
+    first = Trainer(small_model(), small_corpus(), CONFIG)
+    assert first.moments() == {}
+    later = Trainer(small_model(7), small_corpus(), CONFIG)
+    later.load(*parts(first))
+    assert later.step == 0 and same(later.model, first.model)
+    assert [p.step for p in later.steps()] == list(range(1, 13))
+
+
 def test_the_engine_trains_the_parameters_that_it_was_given():
     model = small_model()
     before = weights(model)

@@ -160,6 +160,7 @@ def test_a_difference_is_taken_seed_by_seed() -> None:
     assert found.verdict == "unclear"
     assert difference(values, "a", "c") is None
     assert difference(values, "a", "absent") is None
+    assert difference(values, "absent", "a") is None
 
 
 def test_the_error_is_that_of_all_rows_pooled() -> None:

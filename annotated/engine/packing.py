@@ -106,7 +106,7 @@ class PackedMask:
         """The mask for all layers of a stack, built once per batch."""
         if causal and window is None:
             # padding comes last, so a causal query never sees it
-            return cls(queries, keys, None, causal=True)
+            return cls(queries, keys, causal=True)
         mask = keys.mask
         if window is not None:
             length, device = keys.real.size(1), keys.real.device
@@ -356,7 +356,6 @@ class _ChunkedLoss(torch.autograd.Function):
             if db is not None:
                 db -= share * len(x)
             ctx.save_for_backward(dx, dw, db)
-            ctx.dtype = x.dtype
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
@@ -367,7 +366,8 @@ class _ChunkedLoss(torch.autograd.Function):
         # 1/tokens is small and would lose precision in 16 bits
         dx = dx * grad if dx.dtype == grad.dtype else dx.float() * grad
         db = None if db is None else grad * db
-        return dx.to(ctx.dtype), grad * dw, db, *(None,) * 4
+        # autograd casts dx to the dtype of x
+        return dx, grad * dw, db, *(None,) * 4
 
 
 def chunked_loss(

@@ -591,8 +591,7 @@ def training_speed(
     model: PackedTransformer, corpus: Corpus, config: RunConfig
 ) -> tuple[float, bool]:
     """Training steps per second of this process alone, and whether other
-    programs kept it from measuring them. The steps change the model's
-    weights a little.
+    programs kept it from measuring them. The weights stay as they are.
     """
     wall, own = _step_seconds(model, corpus, config)
     threads = torch.get_num_threads()

@@ -1,4 +1,5 @@
-// translate: the reader's own German through the model of chapter 19.
+// translate: a sentence of the reader's own through the model of chapter 19,
+// or through that of any run (`annotated look`), which a server computes.
 // needs: engine
 
 /** Punctuation is a word of its own here. */
@@ -22,19 +23,35 @@ export function mapOf(heads, head, width) {
 /** "2.2 MB" */
 export const megabytes = (characters) => `${(characters / 1e6).toFixed(1)} MB`;
 
+/** What the model says of a text, as a server says it too: the source in
+ *  pieces, each step with its likely pieces, all maps, and what a beam finds. */
+export function answer(engine, net, german, english, { text, prefix = [], silent = [] }) {
+  net.silent = new Set(silent);
+  const ids = engine.encode(text, german), name = (id) => (id === engine.EOS ? "(end)" : english[id]);
+  const { steps, maps } = engine.translate(net, ids, { prefix });
+  const [best] = engine.beamSearch(net, ids);
+  return { source: text.split(" "), strange: unknown(text, german), maps,
+    steps: steps.map(({ id, p, likely }) => ({ id, p, piece: name(id),
+      likely: likely.map(([other, chance]) => [other, chance, name(other)]) })),
+    said: steps.slice(0, -1).map(({ id }) => english[id]).join(" "),
+    beam: engine.decode(best.ids, english) };
+}
+
 export default {
   render({ model, el, kit }) {
     const { make, engine } = kit;
+    const served = model.get("served");       // the model is not in the page
     const german = model.get("german"), english = model.get("english");
     const samples = model.get("samples"), config = model.get("config");
-    const layout = model.get("layout");
+    const layout = model.get("layout") ?? [], silent = new Set();
     const bytes = 2 * layout.reduce((sum, [, shape]) => sum + shape.reduce((a, b) => a * b), 0);
-    const [words, links] = [samples[0][0].split(" "), samples[0][2]];
-    let net = null, result = null, text = "", prefix = [], block = "cross";
-    let layer = config.num_decoder_layers - 1, head = "mean", chosen = null;
+    let ask = served ? globalThis.askTheModel : null, turn = 0;
+    let result = null, text = "", prefix = [], block = "cross";
+    let layer = config.num_decoder_layers - 1, head = "mean";
 
-    const input = make("input", { type: "text", value: model.asked.text ?? samples[0][0],
-      lang: "de", size: 34, "aria-label": "A German sentence",
+    const input = make("input", { type: "text", value: model.asked.text ?? samples[0]?.[0] ?? "",
+      lang: served ? null : "de", size: 34,
+      "aria-label": served ? "A sentence" : "A German sentence",
       onkeydown: (event) => { if (event.key === "Enter") run(input.value); } });
     const pick = make("select", { "aria-label": "A sentence that it has not been trained on",
       onchange: () => { input.value = samples[pick.value][0]; run(input.value); } },
@@ -44,18 +61,19 @@ export default {
       load.disabled = true;
       load.textContent = "Loading …";
       try {
-        net = new engine.Transformer(config, layout, engine.halves(await model.load()));
+        const net = new engine.Transformer(config, layout, engine.halves(await model.load()));
+        ask = (question) => answer(engine, net, german, english, question);
       } catch (error) {
         voice.say(`The model could not be loaded: ${error.message}.`);
         load.disabled = false;
         load.textContent = offer;
         return;
       }
-      load.replaceWith(kit.button("Translate", () => run(input.value)));
-      controls.hidden = false;
+      load.replaceWith(go);
       run(input.value);
       input.focus();
     });
+    const go = kit.button("Translate", () => run(input.value));
     const output = make("div", { class: "fx-row", lang: "en", role: "group",
       "aria-label": "The translation, word by word" });
     const others = make("div"), place = make("div"), voice = kit.voice();
@@ -63,12 +81,14 @@ export default {
     const layers = make("div"), heads = make("div");
     const silence = kit.button("Silence this head", () => {
       const name = `${block}.${layer}.${head}`;
-      net.silent.has(name) ? net.silent.delete(name) : net.silent.add(name);
+      silent.has(name) ? silent.delete(name) : silent.add(name);
       run(text, prefix);
     });
-    const kinds = kit.choice({ label: "Who looks", value: block, options: [
-      ["cross", "English at German"], ["encoder", "German at German"],
-      ["decoder", "English at English"]], onchange: (kind) => { block = kind; draw(); } });
+    const kinds = kit.choice({ label: "Who looks", value: block, options: served
+      ? [["cross", "target at source"], ["encoder", "source at source"],
+        ["decoder", "target at target"]]
+      : [["cross", "English at German"], ["encoder", "German at German"],
+        ["decoder", "English at English"]], onchange: (kind) => { block = kind; draw(); } });
     const controls = make("div", { hidden: true }, kinds.node,
       make("div", { class: "fx-row" }, layers, heads, silence));
 
@@ -82,7 +102,7 @@ export default {
         options: [["mean", "mean"], ...numbers(config.num_heads)],
         onchange: (to) => { head = to; draw(); } }).node);
       silence.hidden = head === "mean";
-      silence.setAttribute("aria-pressed", String(net.silent.has(`${block}.${layer}.${head}`)));
+      silence.setAttribute("aria-pressed", String(silent.has(`${block}.${layer}.${head}`)));
     }
 
     function show(rows, columns, weights, frames, act) {
@@ -94,12 +114,13 @@ export default {
 
     function draw() {
       pickers();
-      const source = [...text.split(" "), "end"];
-      const written = result.ids.map((id) => english[id]);
+      const source = [...result.source, "end"];
+      const written = result.steps.slice(0, -1).map(({ piece }) => piece);
       const rows = { cross: [...written, "end"], encoder: source, decoder: ["start", ...written] }[block];
       const columns = block === "cross" ? source : rows;
       const weights = mapOf(result.maps[`${block}.${layer}`], head, columns.length);
-      const gold = samples.find(([german, target]) => german === text && target === written.join(" "));
+      const gold = samples.find(([given, target, links]) =>
+        links.length && given === text && target === result.said);
       title.textContent = `${head === "mean" ? "The mean of the heads" : `Head ${head + 1}`} of layer `
         + `${layer + 1}: rows look at columns`
         + (gold && block === "cross" ? "; frames are the gold alignment" : "");
@@ -108,69 +129,78 @@ export default {
     }
 
     function alternatives(at) {
-      chosen = at;
-      const { id, likely } = result.steps[at];
-      const name = (token) => (token === engine.EOS ? "(end)" : english[token]);
+      const { id, piece, likely } = result.steps[at];
+      const before = result.steps.slice(0, at).map((step) => step.id);
       others.replaceChildren(make("div", { class: "fx-row" },
-        make("span", { class: "fx-soft" }, `Instead of “${name(id)}”:`),
-        ...likely.filter(([token]) => token !== id).map(([token, p]) =>
-          kit.button(`${name(token)} ${p.toFixed(3)}`, () =>
-            run(text, [...result.ids.slice(0, at), token])))));
+        make("span", { class: "fx-soft" }, `Instead of “${piece}”:`),
+        ...likely.filter(([token]) => token !== id).map(([token, p, name]) =>
+          kit.button(`${name} ${p.toFixed(3)}`, () => run(text, [...before, token])))));
     }
 
-    function run(given, start = []) {
-      if (!net) return;
-      text = tidy(given);
-      if (!text) return;
-      prefix = start;
-      result = engine.translate(net, engine.encode(text, german), { prefix });
-      const written = result.ids.map((id) => english[id]).join(" ");
-      output.replaceChildren(...result.steps.map(({ id, p }, i) =>
-        kit.button(`${id === engine.EOS ? "(end)" : english[id]} ${p.toFixed(2)}`, () => alternatives(i),
-          { title: "its alternatives" })));
-      others.replaceChildren(make("p", { class: "fx-soft" },
-        "Each word with its probability. Choose one to see what else it might have written."));
-      draw();
-      const strange = unknown(text, german);
-      const target = samples.find(([german]) => german === text)?.[1];
-      const least = result.steps.reduce((a, b) => (b.p < a.p ? b : a));
-      const parts = [`“${text}” becomes “${written}”.`];
-      if (strange.length) parts.push(`It has never met ${strange.map((word) => `“${word}”`).join(", ")}.`);
-      if (prefix.length) parts.push("You chose its first words; it went on from them.");
-      else if (target && !net.silent.size) {
-        parts.push(target === written ? "That is right." : `It should be “${target}”.`);
+    async function run(given, start = []) {
+      const wanted = served ? given.trim() : tidy(given), now = ++turn;
+      if (!ask || !wanted) return;
+      try {
+        const found = await ask({ text: wanted, prefix: start, silent: [...silent] });
+        if (now !== turn) return;              // another question was quicker
+        [text, prefix, result] = [wanted, start, found];
+      } catch (error) {
+        voice.say(`The model does not answer: ${error.message}`);
+        return;
       }
-      if (net.silent.size) {
-        parts.push(`Silent: ${[...net.silent].map((name) => {
+      controls.hidden = false;
+      output.replaceChildren(...result.steps.map(({ piece, p }, i) =>
+        kit.button(`${piece} ${p.toFixed(2)}`, () => alternatives(i), { title: "its alternatives" })));
+      others.replaceChildren(make("p", { class: "fx-soft" },
+        `Each ${served ? "piece" : "word"} with its probability. Choose one to see what else it might have written.`));
+      draw();
+      const target = samples.find(([source]) => source === text)?.[1];
+      const least = result.steps.reduce((a, b) => (b.p < a.p ? b : a));
+      const parts = [`“${text}” becomes “${result.said}”.`];
+      if (result.strange.length) {
+        parts.push(`It has never met ${result.strange.map((word) => `“${word}”`).join(", ")}.`);
+      }
+      if (prefix.length) parts.push("You chose its first words; it went on from them.");
+      else if (target && !silent.size) {
+        parts.push(target === result.said ? "That is right."
+          : `${served ? "The reference is" : "It should be"} “${target}”.`);
+      }
+      if (silent.size) {
+        parts.push(`Silent: ${[...silent].map((name) => {
           const [kind, n, h] = name.split(".");
           return `${kind} ${+n + 1}.${+h + 1}`;
         }).join(", ")}.`);
       } else if (!prefix.length) {
-        const [best] = engine.beamSearch(net, engine.encode(text, german));
-        const found = engine.decode(best.ids, english);
-        parts.push(found === written ? "A beam of 4 finds the same."
-          : `A beam of 4 finds “${found}”.`);
+        parts.push(result.beam === result.said ? "A beam of 4 finds the same."
+          : `A beam of 4 finds “${result.beam}”.`);
       }
-      parts.push(`Its least certain word has ${least.p.toFixed(2)}.`);
+      parts.push(`Its least certain ${served ? "piece" : "word"} has ${least.p.toFixed(2)}.`);
       voice.say(parts.join(" "));
       model.keep({ text });
     }
 
+    const row = (...parts) => make("div", { class: "fx-row" }, ...parts);
+    const named = (name, node) => make("label", { class: "fx-soft" }, name, node);
+    if (served) {
+      el.append(row(named("Sentence ", input), go));
+      if (samples.length) el.append(row(named("or one of its test set ", pick)));
+      el.append(output, others, controls, title, place, voice.node);
+      run(input.value);
+      return;
+    }
     el.append(
       kit.guess({ question: "“Den Hund sucht der Junge .” begins with the dog. Will the English, too?",
         options: [
           ["yes", false, "in English the first one acts, and “den” says that the dog does not."],
           ["no", true, "“der” marks who acts, and English puts that first. Try both orders."]] }),
-      make("div", { class: "fx-row" }, make("label", { class: "fx-soft" }, "German ", input), load),
-      make("div", { class: "fx-row" }, make("label", { class: "fx-soft" },
-        "or one that it was not trained on ", pick)),
+      row(named("German ", input), load), row(named("or one that it was not trained on ", pick)),
       output, others, controls, title, place, voice.node,
       kit.folded("The words that it knows", make("p", { class: "fx-soft", lang: "de" },
         german.slice(4).sort((a, b) => a.localeCompare(b, "de")).join(" "))));
     title.textContent = "The mean of the last layer's heads: rows look at columns; "
       + "frames are the gold alignment";
-    show([...samples[0][1].split(" "), "end"], [...words, "end"], model.get("seen"),
-      links.map(([i, j]) => [j, i]), "To write");
+    show([...samples[0][1].split(" "), "end"], [...samples[0][0].split(" "), "end"], model.get("seen"),
+      samples[0][2].map(([i, j]) => [j, i]), "To write");
     voice.say(`“${samples[0][0]}” should become “${samples[0][1]}”. Load the model to translate it, `
       + "or a sentence of your own.");
   },

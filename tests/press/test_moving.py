@@ -5,6 +5,7 @@ carry them, with the keyboard alone, on a phone, and without a script.
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,7 @@ from annotated.book.figures import (
     half_weights,
     script,
 )
+from annotated.book.look import look
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import SearchConfig, plain_beam_search
 from annotated.tokens import BYTES, SPECIALS
@@ -408,6 +410,46 @@ def test_translate_loads_the_model_when_asked(
     page.get_by_role("button", name="Silence this head").click()
     assert "Silent: decoder 1.2." in window.said()
     assert window.faults == []
+
+
+def test_any_run_can_be_looked_into(browser: Any) -> None:
+    """The figure of chapter 19, answered by a server of this machine."""
+    with look(Path("pocket")) as (server, address):
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        window = Window(browser)
+        page = window.open(address)
+        said = page.locator(".fx-say", has_text="becomes")
+        said.wait_for()
+        assert "That is right. A beam of 4 finds the same." in window.said()
+        page.get_by_label("A sentence", exact=True).fill("Der Hund bellt .")
+        press(page, "Enter")
+        page.get_by_text("“Der Hund bellt .” becomes").wait_for()
+        words = page.get_by_role(
+            "group", name="The translation, word by word"
+        )
+        assert words.get_by_role("button").last.inner_text()[:5] == "(end)"
+        words.get_by_role("button").first.click()
+        page.locator(".fx-row", has_text="Instead of").get_by_role(
+            "button"
+        ).first.click()
+        page.get_by_text("You chose its first words").wait_for()
+        page.get_by_role("button", name="target at target").click()
+        page.get_by_role("group", name="head").get_by_role(
+            "button", name="2"
+        ).click()
+        page.get_by_role("button", name="Silence this head").click()
+        page.get_by_text("Silent: decoder 2.2.").wait_for()
+        page.get_by_label("A sentence", exact=True).fill("Hund " * 61)
+        press(page, "Enter")
+        page.get_by_text("does not answer: the sentence has 61").wait_for()
+        window.context.close()
+        server.shutdown()
+        thread.join()
+    asked = [fault for fault in window.faults if "asks" in fault]
+    assert asked and all(f"asks {address}" in fault for fault in asked)
+    refused = [fault for fault in window.faults if fault not in asked]
+    assert all("400" in fault for fault in refused) and len(refused) == 1
 
 
 def test_a_model_that_is_not_there_is_said_so(

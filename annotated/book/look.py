@@ -1,0 +1,251 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+import json
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from html import escape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import torch
+
+from annotated.book.figures import MovingFigure
+from annotated.book.report import named, own_pairs
+from annotated.engine.errors import UsageError
+from annotated.engine.machine import evaluating
+from annotated.engine.runs import Run, run_folder
+from annotated.heads import knocked_out
+from annotated.tokens import BOS, EOS, PAD, UNK
+
+__all__ = [
+    "WIDEST", "MOST", "answer", "greedy_steps", "pieces", "all_maps",
+    "LOOK", "page", "LONGEST", "POLICY", "Handler", "look",
+]  # fmt: skip
+
+
+# E26-look.md: One answer
+WIDEST = 60  # pieces of a sentence: maps beyond that cannot be read
+MOST = 5  # likely pieces at each step
+
+
+def answer(run: Run, question: dict[str, Any]) -> dict[str, Any]:
+    """How a run translates question["text"], step by step.
+
+    question["prefix"] has the ids that the translation begins with, and
+    question["silent"] heads such as "cross.1.0". ValueError, for the
+    reader of the figure, where the sentence is empty or too long or a
+    head does not exist.
+    """
+    text = str(question["text"]).strip()
+    [src] = run.source.encode([text])
+    if not 0 < len(src) <= WIDEST:
+        raise ValueError(
+            f"the sentence has {len(src)} pieces; 1 to {WIDEST} can be "
+            "drawn"
+        )
+    heads = []
+    for name in question.get("silent", []):
+        block, _, number = str(name).rpartition(".")
+        heads.append((block, int(number)))
+    with evaluating(run.model), knocked_out(run.model, heads):
+        steps = list(greedy_steps(run, src, question.get("prefix", [])))
+        ids = [step["id"] for step in steps[:-1]]
+        maps = all_maps(run, src, ids)
+    [said] = run.target.decode([ids])
+    four = replace(run.recipe.search, beam=4, nbest=1)
+    beam = "" if heads else run.translate([text], four)[0][0].text
+    return {
+        "source": run.source.tokens(src),
+        "strange": [text] if set(src) == {UNK} else [],
+        "steps": steps,
+        "maps": maps,
+        "said": said,
+        "beam": beam,
+    }
+
+
+def greedy_steps(
+    run: Run, src: Sequence[int], prefix: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """The steps of a greedy search after a prefix: the id taken, its
+    probability, its piece, and [id, probability, piece] of the likeliest.
+    """
+    model, extra = run.model, run.recipe.search.extra
+    source = torch.tensor([[*src, EOS]])
+    memory, ids = model.encode(source), [BOS]
+    limit = min(len(src) + extra, 2 * WIDEST)
+    while ids[-1] != EOS:
+        x = model.decode(torch.tensor([ids]), memory, source)[0, -1]
+        logits = model.embeddings.logits(x)
+        logits[[PAD, BOS]] = -torch.inf
+        chances = logits.softmax(dim=-1)
+        best = chances.topk(MOST).indices.tolist()
+        at = len(ids) - 1
+        taken = prefix[at] if at < len(prefix) else best[0]
+        ids.append(EOS if at == limit else int(taken))
+        names = dict(zip(best, pieces(run, best)))
+        yield {
+            "id": ids[-1],
+            "p": chances[ids[-1]].item(),
+            "piece": pieces(run, ids[-1:])[0],
+            "likely": [[i, chances[i].item(), names[i]] for i in best],
+        }
+
+
+def pieces(run: Run, ids: Sequence[int]) -> list[str]:
+    """Each id as text; the end in brackets."""
+    texts = ["".join(run.target.tokens([i])) for i in ids]
+    return ["(end)" if i == EOS else t for i, t in zip(ids, texts)]
+
+
+def all_maps(
+    run: Run, src: Sequence[int], ids: Sequence[int]
+) -> dict[str, Any]:
+    """The weights of all heads, as lists: {"cross.0": [head][row][key]}."""
+    source = torch.tensor([[*src, EOS]])
+    maps = run.model.attention_maps(source, torch.tensor([[BOS, *ids]]))
+    return {
+        name: (weights[0] * 1e4).round().div(1e4).tolist()
+        for name, weights in maps.items()
+    }
+
+
+# E26-look.md: The page
+LOOK = Template("""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title><style>
+:root { color-scheme: light dark; }
+body { font: 1rem/1.5 system-ui, sans-serif; max-width: 52rem;
+  margin: 2rem auto; padding: 0 1rem; }
+.still { display: none; }
+</style></head><body><h1>$title</h1><p>$about</p>
+<noscript>This page needs JavaScript.</noscript>
+<script>
+if (matchMedia("(prefers-color-scheme: dark)").matches) {
+  document.documentElement.dataset.theme = "dark";
+}
+globalThis.askTheModel = async (question) => {
+  const reply = await fetch("ask", { method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(question) });
+  const said = await reply.json();
+  if (!reply.ok) throw new Error(said.error);
+  return said;
+};
+</script>
+$figure</body></html>
+""")
+
+
+def page(run: Run) -> str:
+    """The page of a run, whose figure asks the server."""
+    recipe = run.recipe
+    title = f"{named(run) or 'a run'}: {recipe.source} to {recipe.target}"
+    lines, references = own_pairs(run, 8)
+    figure = MovingFigure(
+        "translate",
+        '<svg xmlns="http://www.w3.org/2000/svg" class="still"/>',
+        {
+            "served": True,
+            "config": asdict(run.model.config),
+            "samples": [[*pair, []] for pair in zip(lines, references)],
+        },
+        b"",
+    )
+    about, html = escape(recipe.about), figure.html()
+    return LOOK.substitute(title=escape(title), about=about, figure=html)
+
+
+# E26-look.md: The server
+LONGEST = 20_000  # bytes of a question
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src "
+    "'unsafe-inline'; connect-src 'self'; img-src data:"
+)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """GET /SECRET/ is the page, POST /SECRET/ask an answer."""
+
+    run: Run
+    whole: str
+    secret: str
+    turn: threading.Lock
+
+    def do_GET(self) -> None:
+        """The page, for who knows where it is."""
+        known = self.path == f"/{self.secret}/" and self.invited()
+        self.reply(200 if known else 404, self.whole if known else "")
+
+    def do_POST(self) -> None:
+        """An answer, or why there is none."""
+        if self.path == f"/{self.secret}/ask" and self.invited():
+            self.reply(*self.answered(), "application/json")
+        else:
+            self.reply(404, "")
+
+    def answered(self) -> tuple[int, str]:
+        """What the model says to a question, after a code of HTTP."""
+        size = int(self.headers.get("Content-Length") or 0)
+        try:
+            if size > LONGEST:
+                raise ValueError("the sentence is too long")
+            question = json.loads(self.rfile.read(size))
+            with self.turn:
+                return 200, json.dumps(answer(self.run, question))
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            return 400, json.dumps({"error": str(error)})
+
+    def invited(self) -> bool:
+        """Whether this was asked of this machine by one of its names."""
+        host = (self.headers.get("Host") or "").rpartition(":")[0]
+        return host in ("127.0.0.1", "localhost")
+
+    def reply(self, code: int, text: str, kind: str = "text/html") -> None:
+        """A text, which no cache keeps and no other page can frame."""
+        body = text.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("X-Frame-Options", "DENY")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing: the terminal is the user's."""
+
+
+@contextmanager
+def look(
+    folder: Path, port: int = 0
+) -> Iterator[tuple[ThreadingHTTPServer, str]]:
+    """A server that shows a run, on this machine alone, and its address;
+    port 0 is one that is free. Closed at the end. RunError if the folder is
+    no run, UsageError if the port cannot be had.
+    """
+    run, secret = Run.open(run_folder(folder)), secrets.token_urlsafe(16)
+    own = {
+        "run": run,
+        "whole": page(run),
+        "secret": secret,
+        "turn": threading.Lock(),
+    }
+    kind = type("Handler", (Handler,), own)
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), kind)
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"port {port} cannot be had: {error}") from None
+    server.daemon_threads = True
+    try:
+        yield server, f"http://127.0.0.1:{server.server_port}/{secret}/"
+    finally:
+        server.server_close()
