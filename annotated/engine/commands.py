@@ -7,8 +7,9 @@ import os
 import re
 import sys
 import time
+import webbrowser
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,7 +79,8 @@ from annotated.search import SearchConfig
 __all__ = [
     "Flag", "obey", "parsed", "complaint", "PLAINER", "List", "Show",
     "Prepare", "Recipes", "Train", "train", "Translate", "Evaluate",
-    "Average", "Export", "Report", "Import", "Treebank", "Parse", "KINDS",
+    "Average", "Export", "Report", "Look", "Import", "Treebank", "Parse",
+    "KINDS",
 ]  # fmt: skip
 
 
@@ -719,6 +721,35 @@ class Report:
         print(self.out.absolute().as_uri())
 
 
+# E12-command-line.md: Look
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Look:
+    """Show a run in the browser: sentences of your own, piece by piece,
+    with what else it might have written and where its heads look. The
+    page comes from this machine and is seen on it alone.
+    """
+
+    run: Path  # the run folder
+    port: int = 0  # where the page is served (0: any that is free)
+    browser: bool = True  # open it there
+
+    def act(self) -> None:
+        """Serve until Ctrl-C."""
+        try:
+            from annotated.book.look import look
+        except ModuleNotFoundError as error:
+            raise RunError(
+                f"look draws, and {error.name} is not installed: "
+                "pip install 'attention-annotated[book]'"
+            ) from None
+        with look(self.run, self.port) as (server, address):
+            print(f"{address}\n(Ctrl-C ends it)", flush=True)
+            if self.browser:
+                webbrowser.open(address)
+            with suppress(KeyboardInterrupt):
+                server.serve_forever()
+
+
 # E12-command-line.md: Import
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Import:
@@ -800,6 +831,7 @@ KINDS: dict[str, Any] = {
     "treebank": Treebank,
     "parse": Parse,
     "report": Report,
+    "look": Look,
     "exercises": Exercises,
     "milestone": Milestone,
 }
