@@ -28,7 +28,11 @@ NAME = re.compile(r"\d\d-[a-z0-9]+(-[a-z0-9]+)*\.md")
 KINDS = ("predict", "implement", "fix", "investigate")
 TRACKS = ("fast", "more")
 MARKDOWN = {"statement", "hint", "insight"}
-CODE = {"starter", "check", "hidden", "reference", "variant", "mutant"}
+CODE = {
+    "starter", "symptom", "check", "hidden", "reference", "variant",
+    "mutant",
+}  # fmt: skip
+SEEN = "What is seen comes from this:"  # above a symptom's code
 LEAST = {"variant": 1, "mutant": 3}  # cells of a kind
 ONE = ("statement", "starter", "reference", "insight")
 FACTS: dict[str, type] = {
@@ -76,6 +80,11 @@ class Exercise:
         return self.cells[tag][0]
 
     @property
+    def symptom(self) -> str:
+        """What shows that something is wrong, where it is to be mended."""
+        return "\n".join(self.cells.get("symptom", []))
+
+    @property
     def given(self) -> dict[str, Any]:
         """What the package carries: what a student may read, as text, and
         what would tell the answer, sealed. Hidden checks are not in it.
@@ -91,6 +100,7 @@ class Exercise:
             **self.facts,
             "statement": self.one("statement"),
             "starter": self.one("starter"),
+            "symptom": self.symptom,
             "checks": self.cells["check"],
             "hints": self.cells["hint"],
             "sealed": seal(secret),
@@ -199,6 +209,9 @@ def _on_page(exercise: Exercise, root: Path) -> str:
         for place, text in enumerate(exercise.cells["hint"], 1)
     )
     label = f"ex-graded-{exercise.name}"
+    seen = ""
+    if exercise.symptom:
+        seen = f"{SEEN}\n\n```python\n{exercise.symptom}\n```\n\n"
     return f"""\
 ::::{{exercise}} {title} ({stars}, {facts["minutes"]} minutes)
 :label: {label}
@@ -208,7 +221,7 @@ def _on_page(exercise: Exercise, root: Path) -> str:
 {exercise.one("starter")}
 ```
 
-This exercise grades itself: `check({facts["defines"]})` in \
+{seen}This exercise grades itself: `check({facts["defines"]})` in \
 [its notebook]({link}) says whether your code is right, and if not, why.
 
 {hints}
@@ -272,6 +285,8 @@ def _facts(where: str, text: str) -> dict[str, Any]:
     facts = data.get("exercise") if isinstance(data, dict) else None
     if not isinstance(facts, dict):
         raise PressError(f"{where}: front matter: 'exercise' is missing")
+    if facts.get("kind") == "fix":  # no part of a package of one's own
+        facts = {"module": ""} | facts
     problems = [f"{name} is missing" for name in FACTS if name not in facts]
     problems += [
         f"{name} means nothing here" for name in facts if name not in FACTS
@@ -335,6 +350,12 @@ def _count(exercise: Exercise) -> list[str]:
     ]
     if counts.get("hint", 0) > 3:
         found.append("an exercise has at most 3 hints")
+    broken = exercise.facts["kind"] == "fix"
+    if counts.get("symptom", 0) != broken:
+        found.append(
+            "what is to be mended (kind fix) has one cell tagged symptom, "
+            "and nothing else has"
+        )
     return found
 
 

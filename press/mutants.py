@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +25,7 @@ from press.chapters import PressError
 from press.exercises import Exercise, read_exercises
 
 SECONDS = 2.0  # of processor time, which checking our solution may take
+NUMBER = re.compile(r" *-?\d+\.\d+")  # with what aligns it
 ROUNDS = 3  # the fastest of so many counts: a machine may be busy
 
 
@@ -35,6 +40,10 @@ class Matrix:
     sentences: dict[str, str] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)  # to its author
     starter: str = ""  # the outcome
+    unsolved: str = "not attempted"  # what it should be
+    symptom: list[str] = field(
+        default_factory=list
+    )  # what is wrong with it
     seconds: float = 0.0
 
     def problems(self) -> list[str]:
@@ -61,11 +70,12 @@ class Matrix:
             for check in self.checks
             if check not in caught
         ]
-        if self.starter != "not attempted":
+        if self.starter != self.unsolved:
             found.append(
                 f"{where}: the starter is '{self.starter}', not "
-                "'not attempted'"
+                f"'{self.unsolved}'"
             )
+        found += [f"{where}: {what}" for what in self.symptom]
         if self.seconds > SECONDS:
             found.append(
                 f"{where}: checking the reference took {self.seconds:.1f} "
@@ -144,7 +154,11 @@ def try_out(exercise: Exercise) -> Matrix:
         verdict = examine(carried, thing, exercise.cells["hidden"])
         matrix.told[name] = verdict.text
     starter = _answer(carried, carried.starter, "starter")
-    matrix.starter = examine(carried, starter).outcome
+    verdict = examine(carried, starter)
+    matrix.starter = verdict.outcome
+    if exercise.symptom:
+        matrix.unsolved = "wrong"
+        matrix.symptom = _symptom(exercise, verdict.text)
     ours = _answer(carried, carried.reference, "reference")
     matrix.seconds = min(_seconds(carried, ours) for _ in range(ROUNDS))
     return matrix
@@ -155,6 +169,56 @@ def _mistakes(carried: Carried) -> list[Mistake]:
     for place, (_, code) in enumerate(carried.mutants, 1):
         _answer(carried, code, f"mutant {place}")  # says which cannot run
     return carried.mistakes
+
+
+def _symptom(exercise: Exercise, told: str) -> list[str]:
+    """What is wrong with the symptom of a broken starter: the statement
+    shows what it prints, the reference prints something else, and no check
+    says at once what the fault is.
+    """
+    found = []
+    printed = {
+        name: _printed(f"{exercise.one(name)}\n{exercise.symptom}")
+        for name in ("starter", "reference")
+    }
+    if not _shown(printed["starter"], exercise.one("statement")):
+        found.append(
+            "the statement does not show what the symptom prints:\n"
+            f"{printed['starter']}"
+        )
+    if printed["starter"] == printed["reference"]:
+        found.append("once it is mended, the symptom is still there")
+    found += [
+        f"what the starter's author reads gives it away: {m.sentence}"
+        for m in exercise.mutants
+        if m.sentence in told
+    ]
+    return found
+
+
+def _shown(printed: str, statement: str) -> bool:
+    """Whether the last ```text of a statement is what was printed, up to
+    what processors round differently.
+    """
+    shown = statement.rpartition("```text\n")[2].partition("\n```")[0]
+    words, told = (NUMBER.split(x.strip()) for x in (printed, shown))
+    pairs = list(zip(*(NUMBER.findall(x) for x in (printed, shown))))
+    return words == told and all(
+        math.isclose(float(x), float(y), rel_tol=0.1, abs_tol=0.06)
+        for x, y in pairs
+    )
+
+
+def _printed(code: str) -> str:
+    """What a script prints."""
+    out = io.StringIO()
+    generator = torch.get_rng_state()
+    try:
+        with contextlib.redirect_stdout(out):
+            exec(compile(code, "<symptom>", "exec"), {"__name__": "seen"})
+    finally:
+        torch.set_rng_state(generator)
+    return out.getvalue()
 
 
 def _answer(carried: Carried, code: str, name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from press import files, fold, myst, numbers
 from press.chapters import Cell, Chapter, read_book
-from press.exercises import Exercise, notebook_of, read_exercises
+from press.exercises import SEEN, Exercise, notebook_of, read_exercises
 from press.project import Project, read_project
 
 SETUP_TITLE = "Install the book's package where it is missing, as on Colab"
@@ -92,6 +92,9 @@ def exercise_notebook(
         cells.append(
             _code(exercise.one("reference" if solved else "starter"))
         )
+        if exercise.symptom and not solved:
+            cells.append(_markdown(SEEN))
+            cells.append(_code(exercise.symptom))
         asked = f'"{exercise.name}"'
         plain = facts["kind"] in ("implement", "fix")
         called = name if plain else f"{name}, {asked}"

@@ -1,5 +1,6 @@
 """Exercises: what they ask, what their checks catch, what students get."""
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -35,6 +36,8 @@ from press.mutants import try_out
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {e.name: e for e in read_exercises(ROOT)}
 WEIGHTS = "02-weights"
+PARTS = [name for name, e in exercises().items() if e.is_part]
+BROKEN = [name for name, e in exercises().items() if e.kind == "fix"]
 
 
 @pytest.fixture(autouse=True)
@@ -236,6 +239,35 @@ def test_checking_leaves_the_random_numbers_alone(student):
     assert torch.equal(torch.rand(3), wanted)
 
 
+# --- what is to be mended
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken_is_wrong_as_it_is_given_and_no_part(
+    name, capsys, folder
+):
+    exercise = exercises()[name]
+    broken = exercise.answer(exercise.starter, f"<starter {name}>")
+    checks.check(broken)
+    assert capsys.readouterr().out.startswith(f"wrong · {name}, check ")
+    checks.check(exercise.answer(exercise.reference, f"<mended {name}>"))
+    said = capsys.readouterr().out
+    assert said.startswith(f"passed · {name}: all")
+    assert "Kept" not in said
+    assert not list(folder.glob("mine/*.py"))
+
+
+def test_a_symptom_that_is_not_shown_or_stays_is_told(monkeypatch):
+    source = copy.deepcopy(SOURCES["11-fix-targets"])
+    (statement,) = source.cells["statement"]
+    source.cells["statement"] = [statement.replace("loss 0.0", "loss 0.2")]
+    problems = try_out(source).symptom
+    assert "the statement does not show" in problems[0]
+    assert "loss 0.0" in problems[0]
+    source.cells["symptom"] = ["print('the same')"]
+    assert "the symptom is still there" in try_out(source).symptom[1]
+
+
 # --- the parts of a message
 
 
@@ -387,8 +419,8 @@ def test_an_import_of_what_is_solved_leads_to_it_line_for_line():
 def test_from_our_solutions_alone_nothing_but_constants_is_imported():
     """Else a milestone would run the book's code."""
     constants = {"PAD", "BOS", "EOS", "UNK", "SPECIALS"}
-    for exercise in exercises().values():
-        code = redirected(exercise.reference, "mine", set(SOURCES))
+    for exercise in map(exercises().get, PARTS):
+        code = redirected(exercise.reference, "mine", set(PARTS))
         for names in re.findall(r"from annotated\S* import (.+)", code):
             assert set(re.findall(r"\w+", names)) <= constants, names
 
@@ -409,10 +441,10 @@ def test_a_milestone_is_reached_with_a_part_of_ones_own(folder):
     desk.keep(exercise, exercise.reference)
     said = reach(1, desk)
     assert said.startswith("reached · milestone 1: its logits are"), said
-    assert f"(1 of {len(SOURCES)} parts are yours)" in said
+    assert f"(1 of {len(PARTS)} parts are yours)" in said
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", PARTS)
 def test_a_milestone_names_the_part_that_is_wrong(name, folder):
     desk, exercise = Desk(folder / "mine"), exercises()[name]
     desk.keep(exercise, exercise.mutants[0][1])

@@ -15,7 +15,7 @@ import pytest
 from annotated.cli import main
 from annotated.engine import terminal
 from annotated.engine.checks import exercises
-from annotated.engine.course import Desk
+from annotated.engine.course import Desk, book_parts
 from annotated.engine.terminal import Session, examined, usual_file, watch
 from tests.helpers import environment
 
@@ -98,7 +98,8 @@ def test_what_passes_is_kept_and_is_what_the_milestone_runs(call):
     assert "print" not in kept
     assert "✓   5.1" in call("exercises")[1]
     assert (
-        f"1 of {len(exercises())} parts are yours" in call("milestone 1")[1]
+        f"1 of {len(book_parts())} parts are yours"
+        in call("milestone 1")[1]
     )
 
 
@@ -110,6 +111,22 @@ def test_an_error_in_your_part_is_the_milestones(call):
     code, out, _ = call("milestone 1")
     assert code == 1
     assert "not reached · milestone 1: the part that fails is 05-net" in out
+
+
+def test_what_is_to_be_mended_shows_its_symptom_when_it_is_run(call):
+    code, out, _ = call("exercises 11-fix-targets")
+    assert code == 1
+    assert out.partition("wrong · 11-fix-targets, check 1")[1]
+    file = usual_file(exercises()["11-fix-targets"])
+    done = subprocess.run(
+        [sys.executable, file],
+        env=environment(), capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.startswith("loss 0.0\n"), done.stderr
+    file.write_text(exercises()["11-fix-targets"].reference)
+    code, out, _ = call("exercises 11-fix-targets")
+    assert code == 0
+    assert "Kept" not in out
 
 
 def test_another_file_is_checked_in_its_place(call):

@@ -266,6 +266,7 @@ class Exercise:
     hints: list[str]
     sealed: str
     number: str = ""  # as its page counts it: 4.1
+    symptom: str = ""  # what shows that a starter is broken
 
     @cached_property
     def _unsealed(self) -> dict[str, Any]:
@@ -311,6 +312,11 @@ class Exercise:
     @property
     def stars(self) -> str:
         return "★" * self.difficulty
+
+    @property
+    def is_part(self) -> bool:
+        """Whether its answer goes into a package of one's own."""
+        return self.kind == "implement"
 
     def properties(
         self, hidden: Sequence[str] = ()

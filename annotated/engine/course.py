@@ -30,15 +30,20 @@ from annotated.engine.checks import (
 from annotated.engine.files import write_json, write_text
 
 __all__ = [
-    "MARK", "Part", "Desk", "redirected", "exported", "standing_alone",
-    "source_of", "kept", "assembled", "part_of", "equals_torch",
-    "torch_state", "Stepper", "reverses_words", "Learner", "copies",
-    "MILESTONES", "reach",
+    "MARK", "book_parts", "Part", "Desk", "redirected", "exported",
+    "standing_alone", "source_of", "kept", "assembled", "part_of",
+    "equals_torch", "torch_state", "Stepper", "reverses_words", "Learner",
+    "copies", "MILESTONES", "reach",
 ]  # fmt: skip
 
 
 # E21-course.md: What is yours
 MARK = re.compile(r"^# --- (\d\d-[a-z0-9-]+)$", re.M)
+
+
+def book_parts() -> dict[str, Exercise]:
+    """The exercises of which a Transformer is made, by name."""
+    return {n: one for n, one in exercises().items() if one.is_part}
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Desk:
                 line = text.count("\n", 0, mark.end()) + 2
                 code = text[mark.end() + 1 : end].rstrip() + "\n"
                 found[mark[1]] = Part(mark[1], path, line, code)
-        return {name: found[name] for name in exercises() if name in found}
+        return {name: found[name] for name in book_parts() if name in found}
 
     def keep(self, exercise: Exercise, code: str) -> None:
         """Put a solution into its module of mine/. OSError where that
@@ -95,7 +100,7 @@ class Desk:
         """Every module anew: who imports from whom may have changed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         texts = {"__init__": '"""Your own Transformer."""\n'}
-        for name, exercise in exercises().items():
+        for name, exercise in book_parts().items():
             if name not in codes:
                 continue
             home = f'"""Yours: parts of annotated.{exercise.module}."""\n'
@@ -132,7 +137,7 @@ def redirected(code: str, package: str, names: set[str]) -> str:
     """
     homes = {
         (f"annotated.{e.module}", e.defines): f"{package}.{e.module}"
-        for e in exercises().values()
+        for e in book_parts().values()
         if e.name in names
     }
     code = re.sub(r"\bfrom mine\.", "from annotated.", code)
@@ -217,6 +222,8 @@ def source_of(thing: Any) -> str | None:
 
 def kept(desk: Desk, exercise: Exercise, thing: Any) -> str:
     """Keep what has passed; what there is to say about that."""
+    if not exercise.is_part:
+        return ""
     source = source_of(thing)
     if source is None:
         return ""
@@ -241,11 +248,11 @@ def kept(desk: Desk, exercise: Exercise, thing: Any) -> str:
 @contextmanager
 def assembled(desk: Desk) -> Iterator[dict[str, Any]]:
     """What every exercise defines, by that name: yours, else ours."""
-    mine, names = desk.parts(), set(exercises())
+    mine, names = desk.parts(), set(book_parts())
     modules: dict[str, types.ModuleType] = {}
     found = {}
     try:
-        for name, one in exercises().items():
+        for name, one in book_parts().items():
             home = f"course.{one.module}"
             if home not in modules:
                 modules[home] = sys.modules[home] = types.ModuleType(home)
@@ -481,7 +488,7 @@ def reach(number: int, desk: Desk) -> str:
     """What there is to say of a milestone. Its parts are checked first,
     so that one that is wrong is named, and not what comes of it.
     """
-    mine, every = desk.parts(), exercises()
+    mine, every = desk.parts(), book_parts()
     yours = f"{len(mine)} of {len(every)} parts are yours"
     for name, part in mine.items():
         verdict = examine_source(every[name], part.code, str(part.path))

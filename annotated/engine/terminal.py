@@ -158,7 +158,11 @@ def starter_file(exercise: Exercise) -> str:
     for paragraph in exercise.statement.splitlines():
         lines += textwrap.wrap(paragraph, 73) or [""]
     comment = "\n".join(f"# {line}".rstrip() for line in lines)
-    return f"{comment}\n\n{exercise.starter}\n"
+    text = f"{comment}\n\n{exercise.starter}\n"
+    if exercise.symptom:  # python exercises/NN-name.py shows it
+        seen = textwrap.indent(exercise.symptom, "    ")
+        text += f'\n\nif __name__ == "__main__":\n{seen}\n'
+    return text
 
 
 @dataclasses.dataclass
@@ -192,7 +196,7 @@ class Session:
         outcome, passed = verdict.outcome, verdict.passed
         try:
             self.desk.remember(self.name, outcome=outcome, checks=passed)
-            if verdict.outcome == "passed":
+            if verdict.outcome == "passed" and self.exercise.is_part:
                 print(f"\n{self.keep(code)}")
         except OSError as error:
             print(f"\nNothing is remembered: {error}")
@@ -262,6 +266,7 @@ class Session:
 
 
 def usual_file(exercise: Exercise) -> Path:
+    """Where an exercise is written if no file is named."""
     return Path("exercises") / f"{exercise.name}.py"
 
 
