@@ -203,24 +203,28 @@ class TransformerConfig(ModelShape):
 
 
 def make_attention(c: TransformerConfig) -> MultiHeadAttention:
+    """The attention of any of the three places (§3.2.3)."""
     return MultiHeadAttention(
         c.d_model, c.num_heads, c.d_k, c.d_v, c.attention_dropout, c.bias
     )
 
 
 def make_network(c: TransformerConfig) -> FeedForward:
+    """The feed-forward network of a layer (§3.3)."""
     return FeedForward(
         c.d_model, c.d_ff, c.activation_dropout, c.bias, c.activation
     )
 
 
 def make_last_norm(c: TransformerConfig) -> nn.LayerNorm | nn.Identity:
+    """The norm after a pre-norm stack; after post-norm there is none."""
     return nn.LayerNorm(c.d_model) if c.norm == "pre" else nn.Identity()
 
 
 def make_positions(
     c: TransformerConfig,
 ) -> SinusoidalPositions | LearnedPositions:
+    """What is added to the embeddings of a stack (§3.5)."""
     if c.positions == "learned":
         return LearnedPositions(c.d_model, c.max_len)
     return SinusoidalPositions(c.d_model)

@@ -250,6 +250,7 @@ def turning(block: MultiHeadAttention) -> Callable[[Tensor, int], Tensor]:
 
 
 def unturned(heads: Tensor, first: int) -> Tensor:
+    """heads as they are: without rotary positions nothing is turned."""
     return heads
 
 

@@ -32,6 +32,10 @@ myst_enable_extensions = [
     "dollarmath",
 ]
 myst_heading_anchors = 4
+# the reference: many parameters have a line each, types their short names
+maximum_signature_line_length = 72
+python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "hide"
 # code, not what it prints; the theme puts this between single quotes
 copybutton_selector = (
     "div[class*=highlight-]:not(.output) > div.highlight > pre"
@@ -48,16 +52,18 @@ mathjax4_config = mathjax3_config  # Sphinx 9 asks for it by this name
 html_theme = "sphinx_book_theme"
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
-html_js_files = ["book.js"]
+html_js_files = [("book.js", {"defer": "defer"})]
 html_favicon = "_static/logo.svg"
 html_logo = "_static/logo.svg"
 html_copy_source = False
-html_use_index = False  # nothing would be in it
+html_use_index = False  # api-names.md is one
+html_domain_indices = False
 html_show_sourcelink = False
 html_show_sphinx = False
 html_theme_options = {
     "logo": {"text": project},
     "show_toc_level": 2,
+    "navigation_depth": 1,
     "use_download_button": False,
     "use_fullscreen_button": False,
     "use_repository_button": True,

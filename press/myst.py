@@ -29,7 +29,7 @@ INLINE = re.compile(
     re.DOTALL,
 )
 DROPPED = {
-    "contents", "raw", "tableofcontents", "toctree",
+    "contents", "guess", "raw", "tableofcontents", "toctree",
 }  # fmt: skip
 CODE = {"code", "code-block", "sourcecode"}
 NAMED = {

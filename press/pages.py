@@ -7,10 +7,13 @@ element, so that everything can be reached without a script.
 from __future__ import annotations
 
 import html
+import json
+import re
 from statistics import median
 from typing import Any
 
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
@@ -23,6 +26,8 @@ FULL = 7  # columns: such a table takes the room of the contents, too
 ROW = 50  # letters of a row of words
 WIDE = 100  # characters: a longer line of output is wrapped
 SUMMARY = 180  # characters of a page's first paragraph for its description
+
+NAMES = "names.json"  # of the sources: names of the package, and entries
 
 log = logging.getLogger(__name__)
 
@@ -235,6 +240,100 @@ def _choice(item: nodes.Node, group: str) -> fold | None:
     return shown
 
 
+# --- names in prose -------------------------------------------------------
+
+
+class Names(SphinxPostTransform):
+    """Code in prose that names something of the package leads to its entry
+    in the reference, once in a paragraph.
+    """
+
+    default_priority = 200  # after what folds is folded
+    formats = ("html",)
+
+    def run(self, **options: Any) -> None:
+        known = getattr(self.env, "annotated_names", {})
+        if not known:
+            return
+        domain = self.env.domains.python_domain
+        here = _named(self.document)
+        done: set[tuple[int, str]] = set()
+        for code in list(self.document.findall(nodes.literal)):
+            target = known.get(_name_in(code.astext(), here), "")
+            if target not in domain.objects or _is_apart(code, target):
+                continue
+            place = id(code.parent), target
+            if place in done:
+                continue
+            done.add(place)
+            entry = domain.objects[target]
+            page = self.app.builder.get_relative_uri(
+                self.env.docname, entry.docname
+            )
+            link = nodes.reference(
+                "", "", internal=True, classes=["api"],
+                refuri=f"{page}#{entry.node_id}",
+            )  # fmt: skip
+            code.replace_self(link)
+            link += code
+
+
+def _name_in(text: str, here: set[str]) -> str:
+    """The name that a piece of code consists of, `f()` where it is called.
+    A plain word is one only where the page's code has it for a name.
+    """
+    found = re.fullmatch(r"([A-Za-z_][\w.]*)(\(.*\))?", text)
+    if found is None:
+        return ""
+    if found[2] is not None:
+        return f"{found[1]}()"
+    plain = re.fullmatch("[a-z]+", text)
+    return "" if plain and text not in here else text
+
+
+def _named(page: nodes.document) -> set[str]:
+    """What code of the page defines or imports, unless the page gives the
+    same name to a value.
+    """
+    code = "\n".join(b.astext() for b in page.findall(nodes.literal_block))
+    named = set(re.findall(r"^(?:def|class) (\w+)", code, re.M))
+    for names in re.findall(
+        r"^from [\w.]+ import (\([^)]*\)|[^(\n]+)", code, re.M
+    ):
+        named |= set(re.findall(r"\w+", names))
+    given = re.findall(r"(?<![\w.])(\w+)(?:, \w+)* = ", code)
+    return named - set(given)
+
+
+def _is_apart(code: nodes.Node, target: str) -> bool:
+    """Whether code is a link already, in a heading, on a button, or in the
+    very entry that it names.
+    """
+    above = code.parent
+    while above is not None:
+        if isinstance(
+            above,
+            nodes.reference | nodes.title | summary | addnodes.pending_xref
+            | addnodes.desc_signature,
+        ):  # fmt: skip
+            return True
+        own = isinstance(above, addnodes.desc)
+        if own and target in above[0].get("ids", []):
+            return True
+        above = above.parent
+    return False
+
+
+def read_names(app: Sphinx, env: Any) -> list[str]:
+    """What press.api has said of names; all pages, if it is new."""
+    path = app.srcdir / NAMES
+    names = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    if names == getattr(env, "annotated_names", {}):
+        return []
+    env.annotated_names = names
+    return sorted(env.found_docs)
+
+
 def _details(label: str, body: list[Any], *classes: str) -> fold:
     node = fold(classes=["fold", *classes])
     node += summary(label, label)
@@ -298,5 +397,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_node(summary, html=(_visit_summary, _depart_summary))
     app.add_post_transform(Folds)
     app.add_post_transform(Tables)
+    app.add_post_transform(Names)
+    app.connect("env-updated", read_names)
     app.connect("html-page-context", describe)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,26 @@ import yaml
 
 from press.chapters import PressError
 
+PAPER = "https://arxiv.org/html/1706.03762v7"
+# where a numbered part stands
+ANCHORS = {
+    "fn 4": "S3.SS2.SSS1", "fn 5": "S6.SS1", "eq 1": "S3.E1",
+    "eq 2": "S3.E2", "eq 3": "S5.E3", "fig 1": "S3.F1", "fig 2": "S3.F2",
+    "table 1": "S4.T1", "table 2": "S6.T2", "table 3": "S6.T3",
+    "table 4": "S6.T4", "abstract": "abstract1",
+}  # fmt: skip
 STATES = "tested", "measured", "transcribed", "told"  # strongest first
+
+
+def address(item: str) -> str:
+    """Of a part of the paper, or of a section: `3.2.1 p4`, `5.3`."""
+    name = re.match(r"(?:fn|eq|fig|table) \d|abstract", item)
+    if name and name[0] in ANCHORS:
+        return f"{PAPER}#{ANCHORS[name[0]]}"
+    if found := re.match(r"[1-7](\.\d)*", item):
+        levels = zip(("S", "SS", "SSS"), found[0].split("."), strict=False)
+        return f"{PAPER}#{'.'.join(a + b for a, b in levels)}"
+    return PAPER
 
 
 def counts(paper: list[dict[str, Any]]) -> str:

@@ -17,6 +17,7 @@ from markdown_it.token import Token
 from mdit_py_plugins.colon_fence import colon_fence_plugin
 
 from press import myst
+from press.api import undocumented
 from press.chapters import Cell, Chapter, read_book, select
 from press.fold import NO_PROSE, READING, folded, follows_hidden, reading
 from press.modules import (
@@ -64,6 +65,7 @@ def offences(root: Path) -> dict[str, list[str]]:
             *_folded_prose(chapter),
             *_given_away(chapter),
             *_figures(chapter),
+            *_undocumented(place, modules),
             *twice[chapter.name],
         ]
         if lines:
@@ -349,6 +351,15 @@ def _figures(chapter: Chapter) -> Iterator[str]:
             yield cell.problem("the figure has no alt text")
         if (figure or image) and not figure.get("caption"):
             yield cell.problem("the figure has no caption")
+
+
+def _undocumented(place: int, modules: dict[str, Module]) -> Iterator[str]:
+    """A public name says what it is: the reference has nothing else."""
+    for module in modules.values():
+        for block in module.blocks:
+            if block.chapter == place:
+                for name in undocumented(block):
+                    yield block.problem(f"{name} has no docstring")
 
 
 def _twice(chapters: list[Chapter]) -> dict[str, list[str]]:

@@ -20,12 +20,14 @@ from typing import Any
 import nbformat
 import yaml
 
-from press import fold, numbers, posters
+from press import fold, guess, numbers, posters
+from press.api import Reference
 from press.chapters import Cell, Chapter, PressError, read_book, select
 from press.execute import as_notebook, executed_path, join
 from press.figures import FOLDER, life, scripts
 from press.keys import Package, key
 from press.modules import PACKAGE, packages_of, path_of, target_of
+from press.pages import NAMES
 from press.paper import counts, paper_map
 from press.polish import polish
 from press.project import read_project
@@ -48,7 +50,8 @@ APART |= {"paper.yml", "paper.d", "references.bib"}
 TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
 OWN = (
     "site.py", "pages.py", "polish.py", "numbers.py", "references.py",
-    "fold.py", "rules.py", "search.py", "figures.py",
+    "fold.py", "rules.py", "search.py", "figures.py", "api.py",
+    "guess.py",
 )  # fmt: skip
 # the page with the words of each chapter, below targets "(words-02)="
 GLOSSARY = "A1-notation"
@@ -164,6 +167,10 @@ def _files(root: Path, book: _Book) -> dict[str, bytes]:
     for name, text in scripts(root).items():
         files[f"_static/{FOLDER}/{name}.js"] = text.encode()
     files |= book.large
+    if len(book.shown) == len(chapters):  # a draft has no reference
+        api = Reference(root, chapters, book.project, book.paper)
+        files |= {n: text.encode() for n, text in api.pages().items()}
+        files[NAMES] = json.dumps(api.links(), indent=0).encode()
     if "references.md" in files:
         text = files["references.md"].decode() + book.references()
         files["references.md"] = text.encode()
@@ -240,6 +247,7 @@ class _Book:
             cell.source, exercises = _number(
                 cell.source, chapter, exercises, self.labels
             )
+            cell.source = guess.fill(cell.source, chapter, place, notebook)
             cell.source = self.inline(cell.source, chapter)
         # nothing of the last run's circumstances: the same pages again
         record = notebook.metadata.pop("annotated")

@@ -266,6 +266,7 @@ class Session:
 
 
 def usual_file(exercise: Exercise) -> Path:
+    """Where an exercise is written if no file is named."""
     return Path("exercises") / f"{exercise.name}.py"
 
 

@@ -41,7 +41,154 @@ window.addEventListener("load", () => setTimeout(() => {
   if (top < 0 || bottom > innerHeight) mark.scrollIntoView({ block: "center" });
 }, 50));
 
-// On paper everything is open.
-window.addEventListener("beforeprint", () => {
-  for (const fold of document.querySelectorAll(".bd-article details")) fold.open = true;
-});
+(() => {
+  // On paper everything is open, choices that close each other too.
+  const exclusive = new Map();
+  const open = (folds) => {
+    for (const fold of folds) {
+      if (fold.name) exclusive.set(fold, fold.name);
+      fold.removeAttribute("name");
+      fold.open = true;
+    }
+  };
+  window.addEventListener("beforeprint", () => open(document.querySelectorAll(".bd-article details")));
+  window.addEventListener("afterprint", () => {
+    for (const [fold, name] of exclusive) fold.setAttribute("name", name);
+  });
+
+  // --- predictions and progress: kept in this browser, and nowhere else ---
+
+  const KEPT = "attention-annotated";
+  const kept = () => {
+    try {
+      return JSON.parse(localStorage.getItem(KEPT)) ?? {};
+    } catch {
+      return {}; // none, or none that can be read
+    }
+  };
+  const keep = (page, facts) => {
+    const all = kept();
+    all[page] = { ...all[page], ...facts };
+    try {
+      localStorage.setItem(KEPT, JSON.stringify(all));
+    } catch {} // a browser that keeps nothing
+  };
+  const make = (tag, text, className) => {
+    const element = document.createElement(tag);
+    element.textContent = text;
+    element.className = className ?? "";
+    return element;
+  };
+  const fileOf = (address) => new URL(address, location.href).pathname.split("/").pop() || "index.html";
+  const PAGE = fileOf(location.href);
+  const facts = document.querySelector(".bd-article .chapter-facts");
+
+  // "1,050,624", "53 %", "-0.2", "1.8e19", "10^3"
+  const numberOf = (text) => {
+    text = text.trim().replace(/[%\s]/g, "").replaceAll("\u2212", "-").replace(/,(?=\d{3}(\D|$))/g, "").replace(",", ".");
+    const power = text.match(/^10\^(-?\d+)$/);
+    if (power) return 10 ** Number(power[1]);
+    return text ? Number(text) : NaN;
+  };
+  const judge = (form, said) => {
+    const field = form.querySelector("input");
+    const { low, high, shown } = field.dataset;
+    const x = numberOf(said);
+    const right = x >= Number(low) && x <= Number(high);
+    let verdict = right ? `Right: ${shown}.` : x < Number(low) ? "Too low." : "Too high.";
+    if (Number.isNaN(x)) verdict = "Write a number.";
+    form.classList.toggle("right", right);
+    form.classList.toggle("wrong", !right && !Number.isNaN(x));
+    form.querySelector(".verdict").textContent = verdict;
+    return Number.isNaN(x) ? null : right;
+  };
+  const forms = [...document.querySelectorAll(".bd-article form.guess")];
+  for (const box of document.querySelectorAll(".bd-article .guesses")) box.hidden = false;
+  for (const form of forms) {
+    const field = form.querySelector("input");
+    const what = form.querySelector("label span").textContent;
+    const before = kept()[PAGE]?.guesses?.[what];
+    if (before) {
+      field.value = before.said;
+      judge(form, before.said);
+    }
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const right = judge(form, field.value);
+      if (right === null) return;
+      const guesses = { ...kept()[PAGE]?.guesses, [what]: { said: field.value, right } };
+      keep(PAGE, { guesses });
+    });
+  }
+
+  if (facts) {
+    keep(PAGE, { at: Date.now(), asked: forms.length });
+    // a page is read when its foot has been in view
+    const foot = document.querySelector(".prev-next-area");
+    if (foot && "IntersectionObserver" in window) {
+      new IntersectionObserver(([entry]) => entry.isIntersecting && keep(PAGE, { read: true })).observe(foot);
+    }
+    // for a second reading
+    const answers = [...document.querySelectorAll(".bd-article :is(details.answer, .choices > details)")];
+    if (answers.length) {
+      const button = make("button", "open all answers", "book-quiet");
+      button.type = "button";
+      const show = (all) => {
+        button.setAttribute("aria-pressed", String(all));
+        if (all) return open(answers);
+        for (const fold of answers) {
+          fold.open = false;
+          if (exclusive.has(fold)) fold.setAttribute("name", exclusive.get(fold));
+        }
+      };
+      show(Boolean(kept()[PAGE]?.opened));
+      button.addEventListener("click", () => {
+        const all = button.getAttribute("aria-pressed") !== "true";
+        show(all);
+        keep(PAGE, { opened: all });
+      });
+      const place = make("span", "");
+      place.append(button);
+      facts.append(place);
+    }
+  }
+
+  const seen = kept();
+  for (const link of document.querySelectorAll(".bd-sidebar-primary nav a.internal")) {
+    if (!seen[fileOf(link.href)]?.read) continue;
+    const mark = make("span", "✓", "read-mark");
+    mark.setAttribute("aria-hidden", "true");
+    link.append(mark, make("span", " (read)", "visually-hidden"));
+  }
+  const cards = [...document.querySelectorAll(".bd-article ul.cards a")];
+  for (const card of cards) {
+    const { read, guesses = {}, asked = 0 } = seen[fileOf(card.href)] ?? {};
+    const right = Object.values(guesses).filter((one) => one.right).length;
+    const parts = [read ? "read" : "", right ? `${right} of ${asked} predicted` : ""].filter(Boolean);
+    if (parts.length) card.querySelector("small").append(` · ${parts.join(" · ")}`);
+  }
+  // the page that was open last, or the first after it that has not been read
+  const order = cards.map((card) => fileOf(card.href));
+  const last = order.filter((name) => seen[name]?.at).sort((a, b) => seen[b].at - seen[a].at)[0];
+  const start = document.querySelector(".hero-words .button");
+  if (last && start) {
+    const next = order.slice(order.indexOf(last)).find((name) => !seen[name]?.read);
+    const card = cards[order.indexOf(next)];
+    const line = make("p", "", "progress-line");
+    if (card) {
+      const link = make("a", `Continue with ${card.querySelector("b").textContent}`, "button first");
+      link.href = card.getAttribute("href");
+      start.classList.remove("first");
+      start.before(link);
+    }
+    const count = order.filter((name) => seen[name]?.read).length;
+    const forget = make("button", "Forget this", "book-quiet");
+    forget.type = "button";
+    forget.addEventListener("click", () => {
+      localStorage.removeItem(KEPT);
+      location.reload();
+    });
+    line.append(`You have read ${count} of ${order.length} chapters, as far as this browser knows. `, forget);
+    start.closest("p").after(line);
+  }
+})();

@@ -124,7 +124,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
     )
     export(book.root)
     assert execute(book.root, say=lambda line: None) == []
-    assert site(book.root) == "site/ holds 7 pages"
+    assert site(book.root) == "site/ holds 10 pages"
     return book
 
 
@@ -214,7 +214,7 @@ TWO = [
         "from IPython.display import Markdown\n"
         "Markdown('| **a** | b |\\n|---|---|\\n| 1 | `c` |')"
     ),
-    "## What is wide\n\nBack to [](02-one.md#fig-line) and "
+    "## What is wide\n\n`ONE` is `annotated.one.ONE`. Back to [](02-one.md#fig-line) and "
     "[exercise](02-one.md#ex-one-think).",
     code(
         "import pandas as pd\n\n"
@@ -237,4 +237,6 @@ TWO = [
         + " |"
     )
     * 12,
+    "How many dots?\n\n:::{guess}\n`dots` in all | about # dots | ± 5\n:::",
+    code("print('about 42 dots')", "hide-output"),
 ]

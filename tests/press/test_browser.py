@@ -283,6 +283,60 @@ def test_a_choice_answers_and_closes_the_other(small: Tab) -> None:
     assert "variance" not in wrong.inner_text()
 
 
+def test_a_number_is_judged_and_kept(small: Tab) -> None:
+    page = small.open("03-two.html")
+    field = page.get_by_label("dots in all")
+    verdict = page.locator("form.guess .verdict")
+    for said, wanted in (
+        ("7", "Too low."),
+        ("1,000", "Too high."),
+        ("many", "Write a number."),
+        ("40", "Right: 42."),
+    ):
+        field.fill(said)
+        field.press("Enter")
+        assert verdict.inner_text() == wanted
+    assert small.faults == []
+    small.open("02-one.html")
+    page = small.open("03-two.html")
+    assert page.get_by_label("dots in all").input_value() == "40"
+    assert page.locator("form.guess .verdict").inner_text() == "Right: 42."
+
+
+def test_all_answers_open_for_a_second_reading(small: Tab) -> None:
+    page = small.open("02-one.html")
+    closed = page.locator(
+        ".choices > details:not([open]), .answer:not([open])"
+    )
+    count = closed.count()
+    assert count >= 4
+    button = page.get_by_role("button", name="open all answers")
+    button.focus()
+    page.keyboard.press("Enter")
+    assert closed.count() == 0
+    page = small.open("02-one.html")  # remembered
+    assert closed.count() == 0
+    page.get_by_role("button", name="open all answers").click()
+    assert closed.count() == count
+    # one choice closes the other again
+    page.locator(".choices summary").first.click()
+    page.locator(".choices summary").nth(1).click()
+    assert page.locator(".choices > details[open]").count() == 1
+
+
+def test_a_page_whose_foot_was_seen_is_marked_as_read(small: Tab) -> None:
+    page = small.open("02-one.html")
+    assert page.locator(".read-mark").count() == 0
+    page.locator(".prev-next-area").scroll_into_view_if_needed()
+    page.wait_for_function(
+        "() => localStorage['attention-annotated'].includes('read')"
+    )
+    page = small.open("03-two.html")
+    marked = page.locator(".bd-sidebar-primary a:has(.read-mark)")
+    assert marked.count() == 1
+    assert "02-one.html" in marked.get_attribute("href")
+
+
 def test_an_answer_is_hidden_until_asked_for(small: Tab) -> None:
     page = small.open("02-one.html")
     answer = page.get_by_text("no longer hidden", exact=True).last

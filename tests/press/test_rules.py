@@ -117,12 +117,14 @@ def shelf(book: Book, source: str) -> list[str]:
 
 
             def new() -> int:
+                "New."
                 from annotated.late import LATE
 
                 return LATE + ONE
 
 
             def old() -> int:
+                "Old."
                 return ONE
         """),
         module="engine.new",
@@ -144,7 +146,8 @@ LATER = {
     "from annotated import late\n\nA = late": (
         "annotated.late, which only book/05-late.md teaches"
     ),
-    "def f() -> object:\n    import annotated.late\n\n    return annotated": (
+    'def f() -> object:\n    "F."\n    import annotated.late\n\n'
+    "    return annotated": (
         "annotated.late, which only book/05-late.md teaches"
     ),
     "from annotated.one import MORE\n\nA = MORE": (
