@@ -254,6 +254,13 @@ def test_an_answer_is_put_back_by_its_name(given, how):
     )
 
 
+def test_what_is_used_stands_before_what_uses_it(given):
+    """The last import of torch is that of a later cell."""
+    new, _ = repaired(damaged(given, CAUSAL.reference, "copied"), given)
+    code = sources_of(new)["03-causal"]
+    assert grade(lambda: answer(code), "03-causal", 2.0) == 2.0
+
+
 def test_what_was_deleted_stays_as_it_was_given(given):
     new, moved = repaired(damaged(given, HELPED, "deleted"), given)
     assert moved == ["03-causal"]

@@ -177,20 +177,24 @@ def grafted(name: str, sources: Sequence[str], starter: str) -> str | None:
             or ast.unparse(ast.parse(block.text)) not in given
         )
     ]
-    wanted, taken = [name], set[int]()
+    order: list[int] = []
     seen: set[str] = set()
-    while wanted:
-        one = wanted.pop()
-        if one in seen:
-            continue
-        seen.add(one)
+
+    def take(one: str) -> None:
+        """One definition, behind those that it uses."""
         places = [i for i, b in enumerate(blocks) if one in b.defines]
-        if places:
-            taken.add(places[-1])
-            wanted += blocks[places[-1]].uses
-        elif one == name:
-            return None
-    return "\n\n\n".join(blocks[i].text for i in sorted(taken))
+        if one in seen or not places:
+            return
+        seen.add(one)
+        for used in sorted(blocks[places[-1]].uses):
+            take(used)
+        if places[-1] not in order:
+            order.append(places[-1])
+
+    take(name)
+    if name not in seen:
+        return None
+    return "\n\n\n".join(blocks[i].text for i in order)
 
 
 def repaired(
