@@ -20,6 +20,7 @@ from annotated.book.sweep import Sweep
 from annotated.checkpoints import average_weights, choose_checkpoints
 from annotated.costs import dry_run
 from annotated.engine.checkpoints import checkpoints
+from annotated.engine.classroom import Classroom
 from annotated.engine.data import open_data
 from annotated.engine.distributed import (
     all_gather,
@@ -834,4 +835,5 @@ KINDS: dict[str, Any] = {
     "look": Look,
     "exercises": Exercises,
     "milestone": Milestone,
+    "classroom": Classroom,
 }
