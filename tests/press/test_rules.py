@@ -146,7 +146,7 @@ LATER = {
     "from annotated import late\n\nA = late": (
         "annotated.late, which only book/05-late.md teaches"
     ),
-    "def f() -> object:\n    import annotated.late\n\n    return annotated": (
+    'def f() -> object:\n    "F."\n    import annotated.late\n\n    return': (
         "annotated.late, which only book/05-late.md teaches"
     ),
     "from annotated.one import MORE\n\nA = MORE": (
