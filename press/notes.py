@@ -124,6 +124,9 @@ class Notes(SphinxPostTransform):
         if not terms:
             return
         wanted = dict(terms)
+        words = sorted(terms, key=lambda word: (-len(word), word))
+        names = "|".join(map(re.escape, words))
+        self.pattern = re.compile(rf"(?<![\w-])({names})(s?)(?![\w-])")
         math = self.env.domains.math_domain.has_equations(self.env.docname)
         for text in list(self.document.findall(nodes.Text)):
             if not isinstance(text.parent, nodes.paragraph):
@@ -138,21 +141,17 @@ class Notes(SphinxPostTransform):
         self, text: str, wanted: dict[str, dict[str, str]], math: bool
     ) -> Iterator[nodes.Node]:
         """A text with a button for each word that has not been met."""
-        while wanted:
-            words = sorted(wanted, key=lambda word: (-len(word), word))
-            pattern = "|".join(map(re.escape, words))
-            found = re.search(rf"(?<![\w-])({pattern})(s?)(?![\w-])", text)
-            if found is None:
-                break
-            row = wanted.pop(found[1])
-            if "$" in row["html"] and not math:
+        done = 0
+        for found in self.pattern.finditer(text):
+            row = wanted.pop(found[1], None)
+            if row is None or ("$" in row["html"] and not math):
                 continue
             slug = re.sub(r"\W+", "-", found[1].lower())
             shown = f"{row['html']}. {_more(row['link'], 'Glossary')}"
-            yield nodes.Text(text[: found.start()])
+            yield nodes.Text(text[done : found.start()])
             yield self._button(f"word-{slug}", found[0], shown)
-            text = text[found.end() :]
-        yield nodes.Text(text)
+            done = found.end()
+        yield nodes.Text(text[done:])
 
     def _button(self, name: str, shown: str, text: str) -> nodes.raw:
         name = f"note-{name}"

@@ -146,7 +146,8 @@ LATER = {
     "from annotated import late\n\nA = late": (
         "annotated.late, which only book/05-late.md teaches"
     ),
-    'def f() -> object:\n    "F."\n    import annotated.late\n\n    return': (
+    'def f() -> object:\n    "F."\n    import annotated.late\n\n'
+    "    return annotated": (
         "annotated.late, which only book/05-late.md teaches"
     ),
     "from annotated.one import MORE\n\nA = MORE": (
