@@ -329,15 +329,16 @@ def test_a_dry_run_says_this_of_the_big_model_on_a_gpu(
     monkeypatch.setattr(costs, "matmul_speed", lambda *key: speeds[key])
     monkeypatch.setattr(costs, "memory_bytes", room.__getitem__)
     recipe = RECIPES["wmt14-en-de-big"].changed(
-        precision="bfloat16", micro_tokens=5000
-    )
+        precision="bfloat16", batch_tokens=12_500, max_steps=600_000,
+        micro_tokens=5000,
+    )  # fmt: skip
     said = dry_run(recipe.config(), recipe.training, "cuda")
     assert said.splitlines() == [
         "model           214,245,376 parameters",
-        "step            25,000 source and target tokens",
+        "step            12,500 source and target tokens",
         "memory          3.6 GiB for weights, gradients and moments,"
         " 2.7 GiB for 5,000 tokens at once, of 80.0 GiB",
-        "operations      3.22e+13 per step, 9.67e+18 in 300,000 steps",
+        "operations      1.61e+13 per step, 9.67e+18 in 600,000 steps",
         "here            200.00 TFLOP/s in matrix products on 1 × cuda",
         "hours here      33.6, at 40% of that speed; 13.4 at full speed",
         "hours, 8 × P100 84.0, if used as efficiently as for the paper's"
