@@ -20,7 +20,7 @@ TESTED := $(shell find annotated press tests book data benchmarks \
 
 .DEFAULT_GOAL := help
 .PHONY: help book serve test test-torchtext style format notebooks export \
-	check minutes lab clean
+	check minutes lab classroom clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -52,6 +52,10 @@ notebooks: $(READY) ## write book/notebooks/*.ipynb from the chapters
 check: $(READY) ## say what has drifted, which rules pages break, what cannot be set
 	@$(PRESS) check
 	@$(PRESS) proof
+
+classroom: $(READY) ## write a course for nbgrader into classroom/, with its settings
+	@$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[classroom]'
+	@$(PRESS) classroom
 
 minutes: $(READY) ## say how long each page takes to read
 	@$(PRESS) minutes

@@ -37,6 +37,7 @@ COMMANDS = {
     "look": "show --run RUN in the browser: what it writes, where it looks",
     "exercises": "list the book's exercises, or check your file for one",
     "milestone": "run the book on the parts that you have written",
+    "classroom": "mend submitted notebooks, for who teaches (E26)",
     "doctor": "say what this machine has, and what is missing",
 }
 

@@ -90,6 +90,13 @@ def _mutants(options: Options) -> int:
     return _report(mutants(options.root, options.exercises, _say), True)
 
 
+def _classroom(options: Options) -> int:
+    from press.classroom import classroom
+
+    out = options.out or options.root / "classroom"
+    return _report(classroom(options.root, out), False)
+
+
 def _report(lines: list[str], check: bool) -> int:
     for line in lines:
         print(line, file=sys.stderr if check else sys.stdout)
@@ -175,6 +182,8 @@ def _parser() -> argparse.ArgumentParser:
     add("minutes", _minutes, "say how long each page takes to read")
     killed = add("mutants", _mutants, "try the checks of the exercises")
     killed.add_argument("exercises", nargs="*", metavar="EXERCISE")
+    course = add("classroom", _classroom, "write a course for nbgrader")
+    course.add_argument("--out", type=Path, help="default: classroom/")
     execute = add("execute", _execute, "run the chapters that are stale")
     execute.add_argument("chapters", nargs="*", metavar="CHAPTER")
     execute.add_argument("--force", action="store_true", help="run all")

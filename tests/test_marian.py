@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from annotated.cli import main
+from annotated.cli import main, obey
 from annotated.engine import marian
 from annotated.engine.data import open_data
 from annotated.engine.errors import RunError
@@ -1132,3 +1132,34 @@ def read_lines_of(place: Path) -> tuple[list[str], list[str]]:
         for x in ("de", "en")
     ]
     return sides[0].splitlines(), sides[1].splitlines()
+
+
+def test_the_model_card_has_the_runs_scores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_recipe(TINY, tmp_path / "run", device="cpu")
+    words = ["evaluate", "--run", str(tmp_path / "run"), "--json"]
+    obey([*words, "--split", "test", "--keep", "--workers", "1"])
+    scores = json.loads(capsys.readouterr().out)
+    out = ["--to", "transformers", "--out", str(tmp_path / "out")]
+    obey(["export", "--run", str(tmp_path / "run"), *out])
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert f"perplexity {summary['valid']['perplexity']:.4g}" in card
+    assert f"- test: bleu {scores['bleu']:.4g}" in card
+    assert f"(`{scores['signature']}`)" in card
+
+
+def test_a_pipeline_is_there_or_told_to_be_gone(tmp_path: Path) -> None:
+    """What the card says of pipeline() is so in this version."""
+    train_recipe(TINY, tmp_path / "run", device="cpu")
+    run = Run.open(tmp_path / "run")
+    export_run(run, "transformers", tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    assert "gone from transformers 5" in " ".join(card.split())
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        with pytest.raises(KeyError, match="has been removed"):
+            transformers.pipeline("translation", str(tmp_path / "out"))
+    else:
+        pipe = transformers.pipeline("translation", str(tmp_path / "out"))
+        assert pipe("a b c")[0]["translation_text"]

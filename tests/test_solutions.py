@@ -56,6 +56,7 @@ PAGES = (
     "24-parsing",
     "25-heads",
     "26-since-2017",
+    "27-real-weights",
 )
 SMALLER = {  # what the cells of a page cost here
     "steps=1500": "steps=2",  # 05

@@ -20,6 +20,7 @@ from annotated.book.sweep import Sweep
 from annotated.checkpoints import average_weights, choose_checkpoints
 from annotated.costs import dry_run
 from annotated.engine.checkpoints import checkpoints
+from annotated.engine.classroom import Classroom
 from annotated.engine.data import open_data
 from annotated.engine.distributed import (
     all_gather,
@@ -36,7 +37,7 @@ from annotated.engine.errors import (
     unknown,
 )
 from annotated.engine.export import export_run
-from annotated.engine.files import check_new, write_text
+from annotated.engine.files import check_new, write_json, write_text
 from annotated.engine.machine import HALF, pick_device, pick_precision
 from annotated.engine.marian import find_published, import_marian
 from annotated.engine.prepare import (
@@ -53,9 +54,12 @@ from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.registry import data_folder, registry
 from annotated.engine.runner import train_recipe, with_micro_tokens
 from annotated.engine.runs import (
+    SCORES,
     Run,
     going_on,
     read_recipe,
+    results_of,
+    run_folder,
     validations,
     with_precision,
 )
@@ -529,6 +533,8 @@ class Evaluate(_Use):
     against: Path | None = None
     # add BLEU as the paper counted it: words split at hyphens
     split_compounds: Flag = False
+    # with --split: keep the scores in the run folder, for its model card
+    keep: Flag = False
     json: Flag = False  # print JSON, one object on one line
 
     def act(self) -> None:
@@ -538,10 +544,23 @@ class Evaluate(_Use):
             raise UsageError("evaluate: give --split, or --src with --ref")
         if self.data is not None and self.split is None:
             raise UsageError("evaluate: --data goes with --split")
+        if self.keep and (self.split is None or self.ensemble):
+            raise UsageError(
+                "evaluate: --keep goes with --split, and with a single run"
+            )
         with process_group(self.device) as own:
             scores = dataclasses.replace(self, device=own).scores()
             if rank() == 0:
+                if self.keep:
+                    self._keep(scores)
                 print(json.dumps(scores) if self.json else _table(scores))
+
+    def _keep(self, scores: dict[str, Any]) -> None:
+        """Add the scores of the split to those of the run."""
+        path = run_folder(self.run) / SCORES
+        kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        own = {n: v for n, v in scores.items() if n != "against"}
+        write_json(path, kept | {str(self.split): own})
 
     def scores(self) -> dict[str, Any]:
         """The scores of the whole test set, in every process."""
@@ -668,7 +687,9 @@ class Export:
     out: Path  # the folder to write, new or empty
 
     def act(self) -> None:
-        export_run(Run.open(self.run), self.to, self.out)
+        folder = run_folder(self.run)
+        run, results = Run.open(folder), results_of(folder)
+        export_run(run, self.to, self.out, results)
 
 
 # E12-command-line.md: Report
@@ -814,4 +835,5 @@ KINDS: dict[str, Any] = {
     "look": Look,
     "exercises": Exercises,
     "milestone": Milestone,
+    "classroom": Classroom,
 }

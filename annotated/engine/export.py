@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -169,7 +169,7 @@ def write_onnx(model: Transformer, folder: Path) -> None:
     for place in (plain.src_positions, plain.tgt_positions):
         if isinstance(place, SinusoidalPositions):
             place(POSITIONS)  # the table in a graph cannot grow
-    tgt = torch.tensor([[BOS, 4], [BOS, 5]])
+    tgt = torch.tensor([[BOS, 4, 4, 4], [BOS, 5, 5, 5]])
     memory = torch.zeros(2, 3, model.config.d_model)
     src = torch.tensor([[4, 5, EOS], [4, EOS, PAD]])
 
@@ -197,28 +197,43 @@ class _Graph(nn.Module):
 def _write(
     graph: _Graph, inputs: dict[str, Tensor], output: str, path: Path
 ) -> None:
-    options: dict[str, Any] = {}
-    if "dynamo" in inspect.signature(torch.onnx.export).parameters:
-        options["dynamo"] = False  # the new exporter needs another package
+    how: dict[str, Any] = {}
+    if "dynamic_shapes" in inspect.signature(torch.onnx.export).parameters:
+        _wanted("onnxscript")
+        most = {"batch": None, "src_len": POSITIONS, "tgt_len": POSITIONS}
+        sizes = {n: torch.export.Dim(n, max=m) for n, m in most.items()}
+        shapes = tuple(
+            {i: sizes[axis] for i, axis in AXES[name].items()}
+            for name in inputs
+        )
+        large = sum(p.numel() for p in graph.parameters()) > 2**28
+        how |= {"dynamo": True, "dynamic_shapes": (shapes,)}
+        how |= {"external_data": large, "verbose": False}
+    else:  # torch before 2.6 has only the older exporter
+        names = (*inputs, output)
+        how |= {"dynamic_axes": {name: AXES[name] for name in names}}
+        how |= {"opset_version": 17}
     with warnings.catch_warnings():
-        # it warns of symbolic sizes, and that it is the older exporter
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of its own parts
         torch.onnx.export(
             graph.eval(),
             tuple(inputs.values()),
             str(path),
             input_names=list(inputs),
             output_names=[output],
-            dynamic_axes={name: AXES[name] for name in (*inputs, output)},
-            opset_version=17,
-            **options,
+            **how,
         )
 
 
 # E11-export.md: A run
-def export_run(run: Run, to: str, folder: Path) -> None:
+def export_run(
+    run: Run,
+    to: str,
+    folder: Path,
+    results: Mapping[str, Any] | None = None,
+) -> None:
     """Write run to a new folder as "safetensors", "onnx", "ctranslate2" or
-    "transformers".
+    "transformers"; results are scores for a model card, by split.
 
     RunError if the folder already holds something, if a package is
     missing, or if the format does not support the model.
@@ -232,7 +247,7 @@ def export_run(run: Run, to: str, folder: Path) -> None:
             src, tgt = vocabulary(run.source), vocabulary(run.target)
             write_ctranslate2(model, src, tgt, fresh)
         elif to == "transformers":
-            write_transformers(run, model, fresh)
+            write_transformers(run, model, fresh, results)
         else:
             weights = dict(model.named_parameters())
             write_tensors(weights, fresh / "model.safetensors")

@@ -43,7 +43,7 @@ __all__ = [
     "weight_names", "our_weights", "read_weights", "TEXTS", "WEIGHTS",
     "EXTRAS", "OWN", "TARGETS", "Published", "check_files",
     "read_published", "import_marian", "OWNER", "find_published", "CALLED",
-    "write_transformers", "published_weights", "CARD",
+    "write_transformers", "published_weights", "CARD", "told", "SCORES",
 ]  # fmt: skip
 
 
@@ -712,9 +712,15 @@ def find_published(name: str, revision: str = "main") -> tuple[Path, str]:
 CALLED = {"relu": "relu", "silu": "swish", "gelu": "gelu"}
 
 
-def write_transformers(run: Run, model: Transformer, folder: Path) -> None:
+def write_transformers(
+    run: Run,
+    model: Transformer,
+    folder: Path,
+    results: Mapping[str, Any] | None = None,
+) -> None:
     """Write a run, with the weights of model, as a folder that the library
-    transformers loads. RunError if Marian's model has no such parts.
+    transformers loads; results are scores for the model card, by split.
+    RunError if Marian's model has no such parts.
     """
     config = model.config
     usual = (config.d_model // config.num_heads,) * 2
@@ -735,7 +741,9 @@ def write_transformers(run: Run, model: Transformer, folder: Path) -> None:
     write_json(folder / "config.json", _config(config))
     write_json(folder / "generation_config.json", _generation(run))
     _write_tokenizer(run, folder)
-    (folder / "README.md").write_text(_model_card(run), "utf-8")
+    (folder / "README.md").write_text(
+        _model_card(run, results or {}), "utf-8"
+    )
 
 
 def published_weights(model: Transformer) -> dict[str, Tensor]:
@@ -882,10 +890,34 @@ The logits are those of the run. The search is not quite: the run divides a
 log-probability by ((5 + n) / 6)^{alpha} for n tokens, transformers by
 n^{alpha}, and only the run limits an output to {extra} tokens more than its
 source has. `annotated import marian FOLDER --out RUN` gives the run back.
+The task "translation" of pipeline() is gone from transformers 5: use the
+lines above.
+
+## Scores
+
+{scores}
 """
 
 
-def _model_card(run: Run) -> str:
+def told(results: Mapping[str, Any]) -> str:
+    """A run's scores, as lines of a model card."""
+    lines = []
+    for split, found in results.items():
+        signature = found.get("signature")
+        said = [
+            f"{name} {value:.4g}"
+            for name, value in found.items()
+            if name in SCORES
+        ]
+        line = f"- {split}: {', '.join(said)}"
+        lines.append(line + (f" (`{signature}`)" if signature else ""))
+    return "\n".join(lines) or "The run has none."
+
+
+SCORES = "perplexity", "nll", "bleu", "chrf", "exact_match"
+
+
+def _model_card(run: Run, results: Mapping[str, Any]) -> str:
     recipe = run.recipe
     code = getattr(run.source, "code", "")
     pieces = isinstance(run.source, SentencePieces)
@@ -900,4 +932,5 @@ def _model_card(run: Run) -> str:
         example=f"{code} A sentence.".strip(),
         alpha=recipe.search.alpha,
         extra=recipe.search.extra,
+        scores=told(results),
     )

@@ -36,9 +36,10 @@ from annotated.training import fingerprint
 
 __all__ = [
     "FORMAT", "read_recipe", "run_folder", "read_metrics", "validations",
-    "best_step", "Run", "FIRST", "first_model", "with_precision", "TUNED",
-    "NOISE", "going_on", "old_corpus", "begin_run", "FREE", "resume_run",
-    "MAX_SOURCE", "Translation", "one_line",
+    "results_of", "SCORES", "best_step", "Run", "FIRST", "first_model",
+    "with_precision", "TUNED", "NOISE", "going_on", "old_corpus",
+    "begin_run", "FREE", "resume_run", "MAX_SOURCE", "Translation",
+    "one_line",
 ]  # fmt: skip
 
 
@@ -112,6 +113,29 @@ def validations(folder: Path) -> dict[int, float]:
     """A run's validation nll, by step."""
     notes = [e for e in read_metrics(folder) if "valid" in e]
     return {e["step"]: e["valid"]["nll"] for e in notes}
+
+
+def results_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """What a run folder knows of its scores, by split: those of the end
+    of training, and those that evaluate --keep has left. RunError if one
+    of the files is damaged.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, key in (("summary.json", "valid"), (SCORES, None)):
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            values = dict(json.loads(path.read_text("utf-8")))
+            parts = values if key is None else {key: values.get(key, {})}
+            for split, scores in parts.items():
+                found[split] = found.get(split, {}) | dict(scores)
+        except (TypeError, ValueError) as error:
+            raise RunError(f"{path} is damaged: {error}") from None
+    return {split: scores for split, scores in found.items() if scores}
+
+
+SCORES = "scores.json"
 
 
 def best_step(folder: Path) -> int | None:

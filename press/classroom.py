@@ -1,0 +1,116 @@
+"""Write a course for nbgrader: what students get, and what they do not.
+
+classroom/source/NN/NN.ipynb are the assignments. They hold no solution and
+no hidden check, so nbgrader has nothing to take out of them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from press import files, myst
+from press.chapters import read_book
+from press.exercises import Exercise, read_exercises
+from press.notebooks import by_page, exercise_notebook
+from press.project import read_project
+
+CONFIG = '''\
+"""Settings of this course for nbgrader. Written by `make classroom`."""
+
+import os
+from pathlib import Path
+
+here = Path(__file__).resolve().parent
+os.environ["ANNOTATED_HIDDEN"] = str(here / "hidden.json")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+c = get_config()  # noqa: F821
+c.CourseDirectory.root = str(here)
+c.CourseDirectory.course_id = "attention-annotated"
+c.ClearSolutions.enabled = False  # there are none, and starters stay
+c.ClearHiddenTests.enabled = False
+c.OverwriteCells.add_missing_cells = True
+c.Execute.timeout = 300
+c.Execute.interrupt_on_timeout = True
+'''
+GRADE = """\
+from annotated.engine.classroom import grade
+
+grade(lambda: {defines}, "{name}", {points:.1f})"""
+
+
+def classroom(root: Path, out: Path) -> list[str]:
+    """Write the course; what has been written."""
+    exercises = read_exercises(root)
+    project = read_project(root)
+    index = myst.index(read_book(root), root, project)
+    expected = {
+        out / "nbgrader_config.py": CONFIG,
+        out / "hidden.json": _json(
+            {e.name: e.cells["hidden"] for e in exercises}
+        ),
+    }
+    for group in by_page(exercises):
+        page = group[0].chapter
+        student = json.loads(exercise_notebook(group, project, index))
+        solved = exercise_notebook(group, project, index, solved=True)
+        expected[out / "source" / page / f"{page}.ipynb"] = _json(
+            assignment(student, group)
+        )
+        expected[out / "solutions" / f"{page}.ipynb"] = solved
+    for path, text in expected.items():
+        files.replace(path, text)
+    return [f"wrote {path}" for path in expected]
+
+
+def assignment(
+    notebook: dict[str, Any], exercises: list[Exercise]
+) -> dict[str, Any]:
+    """A student's notebook, with nbgrader's labels and graded cells."""
+    starters = {e.one("starter"): e for e in exercises}
+    cells: list[dict[str, Any]] = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        exercise = starters.get(source)
+        if cell["cell_type"] == "code" and exercise is not None:
+            _label(cell, exercise.name, solution=True)
+            last = exercise
+        cells.append(cell)
+        if source.startswith("check(") and cell["cell_type"] == "code":
+            text = GRADE.format(name=last.name, **last.facts)
+            graded: dict[str, Any] = {
+                "cell_type": "code",
+                "execution_count": None,
+                "id": f"{cell['id'][:12]}-g",
+                "metadata": {},
+                "outputs": [],
+                "source": text.splitlines(keepends=True),
+            }
+            _label(
+                graded,
+                f"grade-{last.name}",
+                grade=True,
+                locked=True,
+                points=last.facts["points"],
+            )
+            cells.append(graded)
+    return notebook | {"cells": cells}
+
+
+def _label(cell: dict[str, Any], name: str, **facts: Any) -> None:
+    """How nbgrader knows a cell."""
+    plain = {
+        "schema_version": 3,
+        "grade_id": name,
+        "grade": False,
+        "solution": False,
+        "locked": False,
+        "task": False,
+    }
+    cell["metadata"]["nbgrader"] = plain | facts
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
