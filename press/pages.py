@@ -19,6 +19,7 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 
 from press.figures import life
+from press.notes import Notes
 
 MARK = "✓"  # the right choice of a prediction begins so
 MANY = 5  # columns: a table of words with as many is cards on a phone
@@ -27,7 +28,7 @@ ROW = 50  # letters of a row of words
 WIDE = 100  # characters: a longer line of output is wrapped
 SUMMARY = 180  # characters of a page's first paragraph for its description
 
-NAMES = "names.json"  # of the sources: names of the package, and entries
+NAMES = "names.json"  # of the sources: names of the package, words, works
 
 log = logging.getLogger(__name__)
 
@@ -252,7 +253,7 @@ class Names(SphinxPostTransform):
     formats = ("html",)
 
     def run(self, **options: Any) -> None:
-        known = getattr(self.env, "annotated_names", {})
+        known = getattr(self.env, "annotated_notes", {}).get("names", {})
         if not known:
             return
         domain = self.env.domains.python_domain
@@ -325,12 +326,12 @@ def _is_apart(code: nodes.Node, target: str) -> bool:
 
 
 def read_names(app: Sphinx, env: Any) -> list[str]:
-    """What press.api has said of names; all pages, if it is new."""
+    """What the press says of names and words; all pages, if it is new."""
     path = app.srcdir / NAMES
-    names = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    if names == getattr(env, "annotated_names", {}):
+    known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    if known == getattr(env, "annotated_notes", {}):
         return []
-    env.annotated_names = names
+    env.annotated_notes = known
     return sorted(env.found_docs)
 
 
@@ -398,6 +399,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_post_transform(Folds)
     app.add_post_transform(Tables)
     app.add_post_transform(Names)
+    app.add_post_transform(Notes)
     app.connect("env-updated", read_names)
     app.connect("html-page-context", describe)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

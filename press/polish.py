@@ -30,6 +30,13 @@ JOINED = re.compile(
     r'(<span class="math[^"]*">\\\([^<]{,60}\\\)</span>'
     r"[,.;:?!)\u201d\u2019]+)"
 )
+# pages below a page, in the sidebar: that page lists them
+BELOW = re.compile(
+    r'<details[^>]*><summary><span class="toctree-toggle".*?</details>',
+    re.S,
+)
+# the parameters of a signature, which are no list of definitions
+LINES = re.compile(r"<dl>\s*((?:<dd>.*?</dd>\s*)+)</dl>", re.S)
 PICTURE = re.compile(r"<img\b(?![^>]*\bloading=)(?=[^>]*_images/)")
 
 
@@ -81,6 +88,8 @@ def _page(name: str, text: str) -> str:
     first, *more = re.split(r'[ \t]*<meta name="viewport"[^>]*>\n?', text)
     if more:
         text = f"{first}{VIEWPORT}\n{''.join(more)}"
+    text = BELOW.sub("", text)
+    text = LINES.sub(_lines, text)
     # a name that is not what the button reads is no name
     button = r'(<button class="btn search-button-field[^>]*?)'
     text = re.sub(rf'{button} aria-label="Search"', r"\1", text)
@@ -92,6 +101,11 @@ def _page(name: str, text: str) -> str:
     )
     text = JOINED.sub(r'<span class="joined">\1</span>', text)
     return PICTURE.sub('<img loading="lazy"', text)
+
+
+def _lines(match: re.Match[str]) -> str:
+    lines = re.sub(r"<dd>(.*?)</dd>", r"<span>\1</span>", match[1])
+    return f'<span class="sig-lines">{lines}</span>'
 
 
 def _icons(script: str, classes: set[str]) -> str:

@@ -14,13 +14,16 @@ from html.parser import HTMLParser
 
 # what does not part words
 INLINE = {
-    "a", "abbr", "b", "cite", "code", "em", "i", "kbd", "small", "span",
-    "strong", "sub", "sup", "wbr",
+    "a", "abbr", "b", "button", "cite", "code", "em", "i", "kbd", "small",
+    "span", "strong", "sub", "sup", "wbr",
 }  # fmt: skip
 VOID = {"br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
 HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
 # controls, and formulas that stand alone
-SKIPPED = {"headerlink", "chapter-facts", "visually-hidden", "column"}
+SKIPPED = {
+    "headerlink", "chapter-facts", "visually-hidden", "column", "note",
+    "guesses", "api-facts",
+}  # fmt: skip
 
 
 # how a formula reads without TeX; what sets type leaves nothing
@@ -88,7 +91,8 @@ class _Reader(HTMLParser):
     def _use(self, tag: str, classes: set[str]) -> str:
         """What text in this element is: title, text, code or nothing."""
         above = self.tags[-1][1] if self.tags else "text"
-        control = tag in {"button", "script", "style"} or classes & SKIPPED
+        button = tag == "button" and "note-of" not in classes
+        control = button or tag in {"script", "style"} or classes & SKIPPED
         if not above or control or (tag == "div" and "math" in classes):
             return ""
         if tag == "summary" and "admonition-title" not in classes:

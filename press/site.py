@@ -20,7 +20,7 @@ from typing import Any
 import nbformat
 import yaml
 
-from press import fold, guess, numbers, posters
+from press import fold, guess, notes, numbers, posters
 from press.api import Reference
 from press.chapters import Cell, Chapter, PressError, read_book, select
 from press.execute import as_notebook, executed_path, join
@@ -51,7 +51,7 @@ TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
 OWN = (
     "site.py", "pages.py", "polish.py", "numbers.py", "references.py",
     "fold.py", "rules.py", "search.py", "figures.py", "api.py",
-    "guess.py",
+    "guess.py", "notes.py",
 )  # fmt: skip
 # the page with the words of each chapter, below targets "(words-02)="
 GLOSSARY = "A1-notation"
@@ -167,10 +167,14 @@ def _files(root: Path, book: _Book) -> dict[str, bytes]:
     for name, text in scripts(root).items():
         files[f"_static/{FOLDER}/{name}.js"] = text.encode()
     files |= book.large
+    known: dict[str, Any] = {"works": notes.works(book.works)}
+    if GLOSSARY in book.shown:
+        known["terms"] = notes.terms(book.shown[GLOSSARY])
     if len(book.shown) == len(chapters):  # a draft has no reference
         api = Reference(root, chapters, book.project, book.paper)
         files |= {n: text.encode() for n, text in api.pages().items()}
-        files[NAMES] = json.dumps(api.links(), indent=0).encode()
+        known["names"] = api.links()
+    files[NAMES] = json.dumps(known, indent=0, sort_keys=True).encode()
     if "references.md" in files:
         text = files["references.md"].decode() + book.references()
         files["references.md"] = text.encode()
