@@ -1,4 +1,4 @@
-"""annotated look: the figure of chapter 19 for any run (page E26)."""
+"""annotated look: the figure of chapter 19 for any run (page E27)."""
 
 from __future__ import annotations
 

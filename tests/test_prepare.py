@@ -255,6 +255,7 @@ def test_the_settings_are_all_that_decides_the_result(files):
         ({"a": 1, "b": 2}, {"a": 1, "b": 3}, ["b"]),
         ({"b": 1}, {"a": 1}, ["a", "b"]),
         ({"a": {"x": 1, "y": 2}}, {"a": {"x": 2, "y": 2}}, ["x"]),
+        ({"a": 1, "b": {"x": 1}}, {"a": 2, "b": {}}, ["a", "x"]),
         ({"a": {"x": 1}}, {"a": None}, ["a"]),
         ({"a": None}, {"a": {"x": 1}}, ["a"]),
         ({"a": {"x": 1}, "b": 0}, {"a": {}, "b": 1}, ["x", "b"]),
@@ -283,6 +284,8 @@ def test_the_folder_is_all_there_is(files, tmp_path):
     ready = prepare(of(files), tmp_path / "out")
     assert {p.name for p in tmp_path.iterdir()} == {"x.de", "x.en", "out"}
     ready.check()
+    texts_there = {p.name for p in ready.folder.glob("*.de")}
+    assert texts_there == {"valid.de", "test.de"}  # train has ids alone
     assert ready.settings["source"] == "de"
     recipe = RECIPES["pair"].changed(
         data=str(ready.folder), source="de", target="en"

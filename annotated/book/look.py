@@ -28,7 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# E26-look.md: One answer
+# E27-look.md: One answer
 WIDEST = 60  # pieces of a sentence: maps beyond that cannot be read
 MOST = 5  # likely pieces at each step
 
@@ -115,7 +115,7 @@ def all_maps(
     }
 
 
-# E26-look.md: The page
+# E27-look.md: The page
 LOOK = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -162,7 +162,7 @@ def page(run: Run) -> str:
     return LOOK.substitute(title=escape(title), about=about, figure=html)
 
 
-# E26-look.md: The server
+# E27-look.md: The server
 LONGEST = 20_000  # bytes of a question
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src "
