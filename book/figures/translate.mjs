@@ -1,19 +1,17 @@
-// translate: a sentence of the reader's own through the model of chapter 19,
-// or through that of any run (`annotated look`), which a server computes.
+// translate: the reader's own sentence through the model of chapter 19, or
+// of any run, which a server computes (`annotated look`).
 // needs: engine
 
-/** Punctuation is a word of its own here. */
 export function tidy(text) {
   return text.replace(/([.,?!])/g, " $1 ").trim().replace(/\s+/g, " ");
 }
 
-/** The words that the model does not know. */
 export function unknown(text, words) {
   const known = new Set(words.slice(4));
   return text.split(" ").filter((word) => word && !known.has(word));
 }
 
-/** One map of a block: a head, or the mean of all where head is "mean". */
+/** The map of one head, or the "mean" of all. */
 export function mapOf(heads, head, width) {
   const chosen = head === "mean" ? heads : [heads[head]];
   return chosen[0].map((row, i) => Array.from({ length: width }, (_, j) =>
@@ -23,8 +21,7 @@ export function mapOf(heads, head, width) {
 /** "2.2 MB" */
 export const megabytes = (characters) => `${(characters / 1e6).toFixed(1)} MB`;
 
-/** What the model says of a text, as a server says it too: the source in
- *  pieces, each step with its likely pieces, all maps, and what a beam finds. */
+/** What the model says of a text, in the form of a server's answer. */
 export function answer(engine, net, german, english, { text, prefix = [], silent = [] }) {
   net.silent = new Set(silent);
   const ids = engine.encode(text, german), name = (id) => (id === engine.EOS ? "(end)" : english[id]);
@@ -40,7 +37,8 @@ export function answer(engine, net, german, english, { text, prefix = [], silent
 export default {
   render({ model, el, kit }) {
     const { make, engine } = kit;
-    const served = model.get("served");       // the model is not in the page
+    const served = model.get("served");
+    const [from, to, part] = served ? ["source", "target", "piece"] : ["German", "English", "word"];
     const german = model.get("german"), english = model.get("english");
     const samples = model.get("samples"), config = model.get("config");
     const layout = model.get("layout") ?? [], silent = new Set();
@@ -50,10 +48,9 @@ export default {
     let layer = config.num_decoder_layers - 1, head = "mean";
 
     const input = make("input", { type: "text", value: model.asked.text ?? samples[0]?.[0] ?? "",
-      lang: served ? null : "de", size: 34,
-      "aria-label": served ? "A sentence" : "A German sentence",
+      lang: served ? null : "de", size: 34, "aria-label": `A ${from} sentence`,
       onkeydown: (event) => { if (event.key === "Enter") run(input.value); } });
-    const pick = make("select", { "aria-label": "A sentence that it has not been trained on",
+    const pick = make("select", { "aria-label": "A test sentence",
       onchange: () => { input.value = samples[pick.value][0]; run(input.value); } },
     ...samples.map(([source], i) => make("option", { value: i }, source)));
     const offer = `Load the model, ${megabytes(bytes * 4 / 3)}`;
@@ -84,11 +81,9 @@ export default {
       silent.has(name) ? silent.delete(name) : silent.add(name);
       run(text, prefix);
     });
-    const kinds = kit.choice({ label: "Who looks", value: block, options: served
-      ? [["cross", "target at source"], ["encoder", "source at source"],
-        ["decoder", "target at target"]]
-      : [["cross", "English at German"], ["encoder", "German at German"],
-        ["decoder", "English at English"]], onchange: (kind) => { block = kind; draw(); } });
+    const kinds = kit.choice({ label: "Who looks", value: block, options: [
+      ["cross", `${to} at ${from}`], ["encoder", `${from} at ${from}`], ["decoder", `${to} at ${to}`]],
+    onchange: (kind) => { block = kind; draw(); } });
     const controls = make("div", { hidden: true }, kinds.node,
       make("div", { class: "fx-row" }, layers, heads, silence));
 
@@ -129,8 +124,8 @@ export default {
     }
 
     function alternatives(at) {
-      const { id, piece, likely } = result.steps[at];
-      const before = result.steps.slice(0, at).map((step) => step.id);
+      const { steps } = result, { id, piece, likely } = steps[at];
+      const before = steps.slice(0, at).map((step) => step.id);
       others.replaceChildren(make("div", { class: "fx-row" },
         make("span", { class: "fx-soft" }, `Instead of “${piece}”:`),
         ...likely.filter(([token]) => token !== id).map(([token, p, name]) =>
@@ -142,20 +137,19 @@ export default {
       if (!ask || !wanted) return;
       try {
         const found = await ask({ text: wanted, prefix: start, silent: [...silent] });
-        if (now !== turn) return;              // another question was quicker
+        if (now !== turn) return;
         [text, prefix, result] = [wanted, start, found];
       } catch (error) {
-        voice.say(`The model does not answer: ${error.message}`);
-        return;
+        return voice.say(`The model does not answer: ${error.message}`);
       }
       controls.hidden = false;
       output.replaceChildren(...result.steps.map(({ piece, p }, i) =>
-        kit.button(`${piece} ${p.toFixed(2)}`, () => alternatives(i), { title: "its alternatives" })));
+        kit.button(`${piece} ${p.toFixed(2)}`, () => alternatives(i))));
       others.replaceChildren(make("p", { class: "fx-soft" },
-        `Each ${served ? "piece" : "word"} with its probability. Choose one to see what else it might have written.`));
+        `Each ${part} with its probability. Choose one to see its alternatives.`));
       draw();
       const target = samples.find(([source]) => source === text)?.[1];
-      const least = result.steps.reduce((a, b) => (b.p < a.p ? b : a));
+      const least = Math.min(...result.steps.map(({ p }) => p));
       const parts = [`“${text}” becomes “${result.said}”.`];
       if (result.strange.length) {
         parts.push(`It has never met ${result.strange.map((word) => `“${word}”`).join(", ")}.`);
@@ -163,7 +157,7 @@ export default {
       if (prefix.length) parts.push("You chose its first words; it went on from them.");
       else if (target && !silent.size) {
         parts.push(target === result.said ? "That is right."
-          : `${served ? "The reference is" : "It should be"} “${target}”.`);
+          : `It should be “${target}”.`);
       }
       if (silent.size) {
         parts.push(`Silent: ${[...silent].map((name) => {
@@ -171,29 +165,25 @@ export default {
           return `${kind} ${+n + 1}.${+h + 1}`;
         }).join(", ")}.`);
       } else if (!prefix.length) {
-        parts.push(result.beam === result.said ? "A beam of 4 finds the same."
-          : `A beam of 4 finds “${result.beam}”.`);
+        parts.push(`A beam of 4 finds ${result.beam === result.said ? "the same" : `“${result.beam}”`}.`);
       }
-      parts.push(`Its least certain ${served ? "piece" : "word"} has ${least.p.toFixed(2)}.`);
-      voice.say(parts.join(" "));
+      voice.say([...parts, `Its least certain ${part} has ${least.toFixed(2)}.`].join(" "));
       model.keep({ text });
     }
 
-    const row = (...parts) => make("div", { class: "fx-row" }, ...parts);
-    const named = (name, node) => make("label", { class: "fx-soft" }, name, node);
+    const row = (name, node, more = "") =>
+      make("div", { class: "fx-row" }, make("label", { class: "fx-soft" }, name, node), more);
     if (served) {
-      el.append(row(named("Sentence ", input), go));
-      if (samples.length) el.append(row(named("or one of its test set ", pick)));
-      el.append(output, others, controls, title, place, voice.node);
-      run(input.value);
-      return;
+      el.append(row("Sentence ", input, go), samples.length ? row("or one of its test set ", pick) : "",
+        output, others, controls, title, place, voice.node);
+      return run(input.value);
     }
     el.append(
       kit.guess({ question: "“Den Hund sucht der Junge .” begins with the dog. Will the English, too?",
         options: [
           ["yes", false, "in English the first one acts, and “den” says that the dog does not."],
           ["no", true, "“der” marks who acts, and English puts that first. Try both orders."]] }),
-      row(named("German ", input), load), row(named("or one that it was not trained on ", pick)),
+      row("German ", input, load), row("or one that it was not trained on ", pick),
       output, others, controls, title, place, voice.node,
       kit.folded("The words that it knows", make("p", { class: "fx-soft", lang: "de" },
         german.slice(4).sort((a, b) => a.localeCompare(b, "de")).join(" "))));

@@ -422,7 +422,9 @@ def test_any_run_can_be_looked_into(browser: Any) -> None:
         said = page.locator(".fx-say", has_text="becomes")
         said.wait_for()
         assert "That is right. A beam of 4 finds the same." in window.said()
-        page.get_by_label("A sentence", exact=True).fill("Der Hund bellt .")
+        page.get_by_label("A source sentence", exact=True).fill(
+            "Der Hund bellt ."
+        )
         press(page, "Enter")
         page.get_by_text("“Der Hund bellt .” becomes").wait_for()
         words = page.get_by_role(
@@ -440,7 +442,9 @@ def test_any_run_can_be_looked_into(browser: Any) -> None:
         ).click()
         page.get_by_role("button", name="Silence this head").click()
         page.get_by_text("Silent: decoder 2.2.").wait_for()
-        page.get_by_label("A sentence", exact=True).fill("Hund " * 61)
+        page.get_by_label("A source sentence", exact=True).fill(
+            "Hund " * 61
+        )
         press(page, "Enter")
         page.get_by_text("does not answer: the sentence has 61").wait_for()
         window.context.close()
