@@ -87,6 +87,7 @@ WRONG = {  # for each field of a recipe, a value that it cannot have
     "precision": "float8", "max-minutes": "nan", "curriculum": "-1",
     "save-every": "0", "save-minutes": "-2", "keep": "0", "beam": "0",
     "alpha": "-1", "extra": "x", "nbest": "0", "limit": "0",
+    "init": "nowhere", "freeze": "heads", "old-data": "nowhere",
 }  # fmt: skip
 LINES = [
     "trane", "recipes copy", "recipes --x",
