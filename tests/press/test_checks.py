@@ -17,6 +17,7 @@ from pathlib import Path
 
 
 def write_samples(folder: Path) -> None:
+    '''Write one pair.'''
     (folder / "train.tsv").write_text("a\\tä\\n", encoding="utf-8")
 """
 

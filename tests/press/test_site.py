@@ -294,7 +294,7 @@ def test_prose_is_set_again_and_faults_are_told(built: Book) -> None:
         )
     assert "Further" not in page(built, "03-two")
     built.write("book/03-two.md", before + "\n## Further\n\nMore.\n")
-    assert "holds 7 pages" in site(built.root)
+    assert "holds 10 pages" in site(built.root)
     assert "Further" in page(built, "03-two")
 
 
