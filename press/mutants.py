@@ -198,15 +198,18 @@ def _symptom(exercise: Exercise, told: str) -> list[str]:
 
 def _shown(printed: str, statement: str) -> bool:
     """Whether the last ```text of a statement is what was printed, up to
-    what processors round differently.
+    what processors round differently: of many numbers, which a training
+    has made, a third may have gone another way.
     """
     shown = statement.rpartition("```text\n")[2].partition("\n```")[0]
     words, told = (NUMBER.split(x.strip()) for x in (printed, shown))
     pairs = list(zip(*(NUMBER.findall(x) for x in (printed, shown))))
-    return words == told and all(
+    near = sum(
         math.isclose(float(x), float(y), rel_tol=0.1, abs_tol=0.06)
         for x, y in pairs
     )
+    enough = len(pairs) if len(pairs) < 12 else 2 * len(pairs) / 3
+    return words == told and near >= enough
 
 
 def _printed(code: str) -> str:

@@ -1127,7 +1127,7 @@ def test_in_fewer_bits_the_easy_answers_are_the_same(
     gaps = [abs(a.score - b.score) for a, b in same]
     # other numbers, and not by much; how far off a single score can be
     # depends on the weights, and these on torch's version
-    assert 0 < sum(gaps) / len(gaps) < 0.05
+    assert 0 < sum(gaps) / len(gaps) < 0.15
     # a number of bfloat16 ends with sixteen zeros
     scores = torch.tensor([b.score for _, b in pairs])
     assert (scores.view(torch.int32) % 2**16 != 0).any()

@@ -43,6 +43,7 @@ CLIPPED = """() => {
   const moves = (box) => /auto|scroll/.test(getComputedStyle(box).overflowX);
   for (const box of document.querySelectorAll(".bd-article *")) {
     if (box.closest("mjx-container, svg, .visually-hidden, .copybtn")) continue;
+    if (box.tagName === "INPUT") continue;  // its text scrolls
     const edge = box.getBoundingClientRect();
     if (!edge.width || !edge.height) continue;
     let inside = box;
@@ -196,7 +197,8 @@ def test_pages_load_without_a_fault_and_from_here(
             faults.append("a formula that cannot be set")
         paths = [folder / urlsplit(name).path for name in tab.loaded]
         size = sum(len(gzip.compress(path.read_bytes())) for path in paths)
-        if size > MOST:
+        # the search brings the text of all pages
+        if size > MOST * (1.25 if name == "search.html" else 1):
             faults.append(f"{size:,} bytes before its figures")
         if faults:
             wrong[name] = faults
