@@ -35,6 +35,7 @@ SOURCES = {e.name: e for e in read_exercises(ROOT)}
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
     """What `make classroom` writes."""
+    pytest.importorskip("pybtex", reason="the press is not installed")
     folder = tmp_path_factory.mktemp("course") / "classroom"
     classroom(ROOT, folder)
     return folder
