@@ -366,7 +366,7 @@ def test_the_page_itself_is_in_view_in_the_sidebar(small: Tab) -> None:
     page = small.open("api-names.html")
     here = page.locator(".bd-sidebar-primary .current > a")
     box = here.bounding_box()
-    assert 0 <= box["y"] and box["y"] + box["height"] <= 260
+    assert box["y"] >= 0 and box["y"] + box["height"] <= 260
 
 
 def test_an_answer_is_hidden_until_asked_for(small: Tab) -> None:
