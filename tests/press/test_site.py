@@ -428,6 +428,25 @@ def test_faults_are_found_before_a_page_is_run(built: Book) -> None:
         assert re.search(fault, told, re.M), (fault, told)
 
 
+def test_a_proof_that_was_cut_off_spoils_no_other(
+    built: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proof(built.root)
+    html = built.root / "build" / "proof" / "html"
+
+    def cut_off(*command: object, **options: object) -> None:
+        (html / "searchindex.js").unlink()
+        (html / "02-one.html").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("press.site.subprocess.run", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            proof(built.root)
+    proof(built.root)
+    assert (html / "02-one.html").is_file()
+
+
 def test_stale_outputs_are_not_set(built: Book) -> None:
     before = built.read("book/03-two.md")
     built.write("book/03-two.md", before.replace("40 + 2", "40 + 3"))
