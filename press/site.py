@@ -756,10 +756,14 @@ def _count(pages: dict[str, bytes]) -> int:
 
 def _sphinx(root: Path, build: Path) -> None:
     """From build/source to build/html; warnings are errors."""
-    source = build / "source"
+    source, trees = build / "source", build / "doctrees"
+    begun = build / "sphinx.begun"
+    if begun.exists():  # it failed, or was cut off: nothing of it is known
+        shutil.rmtree(trees, ignore_errors=True)
+    begun.touch()
     address = read_project(root).repository
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-j", "auto"]
-    command += ["-W", "--keep-going", "-q", "-d", str(build / "doctrees")]
+    command += ["-W", "--keep-going", "-q", "-d", str(trees)]
     command += ["--no-color"]  # its messages are read: see _places
     command += ["-D", f"html_theme_options.repository_url={address}"]
     # conf.py loads press.pages
@@ -775,12 +779,11 @@ def _sphinx(root: Path, build: Path) -> None:
         encoding="utf-8",
     )
     if done.returncode:
-        # else the next run would not read, and warn of, these pages again
-        shutil.rmtree(build / "doctrees", ignore_errors=True)
         raise PressError(
             *_places(done.stderr, read_book(root), source),
             "Sphinx found the faults above: the pages are not whole",
         )
+    begun.unlink()
 
 
 def _places(text: str, chapters: list[Chapter], folder: Path) -> list[str]:

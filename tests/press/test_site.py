@@ -11,6 +11,7 @@ from docutils import nodes
 
 from press.chapters import PressError, read_book
 from press.pages import _fold_with_output, fold
+from press.polish import polish
 from press.references import ARXIV, works
 from press.search import sections
 from press.site import draft, is_current, proof, site
@@ -51,6 +52,37 @@ def test_the_line_below_the_title_says_what_a_chapter_takes_and_makes(
     assert "words and symbols" not in page(built, "03-two")
     assert "some-book/blob/main/book/notebooks/02-one.ipynb" in line[1]
     assert re.search(r"<h1>Preface<", page(built, "00-preface"))
+
+
+def test_the_engine_room_is_folded_in_the_sidebar_of_other_pages() -> None:
+    def sidebar(current: str) -> str:
+        parts = []
+        for caption, names in (
+            ("The model", ["00-a", "01-b"]),
+            ("The engine room", ["E1-c", "E12-d"]),
+        ):
+            links = "".join(
+                '<li class="toctree-l1 current active"><a href="#">x</a></li>'
+                if name == current
+                else f'<li class="toctree-l1"><a href="{name}.html">x</a></li>'
+                for name in names
+            )
+            parts.append(
+                '<p aria-level="2" class="caption" role="heading">'
+                f'<span class="caption-text">{caption}</span></p>\n'
+                f'<ul class="nav bd-sidenav">{links}</ul>'
+            )
+        pages = {f"{current}.html": "\n".join(parts).encode()}
+        return polish(pages)[f"{current}.html"].decode()
+
+    story, engine = sidebar("01-b"), sidebar("E12-d")
+    assert re.findall(r"<details[^>]*>", story) == ['<details class="part">']
+    assert re.findall("<details[^>]*>", engine) == [
+        '<details class="part" open>'
+    ]
+    folded = story[story.index("<details") :]
+    assert "The engine room" in folded and "E12-d" in folded
+    assert "The model" not in folded
 
 
 def test_pages_hold_what_the_chapters_hold(built: Book) -> None:
@@ -327,6 +359,25 @@ def test_faults_are_found_before_a_page_is_run(built: Book) -> None:
         r"code cell \d \(import .*\): WARNING: .*fig-lost",
     ):
         assert re.search(fault, told, re.M), (fault, told)
+
+
+def test_a_proof_that_was_cut_off_spoils_no_other(
+    built: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proof(built.root)
+    html = built.root / "build" / "proof" / "html"
+
+    def cut_off(*command: object, **options: object) -> None:
+        (html / "searchindex.js").unlink()
+        (html / "02-one.html").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("press.site.subprocess.run", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            proof(built.root)
+    proof(built.root)
+    assert (html / "02-one.html").is_file()
 
 
 def test_stale_outputs_are_not_set(built: Book) -> None:
