@@ -76,7 +76,9 @@ def test_the_engine_room_is_folded_in_the_sidebar_of_other_pages() -> None:
         return polish(pages)[f"{current}.html"].decode()
 
     story, engine = sidebar("01-b"), sidebar("E12-d")
-    assert re.findall(r"<details[^>]*>", story) == ['<details class="part">']
+    assert re.findall(r"<details[^>]*>", story) == [
+        '<details class="part">'
+    ]
     assert re.findall("<details[^>]*>", engine) == [
         '<details class="part" open>'
     ]
