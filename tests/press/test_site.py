@@ -290,16 +290,56 @@ def test_what_is_searched_is_a_section_without_those_inside_it() -> None:
     text = r"""<section id="one"><h1>1 · One<a class="headerlink">#</a></h1>
       <p>Here is <span class="math">\(\sqrt{d_\text{k}} \cdot \alpha\)</span>,
       and <code>a_<wbr>b</code>.</p>
-      <details><summary>Code</summary><pre>x = {1}</pre></details>
-      <section id="two"><h2>Two</h2><p>Inside</p></section>
+      <details><summary>Code</summary><pre><b>class</b> Two(One):
+    def three(self): ...
+x = {1}</pre></details>
+      <div class="admonition solution"><p>It is 7.</p><pre>y</pre></div>
+      <section id="two"><h2>Two</h2><p>Inside</p>
+      <dl class="py"><dt id="annotated.one.FOUR">FOUR = 4</dt></dl></section>
       <p>After.</p></section>"""
     script = sections({"a.html": text.encode(), "b/c.html": b"<p>no</p>"})
     rows = script.decode().removeprefix("const SECTIONS = ").strip("; \n")
     one = "Here is √d_k · α, and a_b. After."
+    code = "class Two(One): def three(self): ... x = {1}"
     assert json.loads(rows) == [
-        ["a.html", "1 · One", "", "1 · One", one, "x = {1}"],
-        ["a.html", "1 · One", "#two", "Two", "Inside", ""],
+        [
+            "a.html",
+            "1 · One",
+            "",
+            "1 · One",
+            one,
+            code,
+            "Two three",
+            "It is 7. y",
+        ],
+        [
+            "a.html",
+            "1 · One",
+            "#two",
+            "Two",
+            "Inside FOUR = 4",
+            "",
+            "FOUR",
+            "",
+        ],
     ]
+
+
+@pytest.mark.parametrize(
+    ("tex", "read"),
+    [
+        (r"e^{-\infty} = 0", "e^-∞ = 0"),
+        (r"\sqrt{2}\ln 2 \cdot (0, 1)", "√2ln 2 · (0, 1)"),
+        (r"\frac{QK^\top}{\sqrt{d_k}}", "QK^ᵀ/√d_k"),
+        (r"\tfrac12 \sum_i \omega_i \in \mathbb{R}", "1/2 Σ_i ω_i ∈ R"),
+        (r"\Phi \le \varepsilon\,\%", "Φ ≤ ε %"),
+    ],
+)
+def test_a_formula_reads_as_one_would_type_it(tex: str, read: str) -> None:
+    text = rf'<section id="a"><span class="math">\({tex}\)</span></section>'
+    assert (
+        f', "", "{read}", ' in sections({"a.html": text.encode()}).decode()
+    )
 
 
 def test_references_say_where_they_are_cited(built: Book) -> None:
