@@ -33,6 +33,7 @@ from press.polish import polish
 from press.project import read_project
 from press.references import works
 from press.rules import Reading, sections
+from press.words import GLOSSARY
 
 CARDS = "cards.yml"  # the promises of pages, on the first one
 SMALL = 120_000  # characters of a drawing that a card may show
@@ -51,10 +52,8 @@ TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
 OWN = (
     "site.py", "pages.py", "polish.py", "numbers.py", "references.py",
     "fold.py", "rules.py", "search.py", "figures.py", "api.py",
-    "guess.py", "notes.py",
+    "guess.py", "notes.py", "study.py", "words.py",
 )  # fmt: skip
-# the page with the words of each chapter, below targets "(words-02)="
-GLOSSARY = "A1-notation"
 # what annotated.book.figures writes for a notebook
 MOVES = re.compile(
     r'<figure class="moves moves-(?P<name>\w+)">[\s\S]*?'
