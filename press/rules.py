@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -205,6 +206,7 @@ def size(cell: Cell) -> int:
     return _full(cell.source.splitlines())
 
 
+@cache  # rules and pages ask again
 def prose(markdown: str, heading: str) -> list[tuple[str, Reading]]:
     """Words, and lines of code between them, each below its heading."""
     found = []

@@ -27,6 +27,19 @@ window.addEventListener("load", () => {
 window.addEventListener("resize", reach);
 document.addEventListener("toggle", reach, true);
 
+// The theme keeps the sidebar where it was on the page before. This page's own
+// name is in view, also where its part has just been unfolded.
+window.addEventListener("load", () => {
+  const bar = document.querySelector(".bd-sidebar-primary");
+  const here = bar?.querySelector("nav .current > a");
+  if (!here?.getClientRects().length) return;
+  const { top, bottom } = here.getBoundingClientRect();
+  const frame = bar.getBoundingClientRect();
+  if (top < frame.top || bottom > Math.min(frame.bottom, innerHeight)) {
+    bar.scrollTop += top - frame.top - bar.clientHeight / 3;
+  }
+});
+
 // What the search has found is in view, even where it is folded: Sphinx has
 // marked the words a moment after the page was read.
 window.addEventListener("load", () => setTimeout(() => {
