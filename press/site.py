@@ -33,6 +33,7 @@ from press.polish import polish
 from press.project import TITLE, read_project
 from press.references import works
 from press.rules import Reading, sections
+from press.words import GLOSSARY
 
 INDEX = "index"
 CARDS = "cards.yml"  # the promises of pages, on the first one
@@ -52,12 +53,10 @@ TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
 OWN = (
     "site.py", "pages.py", "polish.py", "numbers.py", "references.py",
     "fold.py", "rules.py", "search.py", "figures.py", "api.py",
-    "guess.py", "notes.py", "previews.py",
+    "guess.py", "notes.py", "previews.py", "study.py", "words.py",
 )  # fmt: skip
 # folders of the site with a file for each page or figure
 MADE = ("_static/cards", previews.FOLDER, f"_static/{FOLDER}")
-# the page with the words of each chapter, below targets "(words-02)="
-GLOSSARY = "A1-notation"
 # what annotated.book.figures writes for a notebook
 MOVES = re.compile(
     r'<figure class="moves moves-(?P<name>\w+)">[\s\S]*?'
