@@ -37,7 +37,7 @@ from annotated.book.results import commit
 from annotated.embeddings import sinusoids
 from annotated.engine.hooks import replace
 from annotated.layers import EncoderLayer, FeedForward
-from annotated.model import Transformer, TransformerConfig
+from annotated.model import Transformer
 
 Found = dict[str, Any]
 

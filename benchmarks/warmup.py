@@ -98,10 +98,14 @@ def run(settings: Settings, work: Path) -> None:
         begin = time.process_time()
         loss = learn(norm, peak, warmup, **shape, seed=seed)
         seconds = round(time.process_time() - begin, 1)
-        append(work, name | {"loss": loss, "seconds": seconds, "commit": here})
+        append(
+            work, name | {"loss": loss, "seconds": seconds, "commit": here}
+        )
 
 
-def result(settings: Settings, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def result(
+    settings: Settings, runs: list[dict[str, Any]]
+) -> dict[str, Any]:
     """What the ledger wants to know: the losses of all seeds, by cell."""
     cells: dict[tuple[Any, ...], list[float | None]] = {}
     for one in sorted(runs, key=lambda one: one["seed"]):

@@ -17,7 +17,7 @@ ICONS = "_static/icons.css"
 # for search.html alone: the theme does not search as one types
 SEARCH = ("searchtools.js", "language_data.js", "searchindex.js")
 # ours finds sections, which Sphinx's does not: see press/search.py
-OURS = ("minisearch/minisearch.js", "sections.js", "search.js")
+OURS = ("minisearch/minisearch.js", "sections.js", "rank.js", "search.js")
 SPHINX = ("searchindex.js", "_static/searchtools.js")
 VIEWPORT = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'

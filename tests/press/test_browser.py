@@ -285,6 +285,31 @@ def test_a_choice_answers_and_closes_the_other(small: Tab) -> None:
     assert "variance" not in wrong.inner_text()
 
 
+def test_the_first_choice_of_each_question_is_counted(small: Tab) -> None:
+    page = small.open("03-two.html")
+    said = page.locator(".tally [role=status]")
+    choices = page.locator("#questions .choices summary")
+    assert said.inner_text() == ""
+    choices.nth(0).focus()
+    page.keyboard.press("Enter")  # wrong
+    choices.nth(1).click()  # right, but too late
+    assert "1 of 2 answered, 0 right" in said.inner_text()
+    choices.nth(3).click()
+    assert "2 of 2 answered, 1 right" in said.inner_text()
+    page = small.open("03-two.html")
+    assert "2 of 2 answered, 1 right" in said.inner_text()
+    again = page.get_by_role("button", name="Once more")
+    again.focus()
+    page.keyboard.press("Enter")
+    assert said.inner_text() == ""
+    assert not again.is_visible()
+    assert page.locator("#questions details[open]").count() == 0
+    page.get_by_role("button", name="open all answers").click()
+    choices.nth(0).click()  # what all can see is no answer
+    assert said.inner_text() == ""
+    assert small.faults == []
+
+
 def test_a_number_is_judged_and_kept(small: Tab) -> None:
     page = small.open("03-two.html")
     field = page.get_by_label("dots in all")
