@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Iterator, Set
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -446,10 +447,10 @@ class Proof(StandaloneHTMLBuilder):
 
     name = "proof"
 
-    def get_outdated_docs(self) -> set[str]:
-        return set()  # only what was read again
+    def get_outdated_docs(self) -> Iterator[str]:
+        return iter(())  # only what was read again
 
-    def prepare_writing(self, docnames: set[str]) -> None:
+    def prepare_writing(self, docnames: Set[str]) -> None:
         pass
 
     def copy_assets(self) -> None:  # extensions add theirs
