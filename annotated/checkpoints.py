@@ -40,7 +40,7 @@ def save_checkpoint(trainer: Trainer, folder: Path) -> Path:
 
 
 def load_checkpoint(trainer: Trainer, place: Path) -> None:
-    """Go on from a checkpoint. TrainingError if it is of other data."""
+    """Continue from a checkpoint. TrainingError if its data differ."""
     weights = load_file(place / "model.safetensors")
     moments = load_file(place / "optimizer.safetensors")
     state = json.loads((place / "state.json").read_text())

@@ -37,7 +37,8 @@ COMMANDS = {
     "look": "show --run RUN in the browser: what it writes, where it looks",
     "exercises": "list the book's exercises, or check your file for one",
     "milestone": "run the book on the parts that you have written",
-    "classroom": "mend submitted notebooks, for who teaches (E26)",
+    "questions": "ask what the study guide asks",
+    "classroom": "mend submitted notebooks, count mistakes (E26)",
     "doctor": "say what this machine has, and what is missing",
 }
 

@@ -192,12 +192,12 @@ class TransformerConfig(ModelShape):
 
     @classmethod
     def base(cls, **fields: Any) -> TransformerConfig:
-        """The base model (Table 3, first row): vocabularies, changes."""
+        """The base model (Table 3, first row), with the given fields."""
         return cls(**fields)
 
     @classmethod
     def big(cls, **fields: Any) -> TransformerConfig:
-        """The big model (Table 3, last row): vocabularies, changes."""
+        """The big model (Table 3, last row), with the given fields."""
         shape = {"d_model": 1024, "d_ff": 4096, "num_heads": 16}
         return cls(**{"dropout": 0.3} | shape | fields)
 

@@ -237,7 +237,7 @@ def turning(block: MultiHeadAttention) -> Callable[[Tensor, int], Tensor]:
     """block.turn(heads, first), which turns queries or keys of the
     positions from first on; or unturned, if block has none.
 
-    TypeError if block computes its weights in another way of its own.
+    TypeError if block computes its weights in a way of its own.
     """
     turn = getattr(block, "turn", None)
     own = type(block).weights is not MultiHeadAttention.weights
@@ -259,8 +259,8 @@ Part = TypeVar("Part", bound=nn.Module)
 
 
 def with_parts(module: Part, **parts: nn.Module) -> Part:
-    """A copy of a module in which parts stand for those of their names.
-    Everything else, weights included, is the module's own.
+    """A copy of a module in which parts replace those of their names.
+    Everything else, weights included, is shared with the module.
     """
     twin = copy.copy(module)
     twin._modules = {**module._modules, **parts}

@@ -29,7 +29,7 @@ __all__ = [
 def count_pairs(
     words: dict[tuple[int, ...], int],
 ) -> Counter[tuple[int, int]]:
-    """How often each two ids are neighbours. words: ids -> occurrences."""
+    """How often each pair of ids is adjacent. words: ids -> occurrences."""
     pairs: Counter[tuple[int, int]] = Counter()
     for ids, n in words.items():
         for pair in zip(ids, ids[1:], strict=False):
@@ -40,7 +40,7 @@ def count_pairs(
 def merge_pair(
     ids: tuple[int, ...], pair: tuple[int, int], new: int
 ) -> tuple[int, ...]:
-    """The ids with each occurrence of pair, from the left, made new."""
+    """The ids, each occurrence of pair, from the left, replaced by new."""
     merged: list[int] = []
     for i in ids:
         if merged and (merged[-1], i) == pair:
@@ -140,7 +140,7 @@ class BytePairs:
         return found
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The line of these ids; what is no UTF-8 becomes U+FFFD."""
+        """The line of these ids; what is not UTF-8 becomes U+FFFD."""
         tokens = self.tokens()
         text = b"".join(tokens[i] for i in ids)
         return text.decode(errors="replace").removeprefix(" ")
@@ -180,7 +180,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """The line of each list of ids, specials dropped. Bytes that are
-        no UTF-8, which a model may well write, become U+FFFD.
+        not UTF-8, which a model may well write, become U+FFFD.
         """
         return self.inner.decode_batch(ids, skip_special_tokens=True)
 

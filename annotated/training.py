@@ -193,7 +193,7 @@ class Trainer:
         moments: dict[str, Tensor],
         state: dict[str, Any],
     ) -> None:
-        """Go on from what these three methods gave. TrainingError if the
+        """Continue from what those three methods gave. TrainingError if the
         batches would be different ones.
         """
         if state["order"] != self.order():

@@ -21,8 +21,10 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
+from itertools import combinations
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import torch
@@ -220,6 +222,43 @@ def at(nats: Tensor, words: Tensor) -> float:
     return nats[words[:, 0], words[:, 1]].mean().item()
 
 
+def teams(
+    judged: Judge, scores: dict[Head, list[float]]
+) -> list[dict[str, Any]]:
+    """For each job, what its words cost without its best two and three
+    heads; and, as controls, without the three of lowest score and without
+    any three of their kind: the least, the median and the most, and the
+    share of them that cost less than the best three.
+    """
+
+    @cache  # many jobs ask about the same three
+    def words(heads: frozenset[Head]) -> list[float]:
+        return judged.loss(heads)["words"]
+
+    found = []
+    for number, job in enumerate(judged.data.jobs):
+        own = [h for h in judged.heads if h[0].startswith(job.place)]
+        own.sort(key=lambda h: -scores[h][number])
+        two, three, least = (
+            words(frozenset(some))[number]
+            for some in (own[:2], own[:3], own[-3:])
+        )
+        every = sorted(
+            words(frozenset(some))[number] for some in combinations(own, 3)
+        )
+        cheaper = sum(cost < three for cost in every) / len(every)
+        found.append(
+            {
+                "heads": own[:3],
+                "loss": [two, three],
+                "least": least,
+                "any": [every[0], median(every), every[-1]],
+                "cheaper": cheaper,
+            }
+        )
+    return found
+
+
 def removals(judged: Judge, order: list[Head]) -> list[float]:
     """Exact match after two heads more have gone, and two more, …"""
     whole = judged.result()["exact"]
@@ -259,19 +298,13 @@ def run(data: Data, settings: Settings, seed: int) -> dict[str, Any]:
                 "blind": {key: blind[key] for key in ("exact", "nats")},
             }
         )
-    teams = []
-    for number, job in enumerate(data.jobs):
-        own = [h for h in judged.heads if h[0].startswith(job.place)]
-        own.sort(key=lambda h: -scores[h][number])
-        lost = [judged.loss(own[:k])["words"][number] for k in (2, 3)]
-        teams.append({"heads": own[:3], "loss": lost})
     by_loss = sorted(heads, key=lambda h: h["loss"]["nats"])
     order = [(h["block"], h["head"]) for h in by_loss]
     return {
         "seed": seed,
         "curve": curve,
         "heads": heads,
-        "teams": teams,
+        "teams": teams(judged, scores),
         "removed": {
             "least first": removals(judged, order),
             "most first": removals(judged, order[::-1]),

@@ -4,7 +4,7 @@
     python benchmarks/parts.py --json book/results/parts.json
     python benchmarks/parts.py --only heads --seeds 5
 
-Chapters 02 to 08 and 12 build their tables from the file. A run that
+Chapters 02 to 08 build their tables from the file. A run that
 --work has is not made again.
 """
 
@@ -37,7 +37,7 @@ from annotated.book.results import commit
 from annotated.embeddings import sinusoids
 from annotated.engine.hooks import replace
 from annotated.layers import EncoderLayer, FeedForward
-from annotated.model import Transformer, TransformerConfig
+from annotated.model import Transformer
 
 Found = dict[str, Any]
 
@@ -47,8 +47,7 @@ class Settings:
     """What to measure."""
 
     only: (
-        Literal["example", "heads", "networks", "depth", "places", "warmup"]
-        | None
+        Literal["example", "heads", "networks", "depth", "places"] | None
     ) = None
     """one of the studies, unless all"""
     seeds: int = 3
@@ -58,7 +57,6 @@ class Settings:
     """of the running example"""
     head_steps: int = 800
     network_steps: int = 1500
-    warmup_steps: int = 200
     work: Path | None = None
     """a file of finished runs, to go on from; unless given, a new one"""
     json: Path | None = None
@@ -332,48 +330,6 @@ def learn_networks(
     }
 
 
-# --- how high a peak, after how long a warm-up (chapter 12) ---------------
-
-PEAKS = (3e-4, 1e-3, 3e-3)
-WARMUPS = (1, 60)
-
-
-def learn_warmup(
-    settings: Settings, norm: str, peak: float, warmup: int, seed: int
-) -> Found:
-    """Chapter 12's model, which repeats twelve random symbols; the rate
-    climbs to its peak in a straight line and stays there.
-    """
-    torch.manual_seed(seed)
-    model = Transformer(
-        TransformerConfig(
-            src_vocab=16,
-            tgt_vocab=16,
-            d_model=64,
-            d_ff=128,
-            num_heads=4,
-            num_encoder_layers=6,
-            num_decoder_layers=6,
-            dropout=0.0,
-            norm=norm,  # type: ignore[arg-type]
-        )
-    )
-    adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
-    losses = []
-    for step in range(1, settings.warmup_steps + 1):
-        ids = torch.randint(4, 16, (32, 8))
-        tgt = torch.cat([torch.ones(32, 1).long(), ids[:, :-1]], dim=1)
-        logits = model(ids, tgt).flatten(0, 1)
-        loss = F.cross_entropy(logits, ids.flatten())
-        adam.zero_grad()
-        loss.backward()
-        for group in adam.param_groups:
-            group["lr"] = peak * min(1, step / warmup)
-        adam.step()
-        losses.append(loss.item())
-    return ending(losses)
-
-
 # --- all of them ----------------------------------------------------------
 
 STUDIES: dict[str, tuple[Callable[..., Found], list[dict[str, Any]]]] = {
@@ -385,15 +341,6 @@ STUDIES: dict[str, tuple[Callable[..., Found], list[dict[str, Any]]]] = {
     "example": (learn_example, [{"name": name} for name in EXAMPLE]),
     "depth": (learn_deep, [{"name": name} for name in DEPTH]),
     "places": (learn_places, [{"name": name} for name in PLACES]),
-    "warmup": (
-        learn_warmup,
-        [
-            {"norm": norm, "peak": peak, "warmup": warmup}
-            for norm, warmups in (("post", WARMUPS), ("pre", (1,)))
-            for warmup in warmups
-            for peak in PEAKS
-        ],
-    ),
 }
 
 

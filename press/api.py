@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mdit_py_plugins.anchors.index import slugify
 
@@ -584,25 +584,24 @@ class Reference:
             del arguments.args[0]
         for each in ast.walk(arguments):
             if isinstance(each, ast.arg) and each.annotation:
-                text = self._resolved(entry.source, each.annotation)
-                each.annotation = ast.parse(text, mode="eval").body
+                each.annotation = self._whole(entry.source, each.annotation)
         text = f"({ast.unparse(arguments)})"
         if node.returns is not None:
             text += f" -> {self._resolved(entry.source, node.returns)}"
         return text
 
     def _resolved(self, source: Source, node: ast.expr) -> str:
+        return ast.unparse(self._whole(source, node))
+
+    def _whole(self, source: Source, node: ast.expr) -> ast.expr:
         """An annotation in which our own names are whole."""
         full = self._full(source)
 
         class Whole(ast.NodeTransformer):
             def visit_Name(self, name: ast.Name) -> ast.expr:
-                if name.id not in full:
-                    return name
-                return ast.parse(full[name.id], mode="eval").body
+                return ast.Name(full.get(name.id, name.id), ast.Load())
 
-        fresh = ast.parse(ast.unparse(node), mode="eval").body
-        return ast.unparse(Whole().visit(fresh))
+        return cast(ast.expr, Whole().visit(copy.deepcopy(node)))
 
     def _full(self, source: Source) -> dict[str, str]:
         """Whole names by what a module calls them."""

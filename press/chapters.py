@@ -18,6 +18,8 @@ COLUMNS = 76
 NAME = re.compile(r"(\d\d|[AE]\d{1,2})-[a-z0-9]+(-[a-z0-9]+)*\.md")
 ROOMS = {"A": "appendix", "E": "engine"}  # by first letter; else a story
 GRADED = ":::{graded}"  # the place of one of book/exercises/ on a page
+# what the study guide and the page for teachers take from other pages
+STUDY = re.compile(r"^:::\{(outline|question|plan|inventory)\}", re.M)
 NOT_CHAPTERS = {"index.md", "references.md"}
 
 
@@ -142,6 +144,10 @@ def read_chapter(path: Path) -> Chapter:
         from press.exercises import set_in_page  # it reads cells, too
 
         text = set_in_page(path, text)
+    if STUDY.search(text):
+        from press.study import fill_page
+
+        text = fill_page(path, text)
     return _parse(path, text)
 
 

@@ -25,6 +25,7 @@ from press.modules import (
 )
 from press.paper import paper_map
 from press.refuse import Place, check_cells, check_modules, check_names
+from press.study import questions_data
 
 MARK = "Exported from the book; edit the chapter, then run `make export`."
 
@@ -76,6 +77,8 @@ def expected_package(root: Path) -> dict[Path, str | bytes]:
         texts["book/paper.json"] = paper
     if (exercises := package_data(root)) is not None:
         texts["exercises.json"] = exercises
+    if (questions := questions_data(root)) is not None:
+        texts["questions.json"] = questions
     return {root / PACKAGE / name: texts[name] for name in sorted(texts)}
 
 
@@ -224,7 +227,7 @@ def _is_ours(path: Path) -> bool:
     """Whether the press wrote this file, so that it may remove it."""
     data = {
         "registry.toml", "results.json", "paper.json", "exercises.json",
-        "py.typed",
+        "questions.json", "py.typed",
     }  # fmt: skip
     if path.name in data or path.match("pocket/*.tsv"):
         return True

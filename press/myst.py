@@ -66,7 +66,7 @@ def index(chapters: list[Chapter], root: Path, project: Project) -> Index:
 
 def _index_text(source: str, file: str, found: Index) -> None:
     for _, title in headings(source):
-        found.slugs[file, _slug(title)] = title
+        found.slugs[file, slug(title)] = title
     lines = source.splitlines()
     title = ""
     for row, line in enumerate(lines):
@@ -79,7 +79,7 @@ def _index_text(source: str, file: str, found: Index) -> None:
             found.labels[match[1]] = (file, title)
 
 
-def _slug(title: str) -> str:
+def slug(title: str) -> str:
     """The anchor that MyST gives a heading."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
@@ -239,7 +239,7 @@ class Translator:
         text = text or title or label
         if file != self.file:
             return f"[{text}]({file.removesuffix('.md')}.ipynb)"
-        heading = (file, _slug(title)) in self.index.slugs
+        heading = (file, slug(title)) in self.index.slugs
         anchor = title.replace(" ", "-")  # as Jupyter names its headings
         return f"[{text}](#{anchor})" if heading else text
 

@@ -18,8 +18,8 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 
 from press.chapters import Chapter
 from press.references import Work
+from press.words import as_html, rows
 
-ROWS = "## Words, by chapter"
 # words of the glossary that prose needs in their everyday sense, too
 EVERYDAY = {
     "base", "big", "job", "key", "memory", "plan", "rank", "score",
@@ -38,17 +38,11 @@ def terms(glossary: Chapter) -> dict[str, dict[str, str]]:
     text = "\n\n".join(
         c.source for c in glossary.cells if c.kind == "markdown"
     )
-    target = ""
-    for line in text.partition(ROWS)[2].splitlines():
-        if match := re.match(r"\((words-\w+)\)=", line):
-            target = match[1]
-        cells = re.split(r"(?<!\\) \| ", line.strip("| "))
-        if not line.startswith("| ") or len(cells) < 5:
-            continue
+    for target, cells in rows(text):
         for word in _forms(cells[0]):
-            if word not in EVERYDAY | {"word"}:
+            if word not in EVERYDAY:
                 found[word] = {
-                    "html": f"<b>{word}</b>: {_inline(cells[-1])}",
+                    "html": f"<b>{word}</b>: {as_html(cells[-1])}",
                     "link": f"{glossary.name}.html#{target}",
                 }
     return found
@@ -58,18 +52,6 @@ def _forms(word: str) -> list[str]:
     """`byte pairs (BPE)` is two names for one thing."""
     parts = re.split(r", | \(|\)", word)
     return [] if "[" in word else [p for p in parts if len(p) > 2]
-
-
-def _inline(text: str) -> str:
-    """Markdown of a table's cell as HTML."""
-    text = html.escape(text, quote=False)
-    for mark, to in (
-        (r"\[([^\]]*)\]\([^)]*\)", r"\1"),
-        (r"`([^`]+)`", r"<code>\1</code>"),
-        (r"\*([^*]+)\*", r"<em>\1</em>"),
-    ):
-        text = re.sub(mark, to, text)
-    return text
 
 
 def works(entries: list[Work]) -> dict[str, str]:

@@ -9,15 +9,19 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Iterator, Set
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 
+from press import previews
 from press.figures import life
 from press.notes import Notes
 
@@ -327,12 +331,16 @@ def _is_apart(code: nodes.Node, target: str) -> bool:
 
 def read_names(app: Sphinx, env: Any) -> list[str]:
     """What the press says of names and words; all pages, if it is new."""
-    path = app.srcdir / NAMES
-    known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    known = _known(app)
     if known == getattr(env, "annotated_notes", {}):
         return []
     env.annotated_notes = known
     return sorted(env.found_docs)
+
+
+def _known(app: Sphinx) -> dict[str, Any]:
+    path = app.srcdir / NAMES
+    return json.loads(path.read_text("utf-8")) if path.is_file() else {}
 
 
 def _details(label: str, body: list[Any], *classes: str) -> fold:
@@ -373,7 +381,7 @@ def describe(
         context["docstitle"] = ""  # else "Title — Title"
     words = ""
     for paragraph in doctree.findall(nodes.paragraph):
-        text = " ".join(paragraph.astext().split())
+        text = " ".join(_read(paragraph).split())
         boxed = isinstance(paragraph.parent, nodes.Admonition)
         if len(text) > 40 and not boxed:
             words = text
@@ -384,22 +392,91 @@ def describe(
     tags += [
         ("property", "og:title", title),
         ("property", "og:type", "book"),
+        ("property", "og:site_name", app.config.project),
     ]
-    tags += [("property", "og:site_name", app.config.project)]
     tags += [("property", "og:description", words)] if words else []
+    tags += _preview(app, name, context.get("pageurl"))
     context["metatags"] += "".join(
         f'\n<meta {kind}="{key}" content="{html.escape(value)}">'
         for kind, key, value in tags
     )
 
 
+def _read(paragraph: nodes.Element) -> str:
+    """A paragraph's words, also those on buttons."""
+    parts = []
+    for node in paragraph.findall(nodes.Text):
+        text = node.astext()
+        if isinstance(node.parent, nodes.raw):
+            text = html.unescape(re.sub(r"<[^>]*>", "", text))
+        parts.append(text)
+    return "".join(parts)
+
+
+def _preview(
+    app: Sphinx, name: str, address: str | None
+) -> list[tuple[str, str, str]]:
+    """The page's address and picture, or that of the first page; neither
+    without the address of the site.
+    """
+    known = getattr(app.env, "annotated_notes", {})
+    if not address:
+        return []
+    tags = [("property", "og:url", address)]
+    pictures = known.get("previews", {})
+    shown = name if name in pictures else app.config.root_doc
+    if shown in pictures:
+        picture = f"{known['site']}/{previews.path(shown)}"
+        tags += [
+            ("property", "og:image", picture),
+            ("property", "og:image:width", str(previews.WIDTH)),
+            ("property", "og:image:height", str(previews.HEIGHT)),
+            ("property", "og:image:alt", pictures[shown]),
+            ("name", "twitter:card", "summary_large_image"),
+        ]
+    return tags
+
+
+def know_site(app: Sphinx, config: Any) -> None:
+    """Sphinx's own name for the address of the site."""
+    config.html_baseurl = _known(app).get("site", "")
+
+
+class Proof(StandaloneHTMLBuilder):
+    """Reads and links everything as for HTML, and writes nothing."""
+
+    name = "proof"
+
+    def get_outdated_docs(self) -> Iterator[str]:
+        return iter(())  # only what was read again
+
+    def prepare_writing(self, docnames: Set[str]) -> None:
+        pass
+
+    def copy_assets(self) -> None:  # extensions add theirs
+        (Path(self.outdir) / "_static").mkdir(exist_ok=True)
+
+    def write_doc(self, docname: str, doctree: nodes.document) -> None:
+        pass
+
+    def write_doc_serialized(
+        self, docname: str, doctree: nodes.document
+    ) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_builder(Proof)
     app.add_node(fold, html=(_visit_fold, _depart_fold))
     app.add_node(summary, html=(_visit_summary, _depart_summary))
     app.add_post_transform(Folds)
     app.add_post_transform(Tables)
     app.add_post_transform(Names)
     app.add_post_transform(Notes)
+    app.connect("config-inited", know_site)
     app.connect("env-updated", read_names)
     app.connect("html-page-context", describe)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

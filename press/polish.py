@@ -17,7 +17,7 @@ ICONS = "_static/icons.css"
 # for search.html alone: the theme does not search as one types
 SEARCH = ("searchtools.js", "language_data.js", "searchindex.js")
 # ours finds sections, which Sphinx's does not: see press/search.py
-OURS = ("minisearch/minisearch.js", "sections.js", "search.js")
+OURS = ("minisearch/minisearch.js", "sections.js", "rank.js", "search.js")
 SPHINX = ("searchindex.js", "_static/searchtools.js")
 VIEWPORT = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -35,6 +35,14 @@ BELOW = re.compile(
     r'<details[^>]*><summary><span class="toctree-toggle".*?</details>',
     re.S,
 )
+# a part of the sidebar: its caption, and the pages in it
+PART = re.compile(
+    r'<p (?=[^>]*class="caption")[^>]*><span class="caption-text">'
+    r"([^<]*)</span></p>\s*(<ul\b.*?</ul>)",
+    re.S,
+)
+# the engine room and the reference, for which few readers come
+ASIDE = re.compile(r'href="(?:E\d+-|api-)')
 # the parameters of a signature, which are no list of definitions
 LINES = re.compile(r"<dl>\s*((?:<dd>.*?</dd>\s*)+)</dl>", re.S)
 PICTURE = re.compile(r"<img\b(?![^>]*\bloading=)(?=[^>]*_images/)")
@@ -88,7 +96,7 @@ def _page(name: str, text: str) -> str:
     first, *more = re.split(r'[ \t]*<meta name="viewport"[^>]*>\n?', text)
     if more:
         text = f"{first}{VIEWPORT}\n{''.join(more)}"
-    text = BELOW.sub("", text)
+    text = PART.sub(_part, BELOW.sub("", text))
     text = LINES.sub(_lines, text)
     # a name that is not what the button reads is no name
     button = r'(<button class="btn search-button-field[^>]*?)'
@@ -101,6 +109,19 @@ def _page(name: str, text: str) -> str:
     )
     text = JOINED.sub(r'<span class="joined">\1</span>', text)
     return PICTURE.sub('<img loading="lazy"', text)
+
+
+def _part(match: re.Match[str]) -> str:
+    """A part that most readers pass by, folded but on its own pages."""
+    caption, pages = match.groups()
+    if not ASIDE.search(pages):
+        return match[0]
+    here = " open" if re.search(r'class="[^"]*\bcurrent\b', pages) else ""
+    return (
+        f'<details class="part"{here}><summary class="caption">'
+        f'<span role="heading" aria-level="2">{caption}</span></summary>\n'
+        f"{pages}</details>"
+    )
 
 
 def _lines(match: re.Match[str]) -> str:

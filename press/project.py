@@ -1,4 +1,4 @@
-"""Addresses: all of them from [project.urls] Repository in pyproject."""
+"""Addresses: all of them from [project.urls] in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from press.chapters import PressError
 
 BRANCH = "main"
 NAME = "attention-annotated"  # of the distribution
+TITLE = "Attention, Annotated"  # of the book
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class Project:
     """Where the book lives on the web."""
 
     repository: str
+    site: str = ""  # without a slash at its end; empty if nobody knows
+    about: str = ""  # in a line
 
     @property
     def slug(self) -> str:
@@ -44,12 +47,22 @@ class Project:
 
 
 def read_project(root: Path) -> Project:
-    # Python 3.10 has no tomllib, and one line needs no parser
+    # Python 3.10 has no tomllib, and three lines need no parser
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
-    match = re.search(r'^Repository = "(https://[^"\s]+?)/?"', text, re.M)
-    if match is None:
+
+    def given(label: str) -> str:
+        line = rf'^{label} = "(https://[^"\s]+?)/?"'
+        found = re.search(line, text, re.M)
+        return found[1] if found else ""
+
+    if not given("Repository"):
         raise PressError(
             "pyproject.toml: [project.urls] has no line "
             'Repository = "https://…"'
         )
-    return Project(match[1])
+    about = re.search(r'^description = "(.*)"', text, re.M)
+    return Project(
+        given("Repository"),
+        given("Documentation"),
+        about[1] if about else "",
+    )

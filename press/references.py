@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,20 @@ class Work:
     def is_in(self, chapter: Chapter) -> bool:
         """Whether a chapter cites it or links to it."""
         for cell in chapter.cells:
-            if self.eprint and self.eprint in ARXIV.findall(cell.source):
+            keys, papers = _cited(cell.source)
+            if self.key in keys or self.eprint in papers:
                 return True
-            cited = re.findall(r"\{cite(?::\w+)?\}`([^`]+)`", cell.source)
-            keys = {k.strip() for group in cited for k in group.split(",")}
-            if self.key in keys or (self.url and self.url in cell.source):
+            if self.url and self.url in cell.source:
                 return True
         return False
+
+
+@cache
+def _cited(markdown: str) -> tuple[set[str], set[str]]:
+    """Keys that a text cites, and numbers of arXiv that it links to."""
+    cited = re.findall(r"\{cite(?::\w+)?\}`([^`]+)`", markdown)
+    keys = {k.strip() for group in cited for k in group.split(",")}
+    return keys, set(ARXIV.findall(markdown))
 
 
 def works(root: Path) -> list[Work]:

@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -31,7 +32,7 @@ from press.modules import (
 )
 from press.numbers import LABEL, figure_of
 
-MINUTES = 48  # that a story page may take to read
+MINUTES = 46  # that a story page may take to read
 LINES = {"story": 30}  # that a cell may have, not counting empty ones
 OTHER_LINES = 60
 MARKDOWN = MarkdownIt("commonmark").enable("table").use(colon_fence_plugin)
@@ -205,6 +206,7 @@ def size(cell: Cell) -> int:
     return _full(cell.source.splitlines())
 
 
+@cache  # rules and pages ask again
 def prose(markdown: str, heading: str) -> list[tuple[str, Reading]]:
     """Words, and lines of code between them, each below its heading."""
     found = []

@@ -24,20 +24,27 @@ SKIPPED = {
     "headerlink", "chapter-facts", "visually-hidden", "column", "note",
     "guesses", "api-facts",
 }  # fmt: skip
-
+# what a reader is to find alone, or has not asked for yet
+HIDDEN = {"solution", "answer", "choices"}
+DEFINED = re.compile(r"^\s*(?:class|def) (\w+)", re.M)
 
 # how a formula reads without TeX; what sets type leaves nothing
 SIGNS = {
-    "cdot": "·", "times": "×", "sqrt": "√", "varepsilon": "ε", "le": "≤",
-    "ge": "≥", "approx": "≈", "ldots": "…", "to": "→", "log": "log ",
-    "max": "max ", "min": "min ", "sin": "sin ", "cos": "cos ",
-    "exp": "exp ",
+    "cdot": "·", "times": "×", "sqrt": "√", "le": "≤", "ge": "≥",
+    "approx": "≈", "pm": "±", "odot": "⊙", "sum": "Σ", "partial": "∂",
+    "in": "∈", "infty": "∞", "top": "ᵀ", "ell": "l", "leftarrow": "←",
+    "dots": "…", "ldots": "…", "cdots": "…", "to": "→", "varepsilon": "ε",
+    "%": "%", "_": "_", ",": " ", ";": " ", " ": " ",
 }  # fmt: skip
+FUNCTIONS = {"log", "ln", "max", "min", "sin", "cos", "tanh", "exp"}
+GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
+FRACTION = re.compile(rf"\\t?frac(?:{GROUP}{GROUP}|(\w)(\w))")
 
 
 def sections(pages: dict[str, bytes]) -> bytes:
     """A script with a row per section: page, its title, anchor, heading,
-    text and code. A script, since a file may load no other kind of file.
+    text, code, the names that this defines, and what is hidden until a
+    reader asks. A script, since a file may load no other kind of file.
     """
     rows = []
     for name in sorted(pages):
@@ -60,10 +67,23 @@ class _Section:
     title: list[str] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     code: list[str] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
+
+    names: list[str] = field(default_factory=list)
 
     def row(self) -> list[str]:
+        names = [*self.names, *DEFINED.findall("".join(self.code))]
         parts = self.title, self.text, self.code
-        return [self.anchor, *(" ".join("".join(p).split()) for p in parts)]
+        return [
+            self.anchor,
+            *map(_joined, parts),
+            " ".join(dict.fromkeys(names)),
+            _joined(self.hidden),
+        ]
+
+
+def _joined(parts: list[str]) -> str:
+    return " ".join("".join(parts).split())
 
 
 class _Reader(HTMLParser):
@@ -83,13 +103,18 @@ class _Reader(HTMLParser):
         if tag == "section":
             self.inside.append(_Section(given.get("id") or ""))
             self.found.append(self.inside[-1])
+        if tag == "dt" and self.inside and given.get("id"):  # an entry
+            name = (given["id"] or "").rpartition(".")[2]
+            self.inside[-1].names.append(name)
         if tag not in INLINE:
             self._add(" ")
         if tag not in VOID:
             self.tags.append((tag, self._use(tag, classes)))
 
     def _use(self, tag: str, classes: set[str]) -> str:
-        """What text in this element is: title, text, code or nothing."""
+        """What text in this element is: title, text, code, hidden or
+        nothing.
+        """
         above = self.tags[-1][1] if self.tags else "text"
         button = tag == "button" and "note-of" not in classes
         control = button or tag in {"script", "style"} or classes & SKIPPED
@@ -97,6 +122,8 @@ class _Reader(HTMLParser):
             return ""
         if tag == "summary" and "admonition-title" not in classes:
             return ""
+        if above == "hidden" or classes & HIDDEN:
+            return "hidden"
         if tag in HEADINGS:
             return "title"
         if tag == "pre" or "dataframe" in classes:
@@ -113,6 +140,7 @@ class _Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if data.startswith(r"\("):  # a formula, as one would type it
+            data = FRACTION.sub(r"\1\3/\2\4", data)
             data = re.sub(r"\\([A-Za-z]+|.)|[{}]", _plain, data)
         self._add(data)
 
@@ -126,7 +154,11 @@ class _Reader(HTMLParser):
 def _plain(match: re.Match[str]) -> str:
     """A command of TeX as a sign, or as nothing."""
     name = match[1] or ""
-    try:
-        return unicodedata.lookup(f"GREEK SMALL LETTER {name}")
-    except KeyError:
-        return SIGNS.get(name, "")
+    if name in FUNCTIONS:
+        return f"{name} "
+    for size in ("CAPITAL", "SMALL")[name[:1].islower() :]:
+        try:
+            return unicodedata.lookup(f"GREEK {size} LETTER {name}")
+        except KeyError:
+            continue
+    return SIGNS.get(name, "")

@@ -20,7 +20,7 @@ from typing import Any
 import nbformat
 import yaml
 
-from press import fold, guess, notes, numbers, posters
+from press import fold, guess, notes, numbers, posters, previews
 from press.api import Reference
 from press.chapters import Cell, Chapter, PressError, read_book, select
 from press.execute import as_notebook, executed_path, join
@@ -30,10 +30,12 @@ from press.modules import PACKAGE, packages_of, path_of, target_of
 from press.pages import NAMES
 from press.paper import counts, paper_map
 from press.polish import polish
-from press.project import read_project
+from press.project import TITLE, read_project
 from press.references import works
 from press.rules import Reading, sections
+from press.words import GLOSSARY
 
+INDEX = "index"
 CARDS = "cards.yml"  # the promises of pages, on the first one
 SMALL = 120_000  # characters of a drawing that a card may show
 READING = "::::::{container} reading"  # what is said of a hidden output
@@ -51,10 +53,10 @@ TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
 OWN = (
     "site.py", "pages.py", "polish.py", "numbers.py", "references.py",
     "fold.py", "rules.py", "search.py", "figures.py", "api.py",
-    "guess.py", "notes.py",
+    "guess.py", "notes.py", "previews.py", "study.py", "words.py",
 )  # fmt: skip
-# the page with the words of each chapter, below targets "(words-02)="
-GLOSSARY = "A1-notation"
+# folders of the site with a file for each page or figure
+MADE = ("_static/cards", previews.FOLDER, f"_static/{FOLDER}")
 # what annotated.book.figures writes for a notebook
 MOVES = re.compile(
     r'<figure class="moves moves-(?P<name>\w+)">[\s\S]*?'
@@ -137,7 +139,7 @@ def proof(root: Path) -> None:
     book = _Book(root, chapters, {c.name: _unexecuted(c) for c in chapters})
     folder = root / "build" / "proof"
     _mirror(_files(root, book), folder / "source")
-    _sphinx(root, folder)
+    _sphinx(root, folder, "proof")
 
 
 def _unexecuted(chapter: Chapter) -> Any:
@@ -168,6 +170,10 @@ def _files(root: Path, book: _Book) -> dict[str, bytes]:
         files[f"_static/{FOLDER}/{name}.js"] = text.encode()
     files |= book.large
     known: dict[str, Any] = {"works": notes.works(book.works)}
+    if book.project.site:
+        known["site"] = book.project.site
+        files |= book.previews()
+        known["previews"] = book.shows()
     if GLOSSARY in book.shown:
         known["terms"] = notes.terms(book.shown[GLOSSARY])
     if len(book.shown) == len(chapters):  # a draft has no reference
@@ -208,6 +214,8 @@ class _Book:
         # what figures load when they are asked to, by its path
         self.large: dict[str, bytes] = {}
         self.thumbnails: dict[str, str] = {}  # of a page: a path
+        # of a page: its first figure, and what this shows
+        self.drawn: dict[str, tuple[str, str]] = {}
         cards = root / "book" / CARDS
         text = cards.read_text("utf-8") if cards.is_file() else ""
         self.promises: dict[str, str] = yaml.safe_load(text) or {}
@@ -235,7 +243,7 @@ class _Book:
                 if moves := self._moves(output):
                     cell.metadata["moves"] = moves
                 if "mystnb" in origin.metadata:
-                    self._thumbnail(chapter.name, output)
+                    self._show(chapter.name, cell, output)
             if place in figures:
                 figure = cell.metadata["mystnb"]["figure"]
                 text = f"**{figures[place]}.** {figure['caption']}"
@@ -278,12 +286,41 @@ class _Book:
             moves["large"] = path
         return moves
 
-    def _thumbnail(self, name: str, output: Any) -> None:
-        """The page's first drawing that is small, for its card."""
+    def _show(self, name: str, cell: Any, output: Any) -> None:
+        """The page's first drawing, for links to it, and the first that is
+        small, for its card.
+        """
         svg = output.get("data", {}).get("image/svg+xml", "")
-        if svg and len(svg) <= SMALL and name not in self.thumbnails:
+        if not svg:
+            return
+        image = cell.metadata["mystnb"].get("image", {})
+        self.drawn.setdefault(name, (svg, image.get("alt", "")))
+        if len(svg) <= SMALL and name not in self.thumbnails:
             self.thumbnails[name] = f"_static/cards/{name}.svg"
             self.large[self.thumbnails[name]] = svg.encode()
+
+    def previews(self) -> dict[str, bytes]:
+        """Of each page with a figure a picture for links to it, by path;
+        the first of these figures is that of the first page, too.
+        """
+        found: dict[str, bytes] = {}
+        for name, (figure, _) in self.drawn.items():
+            chapter = self.shown[name]
+            words = self.promises.get(name) or _first_sentence(chapter)
+            cards = [(name, _numbered(chapter), words)]
+            if not found:
+                cards.append((INDEX, TITLE, self.project.about))
+            for page, title, words in cards:
+                found[previews.path(page)] = previews.preview(
+                    self.root, title, words, figure
+                )
+        return found
+
+    def shows(self) -> dict[str, str]:
+        """What these pictures show, by page."""
+        found = {name: alt for name, (_, alt) in self.drawn.items()}
+        first = next(iter(found.values()), None)
+        return {} if first is None else {INDEX: first, **found}
 
     def _titled(self, source: str, chapter: Chapter) -> tuple[str, bool]:
         number = numbers.number_of(chapter.name)
@@ -499,14 +536,12 @@ class _Book:
         lines = []
         for name in names:
             chapter = self.shown[name]
-            number = numbers.number_of(name)
-            start = f"{number} · " if number != "0" else ""
             picture = self.thumbnails.get(name, "")
             image = f'<img src="{picture}" alt="" loading="lazy">'
             lines.append(
                 f'<li><a href="{name}.html">'
                 f'<span class="picture">{image if picture else ""}</span>'
-                f"<b>{start}{html.escape(chapter.title)}</b>"
+                f"<b>{html.escape(_numbered(chapter))}</b>"
                 f"<span>{html.escape(self.promises[name])}</span>"
                 f"<small>{reading_minutes(chapter)} min</small></a></li>"
             )
@@ -514,9 +549,7 @@ class _Book:
         return f'```{{raw}} html\n<ul class="cards">\n{listed}\n</ul>\n```'
 
     def _entry(self, chapter: Chapter) -> str:
-        number = numbers.number_of(chapter.name)
-        start = f"{number} · " if number != "0" else ""
-        link = f"[{start}{chapter.title}]({chapter.name}.md)"
+        link = f"[{_numbered(chapter)}]({chapter.name}.md)"
         minutes = reading_minutes(chapter)
         first = _first_sentence(chapter)
         return f"{link} <small>{minutes} min</small>\n: {first}\n"
@@ -554,6 +587,12 @@ def _plain_entry(name: str, text: str) -> str:
     title, _, rest = text.partition("\n")
     first = " ".join(rest.strip().partition("\n\n")[0].split())
     return f"[{title.lstrip('# ')}]({name}.md)\n: {first}\n"
+
+
+def _numbered(chapter: Chapter) -> str:
+    """The title as it stands on the page."""
+    number = numbers.number_of(chapter.name)
+    return f"{number} · {chapter.title}" if number != "0" else chapter.title
 
 
 def _short_title(chapter: Chapter) -> str:
@@ -741,6 +780,10 @@ def _set(
     for path in html.glob("*.html"):  # Sphinx leaves what is gone
         if path.stem not in stems:
             path.unlink()
+    for folder in MADE:
+        for path in (html / folder).glob("*"):
+            if path.relative_to(html).as_posix() not in sources:
+                path.unlink()
     return polish(
         {
             path.relative_to(html).as_posix(): path.read_bytes()
@@ -754,12 +797,16 @@ def _count(pages: dict[str, bytes]) -> int:
     return sum("/" not in n and n.endswith(".html") for n in pages)
 
 
-def _sphinx(root: Path, build: Path) -> None:
-    """From build/source to build/html; warnings are errors."""
-    source = build / "source"
+def _sphinx(root: Path, build: Path, builder: str = "html") -> None:
+    """From build/source to build/BUILDER; warnings are errors."""
+    source, trees = build / "source", build / "doctrees"
+    begun = build / "sphinx.begun"
+    if begun.exists():  # it failed, or was cut off: nothing of it is known
+        shutil.rmtree(trees, ignore_errors=True)
+    begun.touch()
     address = read_project(root).repository
-    command = [sys.executable, "-m", "sphinx", "-b", "html", "-j", "auto"]
-    command += ["-W", "--keep-going", "-q", "-d", str(build / "doctrees")]
+    command = [sys.executable, "-m", "sphinx", "-b", builder, "-j", "auto"]
+    command += ["-W", "--keep-going", "-q", "-d", str(trees)]
     command += ["--no-color"]  # its messages are read: see _places
     command += ["-D", f"html_theme_options.repository_url={address}"]
     # conf.py loads press.pages
@@ -768,19 +815,18 @@ def _sphinx(root: Path, build: Path) -> None:
         [*here, *filter(None, [os.getenv("PYTHONPATH")])]
     )
     done = subprocess.run(
-        [*command, str(source), str(build / "html")],
+        [*command, str(source), str(build / builder)],
         env=dict(os.environ, LC_ALL="C.UTF-8", PYTHONPATH=path),
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
     )
     if done.returncode:
-        # else the next run would not read, and warn of, these pages again
-        shutil.rmtree(build / "doctrees", ignore_errors=True)
         raise PressError(
             *_places(done.stderr, read_book(root), source),
             "Sphinx found the faults above: the pages are not whole",
         )
+    begun.unlink()
 
 
 def _places(text: str, chapters: list[Chapter], folder: Path) -> list[str]:

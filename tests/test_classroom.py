@@ -268,6 +268,79 @@ def test_what_was_deleted_stays_as_it_was_given(given):
     assert "raise NotImplementedError" in sources_of(new)["03-causal"]
 
 
+TRIED = "def causal_mask(length\n    return length"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (TRIED, True),
+        ("mask = causal(5)", True),
+        ("", False),
+        ("# I do not know\n", False),
+        (f"{CAUSAL.starter}\n# what now?\n", True),
+    ],
+)
+def test_what_was_tried_stays_though_it_defines_nothing(given, text, kept):
+    """It is wrong then, and not as if nobody had been there."""
+    work = solved(given, causal=text)
+    new, moved = repaired(work, given)
+    own = sources_of(new)["03-causal"]
+    assert own == (text if kept else CAUSAL.starter)
+    assert moved == ([] if kept else ["03-causal"])
+    assert sources_of(new)["03-padding"] == sources_of(work)["03-padding"]
+
+
+def test_of_copies_the_last_that_was_tried_stays(given):
+    work = damaged(given, TRIED, "copied")
+    new, moved = repaired(work, given)
+    assert sources_of(new)["03-causal"] == TRIED
+    assert moved == ["03-causal"]
+
+
+def graded_by(given, text):
+    """A notebook as nbgrader leaves it, 03-causal having printed text."""
+    new = copy.deepcopy(given)
+    for cell in new["cells"]:
+        label = cell["metadata"].get("nbgrader", {})
+        if label.get("grade_id") == "grade-03-causal" and text:
+            stream = {"output_type": "stream", "name": "stdout"}
+            cell["outputs"] = [{**stream, "text": [text]}]
+    return new
+
+
+def test_the_mistakes_of_a_class_are_counted(
+    given, tmp_path, monkeypatch, capsys
+):
+    sentences = [text for text, _ in CAUSAL.mutants]
+    said = {
+        "ada": "passed · 03-causal: all 3 checks here pass.",
+        "bob": f"wrong · 03-causal, check 1 of 3\n{sentences[0]}\n",
+        "cem": f"wrong · 03-causal, check 1 of 3\n{sentences[1]}\n",
+        "dan": f"wrong · 03-causal, check 1 of 3\n{sentences[1]}\n",
+        "eve": "",
+    }
+    for name, text in said.items():
+        folder = tmp_path / "autograded" / name / "03"
+        folder.mkdir(parents=True)
+        notebook = json.dumps(graded_by(given, text))
+        (folder / "03.ipynb").write_text(notebook)
+    line = ["annotated", "classroom", "mistakes", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", line)
+    main()
+    out = capsys.readouterr().out
+    assert "03-causal: 3 wrong, 1 passed, 1 not run\n" in out
+    assert "03-padding: 5 not run\n" in out
+    assert out.index(f"    2  {sentences[1]}\n") < out.index(
+        f"    1  {sentences[0]}\n"
+    )
+    (tmp_path / "autograded/eve/03/03.ipynb").write_text("[]")
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code != 0
+    assert "eve/03/03.ipynb is no notebook" in capsys.readouterr().err
+
+
 def test_cells_that_do_not_parse_cost_no_other_answer():
     sources = [
         "x = (",

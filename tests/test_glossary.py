@@ -12,7 +12,7 @@ from annotated.model import TransformerConfig
 from annotated.search import SearchConfig
 from annotated.training import TrainingConfig
 from press.chapters import headings
-from press.myst import _slug
+from press.myst import slug
 
 BOOK = Path(__file__).resolve().parents[1] / "book"
 TEXT = (BOOK / "A1-notation.md").read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def test_each_row_leads_to_a_place_that_exists(heading):
         assert len(links) == 1, row
         _, file, anchor = links[0]
         page = (BOOK / file).read_text(encoding="utf-8")
-        slugs = {_slug(title) for _, title in headings(page)}
+        slugs = {slug(title) for _, title in headings(page)}
         assert not anchor or anchor in slugs, (row[0], anchor)
 
 

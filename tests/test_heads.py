@@ -449,6 +449,11 @@ def test_the_benchmark_runs_in_small(tmp_path, monkeypatch) -> None:
     assert len(run["heads"]) == 24
     assert [p["step"] for p in run["curve"]][-1] == 30
     assert len(run["teams"]) == len(found["jobs"])
+    for team in run["teams"]:
+        least, median, most = team["any"]  # three heads, whichever
+        assert least <= median <= most and 0 <= team["cheaper"] < 1
+        assert least <= min(team["loss"][1], team["least"])
+        assert most >= max(team["loss"][1], team["least"])
     assert len(run["removed"]["least first"]) == 13
     rows = run["samples"][0]["weights"]["encoder"][0][0]
     assert [len(row.split()) for row in rows] == [4] * 4

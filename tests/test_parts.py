@@ -109,7 +109,7 @@ def test_without_networks_and_norms_none_is_left():
 def test_the_benchmark_makes_every_run_once(tmp_path):
     with benchmark("parts") as script:
         tiny = script.Settings(
-            seeds=1, steps=2, head_steps=1, network_steps=1, warmup_steps=1
+            seeds=1, steps=2, head_steps=1, network_steps=1
         )
         work = tmp_path / "runs.jsonl"
         script.run(tiny, work)
@@ -271,3 +271,29 @@ def test_depth_is_a_matter_of_the_norms_place_and_of_the_rate():
     assert max(values("loss", "depth", name=slow)) < 0.05
     for loss in values("loss", "depth", name="without norms"):
         assert loss is None or loss > 100
+
+
+# --- peaks and warm-ups
+
+
+def test_every_peak_is_tried_after_every_warmup(tmp_path):
+    with benchmark("warmup") as script:
+        tiny = script.Settings(
+            peaks=(1e-3, 3e-3), warmups=(1, 2), layers=1, steps=3, seeds=2
+        )
+        work = tmp_path / "runs.jsonl"
+        script.run(replace(tiny, seeds=1), work)
+        before = script.read(work)
+        script.run(tiny, work)
+        assert script.read(work)[: len(before)] == before
+        made = script.result(tiny, script.read(work))
+        one = script.learn("pre", 3e-3, 2, layers=1, steps=3, seed=1)
+        mad = script.learn("post", 1e9, 1, layers=1, steps=40, seed=0)
+    cells = {
+        (cell["norm"], cell["warmup"], cell["peak"]): cell["losses"]
+        for cell in made["metrics"]["cells"]
+    }
+    assert len(cells) == 2 * 2 * 2
+    assert all(len(losses) == 2 for losses in cells.values())
+    assert cells["pre", 2, 3e-3][1] == pytest.approx(one, rel=1e-3)
+    assert mad is None or mad > 3

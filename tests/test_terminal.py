@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import select
@@ -288,3 +289,57 @@ def test_a_terminal_watches_the_file_and_reads_keys():
         done.kill()
         done.wait()
         os.close(parent)
+
+
+# --- the questions of the study guide
+
+
+def asked(call, monkeypatch, line, said):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(said))
+    return call(f"questions {line}")
+
+
+def test_the_first_answer_counts_and_is_remembered(call, monkeypatch):
+    """2a: its first choice is right, its others are not."""
+    assert terminal.questions()["2a"].right == 0
+    code, out, error = asked(call, monkeypatch, "2a", "x\nc\na\n")
+    assert (code, error) == (0, "")
+    wrong, right = out.index("Not so: a dictionary"), out.index("Right: a")
+    assert wrong < right
+    assert "0 of 1 right at the first answer." in out
+    assert asked(call, monkeypatch, "2a", "a\n")[1].count("1 of 1 right")
+    assert "02  3 questions, 1 answered, 0 right" in call("questions")[1]
+
+
+def test_a_question_can_be_left_out_and_the_rest_with_it(call, monkeypatch):
+    out = asked(call, monkeypatch, "02", "\nb\n")[1]
+    assert "2a ·" in out
+    assert "2c ·" in out
+    assert "0 of 3 right at the first answer." in out
+    assert "02  3 questions, 1 answered, 0 right" in call("questions")[1]
+
+
+@pytest.mark.parametrize("which", ["99", "2z", "x", "0x"])
+def test_a_question_that_is_not_there(call, which):
+    code, out, error = call(f"questions {which}")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"annotated: unknown page .*\n", error)
+
+
+def test_a_folder_that_cannot_be_written_costs_the_memory(
+    call, monkeypatch
+):
+    Path("mine").write_text("in the way")
+    out = asked(call, monkeypatch, "2a", "a\n")[1]
+    assert "Nothing is remembered" in out
+    assert "1 of 1 right" in out
+
+
+def test_questions_are_read_without_marks():
+    for question in terminal.questions().values():
+        parts = [question.title, question.text]
+        parts += [part for choice in question.choices for part in choice]
+        for part in parts:
+            text = terminal.plain(part)
+            assert not re.search(r"[\\$`*{}]", text), text
+            assert max(map(len, text.splitlines())) <= terminal.WIDTH

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from annotated.engine.files import write_text
 __all__ = [
     "HIDDEN", "grade", "hidden_checks", "silent_errors", "marked",
     "holding", "Block", "blocks_of", "grafted", "repaired", "Classroom",
+    "verdict_of",
 ]  # fmt: skip
 
 
@@ -217,14 +219,25 @@ def repaired(
             for text, c in zip(sources, own)
             if _label(c).get("grade_id") == exercise.name
         ]
-        if len(here) == 1 and _has(here[0], exercise.defines):
-            cell["source"] = here[0].splitlines(keepends=True)
-            continue
-        code = grafted(exercise.defines, sources, exercise.starter)
-        if code is not None:
-            cell["source"] = code.splitlines(keepends=True)
-        moved.append(exercise.name)
+        code = here[0] if len(here) == 1 else None
+        if code is None or not _has(code, exercise.defines):
+            code = grafted(exercise.defines, sources, exercise.starter)
+        if code is None:  # what was tried, though it defines nothing
+            tried = [x for x in here if _is_code(x, exercise.starter)]
+            code = tried[-1] if tried else exercise.starter
+        cell["source"] = code.splitlines(keepends=True)
+        if here != [code]:
+            moved.append(exercise.name)
     return new, moved
+
+
+def _is_code(text: str, starter: str) -> bool:
+    """Whether there is more than comments in it, and not the starter."""
+    try:
+        given = ast.unparse(ast.parse(starter))
+        return ast.unparse(ast.parse(text)) not in ("", given)
+    except (SyntaxError, ValueError):
+        return True
 
 
 def _label(cell: dict[str, Any]) -> dict[str, Any]:
@@ -238,19 +251,21 @@ def _has(code: str, name: str) -> bool:
 # E26-classroom.md: A folder of notebooks
 @dataclasses.dataclass(frozen=True)
 class Classroom:
-    """Repair submitted notebooks whose cells were copied, cut or deleted.
+    """Repair submitted notebooks whose cells were copied, cut or deleted;
+    or, once they are graded, count the mistakes.
 
-    Each answer goes back into the cell that it was given in, found by the
-    name that it defines. What was submitted is kept beside it.
+    repair: each answer goes back into the cell that it was given in, found
+    by the name that it defines. What was submitted is kept beside it.
     """
 
-    what: tyro.conf.Positional[Literal["repair"]]
-    course: tyro.conf.Positional[Path]  # the folder with submitted/
+    what: tyro.conf.Positional[Literal["repair", "mistakes"]]
+    course: tyro.conf.Positional[Path]  # the folder of `make classroom`
 
     def act(self) -> None:
-        if not (self.course / "submitted").is_dir():
-            raise UsageError(f"{self.course / 'submitted'} is no folder")
-        for path in sorted(self.course.glob("submitted/*/*/*.ipynb")):
+        if self.what == "mistakes":
+            self.count()
+            return
+        for path in self.notebooks("submitted"):
             given = self.course / "release" / path.parent.name / path.name
             if not given.is_file():
                 raise UsageError(f"{given} is not there: generate it first")
@@ -261,6 +276,12 @@ class Classroom:
                 raise DataError(f"{path} is no notebook") from None
             what = ", ".join(moved) if moved else "nothing to mend"
             print(f"{path.relative_to(self.course)}: {what}")
+
+    def notebooks(self, folder: str) -> list[Path]:
+        """Those of all students; UsageError where there is no folder."""
+        if not (self.course / folder).is_dir():
+            raise UsageError(f"{self.course / folder} is no folder")
+        return sorted(self.course.glob(f"{folder}/*/*/*.ipynb"))
 
     def mend(self, path: Path, old: str, given: Path) -> list[str]:
         """Put one notebook right; what had to be moved."""
@@ -274,3 +295,43 @@ class Classroom:
         write_text(path.with_suffix(".as-submitted"), old)
         write_text(path, json.dumps(new, ensure_ascii=False, indent=1))
         return moved or ["graded cells"]
+
+    def count(self) -> None:
+        """Print, for each exercise, the outcomes, and how often each known
+        mistake was made, the most frequent first.
+        """
+        outcomes: dict[str, Counter[str]] = {}
+        known: dict[str, Counter[str]] = {}
+        for path in self.notebooks("autograded"):
+            try:
+                cells = json.loads(path.read_text("utf-8"))["cells"]
+                said = [one for c in cells if (one := verdict_of(c))]
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise DataError(f"{path} is no notebook") from None
+            for name, outcome, text in said:
+                outcomes.setdefault(name, Counter())[outcome] += 1
+                known.setdefault(name, Counter()).update(
+                    sentence
+                    for sentence, _ in exercises()[name].mutants
+                    if sentence in text
+                )
+        for name, counts in outcomes.items():
+            told = ", ".join(f"{n} {o}" for o, n in counts.most_common())
+            print(f"{name}: {told}")
+            for sentence, count in known[name].most_common():
+                print(f"  {count:3}  {sentence}")
+
+
+def verdict_of(cell: dict[str, Any]) -> tuple[str, str, str] | None:
+    """Exercise, outcome and text that a graded cell has printed; None of
+    any other cell.
+    """
+    name = str(_label(cell).get("grade_id", "")).removeprefix("grade-")
+    if not _label(cell).get("grade") or name not in exercises():
+        return None
+    text = "".join(
+        "".join(out.get("text", "")) for out in cell.get("outputs", [])
+    )
+    head = text.partition("\n")[0]
+    outcome = head.partition(" · ")[0] if " · " in head else "not run"
+    return name, outcome, text

@@ -65,7 +65,7 @@ from annotated.engine.runs import (
 )
 from annotated.engine.search import converted
 from annotated.engine.tensors import write_tensors
-from annotated.engine.terminal import Exercises, Milestone
+from annotated.engine.terminal import Exercises, Milestone, Questions
 from annotated.engine.treebanks import (
     TreeOptions,
     parse_lines,
@@ -835,5 +835,6 @@ KINDS: dict[str, Any] = {
     "look": Look,
     "exercises": Exercises,
     "milestone": Milestone,
+    "questions": Questions,
     "classroom": Classroom,
 }

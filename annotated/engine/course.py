@@ -118,7 +118,7 @@ class Desk:
         try:
             text = (self.folder / "progress.json").read_text("utf-8")
             return dict(json.loads(text))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except ValueError:  # damaged: the solutions are not in it
             return {}

@@ -6,12 +6,15 @@ import dataclasses
 import io
 import json
 import os
+import re
 import select
 import signal
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,7 +36,8 @@ from annotated.engine.files import write_text
 __all__ = [
     "MEMORY", "WALL", "examined", "KEYS", "starter_file", "Session",
     "usual_file", "watch", "keyboard", "listed", "asked_for", "Exercises",
-    "Milestone",
+    "Milestone", "SIGNS", "WIDTH", "Question", "questions", "plain", "ask",
+    "Questions",
 ]  # fmt: skip
 
 
@@ -463,3 +467,140 @@ class Milestone:
         print(said)
         if not said.startswith("reached"):
             raise SystemExit(1)
+
+
+# E22-terminal.md: Questions
+SIGNS = {
+    "approx": "≈", "beta": "β", "cdot": "·", "epsilon": "ε",
+    "infty": "∞", "text": "", "times": "×", "top": "T",
+}  # fmt: skip
+WIDTH = 76
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """One of the study guide: choices, each with what is to be said."""
+
+    name: str  # 4a
+    chapter: str  # 04
+    title: str
+    text: str
+    choices: list[tuple[str, str]]
+    right: int
+
+
+@cache
+def questions() -> dict[str, Question]:
+    """All, by name, in the order of the book."""
+    file = resources.files("annotated") / "questions.json"
+    carried = json.loads(file.read_text(encoding="utf-8"))
+    return {name: Question(name, **x) for name, x in carried.items()}
+
+
+def plain(markdown: str, indent: str = "") -> str:
+    """Prose as a terminal shows it: without marks, in short lines."""
+    text = re.sub(r"\\([a-z]+)", lambda m: SIGNS.get(m[1], m[1]), markdown)
+    text = re.sub(r"[*`$]|[{}](?=[^ ]|$)|(?<=[^ ])[{}]", "", text)
+    parts = [
+        textwrap.fill(
+            part, WIDTH, initial_indent=indent, subsequent_indent=indent
+        )
+        for part in re.split(r"\n\s*\n", text)
+    ]
+    return "\n\n".join(parts)
+
+
+def ask(question: Question) -> bool | None:
+    """Whether the first answer was right; None if it was left out.
+    EOFError where nobody answers any more.
+    """
+    print(f"\n{question.name} · {plain(question.title)}\n")
+    print(plain(question.text), end="\n\n")
+    letters = "abcdefghi"[: len(question.choices)]
+    for letter, (choice, _) in zip(letters, question.choices):
+        print(plain(f"{letter}) {choice}", "     ")[3:])
+    first: bool | None = None
+    while True:
+        try:
+            said = input(f"\n{', '.join(letters)}, or Enter to go on: ")
+        except EOFError:
+            if first is None:
+                raise
+            return first
+        said = said.strip().lower()
+        if not said:
+            return first
+        if len(said) != 1 or said not in letters:
+            continue
+        place = letters.index(said)
+        right = place == question.right
+        first = right if first is None else first
+        reason = question.choices[place][1]
+        print(plain(f"{'Right' if right else 'Not so'}: {reason}", "  "))
+        if right:
+            return first
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    """Ask the questions of the study guide, or list how many there are.
+
+    Only the first answer to each counts; it is remembered in mine/.
+    """
+
+    # a page, 4 or 04, or a single question, 4b (unset: list all)
+    which: tyro.conf.Positional[str | None] = None
+
+    def act(self) -> None:
+        desk = Desk.here()
+        if self.which is None:
+            print(self.listed(desk.state().get("questions", {})))
+            return
+        asked = self.chosen()
+        answers = []
+        try:
+            for question in asked:
+                right = ask(question)
+                if right is None:
+                    continue
+                answers.append(right)
+                self.remember(desk, question.name, right)
+        except EOFError:
+            print()
+        count = f"{sum(answers)} of {len(asked)}"
+        print(f"\n{count} right at the first answer.")
+
+    def chosen(self) -> list[Question]:
+        """UsageError where there is none."""
+        which = (self.which or "").lstrip("0") or "0"
+        if which in questions():
+            return [questions()[which]]
+        page = which.zfill(2)
+        found = [q for q in questions().values() if q.chapter == page]
+        if not found:
+            pages = dict.fromkeys(q.chapter for q in questions().values())
+            told = f"use a page, {' '.join(pages)}, or a question, as 2a"
+            raise UsageError(unknown("page", self.which or "", pages, told))
+        return found
+
+    def remember(self, desk: Desk, name: str, right: bool) -> None:
+        """Keep the first answer of all times; without a folder, nothing."""
+        if name not in desk.state().get("questions", {}):
+            try:
+                desk.remember("questions", **{name: right})
+            except OSError as error:
+                print(f"  Nothing is remembered: {error}")
+
+    def listed(self, known: dict[str, bool]) -> str:
+        """A line for each page."""
+        pages: dict[str, list[str]] = {}
+        for question in questions().values():
+            pages.setdefault(question.chapter, []).append(question.name)
+        lines = []
+        for page, names in pages.items():
+            done = [known[name] for name in names if name in known]
+            lines.append(
+                f"{page}  {len(names)} questions, {len(done)} answered, "
+                f"{sum(done)} right at once"
+            )
+        return "\n".join([*lines, "Begin: annotated questions 2"])

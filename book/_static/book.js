@@ -27,6 +27,19 @@ window.addEventListener("load", () => {
 window.addEventListener("resize", reach);
 document.addEventListener("toggle", reach, true);
 
+// The theme keeps the sidebar where it was on the page before. This page's own
+// name is in view, also where its part has just been unfolded.
+window.addEventListener("load", () => {
+  const bar = document.querySelector(".bd-sidebar-primary");
+  const here = bar?.querySelector("nav .current > a");
+  if (!here?.getClientRects().length) return;
+  const { top, bottom } = here.getBoundingClientRect();
+  const frame = bar.getBoundingClientRect();
+  if (top < frame.top || bottom > Math.min(frame.bottom, innerHeight)) {
+    bar.scrollTop += top - frame.top - bar.clientHeight / 3;
+  }
+});
+
 // What the search has found is in view, even where it is folded: Sphinx has
 // marked the words a moment after the page was read.
 window.addEventListener("load", () => setTimeout(() => {
@@ -121,8 +134,58 @@ window.addEventListener("load", () => setTimeout(() => {
     });
   }
 
+  // of the choices of a question the first that was opened counts
+  const boxes = [...document.querySelectorAll(".bd-article .choices")];
+  const titleOf = (box) => box.closest(".admonition").querySelector(".admonition-title").textContent.trim();
+  const firstOf = (box) => kept()[PAGE]?.guesses?.[titleOf(box)];
+  const tallies = new Map(); // of a section with several: its questions, and what is said of them
+  for (const box of boxes) {
+    const section = box.closest("section");
+    const known = tallies.get(section) ?? { own: [], line: make("p", "", "tally") };
+    known.own.push(box);
+    tallies.set(section, known);
+    box.addEventListener("click", (event) => {
+      const choice = event.target.closest("summary")?.parentElement;
+      if (!choice || choice.open || firstOf(box) || kept()[PAGE]?.opened) return;
+      const said = choice.querySelector("summary").textContent.replace("Choice: ", "").trim();
+      const one = { said, right: choice.classList.contains("right") };
+      keep(PAGE, { guesses: { ...kept()[PAGE]?.guesses, [titleOf(box)]: one } });
+      tell(known);
+    });
+  }
+  const tell = ({ own, line }) => {
+    if (!line.firstChild) return; // a question alone in its section
+    const answers = own.map(firstOf).filter(Boolean);
+    const right = answers.filter((one) => one.right).length;
+    line.firstChild.textContent = answers.length
+      ? `${answers.length} of ${own.length} answered, ${right} right at the first choice. `
+      : "";
+    line.lastChild.hidden = !answers.length;
+  };
+  for (const known of tallies.values()) {
+    const { own, line } = known;
+    if (own.length < 2) continue;
+    const again = make("button", "Once more", "book-quiet");
+    again.type = "button";
+    again.addEventListener("click", () => {
+      const guesses = { ...kept()[PAGE]?.guesses };
+      for (const box of own) {
+        delete guesses[titleOf(box)];
+        for (const choice of box.children) choice.open = false;
+      }
+      keep(PAGE, { guesses });
+      tell(known);
+      own[0].querySelector("summary").focus();
+    });
+    const words = make("span", "");
+    words.setAttribute("role", "status");
+    line.append(words, again);
+    own.at(-1).closest(".admonition").after(line);
+    tell(known);
+  }
+
   if (facts) {
-    keep(PAGE, { at: Date.now(), asked: forms.length });
+    keep(PAGE, { at: Date.now(), asked: forms.length + boxes.length });
     // a page is read when its foot has been in view
     const foot = document.querySelector(".prev-next-area");
     if (foot && "IntersectionObserver" in window) {

@@ -1,9 +1,8 @@
-// Finds sections. sections.js has them, minisearch.js ranks them, and
-// Sphinx's language_data.js says which words are alike.
+// Shows the sections that rank.js finds in sections.js.
 (() => {
   const MOST = 30; // results
   const AROUND = 220; // characters of an excerpt
-  const [FILE, PAGE, ANCHOR, TITLE, TEXT, CODE] = [0, 1, 2, 3, 4, 5];
+  const [FILE, PAGE, ANCHOR, TITLE, TEXT, CODE, , HIDDEN] = [0, 1, 2, 3, 4, 5, 6, 7];
   const query = (new URLSearchParams(location.search).get("q") ?? "").trim();
   const place = document.getElementById("search-results");
   const field = document.querySelector("form.bd-search:not(dialog *) input");
@@ -11,52 +10,10 @@
   field.focus(); // the theme means to, and takes the field of its dialog
   if (!query) return;
 
-  const stemmer = new Stemmer();
-  const stems = new Map();
-  const stem = (word) => {
-    word = word.toLowerCase();
-    if (!stems.has(word)) stems.set(word, stopwords.has(word) ? "" : stemmer.stemWord(word));
-    return stems.get(word);
-  };
-  // "warm-up" is found as two words and as "warmup"
-  const WORD = /[\p{L}\p{N}]+(?:-[\p{L}\p{N}]+)*/gu;
-  const parts = (word) => (word.includes("-") ? [...word.split("-"), word.replaceAll("-", "")] : [word]);
-  const split = (text) => (text.match(WORD) ?? []).flatMap(parts);
-
-  const index = new MiniSearch({
-    fields: ["page", "title", "text", "code"],
-    tokenize: split,
-    processTerm: stem,
-    searchOptions: {
-      tokenize: (text) => text.match(/[\p{L}\p{N}]+/gu) ?? [],
-      boost: { title: 4, page: 0.5 },
-    },
-  });
-  index.addAll(
-    SECTIONS.map((row, id) => ({ id, page: row[PAGE], title: row[TITLE], text: row[TEXT], code: row[CODE] })),
-  );
-
+  const { find, marks, stem } = ranking(SECTIONS);
+  const { found, all } = find(query);
   const long = (word) => word.length > 2;
-  const phrase = query.toLowerCase();
-  const has = (id, part) => SECTIONS[id][part].toLowerCase().includes(phrase);
-  const search = (options) => {
-    const found = index.search(query, { prefix: long, ...options });
-    // words that stand together come before words that are apart
-    for (const one of found) one.score *= has(one.id, TITLE) ? 3 : has(one.id, TEXT) ? 2 : 1;
-    return found.sort((a, b) => b.score - a.score);
-  };
-  // all the words in the prose, then with the code; else some, or misspelt
-  let found = search({ combineWith: "AND", fields: ["page", "title", "text"] });
-  const before = new Set(found.map((one) => one.id));
-  found.push(...search({ combineWith: "AND" }).filter((one) => !before.has(one.id)));
-  const all = found.length > 0;
-  if (!all) found = search({ fuzzy: (word) => (word.length > 3 ? 0.25 : false) });
 
-  // where the words of a result are in a text
-  const marks = (text, terms) =>
-    [...text.matchAll(WORD)]
-      .filter(([word]) => parts(word).some((part) => terms.has(stem(part))))
-      .map((match) => ({ at: match.index, word: match[0] }));
   // the stretch with the most different words, and of these the first
   const excerpt = (text, terms) => {
     const all = marks(text, terms);
@@ -93,8 +50,10 @@
     const inside = marks([row[TITLE], row[TEXT], row[CODE]].join("\n"), terms);
     const words = new Set(inside.map((one) => one.word.toLowerCase()).filter(long));
     link.href = `${row[FILE]}?highlight=${encodeURIComponent([...words].join(" "))}${row[ANCHOR]}`;
-    const inCode = !marks(row[TEXT], terms).length && marks(row[CODE], terms).length;
-    const shown = inCode ? [make("code", ...excerpt(row[CODE], terms))] : excerpt(row[TEXT], terms);
+    const has = (part) => marks(row[part], terms).length > 0;
+    let shown = excerpt(row[TEXT], terms);
+    if (!has(TEXT) && has(CODE)) shown = [make("code", ...excerpt(row[CODE], terms))];
+    else if (!has(TEXT) && has(HIDDEN)) shown = [make("em", "In an answer, or in a solution.")];
     return make("li", link, make("p", ...shown));
   };
   const status = make("p");

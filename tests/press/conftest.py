@@ -237,6 +237,12 @@ TWO = [
         + " |"
     )
     * 12,
+    "## Questions\n\n"
+    + "\n\n".join(
+        f":::{{admonition}} {name}\n:class: predict\nWhich?\n\n"
+        "- this — it is not.\n- that — ✓ it is.\n:::"
+        for name in ("The first", "The second")
+    ),
     "How many dots?\n\n:::{guess}\n`dots` in all | about # dots | ± 5\n:::",
     code("print('about 42 dots')", "hide-output"),
 ]

@@ -285,6 +285,31 @@ def test_a_choice_answers_and_closes_the_other(small: Tab) -> None:
     assert "variance" not in wrong.inner_text()
 
 
+def test_the_first_choice_of_each_question_is_counted(small: Tab) -> None:
+    page = small.open("03-two.html")
+    said = page.locator(".tally [role=status]")
+    choices = page.locator("#questions .choices summary")
+    assert said.inner_text() == ""
+    choices.nth(0).focus()
+    page.keyboard.press("Enter")  # wrong
+    choices.nth(1).click()  # right, but too late
+    assert "1 of 2 answered, 0 right" in said.inner_text()
+    choices.nth(3).click()
+    assert "2 of 2 answered, 1 right" in said.inner_text()
+    page = small.open("03-two.html")
+    assert "2 of 2 answered, 1 right" in said.inner_text()
+    again = page.get_by_role("button", name="Once more")
+    again.focus()
+    page.keyboard.press("Enter")
+    assert said.inner_text() == ""
+    assert not again.is_visible()
+    assert page.locator("#questions details[open]").count() == 0
+    page.get_by_role("button", name="open all answers").click()
+    choices.nth(0).click()  # what all can see is no answer
+    assert said.inner_text() == ""
+    assert small.faults == []
+
+
 def test_a_number_is_judged_and_kept(small: Tab) -> None:
     page = small.open("03-two.html")
     field = page.get_by_label("dots in all")
@@ -337,6 +362,36 @@ def test_a_page_whose_foot_was_seen_is_marked_as_read(small: Tab) -> None:
     marked = page.locator(".bd-sidebar-primary a:has(.read-mark)")
     assert marked.count() == 1
     assert "02-one.html" in marked.get_attribute("href")
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_the_reference_is_folded_but_on_its_own_pages(
+    browser: Any, small: Tab, script: bool
+) -> None:
+    """So is the engine room: by a click, by a key, without a script."""
+    context = browser.new_context(java_script_enabled=script)
+    page = context.new_page()
+    page.goto(small.address + "02-one.html")
+    link = page.get_by_role("link", name="Index of names").first
+    label = page.locator(".bd-sidebar-primary summary", has_text="package")
+    assert label.is_visible() and not link.is_visible()
+    label.focus()
+    page.keyboard.press("Enter")
+    assert link.is_visible()
+    for name in ("api-story", "annotated.one"):
+        page.goto(f"{small.address}{name}.html")
+        assert link.is_visible(), name
+    context.close()
+
+
+def test_the_page_itself_is_in_view_in_the_sidebar(small: Tab) -> None:
+    page = small.open("02-one.html")
+    page.set_viewport_size({"width": WIDTHS[0], "height": 260})
+    page.evaluate("() => scrollTo(0, 9999)")  # the theme keeps the place
+    page = small.open("api-names.html")
+    here = page.locator(".bd-sidebar-primary .current > a")
+    box = here.bounding_box()
+    assert box["y"] >= 0 and box["y"] + box["height"] <= 260
 
 
 def test_an_answer_is_hidden_until_asked_for(small: Tab) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from docutils import nodes
+from PIL import Image
 
 from press.chapters import PressError, read_book
 from press.pages import _fold_with_output, fold
+from press.polish import polish
 from press.references import ARXIV, works
 from press.search import sections
 from press.site import draft, is_current, proof, site
@@ -53,6 +55,39 @@ def test_the_line_below_the_title_says_what_a_chapter_takes_and_makes(
     assert re.search(r"<h1>Preface<", page(built, "00-preface"))
 
 
+def test_the_engine_room_is_folded_in_the_sidebar_of_other_pages() -> None:
+    def sidebar(current: str) -> str:
+        parts = []
+        for caption, names in (
+            ("The model", ["00-a", "01-b"]),
+            ("The engine room", ["E1-c", "E12-d"]),
+        ):
+            links = "".join(
+                '<li class="toctree-l1 current active"><a href="#">x</a></li>'
+                if name == current
+                else f'<li class="toctree-l1"><a href="{name}.html">x</a></li>'
+                for name in names
+            )
+            parts.append(
+                '<p aria-level="2" class="caption" role="heading">'
+                f'<span class="caption-text">{caption}</span></p>\n'
+                f'<ul class="nav bd-sidenav">{links}</ul>'
+            )
+        pages = {f"{current}.html": "\n".join(parts).encode()}
+        return polish(pages)[f"{current}.html"].decode()
+
+    story, engine = sidebar("01-b"), sidebar("E12-d")
+    assert re.findall(r"<details[^>]*>", story) == [
+        '<details class="part">'
+    ]
+    assert re.findall("<details[^>]*>", engine) == [
+        '<details class="part" open>'
+    ]
+    folded = story[story.index("<details") :]
+    assert "The engine room" in folded and "E12-d" in folded
+    assert "The model" not in folded
+
+
 def test_pages_hold_what_the_chapters_hold(built: Book) -> None:
     text = page(built, "02-one")
     assert 'class="paper admonition"' in text
@@ -87,7 +122,7 @@ def test_figures_and_exercises_are_numbered_by_chapter(built: Book) -> None:
 
 
 def test_what_is_folded_says_what_is_inside(built: Book) -> None:
-    text = page(built, "02-one")
+    text = page(built, "02-one").partition("<article")[2]
     found = re.findall(r"<summary[^>]*>(.*?)</summary>", text, re.DOTALL)
     plain = [re.sub(r"<[^>]+>", "", label) for label in found]
     assert plain == [
@@ -166,6 +201,70 @@ def test_the_first_page_is_made_from_the_chapters(built: Book) -> None:
     assert len(re.findall('<meta name="viewport"', one)) == 1
 
 
+def test_links_to_pages_have_pictures_where_the_address_is_known(
+    built: Book,
+) -> None:
+    for name in ("index", "02-one"):
+        for tag in ("og:url", "og:image", "twitter:card", "canonical"):
+            assert tag not in page(built, name), tag
+    before = built.read("pyproject.toml")
+    where = "https://books.example.org/one"
+    built.write("pyproject.toml", f'{before}Documentation = "{where}/"\n')
+    site(built.root)
+    shown = {}
+    for name in ("index", "02-one", "03-two", "api-story"):
+        tags = re.findall(
+            '<meta (?:property|name)="([^"]+)" content="([^"]*)">',
+            page(built, name),
+        )
+        told = dict(tags)
+        assert told["og:url"] == f"{where}/{name}.html"
+        assert told["twitter:card"] == "summary_large_image"
+        picture = told["og:image"].removeprefix(f"{where}/")
+        with Image.open(built.root / "site" / picture) as image:
+            width, height = told["og:image:width"], told["og:image:height"]
+            assert image.format == "PNG"
+            assert (str(image.width), str(image.height)) == (width, height)
+            assert len(image.convert("RGB").getcolors(9999) or []) > 20
+        shown[name] = picture, told["og:image:alt"]
+    # a page's own figure; the first page has the first figure of all, and
+    # so have pages without one
+    assert shown["02-one"] == (
+        "_static/previews/02-one.png",
+        "A rising line",
+    )
+    assert shown["index"] == ("_static/previews/index.png", "A rising line")
+    assert shown["03-two"] == ("_static/previews/03-two.png", "A still")
+    assert shown["api-story"] == shown["index"]
+    built.write("pyproject.toml", before)
+    site(built.root)
+    assert not (built.root / "site/_static/previews").exists()
+
+
+def test_a_description_has_words_and_no_marks(built: Book) -> None:
+    """The words of the glossary are buttons on the page."""
+    before = built.read("book/A1-notation.md")
+    title = "## Words of one"
+    table = (
+        "### One\n\n| word | paper | code | field | meaning |\n"
+        "|---|---|---|---|---|\n| idea | a | b | c | what *carries* |"
+    )
+    built.write(
+        "book/A1-notation.md",
+        before.replace(f"(words-02)=\n{title}", "## Words, by chapter")
+        + f"\n(words-02)=\n{table}\n",
+    )
+    site(built.root)
+    text = page(built, "02-one")
+    built.write("book/A1-notation.md", before)
+    site(built.root)
+    assert 'popovertarget="note-word-idea"' in text
+    told = re.findall('escription" content="([^"]*)"', text)
+    assert len(told) == 2
+    for words in told:
+        assert words.startswith("What it is for. One idea carries it.")
+
+
 def test_the_first_page_has_cards_for_what_promises(built: Book) -> None:
     built.write("book/cards.yml", "02-one: See it rise & fall.\n")
     index = built.read("book/index.md")
@@ -191,16 +290,56 @@ def test_what_is_searched_is_a_section_without_those_inside_it() -> None:
     text = r"""<section id="one"><h1>1 · One<a class="headerlink">#</a></h1>
       <p>Here is <span class="math">\(\sqrt{d_\text{k}} \cdot \alpha\)</span>,
       and <code>a_<wbr>b</code>.</p>
-      <details><summary>Code</summary><pre>x = {1}</pre></details>
-      <section id="two"><h2>Two</h2><p>Inside</p></section>
+      <details><summary>Code</summary><pre><b>class</b> Two(One):
+    def three(self): ...
+x = {1}</pre></details>
+      <div class="admonition solution"><p>It is 7.</p><pre>y</pre></div>
+      <section id="two"><h2>Two</h2><p>Inside</p>
+      <dl class="py"><dt id="annotated.one.FOUR">FOUR = 4</dt></dl></section>
       <p>After.</p></section>"""
     script = sections({"a.html": text.encode(), "b/c.html": b"<p>no</p>"})
     rows = script.decode().removeprefix("const SECTIONS = ").strip("; \n")
     one = "Here is √d_k · α, and a_b. After."
+    code = "class Two(One): def three(self): ... x = {1}"
     assert json.loads(rows) == [
-        ["a.html", "1 · One", "", "1 · One", one, "x = {1}"],
-        ["a.html", "1 · One", "#two", "Two", "Inside", ""],
+        [
+            "a.html",
+            "1 · One",
+            "",
+            "1 · One",
+            one,
+            code,
+            "Two three",
+            "It is 7. y",
+        ],
+        [
+            "a.html",
+            "1 · One",
+            "#two",
+            "Two",
+            "Inside FOUR = 4",
+            "",
+            "FOUR",
+            "",
+        ],
     ]
+
+
+@pytest.mark.parametrize(
+    ("tex", "read"),
+    [
+        (r"e^{-\infty} = 0", "e^-∞ = 0"),
+        (r"\sqrt{2}\ln 2 \cdot (0, 1)", "√2ln 2 · (0, 1)"),
+        (r"\frac{QK^\top}{\sqrt{d_k}}", "QK^ᵀ/√d_k"),
+        (r"\tfrac12 \sum_i \omega_i \in \mathbb{R}", "1/2 Σ_i ω_i ∈ R"),
+        (r"\Phi \le \varepsilon\,\%", "Φ ≤ ε %"),
+    ],
+)
+def test_a_formula_reads_as_one_would_type_it(tex: str, read: str) -> None:
+    text = rf'<section id="a"><span class="math">\({tex}\)</span></section>'
+    assert (
+        f', "", "{read}", ' in sections({"a.html": text.encode()}).decode()
+    )
 
 
 def test_references_say_where_they_are_cited(built: Book) -> None:
@@ -327,6 +466,26 @@ def test_faults_are_found_before_a_page_is_run(built: Book) -> None:
         r"code cell \d \(import .*\): WARNING: .*fig-lost",
     ):
         assert re.search(fault, told, re.M), (fault, told)
+
+
+def test_sphinx_cut_off_spoils_no_later_run(
+    built: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site(built.root)
+    html = built.root / "build" / "html"
+
+    def cut_off(*command: object, **options: object) -> None:
+        (html / "searchindex.js").unlink()
+        (html / "02-one.html").unlink()
+        raise KeyboardInterrupt
+
+    (built.root / "build" / "site.stamp").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr("press.site.subprocess.run", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            site(built.root)
+    site(built.root)
+    assert (html / "02-one.html").is_file()
 
 
 def test_stale_outputs_are_not_set(built: Book) -> None:

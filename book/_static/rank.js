@@ -1,0 +1,121 @@
+// Which sections answer a query, the best first. It draws nothing: search.js
+// does. minisearch.js finds words, Sphinx's language_data.js says which are
+// alike; a section of the story goes before one of the engine room or of the
+// reference that has the words as often.
+const ranking = (sections) => {
+  const [FILE, PAGE, TITLE, TEXT, CODE, NAMES, HIDDEN] = [0, 1, 3, 4, 5, 6, 7];
+  const ROOMS = [
+    [/^\d\d-/, 1.6],
+    [/^A1-/, 0.5],
+    [/^A\d/, 0.8],
+    [/^E\d/, 0.5],
+    [/^(annotated\.|api-|index|references)/, 0.4],
+  ];
+  // they speak of everything
+  const ASIDE = /^(Check|Exercises|What to read next|Words, by chapter)$/;
+  // what readers say, and what the book says
+  const ALIKE = [
+    ["gpu", "gpus", "device", "devices"],
+    ["multi", "multiple", "many", "several"],
+    ["hallucination", "mistake"],
+    ["tie", "tied", "tying"],
+    ["count", "number"],
+    ["architecture", "figure", "model"],
+    ["visualization", "visualisation", "visualize", "map"],
+    ["flop", "flops", "operations"],
+    ["data", "dataset", "corpus"],
+    ["regularization", "regularisation"],
+    ["optimizer", "optimiser"],
+    ["normalization", "normalisation", "norm"],
+    ["decode", "decoding", "search"],
+    ["finetune", "finetuning", "fine-tune", "fine-tuning"],
+    ["warm-up", "warmup"],
+    ["option", "options", "command", "flag"],
+    ["average", "averaging", "mean"],
+    ["parse", "parsing", "parser"],
+    ["rotary", "rope"],
+  ];
+
+  const stemmer = new Stemmer();
+  const stems = new Map();
+  const stem = (word) => {
+    word = word.toLowerCase();
+    if (!stems.has(word)) stems.set(word, stopwords.has(word) ? "" : stemmer.stemWord(word));
+    return stems.get(word);
+  };
+  // "warm-up" is found as two words and as "warmup", "√" as "sqrt"
+  const WORD = /[\p{L}\p{N}]+(?:-[\p{L}\p{N}]+)*/gu;
+  const parts = (word) => (word.includes("-") ? [...word.split("-"), word.replaceAll("-", "")] : [word]);
+  const split = (text) => (text.replaceAll("√", " sqrt ").match(WORD) ?? []).flatMap(parts);
+  const plain = (text) => ` ${split(text).map(stem).filter(Boolean).join(" ")} `;
+
+  const others = new Map();
+  for (const group of ALIKE.map((words) => [...new Set(words.flatMap(parts).map(stem).filter(Boolean))])) {
+    for (const word of group) others.set(word, group);
+  }
+
+  const index = new MiniSearch({
+    fields: ["page", "title", "text", "code", "hidden"],
+    tokenize: split,
+    processTerm: stem,
+    searchOptions: { boost: { title: 4, code: 0.5, hidden: 0.3 } },
+  });
+  const fields = (row, id) =>
+    ({ id, page: row[PAGE], title: row[TITLE], text: row[TEXT], code: row[CODE], hidden: row[HIDDEN] });
+  index.addAll(sections.map(fields));
+  const aside = sections.map((row) => ASIDE.test(row[TITLE]));
+  const weights = sections.map((row, id) => {
+    const room = ROOMS.find(([pattern]) => pattern.test(row[FILE]))?.[1] ?? 1;
+    return room * (aside[id] ? 0.4 : 1);
+  });
+  const titles = sections.map((row) => plain(row[TITLE]));
+  const texts = sections.map((row) => plain(row[TEXT]));
+  const names = sections.map((row) => new Set(row[NAMES].split(" ")));
+
+  // the words of a query, each with those that mean the same
+  const meant = (query) =>
+    [...new Set((query.replaceAll("√", " sqrt ").match(/[\p{L}\p{N}]+/gu) ?? []).map(stem).filter(Boolean))];
+  const long = (word) => word.length > 2;
+  const one = (word, options) => ({
+    combineWith: "OR",
+    queries: [
+      { queries: [word], prefix: long, ...options },
+      ...(others.get(word) ?? []).filter((x) => x !== word)
+        .map((like) => ({ queries: [like], boostTerm: () => 0.4, ...options })),
+    ],
+  });
+
+  const find = (query) => {
+    const words = meant(query);
+    const phrase = plain(words.join(" "));
+    const name = query.replace(/\(\)$/, "");
+    const search = (combineWith, options = {}) => {
+      const found = index.search(
+        { combineWith, queries: words.map((word) => one(word, options)) },
+        { processTerm: (word) => word },
+      );
+      for (const each of found) {
+        const { id } = each;
+        each.score *= weights[id];
+        // words that stand together come before words that are apart
+        each.score *= titles[id].includes(phrase) ? 3 : texts[id].includes(phrase) ? 2 : 1;
+        if (titles[id] === phrase) each.score *= 1.5;
+        // it is defined there; if in several places, first in the story
+        if (names[id].has(name) && !aside[id]) each.score *= 10 * weights[id] ** 2;
+      }
+      return found.sort((a, b) => b.score - a.score);
+    };
+    // all the words, in the prose or in the code; else some, or misspelt
+    const found = search("AND");
+    if (found.length) return { found, all: true };
+    return { found: search("OR", { fuzzy: (word) => (word.length > 3 ? 0.25 : false) }), all: false };
+  };
+
+  // where words of a result are in a text
+  const marks = (text, terms) =>
+    [...text.matchAll(WORD)]
+      .filter(([word]) => parts(word).some((part) => terms.has(stem(part))))
+      .map((match) => ({ at: match.index, word: match[0] }));
+
+  return { find, marks, stem };
+};

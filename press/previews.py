@@ -1,0 +1,92 @@
+"""Pictures for links to pages: a figure of the page below its title.
+
+Other sites show them where somebody shares a link (`og:image`), and want
+whole addresses: there are none as long as nobody knows the site's.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from pathlib import Path
+
+import matplotlib as mpl
+import resvg_py
+from PIL import Image, ImageDraw, ImageFont
+
+from press.project import TITLE
+
+SIZE = WIDTH, HEIGHT = 1200, 630
+EDGE = 56
+PAPER, INK, QUIET, COLOUR = "#faf5ea", "#22211f", "#5f5a52", "#8a3b12"
+LINE = 72  # characters of the promise in a line
+COLOURS = 128  # a drawing has no more, and takes a third of the bytes
+FOLDER = "_static/previews"
+FONT = "_static/fonts/source-serif-4-latin-wght-normal.woff2"
+
+
+def path(name: str) -> str:
+    """Where the picture of a page is in the site."""
+    return f"{FOLDER}/{name}.png"
+
+
+def preview(root: Path, title: str, promise: str, figure: str) -> bytes:
+    """The picture of a page, as PNG; the figure is SVG."""
+    image = Image.new("RGB", SIZE, PAPER)
+    draw = ImageDraw.Draw(image)
+    size = 60
+    while _font(root, size, 600).getlength(title) > WIDTH - 2 * EDGE:
+        size -= 2
+    top = EDGE - 16
+    draw.text((EDGE, top), title, INK, _font(root, size, 600))
+    top += 76
+    for line in textwrap.wrap(promise, LINE):
+        draw.text((EDGE, top), line, QUIET, _font(root, 30, 400))
+        top += 38
+    foot = HEIGHT - EDGE + 14
+    if title != TITLE:
+        draw.text((EDGE, foot), TITLE, COLOUR, _font(root, 26, 600), "ls")
+        foot -= 40
+    _place(image, figure, (EDGE, top + 18, WIDTH - EDGE, foot))
+    file = io.BytesIO()
+    image.quantize(COLOURS).save(file, "png", optimize=True)
+    return file.getvalue()
+
+
+def _font(root: Path, size: int, weight: int) -> ImageFont.FreeTypeFont:
+    font = ImageFont.truetype(root / "book" / FONT, size)
+    font.set_variation_by_axes([weight])
+    return font
+
+
+def _place(
+    image: Image.Image, figure: str, box: tuple[int, int, int, int]
+) -> None:
+    """The figure in the middle of a box, as large as it fits."""
+    left, top, right, bottom = box
+    png = _drawn(figure, right - left)
+    drawn = Image.open(io.BytesIO(png)).convert("RGB")
+    ground = drawn.getpixel((0, 0))
+    ImageDraw.Draw(image).rounded_rectangle(box, 10, ground)
+    wide, high = right - left - 32, bottom - top - 24
+    part = min(wide / drawn.width, high / drawn.height)
+    size = round(part * drawn.width), round(part * drawn.height)
+    small = drawn.resize(size, Image.Resampling.LANCZOS)
+    place = (left + right - size[0]) // 2, (top + bottom - size[1]) // 2
+    image.paste(small, place)
+
+
+def _drawn(figure: str, width: int) -> bytes:
+    """As PNG, with Matplotlib's own letters: the same on all machines."""
+    fonts = Path(mpl.get_data_path()) / "fonts" / "ttf"
+    return bytes(
+        resvg_py.svg_to_bytes(
+            svg_string=figure,
+            width=width,
+            background="white",
+            dpi=96.0,  # else a point has no size
+            skip_system_fonts=True,
+            font_dirs=[str(fonts)],
+            sans_serif_family="DejaVu Sans",
+        )
+    )

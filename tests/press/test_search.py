@@ -1,0 +1,117 @@
+"""What readers type, and whether the page that answers it comes first."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from press.search import sections
+from press.site import is_current
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent
+SCRIPTS = ("language_data.js", "minisearch/minisearch.js", "rank.js")
+REFERENCE = ("annotated.", "api-")
+
+
+@pytest.fixture(scope="module")
+def pages() -> Path:
+    """This book's pages; those of a proof have all but the outputs."""
+    if is_current(ROOT):
+        return ROOT / "site"
+    proof = ROOT / "build" / "proof" / "html"
+    if not (proof / "api-names.html").is_file():
+        pytest.skip("no pages: run `make book` or `make check` first")
+    return proof
+
+
+@pytest.fixture(scope="module")
+def wanted() -> dict[str, list[str]]:
+    """Good answers, by query."""
+    text = (HERE / "queries.yml").read_text(encoding="utf-8")
+    return {
+        str(query): [pages] if isinstance(pages, str) else pages
+        for query, pages in yaml.safe_load(text).items()
+    }
+
+
+@pytest.fixture(scope="module")
+def found(
+    pages: Path,
+    wanted: dict[str, list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, list[str]]:
+    """What search.html would show, by query."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    folder = tmp_path_factory.mktemp("static")
+    for name in SCRIPTS:
+        (folder / name).parent.mkdir(exist_ok=True)
+        own = ROOT / "book" / "_static" / name
+        there = own if own.is_file() else pages / "_static" / name
+        shutil.copy(there, folder / name)
+    texts = {path.name: path.read_bytes() for path in pages.glob("*.html")}
+    (folder / "sections.js").write_bytes(sections(texts))
+    done = subprocess.run(
+        [
+            node,
+            str(HERE / "rank.mjs"),
+            str(folder),
+            json.dumps(list(wanted)),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(zip(wanted, json.loads(done.stdout), strict=True))
+
+
+def place(results: list[str], answers: list[str]) -> int:
+    """Of the first good answer, from 1; 0 if there is none."""
+    for number, result in enumerate(results, 1):
+        if result in answers or result.partition("#")[0] in answers:
+            return number
+    return 0
+
+
+def test_every_answer_is_there(
+    pages: Path, wanted: dict[str, list[str]]
+) -> None:
+    for answer in {a for answers in wanted.values() for a in answers}:
+        name, _, anchor = answer.partition("#")
+        text = (pages / f"{name}.html").read_text(encoding="utf-8")
+        assert not anchor or f'id="{anchor}"' in text, answer
+
+
+def test_the_page_that_answers_comes_first(
+    wanted: dict[str, list[str]], found: dict[str, list[str]]
+) -> None:
+    places = {q: place(found[q], answers) for q, answers in wanted.items()}
+    behind = {
+        query: (number, found[query][:3])
+        for query, number in places.items()
+        if number != 1
+    }
+    first = sum(number == 1 for number in places.values())
+    near = sum(1 <= number <= 3 for number in places.values())
+    assert first >= 0.75 * len(wanted), behind
+    assert near >= 0.9 * len(wanted), behind
+
+
+def test_the_reference_stands_behind_the_chapters(
+    wanted: dict[str, list[str]], found: dict[str, list[str]]
+) -> None:
+    """Also for the names that it lists, which are taught in a chapter."""
+    before = {
+        query: results[0]
+        for query, results in found.items()
+        if results[0].startswith(REFERENCE)
+        and not any(a.startswith(REFERENCE) for a in wanted[query])
+    }
+    assert before == {}
