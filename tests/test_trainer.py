@@ -7,7 +7,8 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -68,6 +69,8 @@ def small_trainer(**config: Any) -> Trainer:
         ((70, 40), 1.15, 30, 30.0, None),
         # … or as many steps are left as it has
         ((200, 40), 2.0, 70, 70.0, None),
+        ((200, 40), 2.0, 77, 77.0, None),
+        ((200, 40), 2.0, 78, 78.0, (118, 40)),
         ((200, 40), 2.0, 79, 79.0, (118, 39)),
         # it has: the rest of the line is made steeper
         ((100, 40), 1.5, 70, 70.0, (89, 26)),
@@ -304,6 +307,9 @@ def lengths_of(*sides: list[int]) -> Corpus:
         ([[4] * 4], 1, 10, [[0, 1], [2, 3]]),
         ([[4] * 4], 1, 9, [[0], [1], [2], [3]]),
         ([[4] * 4], 2, 9, [[0], [1], [2], [3]]),
+        # of 5, 4 and 6, the first two are nine
+        ([[4, 3, 5]], 2, 9, [[0, 1], [2]]),
+        ([[4, 3, 5]], 2, 8, [[0], [1], [], [2]]),
         # a pair is on the side where its middle is
         ([[1] * 7], 4, None, [[0, 1], [2], [3, 4], [5, 6]]),
         # 10 + 2, 2 + 2 and 2 + 10 tokens
@@ -356,6 +362,25 @@ def test_short_batches_come_first_out_of_a_growing_bag(
     first = from_a_bag(longest, lengths.tolist(), min(steps, 80), 3)
     rest = [i for i in range(80) if i not in first]
     assert names == first + rest
+
+
+def test_a_curriculum_is_that_of_the_first_epoch() -> None:
+    """By the longer side of each pair; the next ones are as they come."""
+    draw = np.random.default_rng(0)
+    corpus = lengths_of(*draw.integers(1, 9, (2, 60)).tolist())
+    plain, short = (
+        Trainer(small_model(), corpus, RunConfig(batch_tokens=20, seed=3,
+                curriculum=steps)) for steps in (0, 9)
+    )  # fmt: skip
+    lengths = np.maximum(corpus.src.lengths, corpus.tgt.lengths)
+    first = short_first(plain.plan(0), lengths, 9, seed=3)
+    for found, expected in (
+        (short.plan(0), first),
+        (short.plan(1), plain.plan(1)),
+        (short.plan(2), plain.plan(2)),
+    ):
+        assert list(map(list, found)) == list(map(list, expected))
+    assert list(map(list, first)) != list(map(list, plain.plan(0)))
 
 
 def test_a_batch_is_sent_while_the_processor_goes_on(
@@ -463,6 +488,23 @@ def test_batches_go_where_the_model_is() -> None:
     assert seen == ["meta"] * len(work.micro)
 
 
+def test_gradients_are_exchanged_with_the_last_micro_batch() -> None:
+    trainer, said = small_trainer(micro_tokens=10), []
+
+    @contextmanager
+    def without() -> Iterator[None]:
+        said.append("without")
+        yield
+        said.append("until here")
+
+    trainer.no_sync = without
+    noted_loss(trainer, lambda _: said.append("loss"))
+    work = trainer.batch(np.arange(6))
+    trainer.attempt(work, 1.0)
+    before = ["without", "loss", "until here"] * (len(work.micro) - 1)
+    assert before and said == [*before, "loss"]
+
+
 def test_validation_goes_there_too_in_micro_batches() -> None:
     trainer = small_trainer(batch_tokens=40, micro_tokens=15)
     seen: list[Any] = []
@@ -501,7 +543,8 @@ def test_a_step_is_taken_again_with_the_noise_that_it_had(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And from no gradient, at the scale that is left."""
-    trainer = small_trainer(precision="float16", seed=3, max_steps=1)
+    trainer = small_trainer(precision="float16", seed=3, max_steps=6)
+    trainer.step = 5
     tried: list[Any] = []
 
     def attempt(work: Any, scale: float) -> Tensor:
@@ -515,7 +558,7 @@ def test_a_step_is_taken_again_with_the_noise_that_it_had(
 
     monkeypatch.setattr(trainer, "attempt", attempt)
     assert len(list(trainer.steps())) == 1
-    seed_dropout(3, 0)
+    seed_dropout(3, 5)
     none = [None for _ in trainer.model.parameters()]
     assert tried == [
         (2.0**n, torch.initial_seed(), none) for n in (16, 15, 14)
@@ -544,8 +587,9 @@ def test_processes_share_the_loss_and_its_layers(
     monkeypatch.setattr(engine, "data_parallel", share)
     monkeypatch.setattr(engine, "compile_layers", made.append)
     model = small_model()
-    config = RunConfig(compile=compiled)
-    trainer = Trainer(model, copy_corpus(9, vocab=12), config, shard)
+    config, corpus = RunConfig(compile=compiled), copy_corpus(9, vocab=12)
+    asked = [shard] if shard else []  # it is not, unless told
+    trainer = Trainer(model, corpus, config, *asked)
     if compiled:
         assert made.pop(0) is model
     layers = [*model.encoder.layers, *model.decoder.layers]
@@ -553,7 +597,7 @@ def test_processes_share_the_loss_and_its_layers(
     assert (trainer.group, trainer.no_sync) == (10.0, "without")
     learned = trainer.optimizer.param_groups[0]["params"]
     assert all(any(p is own for own in learned) for p in made[2:])
-    batch = copy_corpus(9, vocab=12).batch(np.arange(3))
+    batch = corpus.batch(np.arange(3))
     one, other = trainer.loss(batch), packed_loss(model, batch, config)
     assert one[0].item() == other[0].item()
 

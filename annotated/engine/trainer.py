@@ -272,14 +272,15 @@ def short_first(
     limits = np.quantile(lengths, share)
     allowed = np.searchsorted(longest[coming], limits, "right").tolist()
     pool: list[int] = []
-    first: dict[int, None] = {}
+    first: list[int] = []
     for step, count in enumerate(allowed):
         # if no batch within the limit is left, take the next one
         pool += coming[len(pool) + step : max(count, step + 1)]
         place = int(draw.integers(len(pool)))
         pool[place], pool[-1] = pool[-1], pool[place]
-        first[pool.pop()] = None
-    rest = (i for i in range(len(plan)) if i not in first)
+        first.append(pool.pop())
+    early = set(first)
+    rest = (i for i in range(len(plan)) if i not in early)
     return [plan[i] for i in (*first, *rest)]
 
 
