@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from annotated import training
 from annotated.batches import Corpus, Sentences
 from annotated.engine import trainer as engine
 from annotated.engine.errors import PeerError, UsageError
@@ -505,6 +506,27 @@ def test_gradients_are_exchanged_with_the_last_micro_batch() -> None:
     assert before and said == [*before, "loss"]
 
 
+def test_who_has_no_pair_of_a_batch_adds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "world_size", lambda: 3)
+    monkeypatch.setattr(engine, "rank", lambda: 2)
+    trainer = small_trainer()
+    work = trainer.batch(np.arange(1))
+    assert trainer.attempt(work, 4.0).tolist() == [0.0, 0.0]
+    assert work.tokens > 1
+    for p in trainer.model.parameters():
+        assert p.grad is None or not p.grad.any()
+
+
+def test_validation_adds_up_in_float64() -> None:
+    model, corpus = small_model().double(), copy_corpus(60, vocab=12)
+    config = RunConfig(batch_tokens=40, micro_tokens=15)
+    found = Trainer(model, corpus, config).validate(corpus)
+    expected = training.validate(model, corpus, config)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
 def test_validation_goes_there_too_in_micro_batches() -> None:
     trainer = small_trainer(batch_tokens=40, micro_tokens=15)
     seen: list[Any] = []
@@ -751,6 +773,20 @@ def test_a_state_says_what_noise_and_order_depend_on() -> None:
     later = small_trainer(curriculum=6, micro_tokens=20)
     later.load(trainer.weights(), trainer.moments(), state)
     assert later.same_noise
+
+
+def test_a_run_goes_on_to_the_end_that_it_has_decided_on() -> None:
+    """Unless it is given another plan."""
+    limits = {"cooldown": 40, "max_minutes": 0.5}
+    begun = small_trainer(max_steps=100, **limits)
+    begun.step, begun.seconds = 20, 20.0
+    begun.fit_end()
+    parts = begun.weights(), begun.moments(), begun.state()
+    for planned, ends in ((100, (29, 9)), (200, (200, 40))):
+        later = small_trainer(max_steps=planned, **limits)
+        later.load(*parts)
+        config = later.config
+        assert (config.max_steps, config.cooldown) == ends
 
 
 def test_a_run_in_float16_may_go_on_from_one_that_was_not() -> None:
