@@ -1495,7 +1495,9 @@ def test_a_linear_map_in_16_bits_takes_and_gives_what_the_others_do():
     rounded = torch.nn.functional.linear(
         x.bfloat16(), layer.weight, layer.bias
     )
-    assert torch.equal(layer(x), rounded.float())
+    found = layer(x)
+    assert found.dtype == torch.float32 and rounded.dtype == torch.bfloat16
+    assert torch.equal(found, rounded.float())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
