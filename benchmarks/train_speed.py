@@ -349,9 +349,9 @@ def matrix_flops(settings: Settings, batches: Sequence[Batch]) -> float:
     return 2 * 3 * total / len(batches)
 
 
-def peak_flops(size: int = 2048) -> float:
+def peak_flops(precision: Precision, size: int = 2048) -> float:
     """Floating-point operations a second in one large matrix product."""
-    a = torch.ones(size, size)
+    a = torch.ones(size, size, dtype=getattr(torch, precision))
     start = time.perf_counter()
     a @ a
     return 2 * size**3 / (time.perf_counter() - start)
@@ -365,7 +365,7 @@ class Outcome:
     parameters: int
     step_ms: float  # median over rounds of the mean over batches
     tokens_per_second: float  # target tokens, padding not counted
-    peak_share: float  # needed matrix operations / the machine's peak
+    peak_share: float  # needed matrix operations / peak in its precision
     ratio: float  # its time / ours in its precision, median over rounds
     to_best: float  # its time / ours in our fastest precision, the same
     first_loss: float
@@ -374,8 +374,10 @@ class Outcome:
 
 def measure(
     settings: Settings, batches: list[Batch], makers: Sequence[Any]
-) -> tuple[list[Outcome], float]:
-    """Train everyone in turn; the outcomes and the machine's peak."""
+) -> tuple[list[Outcome], dict[str, float]]:
+    """Train everyone in turn; the outcomes, and by precision the machine's
+    peak.
+    """
     contenders: list[Contender] = []
     for precision in settings.precisions:
         for make in makers:
@@ -383,9 +385,10 @@ def measure(
             contenders.append(make(settings, precision))
     seconds = {c.name: list[float]() for c in contenders}
     losses = {c.name: list[float]() for c in contenders}
-    peak = 0.0
+    peaks = dict.fromkeys(settings.precisions, 0.0)
     for turn in range(settings.warmup + settings.rounds):
-        peak = max(peak, peak_flops())
+        for precision, peak in peaks.items():
+            peaks[precision] = max(peak, peak_flops(precision))
         for contender in contenders:
             start = time.perf_counter()
             loss = [contender.step(batch) for batch in batches]
@@ -413,14 +416,14 @@ def measure(
                 contender.parameters,
                 1e3 * median(times),
                 tokens / median(times),
-                flops / median(times) / peak,
+                flops / median(times) / peaks[contender.precision],
                 against(times, own[contender.precision]),
                 against(times, best),
                 loss[0],
                 sum(loss[-len(batches) :]) / len(batches),
             )
         )
-    return outcomes, peak
+    return outcomes, peaks
 
 
 def doubts(
@@ -491,16 +494,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(absent)
     for setting in ("as they come", "full"):
         batches = draw_batches(settings, full=setting == "full")
-        outcomes, peak = measure(settings, batches, makers)
+        outcomes, peaks = measure(settings, batches, makers)
         share = real_share(batches)
         print(
             f"\n{setting}: {share:.0%} of the places hold a word, the rest "
-            f"padding; peak {peak / 1e9:.0f} GFLOP/s"
+            "padding; peak "
+            + ", ".join(
+                f"{p / 1e9:.0f} GFLOP/s {n}" for n, p in peaks.items()
+            )
         )
         print("\n".join(table(outcomes)))
         metrics[setting] = {
             "real_share": share,
-            "peak_gflops": peak / 1e9,
+            "peak_gflops": {name: p / 1e9 for name, p in peaks.items()},
             "flops_per_step": matrix_flops(settings, batches),
             "contenders": {
                 one.name: {

@@ -18,9 +18,13 @@ nb_merge_streams = True
 nb_render_markdown_format = "gfm"  # with tables
 nb_ipywidgets_js = {}  # by default MyST-NB loads these from another host
 nb_mime_priority_overrides = [
-    ("html", "image/svg+xml", 10),
-    ("html", "image/png", 20),
-    ("html", "text/html", 30),
+    (builder, kind, priority)
+    for builder in ("html", "proof")
+    for kind, priority in (
+        ("image/svg+xml", 10),
+        ("image/png", 20),
+        ("text/html", 30),
+    )
 ]
 
 myst_enable_extensions = [

@@ -9,12 +9,15 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Iterator, Set
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 
@@ -439,7 +442,34 @@ def know_site(app: Sphinx, config: Any) -> None:
     config.html_baseurl = _known(app).get("site", "")
 
 
+class Proof(StandaloneHTMLBuilder):
+    """Reads and links everything as for HTML, and writes nothing."""
+
+    name = "proof"
+
+    def get_outdated_docs(self) -> Iterator[str]:
+        return iter(())  # only what was read again
+
+    def prepare_writing(self, docnames: Set[str]) -> None:
+        pass
+
+    def copy_assets(self) -> None:  # extensions add theirs
+        (Path(self.outdir) / "_static").mkdir(exist_ok=True)
+
+    def write_doc(self, docname: str, doctree: nodes.document) -> None:
+        pass
+
+    def write_doc_serialized(
+        self, docname: str, doctree: nodes.document
+    ) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_builder(Proof)
     app.add_node(fold, html=(_visit_fold, _depart_fold))
     app.add_node(summary, html=(_visit_summary, _depart_summary))
     app.add_post_transform(Folds)

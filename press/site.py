@@ -139,7 +139,7 @@ def proof(root: Path) -> None:
     book = _Book(root, chapters, {c.name: _unexecuted(c) for c in chapters})
     folder = root / "build" / "proof"
     _mirror(_files(root, book), folder / "source")
-    _sphinx(root, folder)
+    _sphinx(root, folder, "proof")
 
 
 def _unexecuted(chapter: Chapter) -> Any:
@@ -808,15 +808,15 @@ def _count(pages: dict[str, bytes]) -> int:
     return sum("/" not in n and n.endswith(".html") for n in pages)
 
 
-def _sphinx(root: Path, build: Path) -> None:
-    """From build/source to build/html; warnings are errors."""
+def _sphinx(root: Path, build: Path, builder: str = "html") -> None:
+    """From build/source to build/BUILDER; warnings are errors."""
     source, trees = build / "source", build / "doctrees"
     begun = build / "sphinx.begun"
     if begun.exists():  # it failed, or was cut off: nothing of it is known
         shutil.rmtree(trees, ignore_errors=True)
     begun.touch()
     address = read_project(root).repository
-    command = [sys.executable, "-m", "sphinx", "-b", "html", "-j", "auto"]
+    command = [sys.executable, "-m", "sphinx", "-b", builder, "-j", "auto"]
     command += ["-W", "--keep-going", "-q", "-d", str(trees)]
     command += ["--no-color"]  # its messages are read: see _places
     command += ["-D", f"html_theme_options.repository_url={address}"]
@@ -826,7 +826,7 @@ def _sphinx(root: Path, build: Path) -> None:
         [*here, *filter(None, [os.getenv("PYTHONPATH")])]
     )
     done = subprocess.run(
-        [*command, str(source), str(build / "html")],
+        [*command, str(source), str(build / builder)],
         env=dict(os.environ, LC_ALL="C.UTF-8", PYTHONPATH=path),
         stderr=subprocess.PIPE,
         text=True,

@@ -140,7 +140,7 @@ def test_a_run_prints_ratios_and_writes_the_ledger(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    small = functools.partial(speed.peak_flops, 256)
+    small = functools.partial(speed.peak_flops, size=256)
     monkeypatch.setattr(speed, "peak_flops", small)
     file = tmp_path / "new" / "speed.json"
     assert speed.main([*TINY, f"--json={file}"]) == 0
@@ -164,6 +164,10 @@ def test_a_run_prints_ratios_and_writes_the_ledger(
             for name in ("annotated", "torch.nn")
         ]
         best = min(ours, halves[0], key=lambda one: one["step_ms"])
+        for one, name in ((ours, "float32"), (halves[0], "bfloat16")):
+            used = metrics["flops_per_step"] / one["step_ms"] / 1e6
+            share = used / metrics["peak_gflops"][name]
+            assert one["peak_share"] == pytest.approx(share, rel=0.01)
         assert ours["ratio"] == halves[0]["ratio"] == 1.0
         assert best["to_best"] == 1.0
         assert metrics["fastest_other_ratio"] == min(

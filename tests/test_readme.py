@@ -46,6 +46,9 @@ def test_its_figure_is_of_the_ledger() -> None:
     assert float(minutes) == pytest.approx(run["seconds"] / 60, abs=1)
 
 
+PEERS = "torch.nn", "Marian"
+
+
 def test_its_table_of_speed_is_the_ledgers() -> None:
     rows = re.findall(r"^\| (a training|translating) .+", TEXT, re.M)
     assert len(rows) == 4
@@ -56,8 +59,11 @@ def test_its_table_of_speed_is_the_ledgers() -> None:
         for key in path:
             at = at[key]
         at = at["contenders"]
-        others = ("torch.nn", "Marian", "CTranslate2")
-        return [at[o]["ratio"] if o in at else None for o in others]
+        # the faster of its two ways
+        ways = ("CTranslate2", "CTranslate2 (workers)")
+        fastest = [at[way]["ratio"] for way in ways if way in at]
+        others = [at.get(name, {}).get("ratio") for name in PEERS]
+        return [*others, min(fastest, default=None)]
 
     table = {
         "a training step, batches as they come": ratios(

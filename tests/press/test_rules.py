@@ -249,7 +249,7 @@ def test_a_page_that_takes_too_long_is_named(
     assert offences(book.root) == {
         "02-one": [
             'book/02-one.md, section "Long": the page takes 48.5 minutes to '
-            "read, not 48; this section takes most of them, 47.5"
+            "read, not 46; this section takes most of them, 47.5"
         ]
     }
     path.rename(path.with_name("E1-one.md"))

@@ -468,22 +468,23 @@ def test_faults_are_found_before_a_page_is_run(built: Book) -> None:
         assert re.search(fault, told, re.M), (fault, told)
 
 
-def test_a_proof_that_was_cut_off_spoils_no_other(
+def test_sphinx_cut_off_spoils_no_later_run(
     built: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proof(built.root)
-    html = built.root / "build" / "proof" / "html"
+    site(built.root)
+    html = built.root / "build" / "html"
 
     def cut_off(*command: object, **options: object) -> None:
         (html / "searchindex.js").unlink()
         (html / "02-one.html").unlink()
         raise KeyboardInterrupt
 
+    (built.root / "build" / "site.stamp").unlink()
     with monkeypatch.context() as patch:
         patch.setattr("press.site.subprocess.run", cut_off)
         with pytest.raises(KeyboardInterrupt):
-            proof(built.root)
-    proof(built.root)
+            site(built.root)
+    site(built.root)
     assert (html / "02-one.html").is_file()
 
 
