@@ -93,8 +93,8 @@ def reset(thing: Any) -> None:
 
 def milestone(number: int) -> None:
     """Run the book on your parts: 1, the model equals torch.nn's; 2, it
-    learns to reverse words; 3, it copies without a mistake, stopped once.
-    What is not yet yours is ours.
+    learns to reverse words; 3, it copies without a mistake, stopped once;
+    4, it translates. What is not yet yours is ours.
     """
     if number not in MILESTONES:
         known = ", ".join(map(str, MILESTONES))

@@ -88,7 +88,10 @@ class Settings:
     minutes: float = 60.0
     """when to stop; 0: only tell what has been found"""
     again: bool = False
-    """try survivors once more"""
+    """try survivors once more that nobody has explained"""
+    slow: float = SLOW
+    """leave out slower tests, by seconds: fewer leave more survivors, for
+    --again"""
     json: Path | None = None
     """write the ledger file"""
 
@@ -126,9 +129,13 @@ def attack(settings: Settings, module: str, limit: float) -> None:
     """
     tree = settings.work / "tree" / module.replace("/", ".")
     copy(tree)
+    reasons = explanations(ROOT / "benchmarks" / "survivors.toml")
+    told = [key[1:] for key in reasons if key[0] == module]
+    path = file_of(settings.work, module).with_suffix(".explained.json")
+    path.write_text(json.dumps(told), "utf-8")
     command = [sys.executable, str(ROOT / "benchmarks" / "mutants.py")]
     command += [str(tree), module, str(file_of(settings.work, module))]
-    command += [str(limit), commit() or "unknown"]
+    command += [str(limit), str(settings.slow), commit() or "unknown"]
     if settings.again:
         command.append("--again")
     if limit:

@@ -16,10 +16,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -579,6 +581,23 @@ def test_what_is_said_to_one_and_to_all() -> None:
     assert together(2, talking) == [(0, 0, *rest), (None, 1, *rest)]
 
 
+def in_turn(folder: str) -> list[str]:
+    """Who has acted before each process does; each can do it once."""
+
+    def act() -> list[str]:
+        before = sorted(path.name for path in Path(folder).iterdir())
+        Path(folder, str(rank())).touch(exist_ok=False)
+        return before
+
+    return rank_zero_first(act)
+
+
+def test_process_0_is_first_and_then_each_acts_once(tmp_path: Path) -> None:
+    first, *others = together(3, in_turn, str(tmp_path))
+    assert first == [] and all(seen[0] == "0" for seen in others)
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "1", "2"}
+
+
 def test_alone_nothing_is_said() -> None:
     numbers = torch.tensor([1.0])
     assert all_reduce_sum(numbers) is numbers
@@ -808,6 +827,273 @@ def test_one_gpu_for_all_processes_is_refused(
         process_group("cuda:1"),
     ):
         pass
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a group of two is asked for that is never formed."""
+    found: dict[str, Any] = {}
+
+    def meet(url: str, timeout: timedelta) -> Iterator[Any]:
+        found.update(url=url, waits=timeout)
+        yield torch.distributed.HashStore(), 0, 1
+
+    def form(backend: str, **more: Any) -> None:
+        found.update(more, backend=backend)
+
+    module = sys.modules["torch.distributed.rendezvous"]
+    monkeypatch.setattr(module, "rendezvous", meet)
+    monkeypatch.setattr(torch.distributed, "init_process_group", form)
+    monkeypatch.setattr(
+        torch.distributed,
+        "destroy_process_group",
+        lambda: found.update(ended=True),
+    )
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "own", "backend"),
+    [
+        ("cpu", 0, "cpu", "gloo"),
+        (None, 0, "cpu", "gloo"),
+        ("cpu", 2, "cpu", "gloo"),
+        (None, 2, "cuda:1", "cpu:gloo,cuda:nccl"),
+        ("cuda", 2, "cuda:1", "cpu:gloo,cuda:nccl"),
+    ],
+)
+def test_each_process_has_its_device_and_numbers_their_carrier(
+    asked: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    device: str | None,
+    gpus: int,
+    own: str,
+    backend: str,
+) -> None:
+    taken: list[int] = []
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    with process_group(device, minutes=7) as found:
+        assert found == own and "ended" not in asked
+    assert taken == ([1] if own == "cuda:1" else [])
+    assert (asked["backend"], asked["ended"]) == (backend, True)
+    assert (asked["url"], asked["waits"]) == ("env://", timedelta(0, 420))
+    assert (asked["rank"], asked["world_size"]) == (0, 1)
+    assert asked["timeout"] == asked["waits"]
+    assert isinstance(asked["store"], torch.distributed.PrefixStore)
+
+
+def test_a_group_is_waited_for_an_hour(asked: dict[str, Any]) -> None:
+    with process_group("cpu"):
+        pass
+    assert asked["timeout"] == timedelta(hours=1)
+
+
+def test_a_group_that_cannot_be_formed_is_told_in_a_line(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def form(*_: Any, **__: Any) -> None:
+        raise RuntimeError("the port is taken\nTraceback of C++")
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", form)
+    message = "^cannot form a process group: the port is taken$"
+    with pytest.raises(RunError, match=message), process_group("cpu"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("[gloo] lost\nat x.cc\nat y"), "([gloo] lost)"),
+        (RuntimeError("Connection " + "x" * 200), f"({'x' * 149})"),
+        (RuntimeError("shapes do not match"), None),
+        (TrainingError("process 1 timed out"), None),
+        (KeyError("socket"), None),
+    ],
+)
+def test_a_lost_connection_is_told_from_other_errors(
+    error: Exception, told: str | None
+) -> None:
+    with pytest.raises(type(error)) as found, distributed._in_touch():
+        raise error
+    if told is None:
+        assert found.value is error
+        return
+    assert isinstance(found.value, TrainingError)
+    assert str(found.value).endswith(told.replace("(x", "(Connection x"))
+    assert found.value.__cause__ is error
+
+
+def test_numbers_go_to_the_group_that_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That of a step, which does not wait for an hour."""
+
+    def reduce(tensor: torch.Tensor, group: Any) -> None:
+        tensor.add_(len(group))
+
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "all_reduce", reduce)
+    mine, group = torch.tensor([1.0]), cast(Any, "step")
+    assert all_reduce_sum(mine, group).item() == 5.0
+    assert mine.item() == 1.0
+
+
+class Wrapped:
+    """Stands for DistributedDataParallel; told apart by what it takes."""
+
+    no_sync = "no sync"
+
+    def register_comm_hook(self, state: Any, hook: Any) -> None:
+        self.hook = hook
+
+
+class Newer(Wrapped):
+    def __init__(self, module: Any, *, process_group: Any,
+                 gradient_as_bucket_view: bool,
+                 forward_sync_buffers: bool):  # fmt: skip
+        self.given = process_group, gradient_as_bucket_view
+        self.buffers = forward_sync_buffers
+
+
+class Older(Wrapped):
+    def __init__(self, module: Any, *, process_group: Any,
+                 gradient_as_bucket_view: bool,
+                 broadcast_buffers: bool):  # fmt: skip
+        self.given = process_group, gradient_as_bucket_view
+        self.buffers = broadcast_buffers
+
+
+@pytest.mark.parametrize("kind", [Newer, Older])
+def test_gradients_are_summed_in_place_and_buffers_stay(
+    kind: type[Wrapped], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the argument is called: torch has given it a new name."""
+    asked: dict[str, Any] = {}
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result([3.0])
+
+    def reduce(gradients: Any, **more: Any) -> Any:
+        asked.update(more, gradients=gradients)
+        return SimpleNamespace(get_future=lambda: future)
+
+    monkeypatch.setattr(distributed, "DistributedDataParallel", kind)
+    monkeypatch.setattr(torch.distributed, "all_reduce", reduce)
+    group = cast(Any, "of a step")
+    made: Any
+    made, no_sync = distributed.data_parallel(torch.nn.ReLU(), group)
+    assert made.given == (group, True) and made.buffers is False
+    assert no_sync == "no sync"
+    bucket = SimpleNamespace(buffer=lambda: "gradients")
+    assert made.hook(None, bucket).wait() == 3.0
+    assert asked == {
+        "gradients": "gradients", "group": group, "async_op": True
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "old"),
+    [("2.3.1", True), ("2.8.1+cpu", True), ("2.9", False)],
+)
+def test_an_old_torch_does_not_shard(
+    version: str, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = type(torch.__version__)(version)
+    monkeypatch.setattr(torch, "__version__", number)
+    model, group = torch.nn.ReLU(), cast(Any, "of a step")
+    # without parameters there is nothing to ask for a device
+    kind: type[Exception] = RunError if old else StopIteration
+    with pytest.raises(kind, match="not 2.[38].1" if old else "^$"):
+        distributed.data_parallel(model, group, [model])
+
+
+@SHARDED_ONLY
+def test_a_part_is_cut_where_the_weight_lies_and_nothing_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cut = []
+    monkeypatch.setattr(
+        import_module("torch.distributed.tensor"),
+        "distribute_tensor",
+        lambda *args, **more: cut.append((args, more)) or "part",
+    )
+    whole, like = (
+        torch.ones(4),
+        SimpleNamespace(
+            full_tensor=None,
+            device="meta",
+            device_mesh="mesh",
+            placements="rows",
+        ),
+    )
+    assert distributed.own_part(whole, like) == "part"
+    [((given, *rest), more)] = cut
+    assert given.is_meta and rest == ["mesh", "rows"]
+    assert more == {"src_data_rank": None}
+    assert distributed.own_part(whole, torch.ones(2)) is whole
+
+
+class Sharded(torch.nn.Module):
+    """Stands for a module that FSDP has taken; notes what it is told."""
+
+    def __init__(self, *layers: torch.nn.Module):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.layers = torch.nn.ModuleList(layers)
+        self.told: list[Any] = []
+
+    def set_gradient_divide_factor(self, factor: float) -> None:
+        self.told.append(("divided by", factor))
+
+    def set_force_sum_reduction_for_comms(self, enable: bool) -> None:
+        self.told.append(("summed", enable))
+
+    def set_requires_gradient_sync(self, requires: bool) -> None:
+        self.told.append(("exchanged", requires))
+
+
+@SHARDED_ONLY
+def test_shards_sum_their_gradients_after_the_last_micro_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[Any] = []
+
+    def shard(module: Any, mesh: Any) -> Any:
+        taken.append((module, mesh))
+        return module
+
+    fsdp = import_module("torch.distributed.fsdp")
+    meshes = import_module("torch.distributed.device_mesh")
+    monkeypatch.setattr(fsdp, "FSDPModule", Sharded)
+    monkeypatch.setattr(fsdp, "fully_shard", shard)
+    mesh = SimpleNamespace(from_group=lambda *about: about)
+    monkeypatch.setattr(meshes, "DeviceMesh", mesh)
+    layers, group = [Sharded(), Sharded()], cast(Any, "of a step")
+    model = Sharded(*layers, torch.nn.ReLU())
+    same, no_sync = distributed.data_parallel(model, group, layers)
+    assert same is model
+    # the layers first, so that the whole takes what is left
+    assert taken == [(one, (group, "cpu")) for one in (*layers, model)]
+    sums = [("divided by", 1.0), ("summed", True)]
+    assert all(one.told == sums for one in (*layers, model))
+    with no_sync():
+        assert model.told == [*sums, ("exchanged", False)]
+    assert model.told[-1] == ("exchanged", True)
+
+
+def groups_of_shards() -> bool:
+    trainer = new_trainer(shard=True)
+    own: Any = trainer.model.named_parameters()
+    return all(p.device_mesh.get_group() is trainer.group for _, p in own)
+
+
+@SHARDED_ONLY
+def test_shards_are_gathered_in_the_group_of_a_step() -> None:
+    """The other one would wait for a process that is lost for an hour."""
+    assert together(2, groups_of_shards) == [True, True]
 
 
 WITHOUT = """

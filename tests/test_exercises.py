@@ -23,12 +23,15 @@ from annotated.engine.checks import (
 from annotated.engine.course import (
     MILESTONES,
     Desk,
+    Phrasebook,
     assembled,
     copies,
     exported,
     part_of,
     reach,
     redirected,
+    said_by,
+    translates,
 )
 from press.exercises import read_exercises
 from press.mutants import try_out
@@ -490,6 +493,48 @@ def test_a_run_that_forgets_its_step_or_is_short_does_not_copy(folder):
             copies(course | {"Checkpoint": Forgetful}, steps=4)
         with pytest.raises(AssertionError, match="of 200 new rows"):
             copies(course, steps=4)
+
+
+def test_a_translator_that_learned_too_little_is_told(folder, monkeypatch):
+    small = Phrasebook.of(100, "train")
+    monkeypatch.setattr(Phrasebook, "of", lambda count, split: small)
+    with (
+        assembled(Desk(folder / "mine")) as course,
+        pytest.raises(
+            AssertionError, match="0% of new sentences are right"
+        ),
+    ):
+        translates(course, steps=2)
+
+
+def test_a_phrasebook_has_short_pairs_and_each_once_in_an_epoch():
+    book = Phrasebook.of(300, "train")
+    assert all(len(words) <= 10 for both in book.pairs for words in both)
+    assert sorted(book.numbers.values()) == list(
+        range(4, len(book.numbers) + 4)
+    )
+    rows = [pair for batch in book.batches(0, 8) for pair in zip(*batch)]
+    told = [(book.ids(s), book.ids(t)) for s, t in book.pairs]
+    assert sorted(rows) == sorted(told)
+    assert rows != [pair for b in book.batches(1, 8) for pair in zip(*b)]
+    assert book.ids(["never", *book.pairs[0][0][:1]]) == [3, 4]
+
+
+def test_a_sentence_is_said_by_the_beam_of_the_course(folder):
+    """Whose every word is the source's, turned round."""
+    book = Phrasebook.of(20, "train")
+    words = book.pairs[0][0]
+
+    def model(src, tgt):
+        read = src[0, :-1].flip(0).tolist() + [2]
+        logits = torch.full((1, tgt.size(1), 99), -9.0)
+        place = min(tgt.size(1), len(read)) - 1
+        logits[0, -1, read[place]] = 9.0
+        return logits
+
+    with assembled(Desk(folder / "mine")) as course:
+        said = said_by(course, model, book, words)
+    assert said == " ".join(reversed(words))
 
 
 def test_solutions_of_one_module_import_each_other_in_mine(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -507,6 +510,20 @@ def test_only_the_beginning_is_looked_at_for_remarks(
     assert seen == [[line for pair in zip(src, tgt) for line in pair]]
 
 
+def test_so_many_pairs_are_in_memory_at_a_time(
+    files, tmp_path, monkeypatch
+):
+    real, counts = preparation.encode_pairs, []
+
+    def counted(tokenizers, sides, kind):
+        counts.append(len(sides[0]))
+        return real(tokenizers, sides, kind)
+
+    monkeypatch.setattr(preparation, "encode_pairs", counted)
+    prepare(of(files, valid=files, test=files), tmp_path / "out")
+    assert counts == [64, 64, 64, 64, 44] * 3
+
+
 def test_two_vocabularies_are_two(files, tmp_path):
     ready = prepare(of(files, shared=False), tmp_path / "out")
     src, tgt = ready.tokenizers()
@@ -524,6 +541,44 @@ def test_sixteen_bits_are_enough_for_most_vocabularies(files, tmp_path):
     corpus = ready.corpus("train")
     assert corpus.src.ids.dtype == np.uint16
     assert isinstance(corpus.src.ids, np.memmap)
+
+
+def test_the_arrays_are_those_that_numpy_would_save(files, tmp_path):
+    """Although they are written bit by bit, their heads last."""
+    ready = prepare(of(files), tmp_path / "out")
+    corpus = ready.corpus("train")
+    for name, side in (("src", corpus.src), ("tgt", corpus.tgt)):
+        for kind in ("ids", "starts"):
+            saved = io.BytesIO()
+            np.save(saved, np.array(getattr(side, kind)))
+            path = ready.folder / f"train.{name}.{kind}.npy"
+            assert path.read_bytes() == saved.getvalue()
+
+
+def test_a_fingerprint_is_that_of_the_files_in_order():
+    made = Prepared(
+        Path(), {"files": {"b": {"sha256": "34"}, "a": {"sha256": "12"}}}
+    )
+    digest = hashlib.sha256(b"1234").hexdigest()
+    assert made.fingerprint == digest[:16]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_sees_what_is_read_and_a_file_does_not(
+    files, tmp_path, monkeypatch, capsys
+):
+    prepare(of(files, valid=files), tmp_path / "one")
+    assert capsys.readouterr() == ("", "")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", Terminal())
+        prepare(of(files, valid=files), tmp_path / "two")
+        said = sys.stderr.getvalue()
+    assert "reading train: 300 pairs [" in said
+    assert "reading valid: 300 pairs [" in said
 
 
 def test_a_vocabulary_may_be_learnt_from_every_nth_pair(files, tmp_path):
@@ -557,6 +612,48 @@ def test_a_folder_of_files_can_be_prepared(tmp_path):
     assert set(ready.manifest["splits"]) == {"train", "valid"}
 
 
+# --- the tokens of another ---
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_tokens_of_another_folder_may_be_taken(files, tmp_path, shared):
+    """With them its kind, and as many as the larger side has."""
+    kind = "word" if shared else "bpe"
+    lines, words = [f"a{i}" for i in range(50)], ["b"] * 50
+    other = put(tmp_path / "y.de", lines), put(tmp_path / "y.en", words)
+    begun = prepare(
+        of(other, shared=shared, tokenizer=kind), tmp_path / "begun"
+    )
+    made = of(files, vocab=7).with_tokens(begun.folder)
+    sizes = [len(t) for t in begun.tokenizers()]
+    assert (made.shared, made.tokenizer) == (shared, kind)
+    assert made.vocab == max(sizes) and (min(sizes) < max(sizes)) != shared
+    assert made.tokens == begun.folder and made.name == "pair"
+    ready = prepare(made, tmp_path / "out")
+    taken = [begun.folder / f"{side}.json" for side in ("source", "target")]
+    for path in taken:
+        assert (ready.folder / path.name).read_bytes() == path.read_bytes()
+    assert ready.settings["files"] == {
+        str(path): preparation.file_hash(path) for path in (*files, *taken)
+    }
+    assert ready.settings["tokens"] == str(begun.folder)
+
+
+def test_a_folder_without_whole_tokens_is_named(files, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        DataError, match="empty has no vocabulary: no source.json"
+    ):
+        of(files).with_tokens(tmp_path / "empty")
+    begun = prepare(of(files), tmp_path / "begun")
+    (begun.folder / "target.json").write_text("{")
+    with pytest.raises(DataError, match="target.json"):
+        of(files).with_tokens(begun.folder)
+    (begun.folder / "target.json").unlink()
+    with pytest.raises(DataError, match="no vocabulary: no target.json"):
+        begun.tokenizers()
+
+
 # --- stopping ---
 
 
@@ -584,6 +681,9 @@ def test_what_is_prepared_is_not_prepared_again(files, tmp_path, capsys):
     assert (tmp_path / "out" / "corpus.json").stat().st_mtime_ns == before
     with pytest.raises(RunError, match="with another vocab: delete it, or"):
         prepare(of(files, vocab=399), tmp_path / "out")
+    changed = of(files, vocab=399, tokenizer="word")
+    with pytest.raises(RunError, match="with another tokenizer, vocab:"):
+        prepare(changed, tmp_path / "out")
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -730,10 +830,10 @@ def test_bytes_that_are_no_text_are_written_as_the_tokenizer_reads_them(
 ):
     src = files[0].read_bytes()
     test = tmp_path / "test.de", files[1]
-    test[0].write_bytes(src.replace(b"wort", b"w\xe4rt", 1))
+    test[0].write_bytes(src.replace(b"wort", b"w\xe4rt\0", 1))
     ready = prepare(of(files, test=test), tmp_path / "out")
     text = (ready.folder / "test.de").read_text("utf-8")
-    assert text.count("w\ufffdrt") == 1 and "?" not in text
+    assert text.count("w\ufffdrt\0") == 1 and "?" not in text
     assert [t for t, _ in texts(ready, "test")] == text.split("\n")[:-1]
 
 
@@ -774,7 +874,9 @@ def test_a_damaged_folder_is_named(files, tmp_path):
     path = ready.folder / "train.src.ids.npy"
     content = path.read_bytes()
     path.write_bytes(content[:-2])
-    with pytest.raises(DataError, match=r"train.src.ids.npy should have"):
+    with pytest.raises(
+        DataError, match=r"train.src.ids.npy should have .* has \d"
+    ):
         Prepared.open(ready.folder)
     path.write_bytes(content[:-2] + b"xx")
     with pytest.raises(DataError, match="has changed since it was made"):

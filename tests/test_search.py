@@ -1196,6 +1196,322 @@ def test_a_finished_sentence_changes_no_more():
     assert search.beams.ended.item() == pytest.approx(-0.1)
 
 
+# --- the engine's search, one part at a time ------------------------------
+
+
+def begun(beam=2, count=1, **config):
+    """A search before its first step, as many words in each sentence."""
+    given = [[4, 5]] * count
+    search = SearchConfig(beam=beam, **config)
+    model = Transformer(MODEL.config).eval()
+    return decoding.BeamSearch([model], given, search, [()] * count)
+
+
+def test_what_the_fast_search_makes_lies_where_the_model_does(monkeypatch):
+    """Not on the default device, which here is one without numbers."""
+
+    def rows_of_numpy(*args, **more):
+        return torch.from_numpy(pad_rows(*args, **more).numpy())
+
+    monkeypatch.setattr(decoding, "pad_rows", rows_of_numpy)
+    model = random_model(3)
+    for beam in (1, 2):
+        config = SearchConfig(beam=beam, extra=10, nbest=beam)
+        sentences = [[4, 5, 6], [7]]
+        wish = [[5], []]
+        expected = beam_search(model, sentences, config, wish)
+        with torch.device("meta"):
+            found = beam_search(model, sentences, config, wish)
+        for one, other in zip(found, expected, strict=True):
+            assert_equal(one, other)
+
+
+def test_the_fast_search_tells_what_turns_a_key_where_it_stands():
+    told = []
+
+    def turn(heads, first):
+        told.append((heads.shape[2:4], first))
+        return heads
+
+    block = random_model(3).decoder.layers[0].attention
+    block.turn = turn
+    past = decoding._SlotAttention(block, torch.zeros(1, 4, 16), slots=5)
+    past(torch.randn(1, 1, 16), None)
+    past(torch.randn(1, 2, 16), None)
+    # a key and a query of each hypothesis; one position for all of them
+    one, two = ((1, 1), 0), ((2, 1), 1)
+    assert told == [one, one, two, two]
+    assert past.used == 3
+
+
+def test_there_is_a_slot_for_each_token_but_the_last():
+    search = begun(beam=3, limit=7)
+    [cache] = search.caches
+    assert [part.k.size(2) for part in cache.target] == [1 + 6 * 3] * 2
+    assert [part.v.size(2) for part in cache.target] == [1 + 6 * 3] * 2
+
+
+def test_where_nothing_is_padding_nothing_is_masked():
+    model = Transformer(MODEL.config)
+    full, mixed = (
+        pad_rows([np.array(s) for s in sentences], after=EOS)
+        for sentences in ([[4, 5], [6, 7]], [[4, 5], [6]])
+    )
+    assert SlotCache(model, full, slots=1).words is None
+    assert SlotCache(model, mixed, slots=1).words is not None
+
+
+def test_a_gpu_is_asked_less_often_who_has_finished(monkeypatch):
+    asked = []
+    monkeypatch.setattr(decoding, "SlotCache", lambda *_: None)
+    for place, patience in (("cpu", 1), ("meta", 8)):
+        model = Transformer(MODEL.config).to(place)
+        search = decoding.BeamSearch(
+            [model], [[4]], SearchConfig(), [()],
+            lambda some, where: asked.append((some, where.type)) or "it",
+        )  # fmt: skip
+        assert search.patience == patience and search.allowed == "it"
+    assert asked == [([[4]], "cpu"), ([[4]], "meta")]
+
+
+def test_slots_are_looked_through_every_eighth_step(monkeypatch):
+    looked = []
+
+    def note(search, seen):
+        looked.append(search.length)
+        return seen
+
+    monkeypatch.setattr(decoding.BeamSearch, "compacted", note)
+    model = random_model(2, end=-1e4)
+    beam_search(model, [[4]], SearchConfig(beam=2, limit=26))
+    assert looked == [8, 16, 24]
+
+
+@pytest.mark.parametrize(
+    ("used", "kept"),
+    [
+        ([[1, 0, 1, 1], [1, 0, 0, 0]], [[0, 2, 3], [0, 1, 2]]),
+        ([[1, 0, 1, 1, 1]], None),  # four of five are too many
+        ([[0, 0, 1, 0, 1, 0]], [[2, 4]]),
+    ],
+)
+def test_slots_that_nobody_uses_are_dropped_in_order(used, kept):
+    """Where a quarter of them can go: of all sentences as many."""
+    search, asked = begun(count=len(used)), []
+    monitor = [type("Cache", (), {"compact": asked.append})]
+    search.caches = monitor
+    seen = torch.tensor(used).bool()[:, None].expand(-1, 2, -1).clone()
+    seen[:, 1] = False  # of two hypotheses, one has come through them
+    found = search.compacted(seen)
+    if kept is None:
+        assert not asked and found is seen
+        return
+    assert [places.tolist() for places in asked] == [kept]
+    assert found.shape == (len(used), 2, len(kept[0]))
+    assert found[:, 0].sum(1).tolist() == [sum(row) for row in used]
+    assert not found[:, 1].any()
+
+
+@pytest.mark.parametrize(
+    ("ended", "hope", "done"),
+    [(-1.0, -1.0, True), (-1.1, -1.0, False), (-0.9, -1.0, True)],
+)
+def test_a_sentence_is_done_that_nothing_can_improve(ended, hope, done):
+    search = begun(beam=2, alpha=0.0)
+    search.length = 1
+    search.beams.ended[:] = ended
+    search.beams.scores[:] = hope
+    search.retire()
+    assert len(search.beams.number) == (0 if done else 1)
+    assert len(search.results[0]) == (1 if done else 0)
+
+
+def test_a_guide_decides_which_words_may_follow():
+    """Here only one that is larger than the last, or the end."""
+
+    def guide(sentences, device):
+        def allowed(ids, numbers):
+            assert [sentences[i] for i in numbers.tolist()]
+            words = torch.arange(VOCAB, device=device)
+            return (words > ids[:, :, -1:]) | (words == EOS)
+
+        return allowed
+
+    model, sentences = random_model(3), random_sentences(6, 4)
+    config = SearchConfig(beam=3, nbest=2, extra=9)
+    guided = beam_search(model, sentences, config, guide=guide)
+    for hypotheses in guided:
+        assert all(h.ids == sorted(set(h.ids)) for h in hypotheses)
+    free = beam_search(model, sentences, config)
+    assert any(a[0].ids != b[0].ids for a, b in zip(guided, free))
+    ordered = search_in_order(
+        model, sentences, config, batch_tokens=9, guide=guide
+    )
+    for one, other in zip(guided, ordered, strict=True):
+        assert_equal(one, other)
+
+
+def test_a_prefix_for_each_sentence_or_none():
+    with pytest.raises(ValueError, match="argument 2"):
+        beam_search(MODEL, [[4]], SearchConfig(), [[], []])
+    [[best]] = beam_search(MODEL, [[4]], SearchConfig(), [[3]])
+    assert best.ids[0] == 3  # the unknown word is one
+
+
+# --- batches, and who searches them ---------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tokens", "size", "batches"),
+    [
+        (100, 10, [[4, 2, 0, 3, 1]]),
+        (12, 10, [[4, 2], [0, 3, 1]]),  # 6 + 6, 4 + 4 + 4
+        (11, 10, [[4], [2, 0], [3, 1]]),
+        (100, 2, [[4, 2], [0, 3], [1]]),
+        (3, 10, [[4], [2], [0], [3], [1]]),  # none is left out
+    ],
+)
+def test_batches_are_cut_from_the_longest_on(tokens, size, batches):
+    """By hand: lengths 3, 0, 4, 2, 5, and an end; padding counts."""
+    sentences = [[4] * n for n in (3, 0, 4, 2, 5)]
+    found = decoding.batches_by_length(sentences, tokens, size)
+    assert found == batches
+
+
+@pytest.fixture
+def planned(two_cores, monkeypatch):
+    """What search_in_order plans, where nothing is searched."""
+    found = []
+
+    def batches(sentences, tokens, size):
+        found.append((tokens, size))
+        return [[i] for i in range(len(sentences))]
+
+    def processes(job, batches, workers):
+        found.append(workers)
+        return []
+
+    monkeypatch.setattr(decoding, "batches_by_length", batches)
+    monkeypatch.setattr(decoding, "in_processes", processes)
+    monkeypatch.setattr(
+        decoding, "beam_search", lambda *args: [[] for _ in args[1]]
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "plan"),
+    [
+        ([5], {}, [(2000, 128)]),
+        ([5] * 3, {"batch_tokens": 7, "batch_size": 2}, [(7, 2)]),
+        # 1,200 tokens with the ends: half of them for each of two …
+        ([5] * 200, {"workers": 2}, [(600, 128), 2]),
+        ([5] * 201, {"workers": 9}, [(603, 128), 2]),
+        ([5] * 200 + [0], {"workers": 2}, [(601, 128), 2]),
+        ([5] * 200, {"workers": 2, "batch_tokens": 9}, [(9, 128), 2]),
+        # … or as many as are worth a process, and one batch for one
+        ([5] * 9, {"workers": 2}, [(300, 128), 2]),
+        ([5], {"workers": 2}, [(300, 128)]),
+        ([5] * 9, {"workers": 1}, [(2000, 128)]),
+    ],
+)
+def test_each_process_gets_its_share(planned, lengths, options, plan):
+    sentences = [[4] * n for n in lengths]
+    search_in_order(MODEL, sentences, **options)
+    assert planned == plan
+
+
+def test_batches_are_handed_out_in_order_to_processes_that_obey(two_cores):
+    """On one thread each, deaf to Ctrl-C, gone when their parent goes."""
+
+    def job(batch):
+        handler = signal.getsignal(signal.SIGINT)
+        return batch, torch.get_num_threads(), handler == signal.SIG_IGN
+
+    before = set(active_children())
+    batches = [[3], [2], [1]]
+    found = decoding.in_processes(job, batches, 1)
+    first = next(found)
+    own = set(active_children()) - before
+    assert [child.daemon for child in own] == [True]
+    assert [first, *found] == [
+        (i, (batch, 1, True)) for i, batch in enumerate(batches)
+    ]
+    assert not set(active_children()) & own
+
+
+class Line:
+    """What a process hears and says; it is never in a hurry."""
+
+    def __init__(self, *heard):
+        self.heard, self.said, self.waited = list(heard), [], []
+
+    def poll(self, seconds):
+        self.waited.append(seconds)
+        return bool(self.heard)
+
+    def recv(self):
+        return self.heard.pop(0)
+
+    def send(self, answer):
+        self.said.append(answer)
+
+
+def test_a_process_works_while_its_parent_lives(monkeypatch):
+    """It looks every second, and tells what a job returns or raises."""
+    lives = iter([True, True, True, False])
+    parent = type("Parent", (), {"is_alive": lambda _: next(lives)})()
+    set_to = []
+    monkeypatch.setattr(decoding, "parent_process", lambda: parent)
+    monkeypatch.setattr(torch, "set_num_threads", set_to.append)
+    monkeypatch.setattr(signal, "signal", lambda *what: set_to.append(what))
+    line = Line([8], [0])
+    decoding._work(lambda batch: 1 / batch[0], line)
+    assert set_to == [1, (signal.SIGINT, signal.SIG_IGN)]
+    assert line.waited == [1.0] * 3
+    one, (nothing, error, where) = line.said
+    assert one == (0.125, None, "")
+    assert nothing is None and isinstance(error, ZeroDivisionError)
+    assert "Traceback" in where
+    monkeypatch.setattr(decoding, "parent_process", lambda: None)
+    decoding._work(None, Line([8]))  # and not at all without one
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_elsewhere_than_on_a_processor_a_whole_model_is_converted(dtype):
+    model = Transformer(MODEL.config).to("meta")
+    found = decoding.converted(model, dtype)
+    assert {p.dtype for p in found.parameters()} == {dtype}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.qint8]
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_a_conversion_leaves_the_model_as_it_was(dtype, training):
+    model = Transformer(MODEL.config).train(training)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    found = decoding.converted(model, dtype)
+    assert all(part.training is training for part in model.modules())
+    for name, p in model.named_parameters():
+        assert torch.equal(p, before[name])
+        assert p.is_contiguous()
+    layer = model.encoder.layers[0].feed_forward
+    other = found.encoder.layers[0].feed_forward
+    assert any(type(part) is torch.nn.Linear for part in layer.children())
+    changed = {
+        torch.float32: lambda part: part.weight.t().is_contiguous(),
+        torch.bfloat16: lambda part: part.weight.dtype == torch.bfloat16,
+        torch.qint8: lambda part: part.weight().dtype == torch.qint8,
+    }[dtype]
+    for (name, part), (_, new) in zip(
+        layer.named_children(), other.named_children(), strict=True
+    ):
+        if type(part) is torch.nn.Linear:
+            assert changed(new), name
+
+
 def test_a_torch_without_int8_is_said_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.ao.quantization", None)
     with pytest.raises(RunError, match="has no torch.ao.quantization"):

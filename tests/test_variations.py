@@ -325,3 +325,27 @@ def test_depth_and_big_are_reversed_and_width_is_not(nats: Values) -> None:
             assert verdict(nats, worse, better) == "smaller"
         if worse in ("A-h32", "B-dk16", "B-dk32", "C-d256", "C-ff1024"):
             assert verdict(nats, worse, better) == "larger"
+
+
+def test_what_chapter_23_says_of_number_and_width() -> None:
+    apart = ledger()["head-size"]["metrics"]["runs"]
+    small = [
+        ledger()[f"table3-small-{n}"]["metrics"]["runs"] for n in range(3)
+    ]
+
+    def bleu(row: str) -> list[float]:
+        found = [one["bleu"] for one in apart if one["row"] == row]
+        return found or [runs[row]["bleu"] for runs in small]
+
+    def parameters(row: str) -> int:
+        found = [one["parameters"] for one in apart if one["row"] == row]
+        return (found or [small[0][row]["parameters"]])[0]
+
+    one, eight = bleu("1 head of 8"), bleu("base")
+    assert max(one) > min(eight) and abs(mean(one) - mean(eight)) < 1.5
+    assert 9 < mean(bleu("A-h1")) - mean(eight) < 13
+    assert mean(bleu("8 heads of 64")) - mean(bleu("A-h1")) > 11
+    assert min(bleu("8 heads of 64")) > max(bleu("A-h1"))
+    assert parameters("A-h1") == parameters("base")
+    more = parameters("8 heads of 64") / parameters("base")
+    assert more == pytest.approx(3.5, abs=0.05)

@@ -39,9 +39,9 @@ def write_checkpoint(
     fresh.mkdir()  # not its parents: the run may have been moved away
     write_tensors(weights, fresh / FILES[0])
     write_tensors(moments, fresh / FILES[1])
-    (fresh / FILES[2]).write_text(json.dumps(state), "utf-8")
+    (fresh / FILES[2]).write_bytes(json.dumps(state).encode())
     sums = {name: checksum(fresh / name) for name in FILES}
-    (fresh / "checksums.json").write_text(json.dumps(sums), "utf-8")
+    (fresh / "checksums.json").write_bytes(json.dumps(sums).encode())
     for file in (*fresh.iterdir(), fresh):
         flush(file)
     if place.exists():
@@ -68,7 +68,7 @@ def restore(trainer: training.Trainer, place: Path) -> None:
     """
     name = "checksums.json"
     try:
-        sums = dict(json.loads((place / name).read_text("utf-8")))
+        sums = dict(json.loads((place / name).read_bytes()))
         for name in FILES:
             if checksum(place / name) != sums.get(name):
                 raise ValueError("by its checksum, it has changed")
@@ -80,13 +80,13 @@ def restore(trainer: training.Trainer, place: Path) -> None:
     moments = read_tensors(place / FILES[1])
     trained = {name.rpartition(".")[0] for name in moments}
     like = {
-        f"{name}.{key}": torch.tensor(0.0) if key == "step" else parameter
+        f"{name}.{key}": torch.empty(()) if key == "step" else parameter
         for name, parameter in own.items()
         if name in trained
         for key in training.MOMENTS
     }
     check_fit(place / FILES[1], moments, like)
-    state = json.loads((place / FILES[2]).read_text("utf-8"))
+    state = json.loads((place / FILES[2]).read_bytes())
     trainer.load(weights, moments, state)
 
 

@@ -7,6 +7,7 @@ import inspect
 import json
 import linecache
 import os
+import random
 import re
 import sys
 import traceback
@@ -28,12 +29,14 @@ from annotated.engine.checks import (
     run_code,
 )
 from annotated.engine.files import write_json, write_text
+from annotated.pocket import pocket_pairs
 
 __all__ = [
     "MARK", "book_parts", "Part", "Desk", "redirected", "exported",
     "standing_alone", "source_of", "kept", "assembled", "part_of",
     "equals_torch", "torch_state", "Stepper", "reverses_words", "Learner",
-    "copies", "MILESTONES", "reach",
+    "copies", "ENOUGH", "Phrasebook", "translates", "said_by", "MILESTONES",
+    "reach",
 ]  # fmt: skip
 
 
@@ -481,7 +484,103 @@ def copies(course: dict[str, Any], steps: int = 800) -> str:
     return f"after {steps} steps, one stop among them, it copies 200 of 200"
 
 
-MILESTONES = {1: equals_torch, 2: reverses_words, 3: copies}
+ENOUGH = 0.85  # of new sentences; ours got 0.92 or more from four seeds
+
+
+@dataclass(frozen=True)
+class Phrasebook:
+    """Short pairs of Pocket German, and the numbers of their words."""
+
+    pairs: list[tuple[list[str], list[str]]]
+    numbers: dict[str, int]
+
+    @classmethod
+    def of(cls, count: int, split: str) -> Phrasebook:
+        """Those of the first count pairs with at most ten words."""
+        pairs = [
+            (pair.source.split(), pair.target.split())
+            for pair in pocket_pairs(count, split)
+            if max(pair.lengths) <= 10
+        ]
+        words = dict.fromkeys(w for both in pairs for s in both for w in s)
+        return cls(pairs, {w: i for i, w in enumerate(words, 4)})
+
+    def ids(self, words: list[str]) -> list[int]:
+        """Their numbers; 3 for a word that is not in the book."""
+        return [self.numbers.get(word, 3) for word in words]
+
+    def batches(self, seed: int, size: int = 64) -> Iterator[list[Any]]:
+        """Sources and targets as ids: pairs of similar length together,
+        in a random order.
+        """
+        draw = random.Random(seed)
+        pairs = [(self.ids(s), self.ids(t)) for s, t in self.pairs]
+        draw.shuffle(pairs)
+        for start in range(0, len(pairs), 20 * size):
+            some = sorted(
+                pairs[start : start + 20 * size],
+                key=lambda pair: (len(pair[1]), len(pair[0])),
+            )
+            cells = [some[i : i + size] for i in range(0, len(some), size)]
+            draw.shuffle(cells)
+            yield from ([list(side) for side in zip(*c)] for c in cells)
+
+
+def translates(
+    course: dict[str, Any], steps: int = 1000, seed: int = 0
+) -> str:
+    """Milestone 4: it translates sentences of Pocket German that it has
+    not seen; AssertionError where it does not.
+    """
+    book = Phrasebook.of(40_000, "train")
+    new = Phrasebook.of(600, "test").pairs[:200]
+    torch.manual_seed(seed)
+    learner = Learner(course, len(book.numbers) + 4, 96, 192, 4, 2)
+    pad = course["shift_and_pad"]
+    loss = learner.learn(
+        lambda epoch: (pad(*b) for b in book.batches(100 * seed + epoch)),
+        (0, steps),
+        3e-3,
+    )
+    src, _, labels = pad(
+        [book.ids(source) for source, _ in new],
+        [book.ids(target) for _, target in new],
+    )
+    wrote = course["greedy"](learner.model, src, labels.size(1))
+    same = ((wrote == labels) | (labels == 0)).all(dim=1)
+    right = same.float().mean().item()
+    if not right >= ENOUGH:
+        raise AssertionError(
+            f"after {steps} steps the loss is {loss:.2f}, and {right:.0%} "
+            f"of new sentences are right, not {ENOUGH:.0%}"
+        )
+    german = new[0][0]
+    english = said_by(course, learner.model, book, german)
+    return (
+        f"after {steps} steps {right:.0%} of new sentences are right; "
+        f"“{' '.join(german)}” becomes “{english}”"
+    )
+
+
+@torch.no_grad()
+def said_by(
+    course: dict[str, Any], model: Any, book: Phrasebook, words: list[str]
+) -> str:
+    """What the course's beam search makes of a sentence."""
+    src, _, _ = course["shift_and_pad"]([book.ids(words)], [[]])
+    names = {number: word for word, number in book.numbers.items()}
+
+    def after(ids: list[int]) -> Tensor:
+        logits: Tensor = model(src, torch.tensor([ids]))[0, -1]
+        return logits.log_softmax(dim=-1)
+
+    ids, _ = course["beam_search"](after, 4, 2 * len(words) + 5)
+    return " ".join(names.get(number, "?") for number in ids)
+
+
+MILESTONES = {
+    1: equals_torch, 2: reverses_words, 3: copies, 4: translates,
+}  # fmt: skip
 
 
 def reach(number: int, desk: Desk) -> str:

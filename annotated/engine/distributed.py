@@ -264,19 +264,17 @@ def _fully_sharded(
     mesh = DeviceMesh.from_group(group, device)
     for layer in layers:
         fully_shard(layer, mesh=mesh)
-    fully_shard(module, mesh=mesh)
-    spread = [m for m in module.modules() if isinstance(m, FSDPModule)]
-    for one in spread:
-        one.set_gradient_divide_factor(1.0)  # a sum, not a mean
-        one.set_force_sum_reduction_for_comms(True)  # gloo only sums
+    whole = fully_shard(module, mesh=mesh)
+    for one in module.modules():
+        if isinstance(one, FSDPModule):
+            one.set_gradient_divide_factor(1.0)  # a sum, not a mean
+            one.set_force_sum_reduction_for_comms(True)  # gloo only sums
 
     @contextmanager
     def no_sync() -> Iterator[None]:
-        for one in spread:
-            one.set_requires_gradient_sync(False, recurse=False)
+        whole.set_requires_gradient_sync(False)
         yield
-        for one in spread:
-            one.set_requires_gradient_sync(True, recurse=False)
+        whole.set_requires_gradient_sync(True)
 
     return no_sync
 

@@ -337,7 +337,7 @@ class _Reading:
     """The pairs of some parts; place says where the last one is."""
 
     def __init__(self, parts: Sequence[Part]):
-        self.parts, self.place = parts, ""
+        self.parts = parts
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for part in self.parts:
@@ -354,8 +354,7 @@ class _Lines:
 
     def __iter__(self) -> Iterator[str]:
         for file in self.files:
-            lines = Text(file).lines(strict=False)
-            yield from islice(lines, 0, None, self.step)
+            yield from islice(Text(file).lines(), None, None, self.step)
 
 
 def _vocabularies(
@@ -438,7 +437,7 @@ class _Rows:
         names = (Path(f"{stem}.{name}.npy") for name in ("ids", "starts"))
         self.ids, self.starts = (name.open("wb") for name in names)
         self._heads()
-        self.starts.write(np.zeros(1, np.int64).tobytes())
+        self.starts.write(np.int64(0).tobytes())
 
     def _heads(self) -> None:
         for file, kind, length in (
@@ -506,7 +505,7 @@ class Prepared:
                 f"{folder} is not a prepared corpus: no corpus.json"
             )
         try:
-            manifest = json.loads(path.read_text("utf-8"))
+            manifest = json.loads(path.read_bytes())
             form, files = manifest["format"], manifest["files"]
         except (ValueError, TypeError, KeyError):
             raise DataError(

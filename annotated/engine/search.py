@@ -34,7 +34,7 @@ from annotated.search import (
     unturned,
     with_parts,
 )
-from annotated.tokens import BOS, EOS, PAD
+from annotated.tokens import BOS, EOS, PAD, UNK
 
 __all__ = [
     "closing", "SlotCache", "Beams", "Allowed", "Guide", "BeamSearch",
@@ -236,7 +236,8 @@ class Beams:
         scores = torch.zeros(ids.shape[:2], device=ids.device)
         ended = scores.new_full((len(ids), nbest), -math.inf)
         ended_ids = ids.new_full((len(ids), nbest, max(limits)), EOS)
-        state = limit, limit < 0, prefix, scores, ids, ids == BOS
+        done = torch.zeros_like(limit, dtype=torch.bool)
+        state = limit, done, prefix, scores, ids, ids == BOS
         return cls(number, *state, ended, ended_ids)
 
     def keep(self, keep: Callable[[Tensor], Tensor]) -> "Beams":
@@ -267,7 +268,7 @@ class BeamSearch:
             for s, prefix in zip(sentences, prefixes, strict=True)
         ]
         src = pad_rows([np.asarray(s) for s in sentences], after=EOS)
-        prefix = pad_rows([np.asarray(p, dtype=int) for p in prefixes])
+        prefix = pad_rows([np.asarray(p) for p in prefixes])
         self.config, self.limits, self.length = config, set(limits), 0
         self.beams = Beams.begin(limits, prefix.to(device), config.nbest)
         slots = 1 + (max(limits) - 1) * config.beam
@@ -324,7 +325,7 @@ class BeamSearch:
         lives = (token != EOS) | beams.done[:, None]
         scores = best.masked_fill(lives, -math.inf) / penalty
         scores = torch.cat([beams.ended, scores], dim=1)
-        beams.ended, places = scores.topk(self.config.nbest, dim=1)
+        beams.ended, places = scores.topk(self.config.nbest)
         ids = beams.ids[:, :, 1:].take_along_dim(parent[:, :, None], 1)
         room = beams.ended_ids.size(2) - ids.size(2)
         ids = torch.cat(
@@ -337,7 +338,7 @@ class BeamSearch:
         beams = self.beams
         best = best.masked_fill(token == EOS, -math.inf)
         width = min(self.config.beam, best.size(1))
-        beams.scores, places = best.topk(width, dim=1)
+        beams.scores, places = best.topk(width)
         rows = parent.gather(1, places)[:, :, None]
         token = token.gather(1, places)[:, :, None]
         ids = beams.ids.take_along_dim(rows, 1)
@@ -355,7 +356,7 @@ class BeamSearch:
         most = int(lives.sum(dim=1).max())
         if 4 * most > 3 * seen.size(2):
             return seen  # too little to gain
-        order = lives.byte().argsort(dim=1, descending=True, stable=True)
+        order = lives.byte().argsort(descending=True, stable=True)
         kept = order[:, :most]
         for cache in self.caches:
             cache.compact(kept)
@@ -448,7 +449,7 @@ def converted(model: Transformer, dtype: torch.dtype) -> Transformer:
         with warnings.catch_warnings():
             # torch warns that this is moving to another package
             warnings.simplefilter("ignore")
-            return quantize_dynamic(model.eval(), {torch.nn.Linear}, dtype)
+            return quantize_dynamic(model)  # a copy of it
     model = copy.deepcopy(model)
     if next(model.parameters()).device.type != "cpu":
         return model.to(dtype)
@@ -507,7 +508,7 @@ def _limit(
         )
     vocab = min(model.config.tgt_vocab for model in models)
     for token in prefix:
-        if token in (PAD, BOS, EOS) or not 0 <= token < vocab:
+        if not UNK <= token < vocab:
             raise ValueError(f"prefix token {token} is not a word")
     return limit
 
@@ -567,7 +568,7 @@ def search_in_order(
         found = in_processes(job, batches, workers)
     results: list[list[Hypothesis]] = [[] for _ in sentences]
     for number, answers in found:
-        for i, hypotheses in zip(batches[number], answers, strict=True):
+        for i, hypotheses in zip(batches[number], answers):
             results[i] = hypotheses
     return results
 

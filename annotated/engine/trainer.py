@@ -247,11 +247,10 @@ def micro_batches(
     each = len(parts) // world_size()
     own = parts[rank() * each : (rank() + 1) * each]
     start, end = torch.tensor([[BOS]]), torch.tensor([[EOS]])
-    nothing = Batch(end, start, end)
-    batches = [corpus.batch(p) if len(p) else nothing for p in own]
+    nothing = PackedBatch.of(Batch(end, start, end))
     return [
-        (PackedBatch.of(batch), float(len(p) > 0))
-        for batch, p in zip(batches, own, strict=True)
+        (PackedBatch.of(corpus.batch(p)), 1.0) if len(p) else (nothing, 0.0)
+        for p in own
     ]
 
 
@@ -269,18 +268,19 @@ def short_first(
     coming = np.argsort(longest, kind="stable").tolist()
     draw = np.random.default_rng(seed)
     steps = min(steps, len(plan))
-    share = np.sqrt(np.linspace(0.05**2, 1, steps, endpoint=False))
+    share = np.sqrt(np.linspace(0.05**2, 1, steps + 1)[:-1])
     limits = np.quantile(lengths, share)
     allowed = np.searchsorted(longest[coming], limits, "right").tolist()
     pool: list[int] = []
-    first: dict[int, None] = {}
+    first: list[int] = []
     for step, count in enumerate(allowed):
         # if no batch within the limit is left, take the next one
         pool += coming[len(pool) + step : max(count, step + 1)]
         place = int(draw.integers(len(pool)))
         pool[place], pool[-1] = pool[-1], pool[place]
-        first[pool.pop()] = None
-    rest = (i for i in range(len(plan)) if i not in first)
+        first.append(pool.pop())
+    early = set(first)
+    rest = (i for i in range(len(plan)) if i not in early)
     return [plan[i] for i in (*first, *rest)]
 
 
@@ -445,7 +445,7 @@ class Trainer(training.Trainer):
             self.model.parameters(), self.config.clip or math.inf
         )
         loss, nll, size = self.collect(means, norm)
-        if not math.isfinite(loss + nll + size):
+        if not np.isfinite([loss, nll, size]).all():
             raise TrainingError(self.trouble(loss, nll, size))
         self.step += 1
         set_learning_rate(self.optimizer, self.rate(self.step))
@@ -481,17 +481,17 @@ class Trainer(training.Trainer):
 
     def collect(self, means: Tensor, norm: Tensor) -> tuple[float, ...]:
         """Loss, nll and gradient norm of the step, over all processes."""
-        numbers = [*means, full_tensor(norm)]
-        loss, nll, size = torch.stack(numbers).cpu().double()
+        # the one place where a step waits for the device
+        loss, nll, size = torch.stack([*means, full_tensor(norm)]).tolist()
         spent = self.clock + time.perf_counter() - self.started
         own = [0.0 if rank() else spent, float(self.stop)]
         shared = torch.tensor([loss, nll, *own], dtype=torch.float64)
         shared = all_reduce_sum(shared, self.group)
         loss, nll, self.seconds, stop = shared.tolist()
         self.stopping = stop > 0
-        if rank() and not math.isfinite(loss + nll + size):
+        if rank() and not np.isfinite([loss, nll, size]).all():
             raise PeerError("not finite")  # process 0 reports it
-        return loss, nll, size.item()
+        return loss, nll, size
 
     # E5-trainer.md: Validation and checkpoints
     def validate(self, corpus: Corpus) -> dict[str, float]:
@@ -624,11 +624,11 @@ def _step_seconds(
     for step in range(6):
         batch = PackedBatch.of(corpus.batch(plan[step % len(plan)]))
         started = [clock() for clock in clocks]
-        mean = loss(batch.to(device))[0] / batch.tokens
-        mean.backward()
+        total, _ = loss(batch.to(device))
+        total.backward()
         optimizer.step()
         optimizer.zero_grad()
-        mean.item()  # waits for the device
+        total.item()  # waits for the device
         spent.append([clock() - s for clock, s in zip(clocks, started)])
         if sum(wall for wall, _ in spent[1:]) > 1:
             break
