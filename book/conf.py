@@ -75,3 +75,15 @@ html_theme_options = {
     "pygments_light_style": "a11y-light",
     "pygments_dark_style": "github-dark",
 }
+
+# the story to take away: `make epub`; press.reader does the rest
+epub_copyright = "the authors; MIT licence"
+epub_basename = epub_uid = epub_identifier = "attention-annotated"
+epub_contributor = author
+epub_cover = ("_static/cover.png", "epub-cover.html")
+epub_css_files = ["epub.css"]
+epub_scheme = "URL"
+epub_show_urls = "no"
+epub_tocdup = False
+epub_tocscope = "includehidden"
+epub_use_index = False

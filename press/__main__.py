@@ -139,6 +139,27 @@ def _book(options: Options) -> int:
     return 0
 
 
+def _epub(options: Options) -> int:
+    from press.epub import epub
+
+    _say(epub(options.root, _taken(options, "epub")))
+    return 0
+
+
+def _zip(options: Options) -> int:
+    from press.archive import archive
+
+    _say(archive(options.root, _taken(options, "zip")))
+    return 0
+
+
+def _taken(options: Options, kind: str) -> Path:
+    from press.project import NAME
+
+    path: Path = options.out or options.root / "dist" / f"{NAME}.{kind}"
+    return path
+
+
 def _serve(options: Options) -> int:
     from press.serve import serve
 
@@ -197,6 +218,12 @@ def _parser() -> argparse.ArgumentParser:
     book = add("book", _book, "export, notebooks, execute and site")
     for command in (execute, book):
         command.add_argument("--jobs", type=int, help="default: the cores")
+    for name, run, what in [
+        ("epub", _epub, "set the executed story as an EPUB"),
+        ("zip", _zip, "put site/ and the notebooks into one file"),
+    ]:
+        taken = add(name, run, what)
+        taken.add_argument("--out", type=Path, help="default: in dist/")
     serve = add("serve", _serve, "show site/ in the browser")
     serve.add_argument("--port", type=int, default=8000)
     return parser

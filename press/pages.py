@@ -374,7 +374,7 @@ def describe(
     app: Sphinx, name: str, template: str, context: Any, doctree: Any
 ) -> None:
     """Description and Open Graph; the title of the first page once."""
-    if doctree is None:
+    if doctree is None or app.builder.name != "html":
         return
     title = html.unescape(context["title"])
     if name == app.config.root_doc:

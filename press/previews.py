@@ -30,24 +30,30 @@ def path(name: str) -> str:
     return f"{FOLDER}/{name}.png"
 
 
-def preview(root: Path, title: str, promise: str, figure: str) -> bytes:
+def preview(
+    root: Path,
+    title: str,
+    promise: str,
+    figure: str,
+    size: tuple[int, int] = SIZE,
+) -> bytes:
     """The picture of a page, as PNG; the figure is SVG."""
-    image = Image.new("RGB", SIZE, PAPER)
+    image = Image.new("RGB", size, PAPER)
     draw = ImageDraw.Draw(image)
-    size = 60
-    while _font(root, size, 600).getlength(title) > WIDTH - 2 * EDGE:
-        size -= 2
+    letters = 60
+    while _font(root, letters, 600).getlength(title) > size[0] - 2 * EDGE:
+        letters -= 2
     top = EDGE - 16
-    draw.text((EDGE, top), title, INK, _font(root, size, 600))
+    draw.text((EDGE, top), title, INK, _font(root, letters, 600))
     top += 76
     for line in textwrap.wrap(promise, LINE):
         draw.text((EDGE, top), line, QUIET, _font(root, 30, 400))
         top += 38
-    foot = HEIGHT - EDGE + 14
+    foot = size[1] - EDGE + 14
     if title != TITLE:
         draw.text((EDGE, foot), TITLE, COLOUR, _font(root, 26, 600), "ls")
         foot -= 40
-    _place(image, figure, (EDGE, top + 18, WIDTH - EDGE, foot))
+    _place(image, figure, (EDGE, top + 18, size[0] - EDGE, foot))
     file = io.BytesIO()
     image.quantize(COLOURS).save(file, "png", optimize=True)
     return file.getvalue()

@@ -20,6 +20,7 @@ class Project:
     repository: str
     site: str = ""  # without a slash at its end; empty if nobody knows
     about: str = ""  # in a line
+    version: str = "0"
 
     @property
     def slug(self) -> str:
@@ -47,12 +48,11 @@ class Project:
 
 
 def read_project(root: Path) -> Project:
-    # Python 3.10 has no tomllib, and three lines need no parser
+    # Python 3.10 has no tomllib, and four lines need no parser
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
 
-    def given(label: str) -> str:
-        line = rf'^{label} = "(https://[^"\s]+?)/?"'
-        found = re.search(line, text, re.M)
+    def given(label: str, value: str = r"(https://[^\"\s]+?)/?") -> str:
+        found = re.search(rf'^{label} = "{value}"', text, re.M)
         return found[1] if found else ""
 
     if not given("Repository"):
@@ -60,9 +60,9 @@ def read_project(root: Path) -> Project:
             "pyproject.toml: [project.urls] has no line "
             'Repository = "https://…"'
         )
-    about = re.search(r'^description = "(.*)"', text, re.M)
     return Project(
         given("Repository"),
         given("Documentation"),
-        about[1] if about else "",
+        given("description", "(.*)"),
+        given("version", "(.*)") or "0",
     )

@@ -30,7 +30,7 @@ from press.modules import PACKAGE, packages_of, path_of, target_of
 from press.pages import NAMES
 from press.paper import counts, paper_map
 from press.polish import polish
-from press.project import TITLE, read_project
+from press.project import NAME, TITLE, read_project
 from press.references import works
 from press.rules import Reading, sections
 from press.words import GLOSSARY
@@ -487,6 +487,7 @@ class _Book:
             "parts": str(len(self.paper)),
             "install": f"pip install {self.project.install}",
             "repository": self.project.repository,
+            "taken": self._taken(),
         }.items():
             text = text.replace(f"%({name})", value)
         text = re.sub(r"%\(ledger (\S+) (\S+) (\S+)\)", self._ran, text)
@@ -501,6 +502,16 @@ class _Book:
             flags=re.S,
         )
         return self.inline(re.sub(pattern, choose, text), None)
+
+    def _taken(self) -> str:
+        """Where the book is in a form to take away, if that is known."""
+        if not self.project.site:
+            return ""
+        where = f"{self.project.site}/download/{NAME}"
+        return (
+            f'To take away: <a href="{where}.epub">the story as an EPUB'
+            f'</a>, <a href="{where}.zip">pages and notebooks as a zip</a>.'
+        )
 
     def _ran(self, match: re.Match[str]) -> str:
         """A number of book/results: `name a.b/60 .0f`."""

@@ -1,0 +1,235 @@
+"""The story as an EPUB: from the executed pages, to be read anywhere."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from posixpath import dirname, join, normpath
+from urllib.parse import unquote, urlsplit
+from xml.etree import ElementTree as ET
+
+from press.chapters import Chapter, PressError, read_book
+from press.previews import preview
+from press.project import NAME, TITLE, Project, read_project
+from press.site import GLOSSARY, INDEX, TOCTREE, _mirror, page_sources
+
+COVER = "_static/cover.png"
+COVER_SIZE = 1200, 1800
+# of the files that the site has besides its chapters
+KEPT = {"conf.py", "references.md", "_static/epub.css", "_static/logo.svg"}
+EXTENSIONS = "myst_nb,press.pages,press.reader"
+XHTML = "{http://www.w3.org/1999/xhtml}"
+# a style sheet that MyST-NB brings after the EPUB is made
+MYST = re.compile(rb'\s*<link [^>]*href="_static/mystnb\.[^>]*>')
+# the same bytes whenever the same pages are put together
+NEVER = 1980, 1, 1, 0, 0, 0
+
+
+def epub(root: Path, out: Path) -> str:
+    """Write the book at `out`; one line on what was done."""
+    chapters = [
+        chapter
+        for chapter in read_book(root)
+        if chapter.room == "story" or chapter.name == GLOSSARY
+    ]
+    build = root / "build" / "epub"
+    sources = _sources(root, chapters, page_sources(root, chapters))
+    _mirror(sources, build / "source")
+    shutil.rmtree(build / "out", ignore_errors=True)
+    _sphinx(read_project(root), build)
+    made = build / "out" / f"{NAME}.epub"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _finish(made, out)
+    if found := faults(out):
+        raise PressError(*found)
+    size = out.stat().st_size / 1e6
+    return f"{out} holds {len(chapters)} chapters in {size:.1f} MB"
+
+
+def _sources(
+    root: Path, chapters: list[Chapter], files: dict[str, bytes]
+) -> dict[str, bytes]:
+    """Of the site's files what the EPUB needs, with a first page and a
+    cover of its own.
+    """
+    project = read_project(root)
+    names = {f"{chapter.name}.ipynb" for chapter in chapters}
+    kept = {n: data for n, data in files.items() if n in KEPT | names}
+    kept["names.json"] = b"{}"  # no popovers, no reference
+    pages = [Path(name).stem for name in names | {"references.md"}]
+    text = (root / "book" / f"{INDEX}.md").read_text("utf-8")
+    kept[f"{INDEX}.md"] = _contents(text, sorted(pages), project).encode()
+    drawing = _cover(chapters, files)
+    kept[COVER] = preview(root, TITLE, project.about, drawing, COVER_SIZE)
+    return kept
+
+
+def _cover(chapters: list[Chapter], files: dict[str, bytes]) -> str:
+    """The drawing of the cell with the tag `cover`, which the first page
+    of the site has, too.
+    """
+    for chapter in chapters:
+        cells = json.loads(files[f"{chapter.name}.ipynb"])["cells"]
+        for cell, origin in zip(cells, chapter.cells, strict=True):
+            if "cover" not in origin.tags:
+                continue
+            for output in cell["outputs"]:
+                if svg := output.get("data", {}).get("image/svg+xml"):
+                    return "".join(svg)
+    raise PressError('no cell with the tag "cover" shows a drawing')
+
+
+def _contents(text: str, pages: list[str], project: Project) -> str:
+    """The first page; its lists of chapters are for the reader's own
+    contents alone.
+    """
+    lines = [f"# {TITLE}", "", project.about, ""]
+    if project.site:
+        lines += [
+            f"This is the story, with what its cells gave when they ran. "
+            f"[The site]({project.site}) has figures that move, the engine "
+            "room and the reference.",
+            "",
+        ]
+    for match in TOCTREE.finditer(text):
+        found = [
+            page
+            for pattern in match[2].split()
+            for page in pages
+            if fnmatchcase(page, pattern)
+        ]
+        if found:
+            lines += [match[1] + "\n" + "\n".join(found), "```", ""]
+    return "\n".join(lines)
+
+
+def _sphinx(project: Project, build: Path) -> None:
+    """From build/source to an EPUB in build/out; warnings are errors."""
+    facts = {
+        "extensions": EXTENSIONS,
+        "html_math_renderer": "mathml",
+        "version": project.version,
+        "epub_description": project.about or TITLE,
+    }
+    options = [f"-D{name}={value}" for name, value in facts.items()]
+    here = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, [here, os.getenv("PYTHONPATH")]))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "sphinx", "-b", "epub", "-W", "-q"),
+            *("--keep-going", "--no-color", "-d", str(build / "doctrees")),
+            *(*options, str(build / "source"), str(build / "out")),
+        ],
+        env=dict(os.environ, LC_ALL="C.UTF-8", PYTHONPATH=path),
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+    if done.returncode:
+        shutil.rmtree(build / "doctrees", ignore_errors=True)
+        raise PressError(
+            *done.stderr.splitlines(),
+            "Sphinx found the faults above: the EPUB is not whole",
+        )
+
+
+# --- what Sphinx leaves to do ---------------------------------------------
+
+
+def _finish(made: Path, out: Path) -> None:
+    """The same files, with what a reader has to know of each page."""
+    with (
+        zipfile.ZipFile(made) as before,
+        zipfile.ZipFile(out, "w") as after,
+    ):
+        files = {name: before.read(name) for name in before.namelist()}
+        for name, data in files.items():
+            if name == "content.opf":
+                data = _manifest(data.decode(), files).encode()
+            if name.endswith(".xhtml"):
+                data = MYST.sub(b"", data)
+            packed = zipfile.ZIP_DEFLATED
+            if name == "mimetype":  # which comes first
+                packed = zipfile.ZIP_STORED
+            after.writestr(zipfile.ZipInfo(name, NEVER), data, packed)
+
+
+def _manifest(text: str, files: dict[str, bytes]) -> str:
+    """The list of files, which says where formulas are, and the cover."""
+
+    def item(match: re.Match[str]) -> str:
+        name = html.unescape(match[1])
+        kinds = []
+        if name.endswith(".xhtml") and b"<math" in files[name]:
+            kinds.append("mathml")
+        if name == COVER:
+            kinds.append("cover-image")
+        told = f' properties="{" ".join(kinds)}"' if kinds else ""
+        return f"{match[0][:-3].rstrip()}{told} />"
+
+    return re.sub(r'<item id="epub-\d+" href="([^"]*)"[^>]*/>', item, text)
+
+
+# --- whether it is whole --------------------------------------------------
+
+
+def faults(path: Path) -> list[str]:
+    """What is wrong with an EPUB: pages that are no XML, links and
+    pictures that lead nowhere, what would be fetched or run.
+    """
+    with zipfile.ZipFile(path) as book:
+        files = {name: book.read(name) for name in book.namelist()}
+    found = []
+    if next(iter(files), "") != "mimetype":
+        found.append("its first file is not mimetype")
+    trees = {}
+    for name, data in files.items():
+        if name.endswith((".xhtml", ".opf", ".ncx", ".xml", ".svg")):
+            try:
+                trees[name] = ET.fromstring(data)
+            except ET.ParseError as error:
+                found.append(f"{name} is no XML: {error}")
+    marks = {
+        name: {each.get("id") for each in tree.iter()}
+        for name, tree in trees.items()
+    }
+    for name, tree in trees.items():
+        if not name.endswith(".xhtml"):
+            continue
+        for each in tree.iter():
+            if each.tag == f"{XHTML}script":
+                found.append(f"{name} has a script")
+        for kind, address in _addresses(tree):
+            parts = urlsplit(address)
+            if parts.scheme or parts.netloc:
+                if kind != "href":
+                    found.append(f"{name} asks for {address}")
+                continue
+            place = unquote(parts.path)
+            target = normpath(join(dirname(name), place)) if place else name
+            if target not in files:
+                found.append(f"{name} -> {address}: not there")
+                continue
+            there = marks.get(target, {""}) | {""}
+            if target in marks and unquote(parts.fragment) not in there:
+                found.append(f"{name} -> {address}: no such place")
+    return [f"{path.name}: {fault}" for fault in found]
+
+
+def _addresses(tree: ET.Element) -> Iterator[tuple[str, str]]:
+    for each in tree.iter():
+        for kind in ("href", "src", "data", "poster"):
+            value = each.get(kind)
+            # a style sheet is fetched, a link is followed
+            if value is not None:
+                fetched = kind == "href" and each.tag != f"{XHTML}a"
+                yield "fetched" if fetched else kind, value
