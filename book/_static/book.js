@@ -64,8 +64,31 @@ window.addEventListener("load", () => setTimeout(() => {
       fold.open = true;
     }
   };
-  window.addEventListener("beforeprint", () => open(document.querySelectorAll(".bd-article details")));
+  // The code of figures and imports stays folded; solutions stand at the end.
+  const DRAWING = '.cell:not([class*="tag_export"]) details.code';
+  let undo = [];
+  window.addEventListener("beforeprint", () => {
+    const closed = [...document.querySelectorAll(".bd-article details:not([open])")];
+    const folds = closed.filter((fold) => !fold.matches(DRAWING));
+    open(folds);
+    undo = [() => folds.forEach((fold) => { fold.open = false; })];
+    const solutions = document.querySelectorAll(".bd-article .solution");
+    if (!solutions.length) return;
+    const end = document.createElement("section");
+    end.className = "printed-solutions";
+    end.append(make("h2", "Solutions"));
+    for (const solution of solutions) {
+      const place = document.createComment("");
+      solution.replaceWith(place);
+      end.append(solution);
+      undo.push(() => place.replaceWith(solution));
+    }
+    document.querySelector(".bd-article").append(end);
+    undo.push(() => end.remove());
+  });
   window.addEventListener("afterprint", () => {
+    for (const step of undo) step();
+    undo = [];
     for (const [fold, name] of exclusive) fold.setAttribute("name", name);
   });
 

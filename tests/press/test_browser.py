@@ -351,6 +351,28 @@ def test_all_answers_open_for_a_second_reading(small: Tab) -> None:
     assert page.locator(".choices > details[open]").count() == 1
 
 
+def test_on_paper_answers_are_open_and_solutions_at_the_end(
+    small: Tab,
+) -> None:
+    page = small.open("02-one.html")
+    article = page.locator(".bd-article")
+    before = article.evaluate("x => x.innerHTML")
+    page.emulate_media(media="print")
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    for words in ("no longer hidden", "the root of", "variance is"):
+        assert page.get_by_text(words).last.is_visible(), words
+    for words in ("import math", "plt.plot([2, 1])"):  # of a figure
+        assert not page.get_by_text(words).last.is_visible(), words
+    assert page.get_by_text("ONE =").last.is_visible()  # of the package
+    solution = page.locator(".bd-article .solution")
+    assert solution.is_visible()
+    order = "x => x.querySelector('.printed-solutions').nextSibling"
+    assert article.evaluate(order) is None
+    assert page.locator(".printed-solutions .solution").count() == 1
+    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert article.evaluate("x => x.innerHTML") == before
+
+
 def test_a_page_whose_foot_was_seen_is_marked_as_read(small: Tab) -> None:
     page = small.open("02-one.html")
     assert page.locator(".read-mark").count() == 0
