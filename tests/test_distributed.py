@@ -996,7 +996,11 @@ def test_gradients_are_summed_in_place_and_buffers_stay(
 
 @pytest.mark.parametrize(
     ("version", "old"),
-    [("2.3.1", True), ("2.8.1+cpu", True), ("2.9", False)],
+    [
+        ("2.3.1", True),
+        ("2.8.1+cpu", True),
+        pytest.param("2.9", False, marks=SHARDED_ONLY),
+    ],
 )
 def test_an_old_torch_does_not_shard(
     version: str, old: bool, monkeypatch: pytest.MonkeyPatch

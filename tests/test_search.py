@@ -1238,10 +1238,11 @@ def test_the_fast_search_tells_what_turns_a_key_where_it_stands():
     past = decoding._SlotAttention(block, torch.zeros(1, 4, 16), slots=5)
     past(torch.randn(1, 1, 16), None)
     past(torch.randn(1, 2, 16), None)
+    past(torch.randn(1, 2, 16), None)
     # a key and a query of each hypothesis; one position for all of them
-    one, two = ((1, 1), 0), ((2, 1), 1)
-    assert told == [one, one, two, two]
-    assert past.used == 3
+    one, two, three = ((1, 1), 0), ((2, 1), 1), ((2, 1), 2)
+    assert told == [one, one, two, two, three, three]
+    assert past.used == 5
 
 
 def test_there_is_a_slot_for_each_token_but_the_last():
@@ -1263,7 +1264,7 @@ def test_where_nothing_is_padding_nothing_is_masked():
 
 def test_a_gpu_is_asked_less_often_who_has_finished(monkeypatch):
     asked = []
-    monkeypatch.setattr(decoding, "SlotCache", lambda *_: None)
+    monkeypatch.setattr(decoding, "SlotCache", lambda _, src, slots: src)
     for place, patience in (("cpu", 1), ("meta", 8)):
         model = Transformer(MODEL.config).to(place)
         search = decoding.BeamSearch(
@@ -1271,6 +1272,8 @@ def test_a_gpu_is_asked_less_often_who_has_finished(monkeypatch):
             lambda some, where: asked.append((some, where.type)) or "it",
         )  # fmt: skip
         assert search.patience == patience and search.allowed == "it"
+        some = *search.caches, *vars(search.beams).values()
+        assert {tensor.device.type for tensor in some} == {place}
     assert asked == [([[4]], "cpu"), ([[4]], "meta")]
 
 
@@ -1475,6 +1478,26 @@ def test_a_process_works_while_its_parent_lives(monkeypatch):
     assert "Traceback" in where
     monkeypatch.setattr(decoding, "parent_process", lambda: None)
     decoding._work(None, Line([8]))  # and not at all without one
+
+
+def test_several_models_vote_on_any_number_of_sentences():
+    models, sentences = [random_model(n) for n in (1, 2)], [[4, 5], [6]]
+    config = SearchConfig(extra=5)
+    found = search_in_order(models, sentences, config, batch_tokens=3)
+    for one, sentence in zip(found, sentences, strict=True):
+        assert_equal(one, beam_search(models, [sentence], config)[0])
+
+
+def test_a_linear_map_in_16_bits_takes_and_gives_what_the_others_do():
+    layer = torch.nn.Linear(5, 3).to(torch.bfloat16)
+    layer.__class__ = decoding.HalfLinear
+    x = torch.randn(2, 5)
+    rounded = torch.nn.functional.linear(
+        x.bfloat16(), layer.weight, layer.bias
+    )
+    found = layer(x)
+    assert found.dtype == torch.float32 and rounded.dtype == torch.bfloat16
+    assert torch.equal(found, rounded.float())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

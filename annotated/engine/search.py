@@ -312,10 +312,10 @@ class BeamSearch:
             token = beams.prefix[:, self.length - 1]
         token = token.masked_fill(beams.limit == self.length, EOS)
         rows = (token != PAD).nonzero()[:, 0]
-        forced = token[rows, None, None].expand(-1, log_p.size(1), 1)
-        only = log_p[rows].gather(2, forced)
+        forced = token[rows]
+        only = log_p[rows, :, forced]
         free[rows] = -math.inf
-        free[rows, :, forced[:, 0, 0]] = only[:, :, 0]
+        free[rows, :, forced] = only
         return free
 
     def end(self, best: Tensor, parent: Tensor, token: Tensor) -> None:
@@ -365,14 +365,11 @@ class BeamSearch:
     def retire(self) -> None:
         """Remove the sentences that no living hypothesis can improve."""
         beams = self.beams
-        if self.config.beam > 1:
-            # log-probabilities only fall: hope bounds every later score
-            penalty = length_penalty(beams.limit, self.config.alpha)
-            hope = beams.scores[:, 0] / penalty
-            beams.done |= beams.ended[:, -1] >= hope
-        else:
-            beams.done |= beams.ended[:, 0] > -math.inf
-        beams.done |= beams.limit <= self.length
+        # log-probabilities only fall: hope bounds every later score
+        penalty = length_penalty(beams.limit, self.config.alpha)
+        hope = beams.scores[:, 0] / penalty
+        settled = beams.ended[:, -1] >= hope
+        beams.done = settled | (beams.limit <= self.length)
         if self.length % self.patience and self.length < max(self.limits):
             return
         if bool(beams.done.any()):
