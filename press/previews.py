@@ -6,6 +6,7 @@ whole addresses: there are none as long as nobody knows the site's.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import textwrap
 from pathlib import Path
@@ -14,6 +15,7 @@ import matplotlib as mpl
 import resvg_py
 from PIL import Image, ImageDraw, ImageFont
 
+from press import files
 from press.project import TITLE
 
 SIZE = WIDTH, HEIGHT = 1200, 630
@@ -37,7 +39,20 @@ def preview(
     figure: str,
     size: tuple[int, int] = SIZE,
 ) -> bytes:
-    """The picture of a page, as PNG; the figure is SVG."""
+    """The picture of a page, as PNG; the figure is SVG. It is drawn once,
+    and then lies in build/.
+    """
+    data = repr((title, promise, figure, size)).encode()
+    name = hashlib.sha256(Path(__file__).read_bytes() + data).hexdigest()
+    place = root / "build" / "previews" / f"{name}.png"
+    if not place.is_file():
+        files.replace(place, _draw(root, title, promise, figure, size))
+    return place.read_bytes()
+
+
+def _draw(
+    root: Path, title: str, promise: str, figure: str, size: tuple[int, int]
+) -> bytes:
     image = Image.new("RGB", size, PAPER)
     draw = ImageDraw.Draw(image)
     letters = 60

@@ -33,6 +33,7 @@ from press.polish import polish
 from press.project import NAME, TITLE, read_project
 from press.references import works
 from press.rules import Reading, sections
+from press.study import GUIDE
 from press.words import GLOSSARY
 
 INDEX = "index"
@@ -405,11 +406,14 @@ class _Book:
             self.project.colab(notebook),
             self.project.source(notebook),
         )
+        words = self._linked(chapter, GLOSSARY, "words")
+        asked = self._linked(chapter, GUIDE, "guide")
         parts = [
             f"{reading_minutes(chapter)} min to read",
             f"{took} to run" if chapter.code else "",
             f"covers {covered}" if covered else "",
-            self._words(chapter),
+            f'<a href="{words}">words and symbols</a>' if words else "",
+            f'<a href="{asked}">questions</a>' if asked else "",
             f"makes {', '.join(modules)}" if modules else "",
             f'<a href="{colab}">open in Colab</a>' if chapter.code else "",
             f'<a href="{source}">notebook</a>' if chapter.code else "",
@@ -418,14 +422,14 @@ class _Book:
         paragraph = f'<p class="chapter-facts">{spans}</p>'
         return f"```{{raw}} html\n{paragraph}\n```"
 
-    def _words(self, chapter: Chapter) -> str:
-        """A link to the chapter's words in the glossary, if it has any."""
-        glossary = self.shown.get(GLOSSARY)
-        target = f"words-{chapter.number}"
-        cells = glossary.cells if glossary else ()
+    def _linked(self, chapter: Chapter, page: str, mark: str) -> str:
+        """The address of what another page has on a chapter, if it has."""
+        other = self.shown.get(page)
+        target = f"{mark}-{chapter.number}"
+        cells = other.cells if other else ()
         if not any(f"({target})=" in cell.source for cell in cells):
             return ""
-        return f'<a href="{GLOSSARY}.html#{target}">words and symbols</a>'
+        return f"{page}.html#{target}"
 
     # --- the other pages ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from statistics import median
 
@@ -297,3 +298,29 @@ def test_every_peak_is_tried_after_every_warmup(tmp_path):
     assert all(len(losses) == 2 for losses in cells.values())
     assert cells["pre", 2, 3e-3][1] == pytest.approx(one, rel=1e-3)
     assert mad is None or mad > 3
+
+
+def test_what_chapter_12_says_of_peaks():
+    fields = {
+        (cell["norm"], cell["peak"], cell["warmup"]): median(
+            math.inf if loss is None else loss for loss in cell["losses"]
+        )
+        for cell in ledger()["warmup"]["metrics"]["cells"]
+    }
+    peaks = sorted({peak for _, peak, _ in fields})
+    warmups = sorted({steps for *_, steps in fields})
+
+    def row(norm: str, peak: float) -> list[float]:
+        return [fields[norm, peak, warmup] for warmup in warmups]
+
+    post = {peak: row("post", peak) for peak in peaks}
+    guess = math.log(12)
+    assert post[0.006][0] == max(x for x in fields.values()) > guess - 0.05
+    assert post[0.006] == sorted(post[0.006], reverse=True)
+    gains = [post[peak][0] - min(post[peak]) for peak in peaks]
+    assert gains == sorted(gains)
+    assert all(gain < 0.15 for gain in gains[:3]) and gains[-1] > 0.5
+    assert post[0.0003][-1] > post[0.0003][0]
+    assert min(min(row) for row in post.values()) == min(post[0.0006])
+    for peak in peaks[1:]:
+        assert max(row("pre", peak)) < 0.5

@@ -163,7 +163,9 @@ def test_the_list_can_begin_later_and_milestones_are_listed(call):
     out = call("exercises --from 16")[1]
     assert "16-greedy" in out
     assert "14-step" not in out
-    assert "1  the model equals that of torch.nn" in call("milestone")[1]
+    out = call("milestone")[1]
+    assert "1  the model equals that of torch.nn" in out
+    assert len(out.splitlines()) == 4  # a line each
 
 
 def test_hints_and_solution_and_a_new_beginning(call):

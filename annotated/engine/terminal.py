@@ -457,7 +457,7 @@ class Milestone:
         if self.which is None:
             for number, run in MILESTONES.items():
                 first = (run.__doc__ or "").split(";")[0].split(": ", 1)
-                print(f"  {number}  {first[-1].strip()}")
+                print(f"  {number}  {' '.join(first[-1].split())}")
             return
         known = {str(number): number for number in MILESTONES}
         if self.which not in known:

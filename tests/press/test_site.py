@@ -10,6 +10,7 @@ import pytest
 from docutils import nodes
 from PIL import Image
 
+from press import previews
 from press.chapters import PressError, read_book
 from press.pages import _fold_with_output, fold
 from press.polish import polish
@@ -239,6 +240,19 @@ def test_links_to_pages_have_pictures_where_the_address_is_known(
     built.write("pyproject.toml", before)
     site(built.root)
     assert not (built.root / "site/_static/previews").exists()
+
+
+def test_a_picture_is_drawn_once(
+    built: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = (
+        '<svg xmlns="http://www.w3.org/2000/svg" width="9pt" height="9pt"/>'
+    )
+    first = previews.preview(built.root, "One", "Two.", figure)
+    monkeypatch.setattr(previews, "_draw", lambda *facts: b"again")
+    assert previews.preview(built.root, "One", "Two.", figure) == first
+    other = previews.preview(built.root, "One", "Three.", figure)
+    assert other == b"again"
 
 
 def test_a_description_has_words_and_no_marks(built: Book) -> None:

@@ -9,9 +9,10 @@ import re
 
 import pytest
 
-from press.chapters import PressError, read_chapter
+from press.chapters import PressError, read_book, read_chapter
 from press.export import expected_package
 from press.notebooks import expected_notebooks
+from press.site import _Book, _unexecuted
 from press.study import parts_of, read_questions, reading
 
 from .conftest import BOOK, Book
@@ -97,6 +98,19 @@ def test_a_question_is_a_prediction_on_the_page_and_data_in_the_package(
     notebook = expected_notebooks(taught.root)[name]
     assert "2a · Two keys" in str(notebook)
     assert ":::" not in str(notebook)
+
+
+def test_the_line_above_a_chapter_leads_to_its_questions(
+    taught: Book,
+) -> None:
+    chapters = read_book(taught.root)
+    shown = {c.name: _unexecuted(c) for c in chapters}
+    whole = _Book(taught.root, chapters, shown)
+    link = '<a href="A2-study-guide.html#guide-02">questions</a>'
+    assert link in whole.facts(chapters[0])
+    del shown["A2-study-guide"]
+    alone = _Book(taught.root, chapters, shown)
+    assert "questions" not in alone.facts(chapters[0])
 
 
 @pytest.mark.parametrize(
