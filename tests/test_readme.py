@@ -51,9 +51,11 @@ PEERS = "torch.nn", "Marian"
 
 def test_its_table_of_speed_is_the_ledgers() -> None:
     rows = re.findall(r"^\| (a training|translating) .+", TEXT, re.M)
-    assert len(rows) == 4
+    assert len(rows) == 6
 
-    def ratios(name: str, *path: str) -> list[float | None]:
+    def ratios(
+        name: str, *path: str, precision: str = ""
+    ) -> list[float | None]:
         at = json.loads((ROOT / f"book/results/{name}.json").read_text())
         at = at["metrics"]
         for key in path:
@@ -62,15 +64,22 @@ def test_its_table_of_speed_is_the_ledgers() -> None:
         # the faster of its two ways
         ways = ("CTranslate2", "CTranslate2 (workers)")
         fastest = [at[way]["ratio"] for way in ways if way in at]
-        others = [at.get(name, {}).get("ratio") for name in PEERS]
+        peers = [peer + precision for peer in PEERS]
+        others = [at.get(name, {}).get("ratio") for name in peers]
         return [*others, min(fastest, default=None)]
 
     table = {
         "a training step, batches as they come": ratios(
             "train-speed", "as they come"
         ),
+        "a training step, as they come, all in bfloat16": ratios(
+            "train-speed", "as they come", precision=", bfloat16"
+        ),
         "a training step, batches without padding": ratios(
             "train-speed", "full"
+        ),
+        "a training step, without padding, all in bfloat16": ratios(
+            "train-speed", "full", precision=", bfloat16"
         ),
         "translating with four beams, width 256": ratios("decode-small"),
         "translating with four beams, width 512": ratios("decode-base"),
