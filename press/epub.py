@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -17,10 +14,11 @@ from posixpath import dirname, join, normpath
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree as ET
 
+from press.build import mirror, sphinx
 from press.chapters import Chapter, PressError, read_book
 from press.previews import preview
 from press.project import NAME, TITLE, Project, read_project
-from press.site import GLOSSARY, INDEX, TOCTREE, _mirror, page_sources
+from press.site import GLOSSARY, INDEX, TOCTREE, page_sources
 
 COVER = "_static/cover.png"
 COVER_SIZE = 1200, 1800
@@ -43,10 +41,10 @@ def epub(root: Path, out: Path) -> str:
     ]
     build = root / "build" / "epub"
     sources = _sources(root, chapters, page_sources(root, chapters))
-    _mirror(sources, build / "source")
-    shutil.rmtree(build / "out", ignore_errors=True)
-    _sphinx(read_project(root), build)
-    made = build / "out" / f"{NAME}.epub"
+    mirror(sources, build / "source")
+    shutil.rmtree(build / "epub", ignore_errors=True)
+    sphinx(root, build, "epub", _options(read_project(root)))
+    made = build / "epub" / f"{NAME}.epub"
     out.parent.mkdir(parents=True, exist_ok=True)
     _finish(made, out)
     if found := faults(out):
@@ -112,34 +110,14 @@ def _contents(text: str, pages: list[str], project: Project) -> str:
     return "\n".join(lines)
 
 
-def _sphinx(project: Project, build: Path) -> None:
-    """From build/source to an EPUB in build/out; warnings are errors."""
-    facts = {
+def _options(project: Project) -> dict[str, str]:
+    """What conf.py says otherwise for the site."""
+    return {
         "extensions": EXTENSIONS,
         "html_math_renderer": "mathml",
         "version": project.version,
         "epub_description": project.about or TITLE,
     }
-    options = [f"-D{name}={value}" for name, value in facts.items()]
-    here = str(Path(__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, [here, os.getenv("PYTHONPATH")]))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "sphinx", "-b", "epub", "-W", "-q"),
-            *("--keep-going", "--no-color", "-d", str(build / "doctrees")),
-            *(*options, str(build / "source"), str(build / "out")),
-        ],
-        env=dict(os.environ, LC_ALL="C.UTF-8", PYTHONPATH=path),
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    )
-    if done.returncode:
-        shutil.rmtree(build / "doctrees", ignore_errors=True)
-        raise PressError(
-            *done.stderr.splitlines(),
-            "Sphinx found the faults above: the EPUB is not whole",
-        )
 
 
 # --- what Sphinx leaves to do ---------------------------------------------

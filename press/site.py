@@ -6,11 +6,7 @@ import base64
 import hashlib
 import html
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from fnmatch import fnmatchcase
 from functools import cached_property
 from importlib import metadata
@@ -22,6 +18,7 @@ import yaml
 
 from press import fold, guess, notes, numbers, posters, previews
 from press.api import Reference
+from press.build import mirror, sphinx
 from press.chapters import Cell, Chapter, PressError, read_book, select
 from press.execute import as_notebook, executed_path, join
 from press.figures import FOLDER, life, scripts
@@ -52,9 +49,9 @@ APART = {"notebooks", "results", "exercises", FOLDER, "__pycache__"}
 APART |= {"paper.yml", "paper.d", "references.bib"}
 TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
 OWN = (
-    "site.py", "pages.py", "polish.py", "numbers.py", "references.py",
-    "fold.py", "rules.py", "search.py", "figures.py", "api.py",
-    "guess.py", "notes.py", "previews.py", "study.py", "words.py",
+    "build.py", "site.py", "pages.py", "polish.py", "numbers.py",
+    "references.py", "fold.py", "rules.py", "search.py", "figures.py",
+    "api.py", "guess.py", "notes.py", "previews.py", "study.py", "words.py",
 )  # fmt: skip
 # folders of the site with a file for each page or figure
 MADE = ("_static/cards", previews.FOLDER, f"_static/{FOLDER}")
@@ -80,7 +77,7 @@ def site(root: Path) -> str:
         return "site/ is current"
     stamp.unlink(missing_ok=True)
     pages = _set(root, sources, build)
-    _mirror(pages, root / "site")
+    mirror(pages, root / "site")
     stamp.write_text(wanted)
     return f"site/ holds {_count(pages)} pages"
 
@@ -94,7 +91,7 @@ def draft(root: Path, names: list[str]) -> str:
     )
     folder = root / "build" / "draft"
     pages = _set(root, sources, folder)
-    _mirror(pages, folder / "site")
+    mirror(pages, folder / "site")
     return f"{folder / 'site'} holds {_count(pages)} pages"
 
 
@@ -139,8 +136,8 @@ def proof(root: Path) -> None:
     chapters = read_book(root)
     book = _Book(root, chapters, {c.name: _unexecuted(c) for c in chapters})
     folder = root / "build" / "proof"
-    _mirror(_files(root, book), folder / "source")
-    _sphinx(root, folder, "proof")
+    mirror(_files(root, book), folder / "source")
+    sphinx(root, folder, "proof", _address(root))
 
 
 def _unexecuted(chapter: Chapter) -> Any:
@@ -769,27 +766,12 @@ def _digest(sources: dict[str, bytes]) -> str:
     return total.hexdigest()
 
 
-def _mirror(sources: dict[str, bytes], folder: Path) -> None:
-    """Make folder hold exactly these files; equal ones keep their time."""
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_file():
-            if path.relative_to(folder).as_posix() not in sources:
-                path.unlink()
-        elif not any(path.iterdir()):
-            path.rmdir()
-    for name, data in sources.items():
-        path = folder / name
-        if not path.is_file() or path.read_bytes() != data:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-
-
 def _set(
     root: Path, sources: dict[str, bytes], build: Path
 ) -> dict[str, bytes]:
     """The pages of these sources, through build/source and build/html."""
-    _mirror(sources, build / "source")
-    _sphinx(root, build)
+    mirror(sources, build / "source")
+    sphinx(root, build, "html", _address(root))
     html = build / "html"
     stems = {Path(name).stem for name in sources} | {"search"}
     for path in html.glob("*.html"):  # Sphinx leaves what is gone
@@ -808,56 +790,11 @@ def _set(
     )
 
 
+def _address(root: Path) -> dict[str, str]:
+    """The theme's button leads there."""
+    address = read_project(root).repository
+    return {"html_theme_options.repository_url": address}
+
+
 def _count(pages: dict[str, bytes]) -> int:
     return sum("/" not in n and n.endswith(".html") for n in pages)
-
-
-def _sphinx(root: Path, build: Path, builder: str = "html") -> None:
-    """From build/source to build/BUILDER; warnings are errors."""
-    source, trees = build / "source", build / "doctrees"
-    begun = build / "sphinx.begun"
-    if begun.exists():  # it failed, or was cut off: nothing of it is known
-        shutil.rmtree(trees, ignore_errors=True)
-    begun.touch()
-    address = read_project(root).repository
-    command = [sys.executable, "-m", "sphinx", "-b", builder, "-j", "auto"]
-    command += ["-W", "--keep-going", "-q", "-d", str(trees)]
-    command += ["--no-color"]  # its messages are read: see _places
-    command += ["-D", f"html_theme_options.repository_url={address}"]
-    # conf.py loads press.pages
-    here = [str(Path(__file__).resolve().parents[1])]
-    path = os.pathsep.join(
-        [*here, *filter(None, [os.getenv("PYTHONPATH")])]
-    )
-    done = subprocess.run(
-        [*command, str(source), str(build / builder)],
-        env=dict(os.environ, LC_ALL="C.UTF-8", PYTHONPATH=path),
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    )
-    if done.returncode:
-        raise PressError(
-            *_places(done.stderr, read_book(root), source),
-            "Sphinx found the faults above: the pages are not whole",
-        )
-    begun.unlink()
-
-
-def _places(text: str, chapters: list[Chapter], folder: Path) -> list[str]:
-    """Sphinx's messages with chapter and section for its line numbers."""
-    named = {chapter.name: chapter for chapter in chapters}
-
-    def place(match: re.Match[str]) -> str:
-        chapter = named[match[1]]
-        number = int(match[2] or 0) // 10_000 - 1  # MyST-NB counts so
-        if not 0 <= number < len(chapter.cells):
-            return f"book/{chapter.file}"
-        cell = chapter.cells[number]
-        return cell.place if cell.kind == "code" else cell.section
-
-    text = text.replace(f"{folder}{os.sep}", "book/")
-    names = "|".join(map(re.escape, named)) or "-"
-    return re.sub(
-        rf"^book/({names})\.ipynb(?::(\d+))?", place, text, flags=re.M
-    ).splitlines()

@@ -495,7 +495,7 @@ def test_sphinx_cut_off_spoils_no_later_run(
 
     (built.root / "build" / "site.stamp").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr("press.site.subprocess.run", cut_off)
+        patch.setattr("press.build.subprocess.run", cut_off)
         with pytest.raises(KeyboardInterrupt):
             site(built.root)
     site(built.root)
