@@ -248,6 +248,7 @@ def test_a_wrong_line_is_answered_with_one_line_and_code_2(
     ("line", "meant"),
     [
         ("trian copy", "did you mean train or treebank?"),
+        ("translate", "translate: missing: --run PATH the run folder"),
         ("train cpoy --out o", "did you mean copy?"),
         ("train multi3k --out o", "did you mean multi30k?"),
         ("train copy --out o --data pokcet", "did you mean pocket?"),

@@ -134,6 +134,8 @@ def complaint(box: str) -> str:
 
 PLAINER = {  # what tyro says, and what we say
     r"^Error parsing [a-z.]+: ": "",
+    r"^Missing from [^:]+: ": "missing: ",
+    r" \(required\)": "",
     r"^Error parsing (--\S+): no type matching (\S+) could be .* from "
     r"(\[.*?\])\..*": r"\1 must be \2, not \3",
     r"^Error parsing (--\S+): invalid literal for int.*: ('.*')": (
