@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -20,8 +21,10 @@ import pytest
 import torch
 from sacrebleu.metrics import BLEU
 
+import annotated.batches
 from annotated import costs
 from annotated.attention import attention, attention_weights
+from annotated.batches import cut, plan_batches
 from annotated.book.figures import figure, half_weights, plain, words_of
 from annotated.embeddings import sinusoids
 from annotated.heads import knocked_out
@@ -31,6 +34,7 @@ from annotated.model import (
     TransformerConfig,
     count_parameters,
 )
+from annotated.parsing import compare_trees, linearise, spoken, tree_over
 from annotated.pocket import pocket_pairs
 from annotated.schedule import cooldown_factor, learning_rate
 from annotated.search import (
@@ -476,6 +480,90 @@ def cache() -> list[dict[str, Any]]:
     ]
 
 
+def batches() -> list[dict[str, Any]]:
+    """The plans of chapter 11, and what they waste on either side."""
+    names: dict[str, Any] = dict(vars(annotated.batches))
+    for chapter in read_book(ROOT):
+        if chapter.name == "11-batches":
+            for cell in chapter.code:
+                if re.match(r"def (waste|plan_buckets)\(", cell.source):
+                    names["tgt_len"] = np.zeros(1)
+                    exec(cell.source.partition("\n\n\n")[0], names)
+    draw = np.random.default_rng(0)
+    pairs = draw.integers(1, 120, (500, 2))
+    pairs[:, 1] = pairs[:, 0] + draw.integers(0, 9, 500)
+    # plan_buckets shuffles; the figure takes its pairs as they come
+    given = pairs[np.random.default_rng(0).permutation(500)]
+    cases = []
+    for tokens in (300, 1000, 5000):
+        src, tgt = pairs.T
+        plans = {
+            "at random": cut(np.arange(500), list(given.T + 1), tokens),
+            "by target": cut(
+                np.arange(500),
+                list(given[np.lexsort(given.T)].T + 1),
+                tokens,
+            ),
+            "plan_batches": plan_batches(src, tgt, tokens),
+            "buckets": names["plan_buckets"](src, tgt, tokens),
+        }
+        of = {
+            "at random": given,
+            "by target": given[np.lexsort(given.T)],
+        }
+        cases += [
+            {
+                "plan": name,
+                "tokens": tokens,
+                "pairs": (given + 1).tolist(),
+                "batches": [
+                    (of.get(name, pairs)[batch] + 1).tolist()
+                    for batch in plan
+                ],
+                "waste": [
+                    names["waste"](plan, of.get(name, pairs)[:, side] + 1)
+                    for side in (0, 1)
+                ],
+            }
+            for name, plan in plans.items()
+        ]
+    return cases
+
+
+def tree() -> list[dict[str, Any]]:
+    """Trees over random tokens, and what the package makes of them."""
+    draw = random.Random(0)
+    words = "He said : up , and away it went .".split()
+    kinds = ["S", "NP", "VP", "PRT", "ADVP", "NP-SBJ-1", "TOP", "NP=2", ""]
+    marks = [mark + kind for mark in "()" for kind in kinds]
+    tags = ["NN", "VBD", "-NONE-", ".", ",", "XX"]
+    scored, cases = 0, []
+    for size in range(120):
+        usual = marks + 9 * tags[: 2 if size % 3 else None]
+        gold_tokens = draw.choices(usual, k=size // 2)
+        # the same with some moved or lost, or others altogether
+        tokens = [x for x in gold_tokens if draw.random() < 0.9]
+        if size % 4 == 0:
+            tokens = draw.choices(usual, k=size // 2)
+        gold, guess = (tree_over(words, x) for x in (gold_tokens, tokens))
+        score = compare_trees(gold, guess)
+        scored += score.matched > 2
+        cases.append(
+            {
+                "words": words,
+                "truth": gold_tokens,
+                "tokens": tokens,
+                "tree": linearise(guess),
+                "spoken": spoken(guess),
+                "counted": score.errors == 0,
+                "numbers": [score.matched, score.gold, score.guessed],
+                "shares": [score.precision, score.recall, score.f1],
+            }
+        )
+    assert scored > 9 and sum(not one["counted"] for one in cases) > 9
+    return cases
+
+
 def pieces() -> dict[str, Any]:
     """What the plain byte pairs of chapter 10 make of some lines."""
     lines = [
@@ -521,8 +609,10 @@ GOLDENS = {
         scale,
         waves,
         cost,
+        batches,
         bleu,
         cache,
+        tree,
         pieces,
     )
 }

@@ -127,6 +127,13 @@ CASES: dict[str, dict[str, Any]] = {
         "hypotheses": ["a dog runs .", "the woman sings in the rain ."],
         "references": ["a dog runs .", "a woman sings in the rain ."],
     },
+    "batches": {
+        "source": [3, 5, 9, 3, 40, 9, 12, 5],
+        "target": [4, 5, 30, 8, 9, 10, 44, 5],
+        "sizes": [20, 60, 200],
+        "tokens": 60,
+        "reach": 50,
+    },
     "cache": {
         "words": ["<s>", "a", "b"],
         "searches": {
@@ -142,6 +149,14 @@ CASES: dict[str, dict[str, Any]] = {
         ],
         "healthy": [3.0, 1.0, 0.5],
         "last": 300,
+    },
+    "tree": {
+        "words": ["She", "saw", "boys"],
+        "truth": "(S (NP PRP )NP (VP VBD (NP NNS )NP )VP )S",
+        "answers": [
+            ["flat", "(S (NP PRP )NP VBD NNS )S"],
+            ["the truth", "(S (NP PRP )NP (VP VBD (NP NNS )NP )VP )S"],
+        ],
     },
     "pieces": {
         "merges": [[87, 75], [260, 72], [224, 261]],
@@ -621,6 +636,70 @@ def test_bleu_follows_what_is_written(
     page.get_by_role("button", name="As it was").focus()
     press(page, "Enter")
     assert "6, 5, 4, 3 runs" in window.said()
+    assert window.faults == []
+
+
+def test_batches_are_composed(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "batches", "page", "light"))
+    assert window.said() == (
+        "8 pairs at random, 60 tokens per batch: 2 steps per epoch, and "
+        "padding is 63.6 % of the source's places and 59.2 % of the "
+        "target's."
+    )
+    page.get_by_role("button", name="by target").focus()
+    press(page, "Enter")
+    assert window.said().startswith("8 pairs sorted by target, 60 tokens")
+    page.get_by_role("slider", name="tokens per batch").focus()
+    press(page, "Home")
+    assert "20 tokens per batch: 6 steps per epoch" in window.said()
+    page.wait_for_function(
+        "location.hash === '#batches:order=by+target&tokens=20'"
+    )
+    page.get_by_role("slider", name="look at batch").focus()
+    press(page, "Home")
+    told = (
+        "Batch 1 of 6, by length: 3 pairs. Source: 13 tokens in 15 places."
+    )
+    assert page.get_by_text(told).is_visible()
+    press(page, "End")
+    told = "1 pair. Source: 12 tokens in 12 places. Target: 44 tokens in 44"
+    assert page.get_by_text(told).is_visible()
+    assert window.faults == []
+
+
+def test_a_tree_is_edited_and_scored(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "tree", "page", "light"))
+    assert window.said() == (
+        "2 of 2 brackets of the answer are right, and 2 of the truth's 4 "
+        "are found: precision 100.0 %, recall 50.0 %, F1 66.7 %."
+    )
+    page.get_by_role("button", name="the truth").focus()
+    press(page, "Enter")
+    assert window.said().endswith("recall 100.0 %, F1 100.0 %.")
+    tokens = page.get_by_role("group", name="Choose a token")
+    tokens.get_by_role("button", name="(VP").focus()
+    press(page, "Enter")
+    page.get_by_role("button", name="Earlier").focus()
+    press(page, "Enter", "Enter", "Enter")
+    field = page.get_by_label("The tokens of the answer")
+    assert field.input_value().startswith("(S (VP (NP PRP )NP VBD")
+    assert "3 of 4 brackets of the answer are right, and 3 of" in (
+        window.said()
+    )
+    assert page.get_by_role("row", name="VP 0–3 She saw boys").is_visible()
+    page.get_by_role("button", name="Take out").focus()
+    press(page, "Enter")
+    assert window.said().startswith("This is no tree over the words, and")
+    assert page.get_by_text(
+        "As a tree: (S (NP PRP )NP VBD (NP"
+    ).is_visible()
+    field.fill("(S PRP , NNS")
+    assert "evalb leaves the sentence out" in window.said()
+    page.wait_for_function(
+        "location.hash === '#tree:tokens=%28S+PRP+%2C+NNS'"
+    )
     assert window.faults == []
 
 
