@@ -21,11 +21,11 @@ from annotated.engine.timing import seconds
 
 __all__ = [
     "evaluating", "fused_adam_works", "cores", "pick_device",
-    "TRIM_THRESHOLD", "MMAP_THRESHOLD", "keep_freed_memory", "CGROUPS",
-    "GROUPS", "container_limit", "HALF", "matmul_speed", "memory_bytes",
-    "CPUINFO", "IDENTITY", "processor", "measured_folder", "kept",
-    "INSTRUCTIONS", "FASTER", "pick_precision", "measured_speedup",
-    "bfloat16_speedup", "allow_tf32",
+    "TRIM_THRESHOLD", "MMAP_THRESHOLD", "keep_freed_memory", "set_up",
+    "CGROUPS", "GROUPS", "container_limit", "HALF", "matmul_speed",
+    "memory_bytes", "CPUINFO", "IDENTITY", "processor", "measured_folder",
+    "kept", "INSTRUCTIONS", "FASTER", "pick_precision", "measured_speedup",
+    "bfloat16_speedup",
 ]  # fmt: skip
 
 
@@ -87,6 +87,20 @@ def keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(MMAP_THRESHOLD, 2**25)  # the most that it takes
         library.mallopt(TRIM_THRESHOLD, 2**30)
+
+
+def set_up(device: str) -> None:
+    """Prepare this process for training on a device.
+
+    A GPU may round the factors of float32 products to 10 fraction bits
+    (TF32), for its tensor cores; sums stay in float32. On a CPU, what a
+    step frees is kept for the next one.
+    """
+    kind = torch.device(device).type
+    if kind == "cuda":
+        torch.set_float32_matmul_precision("high")
+    if kind == "cpu":
+        keep_freed_memory()
 
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -298,11 +312,3 @@ def bfloat16_speedup(n: int) -> float:
     finally:
         torch.set_num_threads(threads)
     return slow / fast
-
-
-def allow_tf32(device: str) -> None:
-    """Let a GPU round the factors of float32 products to 10 fraction bits
-    (TF32), for its tensor cores; sums stay in float32.
-    """
-    if torch.device(device).type == "cuda":
-        torch.set_float32_matmul_precision("high")
