@@ -46,7 +46,7 @@ from ledger import write  # noqa: E402
 
 from annotated.batches import Batch, Corpus, Sentences  # noqa: E402
 from annotated.book.results import entry, rounded  # noqa: E402
-from annotated.engine.machine import allow_tf32  # noqa: E402
+from annotated.engine.machine import set_up  # noqa: E402
 from annotated.engine.search import search_in_order  # noqa: E402
 from annotated.engine.trainer import RunConfig, Trainer  # noqa: E402
 from annotated.model import Transformer, TransformerConfig  # noqa: E402
@@ -278,7 +278,7 @@ def speed_of(
 ) -> dict[str, Any]:
     """Medians over steps, after some that do not count."""
     sizes, device = bench.sizes, bench.device
-    allow_tf32(device)  # as annotated train does
+    set_up(device)  # as annotated train does
     torch.manual_seed(bench.seed)
     config = shape(sizes, name)
     model = Transformer(config).to(device)

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from annotated.batches import Batch, Corpus, Sentences
 from annotated.book.results import entry, versions
 from annotated.embeddings import sinusoids
-from annotated.engine.machine import pick_precision
+from annotated.engine.machine import keep_freed_memory, pick_precision
 from annotated.engine.packing import PackedTransformer, compile_layers
 from annotated.engine.trainer import RunConfig, packed_loss
 from annotated.schedule import make_optimizer, set_learning_rate
@@ -479,6 +479,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         Settings, args=argv, description=(__doc__ or "").splitlines()[0]
     )
     torch.set_num_threads(settings.threads)
+    keep_freed_memory()  # as our trainer does: for everyone here
     start = time.perf_counter()
     makers, absent = available()
     makers[1:1] = [compiled] if settings.compiled else []

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,3 +118,36 @@ def test_where_there_are_no_groups_nothing_is_limited(
 ) -> None:
     monkeypatch.setattr(machine, "GROUPS", tmp_path / "nothing")
     assert container_limit("cpu") == container_limit("memory") == math.inf
+
+
+FAULTS = """
+import resource
+import torch
+from annotated.engine.machine import keep_freed_memory
+
+def faults():
+    for _ in range(2):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        kept = [torch.zeros(2**18) for _ in range(128)]
+        del kept
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+print(faults())
+keep_freed_memory()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="another C library"
+)
+def test_what_a_tensor_has_freed_serves_the_next_one():
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={k: v for k, v in os.environ.items() if "MALLOC" not in k},
+    )
+    before, after = map(int, done.stdout.split())
+    assert after < before / 10

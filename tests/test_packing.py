@@ -234,6 +234,27 @@ def test_on_a_cpu_attention_in_16_bits_is_that_of_float32(mixed, causal):
     assert torch.equal(found, layer.w_o(rounded))
 
 
+@pytest.mark.skipif(torch.__version__ < "2.4", reason="autocast casts")
+def test_what_several_maps_read_is_cast_once():
+    model = PackedTransformer(small())
+    seen = []  # what the maps read, kept alive: an id is used again
+    for part in model.modules():
+        if isinstance(part, PackedAttention):
+            for linear in (part.w_q, part.w_k, part.w_v):
+                linear.register_forward_pre_hook(
+                    lambda _, read: seen.append(read[0])
+                )
+    sentences = ids([12, 9, 3])
+    with torch.autocast("cpu", torch.bfloat16):
+        model.hidden(sentences, sentences)
+    assert {x.dtype for x in seen} == {torch.bfloat16}
+    # encoder; decoder's own, and its queries; the memory, for all layers
+    encoder, decoder = (
+        len(stack.layers) for stack in (model.encoder, model.decoder)
+    )
+    assert len({id(x) for x in seen}) == encoder + 2 * decoder + 1
+
+
 # --- packing ---
 
 

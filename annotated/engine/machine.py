@@ -1,5 +1,6 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+import ctypes
 import hashlib
 import json
 import math
@@ -19,11 +20,12 @@ from annotated.engine.files import keep_first
 from annotated.engine.timing import seconds
 
 __all__ = [
-    "evaluating", "fused_adam_works", "cores", "pick_device", "CGROUPS",
-    "GROUPS", "container_limit", "HALF", "matmul_speed", "memory_bytes",
-    "CPUINFO", "IDENTITY", "processor", "measured_folder", "kept",
-    "INSTRUCTIONS", "FASTER", "pick_precision", "measured_speedup",
-    "bfloat16_speedup", "allow_tf32",
+    "evaluating", "fused_adam_works", "cores", "pick_device",
+    "TRIM_THRESHOLD", "MMAP_THRESHOLD", "keep_freed_memory", "set_up",
+    "CGROUPS", "GROUPS", "container_limit", "HALF", "matmul_speed",
+    "memory_bytes", "CPUINFO", "IDENTITY", "processor", "measured_folder",
+    "kept", "INSTRUCTIONS", "FASTER", "pick_precision", "measured_speedup",
+    "bfloat16_speedup",
 ]  # fmt: skip
 
 
@@ -71,6 +73,34 @@ def pick_device(name: str | None = None) -> str:
         reason = str(error).split("\n")[0]
         raise RunError(f"no {name!r} device here: {reason}") from None
     return name
+
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep what tensors free on a CPU, for the next ones.
+
+    For this process, where the library is glibc; elsewhere no change.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        library = ctypes.CDLL(None)
+        library.mallopt(MMAP_THRESHOLD, 2**25)  # the most that it takes
+        library.mallopt(TRIM_THRESHOLD, 2**30)
+
+
+def set_up(device: str) -> None:
+    """Prepare this process for training on a device.
+
+    A GPU may round the factors of float32 products to 10 fraction bits
+    (TF32), for its tensor cores; sums stay in float32. On a CPU, what a
+    step frees is kept for the next one.
+    """
+    kind = torch.device(device).type
+    if kind == "cuda":
+        torch.set_float32_matmul_precision("high")
+    if kind == "cpu":
+        keep_freed_memory()
 
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -282,11 +312,3 @@ def bfloat16_speedup(n: int) -> float:
     finally:
         torch.set_num_threads(threads)
     return slow / fast
-
-
-def allow_tf32(device: str) -> None:
-    """Let a GPU round the factors of float32 products to 10 fraction bits
-    (TF32), for its tensor cores; sums stay in float32.
-    """
-    if torch.device(device).type == "cuda":
-        torch.set_float32_matmul_precision("high")

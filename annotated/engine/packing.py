@@ -137,6 +137,7 @@ class PackedAttention(MultiHeadAttention):
     ) -> Tensor:
         if not isinstance(mask, PackedMask):
             return super().forward(x, memory, mask)
+        x = _narrowed(x)
         memory = x if memory is None else memory
         heads = _fused_attention(
             self.split(mask.queries.pad(self.w_q(x))),
@@ -148,6 +149,18 @@ class PackedAttention(MultiHeadAttention):
         )
         heads = heads.transpose(1, 2).flatten(2)
         return self.w_o(mask.queries.pack(heads))
+
+
+def _narrowed(x: Tensor) -> Tensor:
+    """x in autocast's dtype, where that is on: it would cast x for every
+    map that reads it.
+    """
+    # torch 2.3 does not tell for a given device (versions compare)
+    if torch.__version__ < "2.4" or x.dtype != torch.float32:
+        return x
+    device = x.device.type
+    on = torch.is_autocast_enabled(device)
+    return x.to(torch.get_autocast_dtype(device)) if on else x
 
 
 def _fused_attention(
@@ -226,7 +239,7 @@ class PackedTransformer(Transformer):
         """
         source = Packing.of(src) if source is None else source
         target = Packing.of(tgt) if target is None else target
-        memory = self._encode(src, source)
+        memory = _narrowed(self._encode(src, source))
         x = self.embeddings.read_target(target.pack(tgt))
         x = self._placed(x, target, self.tgt_positions(tgt.size(1)))
         own = PackedMask.to(target, target, True, self.config.window)

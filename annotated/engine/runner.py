@@ -41,7 +41,7 @@ from annotated.engine.files import (
     write_text,
 )
 from annotated.engine.lock import locked
-from annotated.engine.machine import allow_tf32, memory_bytes, pick_device
+from annotated.engine.machine import memory_bytes, pick_device, set_up
 from annotated.engine.packing import check_compiler
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
@@ -85,7 +85,7 @@ def train_recipe(
     if shard and world_size() == 1:
         raise RunError("shard needs several processes: use torchrun")
     device = pick_device(device)
-    allow_tf32(device)
+    set_up(device)
     if recipe.training.compile:
         check_compiler(device)
     with _alone(folder, resume):
