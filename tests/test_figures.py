@@ -533,7 +533,7 @@ def batches() -> list[dict[str, Any]]:
 def tree() -> list[dict[str, Any]]:
     """Trees over random tokens, and what the package makes of them."""
     draw = random.Random(0)
-    words = "He said : up , and away it went .".split()
+    words = ["He", "said", ":", "up", ",", "and", "away", "it", "went", "."]
     kinds = ["S", "NP", "VP", "PRT", "ADVP", "NP-SBJ-1", "TOP", "NP=2", ""]
     marks = [mark + kind for mark in "()" for kind in kinds]
     tags = ["NN", "VBD", "-NONE-", ".", ",", "XX"]
@@ -545,6 +545,8 @@ def tree() -> list[dict[str, Any]]:
         tokens = [x for x in gold_tokens if draw.random() < 0.9]
         if size % 4 == 0:
             tokens = draw.choices(usual, k=size // 2)
+        if size % 5 == 0:  # which evalb does not tell apart
+            tokens = [x.replace("PRT", "ADVP") for x in tokens]
         gold, guess = (tree_over(words, x) for x in (gold_tokens, tokens))
         score = compare_trees(gold, guess)
         scored += score.matched > 2
