@@ -340,7 +340,7 @@ def test_the_search_finds_what_it_finds_in_the_published_model(
         log_p[[PAD, BOS]] = -torch.inf
         return log_p
 
-    for line in found.source.encode(GERMAN[:4]):
+    for line in found.source.encode(GERMAN[:30]):
         for width in (1, 4):
             config = SearchConfig(beam=width, limit=12)
             mine = plain_beam_search(ours, line, config)[0]
@@ -517,7 +517,7 @@ def test_what_is_imported_is_a_run(folder: Path, tmp_path: Path) -> None:
     run = import_marian(folder, tmp_path / "run")
     recipe = run.recipe
     assert (recipe.source, recipe.target) == ("de", "en")
-    assert (recipe.search.beam, recipe.search.limit) == (3, 40)
+    assert (recipe.search.beam, recipe.search.limit) == (3, 39)
     said = [best[0].text for best in run.translate(GERMAN[:20])]
     assert len(set(said)) > 3
     # averaging, ensembles and export take it as they take any run
@@ -723,6 +723,8 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         lambda f: edit(f / "generation_config.json", bad_words_ids=[[5, 6]]),
         "bad_words_ids forbids more than padding",
     ),
+    "no length": (lambda f: edit(f / "generation_config.json", max_length="long"), 'max_length is "long", which is no whole number'),
+    "no beams": (lambda f: edit(f / "generation_config.json", num_beams=0), "num_beams is 0, which is no whole number from 1"),
     "bpe": (
         lambda f: [(f / f"{s}.spm").rename(f / f"{s}.bpe") for s in ("source", "target")],
         r"published with BPE \(source.bpe\)",
@@ -1235,6 +1237,35 @@ def test_the_model_card_has_the_runs_scores(
     assert f"perplexity {summary['valid']['perplexity']:.4g}" in card
     assert f"- test: bleu {scores['bleu']:.4g}" in card
     assert f"(`{scores['signature']}`)" in card
+
+
+@pytest.mark.parametrize("kind", ["pocket", "imported"])
+def test_the_model_cards_lines_translate(
+    kind: str,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """They are run as they stand, but for the folder and the sentence."""
+    run = Run.open(Path("pocket"))
+    if kind == "imported":
+        run = import_marian(folder, tmp_path / "run")
+    export_run(run, "transformers", tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    origin = (
+        "imported with" if kind == "imported" else "trained on the data"
+    )
+    assert origin in card
+    lines = [line[4:] for line in card.splitlines() if line[:4] == "    "]
+    code = "\n".join(lines).replace("A sentence.", GERMAN[0])
+    code = code.replace("FOLDER", repr(str(tmp_path / "out")))
+    code = code.replace('pt"))', 'pt"), num_beams=1)')
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a package that it does not use
+        exec(code, {})
+    limit = run.recipe.search.limit or 511
+    [best] = run.translate([GERMAN[0]], SearchConfig(beam=1, limit=limit))
+    assert f"{[best[0].text]}" in capsys.readouterr().out
 
 
 def test_a_pipeline_is_there_or_told_to_be_gone(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ __all__ = [
     "EXTRAS", "OWN", "TARGETS", "Published", "check_files",
     "read_published", "import_marian", "OWNER", "PUBLISHED",
     "find_published", "CALLED", "write_transformers", "published_weights",
-    "CARD", "told", "SCORES",
+    "CARD", "DECODE", "told", "SCORES",
 ]  # fmt: skip
 
 
@@ -467,7 +467,17 @@ def read_published(folder: Path, language: str | None = None) -> Published:
 
 
 def _check_search(about: Mapping[str, Any], folder: Path) -> None:
-    """RunError if outputs are held to more than that they end."""
+    """RunError if outputs are held to more than that they end, or the
+    search's settings are none.
+    """
+    for name, least in (("num_beams", 1), ("max_length", 2)):
+        if (value := about.get(name)) is None:
+            continue
+        if type(value) is not int or value < least:
+            raise RunError(
+                f"{folder}: {name} is {json.dumps(value)}, which is no "
+                f"whole number from {least}"
+            )
     pad, bad = about.get("pad_token_id"), about.get("bad_words_ids") or []
     if bad not in (
         [],
@@ -650,7 +660,7 @@ def _recipe(
         search=SearchConfig(
             beam=about.get("num_beams") or 4,
             alpha=1.0,  # Marian divides by the length itself
-            limit=about.get("max_length") or 512,
+            limit=(about.get("max_length") or 512) - 1,  # less the start
         ),
     )
 
@@ -850,7 +860,7 @@ def _generation(run: Run) -> dict[str, Any]:
     return {
         "num_beams": run.recipe.search.beam,
         "length_penalty": run.recipe.search.alpha,
-        "max_length": run.recipe.search.limit or 512,
+        "max_length": (run.recipe.search.limit or 511) + 1,  # and the start
         "bad_words_ids": [[PAD], [BOS]],
         "pad_token_id": PAD,
         "bos_token_id": BOS,
@@ -916,14 +926,15 @@ pipeline_tag: translation
 # {about}
 
 A Transformer of {parameters:,} parameters that translates {source} to
-{target}, trained or imported with `annotated`, the package of *Attention,
-Annotated*, on the data set {data}. Its licence is for whoever publishes it
-to decide, and the data may have a say.
+{target}, {origin} with `annotated`, the package of *Attention,
+Annotated*. Its licence is for whoever publishes it to decide, and the data
+may have a say.
 
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
     tokenizer = AutoTokenizer.from_pretrained(FOLDER{subfolder})
     model = AutoModelForSeq2SeqLM.from_pretrained(FOLDER)
     ids = model.generate(**tokenizer(["{example}"], return_tensors="pt"))
+{decode}
 
 The logits are those of the run. The search is not quite: the run divides a
 log-probability by ((5 + n) / 6)^{alpha} for n tokens, transformers by
@@ -936,6 +947,14 @@ lines above.
 
 {scores}
 """
+
+DECODE = {  # by whether one folder has the tokens of both sides
+    True: """\
+    print(tokenizer.batch_decode(ids, skip_special_tokens=True))""",
+    False: """\
+    target = AutoTokenizer.from_pretrained(FOLDER, subfolder="target")
+    print(target.batch_decode(ids, skip_special_tokens=True))""",
+}
 
 
 def told(results: Mapping[str, Any]) -> str:
@@ -966,7 +985,12 @@ def _model_card(run: Run, results: Mapping[str, Any]) -> str:
         parameters=sum(p.numel() for p in run.model.parameters()),
         source=recipe.source,
         target=recipe.target,
-        data=Path(recipe.data).name,
+        origin=(
+            "imported"
+            if recipe.data == "imported"
+            else f"trained on the data set {Path(recipe.data).name}"
+        ),
+        decode=DECODE[one],
         subfolder="" if one else ', subfolder="source"',
         example=f"{code} A sentence.".strip(),
         alpha=recipe.search.alpha,
