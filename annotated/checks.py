@@ -13,7 +13,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# E21-course.md: The verbs
+# E21-course.md: Functions for notebooks
 def check(thing: Any, exercise: str | None = None) -> None:
     """Print whether your solution is right, and if not, why. thing is the
     function or class that an exercise asks for; an answer that is neither

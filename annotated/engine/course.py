@@ -247,7 +247,7 @@ def kept(desk: Desk, exercise: Exercise, thing: Any) -> str:
     return f"Kept in {desk.folder / exercise.module}.py."
 
 
-# E21-course.md: A Transformer of all parts
+# E21-course.md: A Transformer built from all parts
 @contextmanager
 def assembled(desk: Desk) -> Iterator[dict[str, Any]]:
     """What every exercise defines, by that name: yours, else ours."""
