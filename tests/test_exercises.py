@@ -297,6 +297,10 @@ def test_a_symptom_that_is_not_shown_or_stays_is_told(monkeypatch):
         (0.5, 0.25, "it is 0.5, not 0.25"),
         ("a", 1, "a str, not an int"),
         (True, 1, "a bool, not an int"),
+        ({"a": torch.ones(2)}, {"a": torch.ones(2)}, ""),
+        ({"a": torch.ones(2)}, {"a": torch.zeros(2)}, "at 'a', the values"),
+        ({"a": 1, "b": 2}, {"a": 1}, "keys are ['a', 'b'], not ['a']"),
+        ({"a": 1}, [1], "a dict, not a list"),
     ],
 )
 def test_a_difference_is_named(yours, target, words):

@@ -83,6 +83,8 @@ def difference(yours: Any, target: Any) -> str:
         return "it returned None: is there a return at its end?"
     if isinstance(target, Tensor):
         return _unlike(yours, target)
+    if isinstance(target, dict) and isinstance(yours, dict):
+        return _unlike_by_name(yours, target)
     if isinstance(target, (list, tuple)):
         if type(yours) is not type(target):
             return f"it returned {_kind(yours)}, not {_kind(target)}"
@@ -101,6 +103,15 @@ def difference(yours: Any, target: Any) -> str:
     if type(yours) is not type(target):
         return f"it returned {_kind(yours)}, not {_kind(target)}"
     return "" if yours == target else "the values differ"
+
+
+def _unlike_by_name(yours: dict[Any, Any], target: dict[Any, Any]) -> str:
+    if yours.keys() != target.keys():
+        return f"its keys are {list(yours)}, not {list(target)}"
+    for name, value in target.items():
+        if what := difference(yours[name], value):
+            return f"at {name!r}, {what}"
+    return ""
 
 
 def _unlike(yours: Any, target: Tensor) -> str:
