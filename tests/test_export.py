@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from annotated.engine.search import beam_search
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import SearchConfig
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
-from tests.helpers import TINY
+from tests.helpers import TINY, environment
 
 VOCAB = 20
 KINDS = {
@@ -225,3 +226,71 @@ def test_a_missing_package_is_named_and_nothing_is_left(
     with pytest.raises(RunError, match=f"pip install {package}"):
         export_run(run, to, tmp_path / "new")
     assert not list(tmp_path.iterdir())
+
+
+ALONE = """
+import subprocess
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("transformers", "sentencepiece"):
+            raise ModuleNotFoundError(f"No module named {name!r}")
+
+sys.meta_path.insert(0, Absent())
+from annotated.cli import main
+main()
+"""
+
+
+def test_transformers_is_not_needed_to_write_its_form(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, "export", "--run", "pocket"]
+        + ["--to", "transformers", "--out", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {
+        "config.json",
+        "model.safetensors",
+        "README.md",
+    }
+
+
+LOADS = """
+import sys, transformers
+place, line, side = sys.argv[1:]
+tokens = transformers.AutoTokenizer.from_pretrained(place, subfolder=side)
+model = transformers.AutoModelForSeq2SeqLM.from_pretrained(place)
+ids = model.generate(
+    **tokens([line], return_tensors="pt"), num_beams=1, do_sample=False
+)
+target = transformers.AutoTokenizer.from_pretrained(
+    place, subfolder=side.replace("source", "target")
+)
+print(target.decode(ids[0], skip_special_tokens=True))
+print([name for name in sys.modules if name.startswith("annotated")])
+"""
+
+
+def test_our_package_is_not_needed_to_read_it(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    run, line = Run.open(Path("pocket")), "Die Frau ruft den Jungen an ."
+    export_run(run, "transformers", tmp_path / "out")
+    side = "source" if (tmp_path / "out" / "source").is_dir() else ""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, str(tmp_path / "out"), line, side],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    said, ours = done.stdout.splitlines()
+    [best] = run.translate([line], SearchConfig(beam=1))
+    assert said.split() == best[0].text.split()
+    assert ours == "[]"

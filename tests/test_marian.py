@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import logging
 import pickle
 import random
 import shutil
+import subprocess
 import sys
 import warnings
 from functools import partial
@@ -25,6 +27,7 @@ from annotated.engine import marian
 from annotated.engine.data import open_data
 from annotated.engine.errors import RunError
 from annotated.engine.export import export_run
+from annotated.engine.fetch import file_hash
 from annotated.engine.marian import (
     Rows,
     find_published,
@@ -49,7 +52,7 @@ from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
 from annotated.search import SearchConfig, beam, greedy, plain_beam_search
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
-from tests.helpers import TINY, content
+from tests.helpers import TINY, content, environment
 
 sentencepiece = pytest.importorskip("sentencepiece")
 transformers = pytest.importorskip("transformers")
@@ -337,7 +340,7 @@ def test_the_search_finds_what_it_finds_in_the_published_model(
         log_p[[PAD, BOS]] = -torch.inf
         return log_p
 
-    for line in found.source.encode(GERMAN[:4]):
+    for line in found.source.encode(GERMAN[:30]):
         for width in (1, 4):
             config = SearchConfig(beam=width, limit=12)
             mine = plain_beam_search(ours, line, config)[0]
@@ -514,7 +517,7 @@ def test_what_is_imported_is_a_run(folder: Path, tmp_path: Path) -> None:
     run = import_marian(folder, tmp_path / "run")
     recipe = run.recipe
     assert (recipe.source, recipe.target) == ("de", "en")
-    assert (recipe.search.beam, recipe.search.limit) == (3, 40)
+    assert (recipe.search.beam, recipe.search.limit) == (3, 39)
     said = [best[0].text for best in run.translate(GERMAN[:20])]
     assert len(set(said)) > 3
     # averaging, ensembles and export take it as they take any run
@@ -546,13 +549,17 @@ def test_models_with_other_tokens_cannot_vote(
         Run.open(tmp_path / "run-m", tmp_path / "run-n")
 
 
+@pytest.mark.parametrize("zipped", [True, False])
 def test_a_pickle_of_tensors_is_read_as_well(
-    folder: Path, tmp_path: Path
+    zipped: bool, folder: Path
 ) -> None:
+    """Files of 2020 have the form that torch had before it used archives."""
     weights = load_file(folder / "model.safetensors")
     before = read_published(folder).weights
     (folder / "model.safetensors").unlink()
-    torch.save(weights, folder / "pytorch_model.bin")
+    path = folder / "pytorch_model.bin"
+    torch.save(weights, path, _use_new_zipfile_serialization=zipped)
+    assert path.read_bytes().startswith(b"PK") == zipped
     after = read_published(folder).weights
     assert before.keys() == after.keys()
     assert all(torch.equal(before[n], after[n]) for n in before)
@@ -716,6 +723,8 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         lambda f: edit(f / "generation_config.json", bad_words_ids=[[5, 6]]),
         "bad_words_ids forbids more than padding",
     ),
+    "no length": (lambda f: edit(f / "generation_config.json", max_length="long"), 'max_length is "long", which is no whole number'),
+    "no beams": (lambda f: edit(f / "generation_config.json", num_beams=0), "num_beams is 0, which is no whole number from 1"),
     "bpe": (
         lambda f: [(f / f"{s}.spm").rename(f / f"{s}.bpe") for s in ("source", "target")],
         r"published with BPE \(source.bpe\)",
@@ -792,7 +801,7 @@ class Touch:
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@pytest.mark.parametrize("form", ["torch", "pickle"])
+@pytest.mark.parametrize("form", ["torch", "torch of old", "pickle"])
 def test_nothing_in_a_pickle_is_run(
     form: str, folder: Path, tmp_path: Path
 ) -> None:
@@ -800,9 +809,11 @@ def test_nothing_in_a_pickle_is_run(
     (folder / "model.safetensors").unlink()
     evil = {**weights, "x": Touch(tmp_path / "ran")}
     with (folder / "pytorch_model.bin").open("wb") as file:
-        torch.save(evil, file) if form == "torch" else pickle.dump(
-            evil, file
-        )
+        if form == "pickle":
+            pickle.dump(evil, file)
+        else:
+            zipped = form == "torch"
+            torch.save(evil, file, _use_new_zipfile_serialization=zipped)
     with pytest.raises(RunError, match="nothing in it was run") as refusal:
         import_marian(folder, tmp_path / "run")
     assert "\n" not in str(refusal.value)
@@ -831,26 +842,37 @@ def test_a_full_folder_is_left_alone(folder: Path, tmp_path: Path) -> None:
 # --- by name ----------------------------------------------------------------
 
 
-def test_a_name_is_fetched_at_one_revision(
+@pytest.fixture
+def asked(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> list[tuple[str, str, str]]:
+    """What a hub, which has folder's files under every name, is asked for:
+    name, file, revision.
+    """
     hub = pytest.importorskip("huggingface_hub")
-    asked = []
+    found: list[tuple[str, str, str]] = []
 
     def download(name: str, file: str, revision: str) -> str:
-        asked.append((name, file, revision))
+        found.append((name, file, revision))
         if not (folder / file).exists():
             raise hub.errors.EntryNotFoundError(file)
-        (tmp_path / "abc123").mkdir(exist_ok=True)
-        return str(shutil.copy(folder / file, tmp_path / "abc123" / file))
+        place = tmp_path / "cache" / revision.replace("main", "abc123")
+        place.mkdir(parents=True, exist_ok=True)
+        return str(shutil.copy(folder / file, place / file))
 
     monkeypatch.setattr(hub, "hf_hub_download", download)
-    found, origin = find_published("opus-mt-de-en")
+    return found
+
+
+def test_a_name_is_fetched_at_one_revision(
+    asked: list[tuple[str, str, str]], tmp_path: Path
+) -> None:
+    found, origin = find_published("opus-mt-fr-en")
     assert (found, origin) == (
-        tmp_path / "abc123",
-        "Helsinki-NLP/opus-mt-de-en at abc123",
+        tmp_path / "cache" / "abc123",
+        "Helsinki-NLP/opus-mt-fr-en at abc123",
     )
-    assert {name for name, _, _ in asked} == {"Helsinki-NLP/opus-mt-de-en"}
+    assert {name for name, _, _ in asked} == {"Helsinki-NLP/opus-mt-fr-en"}
     # the branch is asked for once, and then the commit that it was
     assert [revision for _, _, revision in asked] == ["main"] + [
         "abc123"
@@ -859,35 +881,102 @@ def test_a_name_is_fetched_at_one_revision(
     run = import_marian(found, tmp_path / "run", origin=origin)
     assert (
         run.recipe.about
-        == "imported from Helsinki-NLP/opus-mt-de-en at abc123"
+        == "imported from Helsinki-NLP/opus-mt-fr-en at abc123"
     )
 
 
+@pytest.mark.parametrize("pair", ["en-de", "de-en", "es-en"])
+def test_some_have_a_revision_of_their_own(
+    pair: str, asked: list[tuple[str, str, str]]
+) -> None:
+    name = f"Helsinki-NLP/opus-mt-{pair}"
+    revision, _ = marian.PUBLISHED[name]
+    assert len(revision) == 40
+    for said in (name, f"opus-mt-{pair}"):
+        assert find_published(said)[1] == f"{name} at {revision}"
+    assert {r for _, _, r in asked} == {revision}
+    assert find_published(name, "main")[1] == f"{name} at abc123"
+
+
+def test_weights_with_another_hash_are_refused(
+    asked: list[tuple[str, str, str]],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "Helsinki-NLP/opus-mt-de-en"
+    path = folder / "pytorch_model.bin"
+    torch.save(load_file(folder / "model.safetensors"), path)
+    (folder / "model.safetensors").unlink()
+    assert marian.PUBLISHED[name][1]
+    with pytest.raises(
+        RunError, match="is not the file that was published"
+    ):
+        find_published(name)
+    find_published(name, "main")  # of which no hash is known
+    known = {name: ("abc", file_hash(path))}
+    monkeypatch.setattr(marian, "PUBLISHED", known)
+    find_published(name)
+
+
+@pytest.mark.parametrize("pair", ["en-de", "fr-en"])
 def test_without_a_network_it_says_what_to_download(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     hub = pytest.importorskip("huggingface_hub")
+    log = logging.getLogger("huggingface_hub.utils._http")
 
     def download(*args: Any, **more: Any) -> str:
-        raise ConnectionError("no route to\nhost")
+        log.warning("Retrying in 8 s")  # as the library does, five times
+        raise ConnectionError("no route to\nhost. ")
 
     monkeypatch.setattr(hub, "hf_hub_download", download)
     with pytest.raises(RunError) as refusal:
-        find_published("opus-mt-en-de")
+        find_published(f"opus-mt-{pair}")
     said = str(refusal.value)
-    assert "no route to host" in said and "\n" not in said
+    assert "(no route to host)" in said and "\n" not in said
+    assert not caplog.records
     for name in (
         "config.json",
         "source.spm",
         "target.spm",
         "vocab.json",
         "model.safetensors",
+        "pytorch_model.bin",
     ):
         assert name in said
-    assert (
-        "https://huggingface.co/Helsinki-NLP/opus-mt-en-de/tree/main"
-        in said
+    model = f"Helsinki-NLP/opus-mt-{pair}"
+    revision = marian.PUBLISHED.get(model, ("main", ""))[0]
+    assert f"https://huggingface.co/{model}/tree/{revision} " in said
+    assert said.endswith(
+        f"into a folder opus-mt-{pair}, and give the command again"
     )
+
+
+def test_offline_it_is_one_line_in_a_process_of_its_own(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    words = ["import", "marian", "opus-mt-en-de", "--out", "run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "annotated", *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "hub")),
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("annotated: Helsinki-NLP/opus-mt-en-de")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_folder_that_it_names_is_then_taken(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    assert find_published(folder.name) == (Path(folder.name), folder.name)
 
 
 @pytest.mark.parametrize(
@@ -1023,7 +1112,7 @@ def test_so_does_one_that_was_imported(
     assert [best[0].text for best in mine] == tokens.batch_decode(
         given, skip_special_tokens=True
     )
-    # and without our own files, as somebody else would publish it
+    # and without our own files, as it would be published elsewhere
     again = import_marian(tmp_path / "theirs", tmp_path / "again", language)
     for name in ("source.json", "target.json", "recipe.json"):
         (tmp_path / "theirs" / name).unlink()
@@ -1148,6 +1237,35 @@ def test_the_model_card_has_the_runs_scores(
     assert f"perplexity {summary['valid']['perplexity']:.4g}" in card
     assert f"- test: bleu {scores['bleu']:.4g}" in card
     assert f"(`{scores['signature']}`)" in card
+
+
+@pytest.mark.parametrize("kind", ["pocket", "imported"])
+def test_the_model_cards_lines_translate(
+    kind: str,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """They are run as they stand, but for the folder and the sentence."""
+    run = Run.open(Path("pocket"))
+    if kind == "imported":
+        run = import_marian(folder, tmp_path / "run")
+    export_run(run, "transformers", tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    origin = (
+        "imported with" if kind == "imported" else "trained on the data"
+    )
+    assert origin in card
+    lines = [line[4:] for line in card.splitlines() if line[:4] == "    "]
+    code = "\n".join(lines).replace("A sentence.", GERMAN[0])
+    code = code.replace("FOLDER", repr(str(tmp_path / "out")))
+    code = code.replace('pt"))', 'pt"), num_beams=1)')
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a package that it does not use
+        exec(code, {})
+    limit = run.recipe.search.limit or 511
+    [best] = run.translate([GERMAN[0]], SearchConfig(beam=1, limit=limit))
+    assert f"{[best[0].text]}" in capsys.readouterr().out
 
 
 def test_a_pipeline_is_there_or_told_to_be_gone(tmp_path: Path) -> None:

@@ -766,7 +766,8 @@ class Import:
     language: str | None = None
     source: str | None = None  # what to call the source language
     target: str | None = None  # what to call the target language
-    revision: str = "main"  # of a name: a commit, or a branch
+    # of a name: a commit, or a branch; else that of page E25, or the newest
+    revision: str | None = None
 
     def act(self) -> None:
         """Fetch, check, convert, write; print what it is as JSON."""

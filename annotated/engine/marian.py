@@ -1,7 +1,6 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
 import dataclasses
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from annotated.embeddings import sinusoids
 from annotated.engine.errors import RunError
+from annotated.engine.fetch import file_hash
 from annotated.engine.files import (
     check_new,
     new_folder,
@@ -42,8 +42,9 @@ __all__ = [
     "DROPOUTS", "UNSAID", "Rows", "rows_of", "interleaved", "permuted",
     "weight_names", "our_weights", "read_weights", "TEXTS", "WEIGHTS",
     "EXTRAS", "OWN", "TARGETS", "Published", "check_files",
-    "read_published", "import_marian", "OWNER", "find_published", "CALLED",
-    "write_transformers", "published_weights", "CARD", "told", "SCORES",
+    "read_published", "import_marian", "OWNER", "PUBLISHED",
+    "find_published", "CALLED", "write_transformers", "published_weights",
+    "CARD", "DECODE", "told", "SCORES",
 ]  # fmt: skip
 
 
@@ -466,7 +467,17 @@ def read_published(folder: Path, language: str | None = None) -> Published:
 
 
 def _check_search(about: Mapping[str, Any], folder: Path) -> None:
-    """RunError if outputs are held to more than that they end."""
+    """RunError if outputs are held to more than that they end, or the
+    search's settings are none.
+    """
+    for name, least in (("num_beams", 1), ("max_length", 2)):
+        if (value := about.get(name)) is None:
+            continue
+        if type(value) is not int or value < least:
+            raise RunError(
+                f"{folder}: {name} is {json.dumps(value)}, which is no "
+                f"whole number from {least}"
+            )
     pad, bad = about.get("pad_token_id"), about.get("bad_words_ids") or []
     if bad not in (
         [],
@@ -624,7 +635,7 @@ def _recipe(
     language: str | None,
     names: tuple[str | None, str | None],
 ) -> Recipe:
-    """The recipe of a run that somebody else has trained."""
+    """The recipe of a run that was trained elsewhere."""
     about, config = found.about, found.config
     own = re.search(r"opus-mt-(?:tc-\w+-)?(\w+)-(\w+)$", origin)
     said = about.get("source_lang"), about.get("target_lang")
@@ -649,7 +660,7 @@ def _recipe(
         search=SearchConfig(
             beam=about.get("num_beams") or 4,
             alpha=1.0,  # Marian divides by the length itself
-            limit=about.get("max_length") or 512,
+            limit=(about.get("max_length") or 512) - 1,  # less the start
         ),
     )
 
@@ -657,7 +668,7 @@ def _recipe(
 def _card(folder: Path, origin: str) -> dict[str, Any]:
     """Which files a run was made from."""
     sums = {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        path.name: file_hash(path)
         for path in sorted(folder.iterdir())
         if path.name in {*TEXTS, *WEIGHTS, *EXTRAS, TARGETS}
     }
@@ -666,11 +677,29 @@ def _card(folder: Path, origin: str) -> dict[str, Any]:
 
 # E25-published-weights.md: By name
 OWNER = "Helsinki-NLP"  # of the names without a slash
+PUBLISHED = {  # its revision, and the SHA-256 of pytorch_model.bin there
+    f"{OWNER}/opus-mt-en-de": (
+        "6183067f769a302e3861815543b9f312c71b0ca4",
+        "",
+    ),
+    f"{OWNER}/opus-mt-de-en": (
+        "1a922f3b32a8e809e17a47d4b32142d8105924e5",
+        "e743c3070f61f477cb62fe95ef2c9be2e77f3e488cb6b8030ff8a19e8295c87d",
+    ),
+    f"{OWNER}/opus-mt-es-en": (
+        "c96e2c5399ebfae4fc43d9669556b9afa74bb69d",
+        "",
+    ),
+}
 
 
-def find_published(name: str, revision: str = "main") -> tuple[Path, str]:
+def find_published(
+    name: str, revision: str | None = None
+) -> tuple[Path, str]:
     """The folder of a published model, fetched if name is not a folder,
-    and where it is from. RunError, with what to do, if it is not there.
+    and where it is from. revision is a commit or a branch; unless given,
+    that of PUBLISHED, or the newest. RunError, with what to do, if it is
+    not there, or is not what PUBLISHED says.
     """
     if Path(name).is_dir():
         return Path(name), str(Path(name))
@@ -678,34 +707,54 @@ def find_published(name: str, revision: str = "main") -> tuple[Path, str]:
         raise RunError(
             f"{name} is neither a folder nor the name of a model"
         )
-    name = name if "/" in name else f"{OWNER}/{name}"
+    full = name if "/" in name else f"{OWNER}/{name}"
+    first, known = PUBLISHED.get(full, ("main", ""))
+    revision = revision or first
+    folder, unread = _fetched(full, revision)
+    if unread:
+        raise RunError(
+            f"{full} could not be fetched ({unread}): download "
+            f"{', '.join(TEXTS)}, {' or '.join(WEIGHTS)}, and, if they are "
+            f"there, {', '.join((*EXTRAS, TARGETS))} from "
+            f"https://huggingface.co/{full}/tree/{revision} into a folder "
+            f"{name}, and give the command again"
+        )
+    weights = folder / WEIGHTS[1]
+    pinned = known and revision == first and weights.is_file()
+    if pinned and (found := file_hash(weights)) != known:
+        raise RunError(
+            f"{weights} is not the file that was published: its SHA-256 is "
+            f"{found}, not {known}. Delete it to fetch it again"
+        )
+    return folder, f"{full} at {folder.name}"
+
+
+def _fetched(name: str, revision: str) -> tuple[Path, str]:
+    """The folder of a model in the cache, all of it at one revision; or
+    why there is none.
+    """
     hub = imported("huggingface_hub")
-    missing = hub.errors.EntryNotFoundError
-    wanted = [*TEXTS, *EXTRAS, TARGETS, *WEIGHTS]
-    folder, unread = Path(), ""
+    folder, log = Path(), imported("huggingface_hub.utils").logging
+    level = log.get_verbosity()
+    log.set_verbosity_error()  # or it tells each attempt without a network
     try:
-        for file in wanted:
+        for file in (*TEXTS, *EXTRAS, TARGETS, *WEIGHTS):
             if file == WEIGHTS[1] and (folder / WEIGHTS[0]).is_file():
                 continue
             try:
                 got = hub.hf_hub_download(name, file, revision=revision)
             except hub.errors.LocalEntryNotFoundError:
                 raise  # no network, which is another matter
-            except missing:
+            except hub.errors.EntryNotFoundError:
                 continue  # check_files says what is needed
             folder = Path(got).parent
             revision = folder.name  # the same for all files
     except Exception as error:  # of the network, of the server, of a name
-        unread = " ".join(str(error).split())[:120] or type(error).__name__
-    if unread or folder == Path():
-        raise RunError(
-            f"{name} could not be fetched ({unread or 'it has no files'}): "
-            f"download {', '.join(TEXTS)}, {' or '.join(WEIGHTS)}, and, if "
-            f"they are there, {', '.join((*EXTRAS, TARGETS))} from "
-            f"https://huggingface.co/{name}/tree/{revision} into one "
-            "folder, and give that folder instead of the name"
-        )
-    return folder, f"{name} at {folder.name}"
+        said = " ".join(str(error).split())[:120].rstrip(" .:")
+        return folder, said or type(error).__name__
+    finally:
+        log.set_verbosity(level)
+    return folder, "" if folder != Path() else "it has no files"
 
 
 # E25-published-weights.md: The way back
@@ -811,7 +860,7 @@ def _generation(run: Run) -> dict[str, Any]:
     return {
         "num_beams": run.recipe.search.beam,
         "length_penalty": run.recipe.search.alpha,
-        "max_length": run.recipe.search.limit or 512,
+        "max_length": (run.recipe.search.limit or 511) + 1,  # and the start
         "bad_words_ids": [[PAD], [BOS]],
         "pad_token_id": PAD,
         "bos_token_id": BOS,
@@ -877,14 +926,15 @@ pipeline_tag: translation
 # {about}
 
 A Transformer of {parameters:,} parameters that translates {source} to
-{target}, trained or imported with `annotated`, the package of *Attention,
-Annotated*, on the data set {data}. Its licence is for whoever publishes it
-to decide, and the data may have a say.
+{target}, {origin} with `annotated`, the package of *Attention,
+Annotated*. Its licence is for whoever publishes it to decide, and the data
+may have a say.
 
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
     tokenizer = AutoTokenizer.from_pretrained(FOLDER{subfolder})
     model = AutoModelForSeq2SeqLM.from_pretrained(FOLDER)
     ids = model.generate(**tokenizer(["{example}"], return_tensors="pt"))
+{decode}
 
 The logits are those of the run. The search is not quite: the run divides a
 log-probability by ((5 + n) / 6)^{alpha} for n tokens, transformers by
@@ -897,6 +947,14 @@ lines above.
 
 {scores}
 """
+
+DECODE = {  # by whether one folder has the tokens of both sides
+    True: """\
+    print(tokenizer.batch_decode(ids, skip_special_tokens=True))""",
+    False: """\
+    target = AutoTokenizer.from_pretrained(FOLDER, subfolder="target")
+    print(target.batch_decode(ids, skip_special_tokens=True))""",
+}
 
 
 def told(results: Mapping[str, Any]) -> str:
@@ -927,7 +985,12 @@ def _model_card(run: Run, results: Mapping[str, Any]) -> str:
         parameters=sum(p.numel() for p in run.model.parameters()),
         source=recipe.source,
         target=recipe.target,
-        data=Path(recipe.data).name,
+        origin=(
+            "imported"
+            if recipe.data == "imported"
+            else f"trained on the data set {Path(recipe.data).name}"
+        ),
+        decode=DECODE[one],
         subfolder="" if one else ', subfolder="source"',
         example=f"{code} A sentence.".strip(),
         alpha=recipe.search.alpha,
