@@ -5,6 +5,7 @@ import io
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from matplotlib.patches import FancyBboxPatch
 
 from annotated.book.plots import (
     plot_attention,
@@ -71,8 +72,9 @@ def test_a_branch_to_the_left_mirrors_one_to_the_right():
         places = [(t.get_text(), *t.get_position()) for t in ax.texts]
         sums = [tuple(line.get_xydata()[0]) for line in ax.lines]
         boxes = [
-            patch.get_bbox().x0 + patch.get_bbox().x1
+            patch.get_x() + patch.get_width() / 2
             for patch in ax.patches
+            if isinstance(patch, FancyBboxPatch)
         ]
         drawn.append((places, sums, boxes))
     (texts, sums, boxes), (right, others, mirrored) = drawn
@@ -81,4 +83,5 @@ def test_a_branch_to_the_left_mirrors_one_to_the_right():
     assert {t for t, *_ in right} >= {"feed-forward", "(b, s)", "LayerNorm"}
     assert texts == [(t, -x, y) for t, x, y in right]
     assert sums == others == [(0.0, 0.8)] * 2
+    assert len(boxes) == 2
     assert boxes == pytest.approx([-x for x in mirrored])
