@@ -695,9 +695,13 @@ def write(name: str, content: bytes, *without: str) -> Any:
     return act
 
 
+POINTER = (
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+)
 FC1 = "model.encoder.layers.0.fc1.weight"
 HOSTILE: dict[str, tuple[Any, str]] = {
     "bart": (config(model_type="bart"), 'model_type is "bart", but only "marian"'),
+    "t5": (config(model_type="t5"), 'model_type is "t5", but only "marian"'),
     "no type": (config(model_type=None), "model_type is null"),
     "pre-norm": (config(normalize_before=True), "normalize_before is true"),
     "a norm more": (config(normalize_embedding=True), "normalize_embedding is true"),
@@ -757,6 +761,11 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         weights(lambda w: w.update({"lm_head.weight": w["model.shared.weight"] + 1})),
         "lm_head.weight differ, but by config.json they are one",
     ),
+    "a pointer": (
+        write("pytorch_model.bin", POINTER, "model.safetensors"),
+        "pytorch_model.bin is only a pointer to the file: run `git lfs pull`",
+    ),
+    "a pointer to tokens": (write("source.spm", POINTER), "source.spm is only a pointer"),
     "half a pickle": (write("pytorch_model.bin", b"PK\3\4", "model.safetensors"), "pytorch_model.bin cannot be used"),
     "a list of tensors": (
         lambda f: [(f / "model.safetensors").unlink(), torch.save([torch.ones(1)], f / "pytorch_model.bin")],
