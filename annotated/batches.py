@@ -16,8 +16,8 @@ from torch import Tensor
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
-    "Sentences", "pad_rows", "Batch", "Corpus", "plan_batches", "cut",
-    "id_type",
+    "Sentences", "pad_rows", "Batch", "Corpus", "id_type", "plan_batches",
+    "cut",
 ]  # fmt: skip
 
 
@@ -178,7 +178,13 @@ class Corpus:
         )
 
 
-# 11-batches.md: A pair has two lengths
+# E17-corpora-on-disk.md: Corpora on disk
+def id_type(vocab: int) -> type:
+    """The narrowest type that holds every id of a vocabulary."""
+    return np.uint16 if vocab <= 2**16 else np.int32
+
+
+# E17-corpora-on-disk.md: The plan of chapter 11, in numpy
 def plan_batches(
     src_lengths: NDArray,
     tgt_lengths: NDArray,
@@ -225,9 +231,3 @@ def cut(
         batches.append(order[first:last])
         first = last
     return batches
-
-
-# E17-corpora-on-disk.md: Corpora on disk
-def id_type(vocab: int) -> type:
-    """The narrowest type that holds every id of a vocabulary."""
-    return np.uint16 if vocab <= 2**16 else np.int32

@@ -52,7 +52,7 @@ from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
 from annotated.search import SearchConfig, beam, greedy, plain_beam_search
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
-from tests.helpers import TINY, content, environment
+from tests.helpers import TINY, benchmark, content, environment
 
 sentencepiece = pytest.importorskip("sentencepiece")
 transformers = pytest.importorskip("transformers")
@@ -695,9 +695,13 @@ def write(name: str, content: bytes, *without: str) -> Any:
     return act
 
 
+POINTER = (
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+)
 FC1 = "model.encoder.layers.0.fc1.weight"
 HOSTILE: dict[str, tuple[Any, str]] = {
     "bart": (config(model_type="bart"), 'model_type is "bart", but only "marian"'),
+    "t5": (config(model_type="t5"), 'model_type is "t5", but only "marian"'),
     "no type": (config(model_type=None), "model_type is null"),
     "pre-norm": (config(normalize_before=True), "normalize_before is true"),
     "a norm more": (config(normalize_embedding=True), "normalize_embedding is true"),
@@ -757,6 +761,11 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         weights(lambda w: w.update({"lm_head.weight": w["model.shared.weight"] + 1})),
         "lm_head.weight differ, but by config.json they are one",
     ),
+    "a pointer": (
+        write("pytorch_model.bin", POINTER, "model.safetensors"),
+        "pytorch_model.bin is only a pointer to the file: run `git lfs pull`",
+    ),
+    "a pointer to tokens": (write("source.spm", POINTER), "source.spm is only a pointer"),
     "half a pickle": (write("pytorch_model.bin", b"PK\3\4", "model.safetensors"), "pytorch_model.bin cannot be used"),
     "a list of tensors": (
         lambda f: [(f / "model.safetensors").unlink(), torch.save([torch.ones(1)], f / "pytorch_model.bin")],
@@ -1281,3 +1290,40 @@ def test_a_pipeline_is_there_or_told_to_be_gone(tmp_path: Path) -> None:
     else:
         pipe = transformers.pipeline("translation", str(tmp_path / "out"))
         assert pipe("a b c")[0]["translation_text"]
+
+
+# --- the check that a reader can run -----------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["published", "random", "codes"])
+def test_the_check_says_how_far_apart_they_are(
+    kind: str,
+    folder: Path,
+    tmp_path: Path,
+    models: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    language = None
+    if kind == "codes":
+        folder, language = tmp_path / "m", "deu"
+        publish(folder, models, codes=CODES)
+    if kind == "random":
+        (folder / "model.safetensors").unlink()
+    before = content(folder)
+    text, out = tmp_path / "text.de", tmp_path / "out.json"
+    text.write_text("".join(f"{line}\n" for line in GERMAN[:50]), "utf-8")
+    reports = []
+    with benchmark("published") as check, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a package that it does not use
+        for way in (marian.permuted, lambda x, how, order: x):  # wrong
+            monkeypatch.setattr(marian, "permuted", way)
+            check.main(folder, text, language=language, json=out)
+            reports.append(json.loads(out.read_text())["metrics"])
+    found, wrong = reports
+    assert content(folder) == before
+    weights = "random" if kind == "random" else "published"
+    assert found["weights"] == weights and found["lines"] == 50
+    assert found["differ"] == {"source_lines": 0, "target_lines": 0}
+    assert found["logit_gap"] < 1e-10
+    assert found["same"] == found["searched"] == 40
+    assert wrong["logit_gap"] > 1e-3

@@ -5,6 +5,7 @@ import io
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from matplotlib.patches import FancyBboxPatch
 
 from annotated.book.plots import (
     plot_attention,
@@ -12,6 +13,7 @@ from annotated.book.plots import (
     plot_mask,
     use_book_style,
 )
+from annotated.book.streams import BLUE, GREEN, branch
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +61,27 @@ def test_the_same_figure_is_the_same_bytes_and_text_is_text():
 def test_edges_of_patches_can_be_seen():
     edge = plt.Rectangle((0, 0), 1, 1).get_edgecolor()
     assert max(edge[:3]) < 0.5
+
+
+def test_a_branch_to_the_left_mirrors_one_to_the_right():
+    """Which is added to the stream, at 0, above its box."""
+    drawn = []
+    for side in (-1, 1):
+        ax = plt.figure().add_subplot(xlim=(-4, 4), ylim=(-2, 3))
+        branch(ax, 0.0, 0.0, side, BLUE, "feed-forward", GREEN, "(b, s)")
+        places = [(t.get_text(), *t.get_position()) for t in ax.texts]
+        sums = [tuple(line.get_xydata()[0]) for line in ax.lines]
+        boxes = [
+            patch.get_x() + patch.get_width() / 2
+            for patch in ax.patches
+            if isinstance(patch, FancyBboxPatch)
+        ]
+        drawn.append((places, sums, boxes))
+    (texts, sums, boxes), (right, others, mirrored) = drawn
+    assert ("feed-forward", -2.2, 0.17) in texts
+    assert ("LayerNorm", 0.0, 1.4) in texts
+    assert {t for t, *_ in right} >= {"feed-forward", "(b, s)", "LayerNorm"}
+    assert texts == [(t, -x, y) for t, x, y in right]
+    assert sums == others == [(0.0, 0.8)] * 2
+    assert len(boxes) == 2
+    assert boxes == pytest.approx([-x for x in mirrored])

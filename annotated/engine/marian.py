@@ -41,7 +41,7 @@ __all__ = [
     "STACKS", "FIXED", "NEEDED", "ACTIVATIONS", "TWICE", "shape_of",
     "DROPOUTS", "UNSAID", "Rows", "rows_of", "interleaved", "permuted",
     "weight_names", "our_weights", "read_weights", "TEXTS", "WEIGHTS",
-    "EXTRAS", "OWN", "TARGETS", "Published", "check_files",
+    "EXTRAS", "OWN", "POINTER", "TARGETS", "Published", "check_files",
     "read_published", "import_marian", "OWNER", "PUBLISHED",
     "find_published", "CALLED", "write_transformers", "published_weights",
     "CARD", "DECODE", "told", "SCORES",
@@ -393,6 +393,7 @@ TEXTS = "config.json", "source.spm", "target.spm", "vocab.json"
 WEIGHTS = "model.safetensors", "pytorch_model.bin"
 EXTRAS = "generation_config.json", "tokenizer_config.json"
 OWN = "source.json", "target.json"  # of a run that was exported
+POINTER = b"version https://git-lfs"  # what a clone without LFS has
 TARGETS = "target_vocab.json"  # where each side has its own vocabulary
 
 
@@ -430,6 +431,13 @@ def check_files(folder: Path) -> None:
         missing.append(" or ".join(WEIGHTS))
     if missing:
         raise RunError(f"{folder} lacks {', '.join(missing)}")
+    for name in sorted(names & {*TEXTS, *WEIGHTS}):
+        with (folder / name).open("rb") as file:
+            if file.read(len(POINTER)) == POINTER:
+                raise RunError(
+                    f"{folder / name} is only a pointer to the file: run "
+                    "`git lfs pull` there, or download the file itself"
+                )
 
 
 def read_published(folder: Path, language: str | None = None) -> Published:
