@@ -24,7 +24,7 @@ __all__ = [
     "Length", "length_penalty", "SearchConfig", "Hypothesis",
     "output_limit", "After", "log_p_after", "greedy", "beam", "settled",
     "plain_beam_search", "CachedAttention", "CachedCrossAttention",
-    "CachedSelfAttention", "turning", "unturned", "Part", "with_parts",
+    "CachedSelfAttention", "cache_of", "check_cache", "Part", "with_parts",
     "KVCache", "best_of_batch", "collect_finished", "grow_beams",
     "cached_beam_search", "alignment",
 ]  # fmt: skip
@@ -183,7 +183,8 @@ class CachedAttention(nn.Module):
 
     def __init__(self, block: MultiHeadAttention, memory: Tensor):
         super().__init__()
-        self.block, self.turn = block, turning(block)
+        check_cache(block)
+        self.block = block
         self.k, self.v = self.keys_values(memory)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,41 +218,34 @@ class CachedSelfAttention(CachedAttention):
 
     window: int | None = None
 
-    def __init__(self, block: MultiHeadAttention, memory: Tensor):
-        super().__init__(block, memory)
-        self.k, self.position = self.turn(self.k, 0), memory.size(1)
-
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         k, v = self.keys_values(x)  # (rows, heads, 1, d)
-        q = self.turn(self.queries(x), self.position)
-        self.k = torch.cat([self.k, self.turn(k, self.position)], dim=2)
+        self.k = torch.cat([self.k, k], dim=2)
         self.v = torch.cat([self.v, v], dim=2)
-        self.position += 1
         if self.window is not None:
             self.k = self.k[:, :, -self.window :]
             self.v = self.v[:, :, -self.window :]
-        return self.attend(q)
+        return self.attend(self.queries(x))
 
 
-def turning(block: MultiHeadAttention) -> Callable[[Tensor, int], Tensor]:
-    """block.turn(heads, first), which turns queries or keys of the
-    positions from first on; or unturned, if block has none.
+def cache_of(
+    block: MultiHeadAttention, memory: Tensor
+) -> CachedSelfAttention:
+    """The cache that block brings along, or that of the paper's."""
+    own = getattr(block, "cache", None)
+    return own(memory) if own else CachedSelfAttention(block, memory)
 
-    TypeError if block computes its weights in a way of its own.
+
+def check_cache(block: MultiHeadAttention) -> None:
+    """TypeError if block computes its weights in a way of its own and
+    brings no cache along.
     """
-    turn = getattr(block, "turn", None)
     own = type(block).weights is not MultiHeadAttention.weights
-    if own and turn is None:
+    if own and not hasattr(block, "cache"):
         raise TypeError(
             f"there is no cache for {type(block).__name__}: translate "
-            "with plain_beam_search, or give it a method turn"
+            "with plain_beam_search, or give it a method cache"
         )
-    return turn or unturned
-
-
-def unturned(heads: Tensor, first: int) -> Tensor:
-    """heads as they are: without rotary positions nothing is turned."""
-    return heads
 
 
 # 17-memory.md: One step through the decoder
@@ -280,7 +274,7 @@ class KVCache:
         blocks, layers = attention_blocks(model), nn.ModuleList()
         for i, layer in enumerate(model.decoder.layers):
             nothing = self.memory[:, :0]  # (rows, 0, d_model)
-            past = CachedSelfAttention(blocks[f"decoder.{i}"], nothing)
+            past = cache_of(blocks[f"decoder.{i}"], nothing)
             if model.config.window is not None:
                 past.window = 1 + model.config.window // 2
             cross = CachedCrossAttention(blocks[f"cross.{i}"], self.memory)

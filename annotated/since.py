@@ -27,9 +27,10 @@ from annotated.search import CachedSelfAttention
 from annotated.tokens import PAD
 
 __all__ = [
-    "RMSNorm", "SwiGLU", "rotate", "RotaryAttention",
-    "GroupedQueryAttention", "RotaryGroups", "CachedGroups", "DecoderOnly",
-    "take", "NoPositions", "drop_positions", "ELDERS", "swap",
+    "RMSNorm", "SwiGLU", "rotate", "RotaryAttention", "CachedRotary",
+    "GroupedQueryAttention", "CachedGroups", "RotaryGroups",
+    "CachedRotaryGroups", "DecoderOnly", "take", "NoPositions",
+    "drop_positions", "ELDERS", "swap",
 ]  # fmt: skip
 
 
@@ -118,6 +119,26 @@ class RotaryAttention(MultiHeadAttention):
         q, k = self.split(self.w_q(x)), self.split(self.w_k(x))
         return attention_weights(self.turn(q), self.turn(k), mask)
 
+    def cache(self, memory: Tensor) -> CachedSelfAttention:
+        return CachedRotary(self, memory)
+
+
+class CachedRotary(CachedSelfAttention):
+    """A KV cache whose keys are turned when they come."""
+
+    block: RotaryAttention
+    position = 0  # of the key that comes next
+
+    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = super().keys_values(x)
+        k = self.block.turn(k, self.position)
+        self.position += x.size(1)
+        return k, v
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Of the newest position, whose key is already there."""
+        return self.block.turn(super().queries(x), self.position - 1)
+
 
 # 26-since-2017.md: Heads: many ask, few are asked
 class GroupedQueryAttention(MultiHeadAttention):
@@ -157,9 +178,8 @@ class GroupedQueryAttention(MultiHeadAttention):
         """(batch, length, groups · d) -> (batch, heads, length, d)"""
         return self.spread(self.groups(x))
 
-
-class RotaryGroups(RotaryAttention, GroupedQueryAttention):
-    """Grouped-query attention with rotary positions."""
+    def cache(self, memory: Tensor) -> CachedSelfAttention:
+        return CachedGroups(self, memory)
 
 
 class CachedGroups(CachedSelfAttention):
@@ -177,6 +197,19 @@ class CachedGroups(CachedSelfAttention):
         k, v = self.block.spread(self.k), self.block.spread(self.v)
         heads = attention(q, k, v, mask)
         return self.block.w_o(heads.transpose(1, 2).flatten(2))
+
+
+class RotaryGroups(RotaryAttention, GroupedQueryAttention):
+    """Grouped-query attention with rotary positions."""
+
+    def cache(self, memory: Tensor) -> CachedSelfAttention:
+        return CachedRotaryGroups(self, memory)
+
+
+class CachedRotaryGroups(CachedRotary, CachedGroups):
+    """Each group is stored once; its keys are turned when they come."""
+
+    block: RotaryGroups
 
 
 # 26-since-2017.md: One stack

@@ -76,6 +76,13 @@ class Exercise:
         """The number of the page that it belongs to."""
         return self.name[:2]
 
+    @property
+    def checked(self) -> str:
+        """What a notebook hands to check: a dictionary has no name."""
+        defines = str(self.facts["defines"])
+        named = self.facts["kind"] in ("implement", "fix")
+        return defines if named else f'{defines}, "{self.name}"'
+
     def one(self, tag: str) -> str:
         return self.cells[tag][0]
 
@@ -221,8 +228,8 @@ def _on_page(exercise: Exercise, root: Path) -> str:
 {exercise.one("starter")}
 ```
 
-{seen}This exercise grades itself: `check({facts["defines"]})` in \
-[its notebook]({link}) says whether your code is right, and if not, why.
+{seen}This exercise grades itself: `check({exercise.checked})` in \
+[its notebook]({link}) says whether your answer is right, and if not, why.
 
 {hints}
 ::::
@@ -285,7 +292,7 @@ def _facts(where: str, text: str) -> dict[str, Any]:
     facts = data.get("exercise") if isinstance(data, dict) else None
     if not isinstance(facts, dict):
         raise PressError(f"{where}: front matter: 'exercise' is missing")
-    if facts.get("kind") == "fix":  # no part of a package of one's own
+    if facts.get("kind") != "implement":  # no part of one's own package
         facts = {"module": ""} | facts
     problems = [f"{name} is missing" for name in FACTS if name not in facts]
     problems += [

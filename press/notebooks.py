@@ -81,7 +81,7 @@ def exercise_notebook(
         _code("from annotated.checks import check, hint, solution"),
     ]
     for exercise in exercises:
-        facts, name = exercise.facts, exercise.facts["defines"]
+        facts = exercise.facts
         stars = "★" * facts["difficulty"]
         text = (
             f"## {exercise.title}\n\n{facts['kind'].capitalize()} · "
@@ -96,9 +96,7 @@ def exercise_notebook(
             cells.append(_markdown(SEEN))
             cells.append(_code(exercise.symptom))
         asked = f'"{exercise.name}"'
-        plain = facts["kind"] in ("implement", "fix")
-        called = name if plain else f"{name}, {asked}"
-        cells.append(_code(f"check({called})"))
+        cells.append(_code(f"check({exercise.checked})"))
         if exercise.cells["hint"] and not solved:
             cells.append(_code(f"# hint({asked})"))
         if solved:

@@ -95,6 +95,15 @@ def test_what_was_given_earns_nothing(capsys):
     assert points(FINITE.reference) == 3.0
 
 
+def test_of_several_predictions_each_has_its_points(capsys):
+    answers = {"short": ..., "half": 0.368, "long": 1, "corpus": 0.5}
+    assert grade(lambda: answers, "18-predict-brevity", 4.0) == 2.0
+    assert "2 of 4 checks pass." in capsys.readouterr().out
+    answers = dict.fromkeys(answers, ...)
+    assert grade(lambda: answers, "18-predict-brevity", 4.0) == 0.0
+    assert "not attempted" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [

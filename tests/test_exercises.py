@@ -16,6 +16,7 @@ from annotated.engine.checks import (
     examine,
     examine_source,
     exercises,
+    predicted,
     same,
     same_gradients,
     untouched,
@@ -269,6 +270,61 @@ def test_a_symptom_that_is_not_shown_or_stays_is_told(monkeypatch):
     assert "loss 0.0" in problems[0]
     source.cells["symptom"] = ["print('the same')"]
     assert "the symptom is still there" in try_out(source).symptom[1]
+
+
+# --- what is to be predicted
+
+SPREAD = {"raw": 8, "scaled": 1, "wide": 16, "loud": 4}
+
+
+def guessed(**answers):
+    """The verdict on right answers, and these in place of some."""
+    return examine(exercises()["02-predict-spread"], SPREAD | answers)
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome", "words"),
+    [
+        ({}, "passed", "all 4 checks"),
+        ({"raw": torch.tensor(8.1)}, "passed", "all 4 checks"),
+        ({"raw": 7}, "wrong", "'raw' is too small.\n  yours   7\n"),
+        ({"raw": 64}, "wrong", "You forgot the square root."),
+        ({"raw": 62.9}, "wrong", "You forgot the square root."),
+        ({"raw": 90}, "wrong", "too large, by a factor of ten or more"),
+        ({"raw": -8}, "wrong", "'raw' is too small"),
+        ({"raw": float("nan")}, "wrong", "'raw' is no finite number"),
+        ({"raw": "eight"}, "wrong", "'raw' is a str, not a number"),
+        ({"loud": ...}, "wrong", "'loud' has no answer yet"),
+        (dict.fromkeys(SPREAD, ...), "not attempted", "as it was given"),
+    ],
+)
+def test_a_prediction_is_right_wrong_or_known(answers, outcome, words):
+    verdict = guessed(**answers)
+    assert verdict.outcome == outcome
+    assert words in verdict.text
+    if outcome == "wrong":
+        assert not re.search(r"\b8(\.|\b)", verdict.text.replace("-8", ""))
+
+
+def test_a_shape_and_a_yes_are_predicted_exactly():
+    answers = {"shape": [2, 3], "learns": True, "size": 6}
+    predicted(answers, "shape", (2, 3))
+    predicted(answers, "learns", True)
+    for name, target in (("shape", (3, 2)), ("learns", False)):
+        with pytest.raises(Wrong, match="is not so"):
+            predicted(answers, name, target)
+    with pytest.raises(Wrong, match="too small"):
+        predicted(answers, "size", 7, within=0)
+
+
+def test_a_prediction_is_checked_by_its_name_and_is_no_part(capsys, folder):
+    with pytest.raises(ValueError, match='Say check\\(answer, "NN-name"'):
+        checks.check(SPREAD)
+    checks.check(SPREAD, "02-predict-spread")
+    said = capsys.readouterr().out
+    assert said.startswith("passed · 02-predict-spread")
+    assert "Kept" not in said
+    assert not list(folder.glob("mine/*.py"))
 
 
 # --- the parts of a message

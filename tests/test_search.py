@@ -31,13 +31,16 @@ from annotated.engine.search import (
     search_in_order,
 )
 from annotated.engine.treebanks import OnlyTrees
+from annotated.masks import causal_mask
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import (
+    CachedCrossAttention,
     CachedSelfAttention,
     Hypothesis,
     KVCache,
     SearchConfig,
     alignment,
+    cache_of,
     cached_beam_search,
     greedy,
     grow_beams,
@@ -46,7 +49,6 @@ from annotated.search import (
     output_limit,
     plain_beam_search,
     settled,
-    turning,
 )
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
 from annotated.training import Trainer, TrainingConfig, copy_corpus
@@ -305,20 +307,28 @@ def test_what_a_search_makes_lies_where_the_model_does():
     assert_equal(found, expected)
 
 
-def test_what_turns_a_key_is_told_where_it_stands():
-    told = []
+def test_an_attention_may_bring_its_own_cache():
+    class Halved(CachedSelfAttention):
+        def queries(self, x):
+            return super().queries(x) / 2
 
-    def turn(heads, first):
-        told.append((heads.size(2), first))
-        return heads
+    class Own(MultiHeadAttention):
+        def weights(self, x, memory=None, mask=None):
+            return super().weights(
+                x / 2, x if memory is None else memory, mask
+            )
 
-    block = random_model(3).decoder.layers[0].attention
-    block.turn = turn
-    past = CachedSelfAttention(block, torch.randn(1, 2, 16))
-    for _ in range(2):
-        past(torch.randn(1, 1, 16))
-    # two keys from 0 on, then a query and a key each time
-    assert told == [(2, 0), (1, 2), (1, 2), (1, 3), (1, 3)]
+        def cache(self, memory):
+            return Halved(self, memory)
+
+    block = Own(16, 2, bias=False).double()
+    x = torch.randn(2, 4, 16, dtype=torch.float64)
+    past = cache_of(block, x[:, :1])
+    rows = [past(x[:, i : i + 1]) for i in range(1, 4)]
+    expected = block(x, mask=causal_mask(4))[:, 1:]
+    torch.testing.assert_close(torch.cat(rows, dim=1), expected)
+    plain = cache_of(MultiHeadAttention(16, 2), torch.randn(1, 3, 16))
+    assert type(plain) is CachedSelfAttention and plain.k.size(2) == 3
 
 
 def test_keys_of_the_source_are_made_once():
@@ -330,17 +340,28 @@ def test_keys_of_the_source_are_made_once():
     assert len(best.ids) == 7 and len(made) == 2 * 2
 
 
-def test_what_weighs_in_a_way_of_its_own_has_to_say_how_it_turns():
-    class Own(MultiHeadAttention):
-        def weights(self, x, memory=None, mask=None):
-            return super().weights(0 * x, memory, mask)
+class Own(MultiHeadAttention):
+    def weights(self, x, memory=None, mask=None):
+        return super().weights(0 * x, memory, mask)
 
+
+def test_what_weighs_in_a_way_of_its_own_has_to_bring_its_cache():
+    block, memory = Own(16, 2), torch.randn(1, 3, 16)
+    for kind in (cache_of, CachedSelfAttention, CachedCrossAttention):
+        with pytest.raises(TypeError, match="no cache for Own: translate"):
+            kind(block, memory)
+    block.cache = lambda memory: memory
+    assert cache_of(block, memory) is memory
+
+
+def test_the_fast_search_has_to_be_told_how_an_attention_turns():
     block, x = Own(16, 2), torch.randn(1, 2, 3, 8)
     with pytest.raises(TypeError, match="no cache for Own: translate with"):
-        turning(block)
+        decoding.turning(block)
     block.turn = lambda heads, first: heads + first
-    assert torch.equal(turning(block)(x, 2), x + 2)
-    assert torch.equal(turning(MultiHeadAttention(16, 2))(x, 2), x)
+    assert torch.equal(decoding.turning(block)(x, 2), x + 2)
+    plain = MultiHeadAttention(16, 2)
+    assert torch.equal(decoding.turning(plain)(x, 2), x)
 
 
 def test_a_batch_goes_where_the_model_is():

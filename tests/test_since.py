@@ -272,7 +272,7 @@ def filled(cache, x):
 def test_the_cache_shrinks_by_the_factor_and_answers_the_same(groups):
     block = GroupedQueryAttention(32, 8, groups).double()
     x = torch.randn(3, 5, 32, dtype=DOUBLE)
-    small, answers = filled(CachedGroups(block, x[:, :0]), x)
+    small, answers = filled(block.cache(x[:, :0]), x)
     large, same = filled(CachedSelfAttention(block, x[:, :0]), x)
     assert large == small * 8 // groups == 2 * 3 * 5 * 32
     q, mask = torch.randn(3, 8, 1, 4, dtype=DOUBLE), torch.arange(5) < 3
@@ -295,6 +295,11 @@ def test_rotary_groups_are_both():
     rotary.load_state_dict(state)
     x = torch.randn(2, 6, 16, dtype=DOUBLE)
     torch.testing.assert_close(both(x), rotary(x))
+    small, answers = filled(both.cache(x[:, :0]), x)
+    large, same = filled(rotary.cache(x[:, :0]), x)
+    assert large == 2 * small
+    torch.testing.assert_close(answers, same)
+    torch.testing.assert_close(answers, both(x, mask=causal_mask(6)))
 
 
 VARIANTS = {
@@ -348,7 +353,7 @@ def test_attention_of_another_kind_is_refused_by_its_name(search):
 def test_a_cache_of_rotary_attention_may_begin_with_a_memory():
     block = RotaryAttention(16, 4).double()
     x = torch.randn(2, 5, 16, dtype=DOUBLE)
-    cache = CachedSelfAttention(block, x[:, :3])
+    cache = block.cache(x[:, :3])
     rows = [cache(x[:, i : i + 1]) for i in (3, 4)]
     expected = block(x, mask=causal_mask(5))[:, 3:]
     torch.testing.assert_close(torch.cat(rows, dim=1), expected)

@@ -130,6 +130,22 @@ def test_what_is_to_be_mended_shows_its_symptom_when_it_is_run(call):
     assert "Kept" not in out
 
 
+def test_a_prediction_is_a_file_too(call):
+    name = "18-predict-brevity"
+    code, out, _ = call(f"exercises {name}")
+    assert code == 1
+    assert "not attempted" in out
+    file = usual_file(exercises()[name])
+    file.write_text(file.read_text().replace('"short": ...', '"short": .8'))
+    assert (
+        "That is the ratio of the lengths" in call(f"exercises {name}")[1]
+    )
+    file.write_text(exercises()[name].reference)
+    code, out, _ = call(f"exercises {name}")
+    assert code == 0
+    assert "Kept" not in out
+
+
 def test_another_file_is_checked_in_its_place(call):
     write(RIGHT, Path("other.py"))
     assert call("exercises 5.1 --file other.py")[0] == 0

@@ -23,9 +23,10 @@ from torch import Tensor
 
 __all__ = [
     "Wrong", "note", "same", "holds", "difference", "ROOM", "drawn",
-    "untouched", "same_gradients", "Exercise", "exercises", "run_code",
-    "SEEDS", "LIMIT", "TooSlow", "Trial", "Verdict", "attempt", "examine",
-    "examine_source", "Mistake", "diagnose",
+    "untouched", "same_gradients", "Guess", "predicted", "Exercise",
+    "exercises", "run_code", "SEEDS", "LIMIT", "TooSlow", "Trial",
+    "Verdict", "attempt", "examine", "examine_source", "Mistake",
+    "diagnose",
 ]  # fmt: skip
 
 
@@ -95,7 +96,8 @@ def difference(yours: Any, target: Any) -> str:
                 return f"in entry {place}, {what}"
         return ""
     if isinstance(target, float) and isinstance(yours, (int, float)):
-        near = math.isclose(yours, target, rel_tol=1e-6, abs_tol=1e-9)
+        within = getattr(target, "within", 1e-6)
+        near = math.isclose(yours, target, rel_tol=within, abs_tol=1e-9)
         both_nan = math.isnan(yours) and math.isnan(target)
         if near or both_nan:
             return ""
@@ -252,6 +254,53 @@ def same_gradients(
                 f"the gradient of argument {place} is another",
                 **_nearer(target, yours),
             )
+
+
+# E20-checks.md: A prediction
+class Guess(float):
+    """A number that is the same within a share of itself."""
+
+    within: float
+
+    def __new__(cls, value: float, within: float = 0.0) -> Guess:
+        found = super().__new__(cls, value)
+        found.within = within
+        return found
+
+    def __repr__(self) -> str:
+        return f"{self:.8g}"
+
+
+def predicted(
+    answers: dict[str, Any], name: str, target: Any, within: float = 0.01
+) -> None:
+    """Raise Wrong unless the answer of this name is target: a number,
+    within a share of it, or else a shape, True or False.
+    """
+    yours = answers.get(name, ...)
+    if yours is ...:
+        holds(False, f"{name!r} has no answer yet", "nothing")
+    if isinstance(target, (bool, tuple)):
+        if isinstance(yours, list):
+            yours = tuple(yours)
+        holds(not difference(yours, target), f"{name!r} is not so", yours)
+        return
+    try:
+        yours = Guess(yours, within)
+    except (TypeError, ValueError):
+        holds(False, f"{name!r} is {_kind(yours)}, not a number", yours)
+    note(yours)
+    if not math.isfinite(yours):
+        raise Wrong(f"{name!r} is no finite number")
+    if difference(yours, Guess(target, within)):
+        raise Wrong(f"{name!r} is {_off(yours, target)}", yours=yours)
+
+
+def _off(yours: float, target: float) -> str:
+    """In which direction a guess is wrong, and whether by far."""
+    low, high = sorted(map(abs, (yours, target)))
+    far = ", by a factor of ten or more" if high >= 10 * low else ""
+    return f"too {'large' if yours > target else 'small'}{far}"
 
 
 # E20-checks.md: An exercise
@@ -478,7 +527,7 @@ def examine(
 def _untouched(thing: Any) -> bool:
     """Whether an answer still has the dots of the starter."""
     if isinstance(thing, dict):
-        return any(value is ... for value in thing.values())
+        return all(value is ... for value in thing.values())
     return thing is ... or thing is None
 
 

@@ -151,12 +151,15 @@ class PackedAttention(MultiHeadAttention):
         return self.w_o(mask.queries.pack(heads))
 
 
+# whether torch tells of autocast by device (its versions compare)
+_TELLS = torch.__version__ >= "2.4"
+
+
 def _narrowed(x: Tensor) -> Tensor:
     """x in autocast's dtype, where that is on: it would cast x for every
     map that reads it.
     """
-    # torch 2.3 does not tell for a given device (versions compare)
-    if torch.__version__ < "2.4" or x.dtype != torch.float32:
+    if not _TELLS or x.dtype != torch.float32:
         return x
     device = x.device.type
     on = torch.is_autocast_enabled(device)

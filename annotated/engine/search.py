@@ -30,17 +30,15 @@ from annotated.search import (
     SearchConfig,
     length_penalty,
     output_limit,
-    turning,
-    unturned,
     with_parts,
 )
 from annotated.tokens import BOS, EOS, PAD, UNK
 
 __all__ = [
-    "closing", "SlotCache", "Beams", "Allowed", "Guide", "BeamSearch",
-    "COMPACT", "best_continuations", "mean_log_p", "HalfLinear",
-    "converted", "Models", "beam_search", "batches_by_length", "WORTH",
-    "search_in_order", "HANGS", "WorkerError", "in_processes",
+    "closing", "SlotCache", "turning", "unturned", "Beams", "Allowed",
+    "Guide", "BeamSearch", "COMPACT", "best_continuations", "mean_log_p",
+    "HalfLinear", "converted", "Models", "beam_search", "batches_by_length",
+    "WORTH", "search_in_order", "HANGS", "WorkerError", "in_processes",
 ]  # fmt: skip
 
 
@@ -121,6 +119,27 @@ class SlotCache:
             left = len(keep(slots.k[:, :, : slots.used]))
             keep(slots.v[:, :, : slots.used])
             slots.k, slots.v = slots.k[:left], slots.v[:left]
+
+
+def turning(block: MultiHeadAttention) -> Callable[[Tensor, int], Tensor]:
+    """block.turn(heads, first), which turns queries or keys of the
+    positions from first on; or unturned, if block has none.
+
+    TypeError if block computes its weights in another way of its own.
+    """
+    turn = getattr(block, "turn", None)
+    own = type(block).weights is not MultiHeadAttention.weights
+    if own and turn is None:
+        raise TypeError(
+            f"there is no cache for {type(block).__name__}: translate "
+            "with plain_beam_search, or give it a method turn"
+        )
+    return turn or unturned
+
+
+def unturned(heads: Tensor, first: int) -> Tensor:
+    """heads as they are: without rotary positions nothing is turned."""
+    return heads
 
 
 class _SourceAttention(torch.nn.Module):
