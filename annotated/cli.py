@@ -35,6 +35,7 @@ COMMANDS = {
     "parse": "parse standard input into trees with --run RUN",
     "report": "write --run RUN as one page for the browser, --out FILE",
     "look": "show --run RUN in the browser: what it writes, where it looks",
+    "paper": "keep your copy of the paper, and read it beside the cards",
     "exercises": "list the book's exercises, or check your file for one",
     "milestone": "run the book on the parts that you have written",
     "questions": "ask what the study guide asks",

@@ -22,6 +22,10 @@ def archive(root: Path, out: Path) -> str:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+    # a reader's copy of the paper may be in the site: it is not to go on
+    words = f"{NAME}/site/_static/paper.js"
+    if words in files:
+        files[words] = root / "book" / "_static" / "paper.js"
     out.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(out, "w") as zipped:
         for name, path in files.items():

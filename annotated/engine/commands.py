@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 import tyro
 
+from annotated.book.paper import copy_path, keep, put_beside, words
 from annotated.book.sweep import Sweep
 from annotated.checkpoints import average_weights, choose_checkpoints
 from annotated.costs import dry_run
@@ -80,8 +81,8 @@ from annotated.search import SearchConfig
 __all__ = [
     "Flag", "obey", "parsed", "complaint", "PLAINER", "List", "Show",
     "Prepare", "Recipes", "Train", "train", "Translate", "Evaluate",
-    "Average", "Export", "Report", "Look", "Import", "Treebank", "Parse",
-    "KINDS",
+    "Average", "Export", "Report", "Look", "Paper", "Import", "Treebank",
+    "Parse", "KINDS",
 ]  # fmt: skip
 
 
@@ -753,6 +754,33 @@ class Look:
                 server.serve_forever()
 
 
+# E12-command-line.md: The paper
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Paper:
+    """Keep your own copy of the paper, and show what it says. It is
+    fetched unless it is kept already, or given as a file.
+    """
+
+    # what to print: a section (3.2.1), 3.2.1 p4, table 3, fig 2, eq 1, fn 4
+    part: tyro.conf.Positional[tuple[str, ...]] = ()
+    # the paper as HTML that your browser has saved (unset: fetched)
+    file: Path | None = None
+    # the folder of the book's pages, whose cards will show its words
+    site: Path | None = None
+
+    def act(self) -> None:
+        """Keep, put beside the pages, print."""
+        place = copy_path()
+        if self.file or not place.exists():
+            print(f"kept as {keep(self.file)}", file=sys.stderr)
+        if self.site:
+            print(f"written: {put_beside(self.site)}", file=sys.stderr)
+        if self.part:
+            print(words(" ".join(self.part)))
+        elif not (self.file or self.site):
+            print(place)
+
+
 # E12-command-line.md: Import
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Import:
@@ -836,6 +864,7 @@ KINDS: dict[str, Any] = {
     "parse": Parse,
     "report": Report,
     "look": Look,
+    "paper": Paper,
     "exercises": Exercises,
     "milestone": Milestone,
     "questions": Questions,

@@ -239,6 +239,34 @@ window.addEventListener("load", () => setTimeout(() => {
     }
   }
 
+  // the paper's own words, from a copy that the reader has put beside the pages
+  const restated = document.querySelectorAll(".bd-article .admonition.paper");
+  window.paperWords = (words) => {
+    for (const card of restated) {
+      const title = card.querySelector(".admonition-title");
+      const own = words[title.textContent.trim().replace(/\s+/g, " ")];
+      if (!own) continue;
+      const ours = [...card.children].filter((part) => part !== title);
+      const theirs = make("div", "", "paper-words");
+      theirs.innerHTML = own;
+      const button = make("button", "", "book-quiet");
+      button.type = "button";
+      const show = (paper) => {
+        theirs.hidden = !paper;
+        for (const part of ours) part.hidden = paper;
+        button.textContent = paper ? "our words" : "the paper's words";
+      };
+      button.addEventListener("click", () => show(theirs.hidden));
+      show(false);
+      card.append(theirs, button);
+    }
+  };
+  if (restated.length) {
+    const script = make("script", "");
+    script.src = new URL("paper.js", document.currentScript.src);
+    document.head.append(script);
+  }
+
   const seen = kept();
   for (const link of document.querySelectorAll(".bd-sidebar-primary nav a.internal")) {
     if (!seen[fileOf(link.href)]?.read) continue;
