@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from annotated.batches import pad_rows
 from annotated.engine.errors import RunError
 from annotated.engine.export import (
     export_run,
@@ -22,6 +24,7 @@ from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run
 from annotated.engine.search import beam_search
 from annotated.model import Transformer, TransformerConfig
+from annotated.pocket import pocket_pairs
 from annotated.search import SearchConfig
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
 from tests.helpers import TINY, environment
@@ -294,3 +297,27 @@ def test_our_package_is_not_needed_to_read_it(tmp_path: Path) -> None:
     [best] = run.translate([line], SearchConfig(beam=1))
     assert said.split() == best[0].text.split()
     assert ours == "[]"
+
+
+def test_a_trained_model_is_searched_alike_by_generate(
+    tmp_path: Path,
+) -> None:
+    """With random weights the two beam searches part on near ties; with
+    trained ones they find the same, where neither rewards length.
+    """
+    transformers = pytest.importorskip("transformers")
+    run = Run.open(Path("pocket"))
+    export_run(run, "transformers", tmp_path / "out")
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        tmp_path / "out"
+    )
+    ids = run.source.encode([p.source for p in pocket_pairs(200, "test")])
+    src = pad_rows([np.array(one) for one in ids], after=EOS)
+    given = theirs.double().generate(
+        input_ids=src, attention_mask=(src != PAD).long(),
+        num_beams=4, length_penalty=0.0, do_sample=False, max_length=42,
+    )  # fmt: skip
+    config = SearchConfig(beam=4, alpha=0.0, limit=40)
+    found = beam_search(run.model.double(), ids, config)
+    for row, best in zip(given.tolist(), found, strict=True):
+        assert row[1 : row.index(EOS)] == best[0].ids

@@ -319,8 +319,11 @@ def test_the_order_of_the_stream_is_a_permutation(d_model: int) -> None:
 # --- search -----------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "count", [30, pytest.param(200, marks=pytest.mark.exhaustive)]
+)
 def test_the_search_finds_what_it_finds_in_the_published_model(
-    folder: Path,
+    count: int, folder: Path
 ) -> None:
     model = (
         transformers.MarianMTModel.from_pretrained(folder).double().eval()
@@ -340,7 +343,7 @@ def test_the_search_finds_what_it_finds_in_the_published_model(
         log_p[[PAD, BOS]] = -torch.inf
         return log_p
 
-    for line in found.source.encode(GERMAN[:30]):
+    for line in found.source.encode(GERMAN[:count]):
         for width in (1, 4):
             config = SearchConfig(beam=width, limit=12)
             mine = plain_beam_search(ours, line, config)[0]
