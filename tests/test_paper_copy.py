@@ -311,7 +311,7 @@ def test_in_a_notebook_it_is_a_quotation(saved: Path) -> None:
     ("text", "why"),
     [
         ("<h1 class='ltx_title_document'>Of bread</h1>", "is not the paper: it is “Of bread”"),
-        ("<p>no network here</p>", "without the title of a paper"),
+        ("<p>no network here</p>", "it has no title; wanted"),
         (document().replace('id="S4"', 'id="X4"'), "it has no section 4"),
     ],
 )  # fmt: skip
