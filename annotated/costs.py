@@ -62,7 +62,7 @@ def useful_share(size: str) -> float:
     return needed / paper_cost(PAPER_HOURS[size])
 
 
-# 22-costs.md: What a batch keeps
+# 22-costs.md: What a batch keeps in memory
 def kept_bytes(
     config: TransformerConfig,
     length: int = 28,
@@ -101,7 +101,7 @@ def state_bytes(
     return (16 + copies) * count_parameters(config)
 
 
-# 22-costs.md: Before you pay
+# 22-costs.md: Before you pay: how long training takes
 ASSUMED_SHARE = 0.4  # of a matrix product's speed, reached in training
 
 

@@ -11,7 +11,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# 06-embeddings.md: One matrix, three uses
+# 06-embeddings.md: Weight tying: one matrix, three uses
 class Embeddings(nn.Module):
     """Token embeddings and the output projection (§3.4).
 

@@ -21,12 +21,10 @@ const ranking = (sections) => {
     ["tie", "tied", "tying"],
     ["count", "number"],
     ["architecture", "figure", "model"],
-    ["visualization", "visualisation", "visualize", "map"],
+    ["visualization", "visualize", "map"],
     ["flop", "flops", "operations"],
     ["data", "dataset", "corpus"],
-    ["regularization", "regularisation"],
-    ["optimizer", "optimiser"],
-    ["normalization", "normalisation", "norm"],
+    ["normalization", "norm"],
     ["decode", "decoding", "search"],
     ["finetune", "finetuning", "fine-tune", "fine-tuning"],
     ["warm-up", "warmup"],
@@ -38,8 +36,9 @@ const ranking = (sections) => {
 
   const stemmer = new Stemmer();
   const stems = new Map();
+  const BRITISH = /is(?=(?:e|es|ed|er|ers|ing|ation|ations)$)/; // "optimiser" as "optimizer"
   const stem = (word) => {
-    word = word.toLowerCase();
+    word = word.toLowerCase().replace(BRITISH, "iz");
     if (!stems.has(word)) stems.set(word, stopwords.has(word) ? "" : stemmer.stemWord(word));
     return stems.get(word);
   };

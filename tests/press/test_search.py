@@ -96,8 +96,8 @@ def test_the_page_that_answers_comes_first(
     }
     first = sum(number == 1 for number in places.values())
     near = sum(1 <= number <= 3 for number in places.values())
-    assert first >= 0.75 * len(wanted), behind
-    assert near >= 0.9 * len(wanted), behind
+    assert first >= 0.8 * len(wanted), behind
+    assert near >= 0.97 * len(wanted), behind
 
 
 def test_the_reference_stands_behind_the_chapters(
