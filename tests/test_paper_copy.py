@@ -310,8 +310,8 @@ def test_in_a_notebook_it_is_a_quotation(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("<h1 class='ltx_title_document'>Of bread</h1>", "is not the paper: it is “Of bread”"),
-        ("<p>no network here</p>", "without the title of a paper"),
+        ("<h1 class='ltx_title_document'>Of bread</h1>", "is not the paper: its title is “Of bread”"),
+        ("<p>no network here</p>", "it has no title; wanted"),
         (document().replace('id="S4"', 'id="X4"'), "it has no section 4"),
     ],
 )  # fmt: skip

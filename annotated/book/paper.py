@@ -332,7 +332,8 @@ def fetched() -> str:
             with urllib.request.urlopen(request, timeout=PATIENCE) as page:
                 return str(page.read().decode("utf-8"))
         except (OSError, ValueError, HTTPException) as error:
-            failure = " ".join(str(error).split())[:120]
+            reason = getattr(error, "reason", error)  # of a URLError
+            failure = " ".join(str(reason).split())[:120]
     raise DataError(
         f"the paper could not be fetched ({failure}): save {SOURCES[0]} "
         "from your browser, and give the file with --file"
@@ -363,10 +364,10 @@ def split(text: str, origin: str) -> dict[str, list[Element]]:
     title = inside(reader.root, "title_document")
     told = "" if title is None else " ".join(plain(title).split())
     if TITLE not in told.lower():
-        named = f"“{told[:60]}”" if told else "without the title of a paper"
+        named = f"its title is “{told[:60]}”" if told else "it has no title"
         raise DataError(
-            f"{origin} is not the paper: it is {named}; wanted is the "
-            f"HTML of {SOURCES[0]}"
+            f"{origin} is not the paper: {named}; wanted is the HTML of "
+            f"{SOURCES[0]}"
         )
     missing = [s for s in counted() if s not in found.paragraphs]
     if missing:
