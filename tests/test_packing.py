@@ -651,7 +651,8 @@ class Watch(TorchDispatchMode):
     [
         ("cpu", torch.float32, 2000, 1000, 2**20 // 1000),
         ("meta", torch.float32, 200_000, 1000, 2**27 // 1000),
-        ("meta", torch.float32, 3, 2**28, 1),
+        ("cpu", torch.float32, 600, 8000, 256),
+        ("meta", torch.float32, 600, 2**28, 256),
         ("meta", torch.float16, 10_000, 1000, 4096),
     ],
 )
