@@ -22,7 +22,7 @@ SPHINX = ("searchindex.js", "_static/searchtools.js")
 VIEWPORT = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
 )
-ICON = re.compile(r'<i class="([^"]*\bfa-[^"]*)"([^>]*)></i>')
+ICON = re.compile(r'<(i|span) class="([^"]*\bfa-[^"]*)"([^>]*)></\1>')
 # a long name in code, and the head of a column
 NAME = re.compile(r'(?<=<span class="pre">)[^<]{16,}|(?<=<th>)\w+(?=</th>)')
 # a formula of one line and what may not begin the next
@@ -61,7 +61,7 @@ def polish(pages: dict[str, bytes]) -> dict[str, bytes]:
         if name.endswith(".html"):
             text = _page(name, data.decode("utf-8"))
             for match in ICON.finditer(text):
-                found |= set(match[1].split())
+                found |= set(match[2].split())
             data = text.encode()
         done[name] = data
     script = pages.get(SCRIPTS, b"").decode("utf-8")
@@ -78,7 +78,7 @@ def _page(name: str, text: str) -> str:
         f'<link rel="stylesheet" href="{root}{ICONS}">',
         text,
     )
-    text = ICON.sub(r'<i class="\1" aria-hidden="true"\2></i>', text)
+    text = ICON.sub(r'<i class="\2" aria-hidden="true"\3></i>', text)
     for script in SEARCH:
         if name == "search.html" and script == "language_data.js":
             continue

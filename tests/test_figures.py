@@ -67,8 +67,11 @@ def film() -> dict[str, Any]:
     torch.manual_seed(0)
     losses = torch.rand(30, dtype=torch.float64)
     means = [losses[max(0, i - 4) : i + 1].mean() for i in range(30)]
-    weights = torch.rand(4, 6, dtype=torch.float64).softmax(dim=-1)
-    path = [[i, 5 - i] for i in range(4)]
+    weights = torch.rand(5, 6, dtype=torch.float64).softmax(dim=-1)
+    path = [
+        *([i, 5 - i] for i in range(4)),
+        [2, 0],
+    ]  # the last row has none
     share = sum(weights[i, j] for i, j in path) / 4
     return {
         "losses": losses.tolist(),

@@ -255,6 +255,14 @@ def test_what_several_maps_read_is_cast_once():
     assert len({id(x) for x in seen}) == encoder + 2 * decoder + 1
 
 
+def test_autocast_leaves_64_bits_as_they_are():
+    model, sentences = PackedTransformer(small()).double(), ids([5, 3])
+    expected, _ = model.hidden(sentences, sentences)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, _ = model.hidden(sentences, sentences)
+    assert torch.equal(found, expected)
+
+
 # --- packing ---
 
 
@@ -651,7 +659,8 @@ class Watch(TorchDispatchMode):
     [
         ("cpu", torch.float32, 2000, 1000, 2**20 // 1000),
         ("meta", torch.float32, 200_000, 1000, 2**27 // 1000),
-        ("meta", torch.float32, 3, 2**28, 1),
+        ("cpu", torch.float32, 600, 8000, 256),
+        ("meta", torch.float32, 600, 2**28, 256),
         ("meta", torch.float16, 10_000, 1000, 4096),
     ],
 )

@@ -281,7 +281,7 @@ def predicted(
     if yours is ...:
         holds(False, f"{name!r} has no answer yet", "nothing")
     if isinstance(target, (bool, tuple)):
-        if isinstance(yours, list):
+        if isinstance(yours, (list, tuple)):  # torch.Size is one, too
             yours = tuple(yours)
         holds(not difference(yours, target), f"{name!r} is not so", yours)
         return

@@ -404,9 +404,10 @@ def chunked_loss(
     time; the default suits the device's memory.
     """
     if rows is None:
-        # 4 or 512 MiB of logits, and as much of log-probabilities
+        # 4 or 512 MiB of logits, and as much of log-probabilities; but
+        # each chunk adds to all of dw: for a few rows that is too much
         numbers = 2**20 if x.device.type == "cpu" else 2**27
-        rows = max(1, numbers // len(weight))
+        rows = max(256, numbers // len(weight))
         if x.dtype == torch.float16:  # a sum over more might overflow
             rows = min(rows, 4096)
     inputs = (x, weight) if bias is None else (x, weight, bias)

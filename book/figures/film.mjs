@@ -29,9 +29,11 @@ export function smooth(losses, width) {
   });
 }
 
-/** The share of the map's weight that lies on the cells of `path`. */
+/** The share of the weight that lies on the cells of `path`, of the rows that
+ *  have such cells. */
 export function onPath(weights, path) {
-  return path.reduce((sum, [i, j]) => sum + weights[i][j], 0) / weights.length;
+  const rows = new Set(path.map(([i]) => i)).size;
+  return path.reduce((sum, [i, j]) => sum + weights[i][j], 0) / rows;
 }
 
 /** Parts of the training as choices; the first time that it is right lies in

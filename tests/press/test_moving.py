@@ -328,7 +328,7 @@ def test_film_moves_with_the_keyboard(
     press(page, "ArrowRight", "ArrowRight")
     assert window.said() == (
         "After 2 steps it writes “ba”: 2 of 2 letters in the right place, "
-        "at a loss of 2.50. 67 % of its attention is on the right letter."
+        "at a loss of 2.50. 100 % of its attention is on the right letter."
     )
     page.locator("[role=gridcell]").first.focus()
     press(page, "ArrowRight")

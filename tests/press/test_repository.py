@@ -51,6 +51,16 @@ def test_the_lock_file_has_every_dependency_and_this_torch() -> None:
     assert re.search(r"^torch==2\.13\.0$", lock, re.M)
 
 
+def test_the_site_is_where_the_workflow_publishes_it() -> None:
+    """GitHub Pages serve a project without a domain of its own there."""
+    project = read_project(ROOT)
+    owner, name = project.slug.lower().split("/")
+    assert project.site == f"https://{owner}.github.io/{name}"
+    publishes = (ROOT / ".github/workflows/site.yml").read_text("utf-8")
+    assert "actions/deploy-pages" in publishes and "cname" not in publishes
+    assert not [*(ROOT / "book").rglob("CNAME")]
+
+
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
