@@ -19,7 +19,7 @@ TESTED := $(shell find annotated press tests book data benchmarks \
 	-o -name '*.css' -o -name '*.js' -o -name '*.bib' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help book epub zip serve test test-torchtext style format notebooks export \
+.PHONY: help book epub pdf zip serve test test-torchtext style format notebooks export \
 	check minutes lab classroom slides clean
 
 help: ## this list
@@ -30,6 +30,9 @@ book: $(READY) ## run every chapter that is stale and set the pages as site/
 
 epub: $(READY) ## the story as dist/attention-annotated.epub, after `make book`
 	@$(PRESS) epub
+
+pdf: $(READY) ## the same as dist/attention-annotated.pdf, printed by Chromium
+	@$(PRESS) pdf
 
 zip: $(READY) ## site/ and the notebooks as dist/attention-annotated.zip, after `make book`
 	@$(PRESS) zip

@@ -153,6 +153,13 @@ def _epub(options: Options) -> int:
     return 0
 
 
+def _pdf(options: Options) -> int:
+    from press.pdf import pdf
+
+    _say(pdf(options.root, _taken(options, "pdf")))
+    return 0
+
+
 def _zip(options: Options) -> int:
     from press.archive import archive
 
@@ -230,6 +237,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--jobs", type=int, help="default: the cores")
     for name, run, what in [
         ("epub", _epub, "set the executed story as an EPUB"),
+        ("pdf", _pdf, "print the executed story as a PDF"),
         ("zip", _zip, "put site/ and the notebooks into one file"),
     ]:
         taken = add(name, run, what)

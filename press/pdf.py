@@ -23,12 +23,23 @@ PROGRAMS = (
     "google-chrome-stable", "chrome", "msedge",
 )  # fmt: skip
 PATIENCE = 600  # seconds for Chromium
+ET.register_namespace("", XHTML.strip("{}"))
 # what only screens need, and what a page of paper does otherwise
 PAPER = """
+@font-face {
+  font-family: book; font-weight: 200 900;
+  src: url(fonts/source-serif-4-latin-wght-normal.woff2);
+}
+@font-face {
+  font-family: book; font-weight: 200 900; font-style: italic;
+  src: url(fonts/source-serif-4-latin-wght-italic.woff2);
+}
 @page { size: A4; margin: 20mm 18mm 22mm; }
 @page { @bottom-center { content: counter(page); font: 9pt serif; } }
 @page :first { @bottom-center { content: none; } }
-body { font: 10.5pt/1.45 "Source Serif 4", Georgia, serif; margin: 0; }
+body { font: 10.5pt/1.45 book, serif; margin: 0; }
+div.epub-cover img { height: 235mm; }
+div.math { overflow: visible; }
 h1 { break-before: page; }
 h1, h2, h3, summary, .admonition-title { break-after: avoid; }
 figure, img, table, .admonition.paper, pre { break-inside: avoid; }
@@ -46,6 +57,8 @@ def pdf(root: Path, out: Path) -> str:
         epub(root, folder / "book.epub")
         with zipfile.ZipFile(folder / "book.epub") as book:
             book.extractall(folder)
+        fonts = root / "book" / "_static" / "fonts"
+        shutil.copytree(fonts, folder / "fonts")
         whole = folder / "whole.xhtml"
         whole.write_bytes(ET.tostring(joined(folder), "utf-8"))
         out.parent.mkdir(parents=True, exist_ok=True)

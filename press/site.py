@@ -514,8 +514,9 @@ class _Book:
             return ""
         where = f"{self.project.site}/download/{NAME}"
         return (
-            f'To take away: <a href="{where}.epub">the story as an EPUB'
-            f'</a>, <a href="{where}.zip">pages and notebooks as a zip</a>.'
+            f'To take away: the story <a href="{where}.epub">as an EPUB'
+            f'</a> or <a href="{where}.pdf">as a PDF</a>, '
+            f'<a href="{where}.zip">pages and notebooks as a zip</a>.'
         )
 
     def _ran(self, match: re.Match[str]) -> str:

@@ -1,0 +1,91 @@
+"""The story on paper: the EPUB's pages as one, printed by Chromium."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from press import pdf as on_paper
+from press.chapters import PressError
+from press.epub import XHTML, epub
+from press.pdf import chromium, joined, pdf
+
+from .conftest import Book
+
+
+@pytest.fixture(scope="module")
+def whole(
+    built: Book, tmp_path_factory: pytest.TempPathFactory
+) -> ET.Element:
+    folder = tmp_path_factory.mktemp("epub")
+    epub(built.root, folder / "book.epub")
+    with zipfile.ZipFile(folder / "book.epub") as book:
+        book.extractall(folder)
+    return joined(folder)
+
+
+def test_every_link_leads_to_a_place_of_the_one_page(
+    whole: ET.Element,
+) -> None:
+    marks = [e.get("id") for e in whole.iter() if e.get("id")]
+    links = [a.get("href", "") for a in whole.iter(f"{XHTML}a")]
+    assert len(marks) == len(set(marks))
+    inside = [link[1:] for link in links if link.startswith("#")]
+    assert len(inside) > 5 and set(inside) <= set(marks)
+    assert not [x for x in links if x.partition("#")[0].endswith("xhtml")]
+    assert "03-two--" in inside  # a whole chapter
+    assert "02-one--section" in marks
+
+
+def test_the_chapters_stand_in_their_order(whole: ET.Element) -> None:
+    titles = [
+        "".join(h.itertext()).strip(" ¶#") for h in whole.iter(f"{XHTML}h1")
+    ]
+    told = [t for t in titles if t in ("Preface", "2 · One", "3 · Two")]
+    assert told == ["Preface", "2 · One", "3 · Two"]
+
+
+def test_answers_are_open_and_drawings_code_is_not(
+    whole: ET.Element,
+) -> None:
+    folds = {
+        "code" in (d.get("class") or "").split(): set()
+        for d in whole.iter(f"{XHTML}details")
+    }
+    for d in whole.iter(f"{XHTML}details"):
+        code = "code" in (d.get("class") or "").split()
+        folds[code].add(d.get("open"))
+    assert folds == {True: {None}, False: {"open"}}
+
+
+def test_it_is_printed(built: Book, tmp_path: Path) -> None:
+    try:
+        chromium()
+    except PressError:
+        pytest.skip("no Chromium here (CHROMIUM=… may name one)")
+    said = pdf(built.root, tmp_path / "dist" / "one.pdf")
+    printed = (tmp_path / "dist" / "one.pdf").read_bytes()
+    assert printed.startswith(b"%PDF-") and "holds the story" in said
+    # the cover, the first page, four chapters, the references
+    assert printed.count(b"/Type /Page\n") >= 7
+
+
+def test_without_chromium_it_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CHROMIUM", str(tmp_path / "none"))
+    monkeypatch.setitem(sys.modules, "playwright.sync_api", None)
+    with pytest.raises(PressError, match="there is none: install it"):
+        chromium()
+
+
+def test_what_prints_nothing_is_told(
+    monkeypatch: pytest.MonkeyPatch, built: Book, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(on_paper, "chromium", lambda: "/bin/false")
+    with pytest.raises(PressError, match="/bin/false has printed nothing"):
+        pdf(built.root, tmp_path / "one.pdf")
