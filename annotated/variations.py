@@ -8,38 +8,13 @@ from typing import Any
 from annotated.engine.recipes import RECIPES, Recipe
 
 __all__ = [
-    "System", "TABLE2", "Variation", "TABLE3", "SMALL", "in_small",
-    "small_rows", "small_runs", "COMPARISONS", "ABOUT_EQUAL", "Difference",
-    "difference",
+    "Variation", "TABLE3", "SMALL", "in_small", "small_rows", "small_runs",
+    "Difference", "difference", "COMPARISONS", "ABOUT_EQUAL", "System",
+    "TABLE2",
 ]  # fmt: skip
 
 
-# 23-variations.md: Table 2: what was bought, and for how much
-@dataclass(frozen=True)
-class System:
-    """A row of Table 2; None where the paper gives no number."""
-
-    german: float | None = None  # BLEU on newstest2014, from English
-    french: float | None = None
-    german_cost: float | None = None  # training cost in operations
-    french_cost: float | None = None
-
-
-TABLE2 = {
-    "ByteNet": System(23.75),
-    "Deep-Att + PosUnk": System(None, 39.2, None, 1.0e20),
-    "GNMT + RL": System(24.6, 39.92, 2.3e19, 1.4e20),
-    "ConvS2S": System(25.16, 40.46, 9.6e18, 1.5e20),
-    "MoE": System(26.03, 40.56, 2.0e19, 1.2e20),
-    "Deep-Att + PosUnk ensemble": System(None, 40.4, None, 8.0e20),
-    "GNMT + RL ensemble": System(26.30, 41.16, 1.8e20, 1.1e21),
-    "ConvS2S ensemble": System(26.36, 41.29, 7.7e19, 1.2e21),
-    "base": System(27.3, 38.1, 3.3e18, 3.3e18),
-    "big": System(28.4, 41.8, 2.3e19, 2.3e19),
-}
-
-
-# 23-variations.md: Table 3: is each row what it says?
+# 23-variations.md: Is each row what it says?
 @dataclass(frozen=True)
 class Variation:
     """A row of Table 3: newstest2013, without checkpoint averaging."""
@@ -128,30 +103,7 @@ def small_runs(
     return {row: found[row] for row in TABLE3 if row in found}
 
 
-# 23-variations.md: Which comparisons survive?
-COMPARISONS = (  # clear in Table 3: (worse row, better row)
-    ("A-h1", "base"),
-    ("A-h32", "base"),
-    ("B-dk16", "base"),
-    ("B-dk32", "base"),
-    ("C-N2", "C-N4"),
-    ("C-N4", "base"),
-    ("C-d256", "base"),
-    ("base", "C-d1024"),
-    ("C-ff1024", "base"),
-    ("base", "C-ff4096"),
-    ("base", "big"),
-    ("D-drop0.0", "base"),
-    ("base", "D-eps0.0"),
-    ("D-eps0.2", "base"),
-)
-ABOUT_EQUAL = (  # in Table 3: no row is clearly the worse one
-    ("A-h16", "base"),
-    ("D-drop0.2", "base"),
-    ("E-learned", "base"),
-)
-
-
+# 23-variations.md: How much is luck?
 @dataclass(frozen=True)
 class Difference:
     """How much larger a value is in one row than in another."""
@@ -191,3 +143,52 @@ def difference(
     error = (2 * pooled / len(each)) ** 0.5
     larger = sum(d > 0 for d in each)
     return Difference(mean(each), error, larger, len(each))
+
+
+# 23-variations.md: What does one run prove?
+COMPARISONS = (  # clear in Table 3: (worse row, better row)
+    ("A-h1", "base"),
+    ("A-h32", "base"),
+    ("B-dk16", "base"),
+    ("B-dk32", "base"),
+    ("C-N2", "C-N4"),
+    ("C-N4", "base"),
+    ("C-d256", "base"),
+    ("base", "C-d1024"),
+    ("C-ff1024", "base"),
+    ("base", "C-ff4096"),
+    ("base", "big"),
+    ("D-drop0.0", "base"),
+    ("base", "D-eps0.0"),
+    ("D-eps0.2", "base"),
+)
+ABOUT_EQUAL = (  # in Table 3: no row is clearly the worse one
+    ("A-h16", "base"),
+    ("D-drop0.2", "base"),
+    ("E-learned", "base"),
+)
+
+
+# 23-variations.md: Table 2: what was bought, and for how much
+@dataclass(frozen=True)
+class System:
+    """A row of Table 2; None where the paper gives no number."""
+
+    german: float | None = None  # BLEU on newstest2014, from English
+    french: float | None = None
+    german_cost: float | None = None  # training cost in operations
+    french_cost: float | None = None
+
+
+TABLE2 = {
+    "ByteNet": System(23.75),
+    "Deep-Att + PosUnk": System(None, 39.2, None, 1.0e20),
+    "GNMT + RL": System(24.6, 39.92, 2.3e19, 1.4e20),
+    "ConvS2S": System(25.16, 40.46, 9.6e18, 1.5e20),
+    "MoE": System(26.03, 40.56, 2.0e19, 1.2e20),
+    "Deep-Att + PosUnk ensemble": System(None, 40.4, None, 8.0e20),
+    "GNMT + RL ensemble": System(26.30, 41.16, 1.8e20, 1.1e21),
+    "ConvS2S ensemble": System(26.36, 41.29, 7.7e19, 1.2e21),
+    "base": System(27.3, 38.1, 3.3e18, 3.3e18),
+    "big": System(28.4, 41.8, 2.3e19, 2.3e19),
+}

@@ -999,6 +999,16 @@ def test_a_resume_that_fails_has_changed_nothing(tmp_path: Path) -> None:
     assert content(run) == before
 
 
+def test_steps_that_are_done_are_not_taken_back(tmp_path: Path) -> None:
+    recipe, run = own_run(tmp_path)
+    before = content(run)
+    with pytest.raises(RunError, match="for 10 steps already, more than"):
+        train_recipe(recipe.changed(max_steps=9), run, resume=True)
+    assert content(run) == before
+    train_recipe(recipe, run, resume=True)
+    assert content(run) == before
+
+
 def test_other_pairs_to_validate_on_are_noticed_too(tmp_path: Path) -> None:
     recipe, run = own_run(tmp_path)
     (tmp_path / "own" / "valid.de").write_bytes(b"c b a\n" * 40)

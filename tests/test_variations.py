@@ -349,3 +349,11 @@ def test_what_chapter_23_says_of_number_and_width() -> None:
     assert parameters("A-h1") == parameters("base")
     more = parameters("8 heads of 64") / parameters("base")
     assert more == pytest.approx(3.5, abs=0.05)
+
+
+def test_no_row_was_trained_at_full_size() -> None:
+    """Chapter 23 and the map say so: a run that changes it has to be told."""
+    full = {f"table3-{row}" for row in TABLE3}
+    told = {run["recipe"] for run in ledger().values()}
+    assert not told & full
+    assert not any(name.startswith("wmt14-") for name in told)

@@ -127,6 +127,7 @@ def _trained(
     if resume:
         rank_zero_first(lambda: _take_up(trainer, folder))
         trainer.check_same()
+        _check_plan(trainer, folder)
         rank_zero_only(lambda: _note_changes(run, folder))
     count = sum(p.numel() for p in model.parameters())
     several = f" in {world_size()} processes" if world_size() > 1 else ""
@@ -149,6 +150,15 @@ Sets = dict[str, Corpus]  # what to validate on: "valid", perhaps "old"
 
 def _validated(trainer: Trainer, sets: Sets) -> dict[str, Any]:
     return {name: trainer.validate(each) for name, each in sets.items()}
+
+
+def _check_plan(trainer: Trainer, folder: Path) -> None:
+    """RunError if the run is longer already than it is to be."""
+    if trainer.step > (most := trainer.planned.max_steps):
+        raise RunError(
+            f"{folder} has been trained for {trainer.step} steps already, "
+            f"more than --max-steps {most}: resume it with as many or more"
+        )
 
 
 def _note_changes(run: Run, folder: Path) -> None:
