@@ -28,7 +28,7 @@ const figure = {
   render({ model, el, kit }) {
     const { make, draw } = kit;
     const measures = model.get("measures"), pairs = model.get("pairs");
-    const rows = [...new Set(pairs.flat())];
+    const names = model.get("names") ?? {}, rows = [...new Set(pairs.flat())];
     let measure = model.asked.measure in measures ? model.asked.measure : Object.keys(measures)[0];
     let number = Math.max(0, Math.floor(Number(model.asked.draw ?? 0)) || 0);
     const seen = new Map(); // flips of each draw, by measure and number
@@ -38,7 +38,7 @@ const figure = {
       onchange: (to) => { measure = to; show(); } });
     const again = kit.button("Train each row once: draw", () => { number += 1; show(); });
     const all = kit.button("All seeds", () => { number = 0; show(); });
-    const [width, row, left] = [380, 21, 130];
+    const [width, row, left] = [400, 21, 176];
     const svg = draw("svg", { viewBox: `0 0 ${width} ${row * pairs.length + 30}`, role: "img",
       style: "max-width:28rem;margin-top:.7rem" });
     const rest = make("div", {});
@@ -52,7 +52,7 @@ const figure = {
         const [a, b] = pair;
         const now = picked ? values[a][picked[a]] - values[b][picked[b]] : whole;
         const every = values[a].flatMap((x) => values[b].map((y) => x - y));
-        return { name: `${a} > ${b}`, whole, now, every, flips: now * whole < 0,
+        return { name: `${names[a] ?? a} > ${names[b] ?? b}`, whole, now, every, flips: now * whole < 0,
           odds: lottery(values, pair) };
       });
       const most = Math.max(...found.flatMap(({ every }) => every.map(Math.abs)));
