@@ -20,7 +20,7 @@ TESTED := $(shell find annotated press tests book data benchmarks \
 
 .DEFAULT_GOAL := help
 .PHONY: help book epub pdf zip serve test test-torchtext style format notebooks export \
-	check minutes lab classroom clean
+	check minutes lab classroom slides clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -65,6 +65,9 @@ check: $(READY) ## say what has drifted, which rules pages break, what cannot be
 classroom: $(READY) ## write a course for nbgrader into classroom/, with its settings
 	@$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[classroom]'
 	@$(PRESS) classroom
+
+slides: $(READY) ## slides for a class, a file for each chapter in dist/slides/, after `make book`
+	@$(PRESS) slides
 
 minutes: $(READY) ## say how long each page takes to read
 	@$(PRESS) minutes

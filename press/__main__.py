@@ -97,6 +97,13 @@ def _classroom(options: Options) -> int:
     return _report(classroom(options.root, out), False)
 
 
+def _slides(options: Options) -> int:
+    from press.slides import slides
+
+    out = options.out or options.root / "dist" / "slides"
+    return _report(slides(options.root, options.chapters, out), False)
+
+
 def _report(lines: list[str], check: bool) -> int:
     for line in lines:
         print(line, file=sys.stderr if check else sys.stdout)
@@ -212,6 +219,9 @@ def _parser() -> argparse.ArgumentParser:
     killed.add_argument("exercises", nargs="*", metavar="EXERCISE")
     course = add("classroom", _classroom, "write a course for nbgrader")
     course.add_argument("--out", type=Path, help="default: classroom/")
+    decks = add("slides", _slides, "set executed chapters as slides")
+    decks.add_argument("chapters", nargs="*", metavar="CHAPTER")
+    decks.add_argument("--out", type=Path, help="default: dist/slides/")
     execute = add("execute", _execute, "run the chapters that are stale")
     execute.add_argument("chapters", nargs="*", metavar="CHAPTER")
     execute.add_argument("--force", action="store_true", help="run all")

@@ -111,20 +111,24 @@ def page_sources(
 ) -> dict[str, bytes]:
     """Every file that Sphinx sees, by its path."""
     chapters = read_book(root)
-    package = Package(root)
-    shown = chapters if chosen is None else chosen
-    stale = [c for c in shown if not join(root, c, key(c, package))]
-    if stale:
-        names = " ".join(chapter.name for chapter in stale)
-        raise PressError(f"run `python -m press execute {names}` first")
-    texts = {
-        c.name: executed_path(root, c).read_text(encoding="utf-8")
-        for c in shown
-    }
+    texts = executed(root, chapters if chosen is None else chosen)
     notebooks = {
         n: nbformat.reads(t, as_version=4) for n, t in texts.items()
     }
     return _files(root, _Book(root, chapters, notebooks))
+
+
+def executed(root: Path, shown: list[Chapter]) -> dict[str, str]:
+    """Their executed notebooks, by name. PressError if some are stale."""
+    package = Package(root)
+    stale = [c for c in shown if not join(root, c, key(c, package))]
+    if stale:
+        names = " ".join(chapter.name for chapter in stale)
+        raise PressError(f"run `python -m press execute {names}` first")
+    return {
+        c.name: executed_path(root, c).read_text(encoding="utf-8")
+        for c in shown
+    }
 
 
 def proof(root: Path) -> None:
