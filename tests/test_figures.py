@@ -53,6 +53,7 @@ from annotated.tokens import (
     BytePairs,
     Tokenizer,
 )
+from annotated.variations import difference
 from press.chapters import read_book
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -357,6 +358,32 @@ def scale() -> list[dict[str, Any]]:
     return cases
 
 
+def draw() -> list[dict[str, Any]]:
+    """Three pairs of rows: their means apart, and the draws that differ."""
+    values = {
+        "a": [1.0, 1.5, 0.2],
+        "b": [0.5, 0.75, 1.0],
+        "c": [3.0, 2.0, 2.5],
+    }
+    cases = []
+    for one, other in itertools.permutations(values, 2):
+        found = difference(
+            {r: dict(enumerate(v)) for r, v in values.items()}, one, other
+        )
+        draws = [
+            x - y for x, y in itertools.product(values[one], values[other])
+        ]
+        cases.append(
+            {
+                "values": values,
+                "pair": [one, other],
+                "apart": found.mean,
+                "share": sum(d * found.mean < 0 for d in draws) / 9,
+            }
+        )
+    return cases
+
+
 def waves() -> dict[str, Any]:
     table = sinusoids(60, 16, torch.float64).tolist()
     return {"width": 16, "table": table, "offset": 7}
@@ -612,6 +639,7 @@ GOLDENS = {
         masks,
         dials,
         scale,
+        draw,
         waves,
         cost,
         batches,

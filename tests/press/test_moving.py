@@ -101,6 +101,31 @@ CASES: dict[str, dict[str, Any]] = {
     "translate": translator(),
     "masks": {"words": 10, "trained": {"finite": 1.5, "after": 2.0}},
     "dials": {"paper": {"width": 512, "warmup": 4000, "last": 20_000}},
+    "draw": {
+        "measures": {
+            "loss": {
+                "name": "loss",
+                "unit": "nats",
+                "digits": 2,
+                "values": {
+                    "a": [1.0, 1.2],
+                    "b": [1.3, 1.1],
+                    "c": [3.0, 4.0],
+                },
+            },
+            "bleu": {
+                "name": "BLEU",
+                "unit": "points",
+                "digits": 1,
+                "values": {
+                    "a": [2.0, 2.0],
+                    "b": [1.0, 1.0],
+                    "c": [0.0, 0.5],
+                },
+            },
+        },
+        "pairs": [["b", "a"], ["c", "a"], ["c", "b"]],
+    },
     "scale": {
         "widths": [1, 4, 16],
         "products": [
@@ -571,6 +596,38 @@ def test_scale_divides(window: Window, tmp_path: Path) -> None:
     assert page.get_by_role(
         "img", name="key 1 0.00, key 2 1.00"
     ).is_visible()
+    assert window.faults == []
+
+
+def test_a_table_of_single_runs_is_drawn(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "draw", "page", "light"))
+    assert window.said().startswith("All seeds: each large dot")
+    page.get_by_role("button", name="those with a small").click()
+    told = page.get_by_text(
+        "1 of 3 can. Their differences are at most 0.10"
+    )
+    assert told.is_visible()
+    again = page.get_by_role("button", name="Train each row once: draw")
+    again.focus()
+    flipped = []
+    for number in range(1, 9):
+        press(page, "Enter")
+        said = window.said()
+        assert said.startswith(f"Draw {number}: ")
+        assert said.endswith("and 0.25 in all possible ones.")
+        flipped.append("1 of 3 comparisons" in said and "(b > a)" in said)
+    assert any(flipped) and not all(flipped)
+    mean = sum(flipped) / len(flipped)
+    assert f"On average it is {mean:.1f} in your 8 draws" in said
+    page.get_by_role("button", name="BLEU", exact=True).focus()
+    press(page, "Enter")
+    assert ": 0 of 3 comparisons contradict" in window.said()
+    page.wait_for_function("location.hash === '#draw:measure=bleu&draw=8'")
+    page.get_by_role("button", name="All seeds").focus()
+    press(page, "Enter")
+    assert window.said().startswith("All seeds")
     assert window.faults == []
 
 

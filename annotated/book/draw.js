@@ -1,0 +1,112 @@
+// Made from book/figures/draw.mjs. Edit it there. After: kit
+const draw = (() => {
+// draw: a table whose rows have been trained once each, drawn from several
+// seeds; which comparisons then contradict the mean of all seeds.
+
+/** For each row one of its runs: the same ones again for the same number. */
+function pick(number, rows, seeds) {
+  let state = Math.imul(number, 0x9e3779b9) >>> 0;
+  return Object.fromEntries(rows.map((row) => {
+    state = (Math.imul(state ^ (state >>> 15), 0x2c1b3c6d) + 0x6d2b79f5) >>> 0;
+    return [row, (state >>> 16) % seeds];
+  }));
+}
+
+const mean = (xs) => xs.reduce((a, b) => a + b, 0) / xs.length;
+
+/** One row's value minus the other's, in the mean of all seeds. */
+const apart = (values, [one, other]) => mean(values[one]) - mean(values[other]);
+
+/** The share of all draws of two runs that contradict this mean. */
+function lottery(values, [one, other]) {
+  const whole = apart(values, [one, other]);
+  const draws = values[one].flatMap((a) => values[other].map((b) => (a - b) * whole < 0));
+  return mean(draws.map(Number));
+}
+
+const figure = {
+  render({ model, el, kit }) {
+    const { make, draw } = kit;
+    const measures = model.get("measures"), pairs = model.get("pairs");
+    const names = model.get("names") ?? {}, rows = [...new Set(pairs.flat())];
+    let measure = model.asked.measure in measures ? model.asked.measure : Object.keys(measures)[0];
+    let number = Math.max(0, Math.floor(Number(model.asked.draw ?? 0)) || 0);
+    const seen = new Map(); // flips of each draw, by measure and number
+
+    const which = kit.choice({ label: "Compare", value: measure,
+      options: Object.entries(measures).map(([key, one]) => [key, one.name]),
+      onchange: (to) => { measure = to; show(); } });
+    const again = kit.button("Train each row once: draw", () => { number += 1; show(); });
+    const all = kit.button("All seeds", () => { number = 0; show(); });
+    const [width, row, left] = [400, 21, 176];
+    const svg = draw("svg", { viewBox: `0 0 ${width} ${row * pairs.length + 30}`, role: "img",
+      style: "max-width:28rem;margin-top:.7rem" });
+    const rest = make("div", {});
+    const voice = kit.voice();
+
+    function show() {
+      const { values, unit, digits } = measures[measure];
+      const picked = number ? pick(number, rows, values[rows[0]].length) : null;
+      const found = pairs.map((pair) => {
+        const whole = apart(values, pair);
+        const [a, b] = pair;
+        const now = picked ? values[a][picked[a]] - values[b][picked[b]] : whole;
+        const every = values[a].flatMap((x) => values[b].map((y) => x - y));
+        return { name: `${names[a] ?? a} > ${names[b] ?? b}`, whole, now, every, flips: now * whole < 0,
+          odds: lottery(values, pair) };
+      });
+      const most = Math.max(...found.flatMap(({ every }) => every.map(Math.abs)));
+      const x = (v) => left + (width - left - 8) * (v + most) / (2 * most);
+      const foot = row * pairs.length + 6;
+      svg.replaceChildren(
+        draw("line", { x1: x(0), x2: x(0), y1: 0, y2: foot, style: "stroke:var(--soft)" }),
+        ...found.flatMap(({ name, now, every, flips }, i) => [
+          draw("text", { x: left - 8, y: row * i + 15, "text-anchor": "end",
+            style: flips ? "fill:var(--warm);font-weight:600" : "" }, flips ? `✗ ${name}` : name),
+          ...every.map((v) => draw("circle", { cx: x(v), cy: row * i + 11, r: 2.5,
+            style: "fill:var(--soft);opacity:.45" })),
+          draw("circle", { cx: x(now), cy: row * i + 11, r: 5,
+            style: `fill:var(--${flips ? "warm" : "blue"})` })]),
+        draw("text", { x: x(0), y: foot + 16, "text-anchor": "middle" }, "equal"),
+        draw("text", { x: width, y: foot + 16, "text-anchor": "end" }, `${unit} →`));
+      const flipped = found.filter(({ flips }) => flips).map(({ name }) => name);
+      if (number) seen.set(`${measure} ${number}`, flipped.length);
+      const own = [...seen].filter(([key]) => key.startsWith(`${measure} `)).map(([, n]) => n);
+      const expected = found.reduce((sum, { odds }) => sum + odds, 0);
+      svg.setAttribute("aria-label", `Differences of ${pairs.length} comparisons; those that `
+        + `contradict the mean of all seeds: ${flipped.join(", ") || "none"}`);
+      all.setAttribute("aria-pressed", String(!number));
+      voice.say(number
+        ? `Draw ${number}: ${flipped.length} of ${pairs.length} comparisons contradict the mean of `
+          + `all seeds${flipped.length ? ` (${flipped.join(", ")})` : ""}. On average it is `
+          + `${mean(own).toFixed(1)} in your ${own.length === 1 ? "draw" : `${own.length} draws`}, and `
+          + `${expected.toFixed(2)} in all possible ones.`
+        : `All seeds: each large dot is a difference of two means, each small one that of two single `
+          + `runs. Now draw a table of single runs.`);
+      rest.replaceChildren(kit.folded("As a table", kit.table(
+        ["comparison", "means", ...(number ? [`draw ${number}`] : []), "against"],
+        found.map(({ name, whole, now, odds, every }) => [name, whole.toFixed(digits),
+          ...(number ? [now.toFixed(digits)] : []), `${Math.round(odds * every.length)} of ${every.length}`]))));
+      if (number || "draw" in model.asked) model.keep({ measure, draw: number });
+    }
+
+    const [first] = Object.values(measures), sure = pairs.map((pair) => Math.abs(apart(first.values, pair)));
+    const can = sure.filter((_, i) => lottery(first.values, pairs[i]) > 0);
+    const middle = [...sure].sort((a, b) => a - b)[Math.floor(sure.length / 2)];
+    const why = `${can.length} of ${pairs.length} can. Their differences are at most `
+      + `${Math.max(0, ...can).toFixed(first.digits)} ${first.unit}; half of all are ${middle.toFixed(first.digits)} or more.`;
+    const small = can.length > 0 && Math.max(...can) < middle;
+    el.append(
+      kit.guess({ question: `If each row is trained once instead of ${first.values[rows[0]].length} times, `
+        + `which of the ${pairs.length} comparisons can point the other way?`, options: [
+        ["any of them", can.length > 0 && !small, why],
+        ["those with a small difference", small, why],
+        ["none", can.length === 0, why]] }),
+      make("div", { class: "fx-row" }, which.node, again, all),
+      svg, voice.node, rest);
+    show();
+  },
+};
+return { pick, apart, lottery, figure };
+})();
+kit.host("draw", draw.figure, {  });

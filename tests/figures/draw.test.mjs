@@ -1,0 +1,23 @@
+import { close, golden } from "./golden.mjs";
+import assert from "node:assert/strict";
+import test from "node:test";
+import { apart, lottery, pick } from "../../book/figures/draw.mjs";
+
+test("differences of means, and the draws against them, are the package's", () => {
+  for (const { values, pair, apart: whole, share } of golden("draw")) {
+    close([apart(values, pair), lottery(values, pair)], [whole, share], 1e-12);
+  }
+});
+
+test("a draw takes one run of each row, and the same ones again", () => {
+  const rows = ["a", "b", "c", "d"];
+  const count = new Map();
+  for (let number = 1; number <= 900; number += 1) {
+    const drawn = pick(number, rows, 3);
+    assert.deepEqual(drawn, pick(number, rows, 3));
+    const key = rows.slice(0, 2).map((row) => drawn[row]).join(" ");
+    count.set(key, (count.get(key) ?? 0) + 1);
+  }
+  assert.equal(count.size, 9); // of two rows every pair
+  for (const [key, times] of count) assert.ok(times > 60 && times < 140, `${key}: ${times}`);
+});
