@@ -79,7 +79,7 @@ def progress() -> None:
         outcome = facts.get("outcome", "not attempted")
         mark = {"passed": "✓", "not attempted": " "}.get(outcome, "·")
         own = f"  {desk.folder / one.module}.py" if name in mine else ""
-        print(f"{mark} {name:22} {one.stars:3} {outcome:13} {own}".rstrip())
+        print(f"{mark} {name:23} {one.stars:3} {outcome:13} {own}".rstrip())
     done = sum(x.get("outcome") == "passed" for x in state.values())
     print(f"{done} of {len(exercises())} passed.")
 

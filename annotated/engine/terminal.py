@@ -341,7 +341,7 @@ def listed(desk: Desk, chosen: list[Exercise]) -> str:
             following = one.number or one.name
         own = f"{mine[one.name].path}" if one.name in mine else ""
         lines.append(
-            f"{mark} {one.number:>5}  {one.name:20} {one.stars:3} "
+            f"{mark} {one.number:>5}  {one.name:23} {one.stars:3} "
             f"{one.minutes:3} min  {outcome:13} {own}".rstrip()
         )
     done = sum(line.startswith("✓") for line in lines)
