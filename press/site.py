@@ -357,6 +357,8 @@ class _Book:
             if not here and name not in self.shown:
                 return text or f"chapter {name}"  # a draft has not all
             place = f"#{anchor}" if anchor else ""
+            if here and not place:
+                return str(text)  # an exercise on its chapter's page
             return f"[{text}]({'' if here else f'{name}.ipynb'}{place})"
 
         markdown = re.sub(

@@ -114,7 +114,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
         shutil.copy(BOOK.parent / path, book.root / path)
     book.chapter(
         "00-preface",
-        "Words about the book, which has [two](02-one.md) chapters.",
+        "Words about the book, which has [two](02-one.md) chapters and "
+        "[this page](00-preface.md).",
         title="Preface",
     )
     book.chapter("02-one", *ONE, module="one", title="One")

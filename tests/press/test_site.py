@@ -527,3 +527,9 @@ def test_a_figure_that_moves_has_its_still_its_data_and_its_script(
     assert 'movesLarge("QUJD");' in texts[0]
     assert "kit.host(" in texts[1]
     assert "QUJD" not in text  # not before anybody asks
+
+
+def test_a_page_does_not_link_to_itself(built: Book) -> None:
+    """An exercise names its chapter, where it stands on other pages too."""
+    page = built.read("site/00-preface.html")
+    assert "chapters and this page." in page
