@@ -45,6 +45,11 @@ PART = re.compile(
 ASIDE = re.compile(r'href="(?:E\d+-|api-)')
 # the parameters of a signature, which are no list of definitions
 LINES = re.compile(r"<dl>\s*((?:<dd>.*?</dd>\s*)+)</dl>", re.S)
+# a drawing, and its size as it says itself
+DRAWING = re.compile(
+    r'<img\b(?![^>]*\bheight=)([^>]*src="(_images/\w+\.svg)")'
+)
+SIZE = re.compile(rb'<svg\b[^>]*?\bwidth="([\d.]+)pt" height="([\d.]+)pt"')
 PICTURE = re.compile(r"<img\b(?![^>]*\bloading=)(?=[^>]*_images/)")
 
 
@@ -60,6 +65,7 @@ def polish(pages: dict[str, bytes]) -> dict[str, bytes]:
             continue
         if name.endswith(".html"):
             text = _page(name, data.decode("utf-8"))
+            text = DRAWING.sub(lambda image: _sized(image, pages), text)
             for match in ICON.finditer(text):
                 found |= set(match[2].split())
             data = text.encode()
@@ -109,6 +115,17 @@ def _page(name: str, text: str) -> str:
     )
     text = JOINED.sub(r'<span class="joined">\1</span>', text)
     return PICTURE.sub('<img loading="lazy"', text)
+
+
+def _sized(image: re.Match[str], pages: dict[str, bytes]) -> str:
+    """A drawing with its size in pixels, so that nothing moves when it
+    comes.
+    """
+    points = SIZE.search(pages.get(image[2], b"")[:2000])
+    if points is None:
+        return image[0]
+    width, height = (round(float(x) * 4 / 3) for x in points.groups())
+    return f'<img width="{width}" height="{height}"{image[1]}'
 
 
 def _part(match: re.Match[str]) -> str:

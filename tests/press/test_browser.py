@@ -200,7 +200,7 @@ def test_pages_load_without_a_fault_and_from_here(
         paths = [folder / urlsplit(name).path for name in tab.loaded]
         size = sum(len(gzip.compress(path.read_bytes())) for path in paths)
         # the search brings the text of all pages
-        if size > MOST * (1.25 if name == "search.html" else 1):
+        if size > MOST * (1.6 if name == "search.html" else 1):
             faults.append(f"{size:,} bytes before its figures")
         if faults:
             wrong[name] = faults

@@ -533,3 +533,20 @@ def test_a_page_does_not_link_to_itself(built: Book) -> None:
     """An exercise names its chapter, where it stands on other pages too."""
     page = built.read("site/00-preface.html")
     assert "chapters and this page." in page
+
+
+def test_drawings_have_their_size_before_they_come(built: Book) -> None:
+    """Else the text below moves when a picture has been loaded."""
+    page = built.read("site/02-one.html")
+    images = re.findall(r'<img [^>]*src="(_images/\w+\.svg)"[^>]*>', page)
+    sized = re.findall(
+        r'<img width="(\d+)" height="(\d+)"[^>]*src="(_images/\w+\.svg)"',
+        page,
+    )
+    assert images == [name for *_, name in sized] and images
+    for width, height, name in sized:
+        svg = built.read(f"site/{name}")
+        own = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', svg)
+        assert own is not None
+        assert abs(int(width) - float(own[1]) * 4 / 3) <= 0.5
+        assert abs(int(height) - float(own[2]) * 4 / 3) <= 0.5
