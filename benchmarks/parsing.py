@@ -9,6 +9,8 @@
     ... --withhold 0.75 --semi --json book/results/parse-craft-semi.json
     ... --withhold 0.75 --semi --json book/results/parse-craft-semi-passes.json
         -- --max-steps 16000 --cooldown 8000
+    ... --withhold 0.75 --json book/results/parse-craft-quarter-long.json
+        -- --max-steps 16000 --cooldown 8000
 
 It types what a user types: `annotated treebank`, `annotated train
 parse-small`, `annotated evaluate`; and scores trees that branch to the
