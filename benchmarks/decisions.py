@@ -46,7 +46,11 @@ ROWS: dict[str, dict[str, Any]] = {
     "1,000 pairs": {"train_pairs": 1000},
     "3,000 pairs": {"train_pairs": 3000},
     "10,000 pairs": {"train_pairs": 10_000},
-}
+    "wider, 8,000": {"d_model": 192, "vocab": 8000},
+    "wider, 8,000, no dropout": {
+        "d_model": 192, "vocab": 8000, "dropout": 0.0,
+    },
+}  # fmt: skip
 ALPHAS = (0.0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8)
 SPLITS = "valid", "test"
 BASE = RECIPES["multi30k"]
