@@ -45,7 +45,7 @@ class EncoderLayer(nn.Module):
         attention: MultiHeadAttention,
         feed_forward: FeedForward,
         dropout: float = 0.0,
-        norm: str = "post",
+        pre_norm: bool = False,
     ):
         super().__init__()
         d_model = feed_forward.inner.in_features
@@ -54,7 +54,7 @@ class EncoderLayer(nn.Module):
         self.norm1 = nn.LayerNorm(d_model)
         self.norm2 = nn.LayerNorm(d_model)
         self.dropout = nn.Dropout(dropout)
-        self.pre_norm = norm == "pre"
+        self.pre_norm = pre_norm
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x (batch, src_len, d_model) -> same shape; mask for attention."""
@@ -76,7 +76,7 @@ class DecoderLayer(nn.Module):
         cross_attention: MultiHeadAttention,
         feed_forward: FeedForward,
         dropout: float = 0.0,
-        norm: str = "post",
+        pre_norm: bool = False,
     ):
         super().__init__()
         d_model = feed_forward.inner.in_features
@@ -87,7 +87,7 @@ class DecoderLayer(nn.Module):
         self.norm2 = nn.LayerNorm(d_model)
         self.norm3 = nn.LayerNorm(d_model)
         self.dropout = nn.Dropout(dropout)
-        self.pre_norm = norm == "pre"
+        self.pre_norm = pre_norm
 
     def forward(
         self,

@@ -94,7 +94,7 @@ class Encoder(nn.Module):
                 attention=make_attention(config),
                 feed_forward=make_network(config),
                 dropout=config.dropout,
-                norm=config.norm,
+                pre_norm=config.norm == "pre",
             )
             self.layers.append(layer)
         self.norm = make_last_norm(config)
@@ -118,7 +118,7 @@ class Decoder(nn.Module):
                 cross_attention=make_attention(config),
                 feed_forward=make_network(config),
                 dropout=config.dropout,
-                norm=config.norm,
+                pre_norm=config.norm == "pre",
             )
             self.layers.append(layer)
         self.norm = make_last_norm(config)
@@ -216,14 +216,12 @@ def make_network(c: TransformerConfig) -> FeedForward:
     )
 
 
-def make_last_norm(c: TransformerConfig) -> nn.LayerNorm | nn.Identity:
+def make_last_norm(c: TransformerConfig) -> nn.Module:
     """The norm after a pre-norm stack; after post-norm there is none."""
     return nn.LayerNorm(c.d_model) if c.norm == "pre" else nn.Identity()
 
 
-def make_positions(
-    c: TransformerConfig,
-) -> SinusoidalPositions | LearnedPositions:
+def make_positions(c: TransformerConfig) -> nn.Module:
     """What is added to the embeddings of a stack (§3.5)."""
     if c.positions == "learned":
         return LearnedPositions(c.d_model, c.max_len)
