@@ -33,7 +33,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, d_model) -> (…, d_model)"""
-        return self.outer(self.dropout(self.activation(self.inner(x))))
+        hidden = self.activation(self.inner(x))  # (…, d_ff)
+        return self.outer(self.dropout(hidden))
 
 
 # 05-layers.md: An encoder layer
