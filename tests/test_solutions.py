@@ -67,6 +67,11 @@ SMALLER = {  # what the cells of a page cost here
     "max_steps=3000": "max_steps=50",  # 19
     "cooldown=1500": "cooldown=1",
     '(100_000, "train")': '(2000, "train")',
+    'pocket_pairs(1000, "test")': 'pocket_pairs(60, "test")',
+    "count=150": "count=10",
+    'pocket_pairs(300, "generalisation")': 'pocket_pairs(20, "test")',
+    'negated_questions("new"), 200': 'negated_questions("new"), 20',
+    "islice(short_and_deep, 500)": "islice(short_and_deep, 20)",
     "max_steps=900": "max_steps=200",  # 15
     "(0, 49, 99, 149)": "(0, 1)",  # 14
     "steps=1500": "steps=2",  # 05
@@ -92,8 +97,12 @@ SMALLER = {  # what the cells of a page cost here
 UNTIL = {
     "24-parsing": "def parse(texts",
 }
-# cells that start other processes, or read what these have written
-ELSEWHERE = ("torchrun(", "subprocess.run(", "losses-{size}.json")
+# cells that start other processes, or read what these have written (21,
+# 22), and one that shows the first right translation (19)
+LEFT_OUT = (
+    *("torchrun(", "subprocess.run(", "losses-{size}.json"),
+    "rows = [*watched",
+)
 TRAINED = {"ex-preface-order"}  # at full length, here and now
 LEARNED = {"ex-attention-initial", "ex-positions-loud"}
 LISTING = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
@@ -158,7 +167,7 @@ def names(tmp_path_factory):
             for cell in read_chapter(BOOK / f"{page}.md").code:
                 if UNTIL.get(page, "\0") in cell.source:
                     break
-                if any(word in cell.source for word in ELSEWHERE):
+                if any(word in cell.source for word in LEFT_OUT):
                     continue
                 execute(smaller(cell.source), space)
                 if "train_reversal" in space:
