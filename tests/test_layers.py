@@ -31,7 +31,7 @@ def encoder_layer(d_model=16, heads=4, d_ff=24, norm="post", dropout=0.0):
         MultiHeadAttention(d_model, heads),
         FeedForward(d_model, d_ff),
         dropout,
-        norm,
+        pre_norm=norm == "pre",
     )
 
 
@@ -41,7 +41,7 @@ def decoder_layer(d_model=16, heads=4, d_ff=24, norm="post", dropout=0.0):
         MultiHeadAttention(d_model, heads),
         FeedForward(d_model, d_ff),
         dropout,
-        norm,
+        pre_norm=norm == "pre",
     )
 
 
