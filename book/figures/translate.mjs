@@ -1,5 +1,5 @@
-// translate: the reader's own sentence through the model of chapter 19, or
-// of any run, which a server computes (`annotated look`).
+// translate: the reader's sentence through chapter 19's model, or a run's,
+// which a server computes (`annotated look`).
 // needs: engine
 
 export function tidy(text) {
@@ -11,17 +11,16 @@ export function unknown(text, words) {
   return text.split(" ").filter((word) => word && !known.has(word));
 }
 
-/** The map of one head, or the "mean" of all. */
+/** The map of a head, or the "mean" of all. */
 export function mapOf(heads, head, width) {
   const chosen = head === "mean" ? heads : [heads[head]];
   return chosen[0].map((row, i) => Array.from({ length: width }, (_, j) =>
     chosen.reduce((sum, one) => sum + (one[i][j] ?? 0), 0) / chosen.length));
 }
 
-/** "2.2 MB" */
 export const megabytes = (characters) => `${(characters / 1e6).toFixed(1)} MB`;
 
-/** What the model says of a text, in the form of a server's answer. */
+/** What it says of a text, as a server answers. */
 export function answer(engine, net, german, english, { text, prefix = [], silent = [] }) {
   net.silent = new Set(silent);
   const ids = engine.encode(text, german), name = (id) => (id === engine.EOS ? "(end)" : english[id]);
@@ -43,8 +42,7 @@ export default {
     const samples = model.get("samples"), config = model.get("config");
     const layout = model.get("layout") ?? [], silent = new Set();
     const bytes = 2 * layout.reduce((sum, [, shape]) => sum + shape.reduce((a, b) => a * b), 0);
-    let ask = served ? globalThis.askTheModel : null, turn = 0;
-    let result = null, text = "", prefix = [], block = "cross";
+    let ask = served && globalThis.askTheModel, turn = 0, result, text = "", prefix = [], block = "cross";
     let layer = config.num_decoder_layers - 1, head = "mean";
 
     const input = make("input", { type: "text", value: model.asked.text ?? samples[0]?.[0] ?? "",
