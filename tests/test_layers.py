@@ -13,6 +13,7 @@ from annotated.attention import MultiHeadAttention
 from annotated.engine.course import torch_state
 from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.masks import causal_mask
+from annotated.model import ModelShape
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 both_dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -119,6 +120,7 @@ def test_feed_forward_is_two_convolutions_with_kernel_1():
         wide.relu(), network.outer.weight[:, :, None], network.outer.bias
     )
     torch.testing.assert_close(network(x), narrow.mT, rtol=0, atol=1e-12)
+    assert (ModelShape().d_model, ModelShape().d_ff) == (512, 2048)
 
 
 def test_feed_forward_hears_one_position():
