@@ -13,7 +13,7 @@ from typing import Any
 from press import files, myst
 from press.chapters import read_book
 from press.exercises import Exercise, read_exercises
-from press.notebooks import by_page, exercise_notebook
+from press.notebooks import by_page, exercise_notebook, own_words
 from press.project import read_project
 
 CONFIG = '''\
@@ -70,6 +70,7 @@ def assignment(
 ) -> dict[str, Any]:
     """A student's notebook, with nbgrader's labels and graded cells."""
     starters = {e.one("starter"): e for e in exercises}
+    asked = {own_words(e): e for e in exercises if e.rubric}
     cells: list[dict[str, Any]] = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
@@ -77,6 +78,14 @@ def assignment(
         if cell["cell_type"] == "code" and exercise is not None:
             _label(cell, exercise.name, solution=True)
             last = exercise
+        if source in asked:  # marked by a person
+            _label(
+                cell,
+                f"words-{asked[source].name}",
+                grade=True,
+                solution=True,
+                points=len(asked[source].rubric),
+            )
         cells.append(cell)
         if source.startswith("check(") and cell["cell_type"] == "code":
             text = GRADE.format(name=last.name, **last.facts)

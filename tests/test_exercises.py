@@ -21,18 +21,27 @@ from annotated.engine.checks import (
     same_gradients,
     untouched,
 )
+from annotated.book.results import ledger
+from annotated.engine import course as course_module
+from annotated.engine import fetch
 from annotated.engine.course import (
+    FETCHED,
+    LEAST,
     MILESTONES,
+    Cutter,
     Desk,
     Phrasebook,
     assembled,
+    captions_translated,
     copies,
     exported,
+    parses,
     part_of,
     reach,
     redirected,
     said_by,
     translates,
+    written,
 )
 from press.exercises import read_exercises
 from press.mutants import try_out
@@ -488,7 +497,13 @@ def test_from_our_solutions_alone_nothing_but_constants_is_imported():
             assert set(re.findall(r"\w+", names)) <= constants, names
 
 
-@pytest.mark.parametrize("number", MILESTONES)
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(n, marks=[pytest.mark.exhaustive] * (n in FETCHED))
+        for n in MILESTONES
+    ],
+)
 def test_from_our_solutions_alone_a_transformer_is_built_and_learns(
     number, folder
 ):
@@ -565,6 +580,77 @@ def test_a_translator_that_learned_too_little_is_told(folder, monkeypatch):
         ),
     ):
         translates(course, steps=2)
+
+
+FOUND = [("a dog runs .", "ein Hund läuft .")] * 70
+
+
+def test_captions_that_are_not_learned_are_told_beside_the_books(
+    folder, monkeypatch
+):
+    monkeypatch.setattr(course_module, "captions", lambda split: FOUND)
+    book = ledger()["multi30k-cpu"]["metrics"]["test"]["bleu"]
+    with assembled(Desk(folder / "mine")) as course:
+        with pytest.raises(AssertionError, match=f"was {book:.1f}; it"):
+            captions_translated(course, steps=2, vocab=262, width=8)
+        said = captions_translated(course, steps=150, vocab=300, width=32)
+    assert "BLEU is 100.0 on 70 new captions" in said
+    assert said.endswith("“a dog runs .” becomes “ein Hund läuft .”")
+
+
+def test_a_milestone_asks_for_more_than_a_lexicon_gets():
+    scores = ledger()["multi30k-baselines"]["metrics"]["scores"]
+    assert max(one["bleu"] for one in scores.values()) < LEAST
+
+
+def test_a_milestone_without_its_data_has_not_run_and_says_what_to_do(
+    folder, monkeypatch
+):
+    def nowhere(*given):
+        raise OSError("no network")
+
+    monkeypatch.setenv("ANNOTATED_DATA", str(folder / "data"))
+    monkeypatch.setattr(fetch, "_download", nowhere)
+    said = reach(5, Desk(folder / "mine"))
+    assert said.startswith("not run · milestone 5 needs Multi30k")
+    for words in ("train.en.gz", str(folder / "data"), "https://github"):
+        assert words in said
+
+
+def test_pieces_are_cut_as_the_courses_byte_pairs_cut_a_line(folder):
+    lines = ["a dog  runs .", " über den Zaun"]
+    with assembled(Desk(folder / "mine")) as course:
+        cutter = Cutter(course, lines * 3, 280)
+    for line in lines * 2:
+        assert cutter.ids(line) == cutter.pairs.encode(line)
+        assert cutter.pairs.decode(cutter.ids(line)) == line
+
+
+def test_what_is_written_ends_at_its_end_in_the_order_of_the_sources(
+    folder,
+):
+    """A search that writes how long its source is, and ends."""
+
+    def greedy(model, src, limit):
+        length = (src != 0).sum(dim=1, keepdim=True) - 1
+        rest = torch.full((len(src), limit - 2), 9)
+        end = torch.full_like(length, 2)
+        return torch.cat([length + 10, end, rest], dim=1)
+
+    with assembled(Desk(folder / "mine")) as course:
+        rows = [[5] * n for n in (3, 1, *range(120), 2)]
+        found = written(course | {"greedy": greedy}, None, rows)
+    assert found == [[len(row) + 10] for row in rows]
+
+
+def test_a_parser_that_learned_too_little_is_told(folder, monkeypatch):
+    few = list(course_module.pocket_pairs(200, "train"))
+    monkeypatch.setattr(course_module, "pocket_pairs", lambda n, s: few)
+    with (
+        assembled(Desk(folder / "mine")) as course,
+        pytest.raises(AssertionError, match="right-branching trees"),
+    ):
+        parses(course, steps=2)
 
 
 def test_a_phrasebook_has_short_pairs_and_each_once_in_an_epoch():
