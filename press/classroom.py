@@ -35,6 +35,7 @@ c.OverwriteCells.add_missing_cells = True
 c.Execute.timeout = 300
 c.Execute.interrupt_on_timeout = True
 '''
+CONTAINED = Path(__file__).with_name("contained.sh")
 GRADE = """\
 from annotated.engine.classroom import grade
 
@@ -48,6 +49,7 @@ def classroom(root: Path, out: Path) -> list[str]:
     index = myst.index(read_book(root), root, project)
     expected = {
         out / "nbgrader_config.py": CONFIG,
+        out / "contained": CONTAINED.read_text(encoding="utf-8"),
         out / "hidden.json": _json(
             {e.name: e.cells["hidden"] for e in exercises}
         ),

@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from annotated import checks
+from annotated.book.results import ledger
+from annotated.engine import course as course_module
+from annotated.engine import fetch
 from annotated.engine.checks import (
     Wrong,
     difference,
@@ -21,9 +24,7 @@ from annotated.engine.checks import (
     same_gradients,
     untouched,
 )
-from annotated.book.results import ledger
-from annotated.engine import course as course_module
-from annotated.engine import fetch
+from annotated.engine.classroom import grade
 from annotated.engine.course import (
     FETCHED,
     LEAST,
@@ -43,6 +44,7 @@ from annotated.engine.course import (
     translates,
     written,
 )
+from annotated.engine.terminal import examined
 from press.exercises import read_exercises
 from press.mutants import try_out
 
@@ -50,6 +52,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {e.name: e for e in read_exercises(ROOT)}
 WEIGHTS = "02-weights"
 PARTS = [name for name, e in exercises().items() if e.is_part]
+FAST = [name for name in PARTS if exercises()[name].track == "fast"]
 BROKEN = [name for name, e in exercises().items() if e.kind == "fix"]
 
 
@@ -91,9 +94,32 @@ def test_an_error_planted_in_a_solution_is_seen(name):
         compile(code, name, "exec")
     except SyntaxError:  # a return of several lines
         code = f"{exercise.reference}\n\n{broken}\n"
-    verdict = examine_source(exercise, code, "planted.py")
-    assert verdict.outcome == "crashed"
-    assert "planted" in verdict.text
+    for verdict in (
+        examine_source(exercise, code, "planted.py"),
+        examined(exercise, code, "planted.py"),  # as the terminal does
+    ):
+        assert verdict.outcome == "crashed"
+        assert "planted" in verdict.text
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_wrong_solution_is_red_in_each_place(name, capsys, folder):
+    """In the notebook, for nbgrader and, of a part, in the milestone."""
+    exercise = exercises()[name]
+    wrong = exercise.answer(exercise.mutants[0][1], f"<student {name}>")
+    checks.check(wrong, name)
+    told = capsys.readouterr().out.partition(" · ")[0]
+    assert told in ("wrong", "crashed", "too slow")
+    assert grade(lambda: wrong, name, 1.0) < 1.0
+    assert not capsys.readouterr().out.startswith("passed")
+    right = exercise.answer(exercise.reference, f"<student {name} 2>")
+    assert grade(lambda: right, name, 1.0) == 1.0
+    if exercise.is_part:
+        desk = Desk(folder / "mine")
+        desk.keep(exercise, exercise.mutants[0][1])
+        said = reach(1, desk)
+        assert said.startswith("not reached")
+        assert f"the part that fails is {name}, in {folder}" in said
 
 
 # --- what a student gets
@@ -488,11 +514,15 @@ def test_an_import_of_what_is_solved_leads_to_it_line_for_line():
 # --- milestones
 
 
-def test_from_our_solutions_alone_nothing_but_constants_is_imported():
-    """Else a milestone would run the book's code."""
+@pytest.mark.parametrize("track", ["fast", "all"])
+def test_from_our_solutions_alone_nothing_but_constants_is_imported(track):
+    """Else a milestone would run the book's code; and the fast track needs
+    nothing of the others.
+    """
     constants = {"PAD", "BOS", "EOS", "UNK", "SPECIALS"}
-    for exercise in map(exercises().get, PARTS):
-        code = redirected(exercise.reference, "mine", set(PARTS))
+    chosen = FAST if track == "fast" else PARTS
+    for exercise in map(exercises().get, chosen):
+        code = redirected(exercise.reference, "mine", set(chosen))
         for names in re.findall(r"from annotated\S* import (.+)", code):
             assert set(re.findall(r"\w+", names)) <= constants, names
 
@@ -504,12 +534,29 @@ def test_from_our_solutions_alone_nothing_but_constants_is_imported():
         for n in MILESTONES
     ],
 )
-def test_from_our_solutions_alone_a_transformer_is_built_and_learns(
-    number, folder
+def test_whoever_solves_the_fast_track_has_a_translator(
+    number, folder, monkeypatch
 ):
-    """It holds, but is not reached by somebody who has written nothing."""
-    said = reach(number, Desk(folder / "mine"))
-    start = f"not reached · milestone {number}: no part is yours yet"
+    """Nothing else is used, from the first tensor to the last word."""
+    desk, used, run = Desk(folder / "mine"), set(), MILESTONES[number]
+    for name in FAST:
+        desk.keep(exercises()[name], exercises()[name].reference)
+
+    class Noting(dict):
+        def __getitem__(self, name):
+            used.add(name)
+            return super().__getitem__(name)
+
+    monkeypatch.setitem(MILESTONES, number, lambda c: run(Noting(c)))
+    said = reach(number, desk)
+    assert said.startswith(f"reached · milestone {number}: "), said
+    assert f"({len(FAST)} of {len(PARTS)} parts are yours)" in said
+    assert used and used <= {exercises()[name].defines for name in FAST}
+
+
+def test_a_milestone_is_not_reached_by_who_has_written_nothing(folder):
+    said = reach(1, Desk(folder / "mine"))
+    start = "not reached · milestone 1: no part is yours yet"
     assert said.startswith(start), said
     assert "of the book's it is true that " in said
 
@@ -520,15 +567,6 @@ def test_a_milestone_is_reached_with_a_part_of_ones_own(folder):
     said = reach(1, desk)
     assert said.startswith("reached · milestone 1: its logits are"), said
     assert f"(1 of {len(PARTS)} parts are yours)" in said
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_a_milestone_names_the_part_that_is_wrong(name, folder):
-    desk, exercise = Desk(folder / "mine"), exercises()[name]
-    desk.keep(exercise, exercise.mutants[0][1])
-    said = reach(1, desk)
-    assert said.startswith("not reached")
-    assert f"the part that fails is {name}, in {folder}" in said
 
 
 def test_a_milestone_runs_your_code_and_finds_the_line(folder):

@@ -1,7 +1,6 @@
 """The recall edition: a chapter without what is to be remembered."""
 
 from __future__ import annotations
-
 import __future__
 
 import ast
