@@ -13,12 +13,9 @@ __all__ = [
 
 # 06-embeddings.md: Weight tying: one matrix, three uses
 class Embeddings(nn.Module):
-    """Token embeddings and the output projection (§3.4).
-
-    tie="all", as in the paper, uses one matrix for source, target and
-    output; "decoder" shares one between target and output; "none" shares
-    nothing. A shared matrix is a single tensor, not a copy. bias adds a
-    learned number to each logit (not in the paper).
+    """Token embeddings and the output projection (§3.4). tie says which
+    of source, target and output are one matrix: "all", as in the paper,
+    "decoder" (target and output) or "none".
     """
 
     def __init__(
@@ -31,8 +28,7 @@ class Embeddings(nn.Module):
     ):
         super().__init__()
 
-        def table(vocab: int) -> nn.Parameter:
-            # components have variance 1 after scaling by √d_model
+        def table(vocab: int) -> nn.Parameter:  # components of size 1/√d
             return nn.Parameter(torch.randn(vocab, d_model) * d_model**-0.5)
 
         self.target = table(tgt_vocab)

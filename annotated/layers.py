@@ -33,7 +33,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, d_model) -> (…, d_model)"""
-        return self.outer(self.dropout(self.activation(self.inner(x))))
+        hidden = self.activation(self.inner(x))  # (…, d_ff)
+        return self.outer(self.dropout(hidden))
 
 
 # 05-layers.md: An encoder layer
@@ -45,7 +46,7 @@ class EncoderLayer(nn.Module):
         attention: MultiHeadAttention,
         feed_forward: FeedForward,
         dropout: float = 0.0,
-        norm: str = "post",
+        pre_norm: bool = False,
     ):
         super().__init__()
         d_model = feed_forward.inner.in_features
@@ -54,7 +55,7 @@ class EncoderLayer(nn.Module):
         self.norm1 = nn.LayerNorm(d_model)
         self.norm2 = nn.LayerNorm(d_model)
         self.dropout = nn.Dropout(dropout)
-        self.pre_norm = norm == "pre"
+        self.pre_norm = pre_norm
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x (batch, src_len, d_model) -> same shape; mask for attention."""
@@ -76,7 +77,7 @@ class DecoderLayer(nn.Module):
         cross_attention: MultiHeadAttention,
         feed_forward: FeedForward,
         dropout: float = 0.0,
-        norm: str = "post",
+        pre_norm: bool = False,
     ):
         super().__init__()
         d_model = feed_forward.inner.in_features
@@ -87,7 +88,7 @@ class DecoderLayer(nn.Module):
         self.norm2 = nn.LayerNorm(d_model)
         self.norm3 = nn.LayerNorm(d_model)
         self.dropout = nn.Dropout(dropout)
-        self.pre_norm = norm == "pre"
+        self.pre_norm = pre_norm
 
     def forward(
         self,

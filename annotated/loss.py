@@ -31,8 +31,8 @@ def smoothed_loss(
     log-likelihood of the labels. The exponential of its mean is the
     perplexity of Table 3.
     """
-    log_p = logits.log_softmax(dim=-1)
-    nll = -log_p.gather(-1, labels[..., None])[..., 0]
+    log_p = logits.log_softmax(dim=-1)  # (…, vocab)
+    nll = -log_p.gather(-1, labels[..., None])[..., 0]  # (…)
     loss = (1 - smoothing) * nll - smoothing * log_p.mean(dim=-1)
     real = labels != PAD
     return loss[real].sum(), nll[real].sum()

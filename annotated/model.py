@@ -57,10 +57,10 @@ class Transformer(nn.Module):
         length, window = src.size(1), self.config.window
         x = self.embeddings.read_source(src)
         x = self.dropout(x + self.src_positions(length))
-        mask = padding_mask(src)
+        mask = padding_mask(src)  # (batch, 1, 1, src_len)
         if window is not None:  # restricted self-attention, §4
             mask = mask & window_mask(length, window, src.device)
-        return self.encoder(x, mask)
+        return self.encoder(x, mask)  # (batch, src_len, d_model)
 
     def decode(self, tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:
         """The right of Figure 1; memory is encode(src) -> (…, d_model)."""
@@ -68,7 +68,7 @@ class Transformer(nn.Module):
         x = self.embeddings.read_target(tgt)
         x = self.dropout(x + self.tgt_positions(length))
         # padding comes last, where a causal query never looks
-        mask = causal_mask(length, tgt.device)
+        mask = causal_mask(length, tgt.device)  # (tgt_len, tgt_len)
         if window is not None:
             mask = mask & window_mask(length, window, tgt.device)
         return self.decoder(x, memory, mask, padding_mask(src))
@@ -94,7 +94,7 @@ class Encoder(nn.Module):
                 attention=make_attention(config),
                 feed_forward=make_network(config),
                 dropout=config.dropout,
-                norm=config.norm,
+                pre_norm=config.norm == "pre",
             )
             self.layers.append(layer)
         self.norm = make_last_norm(config)
@@ -118,7 +118,7 @@ class Decoder(nn.Module):
                 cross_attention=make_attention(config),
                 feed_forward=make_network(config),
                 dropout=config.dropout,
-                norm=config.norm,
+                pre_norm=config.norm == "pre",
             )
             self.layers.append(layer)
         self.norm = make_last_norm(config)
@@ -216,7 +216,7 @@ def make_network(c: TransformerConfig) -> FeedForward:
     )
 
 
-def make_last_norm(c: TransformerConfig) -> nn.LayerNorm | nn.Identity:
+def make_last_norm(c: TransformerConfig) -> nn.Module:
     """The norm after a pre-norm stack; after post-norm there is none."""
     return nn.LayerNorm(c.d_model) if c.norm == "pre" else nn.Identity()
 

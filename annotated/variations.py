@@ -8,44 +8,10 @@ from typing import Any
 from annotated.engine.recipes import RECIPES, Recipe
 
 __all__ = [
-    "Variation", "TABLE3", "SMALL", "in_small", "small_rows", "small_runs",
-    "Difference", "difference", "COMPARISONS", "ABOUT_EQUAL", "System",
-    "TABLE2",
+    "SMALL", "in_small", "small_rows", "small_runs", "Difference",
+    "difference", "COMPARISONS", "ABOUT_EQUAL", "Variation", "TABLE3",
+    "System", "TABLE2",
 ]  # fmt: skip
-
-
-# 23-variations.md: Is each row what it says?
-@dataclass(frozen=True)
-class Variation:
-    """A row of Table 3: newstest2013, without checkpoint averaging."""
-
-    perplexity: float  # per token, not per word
-    bleu: float
-    millions: int | None = None  # of parameters; None: same as base
-
-
-TABLE3 = {
-    "base": Variation(4.92, 25.8, 65),
-    "A-h1": Variation(5.29, 24.9),
-    "A-h4": Variation(5.00, 25.5),
-    "A-h16": Variation(4.91, 25.8),
-    "A-h32": Variation(5.01, 25.4),
-    "B-dk16": Variation(5.16, 25.1, 58),
-    "B-dk32": Variation(5.01, 25.4, 60),
-    "C-N2": Variation(6.11, 23.7, 36),
-    "C-N4": Variation(5.19, 25.3, 50),
-    "C-N8": Variation(4.88, 25.5, 80),
-    "C-d256": Variation(5.75, 24.5, 28),
-    "C-d1024": Variation(4.66, 26.0, 168),
-    "C-ff1024": Variation(5.12, 25.4, 53),
-    "C-ff4096": Variation(4.75, 26.2, 90),
-    "D-drop0.0": Variation(5.77, 24.6),
-    "D-drop0.2": Variation(4.95, 25.5),
-    "D-eps0.0": Variation(4.67, 25.3),
-    "D-eps0.2": Variation(5.47, 25.7),
-    "E-learned": Variation(4.92, 25.7),
-    "big": Variation(4.33, 26.4, 213),
-}
 
 
 # 23-variations.md: The same table, small
@@ -167,6 +133,40 @@ ABOUT_EQUAL = (  # in Table 3: no row is clearly the worse one
     ("D-drop0.2", "base"),
     ("E-learned", "base"),
 )
+
+
+# 23-variations.md: Is each row what it says?
+@dataclass(frozen=True)
+class Variation:
+    """A row of Table 3: newstest2013, without checkpoint averaging."""
+
+    perplexity: float  # per token, not per word
+    bleu: float
+    millions: int | None = None  # of parameters; None: same as base
+
+
+TABLE3 = {
+    "base": Variation(4.92, 25.8, 65),
+    "A-h1": Variation(5.29, 24.9),
+    "A-h4": Variation(5.00, 25.5),
+    "A-h16": Variation(4.91, 25.8),
+    "A-h32": Variation(5.01, 25.4),
+    "B-dk16": Variation(5.16, 25.1, 58),
+    "B-dk32": Variation(5.01, 25.4, 60),
+    "C-N2": Variation(6.11, 23.7, 36),
+    "C-N4": Variation(5.19, 25.3, 50),
+    "C-N8": Variation(4.88, 25.5, 80),
+    "C-d256": Variation(5.75, 24.5, 28),
+    "C-d1024": Variation(4.66, 26.0, 168),
+    "C-ff1024": Variation(5.12, 25.4, 53),
+    "C-ff4096": Variation(4.75, 26.2, 90),
+    "D-drop0.0": Variation(5.77, 24.6),
+    "D-drop0.2": Variation(4.95, 25.5),
+    "D-eps0.0": Variation(4.67, 25.3),
+    "D-eps0.2": Variation(5.47, 25.7),
+    "E-learned": Variation(4.92, 25.7),
+    "big": Variation(4.33, 26.4, 213),
+}
 
 
 # 23-variations.md: Table 2: what was bought, and for how much

@@ -45,13 +45,9 @@ copybutton_selector = (
     "div[class*=highlight-]:not(.output) > div.highlight > pre"
 )
 
-# MathJax is in _static: the site works with no network
-mathjax_path = "mathjax/startup.js"
-mathjax3_config = {
-    "loader": {"load": ["input/tex", "output/chtml", "a11y/assistive-mml"]},
-    "options": {"enableMenu": False},
-}
-mathjax4_config = mathjax3_config  # Sphinx 9 asks for it by this name
+# formulas are set here, not in the browser: see press/formulas.py
+html_math_renderer = "mathml"
+myst_update_mathjax = False
 
 html_theme = "sphinx_book_theme"
 html_static_path = ["_static"]

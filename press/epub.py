@@ -114,7 +114,6 @@ def _options(project: Project) -> dict[str, str]:
     """What conf.py says otherwise for the site."""
     return {
         "extensions": EXTENSIONS,
-        "html_math_renderer": "mathml",
         "version": project.version,
         "epub_description": project.about or TITLE,
     }

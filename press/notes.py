@@ -17,6 +17,7 @@ from sphinx import addnodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 from press.chapters import Chapter
+from press.formulas import mathml, plain
 from press.references import Work
 from press.words import as_html, rows
 
@@ -109,24 +110,23 @@ class Notes(SphinxPostTransform):
         words = sorted(terms, key=lambda word: (-len(word), word))
         names = "|".join(map(re.escape, words))
         self.pattern = re.compile(rf"(?<![\w-])({names})(s?)(?![\w-])")
-        math = self.env.domains.math_domain.has_equations(self.env.docname)
         for text in list(self.document.findall(nodes.Text)):
             if not isinstance(text.parent, nodes.paragraph):
                 continue
             if _is_apart(text.parent):
                 continue
-            parts = list(self._parts(str(text), wanted, math))
+            parts = list(self._parts(str(text), wanted))
             if len(parts) > 1:
                 text.parent.replace(text, parts)
 
     def _parts(
-        self, text: str, wanted: dict[str, dict[str, str]], math: bool
+        self, text: str, wanted: dict[str, dict[str, str]]
     ) -> Iterator[nodes.Node]:
         """A text with a button for each word that has not been met."""
         done = 0
         for found in self.pattern.finditer(text):
             row = wanted.pop(found[1], None)
-            if row is None or ("$" in row["html"] and not math):
+            if row is None:
                 continue
             slug = re.sub(r"\W+", "-", found[1].lower())
             shown = f"{row['html']}. {_more(row['link'], 'Glossary')}"
@@ -140,7 +140,7 @@ class Notes(SphinxPostTransform):
         kind = name.split("-")[1]
         text = re.sub(
             r"\$([^$]+)\$",
-            r'<span class="math notranslate nohighlight">\\(\1\\)</span>',
+            lambda tex: plain(mathml(html.unescape(tex[1]))),
             text,
         )
         self.places[name] = (

@@ -469,6 +469,7 @@ class Proof(StandaloneHTMLBuilder):
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.setup_extension("press.formulas")
     app.add_builder(Proof)
     app.add_node(fold, html=(_visit_fold, _depart_fold))
     app.add_node(summary, html=(_visit_summary, _depart_summary))

@@ -34,6 +34,7 @@ PAPER = """
   font-family: book; font-weight: 200 900; font-style: italic;
   src: url(fonts/source-serif-4-latin-wght-italic.woff2);
 }
+@font-face { font-family: "Book Math"; src: url(fonts/book-math.woff2); }
 @page { size: A4; margin: 20mm 18mm 22mm; }
 @page { @bottom-center { content: counter(page); font: 9pt serif; } }
 @page :first { @bottom-center { content: none; } }

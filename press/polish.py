@@ -1,8 +1,8 @@
 """The finished pages without what the theme brings and nobody needs.
 
-The theme loads 1.5 MB of icons for a dozen and a search index on every
-page, and names some controls otherwise than they read. All changes are
-made here, to the HTML that Sphinx has written.
+The theme loads 1.5 MB of icons for a dozen, a search index, and rules for
+every kind of site on every page, and names some controls otherwise than
+they read. All changes are made here, to the HTML that Sphinx has written.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import base64
 import re
 
 from press.search import sections
+from press.trim import trim
 
 SCRIPTS = "_static/scripts/fontawesome.js"
 ICONS = "_static/icons.css"
@@ -27,8 +28,8 @@ ICON = re.compile(r'<(i|span) class="([^"]*\bfa-[^"]*)"([^>]*)></\1>')
 NAME = re.compile(r'(?<=<span class="pre">)[^<]{16,}|(?<=<th>)\w+(?=</th>)')
 # a formula of one line and what may not begin the next
 JOINED = re.compile(
-    r'(<span class="math[^"]*">\\\([^<]{,60}\\\)</span>'
-    r"[,.;:?!)\u201d\u2019]+)"
+    r'(<span class="math[^"]*"><math(?:(?!</span>).)*?x-tex">[^<]{,60}'
+    r"</annotation></semantics></math></span>[,.;:?!)\u201d\u2019]+)"
 )
 # pages below a page, in the sidebar: that page lists them
 BELOW = re.compile(
@@ -73,7 +74,7 @@ def polish(pages: dict[str, bytes]) -> dict[str, bytes]:
     script = pages.get(SCRIPTS, b"").decode("utf-8")
     done[ICONS] = _icons(script, found).encode()
     done["_static/sections.js"] = sections(done)
-    return done
+    return done | trim(done)
 
 
 def _page(name: str, text: str) -> str:

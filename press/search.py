@@ -14,8 +14,8 @@ from html.parser import HTMLParser
 
 # what does not part words
 INLINE = {
-    "a", "abbr", "b", "button", "cite", "code", "em", "i", "kbd", "small",
-    "span", "strong", "sub", "sup", "wbr",
+    "a", "abbr", "b", "button", "cite", "code", "em", "i", "kbd", "math",
+    "small", "span", "strong", "sub", "sup", "wbr",
 }  # fmt: skip
 VOID = {"br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
 HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
@@ -94,6 +94,7 @@ class _Reader(HTMLParser):
         self.found: list[_Section] = []
         self.inside: list[_Section] = []
         self.tags: list[tuple[str, str]] = []  # open, and what they are for
+        self.around = ""  # what the formula is part of
 
     def handle_starttag(
         self, tag: str, attrs: list[tuple[str, str | None]]
@@ -116,6 +117,11 @@ class _Reader(HTMLParser):
         nothing.
         """
         above = self.tags[-1][1] if self.tags else "text"
+        if tag == "math":
+            self.around = above  # the use of its TeX
+            return "math" if above else ""
+        if above == "math":
+            return self.around if tag == "annotation" else "math"
         button = tag == "button" and "note-of" not in classes
         control = button or tag in {"script", "style"} or classes & SKIPPED
         if not above or control or (tag == "div" and "math" in classes):
@@ -139,14 +145,15 @@ class _Reader(HTMLParser):
             self._add(" ")
 
     def handle_data(self, data: str) -> None:
-        if data.startswith(r"\("):  # a formula, as one would type it
+        if self.tags and self.tags[-1][0] == "annotation":
+            # a formula, as one would type it
             data = FRACTION.sub(r"\1\3/\2\4", data)
             data = re.sub(r"\\([A-Za-z]+|.)|[{}]", _plain, data)
         self._add(data)
 
     def _add(self, text: str) -> None:
         use = self.tags[-1][1] if self.tags else "text"
-        if self.inside and use:
+        if self.inside and use not in {"", "math"}:
             parts: list[str] = getattr(self.inside[-1], use)
             parts.append(text)
 

@@ -50,8 +50,9 @@ APART |= {"paper.yml", "paper.d", "references.bib"}
 TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
 OWN = (
     "build.py", "site.py", "pages.py", "polish.py", "numbers.py",
-    "references.py", "fold.py", "rules.py", "search.py", "figures.py",
-    "api.py", "guess.py", "notes.py", "previews.py", "study.py", "words.py",
+    "formulas.py", "references.py", "fold.py", "rules.py", "search.py",
+    "figures.py", "api.py", "guess.py", "notes.py", "previews.py",
+    "study.py", "trim.py", "words.py",
 )  # fmt: skip
 # folders of the site with a file for each page or figure
 MADE = ("_static/cards", previews.FOLDER, f"_static/{FOLDER}")

@@ -20,7 +20,7 @@ from markdown_it import MarkdownIt
 from press import files, numbers, posters
 from press.chapters import Cell, Chapter, headings, read_book, select
 from press.exercises import numbers_in_pages, read_exercises
-from press.reader import mathml
+from press.formulas import STYLE, face, mathml, third
 from press.site import CARDS, executed
 from press.study import APART, read_questions
 
@@ -59,6 +59,7 @@ section:has(details[open]) > img {{ display: none; }}
 details > :not(summary) {{ margin-left: 1.2em; color: #14532d; }}
 .formula {{ font-size: 1.3em; max-width: 100%; overflow-x: auto; }}
 a {{ color: inherit; }}
+{math}
 @page {{ size: 297mm 167mm; margin: 0; }}
 @media print {{ section {{ break-after: page; }} }}
 </style>
@@ -118,7 +119,8 @@ class _Deck:
         self.count = len(found)
         listed = "\n".join(f"<section>\n{s}\n</section>" for s in found)
         title = html.escape(self.name)
-        return PAGE.format(title=title, slides=listed)
+        math = face(self.root) + STYLE if "<math" in listed else ""
+        return PAGE.format(title=title, slides=listed, math=math)
 
     @property
     def name(self) -> str:
@@ -218,7 +220,7 @@ class _Deck:
     # --- text ---
 
     def formula(self, tex: str, block: bool = False) -> str:
-        text = mathml(tex.strip(), block)
+        text = third(mathml(tex.strip(), block))
         return f'<div class="formula">{text}</div>' if block else text
 
     def set(self, markdown: str) -> str:

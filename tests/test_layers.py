@@ -13,6 +13,7 @@ from annotated.attention import MultiHeadAttention
 from annotated.engine.course import torch_state
 from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.masks import causal_mask
+from annotated.model import ModelShape
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 both_dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -31,7 +32,7 @@ def encoder_layer(d_model=16, heads=4, d_ff=24, norm="post", dropout=0.0):
         MultiHeadAttention(d_model, heads),
         FeedForward(d_model, d_ff),
         dropout,
-        norm,
+        pre_norm=norm == "pre",
     )
 
 
@@ -41,7 +42,7 @@ def decoder_layer(d_model=16, heads=4, d_ff=24, norm="post", dropout=0.0):
         MultiHeadAttention(d_model, heads),
         FeedForward(d_model, d_ff),
         dropout,
-        norm,
+        pre_norm=norm == "pre",
     )
 
 
@@ -119,6 +120,7 @@ def test_feed_forward_is_two_convolutions_with_kernel_1():
         wide.relu(), network.outer.weight[:, :, None], network.outer.bias
     )
     torch.testing.assert_close(network(x), narrow.mT, rtol=0, atol=1e-12)
+    assert (ModelShape().d_model, ModelShape().d_ff) == (512, 2048)
 
 
 def test_feed_forward_hears_one_position():

@@ -7,9 +7,11 @@ setting, every number. A blank cell is "-"; names end at the first bar.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +47,27 @@ def card(page: str, title: str) -> str:
     text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
     after = text[text.index(f"{{admonition}} {title}\n") :]
     return after[: after.index("\n:::\n")]
+
+
+def literal(page: str, name: str) -> Any:
+    """What a cell of a page gives this name, typed there."""
+    text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
+    for cell in re.findall(r"^```{code-cell}.*?^```$", text, re.S | re.M):
+        if found := re.search(rf"^{name} = (.*?[}})])$", cell, re.S | re.M):
+            return ast.literal_eval(found[1])
+    raise AssertionError(f"{page} has no {name}")
+
+
+def described(page: str, words: str) -> str:
+    """The description of the figure that has these words."""
+    text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
+    (alt,) = (a for a in re.findall(r'alt: "(.*)"', text) if words in a)
+    return alt
+
+
+def decimals(text: str) -> list[str]:
+    """The numbers with a point, in order."""
+    return re.findall(r"(?<![\d.])\d+\.\d+(?!\d|\.\d)", text)
 
 
 # --- Table 1: layer, complexity, operations in a row, longest path --------
@@ -132,6 +155,51 @@ def test_table_2_is_the_papers_cell_by_cell() -> None:
     ]
 
 
+def german_costs() -> dict[str, tuple[float, float]]:
+    """BLEU and cost to German, of the rows that have both."""
+    return {
+        name: (float(bleu), float(cost))
+        for name, bleu, _, cost, _ in cells(PAPERS_TABLE_2)
+        if bleu and cost
+    }
+
+
+def test_chapter_22_charges_what_table_2_does() -> None:
+    """The cell of its figure, its description, and the card."""
+    names = {
+        "base": "Transformer, base",
+        "big": "Transformer, big",
+        "GNMT + RL ensemble": "GNMT + RL, ensemble",
+        "ConvS2S ensemble": "ConvS2S, ensemble",
+    }
+    wanted = {names.get(n, n): row for n, row in german_costs().items()}
+    assert literal("22-costs", "table2") == wanted
+
+    small = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
+    said = card("22-costs", "Paper Table 2, the columns of the cost")
+    charged = re.findall(r"(\d\.\d) · 10([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", said)
+    order = ("GNMT + RL", "ConvS2S", "MoE", "GNMT + RL ensemble")
+    order += ("ConvS2S ensemble", "base")
+    assert [float(f"{a}e{b.translate(small)}") for a, b in charged] == [
+        german_costs()[name][1] for name in order
+    ]
+    plain = re.sub(r" \d\.\d · 10[⁰¹²³⁴⁵⁶⁷⁸⁹]+", "", said)
+    assert (
+        "English–German: GNMT + RL, ConvS2S, MoE, and the ensembles of the "
+        "first two and. The base Transformer." in plain
+    )
+    alt = described("22-costs", "from Table 2")
+    costs = german_costs()
+    assert (
+        f"at {costs['base'][0]} with {costs['base'][1] / 1e18:.1f} times 10"
+        f" to the 18" in alt
+    )
+    assert (
+        f"at {costs['big'][0]} with {costs['big'][1] / 1e19:.1f} times 10"
+        f" to the 19" in alt
+    )
+
+
 # --- Table 3: row, what it changes, perplexity, BLEU, parameters ----------
 # base: N 6, d_model 512, d_ff 2048, h 8, d_k 64, d_v 64, dropout 0.1,
 # smoothing 0.1, 100,000 steps, sinusoids
@@ -215,6 +283,138 @@ def test_a_recipe_has_the_settings_of_its_row(line: list[str]) -> None:
     assert settings_of(row) == wanted
 
 
+def paper(row: str) -> list[str]:
+    """Perplexity, BLEU and millions of a row, as typed above."""
+    return next(
+        rest for name, _, *rest in cells(PAPERS_TABLE_3) if name == row
+    )
+
+
+def test_chapter_08_counts_what_table_3_counts() -> None:
+    counted = {
+        name: int(millions)
+        for name, *_, millions in cells(PAPERS_TABLE_3)
+        if millions
+    }
+    assert literal("08-transformer", "PAPER") == counted
+    said = card(
+        "08-transformer", "Paper Table 3: the shapes and their sizes"
+    )
+    stated = said[said.index("base 65") : said.index("[Table 3")]
+    assert list(map(int, re.findall(r"\d+", stated))) == [*counted.values()]
+
+
+def test_chapter_13_has_rows_d_of_table_3() -> None:
+    said = card("13-regularisation", "Paper Table 3, rows D")
+    rows = [line.strip("| ").split("|") for line in said.splitlines()]
+    there = {row[0].strip(): [c.strip() for c in row[1:]] for row in rows}
+    for row, name in {
+        "base": r"base: $P_\text{drop}=0.1$, $\epsilon_{ls}=0.1$",
+        "D-drop0.0": r"$P_\text{drop}=0.0$",
+        "D-drop0.2": r"$P_\text{drop}=0.2$",
+        "D-eps0.0": r"$\epsilon_{ls}=0.0$",
+        "D-eps0.2": r"$\epsilon_{ls}=0.2$",
+    }.items():
+        assert there[name] == paper(row)[:2]
+    text = (BOOK / "13-regularisation.md").read_text(encoding="utf-8")
+    none, tenth, fifth = (
+        paper(row)[0] for row in ("D-eps0.0", "base", "D-eps0.2")
+    )
+    ratios = f"0.0: 1.0, 0.1: {tenth} / {none}, 0.2: {fifth} / {none}\n"
+    assert ratios in text
+
+
+def test_chapter_07_has_row_e_of_table_3() -> None:
+    said = card("07-positions", "Paper §3.5, paragraph 3")
+    row, base = paper("E-learned"), paper("base")
+    assert f"BLEU {row[1]} and {base[1]}, perplexity {row[0]}" in said
+    assert row[0] == base[0]
+
+
+def test_the_card_of_table_3_has_the_settings_of_all_rows() -> None:
+    said = card("23-variations", "Paper Table 3")
+    said = said.replace("$", "").replace(r"\text{model}", "model")
+    said = said.replace(r"\text{ff}", "ff").replace("_", "")
+    changed: dict[str, dict[str, str]] = {}
+    for row, changes, *_ in cells(PAPERS_TABLE_3):
+        words = [change.split() for change in changes.split(", ") if change]
+        changed[row] = {word[0]: word[-1] for word in words}
+
+    def column(group: str, name: str) -> list[str]:
+        rows = [c for row, c in changed.items() if row.startswith(group)]
+        return [c[name] for c in rows if name in c]
+
+    heads, keys = column("A-", "h"), column("A-", "d_k")
+    assert keys == column("A-", "d_v")
+    assert f"(A) {', '.join(heads)} heads with keys and values of " in said
+    assert f" of {', '.join(keys)}. (B)" in said
+    assert f"(B) keys of {' and '.join(column('B-', 'd_k'))}. (C)" in said
+    *few, most = column("C-", "N")
+    assert f"(C) {', '.join(few)}, {most} layers; " in said
+    widths, sizes = column("C-", "d_model"), column("C-", "d_k")
+    assert sizes == column("C-", "d_v")
+    assert (
+        f"width {widths[0]} with keys and values of {sizes[0]}, and "
+        f"{widths[1]} with {sizes[1]}; " in said
+    )
+    assert f"dff {' and '.join(column('C-', 'd_ff'))}. (D)" in said
+    for name, word in (("dropout", "dropout"), ("smoothing", "smoothing")):
+        values = [float(value) for value in column("D-", name)]
+        assert f"{word} {values[0]:g} and {values[1]:g}" in said
+    assert "(E) learned positions. Big: " in said
+    big, base = changed["big"], BASE_OF_TABLE_3
+    assert (
+        f"Big: width {big['d_model']}, dff {big['d_ff']}, {big['h']} heads,"
+        f" dropout {big['dropout']}, {int(big['steps']):,} steps." in said
+    )
+    assert (
+        f"Base: {base['N']} layers, dmodel={base['d_model']}, "
+        f"dff={base['d_ff']}, {base['h']} heads of {base['d_k']}, dropout "
+        f"{base['dropout']}, label smoothing {base['smoothing']}, "
+        f"{base['steps']:,} steps." in said
+    )
+
+
+def test_the_rows_of_table_3_are_called_what_they_change() -> None:
+    names = literal("23-variations", "NAMES")
+    words = {
+        "h": "{} heads",
+        "N": "{} layers",
+        "d_model": "width {}",
+        "d_ff": "d_ff {}",
+        "dropout": "dropout {}",
+        "smoothing": "smoothing {}",
+        "learned": "learned positions",
+    }
+    special = {"1 heads": "1 head", "dropout 0.0": "no dropout"}
+    special["smoothing 0.0"] = "no smoothing"
+    wanted = {"base": "base", "big": "big"}
+    for row, changes, *_ in cells(PAPERS_TABLE_3):
+        name, _, value = changes.partition(", ")[0].partition(" ")
+        form = "keys of {}" if row.startswith("B-") else words.get(name, "")
+        made = form.format(value)
+        wanted.setdefault(row, special.get(made, made))
+    assert names == wanted
+
+
+def test_the_figure_of_table_3_is_described_by_its_numbers() -> None:
+    alt = described("23-variations", "nineteen variations")
+    above, below = alt.split("Below, BLEU:")
+    base = list(map(float, paper("base")[:2]))
+
+    def change(row: str, column: int) -> float:
+        return float(paper(row)[column]) - base[column]
+
+    order = ("C-N2", "D-drop0.0", "C-d256", "D-eps0.2", "D-eps0.0", "A-h1")
+    assert decimals(above.replace("of 0.2", "")) == [
+        f"{abs(change(row, 0)):.2f}" for row in order
+    ]
+    order = ("C-N2", "C-d256", "D-drop0.0", "A-h1", "big", "C-ff4096")
+    assert decimals(below) == [
+        f"{abs(change(row, 1)):.1f}" for row in (*order, "D-eps0.0")
+    ]
+
+
 # --- Table 4: parser, training, F1 on section 23 --------------------------
 
 PAPERS_TABLE_4 = """
@@ -237,8 +437,34 @@ def test_table_4_is_the_papers_cell_by_cell() -> None:
     assert [list(map(str, row)) for row in TABLE4] == cells(PAPERS_TABLE_4)
 
 
-def test_the_card_of_table_4_has_its_numbers_in_order() -> None:
-    said = re.findall(
-        r"(?<!\d)\d\d\.\d(?!\d)", card("24-parsing", "Paper Table 4")
-    )
-    assert said == [row[-1] for row in cells(PAPERS_TABLE_4)]
+@pytest.mark.parametrize("where", ["card", "figure"])
+def test_chapter_24_says_table_4_in_order(where: str) -> None:
+    if where == "card":
+        said = card("24-parsing", "Paper Table 4")
+        said = said.split("Wall Street")[1].split("[Table 4")[0]
+        names = re.findall(
+            r"(Vinyals & Kaiser|Petrov|Zhu|Dyer|Transformer|Huang & Harper"
+            r"|McClosky|Luong)\b",
+            said,
+        )
+        assert names == [
+            name.partition(" (")[0] for name, *_ in cells(PAPERS_TABLE_4)
+        ]
+        wanted = [row[-1] for row in cells(PAPERS_TABLE_4)]
+        places = ("Trained on it alone: ", "Semi-supervised: ")
+        places += ("Multi-task, Luong", "Generative, Dyer")
+        assert "Petrov et al. (the BerkeleyParser) 90.4" in said
+        assert "Transformer (4 layers) 91.3" in said  # §6.3, paragraph 2
+    else:
+        said = described("24-parsing", "each row of Table 4")
+        wanted = []
+        for kind in ("WSJ only", "semi-supervised"):
+            rows = [r for r in cells(PAPERS_TABLE_4) if r[1] == kind]
+            others = [r[2] for r in rows if r[0] != "Transformer"]
+            own = [r[2] for r in rows if r[0] == "Transformer"]
+            wanted += sorted(others) + own
+        wanted += [r[2] for r in cells(PAPERS_TABLE_4)[-2:]]
+        places = ("alone", "Semi-supervised", "Multi-task", "generative")
+    assert decimals(said) == wanted
+    order = [said.index(place) for place in places]
+    assert order == sorted(order)

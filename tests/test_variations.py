@@ -309,6 +309,24 @@ def test_dropout_costs_bleu_in_small(nats: Values, bleu: Values) -> None:
     assert verdict(nats, "D-drop0.2", "base") == "larger"
 
 
+def test_smoothing_costs_perplexity_in_small() -> None:
+    """As §5.4 says; and with 0.1 BLEU is highest, accuracy is as it was."""
+    small = small_runs(ledger())
+    rows = "D-eps0.0", "base", "D-eps0.2"
+
+    def means(name: str) -> list[float]:
+        return [mean(run[name] for run in small[r].values()) for r in rows]
+
+    lost = means("perplexity")
+    assert lost == sorted(lost) and lost[2] - lost[1] > 0.3
+    bleu, accuracy = means("bleu"), means("accuracy")
+    assert max(bleu) == bleu[1]
+    spread = max(
+        stdev(run["accuracy"] for run in small[r].values()) for r in rows
+    )
+    assert max(accuracy) - min(accuracy) < 2 * spread
+
+
 def test_learned_positions_are_worse_in_small(
     nats: Values, bleu: Values
 ) -> None:

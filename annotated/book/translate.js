@@ -20,10 +20,9 @@ function mapOf(heads, head, width) {
     chosen.reduce((sum, one) => sum + (one[i][j] ?? 0), 0) / chosen.length));
 }
 
-/** "2.2 MB" */
 const megabytes = (characters) => `${(characters / 1e6).toFixed(1)} MB`;
 
-/** What the model says of a text, in the form of a server's answer. */
+/** What the model says of a text, as a server answers. */
 function answer(engine, net, german, english, { text, prefix = [], silent = [] }) {
   net.silent = new Set(silent);
   const ids = engine.encode(text, german), name = (id) => (id === engine.EOS ? "(end)" : english[id]);
@@ -45,8 +44,7 @@ const figure = {
     const samples = model.get("samples"), config = model.get("config");
     const layout = model.get("layout") ?? [], silent = new Set();
     const bytes = 2 * layout.reduce((sum, [, shape]) => sum + shape.reduce((a, b) => a * b), 0);
-    let ask = served ? globalThis.askTheModel : null, turn = 0;
-    let result = null, text = "", prefix = [], block = "cross";
+    let ask = served && globalThis.askTheModel, turn = 0, result, text = "", prefix = [], block = "cross";
     let layer = config.num_decoder_layers - 1, head = "mean";
 
     const input = make("input", { type: "text", value: model.asked.text ?? samples[0]?.[0] ?? "",

@@ -13,17 +13,14 @@ document.addEventListener("keydown", (event) => {
 
 // What scrolls sideways can be reached with the keyboard.
 const WIDE =
-  ".bd-article :is(pre, .math, mjx-container, .cell_output, figure, .text_html, .pst-scrollable-table-container)";
+  ".bd-article :is(pre, .math, .cell_output, figure, .text_html, .pst-scrollable-table-container)";
 const reach = () => {
   for (const box of document.querySelectorAll(WIDE)) {
     const scrolls = /auto|scroll/.test(getComputedStyle(box).overflowX);
     if (scrolls && box.scrollWidth > box.clientWidth) box.tabIndex = 0;
   }
 };
-window.addEventListener("load", () => {
-  reach();
-  window.MathJax?.startup?.promise?.then(reach);
-});
+window.addEventListener("load", reach);
 window.addEventListener("resize", reach);
 document.addEventListener("toggle", reach, true);
 

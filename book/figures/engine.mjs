@@ -1,5 +1,5 @@
-// engine: the Transformer of the book in plain JavaScript, one sentence at a
-// time: forward pass, keys and values kept, greedy and beam search.
+// engine: the book's Transformer in plain JavaScript, a sentence at a time:
+// forward pass with a cache, greedy and beam search.
 
 export const PAD = 0;
 export const BOS = 1;
@@ -70,12 +70,15 @@ export function largest(values, n) {
   return best;
 }
 
-/** config as TransformerConfig has it; layout [[name, shape], …] of numbers.
- *  silent holds heads, "cross.1.0", whose outputs are zero. */
+/** config as in Python; layout [[name, shape], …] of numbers.
+ *  silent holds heads, "cross.1.0", whose outputs are zero, off the norms,
+ *  "decoder.layers.0.norm2", whose branch adds nothing; watch sees branches. */
 export class Transformer {
   constructor(config, layout, numbers) {
     this.config = config;
+    this.pre = config.norm === "pre";
     this.silent = new Set();
+    this.off = new Set();
     this.weights = {};
     let start = 0;
     for (const [name, shape] of layout) {
@@ -111,10 +114,10 @@ export class Transformer {
 
   /** x plus a sub-layer, with the norm after the sum or before the layer. */
   residual(name, x, sublayer) {
-    const pre = this.config.norm === "pre";
-    const added = sublayer(pre ? this.norm(name, x) : x);
-    const sum = x.map((value, i) => value + added[i]);
-    return pre ? sum : this.norm(name, sum);
+    const added = sublayer(this.pre ? this.norm(name, x) : x);
+    this.watch?.(name, x, added);
+    const sum = this.off.has(name) ? x : x.map((value, i) => value + added[i]);
+    return this.pre ? sum : this.norm(name, sum);
   }
 
   feedForward(name, x) {
@@ -160,8 +163,7 @@ export class Transformer {
     const maps = {};
     for (let n = 0; n < layers; n++) {
       const layer = `encoder.layers.${n}`, kept = { k: [], v: [] };
-      const pre = this.config.norm === "pre";
-      for (const x of xs) this.extend(`${layer}.attention`, kept, pre ? this.norm(`${layer}.norm1`, x) : x);
+      for (const x of xs) this.extend(`${layer}.attention`, kept, this.pre ? this.norm(`${layer}.norm1`, x) : x);
       const map = maps[`encoder.${n}`] = Array.from({ length: heads }, () => []);
       xs = xs.map((x) => {
         const rows = [];
@@ -171,11 +173,11 @@ export class Transformer {
         return this.residual(`${layer}.norm2`, x, (y) => this.feedForward(`${layer}.feed_forward`, y));
       });
     }
-    if (this.config.norm === "pre") xs = xs.map((x) => this.norm("encoder.norm", x));
+    if (this.pre) xs = xs.map((x) => this.norm("encoder.norm", x));
     return { memory: xs, maps };
   }
 
-  /** A decoder that has read nothing yet. */
+  /** A decoder that has read nothing. */
   start(memory) {
     const layers = Array.from({ length: this.config.num_decoder_layers }, (_, n) => {
       const source = { k: [], v: [] };
@@ -185,7 +187,7 @@ export class Transformer {
     return { length: 0, layers };
   }
 
-  /** The same decoder twice; what is kept is shared, not copied. */
+  /** The same decoder twice, what is kept shared. */
   fork({ length, layers }) {
     return { length, layers: layers.map(({ own, source }) =>
       ({ own: { k: [...own.k], v: [...own.v] }, source })) };
@@ -205,7 +207,7 @@ export class Transformer {
         this.attend(`${layer}.cross_attention`, y, source, rows[`cross.${n}`] = [], `cross.${n}`));
       x = this.residual(`${layer}.norm3`, x, (y) => this.feedForward(`${layer}.feed_forward`, y));
     });
-    if (this.config.norm === "pre") x = this.norm("decoder.norm", x);
+    if (this.pre) x = this.norm("decoder.norm", x);
     const size = x.length, logits = new Float32Array(this.output.length / size);
     for (let i = 0, at = 0; i < logits.length; i++) {
       let sum = 0;
@@ -216,8 +218,8 @@ export class Transformer {
   }
 }
 
-/** Greedy search after a prefix that is given: the tokens written, for each
- *  step its most probable tokens, and all maps, by block and head. */
+/** Greedy search after a given prefix: the tokens written, the most probable
+ *  at each step, and all maps, by block and head. */
 export function translate(model, src, { prefix = [], extra = 50, most = 5 } = {}) {
   const { memory, maps } = model.encode([...src, EOS]);
   const state = model.start(memory), limit = src.length + extra;

@@ -54,6 +54,15 @@ test("a silent head changes what knocking it out changes", () => {
   }
 });
 
+test("a branch that is off adds nothing to its stream", () => {
+  for (const { model, src, tgt, off, without, most } of models) {
+    model.off.add(off);
+    const state = model.start(model.encode([...src, engine.EOS]).memory);
+    [engine.BOS, ...tgt].forEach((id, i) => close(model.step(state, id).logits, without[i], most));
+    model.off.clear();
+  }
+});
+
 test("a prefix is kept, and the search goes on from it", () => {
   const { model, src } = models[0];
   const { ids, steps } = engine.translate(model, src, { prefix: [5, 7], extra: 4 });

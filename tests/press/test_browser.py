@@ -42,7 +42,7 @@ CLIPPED = """() => {
     found.push(`the page is ${page.scrollWidth} wide`);
   const moves = (box) => /auto|scroll/.test(getComputedStyle(box).overflowX);
   for (const box of document.querySelectorAll(".bd-article *")) {
-    if (box.closest("mjx-container, svg, .visually-hidden, .copybtn")) continue;
+    if (box.closest("math, svg, .visually-hidden, .copybtn")) continue;
     if (box.tagName === "INPUT") continue;  // its text scrolls
     const edge = box.getBoundingClientRect();
     if (!edge.width || !edge.height) continue;
@@ -161,7 +161,6 @@ class Tab:
         self.faults.clear()
         self.loaded.clear()
         self.page.goto(self.address + name, wait_until="load")
-        self.page.evaluate("() => window.MathJax?.startup?.promise")
         self.page.evaluate("() => document.fonts.ready.then(() => 0)")
         return self.page
 
@@ -193,8 +192,6 @@ def test_pages_load_without_a_fault_and_from_here(
         prints = page.locator(".output div.highlight pre").count()
         if page.locator("button.copybtn").count() != code - prints:
             faults.append("code without a button that copies it")
-        if page.locator("mjx-merror, .MathJax_Error").count():
-            faults.append("a formula that cannot be set")
         if any("webfonts" in name for name in tab.loaded):
             faults.append("a font with all icons is loaded")
         paths = [folder / urlsplit(name).path for name in tab.loaded]

@@ -10,7 +10,7 @@ import pytest
 
 from press.archive import archive
 from press.epub import COVER, XHTML, epub, faults
-from press.reader import mathml
+from press.formulas import mathml, third
 
 from .conftest import Book
 
@@ -122,12 +122,12 @@ def test_what_is_broken_is_told(
         (r"x_1, \dots, x_n", "x1,…,xn"),
         (r"\frac12 + \tfrac{1}{n}", "12+1n"),
         (r"\Big(\prod_i p_i\Big)^{1/4}", "(∏ipi)1/4"),
-        (r"a < b \cdot \sin x", "a<b⋅sin\u2061x"),
+        (r"a < b \cdot \sin x", "a<b⋅sinx"),
     ],
 )
 def test_formulas_are_xml(tex: str, read: str) -> None:
     for block in (False, True):
-        tree = ET.fromstring(mathml(tex, block))
+        tree = ET.fromstring(third(mathml(tex, block)))
         assert "".join("".join(tree.itertext()).split()) == read
         assert not any(one.get("displaystyle") for one in tree.iter())
 

@@ -15,6 +15,8 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
+from annotated.book.example import LETTERS, reversal_model
+from annotated.book.example import write as spelt
 from annotated.book.figures import (
     MovingFigure,
     figure,
@@ -87,7 +89,52 @@ def translator() -> dict[str, Any]:
     }
 
 
+def speller() -> dict[str, Any]:
+    """A model of letters that has learned nothing, and its answers."""
+    model = reversal_model(d_model=8, d_ff=8)
+    layout, halves = half_weights(model)
+    model.half().float()
+    without = {"": spelt(model, "abc")}
+    for key, name in BRANCHES.items():
+        hook = model.get_submodule(name).register_forward_hook(
+            lambda part, inputs, added: 0 * added
+        )
+        without[key] = spelt(model, "abc")
+        hook.remove()
+    return {
+        "large": halves,
+        "config": asdict(model.config),
+        "layout": layout,
+        "letters": LETTERS,
+        "word": "abc",
+        "without": without,
+    }
+
+
+BRANCHES = {
+    "encoder.attention": "encoder.layers.0.attention",
+    "encoder.network": "encoder.layers.0.feed_forward",
+    "decoder.attention": "decoder.layers.0.attention",
+    "decoder.cross": "decoder.layers.0.cross_attention",
+    "decoder.network": "decoder.layers.0.feed_forward",
+}
 CASES: dict[str, dict[str, Any]] = {
+    "branches": speller(),
+    "stream": {
+        "V": 37_000,
+        "rows": {
+            "base": {"stated": 65, "N": 6, "d": 512, "h": 8, "ff": 2048},
+            "B-dk16": {
+                "stated": 58,
+                "N": 6,
+                "d": 512,
+                "h": 8,
+                "ff": 2048,
+                "dk": 16,
+            },
+            "big": {"stated": 213, "N": 6, "d": 1024, "h": 16, "ff": 4096},
+        },
+    },
     "beam": {
         "chances": {
             "<s>": {"it": 0.6, "the": 0.4},
@@ -506,6 +553,80 @@ def test_a_model_that_is_not_there_is_said_so(
         "could not be loaded: large.js cannot be read"
     ).wait_for()
     assert page.get_by_role("button", name="Load the model").is_enabled()
+
+
+def test_stream_finds_the_vocabulary(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "stream", "page", "light"))
+    assert window.said() == (
+        "This shape has 63.1 million parameters; it is the row “base” of "
+        "Table 3, which says 65. With V = 37,000, 0 of the 3 counts fit."
+    )
+    page.get_by_role("slider", name="vocabulary").focus()
+    press(page, *["ArrowRight"] * 16)
+    assert "With V = 41,000, 2 of the 3 counts fit, all but big." in (
+        window.said()
+    )
+    press(page, *["ArrowLeft"] * 20)
+    assert "With V = 36,000, 1 of the 3 counts fit: big." in window.said()
+    page.get_by_role("button", name="big", exact=True).focus()
+    press(page, "Enter")
+    assert "has 213.2 million parameters; it is the row “big”" in (
+        window.said()
+    )
+    kept = page.evaluate("document.activeElement.dataset.row")
+    assert kept == "big"  # the rows are drawn anew, the focus stays
+    page.get_by_role("button", name="cross-attention").focus()
+    press(page, "Enter")
+    told = "weights (b, 16, t, s); gives (b, t, 1024). 4,200,448 parameters"
+    assert page.get_by_text(told).is_visible()
+    page.wait_for_function("location.hash === '#stream:row=big&V=36000'")
+    page.get_by_role("slider", name="heads").focus()
+    press(page, "ArrowRight")
+    assert "and is no row of Table 3" in window.said()
+    page.wait_for_function(
+        "location.hash === '#stream:N=6&d=1024&h=32&ff=4096&V=36000'"
+    )
+    assert window.faults == []
+
+
+def test_stream_begins_as_the_address_says(
+    window: Window, tmp_path: Path
+) -> None:
+    address = write(tmp_path, "stream", "page", "light")
+    window.open(f"{address}#stream:row=B-dk16&V=41000")
+    assert "it is the row “B-dk16” of Table 3, which says 58" in (
+        window.said()
+    )
+
+
+def test_branches_are_switched_off(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "branches", "page", "light"))
+    without = CASES["branches"]["without"]
+    assert f"With all branches it writes “{without['']}”" in window.said()
+    decoder = page.get_by_role("group", name="Decoder")
+    decoder.get_by_role("button", name="cross-attention").focus()
+    press(page, "Enter")
+    told = (
+        "Without the decoder’s cross-attention it writes "
+        f"“{without['decoder.cross']}”"
+    )
+    assert told in window.said()
+    page.get_by_role("button", name="Load the model").focus()
+    press(page, "Enter")
+    word = page.get_by_label("A word")
+    word.wait_for()
+    assert told in window.said()  # the page's model says what Python's did
+    decoder.get_by_role("button", name="feed-forward").focus()
+    press(page, "Enter")
+    assert "cross-attention and the decoder’s feed-forward" in (
+        window.said()
+    )
+    word.fill("residuals")
+    assert "residuals →" in page.locator(".fx-mono").inner_text()
+    assert "In training every word had 3 letters." in window.said()
+    assert window.faults == []
 
 
 def test_beam_goes_on_a_word_at_a_time(

@@ -26,17 +26,15 @@ class Explained(Notes):
 
     env: Any = None  # Sphinx's is a property
 
-    def __init__(self, page: nodes.document, name: str, math: bool) -> None:
+    def __init__(self, page: nodes.document, name: str) -> None:
         self.document = page
-        domain = SimpleNamespace(has_equations=lambda name: math)
         self.env = SimpleNamespace(
             docname=name,
             annotated_notes={"terms": TERMS, "works": WORKS},
-            domains=SimpleNamespace(math_domain=domain),
         )
 
 
-def explained(*parts: str, name: str = "17-x", math: bool = True) -> str:
+def explained(*parts: str, name: str = "17-x") -> str:
     """A page of paragraphs; one that begins with > is folded away."""
     page = utils.new_document("page")
     for part in parts:
@@ -52,7 +50,7 @@ def explained(*parts: str, name: str = "17-x", math: bool = True) -> str:
             else:
                 paragraph += nodes.Text(text)
         box += paragraph
-    Explained(page, name, math).run()
+    Explained(page, name).run()
     return "\n".join(x.astext() for x in page.findall(nodes.raw))
 
 
@@ -88,9 +86,8 @@ def test_pages_outside_the_story_are_left_alone(name: str) -> None:
     assert explained("A KV cache by @post@.", name=name) == ""
 
 
-def test_a_formula_is_not_shown_where_none_can_be_set() -> None:
-    assert "<button" not in explained("A head.", math=False)
-    assert r"\(h\)</span>" in explained("A head.")
+def test_a_formula_of_a_meaning_is_set() -> None:
+    assert "<math><mi>h</mi></math>" in explained("A head.")
 
 
 def test_words_come_from_the_glossary_of_the_book() -> None:

@@ -74,7 +74,7 @@ def test_a_deck_asks_nobody_for_anything(made: Path) -> None:
         addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
         assert all(a.startswith("data:image/") for a in addresses)
         assert "<link" not in page
-        assert "url(" not in page
+        assert page.replace("url(data:font/", "").count("url(") == 0
 
 
 def test_pages_that_have_not_run_are_told(book: Book) -> None:

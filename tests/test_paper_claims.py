@@ -1,0 +1,482 @@
+"""Paragraphs of the paper that no single part of the package holds.
+
+Each test says what one paragraph says; book/paper.d/*.yml names it there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from annotated.attention import MultiHeadAttention, attention_weights
+from annotated.book.counters import multiplications
+from annotated.book.results import ledger
+from annotated.complexity import (
+    Convolution,
+    Recurrent,
+    RestrictedSelfAttention,
+    SelfAttention,
+    one_step,
+    path_length,
+)
+from annotated.costs import P100, PAPER_HOURS, PAPER_STEPS, paper_cost
+from annotated.embeddings import Embeddings, sinusoids
+from annotated.engine.data import open_data
+from annotated.engine.hooks import attention_blocks
+from annotated.engine.recipes import RECIPES, Recipe
+from annotated.loss import smoothed_loss, smoothed_targets
+from annotated.masks import causal_mask, window_mask
+from annotated.model import ModelShape, Transformer, TransformerConfig
+from annotated.schedule import learning_rate
+from annotated.seq2seq import Convolutions, sequential_products
+from annotated.training import TrainingConfig
+from tests.test_paper_tables import card
+
+SRC = torch.tensor([[3, 4, 5, 6, 7]])
+TGT = torch.tensor([[1, 8, 9, 10]])
+
+
+def model(**changes: Any) -> Transformer:
+    """A small one in float64, with sizes that are all different."""
+    shape = {
+        "src_vocab": 13, "tgt_vocab": 13, "num_encoder_layers": 2,
+        "num_decoder_layers": 3, "d_model": 12, "d_ff": 20, "num_heads": 2,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    config = TransformerConfig(**(shape | changes))
+    return Transformer(config).double().eval()
+
+
+# --- 1 and 2: what is not in it, and what distance costs ------------------
+
+
+def test_nothing_in_the_model_waits_for_another_position() -> None:
+    """1 p4: attention alone, no recurrence and no convolution."""
+    whole = model()
+    recurrent = (nn.RNNBase, nn.RNNCellBase, nn.modules.conv._ConvNd)
+    assert not [m for m in whole.modules() if isinstance(m, recurrent)]
+    chains = set()
+    for length in (3, 30, 90):
+        ids = torch.ones(1, length, dtype=torch.long)
+        chains.add(sequential_products(whole(ids, ids)))
+    assert len(chains) == 1
+
+
+@pytest.mark.parametrize(
+    ("dilated", "wanted"), [(False, [1, 2, 4, 8]), (True, [1, 2, 3, 4])]
+)
+def test_distance_costs_convolutions_layers(
+    dilated: bool, wanted: list[int]
+) -> None:
+    """2 p1: as many as the distance in ConvS2S, as its logarithm in
+    ByteNet, where the gaps double.
+    """
+    found = []
+    for distance in (1, 3, 7, 15) if dilated else (1, 2, 4, 8):
+        x = torch.randn(1, 2 * distance + 1, 4, requires_grad=True)
+        for layers in range(1, 20):
+            stack = Convolutions(4, layers, dilated=dilated)
+            for layer in stack.layers:  # no unit is ever silent
+                layer.weight.data.abs_()
+            y = stack(x.abs())[0, distance].sum()
+            (gradient,) = torch.autograd.grad(y, x)
+            if gradient[0, 0].abs().sum() > 0:
+                found.append(layers)
+                break
+    assert found == wanted
+
+
+# --- 3: the model ---------------------------------------------------------
+
+
+def test_an_output_hears_the_whole_source_and_its_own_past() -> None:
+    """3 p1 and 3.1 p2: from all of the source and the words before."""
+    whole = model()
+    before = whole(SRC, TGT)
+    for i in range(SRC.size(1)):
+        src = SRC.clone()
+        src[0, i] = 11
+        changed = (whole(src, TGT) - before).abs().amax(dim=-1)[0]
+        assert (changed > 1e-6).all(), i
+    for i in range(TGT.size(1)):
+        tgt = TGT.clone()
+        tgt[0, i] = 11
+        changed = (whole(SRC, tgt) - before).abs().amax(dim=-1)[0]
+        heard = torch.arange(TGT.size(1)) >= i
+        assert torch.equal(changed > 1e-6, heard), i
+        assert (changed[~heard] < 1e-12).all(), i
+
+
+def test_the_base_model_is_the_papers() -> None:
+    """3.1 p1 and p2, 3.2.2 p4, 3.3 p2: as it is built."""
+    with torch.device("meta"):
+        base = Transformer(TransformerConfig(src_vocab=9, tgt_vocab=9))
+    assert len(base.encoder.layers) == len(base.decoder.layers) == 6
+    for layer in (*base.encoder.layers, *base.decoder.layers):
+        network = layer.feed_forward
+        assert network.inner.weight.shape == (2048, 512)
+        assert network.outer.weight.shape == (512, 2048)
+    blocks = attention_blocks(base)
+    assert len(blocks) == 6 + 2 * 6
+    for block in blocks.values():
+        assert block.num_heads == 8 and block.d_k == block.d_v == 64
+        assert block.w_q.in_features == block.w_o.out_features == 512
+    for layer in base.encoder.layers:
+        assert kinds(layer) == [MultiHeadAttention, "FeedForward"]
+    for layer in base.decoder.layers:
+        assert kinds(layer) == [MultiHeadAttention] * 2 + ["FeedForward"]
+
+
+def kinds(layer: nn.Module) -> list[Any]:
+    """The sub-layers of a layer, and a norm for each of them."""
+    parts = list(layer.children())
+    norms = [part for part in parts if isinstance(part, nn.LayerNorm)]
+    own = [p for p in parts if not isinstance(p, nn.LayerNorm | nn.Dropout)]
+    assert len(norms) == len(own)
+    return [
+        type(p) if isinstance(p, MultiHeadAttention) else type(p).__name__
+        for p in own
+    ]
+
+
+@pytest.mark.parametrize("d_k", [4, 64, 1024])
+def test_without_the_factor_the_gradients_vanish(d_k: int) -> None:
+    """3.2.1 p4: the softmax is where its slope is extremely small. With
+    the factor its slope is the same for keys of any size.
+    """
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 500, d_k).double()
+
+    def slope(p: Tensor) -> float:  # of the softmax, at these weights
+        return float((p * (1 - p)).sum(dim=-1).mean())
+
+    with_factor = slope(attention_weights(q, k))
+    without = slope((q @ k.T).softmax(dim=-1))
+    assert with_factor == pytest.approx(0.99, abs=0.01)
+    assert (without < 0.1) == (d_k == 1024)
+    assert (without < 0.5) == (d_k >= 64)
+
+
+def test_the_projections_have_the_shapes_of_3_2_2() -> None:
+    """3.2.2 p3: of each head, as the paper writes matrices."""
+    h, d_model, d_k, d_v = 3, 12, 5, 7
+    layer = MultiHeadAttention(d_model, h, d_k, d_v)
+    for w, d in ((layer.w_q, d_k), (layer.w_k, d_k), (layer.w_v, d_v)):
+        heads = w.weight.T.unflatten(1, (h, -1)).unbind(dim=1)
+        assert [head.shape for head in heads] == [(d_model, d)] * h
+    assert layer.w_o.weight.T.shape == (h * d_v, d_model)
+
+
+def calls(whole: Transformer) -> dict[str, tuple[Any, ...]]:
+    """What each attention of a model is called with, by its place."""
+    seen: dict[str, tuple[Any, ...]] = {}
+
+    def keep(name: str, block: Any, args: Any, kwargs: Any) -> None:
+        known = dict(zip(("x", "memory", "mask"), args, strict=False))
+        known |= kwargs
+        seen[name] = tuple(
+            known.get(key) for key in ("x", "memory", "mask")
+        )
+
+    for name, block in attention_blocks(whole).items():
+        block.register_forward_pre_hook(
+            partial(keep, name), with_kwargs=True
+        )
+    whole(SRC, TGT)
+    return seen
+
+
+def outputs(layers: nn.ModuleList) -> list[Tensor]:
+    """Filled with what each layer hands to the next, when called."""
+    found: list[Tensor] = []
+    for layer in layers:
+        layer.register_forward_hook(lambda m, args, out: found.append(out))
+    return found
+
+
+def test_attention_has_three_places() -> None:
+    """3.2.3 p1."""
+    seen = calls(model())
+    places = [f"encoder.{i}" for i in range(2)]
+    places += [
+        f"{kind}.{i}" for kind in ("decoder", "cross") for i in (0, 1, 2)
+    ]
+    assert sorted(seen) == sorted(places)
+    for name, (_, memory, _) in seen.items():
+        assert (memory is not None) == name.startswith("cross"), name
+
+
+def test_the_decoder_asks_the_encoders_output() -> None:
+    """3.2.3 point 1: queries of the decoder, keys and values of the
+    encoder; every position may attend to all of the input.
+    """
+    whole = model()
+    decoder = outputs(whole.decoder.layers)
+    norms = [layer.norm1 for layer in whole.decoder.layers]
+    asked = outputs(nn.ModuleList(norms))
+    seen = calls(whole)
+    top = whole.encode(SRC)
+    assert len(decoder) == 3
+    for i in range(3):
+        x, memory, _ = seen[f"cross.{i}"]
+        torch.testing.assert_close(memory, top)
+        assert x is asked[i]
+    maps = whole.attention_maps(SRC, TGT)
+    assert all((maps[f"cross.{i}"] > 0).all() for i in range(3))
+
+
+def test_the_encoder_asks_all_of_the_layer_below() -> None:
+    """3.2.3 point 2."""
+    whole = model()
+    below = outputs(whole.encoder.layers)
+    seen = calls(whole)
+    assert seen["encoder.0"][1] is seen["encoder.1"][1] is None
+    assert seen["encoder.1"][0] is below[0]
+    maps = whole.attention_maps(SRC, TGT)
+    for i in range(2):
+        assert maps[f"encoder.{i}"].shape == (1, 2, 5, 5)
+        assert (maps[f"encoder.{i}"] > 0).all()
+
+
+def test_the_decoder_asks_itself_about_the_past() -> None:
+    """3.2.3 point 3: up to and including the position itself, and what
+    is not allowed has weight 0 after the softmax.
+    """
+    whole = model()
+    below = outputs(whole.decoder.layers)
+    seen = calls(whole)
+    assert seen["decoder.1"][0] is below[0] and seen["decoder.1"][1] is None
+    maps = whole.attention_maps(SRC, TGT)
+    past = torch.ones(4, 4).tril().bool()
+    for i in range(3):
+        weights = maps[f"decoder.{i}"]
+        torch.testing.assert_close(
+            weights.sum(dim=-1), torch.ones(1, 2, 4).double()
+        )
+        assert (weights[..., past] > 0).all()
+        assert (weights[..., ~past] == 0).all()
+
+
+def test_one_matrix_times_the_root_of_the_width() -> None:
+    """3.4 p1: both embeddings and the layer before the softmax."""
+    part = model(d_model=16).embeddings
+    (matrix,) = part.parameters()
+    assert part.source is part.target is part.output is matrix
+    for read in (part.read_source, part.read_target):
+        torch.testing.assert_close(read(SRC), 4.0 * matrix[SRC])
+    x = torch.randn(2, 16).double()
+    torch.testing.assert_close(part.logits(x), x @ matrix.T)
+    assert Embeddings(9, 9, 16).read_source(SRC).std() < 3
+
+
+def test_positions_are_added_at_the_bottom_of_both_stacks() -> None:
+    """3.5 p1: as wide as the embeddings, to which they are added."""
+    whole = model()
+    bottoms: list[Tensor] = []
+    for stack in (whole.encoder, whole.decoder):
+        stack.register_forward_pre_hook(
+            lambda m, args: bottoms.append(args[0])
+        )
+    whole(SRC, TGT)
+    table = sinusoids(5, 12, torch.float64)
+    read = whole.embeddings
+    source, target = read.read_source(SRC), read.read_target(TGT)
+    close = {"rtol": 0.0, "atol": 1e-6}  # the table is kept in float32
+    torch.testing.assert_close(bottoms[0], source + table, **close)
+    torch.testing.assert_close(bottoms[1], target + table[:4], **close)
+
+
+# --- 4: Table 1, row by row -----------------------------------------------
+
+Make = Callable[[int, int, int], Any]
+ROWS: dict[str, tuple[Make, Make, Make]] = {
+    # complexity per layer, sequential operations, longest path
+    "self-attention": (
+        lambda n, d, w: 2 * n * n * d, lambda n, d, w: 1, lambda n, d, w: 1,
+    ),
+    "recurrent": (
+        lambda n, d, w: n * d * d,
+        lambda n, d, w: n,
+        lambda n, d, w: n - 1,
+    ),
+    "convolutional": (
+        lambda n, d, w: w * n * d * d,
+        lambda n, d, w: 1,
+        lambda n, d, w: math.ceil(round(math.log(n, w), 9)),
+    ),
+    "restricted": (
+        lambda n, d, w: 2 * w * n * d,
+        lambda n, d, w: 1,
+        lambda n, d, w: math.ceil((n - 1) / (w // 2)),
+    ),
+}  # fmt: skip
+
+
+def one_level(step: Any, level: int) -> Any:
+    """The same step at every level."""
+    return step
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_of_table_1_holds_for_our_layer(row: str) -> None:
+    """Its three cells, in numbers, at several n and d, k or r = 5."""
+    work, waits, path = ROWS[row]
+    w = 5
+
+    def layer_at(d: int, level: int) -> Any:
+        return {
+            "self-attention": lambda: SelfAttention(d),
+            "recurrent": lambda: Recurrent(d),
+            "convolutional": lambda: Convolution(d, w, dilation=w**level),
+            "restricted": lambda: RestrictedSelfAttention(d, w),
+        }[row]()
+
+    waited = set()
+    for n, d in ((12, 4), (24, 4), (24, 8)):
+        layer, x = layer_at(d, 0), torch.randn(1, n, d, requires_grad=True)
+        found = multiplications(layer, x)
+        if row == "recurrent":  # it also multiplies its input, U x
+            found //= 2
+        assert found == work(n, d, w)
+        waited.add(sequential_products(layer(x)) / waits(n, d, w))
+        past = row in ("recurrent", "convolutional")
+        wanted = causal_mask(n) if past else torch.ones(n, n).bool()
+        levels: Any = partial(layer_at, 4)
+        if row == "recurrent":
+            levels = partial(one_level, partial(one_step, Recurrent(4)))
+        assert path_length(levels, wanted, 4) == path(n, d, w)
+    assert len(waited) == 1
+
+
+def test_the_window_of_restricted_attention_is_r_wide() -> None:
+    """4 p4: around the position itself; the path grows to n/r."""
+    for r in (1, 3, 5, 9):
+        mask = window_mask(20, r)
+        seen = mask[10].nonzero().flatten().tolist()
+        assert seen == list(range(10 - r // 2, 10 + r // 2 + 1))
+        assert mask.sum(dim=-1).max() == r
+
+
+def test_what_chapter_09_says_of_additive_attention() -> None:
+    """3.2.1 p3: as good with small keys, and with large ones better than
+    products without the factor; with it, products keep up.
+    """
+    rows = {
+        (row["d_k"], row["kind"]): row["exact"]
+        for d_k in (4, 16, 64)
+        for row in ledger()[f"additive-{d_k}"]["metrics"]["rows"]
+    }
+    assert len(rows) == 9
+    for (d_k, kind), exact in rows.items():
+        assert len(exact) == 3
+        if kind != "unscaled" or d_k == 4:
+            assert min(exact) > 0.97, (d_k, kind)
+    assert min(rows[16, "unscaled"]) < 0.1 < 0.9 < max(rows[16, "unscaled"])
+    assert max(rows[64, "unscaled"]) < 0.1
+
+
+# --- 5: training ----------------------------------------------------------
+
+
+def test_source_and_target_share_byte_pairs() -> None:
+    """5.1 p1: one vocabulary of about 37,000 for both languages."""
+    paper = Recipe(about="", data="pocket", source="de", target="en")
+    assert (paper.tokenizer, paper.vocab) == ("bpe", 37_000)
+    assert paper.model.tie == "all"
+    source, target = open_data(paper.changed(train_pairs=300)).tokenizers()
+    assert source is target
+    lines = ["the child", "das Kind"]
+    tokens = source.encode(lines)
+    assert source.decode(tokens) == lines
+    assert max(map(len, tokens)) < 5  # it knows words of both languages
+
+
+def test_the_rate_rises_in_a_line_and_falls_with_the_root() -> None:
+    """5.3 p2: over 4,000 steps, and from there on."""
+    rate = partial(learning_rate, d_model=512)
+    for step in (1, 1000, 2500, 4000):
+        assert rate(step) == pytest.approx(step * rate(1))
+    for step in (4000, 9000, 100_000):
+        root = math.sqrt(4000 / step)
+        assert rate(step) == pytest.approx(root * rate(4000))
+    assert rate(3999) < rate(4000) > rate(4001)
+
+
+def test_what_sublayers_and_embeddings_say_is_dropped_out() -> None:
+    """5.4 p2: each output before it is added and normed, and both sums
+    of embeddings and positions, at a rate of 0.1.
+    """
+    assert ModelShape().dropout == 0.1
+    whole = model()
+    said: list[Tensor] = []
+    dropped: list[Tensor] = []
+    for layer in (*whole.encoder.layers, *whole.decoder.layers):
+        for part in layer.children():
+            if isinstance(part, nn.Dropout):
+                assert part.p == 0.1
+                part.register_forward_pre_hook(
+                    lambda m, args: dropped.append(args[0])
+                )
+            elif not isinstance(part, nn.LayerNorm):
+                part.register_forward_hook(
+                    lambda m, args, out: said.append(out)
+                )
+    sums: list[Tensor] = []
+    whole.dropout.register_forward_pre_hook(
+        lambda m, args: sums.append(args[0])
+    )
+    whole(SRC, TGT)
+    assert len(said) == 2 * 2 + 3 * 3
+    assert [id(x) for x in dropped] == [id(x) for x in said]
+    assert [x.shape for x in sums] == [(1, 5, 12), (1, 4, 12)]
+    assert whole.dropout.p == 0.1
+    table = sinusoids(5, 12, torch.float64)
+    embedded = whole.embeddings.read_source(SRC)
+    torch.testing.assert_close(
+        sums[0], embedded + table, rtol=0.0, atol=1e-6
+    )
+
+
+def test_smoothing_is_a_tenth_spread_evenly() -> None:
+    """5.4 p3, and reference 36."""
+    assert TrainingConfig().label_smoothing == 0.1
+    targets = smoothed_targets(torch.tensor([2]), 5, 0.1)
+    wanted = torch.tensor([[0.02, 0.02, 0.92, 0.02, 0.02]])
+    torch.testing.assert_close(targets, wanted)
+    logits = torch.randn(1, 5)
+    by_hand = -(wanted * logits.log_softmax(dim=-1)).sum()
+    loss, _ = smoothed_loss(logits, torch.tensor([2]))
+    torch.testing.assert_close(loss, by_hand)
+
+
+# --- 5.2 and 6: what it took, and what came out ---------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "steps", "seconds", "hours"),
+    [("base", 100_000, 0.4, 12), ("big", 300_000, 1.0, 3.5 * 24)],
+)
+def test_the_hours_are_the_steps_times_a_step(
+    size: str, steps: int, seconds: float, hours: float
+) -> None:
+    """5.2 p1: on eight P100s; within a tenth, which is what the paper's
+    rounding leaves.
+    """
+    assert (PAPER_STEPS[size], PAPER_HOURS[size]) == (steps, hours)
+    assert hours == pytest.approx(steps * seconds / 3600, rel=0.1)
+    assert paper_cost(hours) == paper_cost(hours, gpus=8, speed=P100)
+    recipe = RECIPES["table3-base" if size == "base" else "table3-big"]
+    assert recipe.training.max_steps == steps
+
+
+def test_a_p100_sustains_nine_and_a_half() -> None:
+    """Footnote 5, with the three cards that we have no use for."""
+    said = card("22-costs", "Paper §6.1, paragraph 4, and footnote 5")
+    assert P100 == 9.5e12
+    assert "2.8, 3.7, 6.0 and 9.5 TFLOPS for K80, K40, M40 and P100" in said
