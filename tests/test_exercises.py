@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -737,3 +738,15 @@ def test_solutions_of_one_module_import_each_other_in_mine(
     desk.forget(WEIGHTS)
     text = (folder / "mine/attention.py").read_text()
     assert "from annotated.attention import attention_weights" in text
+
+
+def test_parts_that_need_each_other_are_checked_wherever_mine_is(
+    folder, monkeypatch
+):
+    """The command line has no folder on its path that mine/ is in."""
+    desk = Desk(folder / "elsewhere/mine")
+    for name in (WEIGHTS, "04-heads"):
+        desk.keep(exercises()[name], exercises()[name].reference)
+    monkeypatch.setattr("sys.path", [p for p in sys.path if p])
+    said = reach(1, desk)
+    assert said.startswith("reached · milestone 1"), said

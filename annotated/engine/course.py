@@ -767,7 +767,8 @@ def reach(number: int, desk: Desk) -> str:
     mine, every = desk.parts(), book_parts()
     yours = f"{len(mine)} of {len(every)} parts are yours"
     for name, part in mine.items():
-        verdict = examine_source(every[name], part.code, str(part.path))
+        alone = redirected(part.code, "annotated", set())  # beside ours
+        verdict = examine_source(every[name], alone, str(part.path))
         if verdict.outcome != "passed":
             return (
                 f"not reached · milestone {number}: the part that fails is "
