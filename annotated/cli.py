@@ -41,6 +41,7 @@ COMMANDS = {
     "questions": "ask what the study guide asks",
     "classroom": "mend submitted notebooks, count mistakes (E26)",
     "doctor": "say what this machine has, and what is missing",
+    "completion": "print what makes bash, zsh or fish complete a command",
 }
 
 

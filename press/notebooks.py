@@ -24,10 +24,21 @@ from press.study import Question, read_questions
 
 SETUP_TITLE = "Install the book's package where it is missing, as on Colab"
 SETUP = """\
-import importlib.util
+import sys
+from importlib import metadata, util
 
+
+def need(name, have, *least):
+    if tuple(map(int, have.split(".")[:2])) < least:
+        name += " " + ".".join(map(str, least))
+        raise RuntimeError(f"needs {{name}} or newer, not {{have}}")
+
+
+need("Python", sys.version.split()[0], 3, 10)
+if util.find_spec("torch"):  # never installed anew where it is
+    need("PyTorch", metadata.version("torch"), 2, 3)
 needed = ["annotated", "seaborn"]
-if not all(map(importlib.util.find_spec, needed)):
+if not all(map(util.find_spec, needed)):
     %pip install --quiet {install}"""
 BESIDE = re.compile(r"\]\((?=[\w-]+\.ipynb)")  # a link to a notebook
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"

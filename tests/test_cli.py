@@ -127,6 +127,43 @@ def test_help_names_the_subcommands(call: Call, line: str) -> None:
         assert name in ("train", "doctor") or name in commands.KINDS
 
 
+def test_a_shell_completes_what_is_typed(
+    call: Call, tmp_path: Path
+) -> None:
+    bash = shutil.which("bash")
+    if bash is None or os.name == "nt":
+        pytest.skip("there is no bash")
+    done = call("completion bash")
+    assert done.code == 0
+    script = tmp_path / "annotated.bash"
+    script.write_text(done.out)
+
+    def offered(line: str) -> list[str]:
+        words, empty = line.split(" "), "''" * line.endswith(" ")
+        ask = (
+            f"source {script}; COMP_WORDS=({line}{empty}); "
+            f"COMP_CWORD={len(words) - 1}; _tyro_annotated; "
+            "echo ${COMPREPLY[@]}"
+        )
+        found = subprocess.run(
+            [bash, "-c", ask], capture_output=True, text=True, check=True
+        )
+        return found.stdout.split()
+
+    assert offered("annotated transl") == ["translate"]
+    assert set(COMMANDS) <= set(offered("annotated "))
+    assert offered("annotated train poc") == ["pocket"]
+    assert offered("annotated train pocket --max-st") == ["--max-steps"]
+    assert "--run" in offered("annotated translate --r")
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_have_a_script_too(call: Call, shell: str) -> None:
+    done = call(f"completion {shell}")
+    assert done.code == 0 and "annotated" in done.out
+    assert "multi30k" in done.out and "max-minutes" in done.out
+
+
 def test_help_does_not_wait_for_torch() -> None:
     """Importing it takes seconds."""
     script = (

@@ -570,6 +570,25 @@ def branches() -> dict[str, Any]:
     }
 
 
+def heads() -> dict[str, Any]:
+    """How sharp some maps are, and where each row looks."""
+    torch.manual_seed(0)
+    maps = [
+        (3 * torch.randn(rows, columns, dtype=torch.float64)).softmax(-1)
+        for rows, columns in ((3, 3), (9, 12), (12, 2))
+    ]
+    return {
+        "maps": [
+            {
+                "map": one.tolist(),
+                "sharp": one.amax(dim=-1).mean().item(),
+                "at": one.argmax(dim=-1).tolist(),
+            }
+            for one in maps
+        ]
+    }
+
+
 def shares_of(
     model: Transformer, word: str, text: str, parts: dict[str, Any]
 ) -> dict[str, float]:
@@ -868,6 +887,7 @@ GOLDENS = {
         draw,
         stream,
         branches,
+        heads,
         waves,
         cost,
         batches,

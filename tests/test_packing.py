@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from annotated.attention import MultiHeadAttention
+from annotated.attention import MultiHeadAttention, attention
+from annotated.engine import packing as packing_module
 from annotated.engine.errors import RunError
 from annotated.engine.packing import (
     FastDropout,
@@ -18,13 +19,16 @@ from annotated.engine.packing import (
     PackedMask,
     PackedTransformer,
     Packing,
+    _fused_attention,
+    _short,
+    _ShortAttention,
     check_compiler,
     chunked_loss,
     compile_layers,
     packed,
 )
 from annotated.loss import smoothed_loss, smoothed_targets
-from annotated.masks import causal_mask, padding_mask
+from annotated.masks import causal_mask, padding_mask, window_mask
 from annotated.model import Transformer, TransformerConfig
 
 calm = settings(
@@ -211,27 +215,241 @@ def test_packed_attention_is_the_plain_form(seed, lengths, causal):
     torch.testing.assert_close(fast(x, mask=mask), plain(x, mask=mask))
 
 
-@pytest.mark.parametrize("mixed", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-def test_on_a_cpu_attention_in_16_bits_is_that_of_float32(mixed, causal):
-    """Rounded at the end, and nowhere before."""
-    torch.manual_seed(0)
+# --- attention with few keys, in 16 bits ---
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Which kernels compute attention, and in which dtypes."""
+    kernel, short, seen = F.scaled_dot_product_attention, torch.bmm, []
+
+    def fused(q, *args, **options):
+        seen.append(("fused", q.dtype))
+        return kernel(q, *args, **options)
+
+    def product(a, b):
+        seen.append(("short", a.dtype))
+        return short(a, b)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", fused)
+    monkeypatch.setattr(torch, "bmm", product)
+    return seen
+
+
+def attend(layer, sentences, causal=False):
+    packing = Packing.of(sentences)
+    x = torch.randn(len(packing.index), 16, dtype=layer.w_q.weight.dtype)
+    return layer(x, mask=PackedMask.to(packing, packing, causal))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mixed", "dropout", "expected"),
+    [
+        (torch.float32, False, 0.0, ("fused", torch.float32)),
+        (torch.float64, True, 0.0, ("fused", torch.float64)),
+        (torch.bfloat16, False, 0.0, ("short", torch.bfloat16)),
+        (torch.float32, True, 0.0, ("short", torch.bfloat16)),
+        (torch.bfloat16, False, 0.1, ("fused", torch.float32)),
+        (torch.float32, True, 0.1, ("fused", torch.float32)),
+        (torch.float16, False, 0.0, ("fused", torch.float32)),
+    ],
+)
+def test_who_attends_in_which_numbers(
+    kernels, dtype, mixed, dropout, expected
+):
+    layer = PackedAttention(16, 2, dropout=dropout).to(dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        found = attend(layer, ids([12, 9, 3]))
+        assert set(kernels) == {expected}
+        # what is dropped while training is not dropped afterwards
+        kernels.clear()
+        attend(layer.eval(), ids([12, 9, 3]))
+    again = "short" if torch.bfloat16 in (dtype, found.dtype) else "fused"
+    assert {name for name, _ in kernels} == {again}
+
+
+def test_many_keys_or_a_compiler_are_left_to_the_kernel(
+    kernels, monkeypatch
+):
     layer = PackedAttention(16, 2).bfloat16()
-    packing = Packing.of(ids([12, 9, 3]))
-    x = torch.randn(24, 16).bfloat16()
-    mask = PackedMask.to(packing, packing, causal)
-    with torch.autocast("cpu", enabled=mixed):
-        found = layer(x, mask=mask)
+    for length, expected in ((256, "short"), (257, "fused")):
+        kernels.clear()
+        attend(layer, torch.ones(1, length))
+        assert {name for name, _ in kernels} == {expected}
+    # it is the keys that count
+    long, brief = (Packing.of(torch.ones(1, n)) for n in (300, 2))
+    for queries, keys, expected in (
+        (long, brief, "short"),
+        (brief, long, "fused"),
+    ):
+        kernels.clear()
+        x, memory = (
+            torch.randn(p.real.size(1), 16).bfloat16()
+            for p in (queries, keys)
+        )
+        layer(x, memory, PackedMask.to(queries, keys))
+        assert {name for name, _ in kernels} == {expected}
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    kernels.clear()
+    attend(layer, torch.ones(1, 5))
+    assert {name for name, _ in kernels} == {"fused"}
+
+
+def test_on_another_device_the_kernel_is_torchs():
+    q, k, v = torch.randn(3, 2, 2, 5, 8, device="meta").bfloat16()
+    assert _fused_attention(q, k, v).dtype == torch.bfloat16
+    mask = PackedMask.to(*[Packing.of(torch.ones(2, 5))] * 2)
+    assert _short(q.new_empty(10, 16, device="cpu"), mask)
+    assert not _short(q.new_empty(10, 16), mask)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_kernel_on_a_cpu_rounds_at_the_end_and_nowhere_before(
+    mixed, dtype
+):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 2, 5, 8).to(dtype)
+    exact = F.scaled_dot_product_attention(q.float(), k.float(), v.float())
+    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        found = _fused_attention(q, k, v)
+    assert torch.equal(found, exact.to(dtype))
+
+
+CROSS = [
+    (ids([5, 2, 7]), ids([3, 6, 1])),
+    (ids([4, 4]), ids([4, 4])),
+    (ids([3, 2]), ids([0, 4])),  # nothing to attend to
+    (ids([0, 0]), ids([2, 1])),  # nobody asks
+    (ids([1]), ids([0])),
+    (torch.tensor([[0, 5, 0, 6], [7, 0, 0, 0]]), ids([2, 3])),
+]
+WAYS = [
+    *[(a, b, {}) for a, b in CROSS],
+    *[(a, a, {"causal": True}) for a, _ in CROSS[:-1]],
+    (CROSS[0][0], CROSS[0][0], {"window": 3}),
+    (CROSS[0][0], CROSS[0][0], {"window": 3, "causal": True}),
+    (CROSS[1][0], CROSS[1][0], {"window": 1}),
+]
+
+
+@pytest.mark.parametrize("way", range(len(WAYS)))
+@pytest.mark.parametrize(
+    ("dtype", "error"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)]
+)
+def test_short_attention_is_equation_1_with_its_gradient(way, dtype, error):
+    """Written by sentence and head, in float64."""
+    torch.manual_seed(way)
+    asks, tells, options = WAYS[way]
+    queries, keys = Packing.of(asks), Packing.of(tells)
+    mask = PackedMask.to(queries, keys, **options)
+    heads, d_k, d_v = 3, 5, 4
     q, k, v = (
-        layer.split(packing.pad(w(x))).float()
-        for w in (layer.w_q, layer.w_k, layer.w_v)
+        torch.randn(len(p.index), heads * d).to(dtype).requires_grad_()
+        for p, d in ((queries, d_k), (keys, d_k), (keys, d_v))
     )
-    exact = F.scaled_dot_product_attention(
-        q, k, v, mask.may_attend, is_causal=causal
+    found = _ShortAttention.apply(q, k, v, mask, heads)
+    assert (found.shape, found.dtype) == ((len(q), heads * d_v), dtype)
+    wanted = torch.zeros(found.shape, dtype=torch.float64)
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    may = padding_mask(tells).expand(-1, 1, asks.size(1), -1)[:, 0]
+    if options.get("causal"):
+        may = may & causal_mask(asks.size(1))
+    if "window" in options:
+        may = may & window_mask(asks.size(1), options["window"])
+    for i in range(len(asks)):
+        rows, columns = (
+            (p.index // p.real.size(1) == i).nonzero()[:, 0]
+            for p in (queries, keys)
+        )
+        seen = may[i][asks[i] != 0][:, tells[i] != 0]
+        for h in range(heads):
+            q1, k1, v1 = (
+                x[side].unflatten(1, (heads, -1))[:, h]
+                for x, side in zip(wide, (rows, columns, columns))
+            )
+            wanted[rows, h * d_v : (h + 1) * d_v] = attention(
+                q1, k1, v1, seen
+            )
+    grad = torch.randn(found.shape).to(dtype)
+    gradients = torch.autograd.grad(found, (q, k, v), grad)
+    expected = torch.autograd.grad(
+        wanted, wide, grad.double(), allow_unused=True
     )
-    rounded = packing.pack(exact.bfloat16().transpose(1, 2).flatten(2))
-    assert found.dtype == torch.bfloat16
-    assert torch.equal(found, layer.w_o(rounded))
+    for mine, theirs in zip((found, *gradients), (wanted, *expected)):
+        theirs = torch.zeros(mine.shape) if theirs is None else theirs
+        scale = max(1.0, theirs.norm().item())
+        assert (mine.double() - theirs).norm() <= error * scale
+
+
+def test_the_softmax_of_short_attention_is_in_32_bits():
+    """Scores of 96 and 90 fit into 16 bits; divided by √3, they do not."""
+    packing = Packing.of(torch.ones(1, 2))
+    mask = PackedMask.to(packing, packing)
+    scores = torch.tensor([96.0, 90.0])
+    q, k = torch.ones(2, 3), F.pad(scores[:, None], (0, 2))
+    found = _ShortAttention.apply(
+        q.bfloat16(), k.bfloat16(), torch.eye(2).bfloat16(), mask, 1
+    )
+    exact = (scores / math.sqrt(3)).softmax(0).expand(2, 2)
+    torch.testing.assert_close(found.float(), exact, rtol=4e-3, atol=0)
+
+
+def test_short_attention_has_no_second_derivative():
+    packing = Packing.of(torch.ones(1, 3))
+    x = torch.randn(3, 4, requires_grad=True)
+    found = _ShortAttention.apply(
+        x, x, x, PackedMask.to(packing, packing), 2
+    )
+    (gradient,) = torch.autograd.grad(
+        found.square().sum(), x, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_the_places_of_heads_are_found_once(monkeypatch):
+    packing = Packing.of(ids([5, 2, 7]))
+    found = packing.heads(2)
+    assert packing.heads(2) is found and packing.heads(3) is not found
+    x = torch.randn(14, 6)
+    split = found.split(x)
+    assert torch.equal(
+        split,
+        packing.pad(x).unflatten(2, (2, 3)).transpose(1, 2).flatten(0, 1),
+    )
+    assert torch.equal(found.join(split), x)
+    assert packing == Packing(packing.real, packing.index)
+
+
+def test_training_in_16_bits_takes_the_way_of_float32():
+    """Two curves of one model: with few keys, and by the kernel."""
+    curves = []
+    for limit in (256, 0):
+        torch.manual_seed(0)
+        model = PackedTransformer(small(d_model=32))
+        adam = torch.optim.Adam(model.parameters(), lr=3e-3)
+        source, target = ids([7, 4, 1]), ids([3, 6, 2], seed=1)
+        curve = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(packing_module, "SHORT", limit)
+            for _ in range(30):
+                with torch.autocast("cpu", torch.bfloat16):
+                    x, packing = model.hidden(source, target)
+                loss, _ = chunked_loss(
+                    x, model.embeddings.output, packing.pack(target)
+                )
+                adam.zero_grad()
+                loss.backward()
+                adam.step()
+                curve.append(loss.item())
+        curves.append(curve)
+    assert curves[0][-1] < curves[0][0] / 2
+    assert curves[0] != curves[1]
+    assert curves[0] == pytest.approx(curves[1], rel=0.02)
+
+
+# --- autocast ---
 
 
 @pytest.mark.skipif(torch.__version__ < "2.4", reason="autocast casts")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,6 +76,69 @@ def test_micro_batches_are_the_devices_choice_not_the_runs(
     train_recipe(recipe, tmp_path / "run", device="cpu")
     assert found == [500]
     assert read_recipe(tmp_path / "run") == recipe
+
+
+# --- events for TensorBoard ------------------------------------------------
+
+
+class Board:
+    """What torch.utils.tensorboard.SummaryWriter is asked for."""
+
+    made: list[Board] = []
+
+    def __init__(self, place: str, purge_step: int | None, **more: Any):
+        self.place, self.purge_step = place, purge_step
+        self.found: list[tuple[str, float, int]] = []
+        self.closed = False
+        self.made.append(self)
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.found.append((name, value, step))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_where_tensorboard_is_installed_it_gets_the_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    monkeypatch.setattr(Board, "made", [])
+    real = importlib.util.find_spec
+
+    def find_spec(name: str) -> Any:
+        found = SimpleNamespace() if there else None
+        return found if name == "tensorboard" else real(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    monkeypatch.setitem(
+        sys.modules,
+        "torch.utils.tensorboard",
+        SimpleNamespace(SummaryWriter=Board),
+    )
+    folder, recipe = tmp_path / "run", TINY.changed(save_every=10)
+
+    def stop() -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        at_step(patch, 12, stop)
+        train_recipe(recipe, folder, device="cpu")
+    train_recipe(recipe, folder, device="cpu", resume=True)
+    if not there:
+        assert Board.made == []
+        return
+    first, again = Board.made
+    assert first.place == again.place == str(folder / "tensorboard")
+    assert (first.purge_step, again.purge_step) == (None, 11)
+    assert first.closed and again.closed
+    kept = {
+        ("loss", entry["loss"], entry["step"])
+        for entry in read_metrics(folder)
+        if "loss" in entry
+    }
+    assert kept and kept <= {*first.found, *again.found}
+    assert any(name == "valid/nll" for name, *_ in again.found)
 
 
 # --- a line while it runs -------------------------------------------------

@@ -1,7 +1,7 @@
 // Made from book/figures/translate.mjs. Edit it there. After: kit, engine
 const translate = (() => {
-// translate: the reader's own sentence through the model of chapter 19, or
-// of any run, which a server computes (`annotated look`).
+// translate: the reader's sentence through chapter 19's model, or a run's,
+// which a server computes (`annotated look`).
 // needs: engine
 
 function tidy(text) {
@@ -13,7 +13,7 @@ function unknown(text, words) {
   return text.split(" ").filter((word) => word && !known.has(word));
 }
 
-/** The map of one head, or the "mean" of all. */
+/** The map of a head, or the "mean" of all. */
 function mapOf(heads, head, width) {
   const chosen = head === "mean" ? heads : [heads[head]];
   return chosen[0].map((row, i) => Array.from({ length: width }, (_, j) =>
@@ -22,7 +22,7 @@ function mapOf(heads, head, width) {
 
 const megabytes = (characters) => `${(characters / 1e6).toFixed(1)} MB`;
 
-/** What the model says of a text, as a server answers. */
+/** What it says of a text, as a server answers. */
 function answer(engine, net, german, english, { text, prefix = [], silent = [] }) {
   net.silent = new Set(silent);
   const ids = engine.encode(text, german), name = (id) => (id === engine.EOS ? "(end)" : english[id]);

@@ -11,7 +11,7 @@ import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Union
 
 import torch
 import tyro
@@ -19,6 +19,7 @@ import tyro
 from annotated.book.paper import copy_path, keep, put_beside, words
 from annotated.book.sweep import Sweep
 from annotated.checkpoints import average_weights, choose_checkpoints
+from annotated.cli import COMMANDS
 from annotated.costs import dry_run
 from annotated.engine.checkpoints import checkpoints
 from annotated.engine.classroom import Classroom
@@ -82,7 +83,7 @@ __all__ = [
     "Flag", "obey", "parsed", "complaint", "PLAINER", "List", "Show",
     "Prepare", "Recipes", "Train", "train", "Translate", "Evaluate",
     "Average", "Export", "Report", "Look", "Paper", "Import", "Treebank",
-    "Parse", "KINDS",
+    "Parse", "Completion", "KINDS",
 ]  # fmt: skip
 
 
@@ -850,6 +851,33 @@ class Parse(_Use):
             sys.stdout.buffer.flush()
 
 
+# E12-command-line.md: Completion
+@dataclasses.dataclass(frozen=True)
+class Completion:
+    """Print a script by which a shell completes annotated."""
+
+    shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]]
+
+    def act(self) -> None:
+        kinds = KINDS | {
+            "train": _one_of(dict.fromkeys(RECIPES, Train)),
+            "doctor": dataclasses.make_dataclass("Doctor", []),
+        }
+        every = _one_of({name: kinds[name] for name in COMMANDS})
+        asked = ["--tyro-write-completion", self.shell, "-"]
+        with suppress(SystemExit):  # after it has printed the script
+            tyro.cli(every, args=asked, prog="annotated")
+
+
+def _one_of(kinds: dict[str, Any]) -> Any:
+    """The type of a choice between subcommands, by their names."""
+    named = [
+        Annotated[kind, tyro.conf.subcommand(name)]
+        for name, kind in kinds.items()
+    ]
+    return Union[tuple(named)]  # noqa: UP007 (as many as there are)
+
+
 # E12-command-line.md: The table of subcommands
 KINDS: dict[str, Any] = {
     "recipes": Recipes,
@@ -869,4 +897,5 @@ KINDS: dict[str, Any] = {
     "milestone": Milestone,
     "questions": Questions,
     "classroom": Classroom,
+    "completion": Completion,
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from annotated.model import Transformer, TransformerConfig
 from annotated.tokens import PAD
 
 __all__ = [
-    "Packing", "PackedMask", "PackedAttention", "FastDropout",
+    "Packing", "PackedMask", "PackedAttention", "SHORT", "FastDropout",
     "PackedTransformer", "packed", "check_parts", "check_compiler",
     "compile_layers", "chunked_loss",
 ]  # fmt: skip
@@ -48,6 +49,9 @@ class Packing:
 
     real: Tensor  # (batch, length) of bool
     index: Tensor  # (tokens,): flat index of each real token
+    _heads: dict[int, _Heads] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, ids: Tensor) -> Packing:
@@ -79,6 +83,12 @@ class Packing:
         if not self.full:
             x = _Spread.apply(x, self.index, self.real.numel())
         return x.unflatten(0, self.real.shape)
+
+    def heads(self, count: int) -> _Heads:
+        """The places of this many heads, found once."""
+        if count not in self._heads:
+            self._heads[count] = _Heads.of(self, count)
+        return self._heads[count]
 
 
 # E2-packing.md: Attention over a packed batch
@@ -123,7 +133,7 @@ class PackedMask:
 
 
 class PackedAttention(MultiHeadAttention):
-    """MultiHeadAttention on packed tokens, in one fused kernel.
+    """MultiHeadAttention on packed tokens, with the fastest kernel.
 
     With a PackedMask, x is (q_tokens, d_model) and memory is (k_tokens,
     d_model). With a boolean mask or None, it is MultiHeadAttention.
@@ -139,12 +149,17 @@ class PackedAttention(MultiHeadAttention):
             return super().forward(x, memory, mask)
         x = _narrowed(x)
         memory = x if memory is None else memory
+        q, k, v = self.w_q(x), self.w_k(memory), self.w_v(memory)
+        p = self.dropout.p if self.training else 0.0
+        if p == 0 and _short(q, mask):
+            heads = _ShortAttention.apply(q, k, v, mask, self.num_heads)
+            return self.w_o(heads)
         heads = _fused_attention(
-            self.split(mask.queries.pad(self.w_q(x))),
-            self.split(mask.keys.pad(self.w_k(memory))),
-            self.split(mask.keys.pad(self.w_v(memory))),
+            self.split(mask.queries.pad(q)),
+            self.split(mask.keys.pad(k)),
+            self.split(mask.keys.pad(v)),
             attn_mask=mask.may_attend,
-            dropout_p=self.dropout.p if self.training else 0.0,
+            dropout_p=p,
             is_causal=mask.causal,
         )
         heads = heads.transpose(1, 2).flatten(2)
@@ -170,12 +185,103 @@ def _fused_attention(
     q: Tensor, k: Tensor, v: Tensor, **options: Any
 ) -> Tensor:
     """F.scaled_dot_product_attention; on a CPU never in 16 bits."""
-    if q.device.type != "cpu" or q.dtype.itemsize >= 4:
+    if q.device.type != "cpu":
         return F.scaled_dot_product_attention(q, k, v, **options)
+    wide = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast("cpu", enabled=False):
-        wide = q.float(), k.float(), v.float()
-        heads = F.scaled_dot_product_attention(*wide, **options)
+        heads = F.scaled_dot_product_attention(
+            q.to(wide), k.to(wide), v.to(wide), **options
+        )
     return heads.to(q.dtype)
+
+
+# E2-packing.md: In 16 bits on a CPU
+@dataclass(frozen=True)
+class _Heads:
+    """The places of the heads of packed tokens.
+
+    split copies (tokens, heads · d) -> (batch · heads, length, d), with
+    zeros as padding; join is its inverse.
+    """
+
+    shape: tuple[int, int]  # batch · heads, length
+    row: Tensor  # of each place: 1 + token · heads + head, or 0: padding
+    place: Tensor  # (tokens, heads): of each row
+
+    @classmethod
+    def of(cls, packing: Packing, count: int) -> _Heads:
+        """The places of count heads."""
+        tokens, (batch, length) = len(packing.index), packing.real.shape
+        rows = 1 + torch.arange(tokens * count).view(tokens, count)
+        place = torch.arange(batch * count * length)
+        place = place.view(batch, count, length).transpose(1, 2)
+        return cls(
+            (batch * count, length),
+            packing.pad(rows).transpose(1, 2).flatten(),
+            packing.pack(place),
+        )
+
+    def split(self, x: Tensor) -> Tensor:
+        rows = x.unflatten(-1, (self.place.size(1), -1)).flatten(0, 1)
+        rows = F.pad(rows, (0, 0, 1, 0))  # row 0 is zeros
+        return rows.index_select(0, self.row).unflatten(0, self.shape)
+
+    def join(self, x: Tensor) -> Tensor:
+        rows = x.flatten(0, 1).index_select(0, self.place.flatten())
+        return rows.unflatten(0, self.place.shape).flatten(1)
+
+
+class _ShortAttention(torch.autograd.Function):
+    """Equation 1 for packed tokens, with the weights of all heads stored:
+    q (q_tokens, heads · d_k), k (k_tokens, heads · d_k), v (k_tokens,
+    heads · d_v) -> (q_tokens, heads · d_v).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: PackedMask,
+        heads: int,
+    ) -> Tensor:  # fmt: skip
+        queries, keys = mask.queries.heads(heads), mask.keys.heads(heads)
+        q, k, v = queries.split(q), keys.split(k), keys.split(v)
+        scale = 1 / math.sqrt(q.size(-1))
+        scores = torch.bmm(q, k.mT).float().mul_(scale)
+        may = mask.may_attend
+        if may is None and mask.causal:
+            may = causal_mask(q.size(1))
+        if may is not None:
+            bias = torch.zeros(may.shape).masked_fill_(~may, -math.inf)
+            scores.unflatten(0, (-1, heads)).add_(bias)
+        weights = scores.softmax(dim=-1).to(q.dtype)
+        ctx.save_for_backward(q, k, v, weights)
+        ctx.queries, ctx.keys, ctx.scale = queries, keys, scale
+        return queries.join(torch.bmm(weights, v))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        q, k, v, weights = ctx.saved_tensors
+        grad = ctx.queries.split(grad)
+        dv = torch.bmm(weights.mT, grad)
+        dw = torch.bmm(grad, v.mT).float()
+        weights = weights.float()
+        # the softmax's gradient: w · (dw - the mean of dw, weighted)
+        dw -= (weights * dw).sum(dim=-1, keepdim=True)
+        scores = dw.mul_(weights).mul_(ctx.scale).to(q.dtype)
+        dq, dk = torch.bmm(scores, k), torch.bmm(scores.mT, q)
+        joined = ctx.queries.join(dq), ctx.keys.join(dk), ctx.keys.join(dv)
+        return *joined, None, None
+
+
+SHORT = 256  # keys: more weights would take more memory than they save
+
+
+def _short(q: Tensor, mask: PackedMask) -> bool:
+    """Whether these queries have fast products and few keys."""
+    fast = q.device.type == "cpu" and q.dtype == torch.bfloat16
+    if torch.compiler.is_compiling():
+        return False
+    return fast and mask.keys.real.size(1) <= SHORT
 
 
 # E2-packing.md: Dropout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import math
 import os
@@ -354,6 +355,26 @@ def _stop_signals(trainer: Trainer) -> Iterator[list[int]]:
 
 
 # E10-runner.md: The log
+def _board(folder: Path, step: int) -> Any:
+    """What writes TensorBoard's events from a step on; None without it."""
+    if rank() or importlib.util.find_spec("tensorboard") is None:
+        return None
+    module = importlib.import_module("torch.utils.tensorboard")
+    place, after = str(folder / "tensorboard"), step + 1 if step else None
+    return module.SummaryWriter(place, purge_step=after, flush_secs=20)
+
+
+def _scalars(entry: dict[str, Any], start: str = "") -> dict[str, float]:
+    """The numbers of a line of the log: {"valid/nll": …}."""
+    found: dict[str, float] = {}
+    for name, value in entry.items():
+        if isinstance(value, dict):
+            found |= _scalars(value, f"{start}{name}/")
+        elif isinstance(value, (int, float)) and name != "step":
+            found[start + name] = value
+    return found
+
+
 class _Log:
     """Writes metrics.jsonl, and shows a progress bar, or plain lines if
     not on a terminal; does nothing outside process 0.
@@ -384,10 +405,13 @@ class _Log:
         )
         self.said = time.monotonic()
         self.recent: list[Progress] = []
+        self.board = _board(folder, trainer.step)
 
     def close(self) -> None:
         self.bar.close()
         self.file.close()
+        if self.board is not None:
+            self.board.close()
 
     def step(self, progress: Progress) -> None:
         """Log a step; only the first and every tenth go to the file."""
@@ -428,6 +452,9 @@ class _Log:
     def _write(self, entry: dict[str, Any]) -> None:
         with _written("metrics.jsonl"):
             self.file.write(json.dumps(entry) + "\n")
+            if self.board is not None:
+                for name, value in _scalars(entry).items():
+                    self.board.add_scalar(name, value, entry["step"])
 
     def _pace(self) -> str:
         first, last = self.recent[0], self.recent[-1]

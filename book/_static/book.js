@@ -303,3 +303,83 @@ window.addEventListener("load", () => setTimeout(() => {
     start.closest("p").after(line);
   }
 })();
+
+(() => {
+  // The two long ledgers, of deviations and of the paper's parts, can be
+  // searched and sorted. A third press on a heading puts a table back.
+  if (!/\/A[34]-[\w-]+\.html$/.test(location.pathname)) return;
+  const make = (name, text, more = {}) =>
+    Object.assign(document.createElement(name), { textContent: text, ...more });
+  const tables = [...document.querySelectorAll(".bd-article table")].filter((table) =>
+    table.tHead && table.querySelectorAll("tbody tr").length > 5);
+  if (!tables.length) return;
+  // a unit is a row, or a body of rows where a table has several
+  const all = tables.map((table) => {
+    const bodies = [...table.tBodies];
+    const units = bodies.length > 1 ? bodies : [...bodies[0].rows];
+    return { table, units, parent: units[0].parentNode };
+  });
+  const heading = (unit) => unit.matches(".section");
+  const rowsOf = (unit) => (unit.matches("tr") ? 1 : unit.rows.length);
+
+  const field = make("input", "", { type: "search", placeholder: "a word, such as dropout" });
+  const count = make("output", "");
+  count.setAttribute("aria-live", "polite");
+  const label = make("label", "Show the rows with ");
+  label.append(field);
+  const line = make("p", "", { className: "table-search" });
+  line.append(label, " ", count);
+  const find = () => {
+    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0, whole = 0;
+    for (const { table, units } of all) {
+      let left = 0, section = null, filled = false;
+      for (const unit of units) {
+        if (heading(unit)) {
+          if (section) section.hidden = !filled;
+          [section, filled] = [unit, false];
+          continue;
+        }
+        const text = unit.textContent.toLowerCase();
+        unit.hidden = !words.every((word) => text.includes(word));
+        whole += rowsOf(unit);
+        if (unit.hidden) continue;
+        [left, filled] = [left + rowsOf(unit), true];
+      }
+      if (section) section.hidden = !filled;
+      (table.closest(".pst-scrollable-table-container") ?? table).classList.toggle("nothing-found", !left);
+      shown += left;
+    }
+    count.textContent = words.length ? `${shown} of ${whole} rows` : `${whole} rows`;
+  };
+  field.addEventListener("input", find);
+  (tables[0].closest(".pst-scrollable-table-container, .cell") ?? tables[0]).before(line);
+  find();
+
+  const order = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
+  for (const { table, units, parent } of all) {
+    const heads = [...table.tHead.rows[0].cells];
+    heads.forEach((head, column) => {
+      const button = make("button", head.textContent.trim(), { type: "button", className: "table-sort" });
+      if (!button.textContent) return;
+      const text = (unit) => {
+        const row = unit.matches("tr") ? unit : unit.rows[0];
+        return row.cells[column]?.textContent.trim() ?? "";
+      };
+      button.addEventListener("click", () => {
+        const was = head.getAttribute("aria-sort");
+        const now = { ascending: "descending", descending: null }[was] ?? "ascending";
+        const to = was === "descending" ? null : now;
+        heads.forEach((one) => one.removeAttribute("aria-sort"));
+        const sorted = to ? [...units].filter((unit) => !heading(unit))
+          .sort((a, b) => order.compare(text(a), text(b)) * (to === "ascending" ? 1 : -1)) : units;
+        if (to) head.setAttribute("aria-sort", to);
+        // the headings of sections mean nothing in another order
+        for (const unit of units) if (heading(unit)) unit.remove();
+        parent.append(...sorted);
+        find();
+      });
+      head.replaceChildren(button);
+    });
+  }
+})();

@@ -1,5 +1,5 @@
-// translate: the reader's own sentence through the model of chapter 19, or
-// of any run, which a server computes (`annotated look`).
+// translate: the reader's sentence through chapter 19's model, or a run's,
+// which a server computes (`annotated look`).
 // needs: engine
 
 export function tidy(text) {
@@ -11,7 +11,7 @@ export function unknown(text, words) {
   return text.split(" ").filter((word) => word && !known.has(word));
 }
 
-/** The map of one head, or the "mean" of all. */
+/** The map of a head, or the "mean" of all. */
 export function mapOf(heads, head, width) {
   const chosen = head === "mean" ? heads : [heads[head]];
   return chosen[0].map((row, i) => Array.from({ length: width }, (_, j) =>
@@ -20,7 +20,7 @@ export function mapOf(heads, head, width) {
 
 export const megabytes = (characters) => `${(characters / 1e6).toFixed(1)} MB`;
 
-/** What the model says of a text, as a server answers. */
+/** What it says of a text, as a server answers. */
 export function answer(engine, net, german, english, { text, prefix = [], silent = [] }) {
   net.silent = new Set(silent);
   const ids = engine.encode(text, german), name = (id) => (id === engine.EOS ? "(end)" : english[id]);

@@ -120,6 +120,35 @@ BRANCHES = {
 }
 CASES: dict[str, dict[str, Any]] = {
     "branches": speller(),
+    "heads": {
+        "samples": [
+            {
+                "source": ["Hunde", "bellen", "</s>"],
+                "target": ["<s>", "dogs"],
+                "maps": {
+                    "encoder": [[[[1, 0, 0], [0, 0.9, 0.1], [0, 1, 0]]]],
+                    "decoder": [[[[1, 0], [0.3, 0.7]]]],
+                    "cross": [[[[0.8, 0.1, 0.1], [0.2, 0.6, 0.2]]]],
+                },
+            }
+        ],
+        "heads": [
+            {
+                "kind": kind,
+                "layer": 0,
+                "head": 0,
+                "job": f"the {kind}’s",
+                "score": 0.5,
+                "base": 0.25,
+                "lost": lost,
+            }
+            for kind, lost in (
+                ("encoder", 0.01),
+                ("decoder", 0.0),
+                ("cross", 0.5),
+            )
+        ],
+    },
     "stream": {
         "V": 37_000,
         "rows": {
@@ -599,6 +628,28 @@ def test_stream_begins_as_the_address_says(
     assert "it is the row “B-dk16” of Table 3, which says 58" in (
         window.said()
     )
+
+
+def test_heads_are_chosen(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "heads", "page", "light"))
+    assert window.said().startswith(
+        "encoder 1.1: the largest weight of a row is 0.97 on average. Most "
+        "of all it looks from “Hunde” at “Hunde” (1.00)."
+    )
+    page.get_by_role("button", name="cross 1.1").focus()
+    press(page, "Enter")
+    assert "looks from “<s>” at “Hunde” (0.80)" in window.said()
+    assert "without it 50.0 % of the sentences are" in window.said()
+    page.locator("[role=gridcell]").first.focus()
+    press(page, "ArrowDown", "ArrowRight")
+    told = "From “dogs” it gives “bellen” 0.60."
+    assert page.get_by_text(told).is_visible()
+    page.get_by_role("button", name="the encoder’s own").click()
+    assert page.get_by_text("Not so: it is cross 1.1").is_visible()
+    page.wait_for_function(
+        "location.hash === '#heads:sentence=0&head=cross+1.1'"
+    )
+    assert window.faults == []
 
 
 def test_branches_are_switched_off(window: Window, tmp_path: Path) -> None:
