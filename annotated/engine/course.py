@@ -749,8 +749,9 @@ def _words(tree: Tree) -> list[str]:
 
 def as_tuple(tree: Tree) -> tuple[Any, ...]:
     """A tree as the exercise has it: a label, and children or a word."""
-    below = [as_tuple(child) for child in tree.children]
-    return (tree.label, *(below or [tree.word]))
+    if not tree.children:
+        return tree.label, tree.word
+    return (tree.label, *map(as_tuple, tree.children))
 
 
 MILESTONES = {
