@@ -123,18 +123,18 @@ def beam(
     """Beam search (§6.1): the nbest hypotheses found, best first."""
     alive: list[tuple[list[int], float]] = [([BOS], 0.0)]
     ended: list[Hypothesis] = []
-    most = 2 * config.beam
+    most = 2 * config.beam  # at most beam of these can have ended
     for length in range(1, limit + 1):
         grown = []
         for ids, so_far in alive:
-            log_p = after(ids)
+            log_p = after(ids)  # (vocab,)
             tokens = log_p.topk(min(most, len(log_p))).indices.tolist()
             for token in tokens if length < limit else [EOS]:
                 total = so_far + log_p[token].item()
                 if total > -math.inf:
                     grown.append(([*ids, token], total))
         grown = sorted(grown, key=lambda h: -h[1])[:most]
-        penalty = length_penalty(length, config.alpha)
+        penalty = length_penalty(length, config.alpha)  # EOS counts
         for ids, total in grown:
             if ids[-1] == EOS:
                 ended.append(Hypothesis(ids[1:-1], total, total / penalty))
@@ -311,12 +311,13 @@ def best_of_batch(
     vocab, beam = log_p.size(1), totals.size(1)
     ranks = 2 * beam if beam > 1 else 1  # greedy search needs only one
     words = torch.arange(vocab, device=log_p.device)
-    log_p = log_p.unflatten(0, totals.shape)
+    log_p = log_p.unflatten(0, totals.shape)  # (batch, beam, vocab)
     log_p[:, :, [PAD, BOS]] = -math.inf
     barred = at_limit[:, None, None] & (words != EOS)
     log_p.masked_fill_(barred, -math.inf)
-    grown = (totals[:, :, None] + log_p).flatten(1)
-    best, place = grown.topk(min(ranks, grown.size(1)))
+    grown = totals[:, :, None] + log_p
+    grown = grown.flatten(1)  # (batch, beam · vocab)
+    best, place = grown.topk(min(ranks, grown.size(1)))  # (batch, ranks)
     return best, place // vocab, place % vocab
 
 

@@ -51,13 +51,13 @@ def copy_corpus(
 class TrainingConfig:
     """How to train; by default as the paper's base model (§5)."""
 
-    batch_tokens: int = 25_000  # tokens in a batch, on each side
-    max_steps: int = 100_000  # steps at which training ends
-    warmup: int = 4000  # steps in which the learning rate rises
-    rate: float = 1.0  # factor of the learning rate
-    cooldown: int = 0  # steps before max_steps in which the rate goes to 0
+    batch_tokens: int = 25_000  # tokens in a batch, on each side (§5.1)
+    max_steps: int = 100_000  # steps at which training ends (§5.2)
+    warmup: int = 4000  # steps of a rising rate; fewer: a higher peak
+    rate: float = 1.0  # factor of the learning rate, at every step
+    cooldown: int = 0  # last steps, falling to rate 0; the paper has none
     label_smoothing: float = 0.1  # probability given to all words evenly
-    clip: float | None = None  # bound of the gradient's norm
+    clip: float | None = None  # bound of the gradient; the paper has none
     seed: int = 0  # of first weights, order of batches, dropout
 
     def __post_init__(self) -> None:

@@ -15,10 +15,21 @@ from press.project import Project, read_project
 
 SETUP_TITLE = "Install the book's package where it is missing, as on Colab"
 SETUP = """\
-import importlib.util
+import sys
+from importlib import metadata, util
 
+
+def need(name, have, *least):
+    if tuple(map(int, have.split(".")[:2])) < least:
+        name += " " + ".".join(map(str, least))
+        raise RuntimeError(f"needs {{name}} or newer, not {{have}}")
+
+
+need("Python", sys.version.split()[0], 3, 10)
+if util.find_spec("torch"):  # never installed anew where it is
+    need("PyTorch", metadata.version("torch"), 2, 3)
 needed = ["annotated", "seaborn"]
-if not all(map(importlib.util.find_spec, needed)):
+if not all(map(util.find_spec, needed)):
     %pip install --quiet {install}"""
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 

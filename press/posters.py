@@ -16,6 +16,7 @@ SVG = "http://www.w3.org/2000/svg"
 GROUP = f"{{{SVG}}}g"
 # what stays of an axes: ticks and labels, the legend, its own patches
 FRAME = re.compile(r"matplotlib\.axis_\d+|legend_\d+|reference")
+FIELD = "stroke: #b5b5ae; stroke-width: 0.8; stroke-dasharray: 2.5 2.5"
 EMPTY = "The axes of the figure, still empty."
 
 
@@ -34,8 +35,15 @@ def poster(svg: str) -> str:
 
 
 def _clear(axes: ET.Element) -> None:
-    top = _top(axes[0])
-    for part in list(axes)[1:]:  # the first is the background
+    ground = axes[0]
+    if not ground.get("id", "").startswith("patch_"):  # axes that are off
+        for part in list(axes):
+            axes.remove(part)
+        return
+    for path in ground:  # a frame to be drawn in
+        path.set("style", f"{path.get('style', '')}; {FIELD}")
+    top = _top(ground)
+    for part in list(axes)[1:]:
         name = part.get("id", "")
         own = (
             FRAME.fullmatch(name) or _is_spine(part) or _is_title(part, top)

@@ -7,11 +7,13 @@ The exporter refuses code; these rules are enforced page by page, by
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -65,6 +67,7 @@ def offences(root: Path) -> dict[str, list[str]]:
             *_introduced(chapter, chapters),
             *_folded_prose(chapter),
             *_given_away(chapter),
+            *told(chapter, _printed(root, chapter)),
             *_figures(chapter),
             *_undocumented(place, modules),
             *twice[chapter.name],
@@ -409,3 +412,73 @@ def minutes(root: Path) -> list[str]:
             f"{largest:8} {whole.minutes:8.0f}{' *' if over else ''}"
         )
     return [*lines, "", "* over the limits: see `press rules`"]
+
+
+# --- numbers of a hidden output -------------------------------------------
+
+# a number that says something: two digits or more that count
+NUMBER = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?![\w]|\.\d)")
+
+
+def told(chapter: Chapter, outputs: list[str]) -> Iterator[str]:
+    """What stands open below a hidden output does not name its numbers.
+
+    `outputs` is what each of the page's code cells has printed, or nothing
+    where it has not run. A number that stands above is known already.
+    """
+    if len(outputs) != len(chapter.code):
+        return
+    texts = iter(outputs)
+    printed = [
+        next(texts) if cell.kind == "code" else "" for cell in chapter.cells
+    ]
+    for place, cell in enumerate(chapter.cells):
+        if cell.kind != "markdown" or not follows_hidden(chapter, place):
+            continue
+        hidden = _numbers(printed[place - 1])
+        open_ = visible(reading(chapter, place)[1])
+        above = " ".join(c.source for c in chapter.cells[:place])
+        known = _numbers(
+            above
+            + " ".join(
+                text
+                for other, text in zip(chapter.cells[: place - 1], printed)
+                if "hide-output" not in other.tags
+            )
+        )
+        if given := (_numbers(open_) & hidden) - known:
+            numbers = ", ".join(sorted(given))
+            yield (
+                f'{cell.section}: "{open_[:40]}…" stands open below a '
+                f"hidden output and tells its numbers: {numbers}"
+            )
+
+
+def _printed(root: Path, chapter: Chapter) -> list[str]:
+    """The text of what each code cell gave, if this code has run."""
+    path = root / "build" / "executed" / f"{chapter.name}.ipynb"
+    if not path.is_file():
+        return []
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    cells = [cell for cell in cells if cell["cell_type"] == "code"]
+    sources = ["".join(cell["source"]) for cell in cells]
+    if sources != [cell.source for cell in chapter.code]:
+        return []
+    return [" ".join(_texts(cell["outputs"])) for cell in cells]
+
+
+def _texts(outputs: list[dict[str, Any]]) -> Iterator[str]:
+    for output in outputs:
+        yield "".join(output.get("text", ""))
+        for kind in ("text/plain", "text/markdown"):
+            yield "".join(output.get("data", {}).get(kind, ""))
+
+
+def _numbers(text: str) -> set[str]:
+    """Numbers of at least two digits that count, without their commas."""
+    found = set()
+    for number in NUMBER.findall(text):
+        plain = number.replace(",", "")
+        if len(plain.lstrip("-0.").replace(".", "")) >= 2:
+            found.add(plain)
+    return found

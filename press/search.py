@@ -6,11 +6,14 @@ an excerpt, which a browser forbids where the site is opened as files.
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import unicodedata
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+
+from press.words import GLOSSARY
 
 # what does not part words
 INLINE = {
@@ -26,6 +29,8 @@ SKIPPED = {
 }  # fmt: skip
 # what a reader is to find alone, or has not asked for yet
 HIDDEN = {"solution", "answer", "choices"}
+ROW = re.compile(r"<tr\b[^>]*>(.*?)</tr>", re.S)
+LINK = re.compile(r'href="(\d\d-[\w-]+\.html)(#[\w-]+)"')
 DEFINED = re.compile(r"^\s*(?:class|def) (\w+)", re.M)
 
 # how a formula reads without TeX; what sets type leaves nothing
@@ -58,7 +63,27 @@ def sections(pages: dict[str, bytes]) -> bytes:
             anchor = f"#{anchor}" if place else ""
             rows.append([name, found[0][1], anchor, *words])
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-    return f"const SECTIONS = [\n{lines}\n];\n".encode()
+    lessons = json.dumps(_taught(pages), ensure_ascii=False)
+    return (
+        f"const SECTIONS = [\n{lines}\n];\nconst TAUGHT = {lessons};\n"
+    ).encode()
+
+
+def _taught(pages: dict[str, bytes]) -> list[list[str]]:
+    """Words of the glossary, each with the page and the section that it
+    says the word is built in.
+    """
+    found = []
+    text = pages.get(f"{GLOSSARY}.html", b"").decode("utf-8")
+    for row in ROW.findall(text):
+        word, _, rest = row.partition("</td>")
+        link = LINK.search(rest)
+        plain = html.unescape(re.sub(r"<[^>]*>", "", word)).strip()
+        if link and plain:
+            for name in re.split(r", | \(|\)", plain):
+                if name:
+                    found.append([name, link[1], link[2]])
+    return found
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import Any
 import nbformat
 import yaml
 
-from press import fold, guess, notes, numbers, posters, previews
+from press import fold, guess, letters, notes, numbers, posters, previews
 from press.api import Reference
 from press.build import mirror, sphinx
 from press.chapters import Cell, Chapter, PressError, read_book, select
@@ -38,7 +38,6 @@ CARDS = "cards.yml"  # the promises of pages, on the first one
 SMALL = 120_000  # characters of a drawing that a card may show
 READING = "::::::{container} reading"  # what is said of a hidden output
 LARGE = 300_000  # characters of SVG beyond which the PNG is shown
-WIDE = 490  # points beyond which a figure's text is too small on a phone
 # a picture of one pixel, in the place of figures that are not drawn
 DOT = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEA"
@@ -51,7 +50,8 @@ TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
 OWN = (
     "build.py", "site.py", "pages.py", "polish.py", "numbers.py",
     "formulas.py", "references.py", "fold.py", "rules.py", "search.py",
-    "figures.py", "api.py", "guess.py", "notes.py", "previews.py",
+    "figures.py", "api.py", "guess.py", "letters.py", "notes.py",
+    "previews.py",
     "study.py", "trim.py", "words.py",
 )  # fmt: skip
 # folders of the site with a file for each page or figure
@@ -746,9 +746,8 @@ def _choose_format(cell: Any, output: Any) -> None:
     data = output.get("data", {})
     image = cell.metadata.setdefault("mystnb", {}).setdefault("image", {})
     drawing = data.get("image/svg+xml", "")
-    size = re.search(r'\bwidth="([\d.]+)pt"', drawing)
-    if size and float(size[1]) > WIDE:
-        image["classes"] = "wide"
+    if look := letters.look(drawing):
+        image["classes"] = look
     if "image/svg+xml" not in data or "image/png" not in data:
         return
     if len(data["image/svg+xml"]) <= LARGE:

@@ -30,7 +30,7 @@ def plot_tree(
         if not part.children:
             x: float = next(columns)
             ax.plot([x, x], [y, floor], ":", color="#999999", lw=0.8)
-            ax.text(x, y, part.label, bbox=box, **look | {"size": 6})
+            ax.text(x, y, part.label, bbox=box, **look | {"size": 7.5})
             word = look | {"va": "top", "rotation": 90}
             ax.text(x, floor - 0.1, part.word, **word)
             return x, start + (part.label not in SKIPPED)

@@ -859,25 +859,23 @@ class Completion:
     shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]]
 
     def act(self) -> None:
-        of_recipes = Union[  # noqa: UP007 (a tuple of them)
-            tuple(
-                Annotated[Train, tyro.conf.subcommand(name)]
-                for name in RECIPES
-            )
-        ]
         kinds = KINDS | {
-            "train": of_recipes,
+            "train": _one_of(dict.fromkeys(RECIPES, Train)),
             "doctor": dataclasses.make_dataclass("Doctor", []),
         }
-        every = Union[  # noqa: UP007 (a tuple of them)
-            tuple(
-                Annotated[kinds[name], tyro.conf.subcommand(name)]
-                for name in COMMANDS
-            )
-        ]
+        every = _one_of({name: kinds[name] for name in COMMANDS})
         asked = ["--tyro-write-completion", self.shell, "-"]
         with suppress(SystemExit):  # after it has printed the script
             tyro.cli(every, args=asked, prog="annotated")
+
+
+def _one_of(kinds: dict[str, Any]) -> Any:
+    """The type of a choice between subcommands, by their names."""
+    named = [
+        Annotated[kind, tyro.conf.subcommand(name)]
+        for name, kind in kinds.items()
+    ]
+    return Union[tuple(named)]  # noqa: UP007 (as many as there are)
 
 
 # E12-command-line.md: The table of subcommands

@@ -2,8 +2,8 @@
 // does. minisearch.js finds words, Sphinx's language_data.js says which are
 // alike; a section of the story goes before one of the engine room or of the
 // reference that has the words as often.
-const ranking = (sections) => {
-  const [FILE, PAGE, TITLE, TEXT, CODE, NAMES, HIDDEN] = [0, 1, 3, 4, 5, 6, 7];
+const ranking = (sections, taught = []) => {
+  const [FILE, PAGE, ANCHOR, TITLE, TEXT, CODE, NAMES, HIDDEN] = [0, 1, 2, 3, 4, 5, 6, 7];
   const ROOMS = [
     [/^\d\d-/, 1.6],
     [/^A1-/, 0.5],
@@ -84,8 +84,25 @@ const ranking = (sections) => {
     ],
   });
 
+  // a word of the glossary, alike or in part, and the section that builds it
+  const key = (text) =>
+    (text.match(/[\p{L}\p{N}]+/gu) ?? []).map((word) => stem(word) || word.toLowerCase())
+      .map((word) => (others.get(word) ?? [word])[0]).join(" ");
+  const lessons = new Map();
+  for (const [word, file, anchor] of taught) {
+    for (const name of [word, word.replaceAll("-", "")]) {
+      if (!lessons.has(key(name))) lessons.set(key(name), { file, anchor });
+    }
+  }
+  const lessonOf = (query) => {
+    const asked = key(query);
+    if (lessons.has(asked) || asked.length < 4) return lessons.get(asked);
+    return lessons.get([...lessons.keys()].find((name) => name.startsWith(`${asked} `)));
+  };
+
   const find = (query) => {
     const words = meant(query);
+    const lesson = lessonOf(query);
     const phrase = plain(words.join(" "));
     const name = query.replace(/\(\)$/, "");
     const search = (combineWith, options = {}) => {
@@ -99,10 +116,22 @@ const ranking = (sections) => {
         // words that stand together come before words that are apart
         each.score *= titles[id].includes(phrase) ? 3 : texts[id].includes(phrase) ? 2 : 1;
         if (titles[id] === phrase) each.score *= 1.5;
+        const asked = query.trim().toLowerCase();
+        if (weights[id] > 0.5 && sections[id][TITLE].toLowerCase() === asked) each.score *= 4;
+        // the glossary leads there
+        if (lesson?.file === sections[id][FILE]) {
+          each.score *= lesson.anchor === sections[id][ANCHOR] ? 12 : 1.5;
+        }
         // it is defined there; if in several places, first in the story
         if (names[id].has(name) && !aside[id]) each.score *= 10 * weights[id] ** 2;
       }
-      return found.sort((a, b) => b.score - a.score);
+      found.sort((a, b) => b.score - a.score);
+      // it is built there, in other words
+      const built = sections.findIndex((row) => lesson && row[FILE] === lesson.file && row[ANCHOR] === lesson.anchor);
+      if (built >= 0 && found.length && !found.some(({ id }) => id === built)) {
+        found.unshift({ id: built, score: found[0].score, terms: words });
+      }
+      return found;
     };
     // all the words, in the prose or in the code; else some, or misspelt
     const found = search("AND");

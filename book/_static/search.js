@@ -10,7 +10,7 @@
   field.focus(); // the theme means to, and takes the field of its dialog
   if (!query) return;
 
-  const { find, marks, stem } = ranking(SECTIONS);
+  const { find, marks, stem } = ranking(SECTIONS, TAUGHT);
   const { found, all } = find(query);
   const long = (word) => word.length > 2;
 

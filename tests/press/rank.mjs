@@ -7,7 +7,7 @@ const [folder, queries] = process.argv.slice(2);
 const scripts = ["language_data.js", "minisearch/minisearch.js", "sections.js", "rank.js"];
 const text = scripts.map((name) => readFileSync(`${folder}/${name}`, "utf8"));
 const ask = `
-const ranked = ranking(SECTIONS);
+const ranked = ranking(SECTIONS, TAUGHT);
 JSON.stringify(${queries}.map((query) =>
   ranked.find(query).found.slice(0, 30).map(({ id }) =>
     SECTIONS[id][0].replace(".html", "") + SECTIONS[id][2])));`;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -11,9 +12,11 @@ import pytest
 
 from press.chapters import PressError, read_book
 from press.fold import reading
-from press.notebooks import notebooks
+from press.notebooks import SETUP, notebooks
 
 from .conftest import Book, code, exported
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def load(book: Book, name: str = "02-one") -> dict[str, Any]:
@@ -78,6 +81,45 @@ def test_the_set_up_installs_only_where_the_package_is_missing(
         exec(setup, {"get_ipython": Shell})
         assert len(calls) == expected
     assert calls[0][:1] == ("pip",)
+
+
+@pytest.mark.parametrize(
+    ("python", "torch", "told"),
+    [
+        (
+            "3.9.18 (main)",
+            "2.13.0+cpu",
+            "needs Python 3.10 or newer, not 3.9",
+        ),
+        ("3.10.1 (main)", "2.2.2", "needs PyTorch 2.3 or newer, not 2.2.2"),
+        ("3.14.0a1 (main)", "2.3.0a0+git", None),
+    ],
+)
+def test_the_set_up_names_a_version_that_is_too_old(
+    book: Book,
+    monkeypatch: pytest.MonkeyPatch,
+    python: str,
+    torch: str,
+    told: str | None,
+) -> None:
+    book.chapter("02-one", code("1"))
+    notebooks(book.root)
+    setup = sources(load(book))[1].replace("%pip", "# %pip")
+    setup = f"{setup}\n    pass"
+    monkeypatch.setattr("sys.version", python)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: torch)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    if told is None:
+        exec(setup, {})
+        return
+    with pytest.raises(RuntimeError, match=told):
+        exec(setup, {})
+
+
+def test_the_set_up_asks_for_what_the_package_needs() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'requires-python = ">=3.10"' in project and "3, 10" in SETUP
+    assert '"torch>=2.3"' in project and "2, 3" in SETUP
 
 
 def metadata(book: Book, name: str) -> list[tuple[str, dict[str, Any]]]:

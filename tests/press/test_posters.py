@@ -58,3 +58,19 @@ def test_what_is_drawn_goes() -> None:
 
 def test_a_poster_is_an_image_that_says_so() -> None:
     assert f'alt="{EMPTY}"' in image(drawn())
+
+
+def test_the_field_to_draw_in_has_a_frame() -> None:
+    assert "dasharray: 2.5" not in drawn()
+    assert poster(drawn()).count("stroke-dasharray: 2.5") == 2
+
+
+def test_axes_that_are_off_show_nothing() -> None:
+    fig = Figure()
+    ax = fig.subplots()
+    ax.plot([1, 2], color="#123456")
+    ax.axis("off")
+    file = io.StringIO()
+    fig.savefig(file, format="svg")
+    assert "#123456" in file.getvalue()
+    assert "#123456" not in poster(file.getvalue())

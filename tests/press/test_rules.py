@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -358,3 +359,49 @@ def test_rules_are_told_by_page_and_for_all(
     capsys.readouterr()
     assert main(["--root", str(book.root), "check"]) == 1
     assert capsys.readouterr().err.startswith("book/A1-one.md, section")
+
+
+# --- what a hidden output prints ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("below", "told"),
+    [
+        ("Half of the 96.4 per cent are new.", "96.4"),
+        ("With 12,345 of them we go on.", "12345"),
+        ("Now for 7 others, and for 50 steps.", ""),  # 50 stands above
+        ("Now for 196.4 others.", ""),
+        ("It has 96.4.\n\nNow go on.", ""),  # folded with the output
+    ],
+)
+def test_numbers_of_a_hidden_output_are_not_told(
+    book: Book, below: str, told: str
+) -> None:
+    if "\n\n" not in below:
+        below = f"What it means.\n\n{below}"
+    source = "print(right)"
+    path = book.chapter(
+        "02-one", "How many are right after 50 steps?",
+        code(source, "hide-output"), below,
+    )  # fmt: skip
+    [chapter] = read_book(book.root)
+    assert chapter.name == path.stem
+    ran = {
+        "cell_type": "code",
+        "source": source,
+        "outputs": [{"text": "right: 96.4 of 12345, in 50, 7"}],
+    }
+    executed = {"cells": [ran]}
+    book.write("build/executed/02-one.ipynb", json.dumps(executed))
+    found = [
+        line
+        for line in offences(book.root).get("02-one", [])
+        if "its numbers" in line
+    ]
+    assert [line.rpartition(": ")[2] for line in found] == (
+        [told] if told else []
+    )
+    # what has not run as it stands is not judged
+    ran["source"] = "1"
+    book.write("build/executed/02-one.ipynb", json.dumps(executed))
+    assert "02-one" not in offences(book.root)

@@ -96,7 +96,7 @@ def test_the_page_that_answers_comes_first(
     }
     first = sum(number == 1 for number in places.values())
     near = sum(1 <= number <= 3 for number in places.values())
-    assert first >= 0.8 * len(wanted), behind
+    assert first >= 0.93 * len(wanted), behind
     assert near >= 0.97 * len(wanted), behind
 
 
@@ -111,3 +111,19 @@ def test_the_reference_stands_behind_the_chapters(
         and not any(a.startswith(REFERENCE) for a in wanted[query])
     }
     assert before == {}
+
+
+def test_words_of_the_glossary_lead_to_what_builds_them() -> None:
+    page = (
+        "<table><tr><th>word</th><th>built</th></tr>"
+        "<tr><td><p>causal mask (triangle)</p></td><td>"
+        '<a href="03-masks.html#the-future">x</a>'
+        '<a href="04-more.html#y">y</a></td></tr>'
+        '<tr><td>loss</td><td><a href="https://x.org">z</a></td></tr>'
+        "</table>"
+    )
+    script = sections({"A1-notation.html": page.encode()}).decode()
+    there = ["03-masks.html", "#the-future"]
+    assert json.loads(
+        script.partition("const TAUGHT = ")[2].rstrip(";\n")
+    ) == [["causal mask", *there], ["triangle", *there]]
