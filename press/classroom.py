@@ -13,7 +13,7 @@ from typing import Any
 from press import files, myst
 from press.chapters import read_book
 from press.exercises import Exercise, read_exercises
-from press.notebooks import by_page, exercise_notebook
+from press.notebooks import by_page, exercise_notebook, own_words
 from press.project import read_project
 
 CONFIG = '''\
@@ -35,6 +35,7 @@ c.OverwriteCells.add_missing_cells = True
 c.Execute.timeout = 300
 c.Execute.interrupt_on_timeout = True
 '''
+CONTAINED = Path(__file__).with_name("contained.sh")
 GRADE = """\
 from annotated.engine.classroom import grade
 
@@ -48,6 +49,7 @@ def classroom(root: Path, out: Path) -> list[str]:
     index = myst.index(read_book(root), root, project)
     expected = {
         out / "nbgrader_config.py": CONFIG,
+        out / "contained": CONTAINED.read_text(encoding="utf-8"),
         out / "hidden.json": _json(
             {e.name: e.cells["hidden"] for e in exercises}
         ),
@@ -70,6 +72,7 @@ def assignment(
 ) -> dict[str, Any]:
     """A student's notebook, with nbgrader's labels and graded cells."""
     starters = {e.one("starter"): e for e in exercises}
+    asked = {own_words(e): e for e in exercises if e.rubric}
     cells: list[dict[str, Any]] = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
@@ -77,6 +80,14 @@ def assignment(
         if cell["cell_type"] == "code" and exercise is not None:
             _label(cell, exercise.name, solution=True)
             last = exercise
+        if source in asked:  # marked by a person
+            _label(
+                cell,
+                f"words-{asked[source].name}",
+                grade=True,
+                solution=True,
+                points=len(asked[source].rubric),
+            )
         cells.append(cell)
         if source.startswith("check(") and cell["cell_type"] == "code":
             text = GRADE.format(name=last.name, **last.facts)

@@ -27,12 +27,13 @@ FENCE = re.compile(r"^:{3,}\{(exercise|graded)\} (.+)$", re.M)
 NAME = re.compile(r"\d\d-[a-z0-9]+(-[a-z0-9]+)*\.md")
 KINDS = ("predict", "implement", "fix", "investigate")
 TRACKS = ("fast", "more")
-MARKDOWN = {"statement", "hint", "insight"}
+MARKDOWN = {"statement", "hint", "insight", "rubric"}
 CODE = {
     "starter", "symptom", "check", "hidden", "reference", "variant",
     "mutant",
 }  # fmt: skip
 SEEN = "What is seen comes from this:"  # above a symptom's code
+WRITTEN = "In writing, a point for each of these:"  # above a rubric
 LEAST = {"variant": 1, "mutant": 3}  # cells of a kind
 ONE = ("statement", "starter", "reference", "insight")
 FACTS: dict[str, type] = {
@@ -92,6 +93,13 @@ class Exercise:
         return "\n".join(self.cells.get("symptom", []))
 
     @property
+    def rubric(self) -> list[str]:
+        """What earns a point in what is to be written about it."""
+        text = "\n".join(self.cells.get("rubric", []))
+        items = re.split(r"^- ", text, flags=re.M)[1:]
+        return [" ".join(item.split()) for item in items]
+
+    @property
     def given(self) -> dict[str, Any]:
         """What the package carries: what a student may read, as text, and
         what would tell the answer, sealed. Hidden checks are not in it.
@@ -101,6 +109,7 @@ class Exercise:
             "variants": self.cells["variant"],
             "mutants": [[m.sentence, m.code] for m in self.mutants],
             "insight": self.one("insight"),
+            "rubric": self.rubric,
         }
         return {
             "title": self.title,
@@ -216,7 +225,9 @@ def _on_page(exercise: Exercise, root: Path) -> str:
         for place, text in enumerate(exercise.cells["hint"], 1)
     )
     label = f"ex-graded-{exercise.name}"
-    seen = ""
+    seen = rubric = ""
+    if exercise.rubric:
+        rubric = f"\n{WRITTEN}\n\n{listed(exercise.rubric)}\n"
     if exercise.symptom:
         seen = f"{SEEN}\n\n```python\n{exercise.symptom}\n```\n\n"
     return f"""\
@@ -241,8 +252,13 @@ def _on_page(exercise: Exercise, root: Path) -> str:
 ```
 
 {exercise.one("insight")}
-:::
+{rubric}:::
 """
+
+
+def listed(lines: list[str]) -> str:
+    """As a list in Markdown."""
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def notebook_of(exercise: Exercise) -> str:
@@ -355,6 +371,12 @@ def _count(exercise: Exercise) -> list[str]:
         for tag, least in (LEAST | {"check": 1}).items()
         if counts.get(tag, 0) < least
     ]
+    asked = exercise.facts["kind"] == "investigate"
+    if counts.get("rubric", 0) != asked:
+        found.append(
+            "what is to be investigated has one cell tagged rubric, a list "
+            "with a line for each point, and nothing else has"
+        )
     if counts.get("hint", 0) > 3:
         found.append("an exercise has at most 3 hints")
     broken = exercise.facts["kind"] == "fix"

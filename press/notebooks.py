@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from press import files, fold, myst, numbers
+from press import files, fold, myst, numbers, recall
 from press.chapters import Cell, Chapter, read_book
-from press.exercises import SEEN, Exercise, notebook_of, read_exercises
+from press.exercises import (
+    SEEN,
+    WRITTEN,
+    Exercise,
+    listed,
+    notebook_of,
+    read_exercises,
+)
 from press.project import Project, read_project
+from press.study import Question, read_questions
 
 SETUP_TITLE = "Install the book's package where it is missing, as on Colab"
 SETUP = """\
@@ -31,6 +40,7 @@ if util.find_spec("torch"):  # never installed anew where it is
 needed = ["annotated", "seaborn"]
 if not all(map(util.find_spec, needed)):
     %pip install --quiet {install}"""
+BESIDE = re.compile(r"\]\((?=[\w-]+\.ipynb)")  # a link to a notebook
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 
 
@@ -58,10 +68,61 @@ def expected_notebooks(root: Path) -> dict[Path, str]:
         )
         for chapter in chapters
     }
+    questions = read_questions(root)
+    for chapter in chapters:
+        if chapter.room == "story":
+            path = root / "book/notebooks" / recall.notebook_of(chapter)
+            expected[path] = recall_notebook(
+                chapter, project, index, questions
+            )
     for group in by_page(read_exercises(root)):
         path = root / notebook_of(group[0])
         expected[path] = exercise_notebook(group, project, index)
     return expected
+
+
+def recall_notebook(
+    chapter: Chapter,
+    project: Project,
+    index: myst.Index,
+    questions: list[Question],
+) -> str:
+    """A chapter to be written from memory."""
+    translator = myst.Translator(chapter.file, index)
+    where = f"book/notebooks/{recall.notebook_of(chapter).as_posix()}"
+    cells = [
+        _markdown(
+            f"[![Open in Colab]({BADGE})]({project.colab(where)})\n\nTo be "
+            "written from memory, after the chapter is read: its headings, "
+            "what its cells are called, and its questions. "
+            f"{translator.link('The chapter', chapter.file)} has the rest."
+        ),
+        _folded(SETUP.format(install=project.install_book), SETUP_TITLE),
+    ]
+    for kind, text in recall.recalled(chapter, questions):
+        if kind == "code":
+            cells.append(_code(text))
+        else:
+            cells.append(_markdown(translator.translate(text)))
+    _name_cells(f"recall {chapter.number}", _one_below(cells))
+    return _notebook(cells, f"book/{chapter.file}")
+
+
+def own_words(exercise: Exercise) -> str:
+    """Where a student writes about what was to be investigated."""
+    return (
+        f"*{exercise.title}, in your own words ({len(exercise.rubric)} "
+        "points): write here.*"
+    )
+
+
+def _one_below(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Links to other notebooks, from a folder inside theirs."""
+    for cell in cells:
+        if cell["cell_type"] == "markdown":
+            text = BESIDE.sub("](../", "".join(cell["source"]))
+            cell["source"] = text.splitlines(keepends=True)
+    return cells
 
 
 def by_page(exercises: list[Exercise]) -> list[list[Exercise]]:
@@ -110,10 +171,15 @@ def exercise_notebook(
         cells.append(_code(f"check({exercise.checked})"))
         if exercise.cells["hint"] and not solved:
             cells.append(_code(f"# hint({asked})"))
+        if exercise.rubric and not solved:
+            cells.append(_markdown(own_words(exercise)))
         if solved:
             insight = translator.translate(exercise.one("insight"))
             cells.append(_markdown(insight))
-    _name_cells(f"exercises {first.chapter}", cells)
+        if exercise.rubric and solved:
+            points = translator.translate(listed(exercise.rubric))
+            cells.append(_markdown(f"{WRITTEN}\n\n{points}"))
+    _name_cells(f"exercises {first.chapter}", _one_below(cells))
     return _notebook(cells, f"book/exercises/{first.path.name}")
 
 

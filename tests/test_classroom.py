@@ -7,8 +7,10 @@ import csv
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -55,7 +57,7 @@ def solved(notebook, **codes):
     new = copy.deepcopy(notebook)
     for cell in new["cells"]:
         label = cell["metadata"].get("nbgrader", {})
-        if label.get("solution"):
+        if label.get("solution") and cell["cell_type"] == "code":
             name = label["grade_id"]
             code = codes.get(
                 name.split("-")[-1], SOURCES[name].one("reference")
@@ -184,7 +186,7 @@ def test_each_exercise_has_one_cell_to_write_and_one_that_is_graded(course):
         cell["metadata"]["nbgrader"]
         for path in course.glob("source/*/*.ipynb")
         for cell in json.loads(path.read_text("utf-8"))["cells"]
-        if "nbgrader" in cell["metadata"]
+        if "nbgrader" in cell["metadata"] and cell["cell_type"] == "code"
     ]
     write = {x["grade_id"] for x in labels if x["solution"]}
     graded = {x["grade_id"]: x["points"] for x in labels if x["grade"]}
@@ -386,6 +388,130 @@ def test_a_folder_is_repaired_and_what_was_submitted_is_kept(
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2
+
+
+# --- strangers' code
+
+CONTAINED = ROOT / "press/contained.sh"
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin:/bin")
+ATTACKS = {
+    "loop": ("while True: pass", ""),
+    "fork": (
+        "import os, time\n"
+        "for n in range(1000):\n"
+        "    try:\n"
+        "        if os.fork() == 0: time.sleep(99); os._exit(0)\n"
+        "    except OSError: print('stopped'); break\n"
+        "else: print('a thousand')",
+        "stopped",
+    ),
+    "memory": (  # which is asked for, and not touched
+        "import mmap\n"
+        "x = []\n"
+        "try:\n"
+        "    for n in range(99): x.append(mmap.mmap(-1, 2**30))\n"
+        "except OSError: print('stopped', 8 <= len(x) < 10)",
+        "stopped True",
+    ),
+    "delete": (
+        "import os\n"
+        "try: os.remove('../precious')\n"
+        "except OSError as error: print(error.strerror)",
+        "Read-only file system",
+    ),
+    "network": (
+        "import socket\n"
+        "own = socket.create_server(('127.0.0.1', 0))\n"
+        "socket.create_connection(own.getsockname(), 5)\n"
+        "try: socket.create_connection(('192.0.2.1', 80), 5)\n"
+        "except OSError as error: print(error.strerror)",
+        "Network is unreachable",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def prison():
+    """A course that anybody may write, and a file beside it."""
+    probe = ["unshare", "--user", "--map-root-user", "--net", "--mount"]
+    drop = NOBODY if hasattr(os, "getuid") and os.getuid() == 0 else []
+    try:
+        done = subprocess.run([*drop, *probe, "true"], capture_output=True)
+    except OSError:
+        done = None
+    if done is None or done.returncode or PYTHON is None:
+        pytest.skip("this system has no namespaces for users")
+    with tempfile.TemporaryDirectory() as name:
+        top, course = Path(name), Path(name) / "classroom"
+        course.mkdir()
+        shutil.copy(CONTAINED, course / "contained")
+        (top / "precious").write_text("kept")
+        for path, mode in (
+            (top, 0o777), (course, 0o777), (top / "precious", 0o666),
+        ):  # fmt: skip
+            path.chmod(mode)
+
+        def run(code, **env):
+            return subprocess.run(
+                [*drop, "sh", "contained", PYTHON, "-c", code],
+                cwd=course, env=os.environ | env, timeout=120,
+                capture_output=True, text=True,
+            )  # fmt: skip
+
+        yield run, top
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_strangers_code_can_do_little_harm(attack, prison):
+    run, top = prison
+    code, words = ATTACKS[attack]
+    done = run(code, SECONDS_OF_CPU="1")
+    if attack == "loop":  # its processor time is over
+        assert done.returncode != 0
+    else:
+        assert done.stdout.strip() == words, done.stderr
+        assert done.returncode == 0
+    assert (top / "precious").read_text() == "kept"
+    assert "can be written" not in done.stderr
+
+
+def test_a_course_can_be_written_from_inside(prison):
+    run, top = prison
+    done = run("open('grades', 'w').write('1'); print('done')")
+    assert done.stdout == "done\n", done.stderr
+    assert (top / "classroom/grades").read_text() == "1"
+
+
+def test_a_course_has_the_command_for_strangers_code(course):
+    assert (course / "contained").read_text() == CONTAINED.read_text()
+
+
+# --- what is written in words
+
+
+def test_what_is_asked_for_in_words_is_marked_by_a_person(course):
+    path = course / "source/24/24.ipynb"
+    given = json.loads(path.read_text("utf-8"))
+    (cell,) = (
+        cell
+        for cell in given["cells"]
+        if cell["metadata"].get("nbgrader", {}).get("grade_id", "")[:5]
+        == "words"
+    )
+    label = cell["metadata"]["nbgrader"]
+    rubric = SOURCES["24-investigate-rules"].rubric
+    assert cell["cell_type"] == "markdown"
+    assert label["grade"] and label["solution"]
+    assert label["points"] == len(rubric) == 3
+    assert not any(line in json.dumps(given) for line in rubric)
+    work = copy.deepcopy(given)
+    for one in work["cells"]:
+        if one["metadata"].get("nbgrader") == label:
+            one["source"] = ["I have scored a tree."]
+            one["metadata"]["nbgrader"] = dict(label)
+    new, _ = repaired(work, given)
+    assert ["I have scored a tree."] in [c["source"] for c in new["cells"]]
 
 
 # --- nbgrader

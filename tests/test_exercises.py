@@ -3,12 +3,16 @@
 import copy
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from annotated import checks
+from annotated.book.results import ledger
+from annotated.engine import course as course_module
+from annotated.engine import fetch
 from annotated.engine.checks import (
     Wrong,
     difference,
@@ -21,19 +25,27 @@ from annotated.engine.checks import (
     same_gradients,
     untouched,
 )
+from annotated.engine.classroom import grade
 from annotated.engine.course import (
+    FETCHED,
+    LEAST,
     MILESTONES,
+    Cutter,
     Desk,
     Phrasebook,
     assembled,
+    captions_translated,
     copies,
     exported,
+    parses,
     part_of,
     reach,
     redirected,
     said_by,
     translates,
+    written,
 )
+from annotated.engine.terminal import examined
 from press.exercises import read_exercises
 from press.mutants import try_out
 
@@ -41,6 +53,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {e.name: e for e in read_exercises(ROOT)}
 WEIGHTS = "02-weights"
 PARTS = [name for name, e in exercises().items() if e.is_part]
+FAST = [name for name in PARTS if exercises()[name].track == "fast"]
 BROKEN = [name for name, e in exercises().items() if e.kind == "fix"]
 
 
@@ -82,9 +95,32 @@ def test_an_error_planted_in_a_solution_is_seen(name):
         compile(code, name, "exec")
     except SyntaxError:  # a return of several lines
         code = f"{exercise.reference}\n\n{broken}\n"
-    verdict = examine_source(exercise, code, "planted.py")
-    assert verdict.outcome == "crashed"
-    assert "planted" in verdict.text
+    for verdict in (
+        examine_source(exercise, code, "planted.py"),
+        examined(exercise, code, "planted.py"),  # as the terminal does
+    ):
+        assert verdict.outcome == "crashed"
+        assert "planted" in verdict.text
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_wrong_solution_is_red_in_each_place(name, capsys, folder):
+    """In the notebook, for nbgrader and, of a part, in the milestone."""
+    exercise = exercises()[name]
+    wrong = exercise.answer(exercise.mutants[0][1], f"<student {name}>")
+    checks.check(wrong, name)
+    told = capsys.readouterr().out.partition(" · ")[0]
+    assert told in ("wrong", "crashed", "too slow")
+    assert grade(lambda: wrong, name, 1.0) < 1.0
+    assert not capsys.readouterr().out.startswith("passed")
+    right = exercise.answer(exercise.reference, f"<student {name} 2>")
+    assert grade(lambda: right, name, 1.0) == 1.0
+    if exercise.is_part:
+        desk = Desk(folder / "mine")
+        desk.keep(exercise, exercise.mutants[0][1])
+        said = reach(1, desk)
+        assert said.startswith("not reached")
+        assert f"the part that fails is {name}, in {folder}" in said
 
 
 # --- what a student gets
@@ -479,22 +515,49 @@ def test_an_import_of_what_is_solved_leads_to_it_line_for_line():
 # --- milestones
 
 
-def test_from_our_solutions_alone_nothing_but_constants_is_imported():
-    """Else a milestone would run the book's code."""
+@pytest.mark.parametrize("track", ["fast", "all"])
+def test_from_our_solutions_alone_nothing_but_constants_is_imported(track):
+    """Else a milestone would run the book's code; and the fast track needs
+    nothing of the others.
+    """
     constants = {"PAD", "BOS", "EOS", "UNK", "SPECIALS"}
-    for exercise in map(exercises().get, PARTS):
-        code = redirected(exercise.reference, "mine", set(PARTS))
+    chosen = FAST if track == "fast" else PARTS
+    for exercise in map(exercises().get, chosen):
+        code = redirected(exercise.reference, "mine", set(chosen))
         for names in re.findall(r"from annotated\S* import (.+)", code):
             assert set(re.findall(r"\w+", names)) <= constants, names
 
 
-@pytest.mark.parametrize("number", MILESTONES)
-def test_from_our_solutions_alone_a_transformer_is_built_and_learns(
-    number, folder
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(n, marks=[pytest.mark.exhaustive] * (n in FETCHED))
+        for n in MILESTONES
+    ],
+)
+def test_whoever_solves_the_fast_track_has_a_translator(
+    number, folder, monkeypatch
 ):
-    """It holds, but is not reached by somebody who has written nothing."""
-    said = reach(number, Desk(folder / "mine"))
-    start = f"not reached · milestone {number}: no part is yours yet"
+    """Nothing else is used, from the first tensor to the last word."""
+    desk, used, run = Desk(folder / "mine"), set(), MILESTONES[number]
+    for name in FAST:
+        desk.keep(exercises()[name], exercises()[name].reference)
+
+    class Noting(dict):
+        def __getitem__(self, name):
+            used.add(name)
+            return super().__getitem__(name)
+
+    monkeypatch.setitem(MILESTONES, number, lambda c: run(Noting(c)))
+    said = reach(number, desk)
+    assert said.startswith(f"reached · milestone {number}: "), said
+    assert f"({len(FAST)} of {len(PARTS)} parts are yours)" in said
+    assert used and used <= {exercises()[name].defines for name in FAST}
+
+
+def test_a_milestone_is_not_reached_by_who_has_written_nothing(folder):
+    said = reach(1, Desk(folder / "mine"))
+    start = "not reached · milestone 1: no part is yours yet"
     assert said.startswith(start), said
     assert "of the book's it is true that " in said
 
@@ -505,15 +568,6 @@ def test_a_milestone_is_reached_with_a_part_of_ones_own(folder):
     said = reach(1, desk)
     assert said.startswith("reached · milestone 1: its logits are"), said
     assert f"(1 of {len(PARTS)} parts are yours)" in said
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_a_milestone_names_the_part_that_is_wrong(name, folder):
-    desk, exercise = Desk(folder / "mine"), exercises()[name]
-    desk.keep(exercise, exercise.mutants[0][1])
-    said = reach(1, desk)
-    assert said.startswith("not reached")
-    assert f"the part that fails is {name}, in {folder}" in said
 
 
 def test_a_milestone_runs_your_code_and_finds_the_line(folder):
@@ -567,6 +621,77 @@ def test_a_translator_that_learned_too_little_is_told(folder, monkeypatch):
         translates(course, steps=2)
 
 
+FOUND = [("a dog runs .", "ein Hund läuft .")] * 70
+
+
+def test_captions_that_are_not_learned_are_told_beside_the_books(
+    folder, monkeypatch
+):
+    monkeypatch.setattr(course_module, "captions", lambda split: FOUND)
+    book = ledger()["multi30k-cpu"]["metrics"]["test"]["bleu"]
+    with assembled(Desk(folder / "mine")) as course:
+        with pytest.raises(AssertionError, match=f"was {book:.1f}; it"):
+            captions_translated(course, steps=2, vocab=262, width=8)
+        said = captions_translated(course, steps=150, vocab=300, width=32)
+    assert "BLEU is 100.0 on 70 new captions" in said
+    assert said.endswith("“a dog runs .” becomes “ein Hund läuft .”")
+
+
+def test_a_milestone_asks_for_more_than_a_lexicon_gets():
+    scores = ledger()["multi30k-baselines"]["metrics"]["scores"]
+    assert max(one["bleu"] for one in scores.values()) < LEAST
+
+
+def test_a_milestone_without_its_data_has_not_run_and_says_what_to_do(
+    folder, monkeypatch
+):
+    def nowhere(*given):
+        raise OSError("no network")
+
+    monkeypatch.setenv("ANNOTATED_DATA", str(folder / "data"))
+    monkeypatch.setattr(fetch, "_download", nowhere)
+    said = reach(5, Desk(folder / "mine"))
+    assert said.startswith("not run · milestone 5 needs Multi30k")
+    for words in ("train.en.gz", str(folder / "data"), "https://github"):
+        assert words in said
+
+
+def test_pieces_are_cut_as_the_courses_byte_pairs_cut_a_line(folder):
+    lines = ["a dog  runs .", " über den Zaun"]
+    with assembled(Desk(folder / "mine")) as course:
+        cutter = Cutter(course, lines * 3, 280)
+    for line in lines * 2:
+        assert cutter.ids(line) == cutter.pairs.encode(line)
+        assert cutter.pairs.decode(cutter.ids(line)) == line
+
+
+def test_what_is_written_ends_at_its_end_in_the_order_of_the_sources(
+    folder,
+):
+    """A search that writes how long its source is, and ends."""
+
+    def greedy(model, src, limit):
+        length = (src != 0).sum(dim=1, keepdim=True) - 1
+        rest = torch.full((len(src), limit - 2), 9)
+        end = torch.full_like(length, 2)
+        return torch.cat([length + 10, end, rest], dim=1)
+
+    with assembled(Desk(folder / "mine")) as course:
+        rows = [[5] * n for n in (3, 1, *range(120), 2)]
+        found = written(course | {"greedy": greedy}, None, rows)
+    assert found == [[len(row) + 10] for row in rows]
+
+
+def test_a_parser_that_learned_too_little_is_told(folder, monkeypatch):
+    few = list(course_module.pocket_pairs(200, "train"))
+    monkeypatch.setattr(course_module, "pocket_pairs", lambda n, s: few)
+    with (
+        assembled(Desk(folder / "mine")) as course,
+        pytest.raises(AssertionError, match="right-branching trees"),
+    ):
+        parses(course, steps=2)
+
+
 def test_a_phrasebook_has_short_pairs_and_each_once_in_an_epoch():
     book = Phrasebook.of(300, "train")
     assert all(len(words) <= 10 for both in book.pairs for words in both)
@@ -613,3 +738,15 @@ def test_solutions_of_one_module_import_each_other_in_mine(
     desk.forget(WEIGHTS)
     text = (folder / "mine/attention.py").read_text()
     assert "from annotated.attention import attention_weights" in text
+
+
+def test_parts_that_need_each_other_are_checked_wherever_mine_is(
+    folder, monkeypatch
+):
+    """The command line has no folder on its path that mine/ is in."""
+    desk = Desk(folder / "elsewhere/mine")
+    for name in (WEIGHTS, "04-heads"):
+        desk.keep(exercises()[name], exercises()[name].reference)
+    monkeypatch.setattr("sys.path", [p for p in sys.path if p])
+    said = reach(1, desk)
+    assert said.startswith("reached · milestone 1"), said

@@ -9,6 +9,7 @@ length, which `pytest -m exhaustive` runs.
 
 import __future__
 
+import ast
 import math
 import os
 import re
@@ -105,6 +106,15 @@ LEFT_OUT = (
 )
 TRAINED = {"ex-preface-order"}  # at full length, here and now
 LEARNED = {"ex-attention-initial", "ex-positions-loud"}
+# at full length, page and all: what the value of the last line has to be
+WHOLE = {
+    "ex-training-offsets": lambda right: (
+        right[0] < 0.55
+        and right[0] > right[2] > right[3]
+        and right[-1] < 0.1
+    ),
+    "ex-average-runs": lambda loss: loss[2] > 4 * max(loss[:2]),
+}
 LISTING = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
 
 
@@ -194,6 +204,27 @@ def test_a_solution_does_what_it_says(page, label, names):
         execute(
             code if label in TRAINED | LEARNED else smaller(code), space
         )
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("label", WHOLE)
+def test_a_solution_learns_what_it_says(label, tmp_path, monkeypatch):
+    """With the whole page before it, at its real length."""
+    monkeypatch.chdir(tmp_path)
+    plt.switch_backend("agg")
+    (page,) = (p for p in PAGES if label in listings(p, "solution"))
+    module = types.ModuleType(page)
+    monkeypatch.setitem(sys.modules, page, module)
+    space = module.__dict__
+    for cell in read_chapter(BOOK / f"{page}.md").code:
+        execute(cell.source, space)
+        plt.close("all")
+    *before, code = listings(page, "solution")[label]
+    *lines, last = ast.parse(code).body
+    for part in (*before, ast.unparse(lines)):
+        execute(part, space)
+    value = eval(ast.unparse(last), space)
+    assert WHOLE[label](value), value
 
 
 def test_the_head_of_chapter_02_is_one_head_of_multi_head_attention(names):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from statistics import mean, stdev, variance
 
 import pytest
@@ -23,7 +24,7 @@ from annotated.variations import (
     small_rows,
     small_runs,
 )
-from tests.helpers import benchmark
+from tests.helpers import ROOT, benchmark
 
 # --- Table 2
 
@@ -335,6 +336,64 @@ def test_learned_positions_are_worse_in_small(
     for values in (nats, bleu):
         spreads = {row: stdev(by.values()) for row, by in values.items()}
         assert max(spreads, key=spreads.__getitem__) == "E-learned"
+
+
+DESCRIBED = {  # by the row, what the description says of us in nats
+    "A-h1": "one head is better by {}",
+    "A-h4": "four heads better by {}",
+    "A-h16": "sixteen worse by {}",
+    "A-h32": "thirty-two worse by {}",
+    "B-dk16": "keys of 2 are worse by {}",
+    "B-dk32": "keys of 4 by {}",
+    "C-N8": "eight layers worse by {}",
+    "C-d256": "width 256 is worse by {}",
+    "C-d1024": "width 1024 better by {}",
+    "C-ff1024": "d_ff 1024 is worse by {}",
+    "big": "big is worse by {}",
+    "D-drop0.2": "dropout of 0.2 is worse by {}",
+    "D-eps0.2": "smoothing of 0.2 worse by {}",
+}
+OF_THE_PAPER = {
+    "A-h1": "one head is worse by {}",
+    "B-dk16": "keys of 16 are worse by {}",
+    "B-dk32": "keys of 32 by {}",
+    "C-N2": "two layers are worse by {}",
+    "C-N4": "four by {}",
+    "C-d256": "width 256 by {}",
+    "C-ff1024": "d_ff 1024 by {}",
+    "D-drop0.0": "no dropout is worse by {}",
+    "D-eps0.0": "no smoothing better by {}",
+    "D-eps0.2": "smoothing of 0.2 worse by {}",
+}
+
+
+def test_rows_differ_from_base_as_the_figures_are_described(
+    nats: Values,
+) -> None:
+    text = (ROOT / "book" / "23-variations.md").read_text(encoding="utf-8")
+    alts = re.findall(r'alt: "Differences from .*?"', text)
+    theirs, ours = (
+        " ".join(alt.split("Right, ours:")[side] for alt in alts)
+        for side in (0, 1)
+    )
+    for row, words in DESCRIBED.items():
+        found = difference(nats, row, "base")
+        assert found is not None
+        assert words.format(f"{abs(found.mean):.2f}") in ours, row
+        better = "better" in words
+        assert found.verdict == ("smaller" if better else "larger"), row
+    for row, words in OF_THE_PAPER.items():
+        paper = TABLE3[row].perplexity / TABLE3["base"].perplexity
+        assert words.format(f"{abs(math.log(paper)):.2f}") in theirs, row
+    assert "two and four layers are better" in ours
+    assert "d_ff 4096 equal" in ours
+    for row, wanted in {
+        "C-N2": "smaller",
+        "C-N4": "smaller",
+        "C-ff4096": "unclear",
+        "D-eps0.0": "unclear",
+    }.items():
+        assert verdict(nats, row, "base") == wanted
 
 
 def test_depth_and_big_are_reversed_and_width_is_not(nats: Values) -> None:

@@ -359,6 +359,11 @@ class Exercise:
         return str(self._unsealed["insight"])
 
     @property
+    def rubric(self) -> list[str]:
+        """What earns a point in what is written about it."""
+        return list(self._unsealed.get("rubric", []))
+
+    @property
     def chapter(self) -> str:
         """The number of its page, as 04."""
         return self.name[:2]

@@ -448,7 +448,7 @@ class Exercises:
 @dataclasses.dataclass(frozen=True)
 class Milestone:
     """Run the book on what you have solved, and on ours where you have
-    not. Exit code 0: it is reached; 1: not yet.
+    not. Exit code 0: it is reached; 1: not yet; 2: its data are missing.
     """
 
     which: tyro.conf.Positional[str | None] = None  # 1, … (unset: list)
@@ -465,6 +465,8 @@ class Milestone:
             raise UsageError(f"milestones are {listed}, not {self.which!r}")
         said = reach(known[self.which], Desk.here())
         print(said)
+        if said.startswith("not run"):  # its data are missing
+            raise SystemExit(2)
         if not said.startswith("reached"):
             raise SystemExit(1)
 

@@ -248,7 +248,10 @@ def test_what_is_said_of_a_shown_output_stays_open(book: Book) -> None:
 
 def test_a_second_run_writes_nothing(book: Book) -> None:
     book.chapter("02-one", "Prose.", code("1"), code("1"))
-    assert notebooks(book.root) == ["wrote book/notebooks/02-one.ipynb"]
+    assert notebooks(book.root) == [
+        "wrote book/notebooks/02-one.ipynb",
+        "wrote book/notebooks/recall/02-one.ipynb",
+    ]
     assert notebooks(book.root) == []
     assert notebooks(book.root, check=True) == []
 
@@ -287,9 +290,11 @@ def test_a_notebook_of_no_chapter_is_told_and_removed(book: Book) -> None:
     path = book.chapter("02-one", code("1"))
     notebooks(book.root)
     path.rename(path.with_name("03-one.md"))
-    assert notebooks(book.root, check=True) == [
+    assert sorted(notebooks(book.root, check=True)) == [
         "book/notebooks/02-one.ipynb comes from no chapter",
         "book/notebooks/03-one.ipynb is missing",
+        "book/notebooks/recall/02-one.ipynb comes from no chapter",
+        "book/notebooks/recall/03-one.ipynb is missing",
     ]
     assert "removed book/notebooks/02-one.ipynb" in notebooks(book.root)
     book.write("book/notebooks/mine.ipynb", "{}")
