@@ -164,7 +164,7 @@ class GroupedQueryAttention(MultiHeadAttention):
         super().__init__(d_model, num_heads, None, None, dropout, bias)
         self.w_k = nn.Linear(d_model, num_groups * self.d_k, bias)
         self.w_v = nn.Linear(d_model, num_groups * self.d_v, bias)
-        initialise(self.w_q, self.w_k, self.w_v, self.w_o)
+        initialise(self.w_k, self.w_v)
 
     def groups(self, x: Tensor) -> Tensor:
         """(batch, length, groups · d) -> (batch, groups, length, d)"""

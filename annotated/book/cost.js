@@ -35,7 +35,7 @@ const SCALES = {
   share: [5, 10, 20, 30, 40, 50, 60, 80, 100],
 };
 const NAMES = { d: "width", layers: "layers in each stack", vocab: "vocabulary",
-  tokens: "tokens a step", steps: "steps", devices: "devices", speed: "TFLOP/s of each",
+  tokens: "tokens per step", steps: "steps", devices: "devices", speed: "TFLOP/s of each",
   share: "share in use" };
 
 /** 3.3·10¹⁸ */

@@ -115,6 +115,7 @@ export default {
       again.disabled = shown === 0;
       chance.set(chances[arrow[0]][arrow[1]]);
       place.replaceChildren(tree(steps.slice(0, shown), over ? ended[0]?.words : null));
+      place.scrollLeft = place.scrollWidth; // on a phone: what is new
       place.tabIndex = 0;
       const found = over ? ended : shown ? steps[shown - 1].ended : [];
       ranking.replaceChildren(found.length ? kit.table(["ended", "log-probability", "score"],
