@@ -528,6 +528,7 @@ def test_what_the_chapter_says_of_the_ledger() -> None:
     modifier, next_word = numbered("encoder", "article or adjective → noun")
     relative, relative_base = numbered("encoder", "relative pronoun → noun")
     end, _ = numbered("encoder", "the end")
+    halves, _ = numbered("encoder", "verb → its other half")
     writing, _ = numbered("cross", "writing any word")
     assert [run["seed"] for run in found["runs"]] == [0, 1, 2]
     coin = []
@@ -548,7 +549,8 @@ def test_what_the_chapter_says_of_the_ledger() -> None:
         assert dearest["loss"]["words"][relative] > 0.05
         assert dearest is not head
         team = run["teams"][relative]
-        assert 0.5 < team["cheaper"] < 0.9
+        cheaper = (36, 36, 44)[run["seed"]]
+        assert team["cheaper"] == pytest.approx(cheaper / 56, abs=0.001)
         assert team["any"][2] > 1.2 * team["loss"][1]
         head, score = best(run, "encoder", end)
         assert score > 0.5 and head["loss"]["words"][end] < 0.02
@@ -565,6 +567,8 @@ def test_what_the_chapter_says_of_the_ledger() -> None:
         verb, particle = (
             sample["source"].index(w) for w in ("macht", "zu")
         )
+        first = [h["scores"][halves] for h in own(run, "encoder.0")]
+        assert run["seed"] or max(first) < 0.031
         looks = [
             int(head[verb].split()[particle])
             for head in sample["weights"]["encoder"][0]
