@@ -55,7 +55,12 @@ OWN = (
     "study.py", "trim.py", "words.py",
 )  # fmt: skip
 # folders of the site with a file for each page or figure
-MADE = ("_static/cards", previews.FOLDER, f"_static/{FOLDER}")
+MADE = (
+    "_static/cards",
+    "_static/posters",
+    previews.FOLDER,
+    f"_static/{FOLDER}",
+)
 # what annotated.book.figures writes for a notebook
 MOVES = re.compile(
     r'<figure class="moves moves-(?P<name>\w+)">[\s\S]*?'
@@ -242,7 +247,7 @@ class _Book:
                 _choose_format(cell, output)
                 drawing = output.get("data", {}).get("image/svg+xml")
                 if drawing and "poster" in origin.tags:
-                    cell.metadata["poster"] = posters.image(drawing)
+                    cell.metadata["poster"] = self._poster(drawing)
                 if moves := self._moves(output):
                     cell.metadata["moves"] = moves
                 if "mystnb" in origin.metadata:
@@ -288,6 +293,14 @@ class _Book:
             self.large[path] = script.encode()
             moves["large"] = path
         return moves
+
+    def _poster(self, drawing: str) -> str:
+        """A hidden figure's axes, which are a file of their own."""
+        empty = posters.poster(drawing).encode()
+        stem = hashlib.sha256(empty).hexdigest()[:16]
+        path = f"_static/posters/{stem}.svg"
+        self.large[path] = empty
+        return posters.image(drawing, path)
 
     def _show(self, name: str, cell: Any, output: Any) -> None:
         """The page's first drawing, for links to it, and the first that is

@@ -361,3 +361,23 @@ def test_questions_are_read_without_marks():
             text = terminal.plain(part)
             assert not re.search(r"[\\$`*{}]", text), text
             assert max(map(len, text.splitlines())) <= terminal.WIDTH
+
+
+def test_what_a_check_needs_is_loaded_before_the_first_fork(
+    monkeypatch, capfd
+):
+    seen, real = [], terminal.examined
+
+    def noted(*given, **more):
+        seen.append(terminal.warm.cache_info().currsize)
+        return real(*given, **more)
+
+    terminal.warm.cache_clear()
+    monkeypatch.setattr(terminal, "examined", noted)
+    exercise = exercises()["03-causal"]
+    session = Session(
+        Desk.here(), exercise, usual_file(exercise), [exercise]
+    )
+    session.begin()
+    watch(session, iter([]))
+    assert seen == [1]

@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from tests.helpers import benchmark
+from annotated.book.results import ledger
+from tests.helpers import ROOT, benchmark
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +84,10 @@ def test_it_stops_where_the_loss_is_reached_and_writes_the_ledger(
     assert script.main([*words.split(), "--json", str(file)]) == 0
     runs = json.loads(file.read_text())["metrics"]["runs"]
     assert {run["steps"] for run in runs} == {10}
+
+
+def test_chapter_26_says_whether_the_runs_were_made() -> None:
+    text = (ROOT / "book" / "26-since-2017.md").read_text(encoding="utf-8")
+    still_open = "`python benchmarks/translators.py`" in text
+    assert still_open == ("its runs are still to be made" in text)
+    assert still_open != ("translators" in ledger())

@@ -35,6 +35,7 @@ border:1px solid var(--soft);border-radius:5px;padding:.25rem .7rem;min-height:2
 .fx-guess .fx-row{margin-top:.4rem}
 .fx-say{display:block;margin-top:.8rem;padding-top:.6rem;border-top:1px solid var(--line);
 min-height:3.4em}
+.fx output{color:inherit;font:inherit}
 .fx-soft{color:var(--soft)}
 .fx-scroll{overflow-x:auto}
 .bd-article .fx table,.fx table{border-collapse:collapse;margin:0;border:0;background:none;
@@ -204,7 +205,7 @@ export function bars(label) {
   return { node, set };
 }
 
-/** The same numbers for who would rather read them. */
+/** The same numbers to read. */
 export function table(head, rows) {
   return make("div", { class: "fx-scroll" }, make("table", { class: "fx-plain" },
     make("thead", {}, make("tr", {}, ...head.map((name) => make("th", { scope: "col" }, name)))),
@@ -245,7 +246,7 @@ export function curve({ label, xs, ys, xLabel, yLabel, yMax, width = 360, height
   return { node, set };
 }
 
-/** Round numbers from 0 to the largest, as [number, text]. */
+/** Round numbers up to the largest, with text. */
 export function ticks(most, form = (n) => String(+n.toPrecision(3))) {
   const unit = 10 ** Math.floor(Math.log10(most));
   const step = unit * (most / unit < 2 ? 0.5 : most / unit < 5 ? 1 : 2);
@@ -285,7 +286,7 @@ export function lines({ label, xLabel, yLabel, width = 380, height = 230 }) {
   return { node: make("div", {}, svg, names), set };
 }
 
-/** One sentence a change, aloud once it has settled. */
+/** One sentence per change, read aloud. */
 export function voice() {
   const node = make("output", { class: "fx-say", "aria-live": "polite" });
   return { node, say: (...parts) => node.replaceChildren(...parts) };

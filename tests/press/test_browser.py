@@ -33,7 +33,7 @@ AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WIDTHS = (1366, 390)
 MOST = 1_000_000  # bytes of a page before its figures
-SEARCH = 2_600_000  # that brings the text of all pages
+SEARCH = 3_200_000  # that brings the text of all pages
 
 # what is cut off, or sticks out of the window with no way to reach it
 CLIPPED = """() => {

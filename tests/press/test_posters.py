@@ -57,7 +57,9 @@ def test_what_is_drawn_goes() -> None:
 
 
 def test_a_poster_is_an_image_that_says_so() -> None:
-    assert f'alt="{EMPTY}"' in image(drawn())
+    shown = image(drawn(), "a/b.svg")
+    assert f'alt="{EMPTY}" src="a/b.svg" width="' in shown
+    assert 'height="' in shown
 
 
 def test_the_field_to_draw_in_has_a_frame() -> None:
