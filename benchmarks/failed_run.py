@@ -84,6 +84,8 @@ def main(
         return
     recipe = read_recipe(folder)
     typed = ["python", "benchmarks/failed_run.py", data.name]
+    if steps not in (0, STEPS):
+        typed += ["--steps", str(steps)]
     seconds = [one["curve"][-1][1] for one in made.values()]
     write(
         json,
