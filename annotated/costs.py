@@ -6,6 +6,7 @@ import torch
 
 from annotated.engine.distributed import world_size
 from annotated.engine.machine import HALF, matmul_speed, memory_bytes
+from annotated.engine.packing import SHORT
 from annotated.engine.trainer import RunConfig
 from annotated.model import TransformerConfig, count_parameters
 
@@ -79,9 +80,12 @@ def kept_bytes(
     mask = (1 if gpu else size) * (config.dropout > 0)
     fused = gpu or k == v  # a kernel that keeps no attention weights
     around = d * (8 + mask)
-    inside = h * (size if gpu else 4)  # float32 on a CPU
-    attention = inside * (2 * k + v + (v if fused else length))
-    attention += size * h * v + 4 * h
+    if not gpu and precision == "bfloat16" and length <= SHORT:
+        attention = size * h * (2 * k + v + length + v)  # page E2's own
+    else:
+        inside = h * (size if gpu else 4)  # float32 on a CPU
+        attention = inside * (2 * k + v + (v if fused else length))
+        attention += size * h * v + 4 * h
     # the slope of a ReLU can be read off its output
     hidden = config.d_ff * (1 if config.activation == "relu" else 2)
     encoder = 2 * around + attention + size * hidden

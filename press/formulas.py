@@ -78,7 +78,6 @@ SCRIPTS = {
 # letters whose italics have other names
 SLANTED = dict(zip("hıȷ∂∇ϵϑϰϕϱϖ", "ℎ𝚤𝚥𝜕𝛻𝜖𝜗𝜘𝜙𝜚𝜛"))
 
-ET.register_namespace("", SPACE)
 log = logging.getLogger(__name__)
 
 
@@ -95,6 +94,7 @@ def mathml(tex: str, block: bool = False, source: bool = False) -> str:
     _mend(tree)
     if source:
         _carry(tree, tex)
+    ET.register_namespace("", SPACE)  # one for all: posters have another
     return ET.tostring(tree, encoding="unicode")
 
 

@@ -23,7 +23,6 @@ PROGRAMS = (
     "google-chrome-stable", "chrome", "msedge",
 )  # fmt: skip
 PATIENCE = 600  # seconds for Chromium
-ET.register_namespace("", XHTML.strip("{}"))
 # what only screens need, and what a page of paper does otherwise
 PAPER = """
 @font-face {
@@ -61,7 +60,9 @@ def pdf(root: Path, out: Path) -> str:
         fonts = root / "book" / "_static" / "fonts"
         shutil.copytree(fonts, folder / "fonts")
         whole = folder / "whole.xhtml"
-        whole.write_bytes(ET.tostring(joined(folder), "utf-8"))
+        tree = joined(folder)
+        ET.register_namespace("", XHTML.strip("{}"))
+        whole.write_bytes(ET.tostring(tree, "utf-8"))
         out.parent.mkdir(parents=True, exist_ok=True)
         _print(program, whole, out)
     return f"{out} holds the story in {out.stat().st_size / 1e6:.1f} MB"

@@ -172,8 +172,11 @@ def test_what_a_forward_pass_keeps_is_what_is_said(
         ({"d_v": 5}, "float32", "cpu",
          4 * (140 + 70 + 4 * 2 * 11 + 4 * 2 * (28 + 5) + 8 + 60 + 40)),
         # norms and sums have 4 bytes, and a norm's output a copy of 2; an
-        # attention has 4 on a CPU, but for the heads side by side
+        # attention has 2, also for its 28 weights
         ({}, "bfloat16", "cpu",
+         70 * 8 + 70 * 2 + 4 * 2 * (9 + 28 + 3) * 2 + 60 * 2 + 20 * 6),
+        # in float16 it has 4 on a CPU, but for the heads side by side
+        ({}, "float16", "cpu",
          70 * 8 + 70 * 2 + 4 * 2 * (12 * 4 + 3 * 2) + 32 + 60 * 2
          + 20 * 6),
         # a GPU's masks have one byte

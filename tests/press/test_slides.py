@@ -135,7 +135,8 @@ def test_of_a_figure_to_be_drawn_the_axes_are_seen_first() -> None:
     text = nbformat.writes(notebook)
     found = sections(_Deck(BOOK.parent, chapter, text, LABELS).page())
     hidden = [one for one in found if EMPTY in one]
-    assert len(hidden) == 2
+    posters = ["poster" in origin.tags for origin in chapter.cells]
+    assert len(hidden) == sum(posters) > 1
     for one in hidden:
         drawings = re.findall(r"base64,([^\"]+)", one)
         empty, whole = (base64.b64decode(x).decode() for x in drawings)
