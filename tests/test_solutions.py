@@ -99,10 +99,11 @@ UNTIL = {
     "24-parsing": "def parse(texts",
 }
 # cells that start other processes, or read what these have written (21,
-# 22), and one that shows the first right translation (19)
+# 22), one that shows the first right translation (19), and one that shows
+# certain steps of the whole training (14)
 LEFT_OUT = (
     *("torchrun(", "subprocess.run(", "losses-{size}.json"),
-    "rows = [*watched",
+    *("rows = [*watched", "one for one in moments"),
 )
 TRAINED = {"ex-preface-order"}  # at full length, here and now
 LEARNED = {"ex-attention-initial", "ex-positions-loud"}
