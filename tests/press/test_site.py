@@ -315,7 +315,9 @@ x = {1}</pre></details>
       <dl class="py"><dt id="annotated.one.FOUR">FOUR = 4</dt></dl></section>
       <p>After.</p></section>"""
     script = sections({"a.html": text.encode(), "b/c.html": b"<p>no</p>"})
-    rows = script.decode().removeprefix("const SECTIONS = ").strip("; \n")
+    rows, taught = script.decode().split(";\nconst TAUGHT = ")
+    rows = rows.removeprefix("const SECTIONS = ")
+    assert json.loads(taught.strip("; \n")) == []
     one = "Here is √d_k · α, and a_b. After."
     code = "class Two(One): def three(self): ... x = {1}"
     assert json.loads(rows) == [
