@@ -378,3 +378,9 @@ def test_one_process_of_several_measures_and_speaks() -> None:
     assert first.startswith("1: model ")
     assert "on 2 × cpu" in first
     assert second == "0: "
+
+
+def test_attention_keeps_its_weights_up_to_256_keys() -> None:
+    config = shape(100, d_model=64, num_heads=4)
+    kept = [kept_bytes(config, n, "bfloat16") for n in (255, 256, 257)]
+    assert kept[2] < kept[0] < kept[1]
