@@ -416,6 +416,9 @@ def minutes(root: Path) -> list[str]:
 
 # --- numbers of a hidden output -------------------------------------------
 
+# its number is a place in the book
+CHAPTER_LINK = re.compile(r"\[(?:chapter|page|appendix) \w+\]\([^)\s]*\)")
+
 # a number that says something: two digits or more that count
 NUMBER = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?![\w]|\.\d)")
 
@@ -437,6 +440,7 @@ def told(chapter: Chapter, outputs: list[str]) -> Iterator[str]:
             continue
         hidden = _numbers(printed[place - 1])
         open_ = visible(reading(chapter, place)[1])
+        said = CHAPTER_LINK.sub("", open_)
         above = " ".join(c.source for c in chapter.cells[:place])
         known = _numbers(
             above
@@ -446,7 +450,7 @@ def told(chapter: Chapter, outputs: list[str]) -> Iterator[str]:
                 if "hide-output" not in other.tags
             )
         )
-        if given := (_numbers(open_) & hidden) - known:
+        if given := (_numbers(said) & hidden) - known:
             numbers = ", ".join(sorted(given))
             yield (
                 f'{cell.section}: "{open_[:40]}…" stands open below a '
