@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sys
-import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -26,6 +25,7 @@ from typing import Any
 
 import tyro
 from ledger import annotated, append, entry_of_runs, make_runs, read
+from run_recipe import curves
 
 from annotated.book.results import commit
 from annotated.engine.data import TextData
@@ -117,40 +117,44 @@ def nats_per_character(folder: Path, nll: float) -> float:
 def run(settings: Settings, work: Path) -> None:
     """Make the runs that work lacks."""
     done = {(one["row"], one["seed"]) for one in read(work)}
+    runs = work.with_suffix(f".{settings.share}")
     wrong = set(settings.only) - ROWS.keys()
     if wrong:
         sys.exit(f"no row {wrong.pop()!r}; there are {', '.join(ROWS)}")
     for seed in range(settings.first, settings.first + settings.seeds):
         for row in settings.only or ROWS:
             if (row, seed) not in done:
-                append(work, one_run(settings.share, row, seed))
+                folder = runs / f"{row} {seed}".replace(" ", "-") / "run"
+                append(work, one_run(settings.share, row, seed, folder))
+                shutil.rmtree(folder.parent)
 
 
-def one_run(share: float, row: str, seed: int) -> dict[str, Any]:
-    """Train and judge a row."""
-    started = time.perf_counter()
+def one_run(
+    share: float, row: str, seed: int, folder: Path
+) -> dict[str, Any]:
+    """Train and judge a row; a folder that an interruption has left is gone
+    on with. The seconds are those that its metrics count.
+    """
     made = varied(share, ROWS[row], seed)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "run"
-        told = annotated(
-            "train", "multi30k", "--out", str(folder),
-            *words(made.unlike(BASE)),
-        )  # fmt: skip
-        nll = told["valid"]["nll"]
-        found = {
-            "row": row,
-            "options": " ".join(words(ROWS[row])),
-            "seed": seed,
-            "parameters": told["parameters"],
-            "epochs": told["epochs"],
-            "nats": nats_per_character(folder, nll),
-            "valid_bleu": bleu(folder, SPLITS[0]),
-            "bleu": bleu(folder, SPLITS[1]),
-        }
-        if row == "recipe":
-            found |= more_of(folder)
-    seconds = time.perf_counter() - started
-    return found | {"seconds": seconds, "commit": commit()}
+    told = annotated(
+        "train", "multi30k", "--out", str(folder), *words(made.unlike(BASE)),
+        *["--resume"] * (folder / "recipe.json").exists(),
+    )  # fmt: skip
+    nll = told["valid"]["nll"]
+    found = {
+        "row": row,
+        "options": " ".join(words(ROWS[row])),
+        "seed": seed,
+        "parameters": told["parameters"],
+        "epochs": told["epochs"],
+        "nats": nats_per_character(folder, nll),
+        "valid_bleu": bleu(folder, SPLITS[0]),
+        "bleu": bleu(folder, SPLITS[1]),
+        "seconds": curves(folder)["curve"][-1][1],
+    }
+    if row == "recipe":
+        found |= more_of(folder)
+    return found | {"commit": commit()}
 
 
 def more_of(folder: Path) -> dict[str, Any]:
