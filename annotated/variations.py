@@ -58,12 +58,14 @@ def small_rows(steps: int, seed: int = 0) -> dict[str, Recipe]:
 
 
 def small_runs(
-    ledger: Mapping[str, Mapping[str, Any]],
+    ledger: Mapping[str, Mapping[str, Any]], steps: int = 500
 ) -> dict[str, dict[int, dict[str, Any]]]:
-    """The sweep's runs in a ledger: row -> seed -> the run's metrics."""
+    """The sweep's runs of that many steps in a ledger: row -> seed -> the
+    run's metrics.
+    """
     found: dict[str, dict[int, dict[str, Any]]] = {}
-    for file in ledger.values():
-        if file["recipe"] == "table3":
+    for file in [f for f in ledger.values() if f["recipe"] == "table3"]:
+        if file["settings"]["steps"] == steps:
             for row, run in file["metrics"]["runs"].items():
                 found.setdefault(row, {})[file["seed"]] = run
     return {row: found[row] for row in TABLE3 if row in found}

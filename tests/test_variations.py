@@ -202,11 +202,19 @@ def test_runs_are_found_in_a_ledger_by_row_and_seed() -> None:
         f"table3-small-{seed}": {
             "recipe": "table3",
             "seed": seed,
+            "settings": {"steps": 500},
             "metrics": {"runs": {"A-h1": {"bleu": seed}, "base": {}}},
         }
         for seed in (0, 4)
     }
-    others = {"x": {"recipe": "multi30k", "metrics": {}}}
+    longer = {
+        "recipe": "table3",
+        "seed": 0,
+        "settings": {"steps": 2000},
+        "metrics": {"runs": {"E-learned": {}}},
+    }
+    others = {"x": {"recipe": "multi30k", "metrics": {}}, "y": longer}
+    assert list(small_runs(files | others, steps=2000)) == ["E-learned"]
     found = small_runs(files | others)
     assert list(found) == ["base", "A-h1"]
     assert {s: run["bleu"] for s, run in found["A-h1"].items()} == {
