@@ -43,6 +43,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "vocabulary 8,000": {"vocab": 8000},
     "no smoothing": {"label_smoothing": 0.0},
     "no cool-down": {"cooldown": 0},
+    "one head": {"num_heads": 1},
+    "learned positions": {"positions": "learned"},
     "1,000 pairs": {"train_pairs": 1000},
     "3,000 pairs": {"train_pairs": 3000},
     "10,000 pairs": {"train_pairs": 10_000},
