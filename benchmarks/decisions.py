@@ -37,6 +37,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "post-norm": {"norm": "post"},
     "width 64": {"d_model": 64},
     "width 192": {"d_model": 192},
+    "width 256, dropout 0.3": {"d_model": 256, "dropout": 0.3},
     "no dropout": {"dropout": 0.0},
     "dropout 0.3": {"dropout": 0.3},
     "vocabulary 2,000": {"vocab": 2000},
