@@ -23,8 +23,9 @@ from ledger import annotated, write
 from run_recipe import corpus, curves
 
 from annotated.book.results import entry
+from annotated.engine.data import open_data
 from annotated.engine.recipes import RECIPES
-from annotated.engine.runs import read_recipe
+from annotated.engine.runs import Run, read_recipe
 
 AS_IT_WAS = {
     "norm": "post", "rate": 0.8, "warmup": 600, "batch_tokens": 800,
@@ -39,6 +40,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "half the rate": {"rate": 0.4},
 }
 STEPS = 2466  # as many as the failed run had
+SAMPLES = 6
+LENGTHS = 6, 10  # words of a sentence that is shown
 
 
 def words(fields: dict[str, Any]) -> list[str]:
@@ -47,6 +50,24 @@ def words(fields: dict[str, Any]) -> list[str]:
         word
         for name, value in fields.items()
         for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
+
+
+def read(folder: Path) -> list[list[str]]:
+    """What a run makes of the test set's first short sentences: source,
+    reference, translation.
+    """
+    run = Run.open(folder)
+    src, ref = open_data(run.recipe).text("test")
+    short = [
+        pair
+        for pair in zip(src, ref, strict=True)
+        if LENGTHS[0] <= len(pair[0].split()) <= LENGTHS[1]
+    ][:SAMPLES]
+    said = run.translate([source for source, _ in short])
+    return [
+        [*pair, best[0].text]
+        for pair, best in zip(short, said, strict=True)
     ]
 
 
@@ -79,7 +100,7 @@ def main(
                 *["--resume"] * (run / "recipe.json").exists(),
             )  # fmt: skip
         if (run / "recipe.json").exists():
-            made[row], folder = curves(run), run
+            made[row], folder = curves(run) | {"samples": read(run)}, run
     if json is None or not made:
         return
     recipe = read_recipe(folder)
