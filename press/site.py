@@ -477,7 +477,11 @@ class _Book:
                 return ""
             head = re.search(r":caption: (.*)", match[1])
             lines = [f"## {head[1]}\n"] if head else []
-            cards = [n for n in found if n in self.promises]
+            cards = [
+                n
+                for n in found
+                if n in self.promises and self.shown[n].room == "story"
+            ]
             if cards:
                 lines.append(self._cards(cards))
             found_all, found = found, [n for n in found if n not in cards]
@@ -536,18 +540,23 @@ class _Book:
         )
 
     def _ran(self, match: re.Match[str]) -> str:
-        """A number of book/results: `name a.b/60 .0f`."""
-        path = self.root / "book" / "results" / f"{match[1]}.json"
+        """A number of book/results, `name a.b/60 .0f`, or the mean of
+        several runs, `name,other a.b .1f`.
+        """
         keys, _, divisor = match[2].partition("/")
-        try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-            for key in keys.split("."):
-                value = value[key]
-        except (OSError, KeyError) as error:
-            raise PressError(
-                f"book/index.md: {match[0]}: {error}"
-            ) from None
-        return format(value / float(divisor or 1), match[3])
+        values = []
+        for name in match[1].split(","):
+            path = self.root / "book" / "results" / f"{name}.json"
+            try:
+                value = json.loads(path.read_text(encoding="utf-8"))
+                for key in keys.split("."):
+                    value = value[key]
+            except (OSError, KeyError) as error:
+                raise PressError(
+                    f"book/index.md: {match[0]}: {error}"
+                ) from None
+            values.append(value / float(divisor or 1))
+        return format(sum(values) / len(values), match[3])
 
     def _printed(self, match: re.Match[str]) -> str:
         """What stands after some words in a page's printed output."""
@@ -584,8 +593,8 @@ class _Book:
     def _entry(self, chapter: Chapter) -> str:
         link = f"[{_numbered(chapter)}]({chapter.name}.md)"
         minutes = reading_minutes(chapter)
-        first = _first_sentence(chapter)
-        return f"{link} <small>{minutes} min</small>\n: {first}\n"
+        words = self.promises.get(chapter.name) or _first_sentence(chapter)
+        return f"{link} <small>{minutes} min</small>\n: {words}\n"
 
     def _cover(self) -> str:
         """The figure whose cell has the tag `cover`."""

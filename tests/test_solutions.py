@@ -106,7 +106,11 @@ LEFT_OUT = (
     *("rows = [*watched", "one for one in moments"),
 )
 TRAINED = {"ex-preface-order"}  # at full length, here and now
-LEARNED = {"ex-attention-initial", "ex-positions-loud"}
+LEARNED = {
+    "ex-attention-initial",
+    "ex-layers-dropout-place",
+    "ex-positions-loud",
+}
 # at full length, page and all: what the value of the last line has to be
 WHOLE = {
     "ex-training-offsets": lambda right: (

@@ -107,8 +107,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
     shutil.copytree(BOOK / "_static", book.root / "book" / "_static")
     (book.root / "book/figures").mkdir()
     (book.root / "book/results").mkdir()
-    run = "book/results/multi30k-cpu.json"
-    shutil.copy(BOOK.parent / run, book.root / run)
+    for name in ("cpu", "seed1", "seed2"):
+        run = f"book/results/multi30k-{name}.json"
+        shutil.copy(BOOK.parent / run, book.root / run)
     for name in ("kit", "film"):
         path = f"book/figures/{name}.mjs"
         shutil.copy(BOOK.parent / path, book.root / path)

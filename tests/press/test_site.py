@@ -196,7 +196,7 @@ def test_the_first_page_is_made_from_the_chapters(built: Book) -> None:
         "0 parts: 0 tested, 0 measured, 0 transcribed and 0 told" in plain
     )
     assert "One idea carries it.</p>" in text
-    assert "<b>38.1 BLEU</b>" in text and "after 26 minutes" in text
+    assert "<b>37.8 BLEU</b>" in text and "took\n26 minutes" in text
     assert "%(" not in text
     assert '<meta name="description" content="“Attention Is' in text
     one = page(built, "02-one")
@@ -282,7 +282,10 @@ def test_a_description_has_words_and_no_marks(built: Book) -> None:
 
 
 def test_the_first_page_has_cards_for_what_promises(built: Book) -> None:
-    built.write("book/cards.yml", "02-one: See it rise & fall.\n")
+    built.write(
+        "book/cards.yml",
+        "02-one: See it rise & fall.\nA1-notation: What is what.\n",
+    )
     index = built.read("book/index.md")
     built.write(
         "book/index.md", f"{index}\n%(printed 02-one the value is)\n"
@@ -298,6 +301,7 @@ def test_the_first_page_has_cards_for_what_promises(built: Book) -> None:
     [picture] = re.findall(r'src="([^"]+)"', card)
     assert (built.root / "site" / picture).read_text().startswith("<?xml")
     assert "One idea carries it.</p>" not in text
+    assert text.count("What is what.") == 1 and "What is what." not in card
     (built.root / "book/cards.yml").unlink()
     site(built.root)
 
