@@ -2,14 +2,19 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from annotated.book.results import ledger
+from annotated.engine.commands import _unread
 from annotated.engine.data import open_data
 from annotated.engine.errors import RunError
+from annotated.engine.pieces import unknown_words
 from annotated.engine.runs import Run, read_recipe, run_folder
+from annotated.tokens import Tokenizer
 
 from .helpers import ROOT
 
@@ -86,3 +91,39 @@ def test_it_is_of_this_version() -> None:
         "de",
         "en",
     )
+
+
+def test_words_that_it_does_not_know_are_named_once(elsewhere) -> None:
+    lines = ["Die Frau liest das Buch.", "Der Astronaut liest das Buch ."]
+    done = subprocess.run(
+        [sys.executable, "-m", "annotated", "translate", "--run", "pocket"],
+        input="\n".join([*lines, *lines]).encode(),
+        capture_output=True,
+        check=True,
+    )
+    assert len(done.stdout.splitlines()) == 4
+    told = [
+        line
+        for line in done.stderr.decode().splitlines()
+        if "vocabulary" in line
+    ]
+    assert told == [
+        "not in the run's vocabulary: Buch., Astronaut; put a space before "
+        "punctuation: Buch ."
+    ]
+
+
+def test_no_more_than_ten_unknown_words_are_listed() -> None:
+    tokenizer = Run.open(POCKET).source
+    words = [f"neu{i}" for i in range(11)]
+    told = _unread(words, tokenizer)
+    assert told.endswith("neu9 …") and "punctuation" not in told
+
+
+def test_only_a_tokenizer_of_words_has_unknown_ones() -> None:
+    tokenizer = Run.open(POCKET).source
+    assert unknown_words(tokenizer, ["Die Frau", "Die Frua Frua"]) == [
+        "Frua"
+    ]
+    parts = Tokenizer.train(["Die Frau liest"] * 9, 300)
+    assert unknown_words(parts, ["Frua", "\u03b1"]) == []

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
@@ -42,6 +42,7 @@ from annotated.engine.export import export_run
 from annotated.engine.files import check_new, write_json, write_text
 from annotated.engine.machine import HALF, pick_device, pick_precision
 from annotated.engine.marian import find_published, import_marian
+from annotated.engine.pieces import unknown_words
 from annotated.engine.prepare import (
     Preparation,
     Prepared,
@@ -78,6 +79,7 @@ from annotated.engine.treebanks import (
 from annotated.evaluation import compare, score
 from annotated.model import count_parameters
 from annotated.search import SearchConfig
+from annotated.tokens import Tokenizer
 
 __all__ = [
     "Flag", "obey", "parsed", "complaint", "PLAINER", "List", "Show",
@@ -482,7 +484,12 @@ class Translate(_Use):
         run = self.open()
         search = self.search(run, nbest=self.nbest)
         number, workers = 0, self.processes(run)
+        told: set[str] = set()  # unknown words
         for lines in _arriving():
+            strange = unknown_words(run.source, lines)
+            if fresh := [word for word in strange if word not in told]:
+                print(_unread(fresh, run.source), file=sys.stderr)
+                told.update(fresh)
             for found in run.translate(
                 lines, search, self.batch_tokens, workers
             ):
@@ -501,6 +508,19 @@ class Translate(_Use):
                     sys.stdout.buffer.write(line)
                 number += 1
             sys.stdout.buffer.flush()
+
+
+def _unread(words: Sequence[str], tokenizer: Tokenizer) -> str:
+    """What standard error says of words that the model cannot read."""
+    listed = ", ".join(words[:10]) + " …" * (len(words) > 10)
+    hint = ""
+    for word in words:
+        bare = word.rstrip(".,!?;:")
+        if bare != word and not unknown_words(tokenizer, [bare]):
+            hint = f"; put a space before punctuation: {bare}"
+            hint += f" {word.removeprefix(bare)}"
+            break
+    return f"not in the run's vocabulary: {listed}{hint}"
 
 
 def _arriving() -> Iterator[list[str]]:

@@ -14,7 +14,7 @@ from annotated.tokens import SPECIALS, UNK, Tokenizer
 
 __all__ = [
     "imported", "SentencePieces", "codes_of", "MARK", "load_tokenizer",
-    "vocabulary", "kind_of", "same_tokens", "in_parts",
+    "vocabulary", "kind_of", "unknown_words", "same_tokens", "in_parts",
 ]  # fmt: skip
 
 
@@ -155,6 +155,19 @@ def kind_of(tokenizer: Tokenizer) -> Any:
         return "sentencepiece"
     kinds = {"BPE": "bpe", "WordPiece": "wordpiece", "WordLevel": "word"}
     return kinds[type(tokenizer.inner.model).__name__]
+
+
+def unknown_words(
+    tokenizer: Tokenizer, lines: Sequence[str]
+) -> list[str]:
+    """The words of these lines that are not in the vocabulary, each once;
+    none unless the tokens are words, since parts spell any word.
+    """
+    if kind_of(tokenizer) != "word":
+        return []
+    words = list(dict.fromkeys(w for line in lines for w in line.split()))
+    ids = tokenizer.encode(words)
+    return [w for w, row in zip(words, ids, strict=True) if row == [UNK]]
 
 
 def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:
