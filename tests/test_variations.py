@@ -243,7 +243,8 @@ def test_the_runs_of_the_ledger_are_of_rows_as_they_are() -> None:
             words.add((run["parameters"] - layers) / width)
             assert run["perplexity"] > 1
             assert run["signature"].startswith("nrefs:1|case:mixed")
-    assert len(words) == len(all_steps) == 1
+    assert len(words) == 1
+    assert all_steps == {500, 2000}
 
 
 def test_the_benchmark_takes_number_and_width_of_heads_apart() -> None:
@@ -316,6 +317,63 @@ def test_dropout_costs_bleu_in_small(nats: Values, bleu: Values) -> None:
     pairs = [nats["D-drop0.0"][s] - nats["base"][s] for s in range(3)]
     assert stdev(pairs) < 0.01
     assert verdict(nats, "D-drop0.2", "base") == "larger"
+
+
+# --- and of those that are four times as long
+
+
+@pytest.fixture(scope="module")
+def longer() -> tuple[Values, Values]:
+    """Nats and BLEU after 2,000 steps."""
+    runs = small_runs(ledger(), steps=2000)
+    assert len(runs["base"]) >= 3
+    assert all(by.keys() == runs["base"].keys() for by in runs.values())
+    nats = {
+        row: {seed: math.log(run["perplexity"]) for seed, run in by.items()}
+        for row, by in runs.items()
+    }
+    scores = {
+        row: {seed: run["bleu"] for seed, run in by.items()}
+        for row, by in runs.items()
+    }
+    return nats, scores
+
+
+def gaps(values: Values, row: str) -> list[float]:
+    """Of a row from base, seed by seed."""
+    return [values[row][seed] - value for seed, value in values["base"].items()]
+
+
+def test_dropout_is_needed_after_two_thousand_steps(
+    longer: tuple[Values, Values],
+) -> None:
+    nats, scores = longer
+    assert min(gaps(nats, "D-drop0.0")) > 1
+    assert mean(gaps(scores, "D-drop0.0")) == pytest.approx(-40, abs=3)
+
+
+def test_four_layers_have_nearly_caught_up(
+    nats: Values, longer: tuple[Values, Values]
+) -> None:
+    assert mean(gaps(nats, "C-N8")) > 0.8
+    assert 0 < mean(gaps(longer[0], "C-N8")) < 0.05
+
+
+def test_one_head_is_ahead_by_less_but_ahead(
+    nats: Values, longer: tuple[Values, Values]
+) -> None:
+    assert mean(gaps(nats, "A-h1")) == pytest.approx(-0.2, abs=0.03)
+    assert -0.05 < mean(gaps(longer[0], "A-h1")) < -0.01
+    assert max(gaps(longer[0], "A-h1")) < 0
+    assert min(gaps(longer[1], "A-h1")) > 2
+    assert mean(gaps(longer[1], "A-h1")) == pytest.approx(4, abs=0.6)
+
+
+def test_learned_positions_still_lose(
+    longer: tuple[Values, Values],
+) -> None:
+    assert min(gaps(longer[0], "E-learned")) > 0
+    assert mean(gaps(longer[0], "E-learned")) == pytest.approx(0.07, abs=0.01)
 
 
 def test_smoothing_costs_perplexity_in_small() -> None:

@@ -157,9 +157,7 @@ def kind_of(tokenizer: Tokenizer) -> Any:
     return kinds[type(tokenizer.inner.model).__name__]
 
 
-def unknown_words(
-    tokenizer: Tokenizer, lines: Sequence[str]
-) -> list[str]:
+def unknown_words(tokenizer: Tokenizer, lines: Sequence[str]) -> list[str]:
     """The words of these lines that are not in the vocabulary, each once;
     none unless the tokens are words, since parts spell any word.
     """
