@@ -341,7 +341,9 @@ def longer() -> tuple[Values, Values]:
 
 def gaps(values: Values, row: str) -> list[float]:
     """Of a row from base, seed by seed."""
-    return [values[row][seed] - value for seed, value in values["base"].items()]
+    return [
+        values[row][seed] - value for seed, value in values["base"].items()
+    ]
 
 
 def test_dropout_is_needed_after_two_thousand_steps(
@@ -373,7 +375,9 @@ def test_learned_positions_still_lose(
     longer: tuple[Values, Values],
 ) -> None:
     assert min(gaps(longer[0], "E-learned")) > 0
-    assert mean(gaps(longer[0], "E-learned")) == pytest.approx(0.07, abs=0.01)
+    assert mean(gaps(longer[0], "E-learned")) == pytest.approx(
+        0.07, abs=0.01
+    )
 
 
 def test_smoothing_costs_perplexity_in_small() -> None:

@@ -153,10 +153,6 @@ def corpus_recipes() -> dict[str, Recipe]:
         .changed(batch_tokens=1500, warmup=1200, rate=1.176)
         .changed(max_steps=8200, cooldown=3300, save_every=200, keep=4)
     )
-    wider = captions.changed(
-        about="the same with twice the vocabulary and half as wide again",
-        vocab=8000, d_model=192, rate=1.44,
-    )  # fmt: skip
     talks = (
         Recipe(
             about="German to English, 160,000 sentences of talks",
@@ -171,10 +167,7 @@ def corpus_recipes() -> dict[str, Recipe]:
         about="English to German, 200,000 sentences of talks",
         data="iwslt17",
     ).changed(source="en", target="de", vocab=16_000)
-    return {
-        "multi30k": captions, "multi30k-wide": wider,
-        "iwslt14": talks, "iwslt17": more_talks,
-    }  # fmt: skip
+    return {"multi30k": captions, "iwslt14": talks, "iwslt17": more_talks}
 
 
 def wmt14_recipes() -> dict[str, Recipe]:
