@@ -118,6 +118,11 @@ WHOLE = {
         and right[0] > right[2] > right[3]
         and right[-1] < 0.1
     ),
+    "ex-training-rate": lambda loss: (
+        loss[2] == max(loss)
+        and loss[3] < 0.8 * loss[2]
+        and loss[3] < 1.2 * min(loss)
+    ),
     "ex-average-runs": lambda loss: loss[2] > 4 * max(loss[:2]),
 }
 LISTING = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
