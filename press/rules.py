@@ -34,7 +34,7 @@ from press.modules import (
 )
 from press.numbers import LABEL, figure_of
 
-MINUTES = 46  # that a story page may take to read
+MINUTES = 45  # that a story page may take to read
 LINES = {"story": 30}  # that a cell may have, not counting empty ones
 OTHER_LINES = 60
 MARKDOWN = MarkdownIt("commonmark").enable("table").use(colon_fence_plugin)

@@ -250,7 +250,7 @@ def test_a_page_that_takes_too_long_is_named(
     assert offences(book.root) == {
         "02-one": [
             'book/02-one.md, section "Long": the page takes 46.5 minutes to '
-            "read, not 46; this section takes most of them, 45.5"
+            "read, not 45; this section takes most of them, 45.5"
         ]
     }
     path.rename(path.with_name("E1-one.md"))
