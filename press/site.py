@@ -477,24 +477,9 @@ class _Book:
                 return ""
             head = re.search(r":caption: (.*)", match[1])
             lines = [f"## {head[1]}\n"] if head else []
-            cards = [
-                n
-                for n in found
-                if n in self.promises and self.shown[n].room == "story"
-            ]
-            if cards:
-                lines.append(self._cards(cards))
-            found_all, found = found, [n for n in found if n not in cards]
-            lines += ["{.chapters}"] if found else []
-            for name in found:
-                if name in self.shown:
-                    lines.append(self._entry(self.shown[name]))
-                else:
-                    lines.append(_plain_entry(name, others[name]))
+            lines += self._listed(found, others)
             listed = "\n".join(["", *lines, ""])
-            return "\n".join(
-                [match[1] + "\n".join(found_all), "```", listed]
-            )
+            return "\n".join([match[1] + "\n".join(found), "```", listed])
 
         def choose(match: re.Match[str]) -> str:
             # a link to a pattern, to the first page that it fits
@@ -527,6 +512,25 @@ class _Book:
             flags=re.S,
         )
         return self.inline(re.sub(pattern, choose, text), None)
+
+    def _listed(
+        self, pages: list[str], others: dict[str, str]
+    ) -> list[str]:
+        """Chapters of the story as cards, a line for each other page."""
+        cards = [
+            name
+            for name in pages
+            if name in self.promises and self.shown[name].room == "story"
+        ]
+        rest = [name for name in pages if name not in cards]
+        lines = [self._cards(cards)] if cards else []
+        lines += ["{.chapters}"] if rest else []
+        for name in rest:
+            if name in self.shown:
+                lines.append(self._entry(self.shown[name]))
+            else:
+                lines.append(_plain_entry(name, others[name]))
+        return lines
 
     def _taken(self) -> str:
         """Where the book is in a form to take away, if that is known."""
