@@ -53,7 +53,7 @@ def words(fields: dict[str, Any]) -> list[str]:
     ]
 
 
-def read(folder: Path) -> list[list[str]]:
+def short_translations(folder: Path) -> list[list[str]]:
     """What a run makes of the test set's first short sentences: source,
     reference, translation.
     """
@@ -100,7 +100,8 @@ def main(
                 *["--resume"] * (run / "recipe.json").exists(),
             )  # fmt: skip
         if (run / "recipe.json").exists():
-            made[row], folder = curves(run) | {"samples": read(run)}, run
+            made[row] = curves(run) | {"samples": short_translations(run)}
+            folder = run
     if json is None or not made:
         return
     recipe = read_recipe(folder)

@@ -375,9 +375,16 @@ def test_learned_positions_still_lose(
     longer: tuple[Values, Values],
 ) -> None:
     assert min(gaps(longer[0], "E-learned")) > 0
-    assert mean(gaps(longer[0], "E-learned")) == pytest.approx(
-        0.07, abs=0.01
-    )
+    assert f"{mean(gaps(longer[0], 'E-learned')):.2f}" == "0.06"
+
+
+def test_without_smoothing_four_of_five_seeds_are_a_little_worse(
+    longer: tuple[Values, Values],
+) -> None:
+    worse = [gap > 0.005 for gap in gaps(longer[0], "D-eps0.0")]
+    fewer = [gap < 0 for gap in gaps(longer[1], "D-eps0.0")]
+    assert sum(worse) == sum(fewer) == 4 and len(worse) == 5
+    assert mean(gaps(longer[0], "D-eps0.0")) < 0.05
 
 
 def test_smoothing_costs_perplexity_in_small() -> None:

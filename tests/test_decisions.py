@@ -1,0 +1,60 @@
+"""What chapter 20 says of the decisions, in short and at full length."""
+
+from __future__ import annotations
+
+from statistics import mean, stdev
+
+import pytest
+
+from annotated.book.results import ledger
+
+RUNS = ledger()
+SHORT, WHOLE = (
+    RUNS[name]["metrics"]["rows"]
+    for name in ("multi30k-decisions", "multi30k-decisions-full")
+)
+SEEDS = [
+    RUNS[name]["metrics"]["test"]["bleu"]
+    for name in ("multi30k-cpu", "multi30k-seed1", "multi30k-seed2")
+]
+CHANCE = 2 * stdev(SEEDS) * (1 + 1 / 3) ** 0.5  # one run, the mean of three
+FOUR = {"no dropout", "width 192", "vocabulary 8,000", "no cool-down"}
+
+
+def gain(row: str) -> float:
+    return float(WHOLE[row]["bleu"]) - mean(SEEDS)
+
+
+def test_four_decisions_gain_in_a_fifth_of_the_steps() -> None:
+    own = SHORT["recipe"]["valid_bleu"]
+    gains = {row: made["valid_bleu"] - own for row, made in SHORT.items()}
+    assert {row for row, more in gains.items() if more > 0.05} == FOUR
+    assert max(gains, key=gains.__getitem__) == "no dropout"
+    assert WHOLE.keys() > FOUR
+
+
+def test_size_still_gains_after_all_of_them() -> None:
+    assert gain("vocabulary 8,000") == pytest.approx(1.6, abs=0.05)
+    assert gain("width 192") == pytest.approx(0.8, abs=0.05)
+    assert CHANCE < gain("width 192") < CHANCE + 0.1  # just outside
+
+
+def test_no_cool_down_gains_nothing_and_no_dropout_loses_six() -> None:
+    assert abs(gain("no cool-down")) < CHANCE
+    assert gain("no dropout") == pytest.approx(-6, abs=0.3)
+    assert WHOLE["no dropout"]["nats"] > SHORT["no dropout"]["nats"]
+    for row in FOUR - {"no dropout"}:
+        assert WHOLE[row]["nats"] < SHORT[row]["nats"]
+
+
+def test_twice_the_width_is_no_better_than_half_as_much_again() -> None:
+    assert gain("width 256, dropout 0.3") < gain("width 192")
+
+
+def test_the_beam_is_worth_a_point_and_averaging_nothing() -> None:
+    runs = RUNS["multi30k-decisions"]["metrics"]["runs"]
+    [recipe] = [one for one in runs if one["row"] == "recipe"]
+    for split, name in enumerate(("valid_bleu", "bleu")):
+        averages = recipe["averages"]
+        assert averages["4"][split] <= averages["1"][split] + 0.05
+        assert recipe[name] - recipe["greedy"][split] > 1
