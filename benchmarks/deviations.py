@@ -16,6 +16,7 @@ since.py has three more: pre-norm, no biases, learned positions.) A run that
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -320,6 +321,8 @@ class Settings:
 
     only: Literal["trainings", "searches"] | None = None
     """unless both"""
+    rows: tuple[str, ...] = ()
+    """these trainings, where time does not allow all"""
     seeds: int = 3
     first: int = 0
     """the first seed, where several processes share the work"""
@@ -515,14 +518,15 @@ def run(settings: Settings, work: Path) -> None:
         for row in scored(found, data):
             add("searches", begin, row)
             begin = time.process_time()
-    for name, change in (
-        CHANGES.items() if settings.only != "searches" else ()
-    ):
+    rows = settings.rows or tuple(CHANGES)
+    if wrong := set(rows) - CHANGES.keys():
+        sys.exit(f"no row {wrong.pop()!r}; there are {', '.join(CHANGES)}")
+    for name in rows if settings.only != "searches" else ():
         for seed in seeds:
             if ("trainings", name, seed) in there:
                 continue
             begin = time.process_time()
-            trainer = trainer_of(change, data, settings, seed)
+            trainer = trainer_of(CHANGES[name], data, settings, seed)
             row = {"name": name, **learn(trainer, data)}
             add_run(work, seed, here, "trainings", begin, row)
 

@@ -342,6 +342,21 @@ def test_guide_and_beam_are_worth_two_and_a_half_times_the_training() -> (
         assert run["test"]["repaired"] < 5 < run["greedy"]["repaired"]
 
 
+def test_three_seeds_of_the_parser_lie_close_together() -> None:
+    runs, peer = (
+        [craft(name) for name in ("", "-seed1", "-seed2")],
+        craft("-peer"),
+    )
+    scores = [run["test"]["f1"] for run in runs]
+    assert {run["steps"] for run in runs} == {4000}
+    assert 0.7 < max(scores) - min(scores) < 0.9
+    assert peer["test"]["f1"] - max(scores) > 15
+    for run in runs:
+        assert run["test"]["exact_match"] > peer["test"]["exact_match"] + 5
+        assert run["test"]["f1"] - run["greedy"]["f1"] > 8
+        assert run["precision"] == "float32"
+
+
 def test_more_trees_and_more_steps_make_a_better_parser() -> None:
     floor = craft("")["right_branching"]["f1"]
     few, many, longer = (
