@@ -110,6 +110,7 @@ LEARNED = {
     "ex-attention-initial",
     "ex-layers-dropout-place",
     "ex-positions-loud",
+    "ex-preface-length",
 }
 # at full length, page and all: what the value of the last line has to be
 WHOLE = {
