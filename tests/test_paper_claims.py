@@ -22,6 +22,7 @@ from annotated.complexity import (
     Recurrent,
     RestrictedSelfAttention,
     SelfAttention,
+    SeparableConvolution,
     one_step,
     path_length,
 )
@@ -34,8 +35,10 @@ from annotated.loss import smoothed_loss, smoothed_targets
 from annotated.masks import causal_mask, window_mask
 from annotated.model import ModelShape, Transformer, TransformerConfig
 from annotated.schedule import learning_rate
+from annotated.search import SearchConfig
 from annotated.seq2seq import Convolutions, sequential_products
 from annotated.training import TrainingConfig
+from annotated.variations import TABLE3
 from tests.test_paper_tables import card
 
 SRC = torch.tensor([[3, 4, 5, 6, 7]])
@@ -90,6 +93,9 @@ def test_distance_costs_convolutions_layers(
                 found.append(layers)
                 break
     assert found == wanted
+    for distance in (1, 8, 15):  # the paper's own: a constant number
+        everybody = torch.ones(distance + 1, distance + 1).bool()
+        assert path_length(lambda _: SelfAttention(4), everybody, 4) == 1
 
 
 # --- 3: the model ---------------------------------------------------------
@@ -131,6 +137,9 @@ def test_the_base_model_is_the_papers() -> None:
         assert kinds(layer) == [MultiHeadAttention, "FeedForward"]
     for layer in base.decoder.layers:
         assert kinds(layer) == [MultiHeadAttention] * 2 + ["FeedForward"]
+        assert not layer.pre_norm  # LayerNorm(x + Sublayer(x))
+    assert not any(layer.pre_norm for layer in base.encoder.layers)
+    assert {w.shape[1] for w in base.embeddings.parameters()} == {512}
 
 
 def kinds(layer: nn.Module) -> list[Any]:
@@ -354,6 +363,29 @@ def test_a_row_of_table_1_holds_for_our_layer(row: str) -> None:
     assert len(waited) == 1
 
 
+def test_convolutions_beside_recurrence_and_attention() -> None:
+    """4 p5: short kernels want a stack; k times the work, or separable."""
+    n, d, k = 28, 8, 3
+    x = torch.randn(1, n, d)
+    everybody = torch.ones(n, n).bool()
+    assert path_length(lambda i: Convolution(4, k), causal_mask(n), 4) == 14
+    assert (
+        path_length(  # log_3 28, rounded up
+            lambda i: Convolution(4, k, dilation=k**i), causal_mask(n), 4
+        )
+        == 4
+    )
+    recurrent = multiplications(Recurrent(d), x) / 2  # without U x
+    assert multiplications(Convolution(d, k), x) == k * recurrent
+    for width in (k, n):
+        found = multiplications(SeparableConvolution(d, width), x)
+        assert found == width * n * d + n * d * d
+    attention = multiplications(SelfAttention(d), x) / 2  # scores alone
+    pointwise = multiplications(nn.Linear(d, d), x)
+    assert found == attention + pointwise
+    assert path_length(lambda _: SelfAttention(4), everybody, 4) == 1
+
+
 def test_the_window_of_restricted_attention_is_r_wide() -> None:
     """4 p4: around the position itself; the path grows to n/r."""
     for r in (1, 3, 5, 9):
@@ -480,3 +512,39 @@ def test_a_p100_sustains_nine_and_a_half() -> None:
     said = card("22-costs", "Paper §6.1, paragraph 4, and footnote 5")
     assert P100 == 9.5e12
     assert "2.8, 3.7, 6.0 and 9.5 TFLOPS for K80, K40, M40 and P100" in said
+
+
+@pytest.mark.parametrize("pair", ["en-de", "en-fr"])
+def test_checkpoints_and_search_are_those_of_6_1(pair: str) -> None:
+    """6.1 p3: five checkpoints, or twenty, ten minutes apart."""
+    for size, last in (("base", 5), ("big", 20)):
+        values = RECIPES[f"wmt14-{pair}-{size}"].flat()
+        assert (values["keep"], values["save_minutes"]) == (last, 10)
+        assert (values["beam"], values["alpha"]) == (4, 0.6)
+        assert values["extra"] == 50
+    assert SearchConfig() == SearchConfig(beam=4, alpha=0.6, extra=50)
+
+
+def test_the_parsers_are_the_base_model_but_for_what_was_tuned() -> None:
+    """6.3 p1 and p3."""
+    base = RECIPES["wmt14-en-de-base"].flat()
+    tuned = {"dropout", "attention_dropout", "warmup", "beam"}
+    said = {"num_encoder_layers", "num_decoder_layers", "d_model", "vocab"}
+    said |= {"alpha", "extra"}
+    task = {"about", "data", "source", "target", "tokenizer", "tie"}
+    files = {"save_every", "save_minutes"}
+    for name in ("parse-wsj", "parse-semi"):
+        values = RECIPES[name].flat()
+        other = {key for key in values if values[key] != base[key]}
+        assert other <= tuned | said | task | files
+        assert (values["beam"], values["alpha"]) == (21, 0.3)
+        assert values["extra"] == 300
+
+
+def test_the_sentences_of_6_2_hold_for_rows_a() -> None:
+    """6.2 p2: one head is 0.9 BLEU behind, and too many lose as well."""
+    bleu = {h: TABLE3[f"A-h{h}"].bleu for h in (1, 4, 16, 32)}
+    bleu[8] = TABLE3["base"].bleu
+    best = max(bleu.values())
+    assert best - bleu[1] == pytest.approx(0.9)
+    assert bleu[8] == best > bleu[32]
