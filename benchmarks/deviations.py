@@ -4,7 +4,7 @@
     python benchmarks/deviations.py --work RUNS --json deviations.json
     python benchmarks/deviations.py --only searches --seeds 1
     python benchmarks/deviations.py --model chapter --pairs 100000 \
-        --seeds 5 --sentences 300 --work RUNS   # four hours of one core
+        --seeds 5 --sentences 300 --work RUNS   # six hours of one core
 
 Small models learn pocket German for a few hundred steps: ours, and others
 that differ by one thing, from the same seeds and on the same batches. Then

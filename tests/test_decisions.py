@@ -51,6 +51,16 @@ def test_twice_the_width_is_no_better_than_half_as_much_again() -> None:
     assert gain("width 256, dropout 0.3") < gain("width 192")
 
 
+def test_one_head_and_learned_positions_differ_less_than_seeds() -> None:
+    for row, least, most in (
+        ("one head", -0.5, -0.4),
+        ("learned positions", -0.3, -0.2),
+    ):
+        assert least < gain(row) < most
+        assert abs(gain(row)) < CHANCE < 0.8
+    assert gain("one head") > min(SEEDS) - max(SEEDS)
+
+
 def test_the_beam_is_worth_a_point_and_averaging_nothing() -> None:
     runs = RUNS["multi30k-decisions"]["metrics"]["runs"]
     [recipe] = [one for one in runs if one["row"] == "recipe"]

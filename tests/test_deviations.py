@@ -101,6 +101,34 @@ def test_what_others_do_is_not_always_worse_as_the_page_says():
     assert plus == {"dropout", "smoothing", "activation dropout"}
 
 
+def test_what_starts_faster_does_not_end_better():
+    early, late = (
+        ledger()[name]["metrics"]["trainings"]["effects"]
+        for name in ("deviations", "deviations-chapter")
+    )
+    runs = ledger()["deviations-chapter"]["metrics"]["trainings"]["runs"]
+    own = [run["nll"] for run in runs if run["name"] == "ours"]
+    right = [
+        run["sentences_right"] for run in runs if run["name"] == "ours"
+    ]
+    assert [round(share, 2) for share in right] == [0.96, 0.97]
+    for name in (
+        "three matrices",
+        "q, k, v stacked",
+        "at random",
+        "dropout",
+    ):
+        assert abs(early[name]["mean"]) > 0.2
+        assert abs(late[name]["mean"]) < max(own) - min(own)
+    worse = [
+        run["nll"] / own[run["seed"]]
+        for run in runs
+        if run["name"] == "no cool-down"
+    ]
+    assert early["no cool-down"]["mean"] < -0.1
+    assert min(worse) > 3 and max(worse) < 4.5
+
+
 def test_adam_does_not_notice_a_gradient_times_four():
     """Summed gradients in place of averaged ones; up to Adam's epsilon."""
     ends = []

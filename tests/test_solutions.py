@@ -125,6 +125,13 @@ WHOLE = {
         and loss[3] < 1.2 * min(loss)
     ),
     "ex-average-runs": lambda loss: loss[2] > 4 * max(loss[:2]),
+    "ex-pocket-rule": lambda right: min(right.values()) > 0.9,
+    "ex-pocket-depth": lambda right: (
+        right[0][2] < 0.1 < right[1][2] < right[2][2]
+        and right[2][2] > 0.4
+        and max(row[3] for row in right) < 0.1
+        and max(row[4] for row in right) < 0.05
+    ),
 }
 LISTING = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
 
