@@ -24,7 +24,7 @@ const FAULTS = [
     + "once it has grown, and this line begins like the healthy one and stops." } },
   { name: "validation with dropout", panel: "D", would: "a validation with dropout lies on the line of "
     + "a loop with dropout",
-  why: "an honest validation of a run with dropout lies below its line, since it drops nothing." },
+  why: "an honest validation drops nothing, so its line should lie below that of a run with dropout." },
   { name: "shuffled targets", panel: "E", would: "with shuffled targets there is nothing to learn but "
     + "how frequent each symbol is, and line and dots stay high together",
   why: "it learns the frequency of symbols and the lengths, and there is nothing more to learn.",
