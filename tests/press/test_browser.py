@@ -211,7 +211,10 @@ class Tab:
             "() => document.querySelectorAll('.bd-article details').forEach("
             "(x) => { x.removeAttribute('name'); x.open = true; })"
         )
-        self.page.wait_for_timeout(50)
+        self.page.evaluate(
+            "() => new Promise((done) => requestAnimationFrame("
+            "() => requestAnimationFrame(done)))"
+        )
 
 
 # --- every page, at both widths and in both themes --------------------------
