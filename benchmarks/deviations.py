@@ -500,6 +500,9 @@ def scored(
 
 def run(settings: Settings, work: Path) -> None:
     """Make every run that work lacks."""
+    rows = settings.rows or tuple(CHANGES)
+    if wrong := set(rows) - CHANGES.keys():
+        sys.exit(f"no row {wrong.pop()!r}; there are {', '.join(CHANGES)}")
     data, here = prepare(settings), commit()  # of the code that was loaded
     seeds = range(settings.first, settings.first + settings.seeds)
     there = {(one["study"], one["name"], one["seed"]) for one in read(work)}
@@ -518,9 +521,6 @@ def run(settings: Settings, work: Path) -> None:
         for row in scored(found, data):
             add("searches", begin, row)
             begin = time.process_time()
-    rows = settings.rows or tuple(CHANGES)
-    if wrong := set(rows) - CHANGES.keys():
-        sys.exit(f"no row {wrong.pop()!r}; there are {', '.join(CHANGES)}")
     for name in rows if settings.only != "searches" else ():
         for seed in seeds:
             if ("trainings", name, seed) in there:

@@ -192,6 +192,14 @@ def test_a_run_is_made_once(tmp_path: Path, monkeypatch):
     assert made["metrics"]["searches"]["effects"] == {}  # of one seed
 
 
+def test_a_row_that_is_not_there_is_refused_before_any_run(tmp_path: Path):
+    with benchmark("deviations") as script:
+        asked = script.Settings(rows=("plases",))
+        with pytest.raises(SystemExit, match="no row 'plases'; there are"):
+            script.run(asked, tmp_path / "runs.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_our_rules_of_search_are_those_of_the_package():
     model = reversal_model().eval()
     with benchmark("deviations") as script, torch.no_grad():
