@@ -5,16 +5,19 @@
     python benchmarks/deviations.py --only searches --seeds 1
     python benchmarks/deviations.py --model chapter --pairs 100000 \
         --seeds 5 --sentences 300 --work RUNS   # six hours of one core
+    python benchmarks/deviations.py --folders RUN --sentences 1000
 
 Small models learn pocket German for a few hundred steps: ours, and others
 that differ by one thing, from the same seeds and on the same batches. Then
-ours translates by rules of search that differ by one thing. (benchmarks/
-since.py has three more: pre-norm, no biases, learned positions.) A run that
---work has is not made again; all seeds of a run come before the next.
+ours translates by rules of search that differ by one thing; so does a model
+that `annotated train` has made, with --folders. (benchmarks/since.py has
+three more: pre-norm, no biases, learned positions.) A run that --work has is
+not made again; all seeds of a run come before the next.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
@@ -36,8 +39,10 @@ from annotated.attention import MultiHeadAttention
 from annotated.batches import Batch, Corpus, Sentences, cut
 from annotated.book.results import commit
 from annotated.embeddings import Embeddings, SinusoidalPositions
+from annotated.engine.data import open_data
 from annotated.engine.hooks import replace
 from annotated.engine.packing import FastDropout
+from annotated.engine.runs import Run
 from annotated.evaluation import score
 from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import Pair, pocket_pairs
@@ -335,6 +340,9 @@ class Settings:
     valid: int = 300
     sentences: int = 60
     """to translate"""
+    folders: tuple[Path, ...] = ()
+    """runs: only search, with their models, on their test sets; --work is
+    then a file of its own"""
     work: Path | None = None
     """a file of finished runs, to go on from; unless given, a new one"""
     json: Path | None = None
@@ -345,10 +353,10 @@ class Settings:
 class Data:
     """What all runs share. One vocabulary, as the paper's."""
 
-    words: Tokenizer
+    words: Tokenizer  # of the target
     train: Corpus
-    valid: Corpus
-    pairs: list[Pair]  # of valid
+    valid: Corpus  # what is judged
+    wanted: list[str]  # the translations of valid
 
 
 def prepare(settings: Settings) -> Data:
@@ -363,9 +371,17 @@ def prepare(settings: Settings) -> Data:
             Sentences.of(words.encode([p.target for p in pairs])),
         )
 
-    return Data(words, encode(train), encode(valid), valid)
+    wanted = [pair.target for pair in valid]
+    return Data(words, encode(train), encode(valid), wanted)
 
 
+CHAPTER: dict[str, Any] = {
+    "batch_tokens": 600,
+    "warmup": 400,
+    "rate": 0.8,
+    "cooldown": 1500,
+    "max_steps": 3000,
+}
 SHAPES = {  # layers on each side, d_model, d_ff
     "small": (1, 64, 128),
     "chapter": (2, 128, 256),
@@ -410,8 +426,7 @@ def trainer_of(
         "seed": seed,
     }
     if settings.model == "chapter":
-        how |= {"batch_tokens": 600, "warmup": 400, "rate": 0.8}
-        how |= {"cooldown": 1500, "max_steps": 3000}
+        how |= CHAPTER
     how["warmup"] *= change.warmup
     how["rate"] *= change.rate
     model = make(change, seed, len(data.words), settings.model)
@@ -480,7 +495,7 @@ def scored(
     rows = []
     for name, ids in found.items():
         said = data.words.decode(ids)
-        scores = score(said, [p.target for p in data.pairs[: len(said)]])
+        scores = score(said, data.wanted[: len(said)])
         pairs = zip(ids, found["ours"], strict=True)
         rows.append(
             {
@@ -529,6 +544,32 @@ def run(settings: Settings, work: Path) -> None:
             trainer = trainer_of(CHANGES[name], data, settings, seed)
             row = {"name": name, **learn(trainer, data)}
             add_run(work, seed, here, "trainings", begin, row)
+
+
+def search_with_runs(settings: Settings, work: Path) -> None:
+    """The rules of search with models that have been trained."""
+    here = commit()
+    there = {one["seed"] for one in read(work)}
+    for folder in settings.folders:
+        found = Run.open(folder)
+        recipe, seed = found.recipe, found.recipe.training.seed
+        if seed in there:
+            continue
+        text = open_data(recipe).text("test")
+        test = Corpus(
+            *(
+                Sentences.of(words.encode(lines[: settings.sentences]))
+                for words, lines in zip((found.source, found.target), text)
+            )
+        )
+        data = Data(found.target, test, test, text[1])
+        begin = time.process_time()
+        for row in scored(
+            translate(found.model, data, settings.sentences), data
+        ):
+            row["data"] = recipe.data
+            add_run(work, seed, here, "searches", begin, row)
+            begin = time.process_time()
 
 
 def add_run(
@@ -587,15 +628,27 @@ def result(
                 effects[name] = found
         metrics[study] = {"effect_on": key, "effects": effects}
         metrics[study]["runs"] = some
+    if settings.folders:
+        del metrics["trainings"]
+    folders = tuple(Path("RUN") for _ in settings.folders)
+    settings = dataclasses.replace(settings, folders=folders)
     packages = ("numpy", "sacrebleu")
-    return entry_of_runs(
+    made = entry_of_runs(
         "deviations.py", settings, metrics, runs, packages=packages
     )
+    told = made["settings"]
+    told.pop("folders")
+    if settings.folders:
+        made["settings"] = {"sentences": told["sentences"]}
+    elif settings.model == "chapter":
+        told["steps"] = CHAPTER["max_steps"]
+    return made
 
 
 def main() -> None:
     settings = tyro.cli(Settings, description=__doc__)
-    make_runs(settings, run, result)
+    how = search_with_runs if settings.folders else run
+    make_runs(settings, how, result)
 
 
 if __name__ == "__main__":

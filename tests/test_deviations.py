@@ -15,7 +15,10 @@ import torch
 from annotated.batches import Batch
 from annotated.book.example import reversal_model
 from annotated.book.results import ledger
+from annotated.engine.data import open_data
 from annotated.engine.recipes import RECIPES
+from annotated.engine.runs import Run
+from annotated.evaluation import score
 from annotated.loss import smoothed_loss, smoothed_targets
 from annotated.model import Transformer
 from annotated.schedule import make_optimizer
@@ -190,6 +193,24 @@ def test_a_run_is_made_once(tmp_path: Path, monkeypatch):
     assert effect["seeds"] == 2 and effect["beside"] == "ours"
     assert len(made["metrics"]["searches"]["runs"]) == len(script.RULES)
     assert made["metrics"]["searches"]["effects"] == {}  # of one seed
+
+
+def test_a_run_of_ones_own_is_searched_by_every_rule(tmp_path: Path):
+    folder, work = ROOT / "data" / "runs" / "pocket", tmp_path / "r.jsonl"
+    with benchmark("deviations") as script:
+        few = script.Settings(folders=(folder,), sentences=3)
+        script.search_with_runs(few, work)
+        script.search_with_runs(few, work)  # nothing is left to do
+        made = script.result(few, script.read(work))
+    runs = made["metrics"]["searches"]["runs"]
+    assert [run["name"] for run in runs] == list(script.RULES)
+    assert "trainings" not in made["metrics"]
+    assert made["settings"] == {"sentences": 3}
+    assert "--folders RUN" in made["command"]
+    lines, wanted = open_data(Run.open(folder).recipe).text("test")
+    said = Run.open(folder).translate(lines[:3], SearchConfig(alpha=0.6))
+    text = [best[0].text for best in said]
+    assert runs[0]["bleu"] == pytest.approx(score(text, wanted[:3])["bleu"])
 
 
 def test_a_row_that_is_not_there_is_refused_before_any_run(tmp_path: Path):

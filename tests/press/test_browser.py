@@ -36,6 +36,7 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WIDTHS = (1366, 390)
 MOST = 1_000_000  # bytes of a page before its figures
 SEARCH = 3_200_000  # that brings the text of all pages
+SAMPLE = 6
 
 # what is cut off, or sticks out of the window with no way to reach it
 CLIPPED = """() => {
@@ -243,7 +244,8 @@ def judged(page: Any, rules: tuple[str, ...] = ()) -> list[str]:
 
 def seen_on(names: list[str], address: str, folder: Path) -> Found:
     """Open each page in a browser of our own, once for each width: a page
-    loads more slowly than it changes its theme, which only colours it.
+    loads more slowly than it changes its theme, which only colours it. The
+    reference's pages share one layout: one in SAMPLE is seen in every form.
     """
     found: Found = {}
     with started() as browser:
@@ -251,7 +253,7 @@ def seen_on(names: list[str], address: str, folder: Path) -> Found:
             Tab(browser, address, "light", width) for width in WIDTHS
         )
         axe = AXE.read_text("utf-8")
-        for name in names:
+        for number, name in enumerate(names):
             faults = found[name] = {
                 "at rest": list(at_rest(wide, name, folder))
             }
@@ -262,6 +264,8 @@ def seen_on(names: list[str], address: str, folder: Path) -> Found:
             page.evaluate(FEWER)
             page.evaluate(axe)
             faults["light"] = judged(page)
+            if name.startswith("annotated.") and number % SAMPLE:
+                continue
             page.evaluate(DARK)
             faults["dark"] = judged(page, ("color-contrast",))
             narrow.open(name)
@@ -296,9 +300,9 @@ def found(address: str, folder: Path) -> Found:
     ],
 )
 def test_no_page_has_a_fault(found: Found, what: str) -> None:
-    wrong = {name: faults[what] for name, faults in found.items()}
-    assert {name: one for name, one in wrong.items() if one} == {}
-    assert len(found) > 2
+    seen = {name: of[what] for name, of in found.items() if what in of}
+    assert {name: faults for name, faults in seen.items() if faults} == {}
+    assert len(seen) > 2
 
 
 def test_links_and_anchors_lead_somewhere(folder: Path) -> None:
