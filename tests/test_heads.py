@@ -577,6 +577,109 @@ def test_what_the_chapter_says_of_the_ledger() -> None:
     assert sum(coin) == 2
 
 
+def skills(found: dict, head: dict) -> dict[str, float]:
+    """A head's skill in each job of its place, by the job's name."""
+    place = head["block"].partition(".")[0]
+    made = {}
+    for job, score in zip(found["jobs"], head["scores"], strict=True):
+        if job["place"] == place:
+            bases = [job["uniform"]]
+            bases += [job["distance"]] * (not job["positional"])
+            made[job["name"]] = (score - max(bases)) / (1 - max(bases))
+    return made
+
+
+def looks(run: dict, number: int, word: str, layer: int) -> list[dict]:
+    """Where each head of an encoder layer looks from a word, in per cent."""
+    sample = run["samples"][number]
+    words = sample["source"]
+    assert len(set(words)) == len(words)
+    return [
+        dict(zip(words, map(int, head[words.index(word)].split())))
+        for head in sample["weights"]["encoder"][layer]
+    ]
+
+
+def test_heads_have_learned_different_jobs() -> None:
+    """§4 p6: by what each does best."""
+    found = ledger()["heads"]["metrics"]
+    for run in found["runs"]:
+        jobs = set()
+        for head in run["heads"]:
+            own = skills(found, head)
+            best = found["jobs"][head["job"]]["name"]
+            assert own[best] == max(own.values())
+            assert head["skill"] == pytest.approx(own[best], abs=0.01)
+            jobs.add((head["block"], best))
+        assert len({best for _, best in jobs}) >= 9
+        assert len({best for block, best in jobs if block == "cross.1"}) > 1
+
+
+def test_a_verb_looks_far_for_its_other_half_in_one_sentence() -> None:
+    """Figure 3: one head of three seeds, and no head over all verbs."""
+    found = ledger()["heads"]["metrics"]
+    first, *others = found["runs"]
+    macht, ruft = (
+        looks(first, i, verb, 0) for i, verb in enumerate(("macht", "ruft"))
+    )
+    (far,) = (head for head in macht if head["zu"])
+    assert far["zu"] > 95
+    words = first["samples"][0]["source"]
+    assert words.index("zu") - words.index("macht") == 5
+    for head in (*ruft, *(h for h in macht if h is not far)):
+        assert head["."] + head["</s>"] > 85
+    assert not any(head["an"] for head in ruft)
+    for run in others:
+        assert max(head["zu"] for head in looks(run, 0, "macht", 0)) < 10
+    for run in found["runs"]:
+        for head in run["heads"]:
+            if head["block"] == "encoder.0":
+                assert skills(found, head)["verb → its other half"] < 0
+
+
+def test_heads_look_from_sie_to_its_verb_and_not_to_the_woman() -> None:
+    """Figure 4: in the picture and over all unseen sentences."""
+    found = ledger()["heads"]["metrics"]
+    for run in found["runs"]:
+        own = [h for h in run["heads"] if h["block"].startswith("encoder")]
+        best = {
+            job: max(skills(found, head)[job] for head in own)
+            for job in ("sie → its verb", "pronoun → whom it means")
+        }
+        assert best["sie → its verb"] > 0.4
+        assert best["pronoun → whom it means"] < -0.5
+    first = found["runs"][0]
+    strong = [head["hat"] for head in looks(first, 2, "sie", 0)]
+    assert max(strong) > 90 and sum(strong) > 150
+    for layer in range(2):
+        for head in looks(first, 2, "sie", layer):
+            assert head["Frau"] <= 1
+
+
+def test_one_job_of_grammar_has_a_head_and_alignment_has_many() -> None:
+    """Figure 5: what follows a sentence's structure, by all heads."""
+    found = ledger()["heads"]["metrics"]
+    grammar = [
+        job["name"]
+        for job in found["jobs"]
+        if job["place"] == "encoder" and not job["positional"]
+    ]
+    assert len(grammar) == 8
+    for run in found["runs"]:
+        own = [h for h in run["heads"] if h["block"].startswith("encoder")]
+        best = {
+            job: max(skills(found, head)[job] for head in own)
+            for job in grammar
+        }
+        assert best.pop("sie → its verb") > 0.4 > 0.05 > max(best.values())
+        aligning = [h for h in run["heads"] if h["block"] == "cross.1"]
+        each = [skills(found, head) for head in aligning]
+        for job in each[0]:
+            if job.startswith("writing"):
+                _, second, *_ = sorted((s[job] for s in each), reverse=True)
+                assert second > 0.15, job  # no head has it to itself
+
+
 def test_the_runs_for_bleu_are_of_the_same_models() -> None:
     found = (ledger()[name]["metrics"] for name in ("heads-bleu", "heads"))
     for run, other in zip(*(one["runs"] for one in found), strict=True):

@@ -6,6 +6,7 @@ Each test says what one paragraph says; book/paper.d/*.yml names it there.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +15,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from annotated.attention import MultiHeadAttention, attention_weights
+from annotated.attention import (
+    MultiHeadAttention,
+    attention,
+    attention_weights,
+)
 from annotated.book.counters import multiplications
 from annotated.book.results import ledger
 from annotated.complexity import (
@@ -31,13 +36,23 @@ from annotated.embeddings import Embeddings, sinusoids
 from annotated.engine.data import open_data
 from annotated.engine.hooks import attention_blocks
 from annotated.engine.recipes import RECIPES, Recipe
+from annotated.engine.registry import registry
+from annotated.engine.trainer import RunConfig
+from annotated.engine.trainer import Trainer as FastTrainer
+from annotated.engine.treebanks import split_articles
 from annotated.loss import smoothed_loss, smoothed_targets
 from annotated.masks import causal_mask, window_mask
 from annotated.model import ModelShape, Transformer, TransformerConfig
+from annotated.pocket import pocket_pairs
 from annotated.schedule import learning_rate
 from annotated.search import SearchConfig
 from annotated.seq2seq import Convolutions, sequential_products
-from annotated.training import TrainingConfig
+from annotated.training import (
+    Trainer,
+    TrainingConfig,
+    batch_loss,
+    copy_corpus,
+)
 from annotated.variations import TABLE3
 from tests.test_paper_tables import card
 
@@ -301,6 +316,20 @@ def test_positions_are_added_at_the_bottom_of_both_stacks() -> None:
     torch.testing.assert_close(bottoms[1], target + table[:4], **close)
 
 
+def test_only_sinusoids_go_beyond_the_longest_sentence() -> None:
+    """3.5 p3: they may extrapolate; a learned table ends somewhere."""
+    ids = torch.ones(1, 300, dtype=torch.long)
+    with torch.no_grad():
+        assert model()(ids, ids).isfinite().all()
+        whole = model(positions="learned", max_len=299)
+        with pytest.raises(ValueError, match="300 tokens"):
+            whole(ids, ids)
+        for positions in (whole.src_positions, whole.tgt_positions):
+            assert isinstance(positions.table, nn.Parameter)
+    table = model().src_positions(1000)
+    torch.testing.assert_close(table, sinusoids(1000, 12, table.dtype))
+
+
 # --- 4: Table 1, row by row -----------------------------------------------
 
 Make = Callable[[int, int, int], Any]
@@ -388,11 +417,48 @@ def test_convolutions_beside_recurrence_and_attention() -> None:
 
 def test_the_window_of_restricted_attention_is_r_wide() -> None:
     """4 p4: around the position itself; the path grows to n/r."""
+    everybody = torch.ones(20, 20).bool()
     for r in (1, 3, 5, 9):
         mask = window_mask(20, r)
         seen = mask[10].nonzero().flatten().tolist()
         assert seen == list(range(10 - r // 2, 10 + r // 2 + 1))
         assert mask.sum(dim=-1).max() == r
+        if r > 1:
+            levels: Any = partial(one_level, partial(attend_within, mask))
+            found = path_length(levels, everybody, 4)
+            assert found == math.ceil(19 / (r // 2))
+
+
+def attend_within(mask: Tensor, x: Tensor) -> Tensor:
+    return attention(x, x, x, mask)
+
+
+def test_attention_beside_recurrence_and_within_a_window() -> None:
+    """4 p4: nothing waits; less work where n < d, as in sentences; a
+    window of r takes less still, and n/r layers.
+    """
+    d, r = 16, 5
+    chains: dict[Any, list[int]] = {}
+    for n in (d - 1, d + 1, 4 * d):
+        x = torch.randn(1, n, d, requires_grad=True)
+        attend, recur = SelfAttention(d), Recurrent(d)
+        work = [multiplications(one, x) for one in (attend, recur)]
+        assert (work[0] < work[1]) == (n < d)
+        for one in (attend, recur):
+            chains.setdefault(type(one), []).append(
+                sequential_products(one(x))
+            )
+        near = RestrictedSelfAttention(d, r)
+        assert n * multiplications(near, x) == r * work[0]
+        everybody = torch.ones(n, n).bool()
+        layers = path_length(
+            lambda _: RestrictedSelfAttention(4, r), everybody, 4
+        )
+        assert layers == math.ceil((n - 1) / (r // 2))
+    assert len(set(chains[SelfAttention])) == 1
+    assert chains[Recurrent] == [d - 1, d + 1, 4 * d]
+    words = [len(pair.source.split()) for pair in pocket_pairs(1000)]
+    assert max(words) < ModelShape().d_model
 
 
 def test_what_chapter_09_says_of_additive_attention() -> None:
@@ -429,8 +495,71 @@ def test_source_and_target_share_byte_pairs() -> None:
     assert max(map(len, tokens)) < 5  # it knows words of both languages
 
 
+def numbers(page: str, title: str) -> list[str]:
+    """Those that a card has, but for that of its section."""
+    said = card(page, title).partition("[§")[0]
+    return re.findall(r"\d+(?:[.,]\d+)*", said.partition("\n")[2])
+
+
+@pytest.mark.parametrize(
+    ("pair", "millions", "vocab", "kind"),
+    [("de", "4.5", 37_000, "bpe"), ("fr", "36", 32_000, "wordpiece")],
+)
+def test_the_papers_data_are_those_of_5_1(
+    pair: str, millions: str, vocab: int, kind: str
+) -> None:
+    """5.1 p1: both corpora, their tokens, and the size of a batch."""
+    name = f"wmt14-en-{pair}"
+    for size in ("base", "big"):
+        recipe = RECIPES[f"{name}-{size}"]
+        assert recipe.data == name and recipe.train_pairs is None
+        assert (recipe.source, recipe.target) == ("en", pair)
+        assert (recipe.vocab, recipe.tokenizer) == (vocab, kind)
+        assert recipe.model.tie == "all"
+        assert recipe.training.batch_tokens == 25_000
+    assert f"about {millions} million pairs" in registry()[name]["about"]
+    said = numbers("10-tokens", "Paper §5.1, paragraph 1, on tokens")
+    assert said == ["2014", "4.5", "37,000", "2014", "36", "32,000"]
+    said = numbers("11-batches", "Paper §5.1, paragraph 1, on batches")
+    assert said == ["25,000", "25,000"]
+    said = numbers("20-multi30k", "Paper §5.1, the sizes")
+    assert said == [
+        "2014",
+        "4.5",
+        "37,000",
+        "36",
+        "32,000",
+        "25,000",
+        "25,000",
+    ]
+
+
+@pytest.mark.parametrize("kind", [Trainer, FastTrainer])
+def test_adam_gets_the_rate_of_each_step(kind: Any) -> None:
+    """5.3 p1: its constants, and a rate that varies by the formula."""
+    torch.manual_seed(0)
+    shape = {"d_model": 16, "d_ff": 16, "num_heads": 2}
+    small = Transformer(
+        TransformerConfig(src_vocab=20, tgt_vocab=20, **shape)
+    )
+    config = RunConfig(batch_tokens=60, max_steps=9, warmup=4)
+    trainer = kind(small, copy_corpus(100), config)
+    used = []
+    for progress in trainer.steps():
+        (group,) = trainer.optimizer.param_groups
+        assert isinstance(trainer.optimizer, torch.optim.Adam)
+        assert (group["betas"], group["eps"]) == ((0.9, 0.98), 1e-9)
+        assert group["lr"] == progress.rate
+        used.append(group["lr"])
+    wanted = [learning_rate(step, 16, warmup=4) for step in range(1, 10)]
+    assert used == pytest.approx(wanted)
+    assert max(used) == used[3] > 1.4 * used[-1]
+
+
 def test_the_rate_rises_in_a_line_and_falls_with_the_root() -> None:
     """5.3 p2: over 4,000 steps, and from there on."""
+    plain = TrainingConfig()
+    assert (plain.warmup, plain.rate, plain.cooldown) == (4000, 1.0, 0)
     rate = partial(learning_rate, d_model=512)
     for step in (1, 1000, 2500, 4000):
         assert rate(step) == pytest.approx(step * rate(1))
@@ -469,10 +598,54 @@ def test_what_sublayers_and_embeddings_say_is_dropped_out() -> None:
     assert [x.shape for x in sums] == [(1, 5, 12), (1, 4, 12)]
     assert whole.dropout.p == 0.1
     table = sinusoids(5, 12, torch.float64)
-    embedded = whole.embeddings.read_source(SRC)
-    torch.testing.assert_close(
-        sums[0], embedded + table, rtol=0.0, atol=1e-6
+    read = whole.embeddings
+    wanted = (
+        read.read_source(SRC) + table,
+        read.read_target(TGT) + table[:4],
     )
+    torch.testing.assert_close(sums, [*wanted], rtol=0.0, atol=1e-6)
+
+
+def test_where_all_is_dropped_the_norms_alone_are_left() -> None:
+    """5.4 p2: what dropout lets through is what is added and normed."""
+    whole = model()
+    x, memory = torch.randn(2, 1, 4, 12).double().unbind()
+    whole.train()
+    whole.dropout.p = 1.0
+    bottoms: list[Tensor] = []
+    for stack in (whole.encoder, whole.decoder):
+        stack.register_forward_pre_hook(
+            lambda m, args: bottoms.append(args[0])
+        )
+    whole(SRC, TGT)
+    assert not any(bottom.any() for bottom in bottoms)
+    for layer in (*whole.encoder.layers, *whole.decoder.layers):
+        layer.dropout.p = 1.0
+        decoding = layer in whole.decoder.layers
+        found = layer(x, memory) if decoding else layer(x)
+        norms = [m for m in layer.children() if isinstance(m, nn.LayerNorm)]
+        torch.testing.assert_close(found, nn.Sequential(*norms)(x))
+
+
+@pytest.mark.parametrize("kind", [Trainer, FastTrainer])
+def test_training_learns_from_smoothed_labels(kind: Any) -> None:
+    """5.4 p3: the loss of a step is the smoothed one, by a tenth."""
+    shape = {"d_model": 16, "d_ff": 16, "num_heads": 2, "dropout": 0.0}
+    torch.manual_seed(0)
+    small = Transformer(
+        TransformerConfig(src_vocab=20, tgt_vocab=20, **shape)
+    )
+    trainer = kind(small, copy_corpus(50), RunConfig(max_steps=1))
+    batch = trainer.corpus.batch(trainer.plan(0)[0])
+    with torch.no_grad():
+        for matrix in small.embeddings.parameters():
+            matrix *= 5  # a model that is sure of itself
+        sums = batch_loss(small, batch, 0.1)
+    loss, nll = (float(x) / batch.tokens for x in sums)
+    (step,) = trainer.steps()
+    assert step.loss == pytest.approx(loss, rel=1e-4)
+    assert step.nll == pytest.approx(nll, rel=1e-4)
+    assert abs(loss - nll) > 0.01
 
 
 def test_smoothing_is_a_tenth_spread_evenly() -> None:
@@ -548,3 +721,78 @@ def test_the_sentences_of_6_2_hold_for_rows_a() -> None:
     best = max(bleu.values())
     assert best - bleu[1] == pytest.approx(0.9)
     assert bleu[8] == best > bleu[32]
+
+
+def test_the_rows_of_table_3_are_judged_as_6_2_says() -> None:
+    """6.2 p1: each is the base model with one thing changed, English to
+    German, on newstest2013, with the same search, without averaging.
+    """
+    base = RECIPES["wmt14-en-de-base"]
+    groups = {
+        "A-h": {"num_heads"},
+        "B-dk": {"d_k"},
+        "C-N": {"num_encoder_layers", "num_decoder_layers"},
+        "C-d": {"d_model"},
+        "C-ff": {"d_ff"},
+        "D-drop": {"dropout"},
+        "D-eps": {"label_smoothing"},
+        "E-": {"positions"},
+    }
+    for row in TABLE3.keys() - {"base", "big"}:
+        changed = RECIPES[f"table3-{row}"].unlike(base)
+        (wanted,) = (
+            groups[name] for name in groups if row.startswith(name)
+        )
+        assert changed.keys() == wanted | {"about", "keep"}, row
+    for row in TABLE3:
+        recipe = RECIPES[f"table3-{row}"]
+        assert recipe.data == "wmt14-en-de" and recipe.target == "de"
+        assert recipe.training.keep == 1
+        assert recipe.search == SearchConfig(beam=4, alpha=0.6, extra=50)
+    valid = registry()["wmt14-en-de"]["splits"]["valid"]
+    assert "newstest2013" in valid["member"]
+
+
+def test_the_sentences_of_6_2_hold_for_rows_b_to_e() -> None:
+    """6.2 p3: short keys hurt; larger is better, in perplexity always, in
+    BLEU but for eight layers; dropout helps; learned positions are about
+    as good.
+    """
+    for ordered in (
+        ("base", "B-dk32", "B-dk16"),
+        ("C-N8", "base", "C-N4", "C-N2"),
+        ("C-d1024", "base", "C-d256"),
+        ("C-ff4096", "base", "C-ff1024"),
+        ("big", "base"),
+        ("base", "D-drop0.2", "D-drop0.0"),
+    ):
+        rows = [TABLE3[name] for name in ordered]
+        lost = [row.perplexity for row in rows]
+        bleu = [row.bleu for row in rows if row is not TABLE3["C-N8"]]
+        assert lost == sorted(lost) and len(set(lost)) == len(lost)
+        assert bleu == sorted(bleu, reverse=True)
+        assert len(set(bleu)) == len(bleu)
+    base, none = TABLE3["base"], TABLE3["D-drop0.0"]
+    assert base.bleu - none.bleu > 1
+    assert none.perplexity - base.perplexity > 0.8
+    learned = TABLE3["E-learned"]
+    assert learned.perplexity == base.perplexity
+    assert abs(learned.bleu - base.bleu) == pytest.approx(0.1)
+
+
+def test_the_parsers_data_are_those_of_6_3() -> None:
+    """6.3 p2: shape, trees and vocabulary, here and on the page."""
+    for name, vocab, trees in (
+        ("parse-wsj", 16_000, "40,000 gold trees"),
+        ("parse-semi", 32_000, "17 million silver trees"),
+    ):
+        recipe = RECIPES[name]
+        config = recipe.config()
+        layers = config.num_encoder_layers, config.num_decoder_layers
+        assert (*layers, config.d_model) == (4, 4, 1024)
+        assert recipe.vocab == vocab and trees in recipe.about
+    names = [f"{s:02}/wsj_{s:02}01.mrg" for s in range(25)]
+    split = split_articles(names)
+    assert split["train"] == names[2:22] and split["test"] == names[23:24]
+    said = numbers("24-parsing", "Paper §6.3, paragraph 2")
+    assert said == ["4", "1024", "40,000", "16,000", "17", "32,000"]

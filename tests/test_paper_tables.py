@@ -94,6 +94,21 @@ def test_table_1_is_the_papers_cell_by_cell() -> None:
     )
 
 
+def test_table_1_as_measured_repeats_its_entries() -> None:
+    """Chapter 09's own table, which has both kinds of convolution."""
+    text = (BOOK / "09-why-self-attention.md").read_text(encoding="utf-8")
+    found = re.findall(
+        r'^    "([\w-]+)": \("(\S+)", "(\S+)", "([\S ]+?)",\s', text, re.M
+    )
+    papers = cells(PAPERS_TABLE_1)
+    papers.insert(2, [papers[2][0], "k n d^2", "1", "n/k"])  # §4, p5
+    papers[3][0], papers[4][0] = "dilated", "restricted"
+    plain = str.maketrans({"·": " ", "²": "^2", "ₖ": "_k"})
+    assert [
+        [cell.translate(plain) for cell in row] for row in found
+    ] == papers
+
+
 @pytest.mark.parametrize(
     ("operations", "formula"),
     [
@@ -126,6 +141,53 @@ def test_a_separable_convolution_costs_what_section_4_says() -> None:
         assert SeparableConvolution(d, k).operations(n) == (
             k * n * d + n * d**2
         )
+
+
+# --- the formulas, as TeX without its spacing
+
+
+@pytest.mark.parametrize(
+    ("page", "title", "formula"),
+    [
+        (
+            "02-attention",
+            "Paper §3.2.1, paragraph 2 and equation 1",
+            r"Attention(Q,K,V)=softmax(\frac{QK^\top}{\sqrt{d_k}})V",
+        ),
+        (
+            "04-multi-head",
+            "Paper §3.2.2, the formula, and paragraph 3",
+            r"MultiHead(Q,K,V)=Concat(head_1,\dots,head_h)W^O,"
+            r"head_i=Attention(QW_i^Q,KW_i^K,VW_i^V)",
+        ),
+        (
+            "05-layers",
+            "Paper §3.3, paragraph 1, and equation 2",
+            r"FFN(x)=\max(0,xW_1+b_1)W_2+b_2",
+        ),
+        (
+            "07-positions",
+            "Paper §3.5, the formula and paragraph 2",
+            r"PE_{(pos,2i)}=\sin(pos/10000^{2i/d_model})"
+            r"PE_{(pos,2i+1)}=\cos(pos/10000^{2i/d_model})",
+        ),
+        (
+            "12-optimiser",
+            "Paper §5.3, equation 3",
+            r"lrate=d_model^{-0.5}\cdot\min(step^{-0.5},step\cdot"
+            r"warmup^{-1.5})",
+        ),
+    ],
+)
+def test_a_formula_is_printed_as_in_the_paper(
+    page: str, title: str, formula: str
+) -> None:
+    said = card(page, title).split("$$")[1]
+    said = re.sub(r"\\(operatorname|text)\{(\w+)\}", r"\2", said)
+    said = re.sub(r"\\\\(\[.*?\])?", "", said)  # a new line
+    spacing = r"\\(begin|end)\{aligned\}|\\q?quad|\\[,;!]|\\left|\\right"
+    said = re.sub(rf"{spacing}|[&\s]+", "", said)
+    assert said.rstrip(".,") == formula
 
 
 # --- Table 2: BLEU on newstest2014, and operations of training ------------

@@ -104,6 +104,25 @@ def test_pocket_trees_come_back_whole() -> None:
         assert back.children == (tree,)
 
 
+def test_a_tree_is_longer_than_its_sentence_and_obeys_rules() -> None:
+    """§6.3 p1: brackets come in pairs, and each word has one tag."""
+    written = words = 0
+    for pair in pocket_pairs(200):
+        tree, open_, tags = pair.target_tree, [], 0
+        tokens = linearise(tree)
+        for token in tokens:
+            if token[0] == "(":
+                open_.append(token[1:])
+            elif token[0] == ")":
+                assert open_.pop() == token[1:]
+            else:
+                tags += 1
+        assert not open_ and tags == len(words_of(tree))
+        assert len(tokens) > 1.5 * tags
+        written, words = written + len(tokens), words + tags
+    assert written > 2.5 * words
+
+
 @settings(deadline=None, max_examples=400)
 @given(WORDS, TOKENS)
 def test_whatever_is_written_becomes_a_tree_over_the_words(
@@ -261,6 +280,12 @@ def test_only_the_rnn_grammar_is_better() -> None:
         if kind in ("WSJ only", "semi-supervised") and f1 > ours(kind)
     ]
     assert better == [("Dyer", "WSJ only")]
+
+
+def test_a_recurrent_sequence_model_is_last_with_few_trees() -> None:
+    """§6.3 p1: where data is scarce it has not matched the best."""
+    few = [(f1, name) for name, kind, f1 in TABLE4 if kind == "WSJ only"]
+    assert min(few) == (88.3, "Vinyals & Kaiser") and len(few) == 5
 
 
 def test_forty_thousand_trees_beat_the_berkeley_parser() -> None:
