@@ -1,17 +1,23 @@
 """Chapter 07: sinusoids, learned positions, and the shift."""
 
 import math
+import re
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+from annotated.book import example
+from annotated.book.results import ledger
 from annotated.embeddings import (
     LearnedPositions,
     SinusoidalPositions,
     sinusoids,
 )
+from press.chapters import read_chapter
+from tests.helpers import ROOT, benchmark
 
 quick = settings(max_examples=25, deadline=None)
 exact = {"rtol": 0.0, "atol": 1e-12}
@@ -134,3 +140,48 @@ def test_learned_positions_start_as_loud_as_sinusoids():
     learned = LearnedPositions(64, 200).table.square().mean().item()
     assert loud == pytest.approx(0.5)
     assert learned == pytest.approx(loud, rel=0.05)
+
+
+def test_what_chapter_07_says_of_longer_words() -> None:
+    runs = ledger()["lengths"]["metrics"]["runs"]
+    by_kind = {
+        kind: [run["right"] for run in runs if run["positions"] == kind]
+        for kind in ("sinusoidal", "learned", "none")
+    }
+    assert [len(found) for found in by_kind.values()] == [5, 5, 5]
+    for right in by_kind["learned"]:  # a cliff
+        assert min(right[:9]) > 0.9 and max(right[9:]) < 0.1
+    for right in by_kind["sinusoidal"]:  # a blur
+        assert min(right[:7]) > 0.85 and right[8] < 0.95
+        assert right[9] > 0.15 and max(right[12:]) < 0.3
+    reach = [right[9] for right in by_kind["sinusoidal"]]
+    assert max(reach) > 2 * min(reach)  # "a matter of the seed"
+    for right in by_kind["none"]:
+        assert max(right) < 0.35
+
+
+def test_the_script_trains_the_models_of_the_page():
+    page = read_chapter(ROOT / "book" / "07-positions.md")
+    code = "\n".join(cell.source for cell in page.code)
+    parts = [
+        re.search(pattern, code, re.S)
+        for pattern in (
+            r"class NoPositions.*?\n\n\n",
+            r"def copy_batch.*?\n\n\n",
+            r"curves = {}.*?(?=\n    curves)",
+        )
+    ]
+    text = "".join(part[0] for part in parts if part)
+    text = (
+        text.replace("model, 600", "model, 2")
+        + "\n    curves[kind] = model"
+    )
+    here = vars(example) | {"torch": torch, "nn": nn}
+    exec(text, here)
+    with benchmark("lengths") as script:
+        for kind, ours in here["curves"].items():
+            theirs = script.trained(kind, 0, 2)
+            for one, other in zip(
+                ours.parameters(), theirs.parameters(), strict=True
+            ):
+                assert torch.equal(one, other), kind

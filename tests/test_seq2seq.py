@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from annotated import seq2seq
 from annotated.attention import MultiHeadAttention
 from annotated.book.example import (
     VOCAB,
@@ -15,6 +16,7 @@ from annotated.book.example import (
     reversal_model,
     train_reversal,
 )
+from annotated.book.results import ledger
 from annotated.seq2seq import (
     LSTM,
     RNN,
@@ -23,6 +25,8 @@ from annotated.seq2seq import (
     EncoderDecoder,
     sequential_products,
 )
+from press.chapters import read_chapter
+from tests.helpers import ROOT, benchmark
 
 WIDTH = 16
 
@@ -323,3 +327,53 @@ def test_attention_takes_the_bottleneck_away():
         train_reversal(model, steps=250)
         found[attention] = exact(model)
     assert found[True] > 0.9 and found[False] < 0.5
+
+
+# --- the five readers, from five seeds
+
+
+def test_the_script_trains_the_readers_of_the_page():
+    page = read_chapter(ROOT / "book" / "01-before-attention.md")
+    [cell] = [c.source for c in page.code if "def build(name)" in c.source]
+    names = vars(seq2seq) | {
+        "torch": torch,
+        "reversal_model": reversal_model,
+    }
+    exec(cell, names | {"VOCAB": VOCAB}, here := {})
+    with benchmark("readers") as script:
+        for name in (*script.READERS, script.TRANSFORMER):
+            ours = here["build"](name)
+            train_reversal(ours, steps=2, lengths=range(4, 10))
+            theirs = script.train(name, 0, 2)
+            for one, other in zip(
+                ours.parameters(), theirs.parameters(), strict=True
+            ):
+                assert torch.equal(one, other), name
+
+
+def by_length(reader: str) -> list[dict[int, float]]:
+    runs = ledger()["readers"]["metrics"]["runs"]
+    return [
+        {int(n): share for n, share in run["exact"].items()}
+        for run in runs
+        if run["reader"] == reader
+    ]
+
+
+def test_what_chapter_01_says_of_five_seeds() -> None:
+    plain, attending = by_length("LSTM"), by_length("LSTM, attention")
+    convolutions = by_length("convolutions, attention")
+    transformer = by_length("Transformer")
+    assert len(plain) == len(transformer) == 5
+    for n in range(6, 12):
+        top, floor = max(x[n] for x in plain), min(x[n] for x in attending)
+        assert top < floor, n
+    assert all(x[4] > 0.9 and x[9] < 0.1 for x in plain)
+    assert all(
+        x[n] == 0 and x[3] <= 0.5 for x in transformer for n in (10, 11, 12)
+    )
+    few = sorted(x[3] for x in transformer)
+    assert few[1] > 0.15 and few[-2] < 0.3  # "most seeds about a fifth"
+    assert all(0.4 < x[12] < 0.6 for x in convolutions)
+    for one, other in zip(attending, transformer, strict=True):
+        assert one[9] > other[9]
