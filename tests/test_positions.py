@@ -7,6 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from annotated.book.example import (
+    reversal_batch,
+    reversal_model,
+    train_reversal,
+)
 from annotated.embeddings import (
     LearnedPositions,
     SinusoidalPositions,
@@ -134,3 +139,28 @@ def test_learned_positions_start_as_loud_as_sinusoids():
     learned = LearnedPositions(64, 200).table.square().mean().item()
     assert loud == pytest.approx(0.5)
     assert learned == pytest.approx(loud, rel=0.05)
+
+
+def copy_batch(length, words=64, generator=None):
+    src, tgt, labels = reversal_batch(length, words, generator)
+    tgt[:, 1:], labels[:, :-1] = src[:, :-1], src[:, :-1]
+    return src, tgt, labels
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
+def test_beyond_nine_letters_one_breaks_off_and_the_other_fades(kind):
+    """Copied after words of one to nine letters: the share that is right
+    at each place of a word of 18, as chapter 07 draws it.
+    """
+    model = reversal_model(positions=kind, max_len=64)
+    train_reversal(model, 600, lengths=range(1, 10), batch=copy_batch)
+    src, tgt, labels = copy_batch(18, words=200)
+    with torch.no_grad():
+        right = (model(src, tgt).argmax(-1) == labels).double().mean(dim=0)
+    assert right[:6].min() > 0.9
+    assert right[13:18].max() < 0.3
+    if kind == "learned":
+        assert right[:9].min() > 0.9 and right[9:18].max() < 0.15
+    else:
+        assert right[7:9].min() < 0.95 and right[9] > 0.2
