@@ -10,6 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from annotated.book import example
+from annotated.book.example import (
+    reversal_batch,
+    reversal_model,
+    train_reversal,
+)
 from annotated.book.results import ledger
 from annotated.embeddings import (
     LearnedPositions,
@@ -185,3 +190,28 @@ def test_the_script_trains_the_models_of_the_page():
                 ours.parameters(), theirs.parameters(), strict=True
             ):
                 assert torch.equal(one, other), kind
+
+
+def copy_batch(length, words=64, generator=None):
+    src, tgt, labels = reversal_batch(length, words, generator)
+    tgt[:, 1:], labels[:, :-1] = src[:, :-1], src[:, :-1]
+    return src, tgt, labels
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
+def test_beyond_nine_letters_one_breaks_off_and_the_other_fades(kind):
+    """Copied after words of one to nine letters: the share that is right
+    at each place of a word of 18, as chapter 07 draws it.
+    """
+    model = reversal_model(positions=kind, max_len=64)
+    train_reversal(model, 600, lengths=range(1, 10), batch=copy_batch)
+    src, tgt, labels = copy_batch(18, words=200)
+    with torch.no_grad():
+        right = (model(src, tgt).argmax(-1) == labels).double().mean(dim=0)
+    assert right[:6].min() > 0.9
+    assert right[13:18].max() < 0.3
+    if kind == "learned":
+        assert right[:9].min() > 0.9 and right[9:18].max() < 0.15
+    else:
+        assert right[7:9].min() < 0.95 and right[9] > 0.2

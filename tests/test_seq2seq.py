@@ -365,15 +365,25 @@ def test_what_chapter_01_says_of_five_seeds() -> None:
     convolutions = by_length("convolutions, attention")
     transformer = by_length("Transformer")
     assert len(plain) == len(transformer) == 5
-    for n in range(6, 12):
+    for n in range(6, 12):  # "with every seed"
         top, floor = max(x[n] for x in plain), min(x[n] for x in attending)
         assert top < floor, n
     assert all(x[4] > 0.9 and x[9] < 0.1 for x in plain)
-    assert all(
-        x[n] == 0 and x[3] <= 0.5 for x in transformer for n in (10, 11, 12)
-    )
-    few = sorted(x[3] for x in transformer)
-    assert few[1] > 0.15 and few[-2] < 0.3  # "most seeds about a fifth"
+
+    def least_and_most(runs: list[dict[int, float]], n: int) -> list[float]:
+        return [round(f(x[n] for x in runs), 2) for f in (min, max)]
+
+    assert least_and_most(transformer, 9) in ([0.51, 0.89], [0.52, 0.89])
+    assert least_and_most(attending, 9)[0] >= 0.66
+    assert least_and_most(convolutions, 9)[0] >= 0.83
+    behind = [
+        t[9] < min(one[9], other[9])
+        for t, one, other in zip(
+            transformer, attending, convolutions, strict=True
+        )
+    ]
+    assert sum(behind) == 4 and len(behind) == 5
+    assert least_and_most(transformer, 10)[1] <= 0.13
+    assert least_and_most(transformer, 11) == [0, 0]
+    assert least_and_most(transformer, 3)[1] <= 0.76
     assert all(0.4 < x[12] < 0.6 for x in convolutions)
-    for one, other in zip(attending, transformer, strict=True):
-        assert one[9] > other[9]
