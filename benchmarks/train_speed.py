@@ -1,18 +1,18 @@
-"""The time of a training step: this book's model, torch's and Marian's.
+"""The time of a training step: this book's model and three others'.
 
     python benchmarks/train_speed.py
     python benchmarks/train_speed.py --json book/results/train-speed.json
 
-Three Transformers of one shape learn from the same batches, in one
-process, in turn: `annotated`, `torch.nn.Transformer` and, where the
-package `transformers` is installed, Hugging Face's Marian. A step is
-forward, loss, backward and update, in float32, and where this machine
+Transformers of one shape learn from the same batches, in one process, in
+turn: `annotated`, `torch.nn.Transformer` and, where their packages are
+installed, Hugging Face's Marian and JoeyNMT. A step is forward, loss, backward and update, in float32, and where this machine
 multiplies it faster in bfloat16 as well. benchmarks/README.md says what is
 equal, what is not, and how to read the table.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import sys
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -38,9 +39,9 @@ from annotated.engine.machine import keep_freed_memory, pick_precision
 from annotated.engine.packing import PackedTransformer, compile_layers
 from annotated.engine.trainer import RunConfig, packed_loss
 from annotated.schedule import make_optimizer, set_learning_rate
-from annotated.tokens import PAD, SPECIALS
+from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 
-PACKAGES = ("numpy", "transformers")
+PACKAGES = ("numpy", "transformers", "joeynmt")
 Precision = Literal["float32", "bfloat16"]
 
 
@@ -155,7 +156,7 @@ def real_share(batches: Sequence[Batch]) -> float:
     return real / sum(side.numel() for side in sides)
 
 
-# --- the three ------------------------------------------------------------
+# --- who takes part -------------------------------------------------------
 
 
 @dataclass
@@ -323,7 +324,69 @@ def marian(
     return Contender("Marian", model, loss, settings.rate, precision)
 
 
-MAKERS = (ours, torch_model, marian)
+def joey(settings: Settings, precision: Precision = "float32") -> Contender:
+    """JoeyNMT's Transformer with its own loss, untrained.
+
+    Raises ImportError where `joeynmt` is not installed.
+    """
+    from joeynmt.decoders import TransformerDecoder
+    from joeynmt.embeddings import Embeddings
+    from joeynmt.encoders import TransformerEncoder
+    from joeynmt.model import Model
+
+    words = SimpleNamespace(
+        pad_index=PAD, bos_index=BOS, eos_index=EOS, sep_index=None,
+        unk_index=UNK, specials=[], lang_tags=[], lookup=None,
+    )  # fmt: skip
+    shape: dict[str, Any] = {
+        "hidden_size": settings.d_model,
+        "ff_size": settings.d_ff,
+        "num_layers": settings.layers,
+        "num_heads": settings.num_heads,
+        "dropout": settings.dropout,
+        "emb_dropout": settings.dropout,
+        "layer_norm": "post",
+    }
+    read = Embeddings(settings.d_model, True, settings.vocab, PAD)
+    encoder = TransformerEncoder(**shape)
+    decoder = TransformerDecoder(**shape, vocab_size=settings.vocab)
+    model = Model(encoder, decoder, read, read, words, words)
+    decoder.output_layer.weight = read.lut.weight
+    for name, module in model.named_modules():
+        if name.endswith("_att"):
+            module.dropout.p = 0.0  # on the weights
+        if name.endswith("pwff_layer"):
+            module[2].p = 0.0  # between the two linear maps
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter)
+    model.loss_function = "crossentropy", settings.smoothing
+    model.train()
+    # its loss leaves out what the smoothed labels say of themselves
+    eps = settings.smoothing
+    shares = torch.tensor([1 - eps, eps / (settings.vocab - 2)])
+    counts = torch.tensor([1, settings.vocab - 2])
+    entropy = -(counts * torch.xlogy(shares, shares)).sum()
+
+    def loss(batch: Batch) -> Tensor:
+        lengths = (batch.src != PAD).sum(dim=1)
+        with mixed(precision):
+            total, *_ = model(
+                return_type="loss",
+                src=batch.src,
+                src_length=lengths,
+                src_mask=(batch.src != PAD)[:, None],
+                trg_input=batch.tgt,
+                trg=batch.labels,
+                trg_mask=(batch.labels != PAD)[:, None],
+            )
+        return total / batch.tokens + entropy
+
+    return Contender("JoeyNMT", model, loss, settings.rate, precision)
+
+
+MAKERS = (ours, torch_model, marian, joey)
+OTHERS = {"transformers": (marian, "Marian"), "joeynmt": (joey, "JoeyNMT")}
 
 
 # --- the measurement ------------------------------------------------------
@@ -449,14 +512,20 @@ def doubts(
 # --- the report -----------------------------------------------------------
 
 
-def available() -> tuple[list[Any], str | None]:
-    """Who can take part, and why someone cannot."""
-    try:
-        import transformers  # noqa: F401
-    except ImportError as error:
-        reason = f"Marian is left out: {error} (pip install transformers)"
-        return [ours, torch_model], reason
-    return list(MAKERS), None
+def available() -> tuple[list[Any], list[str]]:
+    """Who can take part, and why the others cannot."""
+    makers: list[Any] = [ours, torch_model]
+    absent = []
+    for package, (make, name) in OTHERS.items():
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            absent.append(
+                f"{name} is left out: {error} (pip install {package})"
+            )
+        else:
+            makers.append(make)
+    return makers, absent
 
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:
@@ -491,8 +560,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{settings.threads} threads; median of {settings.rounds} rounds"
     )
     print(versions(*PACKAGES))
-    if absent:
-        print(absent)
+    print(*absent, sep="\n", end="\n" if absent else "")
     for setting in ("as they come", "full"):
         batches = draw_batches(settings, full=setting == "full")
         outcomes, peaks = measure(settings, batches, makers)

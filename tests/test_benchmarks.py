@@ -139,7 +139,8 @@ def test_a_run_prints_ratios_and_writes_the_ledger(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
+    for package in ("transformers", "joeynmt"):
+        monkeypatch.setitem(sys.modules, package, None)
     small = functools.partial(speed.peak_flops, size=256)
     monkeypatch.setattr(speed, "peak_flops", small)
     file = tmp_path / "new" / "speed.json"
@@ -147,6 +148,7 @@ def test_a_run_prints_ratios_and_writes_the_ledger(
     said = capsys.readouterr().out
     assert "Marian is left out" in said
     assert "pip install transformers" in said
+    assert "JoeyNMT is left out" in said
     assert "as they come" in said and "full: 100%" in said
     entry = json.loads(file.read_text())
     assert set(entry) >= {
@@ -199,6 +201,22 @@ def test_marian_takes_part(speed: ModuleType, tiny) -> None:
     assert rates == {0.0}
 
 
+@pytest.mark.slow
+def test_joeynmt_takes_part(speed: ModuleType, tiny) -> None:
+    pytest.importorskip("joeynmt")
+    batch = speed.draw_batches(tiny, full=False)[0]
+    contender = speed.joey(tiny)
+    assert contender.parameters == speed.ours(tiny).parameters
+    first = contender.step(batch)
+    assert first == pytest.approx(math.log(tiny.vocab), abs=1)
+    rates = {
+        module.dropout.p
+        for name, module in contender.model.named_modules()
+        if name.endswith("_att")
+    }
+    assert rates == {0.0}
+
+
 def test_a_step_that_does_not_learn_is_named(
     speed: ModuleType, tiny
 ) -> None:
@@ -216,7 +234,8 @@ def test_a_run_without_learning_fails(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
+    for package in ("transformers", "joeynmt"):
+        monkeypatch.setitem(sys.modules, package, None)
     file = tmp_path / "speed.json"
     still = [*TINY, "--rate=0", "--rounds=1", f"--json={file}"]
     assert speed.main(still) == 1
