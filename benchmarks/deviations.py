@@ -43,7 +43,7 @@ from annotated.engine.data import open_data
 from annotated.engine.hooks import replace
 from annotated.engine.packing import FastDropout
 from annotated.engine.runs import Run
-from annotated.evaluation import score
+from annotated.evaluation import compare, score
 from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import Pair, pocket_pairs
 from annotated.schedule import make_optimizer
@@ -564,12 +564,20 @@ def search_with_runs(settings: Settings, work: Path) -> None:
         )
         data = Data(found.target, test, test, text[1])
         begin = time.process_time()
-        for row in scored(
-            translate(found.model, data, settings.sentences), data
-        ):
+        by_rule = translate(found.model, data, settings.sentences)
+        for row, said in zip(scored(by_rule, data), by_rule.values()):
             row["data"] = recipe.data
+            row |= beside_ours(said, by_rule["ours"], data)
             add_run(work, seed, here, "searches", begin, row)
             begin = time.process_time()
+
+
+def beside_ours(
+    said: list[list[int]], ours: list[list[int]], data: Data
+) -> dict[str, float]:
+    """The difference of BLEU, and whether it may be chance (chapter 18)."""
+    one, other = (data.words.decode(ids) for ids in (said, ours))
+    return compare(one, other, data.wanted[: len(said)])["bleu"]
 
 
 def add_run(

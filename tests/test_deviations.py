@@ -205,6 +205,10 @@ def test_a_run_of_ones_own_is_searched_by_every_rule(tmp_path: Path):
     runs = made["metrics"]["searches"]["runs"]
     assert [run["name"] for run in runs] == list(script.RULES)
     assert "trainings" not in made["metrics"]
+    assert runs[0]["difference"] == 0 and runs[0]["p"] == 1
+    assert all(
+        run["low"] <= run["difference"] <= run["high"] for run in runs
+    )
     assert made["settings"] == {"sentences": 3}
     assert "--folders RUN" in made["command"]
     lines, wanted = open_data(Run.open(folder).recipe).text("test")
