@@ -38,6 +38,12 @@ const NAMES = { d: "width", layers: "layers in each stack", vocab: "vocabulary",
   tokens: "tokens per step", steps: "steps", devices: "devices", speed: "TFLOP/s of each",
   share: "share in use" };
 
+/** What an address may ask of a setting: a number within reason, or else what it was. */
+function allowed(key, asked, otherwise) {
+  const x = Number(asked), most = key === "share" ? 100 : 1000 * Math.max(...SCALES[key]);
+  return x >= Math.min(...SCALES[key]) / 1000 && x <= most ? x : otherwise;
+}
+
 /** 3.3·10¹⁸ */
 function power(x) {
   const [digits, exponent] = x.toExponential(1).split("e");
@@ -58,10 +64,7 @@ const figure = {
     const { make } = kit;
     const presets = model.get("presets"), paper = model.get("paper");
     const at = { ...presets.base };
-    for (const key of Object.keys(at)) {
-      const asked = Number(model.asked[key] ?? at[key]);
-      if (asked > 0) at[key] = asked;
-    }
+    for (const key of Object.keys(at)) at[key] = allowed(key, model.asked[key], at[key]);
     let touched = false;
     const sliders = Object.fromEntries(Object.entries(SCALES).map(([key, list]) => {
       // a value of the address that no step of the slider has is kept
@@ -116,6 +119,6 @@ const figure = {
     show();
   },
 };
-return { parameters, forward, operations, state, hours, power, time, figure };
+return { parameters, forward, operations, state, hours, allowed, power, time, figure };
 })();
 kit.host("cost", cost.figure, {  });

@@ -13,6 +13,23 @@ function unknown(text, words) {
   return text.split(" ").filter((word) => word && !known.has(word));
 }
 
+/** A word that it has never met, and the same in capitals or small letters where it knows that. */
+function strange(word, words) {
+  const lower = word.toLowerCase();
+  const near = words.slice(4).find((known) => known.toLowerCase() === lower);
+  return near ? `“${word}” (but “${near}”)` : `“${word}”`;
+}
+
+/** Words that the map has room for. */
+const ROOM = 40;
+
+/** Why a text is not translated, or nothing. */
+function refusal(text) {
+  if (!text) return "There is nothing to translate: write a sentence first.";
+  const words = text.split(" ").length;
+  return words > ROOM ? `These are ${words} words; the figure has room for ${ROOM}.` : "";
+}
+
 /** The map of a head, or the "mean" of all. */
 function mapOf(heads, head, width) {
   const chosen = head === "mean" ? heads : [heads[head]];
@@ -134,7 +151,10 @@ const figure = {
 
     async function run(given, start = []) {
       const wanted = served ? given.trim() : tidy(given), now = ++turn;
-      if (!ask || !wanted) return;
+      if (!ask) return;
+      const refused = served ? "" : refusal(wanted);
+      if (refused) return voice.say(refused);
+      if (!wanted) return;
       try {
         const found = await ask({ text: wanted, prefix: start, silent: [...silent] });
         if (now !== turn) return;
@@ -152,7 +172,7 @@ const figure = {
       const least = Math.min(...result.steps.map(({ p }) => p));
       const parts = [`“${text}” becomes “${result.said}”.`];
       if (result.strange.length) {
-        parts.push(`It has never met ${result.strange.map((word) => `“${word}”`).join(", ")}.`);
+        parts.push(`It has never met ${result.strange.map((word) => strange(word, german)).join(", ")}.`);
       }
       if (prefix.length) parts.push("You chose its first words; it went on from them.");
       else if (target && !silent.size) {
@@ -191,10 +211,10 @@ const figure = {
       + "frames are the gold alignment";
     show([...samples[0][1].split(" "), "end"], [...samples[0][0].split(" "), "end"], model.get("seen"),
       samples[0][2].map(([i, j]) => [j, i]), "To write");
-    voice.say(`“${samples[0][0]}” should become “${samples[0][1]}”. Load the model to translate it, `
-      + "or a sentence of your own.");
+    voice.say(`“${samples[0][0]}” should become “${samples[0][1]}”. Load the model to translate `
+      + (model.asked.text ? `“${tidy(model.asked.text)}”.` : "it, or a sentence of your own."));
   },
 };
-return { tidy, unknown, mapOf, megabytes, answer, figure };
+return { tidy, unknown, strange, ROOM, refusal, mapOf, megabytes, answer, figure };
 })();
 kit.host("translate", translate.figure, { engine });

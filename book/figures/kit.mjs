@@ -295,8 +295,17 @@ export function voice() {
 // --- the state in the address -----------------------------------------------
 
 /** "#film:step=75&head=2" as { step: "75", head: "2" }; null for another. */
+function unescaped(hash) {
+  try {
+    return decodeURIComponent(hash);
+  } catch {
+    return hash;
+  }
+}
+
 export function parseState(hash, name) {
   const start = `#${name}:`;
+  if (!hash.includes("=")) hash = unescaped(hash); // a messenger has escaped all of it once more
   if (!hash.startsWith(start)) return null;
   return Object.fromEntries(new URLSearchParams(hash.slice(start.length)));
 }
@@ -345,7 +354,7 @@ function bring(box, name, figure, more, own) {
     on() {},
     save_changes() {},
     /** What the address asks for, as text. */
-    asked: own ? parseState(decodeURIComponent(location.hash), name) ?? {} : {},
+    asked: own ? parseState(location.hash, name) ?? {} : {},
     /** What a link to the figure as it stands will ask for. */
     keep(state) {
       if (!own) return;

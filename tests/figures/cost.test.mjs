@@ -1,7 +1,7 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { forward, hours, operations, parameters, power, state, time } from "../../book/figures/cost.mjs";
+import { allowed, forward, hours, operations, parameters, power, state, time } from "../../book/figures/cost.mjs";
 
 test("sizes and operations are those of annotated.costs", () => {
   for (const { run, count, one, all, bytes } of golden("cost").runs) {
@@ -9,6 +9,15 @@ test("sizes and operations are those of annotated.costs", () => {
     assert.equal(state(run), bytes);
     close([forward(run) / one, operations(run) / all], [1, 1], 1e-12);
   }
+});
+
+test("an address asks for numbers within reason only", () => {
+  assert.equal(allowed("vocab", "36500", 37000), 36500);
+  for (const asked of [undefined, "", "abc", "-3", "0", "Infinity", "1e300", "1e-300"]) {
+    assert.equal(allowed("d", asked, 512), 512);
+  }
+  assert.equal(allowed("share", "500", 30), 30);
+  assert.equal(allowed("share", "100", 30), 100);
 });
 
 test("the paper's machine takes the paper's hours", () => {

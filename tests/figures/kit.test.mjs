@@ -7,6 +7,15 @@ test("the state in the address comes back", () => {
   assert.deepEqual(parseState(writeState("film", state), "film"), state);
 });
 
+test("signs that an address escapes come back as they were, and a broken one breaks nothing", () => {
+  const state = { text: "50 % + Hund & Katze = ?" };
+  const hash = writeState("film", state);
+  assert.deepEqual(parseState(hash, "film"), state);
+  assert.deepEqual(parseState(`#${encodeURIComponent(hash.slice(1))}`, "film"), state);
+  assert.deepEqual(parseState("#film:step=%", "film"), { step: "%" });
+  assert.equal(parseState("#50%", "film"), null);
+});
+
 test("another figure's state, or a section, is none", () => {
   assert.equal(parseState("#lookup:x=1", "film"), null);
   assert.equal(parseState("#the-map", "film"), null);

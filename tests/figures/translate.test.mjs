@@ -1,7 +1,7 @@
 import { close } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { mapOf, megabytes, tidy, unknown } from "../../book/figures/translate.mjs";
+import { mapOf, megabytes, refusal, ROOM, strange, tidy, unknown } from "../../book/figures/translate.mjs";
 
 test("punctuation is set apart, once", () => {
   assert.equal(tidy("  Der Hund, der bellt. "), "Der Hund , der bellt .");
@@ -11,6 +11,19 @@ test("punctuation is set apart, once", () => {
 test("unknown words are named; the names of specials are unknown", () => {
   const words = ["<pad>", "<s>", "</s>", "<unk>", "Der", "Hund"];
   assert.deepEqual(unknown("Der Esel </s>", words), ["Esel", "</s>"]);
+});
+
+test("a word that it knows with another letter first is named beside it", () => {
+  const words = ["<pad>", "<s>", "</s>", "<unk>", "Der", "Hund"];
+  assert.equal(strange("hund", words), "“hund” (but “Hund”)");
+  assert.equal(strange("Esel", words), "“Esel”");
+  assert.equal(strange("</S>", words), "“</S>”");
+});
+
+test("an empty line and one too long are refused with a reason", () => {
+  assert.match(refusal(""), /nothing to translate/);
+  assert.match(refusal(Array(ROOM + 1).fill("Hund").join(" ")), /41 words.*room for 40/);
+  assert.equal(refusal(Array(ROOM).fill("Hund").join(" ")), "");
 });
 
 test("the mean of heads, and what a causal row does not have", () => {

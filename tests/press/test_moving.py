@@ -512,6 +512,16 @@ def test_translate_loads_the_model_when_asked(
     press(page, "Enter")
     assert "“Der Esel .” becomes" in window.said()
     assert "It has never met “Esel”." in window.said()
+    for given, reason in {
+        " ": "nothing to translate",
+        "Hund " * 41: "41 words",
+    }.items():
+        page.get_by_label("A German sentence").fill(given)
+        press(page, "Enter")
+        assert reason in window.said()
+    page.get_by_label("A German sentence").fill("der Esel.")
+    press(page, "Enter")
+    assert "“der” (but “Der”), “Esel”." in window.said()
     words = page.get_by_role("group", name="The translation, word by word")
     assert words.get_by_role("button").last.inner_text()[:5] == "(end)"
     words.get_by_role("button").first.click()
@@ -570,6 +580,27 @@ def test_any_run_can_be_looked_into(browser: Any) -> None:
     assert asked and all(f"asks {address}" in fault for fault in asked)
     refused = [fault for fault in window.faults if fault not in asked]
     assert all("400" in fault for fault in refused) and len(refused) == 1
+
+
+def test_a_link_to_a_sentence_speaks_of_that_sentence(
+    window: Window, tmp_path: Path
+) -> None:
+    address = write(tmp_path, "translate", "page", "light")
+    window.open(f"{address}#translate:text=Der+Hund+%26+%3Cb%3E+50%25")
+    window.page.locator(".fx").wait_for()
+    assert window.said().endswith(
+        "Load the model to translate “Der Hund & <b> 50%”."
+    )
+    assert window.faults == []
+
+
+def test_a_broken_address_breaks_no_figure(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(f"{write(tmp_path, 'cost', 'page', 'light')}#50%")
+    page.locator(".fx").wait_for()
+    assert "takes 12 hours." in window.said()
+    assert window.faults == []
 
 
 def test_a_model_that_is_not_there_is_said_so(
