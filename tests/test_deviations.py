@@ -164,6 +164,18 @@ def test_the_rules_of_search_were_tried_on_captions():
         assert run["difference"] == pytest.approx(shift, abs=0.02)
         assert run["low"] <= run["difference"] <= run["high"]
     assert max(run["longer"] for run in runs[:1]) < 50  # no limit mattered
+    sure = {
+        run["name"] for run in runs if run["high"] < 0 or run["low"] > 0
+    }
+    assert sure == {"α = 0", "k ended"}
+    by_name = {run["name"]: run for run in runs}
+    assert by_name["k ended"]["difference"] < -0.6
+    assert -0.4 < by_name["α = 0"]["difference"] < -0.25
+    for name, run in by_name.items():
+        if name in sure:
+            assert run["tokens"] < runs[0]["tokens"]
+        elif name != "ours":
+            assert run["changed"] < 0.05
 
 
 def test_adam_does_not_notice_a_gradient_times_four():
