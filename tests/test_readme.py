@@ -48,7 +48,7 @@ def test_its_figure_is_of_the_ledger() -> None:
     assert float(minutes) == pytest.approx(runs[0]["seconds"] / 60, abs=1)
 
 
-PEERS = "torch.nn", "Marian"
+PEERS = "torch.nn", "Marian", "JoeyNMT"
 
 
 def test_its_table_of_speed_is_the_ledgers() -> None:

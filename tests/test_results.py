@@ -18,7 +18,7 @@ NOT_COMMITTED = {
     *("curriculum", "decode-base", "decode-base-greedy"),
     *("decode-small-greedy", "multi30k-decisions", "mutation"),
     *("parse-craft-long", "published-fr-en", "table3-small-0"),
-    *("table3-small-1", "table3-small-2", "train-speed-base"),
+    *("table3-small-1", "table3-small-2"),
 }
 
 

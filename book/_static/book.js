@@ -357,6 +357,13 @@ window.addEventListener("load", () => setTimeout(() => {
   find();
 
   const order = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
+  // what has a sign is a number and comes before words: -0.7, -0.1, +1.3
+  const signed = (text) => parseFloat(/^[+-][\d.]+/.exec(text.replace("−", "-"))?.[0]);
+  const compare = (a, b) => {
+    const [x, y] = [signed(a), signed(b)];
+    if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y) || order.compare(a, b);
+    return x - y;
+  };
   for (const { table, units, parent } of all) {
     const heads = [...table.tHead.rows[0].cells];
     heads.forEach((head, column) => {
@@ -372,7 +379,7 @@ window.addEventListener("load", () => setTimeout(() => {
         const to = was === "descending" ? null : now;
         heads.forEach((one) => one.removeAttribute("aria-sort"));
         const sorted = to ? [...units].filter((unit) => !heading(unit))
-          .sort((a, b) => order.compare(text(a), text(b)) * (to === "ascending" ? 1 : -1)) : units;
+          .sort((a, b) => compare(text(a), text(b)) * (to === "ascending" ? 1 : -1)) : units;
         if (to) head.setAttribute("aria-sort", to);
         // the headings of sections mean nothing in another order
         for (const unit of units) if (heading(unit)) unit.remove();

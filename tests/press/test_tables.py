@@ -82,6 +82,21 @@ def test_rows_are_found_and_sorted(browser: Any, tmp_path: Path) -> None:
     page.close()
 
 
+def test_effects_are_sorted_as_numbers(
+    browser: Any, tmp_path: Path
+) -> None:
+    effects = ["+1.3 BLEU", "none: tested", "-0.1 nats", "−0.70 nats",
+               "+0.005 nats, noise", "×1.5", "-0.01 nats"]  # fmt: skip
+    rows = "".join(f"<tr><td>{one}</td><td>x</td></tr>" for one in effects)
+    page = browser.new_page()
+    table = f"<table>{HEAD}<tbody>{rows}</tbody></table>"
+    page.goto(write(tmp_path, "A3-deviations.html", table))
+    page.get_by_role("button", name="what").click()
+    assert column(page)[:5] == [effects[n] for n in (3, 2, 6, 4, 0)]
+    assert set(column(page)[5:]) == {"none: tested", "×1.5"}
+    page.close()
+
+
 def test_parts_of_several_rows_stay_together(
     browser: Any, tmp_path: Path
 ) -> None:
