@@ -20,6 +20,7 @@ from annotated.attention import (
     attention,
     attention_weights,
 )
+from annotated.batches import Batch, Corpus, Sentences
 from annotated.book.counters import multiplications
 from annotated.book.results import ledger
 from annotated.complexity import (
@@ -45,15 +46,24 @@ from annotated.masks import causal_mask, window_mask
 from annotated.model import ModelShape, Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
 from annotated.schedule import learning_rate
-from annotated.search import SearchConfig
-from annotated.seq2seq import Convolutions, sequential_products
+from annotated.search import SearchConfig, greedy, log_p_after
+from annotated.seq2seq import (
+    LSTM,
+    AdditiveAttention,
+    Convolutions,
+    EncoderDecoder,
+    sequential_products,
+)
+from annotated.tokens import BOS, PAD
 from annotated.training import (
     Trainer,
     TrainingConfig,
     batch_loss,
     copy_corpus,
 )
-from annotated.variations import TABLE3
+from annotated.variations import TABLE2, TABLE3
+from press.chapters import read_chapter
+from tests.helpers import ROOT
 from tests.test_paper_tables import card
 
 SRC = torch.tensor([[3, 4, 5, 6, 7]])
@@ -71,7 +81,39 @@ def model(**changes: Any) -> Transformer:
     return Transformer(config).double().eval()
 
 
+def cell(page: str, words: str) -> str:
+    """The code of a page's only cell that has these words."""
+    code = read_chapter(ROOT / "book" / f"{page}.md").code
+    (found,) = (one.source for one in code if words in one.source)
+    return found
+
+
 # --- 1 and 2: what is not in it, and what distance costs ------------------
+
+
+def test_a_look_up_takes_no_notice_of_distance() -> None:
+    """1 p3: beside recurrence, attention finds a state wherever it is."""
+    torch.manual_seed(0)
+    part = AdditiveAttention(12).double()
+    query, memory = torch.randn(2, 12).double(), torch.randn(2, 30, 12)
+    memory = memory.double()
+    order = torch.randperm(30)
+    weights = part.weights(query, memory)
+    torch.testing.assert_close(
+        part.weights(query, memory[:, order]), weights[:, order]
+    )
+    for attends in (False, True):
+        reader = EncoderDecoder(LSTM(12, 12), 40, 12, attends).double()
+        reader.encoder = nn.Identity()  # nothing but the look-up remains
+        src = torch.arange(30)[None]
+        before = reader(src, TGT)
+        far_and_near = src[:, [*range(28, -1, -1), 29]]
+        torch.testing.assert_close(reader(far_and_near, TGT), before)
+        for place in (0, 14, 28):
+            other = src.clone()
+            other[0, place] = 39
+            felt = (reader(other, TGT) - before).abs().amax(dim=-1)
+            assert ((felt > 1e-6) == attends).all(), place
 
 
 def test_nothing_in_the_model_waits_for_another_position() -> None:
@@ -84,6 +126,52 @@ def test_nothing_in_the_model_waits_for_another_position() -> None:
         ids = torch.ones(1, length, dtype=torch.long)
         chains.add(sequential_products(whole(ids, ids)))
     assert len(chains) == 1
+
+
+def test_without_attention_no_position_hears_another() -> None:
+    """1 p4: all that ties positions together goes through attention, and
+    with it everything of the source is heard.
+    """
+    whole = model()
+    length = TGT.size(1)
+
+    def heard(src: Tensor, tgt: Tensor) -> list[bool]:
+        changed = (whole(src, tgt) - before).abs().amax(dim=-1)[0]
+        return (changed > 1e-9).tolist()
+
+    for silent in (False, True):
+        if silent:
+            for block in attention_blocks(whole).values():
+                block.register_forward_hook(
+                    lambda m, args, out: torch.zeros_like(out)
+                )
+        before = whole(SRC, TGT)
+        for i in range(SRC.size(1)):
+            src = SRC.clone()
+            src[0, i] = 11
+            assert heard(src, TGT) == [not silent] * length
+        for i in range(length):
+            tgt = TGT.clone()
+            tgt[0, i] = 11
+            there = range(length)
+            assert heard(SRC, tgt) == [
+                j == i if silent else j >= i for j in there
+            ]
+
+
+def test_twelve_hours_on_eight_gpus_were_enough_for_the_best() -> None:
+    """1 p4: the base model's, to German, as 5.2 and Table 2 have it."""
+    assert PAPER_HOURS["base"] == 12
+    assert paper_cost(12) == paper_cost(12, gpus=8, speed=P100)
+    others = [
+        row.german
+        for name, row in TABLE2.items()
+        if name not in ("base", "big") and row.german is not None
+    ]
+    best = TABLE2["base"].german
+    assert len(others) == 6 and best is not None and best > max(others)
+    said = card("01-before-attention", "Paper §1, paragraph 4")
+    assert "twelve hours of training on eight P100 GPUs" in said
 
 
 @pytest.mark.parametrize(
@@ -132,6 +220,96 @@ def test_an_output_hears_the_whole_source_and_its_own_past() -> None:
         heard = torch.arange(TGT.size(1)) >= i
         assert torch.equal(changed > 1e-6, heard), i
         assert (changed[~heard] < 1e-12).all(), i
+
+
+def test_there_is_a_vector_for_each_symbol_and_they_are_all_there_is() -> (
+    None
+):
+    """3 p1: the encoder makes z of x, and the decoder is given z."""
+    whole = model()
+    for length in (1, 3, 5):
+        z = whole.encode(SRC[:, :length])
+        assert z.shape == (1, length, 12)
+        apart = torch.cdist(z[0], z[0]) + torch.eye(length)
+        assert (apart > 0.1).all()
+    other = SRC.flip(1) + 1
+    assert torch.equal(
+        whole.decode(TGT, z, SRC), whole.decode(TGT, z, other)
+    )
+    changed = whole.decode(TGT, whole.encode(other), SRC)
+    assert not torch.allclose(changed, whole.decode(TGT, z, SRC))
+
+
+def test_symbols_are_written_one_after_another() -> None:
+    """3 p1: at each step, all that was written is read; by the loop of
+    the page and by that of the package.
+    """
+    whole = model(norm="pre", tie="none")
+    read: list[list[int]] = []
+    whole.register_forward_pre_hook(
+        lambda m, args: read.append(args[1][0].tolist())
+    )
+    after = partial(log_p_after, whole, SRC)
+    ids = [BOS, *greedy(after, 7, SearchConfig(beam=1)).ids]
+    assert len(ids) == 7 and len(set(ids)) > 2
+    assert read == [ids[:i] for i in range(1, 8)]
+    likely = whole(SRC, torch.tensor([ids[:-1]]))[0]
+    likely[:, [PAD, BOS]] = -math.inf
+    assert ids[1:] == likely.argmax(dim=-1).tolist()
+    read.clear()
+    loop, _, _ = cell("08-transformer", "def greedy").partition("\n\n\n")
+    exec(loop, names := {"torch": torch})
+    made = names["greedy"](whole, SRC, 6, BOS)
+    assert read == [made[0, :i].tolist() for i in range(1, 7)]
+    likely = whole(SRC, made[:, :-1]).argmax(dim=-1)
+    assert torch.equal(made[:, 1:], likely)
+
+
+def one_pair(source: list[int], target: list[int]) -> Batch:
+    return Corpus(Sentences.of([source]), Sentences.of([target])).batch([0])
+
+
+def test_figure_1_from_its_inputs_to_its_probabilities() -> None:
+    """Figure 1: what is below the stacks and above them, by hand: the
+    embeddings and positions, the outputs shifted right, the linear layer
+    and the softmax.
+    """
+    whole = model()
+    batch = one_pair([4, 5, 6], [7, 8])
+    assert batch.tgt.tolist() == [[BOS, 7, 8]]
+    matrix = whole.embeddings.target
+    table = sinusoids(4, 12, torch.float64)
+    memory = whole.encoder(math.sqrt(12) * matrix[batch.src] + table)
+    x = math.sqrt(12) * matrix[batch.tgt] + table[:3]
+    top = whole.decoder(x, memory, causal_mask(3))[0]
+    p = (top @ matrix.T).exp()
+    p = p / p.sum(dim=-1, keepdim=True)
+    found = log_p_after(whole, batch.src, batch.tgt[0].tolist()).exp()
+    assert found[PAD] == found[BOS] == 0
+    words = [i for i in range(13) if i not in (PAD, BOS)]
+    close = {"rtol": 1e-5, "atol": 1e-6, "check_dtype": False}
+    torch.testing.assert_close(found[words], p[-1, words], **close)
+    right = p[range(3), batch.labels[0]]
+    loss, nll = batch_loss(whole, batch, 0.0)
+    torch.testing.assert_close(nll, -right.log().sum(), **close)
+    torch.testing.assert_close(loss, nll)
+
+
+def test_a_prediction_depends_on_the_outputs_before_it_alone() -> None:
+    """3.1 p2: by the mask and the offset together."""
+    whole = model()
+
+    def predictions(outputs: list[int]) -> Tensor:
+        batch = one_pair([4, 5, 6], outputs)
+        assert batch.labels[0, :-1].tolist() == outputs
+        return whole(batch.src, batch.tgt)[0]
+
+    words = [5, 6, 7, 8]
+    before = predictions(words)
+    for i in range(4):
+        other = [11 if j == i else word for j, word in enumerate(words)]
+        changed = (predictions(other) - before).abs().amax(dim=-1)
+        assert (changed > 1e-9).tolist() == [j > i for j in range(5)]
 
 
 def test_the_base_model_is_the_papers() -> None:
@@ -185,6 +363,67 @@ def test_without_the_factor_the_gradients_vanish(d_k: int) -> None:
     assert with_factor == pytest.approx(0.99, abs=0.01)
     assert (without < 0.1) == (d_k == 1024)
     assert (without < 0.5) == (d_k >= 64)
+
+
+@pytest.mark.parametrize("d_k", [1, 4, 64, 1024])
+def test_a_product_of_random_vectors_has_variance_d_k(d_k: int) -> None:
+    """Footnote 4: and mean 0. A key of zeros has the score 0, so that the
+    weights tell the scores of the others.
+    """
+    torch.manual_seed(0)
+    q = (2 * torch.rand(1000, d_k).double() - 1) * math.sqrt(3)
+    k = torch.randn(1000, d_k).double()
+    weights = attention_weights(q, torch.cat([k, torch.zeros(1, d_k)]))
+    scores = (weights[:, :-1] / weights[:, -1:]).log()
+    products = scores * math.sqrt(d_k)
+    torch.testing.assert_close(products, torch.einsum("id,jd->ij", q, k))
+    assert abs(products.mean()) < 0.01 * math.sqrt(d_k)
+    assert products.var() == pytest.approx(d_k, rel=0.1)
+
+
+def test_chapter_02_finds_the_variance_of_footnote_4(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = cell("02-attention", "products = (torch.randn(2")
+    exec(code, {"torch": torch})
+    lines = capsys.readouterr().out.splitlines()
+    found = [re.findall(r"\d+(?:\.\d+)?", line) for line in lines]
+    assert [int(d_k) for d_k, *_ in found] == [4, 16, 64, 256, 1024]
+    for d_k, variance, size in found:
+        assert float(variance) == pytest.approx(int(d_k), rel=0.06)
+        assert int(size) == math.isqrt(int(d_k))
+
+
+def test_dot_product_attention_is_ours_but_for_the_factor() -> None:
+    """3.2.1 p3."""
+    q, k, v = torch.randn(3, 5, 16).double()
+    plain = (q @ k.T).softmax(dim=-1) @ v
+    torch.testing.assert_close(attention(4 * q, k, v), plain)
+    assert not torch.allclose(attention(q, k, v), plain)
+
+
+def test_additive_scores_take_as_much_work_and_more_space() -> None:
+    """3.2.1 p3: as many multiplications, and a vector for each pair where
+    the dot product keeps a number; in the cell of the page.
+    """
+    code = cell("09-why-self-attention", "hidden.numel() /").splitlines()
+    exec("\n".join(code[:-1]), here := {"torch": torch})
+    assert eval(code[-1], here) == 64
+    q, k, w = (here[name] for name in "qkw")
+    hidden, n, d = here["hidden"], *q.shape
+    assert hidden.shape == (n, n, d) and here["dot"].shape == (n, n)
+    work = [
+        multiplications(lambda x: x @ w[:, None], hidden),
+        multiplications(lambda x: x @ k.T, q),
+    ]
+    assert work == [n * n * d] * 2
+    part = AdditiveAttention(d)
+    with torch.no_grad():  # the scores of the page are those of the class
+        part.w.weight[0] = w
+        for linear in (part.w_q, part.w_k):
+            linear.weight.copy_(torch.eye(d))
+    weights = part.weights(q, k.expand(n, n, d))
+    torch.testing.assert_close(here["additive"].softmax(dim=-1), weights)
 
 
 def test_the_projections_have_the_shapes_of_3_2_2() -> None:
@@ -462,7 +701,7 @@ def test_attention_beside_recurrence_and_within_a_window() -> None:
 
 
 def test_what_chapter_09_says_of_additive_attention() -> None:
-    """3.2.1 p3: as good with small keys, and with large ones better than
+    """3.2.1 p4: as good with small keys, and with large ones better than
     products without the factor; with it, products keep up.
     """
     rows = {

@@ -190,6 +190,54 @@ def test_a_formula_is_printed_as_in_the_paper(
     assert said.rstrip(".,") == formula
 
 
+# --- Figures 1 and 2: what stands on what
+
+
+def in_order(text: str, *words: str) -> None:
+    """Each of them once the one before is over."""
+    for word in words:
+        _, found, text = text.partition(word)
+        assert found, word
+
+
+def test_the_figure_of_chapter_08_has_the_boxes_of_figure_1() -> None:
+    """From below, in its cell and in its description."""
+    text = (BOOK / "08-transformer.md").read_text(encoding="utf-8")
+    boxes = re.findall(
+        r'^branch\(ax, ([st]), ([\d.]+), .*?"([\w-]+)"', text, re.M
+    )
+    boxes.sort(key=lambda box: float(box[1]))
+    stacks = {"s": ["self-attention", "feed-forward"]}
+    stacks["t"] = ["self-attention", "cross-attention", "feed-forward"]
+    for side, names in stacks.items():
+        assert [box[2] for box in boxes if box[0] == side] == names
+    (meets,) = (box[1] for box in boxes if box[2] == "cross-attention")
+    assert f"arrow(ax, (s, {meets}), (t" in text  # from the memory
+    alt = described("08-transformer", "two vertical residual streams")
+    left, right = alt.split("Right, the decoder")
+    in_order(left, "encoder", "position is added", "N layers")
+    in_order(left, "N layers", *stacks["s"], "LayerNorm", "the memory")
+    in_order(right, "self-attention that may not see", "cross-attention")
+    in_order(right, "keys and values from the memory", "feed-forward")
+    in_order(right, "feed-forward", "row of E", "softmax")
+
+
+def test_the_cards_of_figure_2_name_its_boxes_in_order() -> None:
+    in_order(
+        card("02-attention", "Paper Figure 2, left"),
+        *("matrix product of Q and K, scale, ", "an optional mask, "),
+        *("softmax, ", "matrix product with V."),
+    )
+    said = card("03-masks", 'Paper Figure 2, left, the box "Mask (opt.)"')
+    assert "Between the scaling and the softmax" in said
+    in_order(
+        card("04-multi-head", "Paper Figure 2, right"),
+        *("V, K and Q each enter $h$ linear layers", "$h$ parallel copies"),
+        *("scaled dot-product attention", "concatenated"),
+        "one more linear layer.",
+    )
+
+
 # --- Table 2: BLEU on newstest2014, and operations of training ------------
 # The two last rows have one cost, which stands under both languages.
 
