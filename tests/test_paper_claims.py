@@ -407,10 +407,11 @@ def test_additive_scores_take_as_much_work_and_more_space() -> None:
     the dot product keeps a number; in the cell of the page.
     """
     code = cell("09-why-self-attention", "hidden.numel() /").splitlines()
-    exec("\n".join(code[:-1]), here := {"torch": torch})
+    here: dict[str, Any] = {"torch": torch}
+    exec("\n".join(code[:-1]), here)
     assert eval(code[-1], here) == 64
     q, k, w = (here[name] for name in "qkw")
-    hidden, n, d = here["hidden"], *q.shape
+    hidden, (n, d) = here["hidden"], q.shape
     assert hidden.shape == (n, n, d) and here["dot"].shape == (n, n)
     work = [
         multiplications(lambda x: x @ w[:, None], hidden),
