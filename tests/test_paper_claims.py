@@ -64,7 +64,8 @@ from annotated.training import (
 from annotated.variations import TABLE2, TABLE3
 from press.chapters import read_chapter
 from tests.helpers import ROOT
-from tests.test_paper_tables import card
+from tests.test_multi_head import by_loop
+from tests.test_paper_tables import card, numbers
 
 SRC = torch.tensor([[3, 4, 5, 6, 7]])
 TGT = torch.tensor([[1, 8, 9, 10]])
@@ -435,6 +436,27 @@ def test_the_projections_have_the_shapes_of_3_2_2() -> None:
         heads = w.weight.T.unflatten(1, (h, -1)).unbind(dim=1)
         assert [head.shape for head in heads] == [(d_model, d)] * h
     assert layer.w_o.weight.T.shape == (h * d_v, d_model)
+    bare = MultiHeadAttention(d_model, h, d_k, d_v, bias=False)
+    for one, count in ((layer, 8), (bare, 4)):
+        matrices = dict(one.named_parameters())
+        assert len(matrices) == count  # and no other matrix
+        assert all(matrix.requires_grad for matrix in matrices.values())
+
+
+def test_the_heads_of_a_layer_run_in_parallel() -> None:
+    """3.2.2 p1: no head waits for another, and none is a step of its own."""
+    x, found = torch.randn(1, 5, 12), set()
+    for h in (2, 3, 6):
+        y = MultiHeadAttention(12, h)(x)
+        seen, todo = set(), [y.grad_fn]
+        while todo:
+            node = todo.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                todo += [below for below, _ in node.next_functions]
+        found.add((sequential_products(y), len(seen)))
+    ((chain, _),) = found
+    assert chain == 4  # queries, scores, weighted sum, W^O
 
 
 def calls(whole: Transformer) -> dict[str, tuple[Any, ...]]:
@@ -456,6 +478,15 @@ def calls(whole: Transformer) -> dict[str, tuple[Any, ...]]:
     return seen
 
 
+def check(whole: Transformer, name: str, call: tuple[Any, ...]) -> None:
+    """That this block computes the formula of 3.2.2 from its call."""
+    x, memory, mask = call
+    block = attention_blocks(whole)[name]
+    source = x if memory is None else memory
+    by_hand = by_loop(block, x, source, mask.squeeze(1))
+    torch.testing.assert_close(block(x, memory, mask), by_hand)
+
+
 def outputs(layers: nn.ModuleList) -> list[Tensor]:
     """Filled with what each layer hands to the next, when called."""
     found: list[Tensor] = []
@@ -465,8 +496,9 @@ def outputs(layers: nn.ModuleList) -> list[Tensor]:
 
 
 def test_attention_has_three_places() -> None:
-    """3.2.3 p1."""
-    seen = calls(model())
+    """3.2.3 p1: multi-head attention, called in three ways."""
+    whole = model(num_heads=3)
+    seen = calls(whole)
     places = [f"encoder.{i}" for i in range(2)]
     places += [
         f"{kind}.{i}" for kind in ("decoder", "cross") for i in (0, 1, 2)
@@ -474,6 +506,20 @@ def test_attention_has_three_places() -> None:
     assert sorted(seen) == sorted(places)
     for name, (_, memory, _) in seen.items():
         assert (memory is not None) == name.startswith("cross"), name
+    ways = {
+        (name.partition(".")[0], memory is None, bool(mask.all()))
+        for name, (_, memory, mask) in seen.items()
+    }
+    assert ways == {
+        ("encoder", True, True),
+        ("decoder", True, False),
+        ("cross", False, True),
+    }
+    maps = whole.attention_maps(SRC, TGT)
+    assert {weights.size(1) for weights in maps.values()} == {3}
+    assert "in three ways." in card(
+        "04-multi-head", "Paper §3.2.3, opening"
+    )
 
 
 def test_the_decoder_asks_the_encoders_output() -> None:
@@ -484,19 +530,23 @@ def test_the_decoder_asks_the_encoders_output() -> None:
     decoder = outputs(whole.decoder.layers)
     norms = [layer.norm1 for layer in whole.decoder.layers]
     asked = outputs(nn.ModuleList(norms))
+    encoder = outputs(whole.encoder.layers)
     seen = calls(whole)
-    top = whole.encode(SRC)
-    assert len(decoder) == 3
+    top = encoder[-1]
+    assert len(encoder) == 2
     for i in range(3):
         x, memory, _ = seen[f"cross.{i}"]
-        torch.testing.assert_close(memory, top)
+        assert memory is top
         assert x is asked[i]
+        if i:
+            assert seen[f"decoder.{i}"][0] is decoder[i - 1]
+        check(whole, f"cross.{i}", seen[f"cross.{i}"])
     maps = whole.attention_maps(SRC, TGT)
     assert all((maps[f"cross.{i}"] > 0).all() for i in range(3))
 
 
 def test_the_encoder_asks_all_of_the_layer_below() -> None:
-    """3.2.3 point 2."""
+    """3.2.3 point 2: queries, keys and values are of one place."""
     whole = model()
     below = outputs(whole.encoder.layers)
     seen = calls(whole)
@@ -504,6 +554,7 @@ def test_the_encoder_asks_all_of_the_layer_below() -> None:
     assert seen["encoder.1"][0] is below[0]
     maps = whole.attention_maps(SRC, TGT)
     for i in range(2):
+        check(whole, f"encoder.{i}", seen[f"encoder.{i}"])
         assert maps[f"encoder.{i}"].shape == (1, 2, 5, 5)
         assert (maps[f"encoder.{i}"] > 0).all()
 
@@ -519,12 +570,31 @@ def test_the_decoder_asks_itself_about_the_past() -> None:
     maps = whole.attention_maps(SRC, TGT)
     past = torch.ones(4, 4).tril().bool()
     for i in range(3):
+        check(whole, f"decoder.{i}", seen[f"decoder.{i}"])
         weights = maps[f"decoder.{i}"]
         torch.testing.assert_close(
             weights.sum(dim=-1), torch.ones(1, 2, 4).double()
         )
         assert (weights[..., past] > 0).all()
         assert (weights[..., ~past] == 0).all()
+
+
+def test_each_layer_has_a_network_of_equation_2_to_itself() -> None:
+    """Equation 2 and 3.3 p2: a ReLU and two biases in each layer of the
+    model, and no parameter in two layers.
+    """
+    whole = model()
+    layers = [*whole.encoder.layers, *whole.decoder.layers]
+    parts = [p for one in layers for p in one.feed_forward.parameters()]
+    assert len({p.data_ptr() for p in parts}) == len(parts) == 4 * 5
+    for part in parts:
+        nn.init.normal_(part)
+    x = torch.randn(1, 4, 12).double()
+    for layer in layers:
+        inner, outer = layer.feed_forward.inner, layer.feed_forward.outer
+        hidden = torch.clamp(x @ inner.weight.T + inner.bias, min=0)
+        by_hand = hidden @ outer.weight.T + outer.bias
+        torch.testing.assert_close(layer.feed_forward(x), by_hand)
 
 
 def test_one_matrix_times_the_root_of_the_width() -> None:
@@ -733,12 +803,6 @@ def test_source_and_target_share_byte_pairs() -> None:
     tokens = source.encode(lines)
     assert source.decode(tokens) == lines
     assert max(map(len, tokens)) < 5  # it knows words of both languages
-
-
-def numbers(page: str, title: str) -> list[str]:
-    """Those that a card has, but for that of its section."""
-    said = card(page, title).partition("[§")[0]
-    return re.findall(r"\d+(?:[.,]\d+)*", said.partition("\n")[2])
 
 
 @pytest.mark.parametrize(
