@@ -19,6 +19,7 @@ KIT = "kit"
 HOSTED = f"\n{KIT}.host("  # in the part of a figure alone
 MOST = 40_000  # characters of a figure with what it needs
 NEEDS = re.compile(r"^// needs: (.*)$", re.M)
+COMMENT = re.compile(r"^[ \t]*(?:/\*\*.*?\*/|//[^\n]*)\n", re.M | re.S)
 EXPORTED = re.compile(
     r"^export (?:async )?(?:function|const|class) (\w+)", re.M
 )
@@ -113,12 +114,15 @@ def join(parts: Mapping[str, str], name: str) -> str:
 
 
 def _closed(name: str, text: str) -> str:
-    """A module as a constant that has what it exports."""
+    """A module as a constant that has what it exports, without what its
+    comments tell those who read the source.
+    """
     names = EXPORTED.findall(text)
     if _is_figure(text):
         names.append("figure")
     text = re.sub(r"^export default ", "const figure = ", text, flags=re.M)
     text = re.sub(r"^export ", "", text, flags=re.M)
+    text = COMMENT.sub("", text)
     return (
         f"const {name} = (() => {{\n{text.strip()}\n"
         f"return {{ {', '.join(names)} }};\n}})();"

@@ -69,6 +69,13 @@ def test_a_masked_key_leaves_its_share_to_the_others(three_tokens):
     torch.testing.assert_close(weights[0, 0], torch.tensor(by_hand))
 
 
+def test_a_forbidden_score_counts_less_than_any_other():
+    """It is minus infinity, and not a number that is merely low."""
+    q, k = torch.tensor([[1.0]]), torch.tensor([[-1e30], [0.0]])
+    weights = attention_weights(q, k, torch.tensor([[True, False]]))
+    assert weights.tolist() == [[1.0, 0.0]]
+
+
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)]
 )

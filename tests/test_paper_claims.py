@@ -20,6 +20,7 @@ from annotated.attention import (
     attention,
     attention_weights,
 )
+from annotated.batches import Batch, Corpus, Sentences
 from annotated.book.counters import multiplications
 from annotated.book.results import ledger
 from annotated.complexity import (
@@ -45,16 +46,26 @@ from annotated.masks import causal_mask, window_mask
 from annotated.model import ModelShape, Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
 from annotated.schedule import learning_rate
-from annotated.search import SearchConfig
-from annotated.seq2seq import Convolutions, sequential_products
+from annotated.search import SearchConfig, greedy, log_p_after
+from annotated.seq2seq import (
+    LSTM,
+    AdditiveAttention,
+    Convolutions,
+    EncoderDecoder,
+    sequential_products,
+)
+from annotated.tokens import BOS, PAD
 from annotated.training import (
     Trainer,
     TrainingConfig,
     batch_loss,
     copy_corpus,
 )
-from annotated.variations import TABLE3
-from tests.test_paper_tables import card
+from annotated.variations import TABLE2, TABLE3
+from press.chapters import read_chapter
+from tests.helpers import ROOT
+from tests.test_multi_head import by_loop
+from tests.test_paper_tables import card, numbers
 
 SRC = torch.tensor([[3, 4, 5, 6, 7]])
 TGT = torch.tensor([[1, 8, 9, 10]])
@@ -71,7 +82,39 @@ def model(**changes: Any) -> Transformer:
     return Transformer(config).double().eval()
 
 
+def cell(page: str, words: str) -> str:
+    """The code of a page's only cell that has these words."""
+    code = read_chapter(ROOT / "book" / f"{page}.md").code
+    (found,) = (one.source for one in code if words in one.source)
+    return found
+
+
 # --- 1 and 2: what is not in it, and what distance costs ------------------
+
+
+def test_a_look_up_takes_no_notice_of_distance() -> None:
+    """1 p3: beside recurrence, attention finds a state wherever it is."""
+    torch.manual_seed(0)
+    part = AdditiveAttention(12).double()
+    query, memory = torch.randn(2, 12).double(), torch.randn(2, 30, 12)
+    memory = memory.double()
+    order = torch.randperm(30)
+    weights = part.weights(query, memory)
+    torch.testing.assert_close(
+        part.weights(query, memory[:, order]), weights[:, order]
+    )
+    for attends in (False, True):
+        reader = EncoderDecoder(LSTM(12, 12), 40, 12, attends).double()
+        reader.encoder = nn.Identity()  # nothing but the look-up remains
+        src = torch.arange(30)[None]
+        before = reader(src, TGT)
+        far_and_near = src[:, [*range(28, -1, -1), 29]]
+        torch.testing.assert_close(reader(far_and_near, TGT), before)
+        for place in (0, 14, 28):
+            other = src.clone()
+            other[0, place] = 39
+            felt = (reader(other, TGT) - before).abs().amax(dim=-1)
+            assert ((felt > 1e-6) == attends).all(), place
 
 
 def test_nothing_in_the_model_waits_for_another_position() -> None:
@@ -84,6 +127,52 @@ def test_nothing_in_the_model_waits_for_another_position() -> None:
         ids = torch.ones(1, length, dtype=torch.long)
         chains.add(sequential_products(whole(ids, ids)))
     assert len(chains) == 1
+
+
+def test_without_attention_no_position_hears_another() -> None:
+    """1 p4: all that ties positions together goes through attention, and
+    with it everything of the source is heard.
+    """
+    whole = model()
+    length = TGT.size(1)
+
+    def heard(src: Tensor, tgt: Tensor) -> list[bool]:
+        changed = (whole(src, tgt) - before).abs().amax(dim=-1)[0]
+        return (changed > 1e-9).tolist()
+
+    for silent in (False, True):
+        if silent:
+            for block in attention_blocks(whole).values():
+                block.register_forward_hook(
+                    lambda m, args, out: torch.zeros_like(out)
+                )
+        before = whole(SRC, TGT)
+        for i in range(SRC.size(1)):
+            src = SRC.clone()
+            src[0, i] = 11
+            assert heard(src, TGT) == [not silent] * length
+        for i in range(length):
+            tgt = TGT.clone()
+            tgt[0, i] = 11
+            there = range(length)
+            assert heard(SRC, tgt) == [
+                j == i if silent else j >= i for j in there
+            ]
+
+
+def test_twelve_hours_on_eight_gpus_were_enough_for_the_best() -> None:
+    """1 p4: the base model's, to German, as 5.2 and Table 2 have it."""
+    assert PAPER_HOURS["base"] == 12
+    assert paper_cost(12) == paper_cost(12, gpus=8, speed=P100)
+    others = [
+        row.german
+        for name, row in TABLE2.items()
+        if name not in ("base", "big") and row.german is not None
+    ]
+    best = TABLE2["base"].german
+    assert len(others) == 6 and best is not None and best > max(others)
+    said = card("01-before-attention", "Paper §1, paragraph 4")
+    assert "twelve hours of training on eight P100 GPUs" in said
 
 
 @pytest.mark.parametrize(
@@ -132,6 +221,96 @@ def test_an_output_hears_the_whole_source_and_its_own_past() -> None:
         heard = torch.arange(TGT.size(1)) >= i
         assert torch.equal(changed > 1e-6, heard), i
         assert (changed[~heard] < 1e-12).all(), i
+
+
+def test_there_is_a_vector_for_each_symbol_and_they_are_all_there_is() -> (
+    None
+):
+    """3 p1: the encoder makes z of x, and the decoder is given z."""
+    whole = model()
+    for length in (1, 3, 5):
+        z = whole.encode(SRC[:, :length])
+        assert z.shape == (1, length, 12)
+        apart = torch.cdist(z[0], z[0]) + torch.eye(length)
+        assert (apart > 0.1).all()
+    other = SRC.flip(1) + 1
+    assert torch.equal(
+        whole.decode(TGT, z, SRC), whole.decode(TGT, z, other)
+    )
+    changed = whole.decode(TGT, whole.encode(other), SRC)
+    assert not torch.allclose(changed, whole.decode(TGT, z, SRC))
+
+
+def test_symbols_are_written_one_after_another() -> None:
+    """3 p1: at each step, all that was written is read; by the loop of
+    the page and by that of the package.
+    """
+    whole = model(norm="pre", tie="none")
+    read: list[list[int]] = []
+    whole.register_forward_pre_hook(
+        lambda m, args: read.append(args[1][0].tolist())
+    )
+    after = partial(log_p_after, whole, SRC)
+    ids = [BOS, *greedy(after, 7, SearchConfig(beam=1)).ids]
+    assert len(ids) == 7 and len(set(ids)) > 2
+    assert read == [ids[:i] for i in range(1, 8)]
+    likely = whole(SRC, torch.tensor([ids[:-1]]))[0]
+    likely[:, [PAD, BOS]] = -math.inf
+    assert ids[1:] == likely.argmax(dim=-1).tolist()
+    read.clear()
+    loop, _, _ = cell("08-transformer", "def greedy").partition("\n\n\n")
+    exec(loop, names := {"torch": torch})
+    made = names["greedy"](whole, SRC, 6, BOS)
+    assert read == [made[0, :i].tolist() for i in range(1, 7)]
+    likely = whole(SRC, made[:, :-1]).argmax(dim=-1)
+    assert torch.equal(made[:, 1:], likely)
+
+
+def one_pair(source: list[int], target: list[int]) -> Batch:
+    return Corpus(Sentences.of([source]), Sentences.of([target])).batch([0])
+
+
+def test_figure_1_from_its_inputs_to_its_probabilities() -> None:
+    """Figure 1: what is below the stacks and above them, by hand: the
+    embeddings and positions, the outputs shifted right, the linear layer
+    and the softmax.
+    """
+    whole = model()
+    batch = one_pair([4, 5, 6], [7, 8])
+    assert batch.tgt.tolist() == [[BOS, 7, 8]]
+    matrix = whole.embeddings.target
+    table = sinusoids(4, 12, torch.float64)
+    memory = whole.encoder(math.sqrt(12) * matrix[batch.src] + table)
+    x = math.sqrt(12) * matrix[batch.tgt] + table[:3]
+    top = whole.decoder(x, memory, causal_mask(3))[0]
+    p = (top @ matrix.T).exp()
+    p = p / p.sum(dim=-1, keepdim=True)
+    found = log_p_after(whole, batch.src, batch.tgt[0].tolist()).exp()
+    assert found[PAD] == found[BOS] == 0
+    words = [i for i in range(13) if i not in (PAD, BOS)]
+    close = {"rtol": 1e-5, "atol": 1e-6, "check_dtype": False}
+    torch.testing.assert_close(found[words], p[-1, words], **close)
+    right = p[range(3), batch.labels[0]]
+    loss, nll = batch_loss(whole, batch, 0.0)
+    torch.testing.assert_close(nll, -right.log().sum(), **close)
+    torch.testing.assert_close(loss, nll)
+
+
+def test_a_prediction_depends_on_the_outputs_before_it_alone() -> None:
+    """3.1 p2: by the mask and the offset together."""
+    whole = model()
+
+    def predictions(outputs: list[int]) -> Tensor:
+        batch = one_pair([4, 5, 6], outputs)
+        assert batch.labels[0, :-1].tolist() == outputs
+        return whole(batch.src, batch.tgt)[0]
+
+    words = [5, 6, 7, 8]
+    before = predictions(words)
+    for i in range(4):
+        other = [11 if j == i else word for j, word in enumerate(words)]
+        changed = (predictions(other) - before).abs().amax(dim=-1)
+        assert (changed > 1e-9).tolist() == [j > i for j in range(5)]
 
 
 def test_the_base_model_is_the_papers() -> None:
@@ -187,6 +366,68 @@ def test_without_the_factor_the_gradients_vanish(d_k: int) -> None:
     assert (without < 0.5) == (d_k >= 64)
 
 
+@pytest.mark.parametrize("d_k", [1, 4, 64, 1024])
+def test_a_product_of_random_vectors_has_variance_d_k(d_k: int) -> None:
+    """Footnote 4: and mean 0. A key of zeros has the score 0, so that the
+    weights tell the scores of the others.
+    """
+    torch.manual_seed(0)
+    q = (2 * torch.rand(1000, d_k).double() - 1) * math.sqrt(3)
+    k = torch.randn(1000, d_k).double()
+    weights = attention_weights(q, torch.cat([k, torch.zeros(1, d_k)]))
+    scores = (weights[:, :-1] / weights[:, -1:]).log()
+    products = scores * math.sqrt(d_k)
+    torch.testing.assert_close(products, torch.einsum("id,jd->ij", q, k))
+    assert abs(products.mean()) < 0.01 * math.sqrt(d_k)
+    assert products.var() == pytest.approx(d_k, rel=0.1)
+
+
+def test_chapter_02_finds_the_variance_of_footnote_4(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = cell("02-attention", "products = (torch.randn(2")
+    exec(code, {"torch": torch})
+    lines = capsys.readouterr().out.splitlines()
+    found = [re.findall(r"\d+(?:\.\d+)?", line) for line in lines]
+    assert [int(d_k) for d_k, *_ in found] == [4, 16, 64, 256, 1024]
+    for d_k, variance, size in found:
+        assert float(variance) == pytest.approx(int(d_k), rel=0.06)
+        assert int(size) == math.isqrt(int(d_k))
+
+
+def test_dot_product_attention_is_ours_but_for_the_factor() -> None:
+    """3.2.1 p3."""
+    q, k, v = torch.randn(3, 5, 16).double()
+    plain = (q @ k.T).softmax(dim=-1) @ v
+    torch.testing.assert_close(attention(4 * q, k, v), plain)
+    assert not torch.allclose(attention(q, k, v), plain)
+
+
+def test_additive_scores_take_as_much_work_and_more_space() -> None:
+    """3.2.1 p3: as many multiplications, and a vector for each pair where
+    the dot product keeps a number; in the cell of the page.
+    """
+    code = cell("09-why-self-attention", "hidden.numel() /").splitlines()
+    here: dict[str, Any] = {"torch": torch}
+    exec("\n".join(code[:-1]), here)
+    assert eval(code[-1], here) == 64
+    q, k, w = (here[name] for name in "qkw")
+    hidden, (n, d) = here["hidden"], q.shape
+    assert hidden.shape == (n, n, d) and here["dot"].shape == (n, n)
+    work = [
+        multiplications(lambda x: x @ w[:, None], hidden),
+        multiplications(lambda x: x @ k.T, q),
+    ]
+    assert work == [n * n * d] * 2
+    part = AdditiveAttention(d)
+    with torch.no_grad():  # the scores of the page are those of the class
+        part.w.weight[0] = w
+        for linear in (part.w_q, part.w_k):
+            linear.weight.copy_(torch.eye(d))
+    weights = part.weights(q, k.expand(n, n, d))
+    torch.testing.assert_close(here["additive"].softmax(dim=-1), weights)
+
+
 def test_the_projections_have_the_shapes_of_3_2_2() -> None:
     """3.2.2 p3: of each head, as the paper writes matrices."""
     h, d_model, d_k, d_v = 3, 12, 5, 7
@@ -195,6 +436,27 @@ def test_the_projections_have_the_shapes_of_3_2_2() -> None:
         heads = w.weight.T.unflatten(1, (h, -1)).unbind(dim=1)
         assert [head.shape for head in heads] == [(d_model, d)] * h
     assert layer.w_o.weight.T.shape == (h * d_v, d_model)
+    bare = MultiHeadAttention(d_model, h, d_k, d_v, bias=False)
+    for one, count in ((layer, 8), (bare, 4)):
+        matrices = dict(one.named_parameters())
+        assert len(matrices) == count  # and no other matrix
+        assert all(matrix.requires_grad for matrix in matrices.values())
+
+
+def test_the_heads_of_a_layer_run_in_parallel() -> None:
+    """3.2.2 p1: no head waits for another, and none is a step of its own."""
+    x, found = torch.randn(1, 5, 12), set()
+    for h in (2, 3, 6):
+        y = MultiHeadAttention(12, h)(x)
+        seen, todo = set(), [y.grad_fn]
+        while todo:
+            node = todo.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                todo += [below for below, _ in node.next_functions]
+        found.add((sequential_products(y), len(seen)))
+    ((chain, _),) = found
+    assert chain == 4  # queries, scores, weighted sum, W^O
 
 
 def calls(whole: Transformer) -> dict[str, tuple[Any, ...]]:
@@ -216,6 +478,15 @@ def calls(whole: Transformer) -> dict[str, tuple[Any, ...]]:
     return seen
 
 
+def check(whole: Transformer, name: str, call: tuple[Any, ...]) -> None:
+    """That this block computes the formula of 3.2.2 from its call."""
+    x, memory, mask = call
+    block = attention_blocks(whole)[name]
+    source = x if memory is None else memory
+    by_hand = by_loop(block, x, source, mask.squeeze(1))
+    torch.testing.assert_close(block(x, memory, mask), by_hand)
+
+
 def outputs(layers: nn.ModuleList) -> list[Tensor]:
     """Filled with what each layer hands to the next, when called."""
     found: list[Tensor] = []
@@ -225,8 +496,9 @@ def outputs(layers: nn.ModuleList) -> list[Tensor]:
 
 
 def test_attention_has_three_places() -> None:
-    """3.2.3 p1."""
-    seen = calls(model())
+    """3.2.3 p1: multi-head attention, called in three ways."""
+    whole = model(num_heads=3)
+    seen = calls(whole)
     places = [f"encoder.{i}" for i in range(2)]
     places += [
         f"{kind}.{i}" for kind in ("decoder", "cross") for i in (0, 1, 2)
@@ -234,6 +506,20 @@ def test_attention_has_three_places() -> None:
     assert sorted(seen) == sorted(places)
     for name, (_, memory, _) in seen.items():
         assert (memory is not None) == name.startswith("cross"), name
+    ways = {
+        (name.partition(".")[0], memory is None, bool(mask.all()))
+        for name, (_, memory, mask) in seen.items()
+    }
+    assert ways == {
+        ("encoder", True, True),
+        ("decoder", True, False),
+        ("cross", False, True),
+    }
+    maps = whole.attention_maps(SRC, TGT)
+    assert {weights.size(1) for weights in maps.values()} == {3}
+    assert "in three ways." in card(
+        "04-multi-head", "Paper §3.2.3, opening"
+    )
 
 
 def test_the_decoder_asks_the_encoders_output() -> None:
@@ -244,19 +530,23 @@ def test_the_decoder_asks_the_encoders_output() -> None:
     decoder = outputs(whole.decoder.layers)
     norms = [layer.norm1 for layer in whole.decoder.layers]
     asked = outputs(nn.ModuleList(norms))
+    encoder = outputs(whole.encoder.layers)
     seen = calls(whole)
-    top = whole.encode(SRC)
-    assert len(decoder) == 3
+    top = encoder[-1]
+    assert len(encoder) == 2
     for i in range(3):
         x, memory, _ = seen[f"cross.{i}"]
-        torch.testing.assert_close(memory, top)
+        assert memory is top
         assert x is asked[i]
+        if i:
+            assert seen[f"decoder.{i}"][0] is decoder[i - 1]
+        check(whole, f"cross.{i}", seen[f"cross.{i}"])
     maps = whole.attention_maps(SRC, TGT)
     assert all((maps[f"cross.{i}"] > 0).all() for i in range(3))
 
 
 def test_the_encoder_asks_all_of_the_layer_below() -> None:
-    """3.2.3 point 2."""
+    """3.2.3 point 2: queries, keys and values are of one place."""
     whole = model()
     below = outputs(whole.encoder.layers)
     seen = calls(whole)
@@ -264,6 +554,7 @@ def test_the_encoder_asks_all_of_the_layer_below() -> None:
     assert seen["encoder.1"][0] is below[0]
     maps = whole.attention_maps(SRC, TGT)
     for i in range(2):
+        check(whole, f"encoder.{i}", seen[f"encoder.{i}"])
         assert maps[f"encoder.{i}"].shape == (1, 2, 5, 5)
         assert (maps[f"encoder.{i}"] > 0).all()
 
@@ -279,12 +570,31 @@ def test_the_decoder_asks_itself_about_the_past() -> None:
     maps = whole.attention_maps(SRC, TGT)
     past = torch.ones(4, 4).tril().bool()
     for i in range(3):
+        check(whole, f"decoder.{i}", seen[f"decoder.{i}"])
         weights = maps[f"decoder.{i}"]
         torch.testing.assert_close(
             weights.sum(dim=-1), torch.ones(1, 2, 4).double()
         )
         assert (weights[..., past] > 0).all()
         assert (weights[..., ~past] == 0).all()
+
+
+def test_each_layer_has_a_network_of_equation_2_to_itself() -> None:
+    """Equation 2 and 3.3 p2: a ReLU and two biases in each layer of the
+    model, and no parameter in two layers.
+    """
+    whole = model()
+    layers = [*whole.encoder.layers, *whole.decoder.layers]
+    parts = [p for one in layers for p in one.feed_forward.parameters()]
+    assert len({p.data_ptr() for p in parts}) == len(parts) == 4 * 5
+    for part in parts:
+        nn.init.normal_(part)
+    x = torch.randn(1, 4, 12).double()
+    for layer in layers:
+        inner, outer = layer.feed_forward.inner, layer.feed_forward.outer
+        hidden = torch.clamp(x @ inner.weight.T + inner.bias, min=0)
+        by_hand = hidden @ outer.weight.T + outer.bias
+        torch.testing.assert_close(layer.feed_forward(x), by_hand)
 
 
 def test_one_matrix_times_the_root_of_the_width() -> None:
@@ -462,7 +772,7 @@ def test_attention_beside_recurrence_and_within_a_window() -> None:
 
 
 def test_what_chapter_09_says_of_additive_attention() -> None:
-    """3.2.1 p3: as good with small keys, and with large ones better than
+    """3.2.1 p4: as good with small keys, and with large ones better than
     products without the factor; with it, products keep up.
     """
     rows = {
@@ -493,12 +803,6 @@ def test_source_and_target_share_byte_pairs() -> None:
     tokens = source.encode(lines)
     assert source.decode(tokens) == lines
     assert max(map(len, tokens)) < 5  # it knows words of both languages
-
-
-def numbers(page: str, title: str) -> list[str]:
-    """Those that a card has, but for that of its section."""
-    said = card(page, title).partition("[§")[0]
-    return re.findall(r"\d+(?:[.,]\d+)*", said.partition("\n")[2])
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,12 @@ def card(page: str, title: str) -> str:
     return after[: after.index("\n:::\n")]
 
 
+def numbers(page: str, title: str) -> list[str]:
+    """Those that a card has, but for that of its section."""
+    said = card(page, title).partition("[§")[0]
+    return re.findall(r"\d+(?:[.,]\d+)*", said.partition("\n")[2])
+
+
 def literal(page: str, name: str) -> Any:
     """What a cell of a page gives this name, typed there."""
     text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
@@ -188,6 +194,92 @@ def test_a_formula_is_printed_as_in_the_paper(
     spacing = r"\\(begin|end)\{aligned\}|\\q?quad|\\[,;!]|\\left|\\right"
     said = re.sub(rf"{spacing}|[&\s]+", "", said)
     assert said.rstrip(".,") == formula
+
+
+def test_the_card_of_3_2_2_has_the_shapes_of_the_projections() -> None:
+    title = "Paper §3.2.2, the formula, and paragraph 3"
+    said = card("04-multi-head", title).split("$$")[2]
+    said = re.sub(r"\\(text|mathbb)\{(\w+)\}", r"\2", said)
+    shapes = re.findall(r"\$(\w+\^\w)(?:\\inR\^\{([^$]+)\})?\$", said)
+    plain = [re.sub(r"[{}]", "", shape) for _, shape in shapes]
+    assert [name for name, _ in shapes] == [
+        "W_i^Q",
+        "W_i^K",
+        "W_i^V",
+        "W^O",
+    ]
+    wanted = [
+        r"d_model\times d_k",
+        r"d_model\times d_v",
+        r"hd_v\times d_model",
+    ]
+    assert plain == ["", *wanted]
+
+
+@pytest.mark.parametrize(
+    ("page", "title", "wanted"),
+    [
+        ("04-multi-head", "Paper §3.2.2, paragraph 4", "8 64"),
+        ("05-layers", "Paper §3.3, paragraph 2", "1 512 2048"),
+    ],
+)
+def test_a_card_of_section_3_has_the_papers_sizes(
+    page: str, title: str, wanted: str
+) -> None:
+    assert numbers(page, title) == wanted.split()
+
+
+def test_the_waves_of_3_5_are_as_long_as_the_paper_says() -> None:
+    said = card("07-positions", "Paper §3.5, the formula and paragraph 2")
+    assert r"progression from $2\pi$ to $10000\cdot2\pi$." in said
+
+
+# --- Figures 1 and 2: what stands on what
+
+
+def in_order(text: str, *words: str) -> None:
+    """Each of them once the one before is over."""
+    for word in words:
+        _, found, text = text.partition(word)
+        assert found, word
+
+
+def test_the_figure_of_chapter_08_has_the_boxes_of_figure_1() -> None:
+    """From below, in its cell and in its description."""
+    text = (BOOK / "08-transformer.md").read_text(encoding="utf-8")
+    boxes = re.findall(
+        r'^branch\(ax, ([st]), ([\d.]+), .*?"([\w-]+)"', text, re.M
+    )
+    boxes.sort(key=lambda box: float(box[1]))
+    stacks = {"s": ["self-attention", "feed-forward"]}
+    stacks["t"] = ["self-attention", "cross-attention", "feed-forward"]
+    for side, names in stacks.items():
+        assert [box[2] for box in boxes if box[0] == side] == names
+    (meets,) = (box[1] for box in boxes if box[2] == "cross-attention")
+    assert f"arrow(ax, (s, {meets}), (t" in text  # from the memory
+    alt = described("08-transformer", "two vertical residual streams")
+    left, right = alt.split("Right, the decoder")
+    in_order(left, "encoder", "position is added", "N layers")
+    in_order(left, "N layers", *stacks["s"], "LayerNorm", "the memory")
+    in_order(right, "self-attention that may not see", "cross-attention")
+    in_order(right, "keys and values from the memory", "feed-forward")
+    in_order(right, "feed-forward", "row of E", "softmax")
+
+
+def test_the_cards_of_figure_2_name_its_boxes_in_order() -> None:
+    in_order(
+        card("02-attention", "Paper Figure 2, left"),
+        *("matrix product of Q and K, scale, ", "an optional mask, "),
+        *("softmax, ", "matrix product with V."),
+    )
+    said = card("03-masks", 'Paper Figure 2, left, the box "Mask (opt.)"')
+    assert "Between the scaling and the softmax" in said
+    in_order(
+        card("04-multi-head", "Paper Figure 2, right"),
+        *("V, K and Q each enter $h$ linear layers", "$h$ parallel copies"),
+        *("scaled dot-product attention", "concatenated"),
+        "one more linear layer.",
+    )
 
 
 # --- Table 2: BLEU on newstest2014, and operations of training ------------
@@ -384,6 +476,17 @@ def test_chapter_13_has_rows_d_of_table_3() -> None:
     )
     ratios = f"0.0: 1.0, 0.1: {tenth} / {none}, 0.2: {fifth} / {none}\n"
     assert ratios in text
+
+
+def test_chapter_04_has_rows_a_of_table_3() -> None:
+    """One head, eight, and too many."""
+    text = (BOOK / "04-multi-head.md").read_text(encoding="utf-8")
+    one, eight, many = (paper(row)[1] for row in ("A-h1", "base", "A-h32"))
+    worse = f"{float(eight) - float(one):.1f}"
+    assert (
+        f"is {worse} BLEU worse than eight ({one} against {eight})" in text
+    )
+    assert f"with 32 heads of $d_k=16$ it is {many}." in text
 
 
 def test_chapter_07_has_row_e_of_table_3() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from annotated.attention import attention_weights
 from annotated.book import example
 from annotated.book.example import (
     reversal_batch,
@@ -92,6 +93,26 @@ def test_a_shift_turns_each_pair_by_its_own_angle(k, half):
     turned = torch.complex(cos, sin) * torch.exp(1j * angle)
     torch.testing.assert_close(turned.imag, there[:, 0::2], **exact)
     torch.testing.assert_close(turned.real, there[:, 1::2], **exact)
+
+
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_one_matrix_makes_a_head_look_back_from_everywhere(k):
+    """Chapter 07's own head: nine tenths of its weight, about."""
+    page = read_chapter(ROOT / "book" / "07-positions.md")
+    code = "\n".join(cell.source for cell in page.code)
+    here = {
+        "torch": torch,
+        "sinusoids": sinusoids,
+        "attention_weights": attention_weights,
+    }
+    for name in ("shift_matrix", "look_back"):
+        body = re.search(rf"^def {name}\(.*?(?=^\S|\Z)", code, re.S | re.M)
+        exec(body[0], here)
+    weights = here["look_back"](k, 60)
+    assert weights.argmax(dim=-1)[k:].tolist() == [*range(60 - k)]
+    there = weights.diagonal(-k)
+    assert there.min() > 0.85
+    assert there.max() < 0.95
 
 
 @quick

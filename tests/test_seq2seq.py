@@ -197,16 +197,17 @@ def test_products_go_by_several_names_on_several_devices():
     assert sequential_products(torch.ones(2) @ torch.ones(2)) == 0
 
 
-def test_hops_of_a_memory_wait_and_its_entries_do_not():
-    chains = {}
-    for hops, entries in ((3, 10), (3, 1000), (6, 10)):
-        memory = torch.randn(entries, WIDTH, requires_grad=True)
-        question = torch.randn(1, WIDTH)
-        for _ in range(hops):
-            weights = (question @ memory.T).softmax(dim=-1)
-            question = question + weights @ memory
-        chains[hops, entries] = sequential_products(question)
-    assert chains == {(3, 10): 6, (3, 1000): 6, (6, 10): 12}
+def test_hops_of_a_memory_wait_and_its_entries_do_not(capsys):
+    """In the cell of the page, which takes three hops."""
+    page = read_chapter(ROOT / "book" / "01-before-attention.md")
+    [cell] = [c.source for c in page.code if "for hop in" in c.source]
+    assert cell.count("range(3)") == 1
+    names = {"torch": torch, "sequential_products": sequential_products}
+    for hops in (3, 6):
+        exec(cell.replace("range(3)", f"range({hops})"), dict(names))
+        assert capsys.readouterr().out == (
+            f"10 entries: {2 * hops}\n1000 entries: {2 * hops}\n"
+        )
 
 
 def test_attention_beside_recurrence_makes_the_chain_longer():

@@ -1,13 +1,8 @@
 // Made from book/figures/batches.mjs. Edit it there. After: kit
 const batches = (() => {
-// batches: pairs of sentences put into batches in four ways, the rectangles
-// of a batch, and what padding wastes on both sides.
-// A pair is [source, target], in tokens with the EOS of each.
-
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 const by = (key) => (a, b) => key(a) - key(b);
 
-/** Pairs in an order, cut where one side would have more than tokens. */
 function cut(pairs, tokens) {
   const batches = [];
   let filled = [0, 0];
@@ -24,7 +19,6 @@ function cut(pairs, tokens) {
 
 const byTarget = (pairs) => [...pairs].sort((a, b) => a[1] - b[1] || a[0] - b[0]);
 
-/** Bands of similar target length, in each by source, up and then down. */
 function cells(pairs, tokens) {
   const [src, tgt] = [0, 1].map((side) => sum(pairs.map((pair) => pair[side])));
   const bands = Math.ceil(2 * Math.sqrt(Math.max(src, tgt) / tokens));
@@ -38,7 +32,6 @@ function cells(pairs, tokens) {
   return cut(placed.map(({ pair }) => pair), tokens);
 }
 
-/** A bucket for each length of the longer side, 10 % apart. */
 function buckets(pairs, tokens) {
   const edges = [8], batches = [];
   for (let edge = 8; edge < 256;) edges.push(edge = Math.max(edge + 1, Math.floor(edge * 1.1)));
@@ -60,7 +53,6 @@ const PLANS = {
   buckets,
 };
 
-/** The shares of places and of scores on a side that are wasted. */
 function waste(batches, side) {
   const power = (n) => sum(batches.flat().map((pair) => pair[side] ** n));
   const full = (n) => sum(batches.map((batch) =>
@@ -106,7 +98,6 @@ const figure = {
       if (touched) model.keep({ order, tokens: sizes[place] });
     }
 
-    /** One batch: its pairs in the plane, and its two rectangles. */
     function look() {
       const [left, top, size] = [34, 22, 230], to = (n) => n / reach * size;
       const dots = (list) => list.filter((pair) => Math.max(...pair) <= reach).map(([s, t]) =>

@@ -1,13 +1,9 @@
 // Made from book/figures/beam.mjs. Edit it there. After: kit
 const beam = (() => {
-// beam: a search with k hypotheses over a language small enough to draw.
-
 const START = "<s>", END = "</s>";
 
 const penalty = (length, alpha) => ((5 + length) / 6) ** alpha;
 
-/** Beam search as in the package: for each step the candidates, likeliest
- *  first, each with its fate; and the sentences that ended, best first. */
 function search(chances, k, alpha, limit = 6) {
   let alive = [{ words: [START], logP: 0 }], ended = [];
   const steps = [];
@@ -37,7 +33,6 @@ function search(chances, k, alpha, limit = 6) {
   return { steps, ended: ended.slice(0, k) };
 }
 
-/** The chances after a word, one of them set, the others in proportion. */
 function reweigh(nexts, word, p) {
   const rest = 1 - nexts[word];
   return Object.fromEntries(Object.entries(nexts).map(([name, chance]) => [name,
@@ -45,7 +40,6 @@ function reweigh(nexts, word, p) {
       : (1 - p) / (Object.keys(nexts).length - 1)]));
 }
 
-/** "the dog barks" of ["<s>", "the", "dog", "barks", "</s>"]. */
 const sentence = (words) => words.filter((w) => w !== START && w !== END).join(" ");
 
 const figure = {

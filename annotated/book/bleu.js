@@ -1,13 +1,8 @@
 // Made from book/figures/bleu.mjs. Edit it there. After: kit
 const bleu = (() => {
-// bleu: a translation that one edits, its runs of words, and the score of
-// the corpus to which it belongs.
-
 const split = (text) => text.split(/\s+/).filter(Boolean);
 const runs = (words, n) => words.slice(n - 1).map((_, i) => words.slice(i, i + n).join(" "));
 
-/** Which runs of n words of a translation its reference has too; of several
- *  equal ones the last are counted. */
 function matched(translation, reference, n) {
   const left = new Map();
   for (const run of runs(split(reference), n)) left.set(run, (left.get(run) ?? 0) + 1);
@@ -18,7 +13,6 @@ function matched(translation, reference, n) {
   }).reverse();
 }
 
-/** BLEU of a corpus, not smoothed: counts, totals, penalty and score. */
 function bleu(translations, references) {
   const counts = [], totals = [];
   for (const n of [1, 2, 3, 4]) {

@@ -1,18 +1,11 @@
 // Made from book/figures/branches.mjs. Edit it there. After: kit, engine, plan
 const branches = (() => {
-// branches: a trained model as Figure 1 draws it, and what it writes when branches
-// of its streams are switched off.
-// needs: engine, plan
-
-/** Where each branch of a model is added: the norms that the engine names. */
 const BRANCHES = {
   "encoder.attention": "encoder.layers.0.norm1", "encoder.network": "encoder.layers.0.norm2",
   "decoder.attention": "decoder.layers.0.norm1", "decoder.cross": "decoder.layers.0.norm2",
   "decoder.network": "decoder.layers.0.norm3",
 };
 
-/** What a model of letters writes, at most three more than it has read, and
- *  how long what each branch adds is, as a share of its stream. */
 function write(engine, net, word, letters, off = []) {
   const lengths = {}, long = (x) => Math.hypot(...x);
   net.off = new Set(off.map((key) => BRANCHES[key]));

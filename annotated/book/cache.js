@@ -1,12 +1,8 @@
 // Made from book/figures/cache.mjs. Edit it there. After: kit
 const cache = (() => {
-// cache: the rows of a KV cache during a beam search, step by step.
-
-/** For each live hypothesis, the row of the step before that it continues. */
 const parents = (before, now) => now.map((ids) =>
   before.findIndex((one) => one.join() === ids.slice(0, -1).join()));
 
-/** Bytes of the keys and values of so many rows and positions, in float32. */
 const bytes = (rows, positions, { layers, d }) => rows * positions * layers * 2 * d * 4;
 
 const figure = {
@@ -27,7 +23,6 @@ const figure = {
     const bars = kit.bars("Kept, and copied so far"), voice = kit.voice();
     const kilo = (x) => `${(x / 1024).toLocaleString("en")} kB`;
 
-    /** How many positions are copied on the way into a step. */
     function copied(now) {
       return parents(searches[beam][now - 1], searches[beam][now])
         .filter((parent, row) => parent !== row).length * now;

@@ -1,12 +1,8 @@
 // Made from book/figures/cost.mjs. Edit it there. After: kit
 const cost = (() => {
-// cost: what a run needs, and how long a machine takes. The address has it all.
-
-/** The parameters of a Transformer with d_ff = 4d and one shared matrix. */
 const parameters = ({ d, layers, vocab }) =>
   layers * (28 * d * d + 32 * d) + vocab * d;
 
-/** Operations of a forward pass for a source and a target token. */
 function forward({ d, layers, vocab }, length = 28) {
   const attention = 4 * d * d, feed = 8 * d * d;
   const source = layers * (attention + feed) + layers * 2 * d * d;
@@ -14,13 +10,10 @@ function forward({ d, layers, vocab }, length = 28) {
   return 2 * (source + target + 2.5 * layers * 2 * d * length);
 }
 
-/** Operations of a run; the backward pass takes twice the forward pass. */
 const operations = (run) => 3 * run.tokens * forward(run) * run.steps;
 
-/** Weights, gradients and Adam's two moments, in float32: bytes. */
 const state = (run) => 16 * parameters(run);
 
-/** Hours on so many devices at so many TFLOP/s, of which a share is used. */
 const hours = (run) =>
   operations(run) / (run.devices * run.speed * 1e12 * run.share / 100) / 3600;
 
@@ -38,19 +31,16 @@ const NAMES = { d: "width", layers: "layers in each stack", vocab: "vocabulary",
   tokens: "tokens per step", steps: "steps", devices: "devices", speed: "TFLOP/s of each",
   share: "share in use" };
 
-/** What an address may ask of a setting: a number within reason, or else what it was. */
 function allowed(key, asked, otherwise) {
   const x = Number(asked), most = key === "share" ? 100 : 1000 * Math.max(...SCALES[key]);
   return x >= Math.min(...SCALES[key]) / 1000 && x <= most ? x : otherwise;
 }
 
-/** 3.3·10¹⁸ */
 function power(x) {
   const [digits, exponent] = x.toExponential(1).split("e");
   return `${digits}·10${[...String(+exponent)].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]).join("")}`;
 }
 
-/** Hours as one says them. */
 function time(hours) {
   const pick = [[1 / 60, 3600, "seconds"], [1, 60, "minutes"], [48, 1, "hours"],
     [24 * 730, 1 / 24, "days"], [Infinity, 1 / 8766, "years"]];
@@ -67,7 +57,6 @@ const figure = {
     for (const key of Object.keys(at)) at[key] = allowed(key, model.asked[key], at[key]);
     let touched = false;
     const sliders = Object.fromEntries(Object.entries(SCALES).map(([key, list]) => {
-      // a value of the address that no step of the slider has is kept
       const nearest = () => list.reduce((best, x, i) =>
         (Math.abs(Math.log(x / at[key])) < Math.abs(Math.log(list[best] / at[key])) ? i : best), 0);
       const slider = kit.range({ label: NAMES[key], min: 0, max: list.length - 1, value: nearest(),

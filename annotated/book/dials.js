@@ -1,21 +1,15 @@
 // Made from book/figures/dials.mjs. Edit it there. After: kit
 const dials = (() => {
-// dials: the learning rate of a run, by what one sets.
-
-/** Equation 3, times a factor; steps count from 1. */
 const rate = (step, width, warmup, factor = 1) =>
   factor * width ** -0.5 * Math.min(step ** -0.5, step * warmup ** -1.5);
 
-/** What brings the rate down to 0 over the last steps. */
 function cooling(step, last, steps) {
   if (!steps) return 1;
   return Math.min(1, Math.max(0, last - step + 1) / Math.min(steps, last));
 }
 
-/** The largest rate of a run, and the step that has it. */
 function peak(width, warmup, factor, last, cooldown) {
   let best = [1, 0];
-  // after the warm-up the rate only falls, as the cool-down does
   for (let step = 1; step <= Math.min(last, warmup); step++) {
     const here = rate(step, width, warmup, factor) * cooling(step, last, cooldown);
     if (here > best[1]) best = [step, here];
@@ -28,7 +22,6 @@ const WARMUPS = [100, 250, 500, 1000, 2000, 4000, 8000, 16000];
 const FACTORS = [0.25, 0.5, 1, 2, 4];
 const LASTS = [1000, 2000, 5000, 10000, 20000, 50000, 100000];
 
-/** A rate as one writes it: 7.0·10⁻⁴. */
 function power(x) {
   if (!x) return "0";
   const [digits, exponent] = x.toExponential(1).split("e");

@@ -1,9 +1,5 @@
 // Made from book/figures/draw.mjs. Edit it there. After: kit
 const draw = (() => {
-// draw: a table whose rows have been trained once each, drawn from several
-// seeds; which comparisons then contradict the mean of all seeds.
-
-/** For each row one of its runs: the same ones again for the same number. */
 function pick(number, rows, seeds) {
   let state = Math.imul(number, 0x9e3779b9) >>> 0;
   return Object.fromEntries(rows.map((row) => {
@@ -14,10 +10,8 @@ function pick(number, rows, seeds) {
 
 const mean = (xs) => xs.reduce((a, b) => a + b, 0) / xs.length;
 
-/** One row's value minus the other's, in the mean of all seeds. */
 const apart = (values, [one, other]) => mean(values[one]) - mean(values[other]);
 
-/** The share of all draws of two runs that contradict this mean. */
 function lottery(values, [one, other]) {
   const whole = apart(values, [one, other]);
   const draws = values[one].flatMap((a) => values[other].map((b) => (a - b) * whole < 0));

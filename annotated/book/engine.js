@@ -1,14 +1,10 @@
 // Made from book/figures/engine.mjs. Edit it there.
 const engine = (() => {
-// engine: the book's Transformer in plain JavaScript, a sentence at a time:
-// forward pass with a cache, greedy and beam search.
-
 const PAD = 0;
 const BOS = 1;
 const EOS = 2;
 const UNK = 3;
 
-/** Numbers of half precision, little-endian, as Float32Array. */
 function halves(bytes) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const numbers = new Float32Array(bytes.byteLength / 2);
@@ -22,7 +18,6 @@ function halves(bytes) {
   return numbers;
 }
 
-/** Words at spaces; what the vocabulary lacks is unknown. */
 function encode(text, words) {
   const ids = new Map(words.map((word, i) => [word, i]));
   return text.split(/\s+/).filter(Boolean).map((word) => Math.max(ids.get(word) ?? UNK, UNK));
@@ -32,7 +27,6 @@ function decode(ids, words) {
   return ids.filter((id) => id > UNK).map((id) => words[id]).join(" ");
 }
 
-/** The row of the table of positions (§3.5). */
 function sinusoid(position, size) {
   return Float32Array.from({ length: size }, (_, i) => {
     const angle = position / 10000 ** ((i - i % 2) / size);
@@ -48,7 +42,6 @@ function softmax(scores) {
   return scores;
 }
 
-/** found plus a matrix times x, four sums at a time. */
 function times(w, x, found) {
   const size = x.length, whole = size - size % 4;
   for (let i = 0, at = 0; i < found.length; i++) {
@@ -65,7 +58,6 @@ function times(w, x, found) {
   return found;
 }
 
-/** Log-probabilities of what may follow: PAD and BOS may not. */
 function logProbabilities(logits) {
   const most = Math.max(...logits);
   let total = 0;
@@ -76,7 +68,6 @@ function logProbabilities(logits) {
   return found;
 }
 
-/** The n largest as [index, value]. */
 function largest(values, n) {
   const best = [];
   values.forEach((value, i) => {
@@ -89,9 +80,6 @@ function largest(values, n) {
   return best;
 }
 
-/** config as in Python; layout [[name, shape], …] of numbers.
- *  silent holds heads, "cross.1.0", whose outputs are zero, off the norms,
- *  "decoder.layers.0.norm2", whose branch adds nothing; watch sees branches. */
 class Transformer {
   constructor(config, layout, numbers) {
     this.config = config;
@@ -125,7 +113,6 @@ class Transformer {
     return x.map((value, i) => (value - mean) * scale * weight[i] + bias[i]);
   }
 
-  /** x plus a sub-layer, the norm after it or before. */
   residual(name, x, sublayer) {
     const added = sublayer(this.pre ? this.norm(name, x) : x);
     this.watch?.(name, x, added);
@@ -138,13 +125,11 @@ class Transformer {
     return this.linear(`${name}.outer`, inner);
   }
 
-  /** Keeps keys and values. */
   extend(name, kept, x) {
     kept.k.push(this.linear(`${name}.w_k`, x));
     kept.v.push(this.linear(`${name}.w_v`, x));
   }
 
-  /** What x finds in what is kept; its weights go into rows, by head. */
   attend(name, x, kept, rows, block) {
     const q = this.linear(`${name}.w_q`, x), heads = this.config.num_heads;
     const d = q.length / heads, wide = kept.v[0].length / heads;
@@ -169,7 +154,6 @@ class Transformer {
     return places.map((place, i) => table[id * size + i] * Math.sqrt(size) + place);
   }
 
-  /** ids with EOS -> { memory, maps }, maps["encoder.0"][head][query][key]. */
   encode(ids) {
     const { num_heads: heads, num_encoder_layers: layers } = this.config;
     let xs = ids.map((id, i) => this.embed(this.source, id, i));
@@ -190,7 +174,6 @@ class Transformer {
     return { memory: xs, maps };
   }
 
-  /** A decoder that has read nothing. */
   start(memory) {
     const layers = Array.from({ length: this.config.num_decoder_layers }, (_, n) => {
       const source = { k: [], v: [] };
@@ -200,13 +183,11 @@ class Transformer {
     return { length: 0, layers };
   }
 
-  /** The same decoder twice, what is kept shared. */
   fork({ length, layers }) {
     return { length, layers: layers.map(({ own, source }) =>
       ({ own: { k: [...own.k], v: [...own.v] }, source })) };
   }
 
-  /** One more token -> { logits, rows }, rows["cross.0"][head][key]. */
   step(state, id) {
     let x = this.embed(this.target, id, state.length++);
     const rows = {};
@@ -226,8 +207,6 @@ class Transformer {
   }
 }
 
-/** Greedy search after a given prefix: the tokens written, the most probable
- *  at each step, and all maps, by block and head. */
 function translate(model, src, { prefix = [], extra = 50, most = 5 } = {}) {
   const { memory, maps } = model.encode([...src, EOS]);
   const state = model.start(memory), limit = src.length + extra;
@@ -250,7 +229,6 @@ function translate(model, src, { prefix = [], extra = 50, most = 5 } = {}) {
 
 const penalty = (length, alpha) => ((5 + length) / 6) ** alpha;
 
-/** Beam search as in chapter 16: [{ ids, logP, score }], the best first. */
 function beamSearch(model, src, { beam = 4, alpha = 0.6, extra = 50, nbest = 1 } = {}) {
   const { memory } = model.encode([...src, EOS]);
   const limit = src.length + extra;

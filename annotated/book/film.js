@@ -1,10 +1,5 @@
 // Made from book/figures/film.mjs. Edit it there. After: kit
 const film = (() => {
-// film: what a model writes, where it looks and what it loses, at each of
-// the moments of its training that were kept.
-
-/** The first step at which the text is right, and the one from which on it
- *  stays so; null where there is none. */
 function found(frames, target) {
   let first = null, stays = null;
   for (const { step, text } of frames) {
@@ -17,13 +12,11 @@ function found(frames, target) {
   return { first, stays };
 }
 
-/** For each letter (or word) written whether it is the right one there. */
 function marked(text, target, unit = "") {
   const wanted = target.split(unit);
   return text ? text.split(unit).map((part, i) => [part, part === wanted[i]]) : [];
 }
 
-/** The loss as it is drawn: the mean of the last few steps. */
 function smooth(losses, width) {
   return losses.map((_, i) => {
     const part = losses.slice(Math.max(0, i - width + 1), i + 1);
@@ -31,15 +24,11 @@ function smooth(losses, width) {
   });
 }
 
-/** The share of the weight that lies on the cells of `path`, of the rows that
- *  have such cells. */
 function onPath(weights, path) {
   const rows = new Set(path.map(([i]) => i)).size;
   return path.reduce((sum, [i, j]) => sum + weights[i][j], 0) / rows;
 }
 
-/** Parts of the training as choices; the first time that it is right lies in
- *  one of them. */
 function moments(frames, target) {
   const steps = frames[frames.length - 1].step;
   const { first, stays } = found(frames, target);

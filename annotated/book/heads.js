@@ -1,16 +1,10 @@
 // Made from book/figures/heads.mjs. Edit it there. After: kit
 const heads = (() => {
-// heads: every head of a model on a sentence; the one that is chosen is shown with
-// its words, the job that it does best, and what is lost without it.
-
-/** The mean over the rows of the largest weight. */
 const sharpness = (map) =>
   map.reduce((sum, row) => sum + Math.max(...row), 0) / map.length;
 
-/** For each row the column with the largest weight. */
 const looks = (map) => map.map((row) => row.indexOf(Math.max(...row)));
 
-/** The head whose loss costs most. */
 const dearest = (heads) => heads.reduce((best, one) => (one.lost > best.lost ? one : best));
 
 const KINDS = { encoder: "the encoder’s own", decoder: "the decoder’s own", cross: "cross-attention" };

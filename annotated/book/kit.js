@@ -1,8 +1,5 @@
 // Made from book/figures/kit.mjs. Edit it there.
 const kit = (() => {
-// What the figures share: a host on the page, and native controls.
-// A figure gets it as render({ model, el, kit }) and imports nothing.
-
 const SPACE = "http://www.w3.org/2000/svg";
 
 const LOOK = `
@@ -74,14 +71,11 @@ background:none;color:var(--ink)}
 @media print{.fx{display:none}.moves>img[hidden],.moves>svg[hidden]{display:block!important}}
 `;
 
-// --- elements ---------------------------------------------------------------
 
-/** An element: make("p", { class: "x", onclick }, "text", child). */
 function make(name, attributes = {}, ...children) {
   return fill(document.createElement(name), attributes, children);
 }
 
-/** The same for drawings. */
 function draw(name, attributes = {}, ...children) {
   return fill(document.createElementNS(SPACE, name), attributes, children);
 }
@@ -98,9 +92,7 @@ function fill(node, attributes, children) {
 
 let names = 0;
 
-// --- controls ---------------------------------------------------------------
 
-/** A labelled slider; set(value) moves it without calling oninput. */
 function range({ label, min, max, step = 1, value, format = String, oninput }) {
   const shown = make("output", { "aria-hidden": "true" });
   const input = make("input", { type: "range", min, max, step, value });
@@ -117,7 +109,6 @@ function range({ label, min, max, step = 1, value, format = String, oninput }) {
   return { node, input, set: (to) => { input.value = to; tell(); } };
 }
 
-/** Buttons of which one is pressed; set(value) presses without calling. */
 function choice({ label, options, value, onchange }) {
   const all = options.map(([key, text]) =>
     make("button", { type: "button", onclick: () => { set(key); onchange(key); } }, text));
@@ -133,7 +124,6 @@ function button(text, onclick, more = {}) {
   return make("button", { type: "button", onclick, ...more }, text);
 }
 
-/** A question before one acts; nobody has to answer it. */
 function guess({ question, options }) {
   const verdict = make("p", { role: "status" });
   const row = make("div", { class: "fx-row" }, ...options.map(([text, right, why]) =>
@@ -146,9 +136,6 @@ function guess({ question, options }) {
     make("p", {}, make("strong", {}, "Predict first, or just try. "), question), row, verdict);
 }
 
-/** A matrix of weights. The arrow keys move through it; tell(i, j) says what
- *  a cell means, and is shown below it; text(value) is what stands in a cell,
- *  and onpress(i, j) follows a click or Enter. */
 function grid({ label, rows, columns, tell, digits = 0, size, text, onpress }) {
   const long = columns.some((name) => name.length > 3);
   const cells = rows.map((_, i) => columns.map((_, j) => make("td", {
@@ -194,7 +181,6 @@ function grid({ label, rows, columns, tell, digits = 0, size, text, onpress }) {
   return { node: make("div", {}, make("div", { class: "fx-scroll" }, table), below), set };
 }
 
-/** Rows of name, bar and number; set([[name, part of the whole, text], …]). */
 function bars(label) {
   const node = make("div", { class: "fx-bars", role: "img", "aria-label": label });
   const set = (rows) => {
@@ -207,7 +193,6 @@ function bars(label) {
   return { node, set };
 }
 
-/** The same numbers to read. */
 function table(head, rows) {
   return make("div", { class: "fx-scroll" }, make("table", { class: "fx-plain" },
     make("thead", {}, make("tr", {}, ...head.map((name) => make("th", { scope: "col" }, name)))),
@@ -219,7 +204,6 @@ function folded(label, ...body) {
   return make("details", {}, make("summary", {}, label), ...body);
 }
 
-/** A curve over x with a mark that moves; set(x, y) puts it there. */
 function curve({ label, xs, ys, xLabel, yLabel, yMax, width = 360, height = 220 }) {
   const [left, right, top, bottom] = [38, 8, 24, 36];
   const high = yMax ?? Math.max(...ys);
@@ -248,7 +232,6 @@ function curve({ label, xs, ys, xLabel, yLabel, yMax, width = 360, height = 220 
   return { node, set };
 }
 
-/** Round numbers up to the largest, with text. */
 function ticks(most, form = (n) => String(+n.toPrecision(3))) {
   const unit = 10 ** Math.floor(Math.log10(most));
   const step = unit * (most / unit < 2 ? 0.5 : most / unit < 5 ? 1 : 2);
@@ -256,8 +239,6 @@ function ticks(most, form = (n) => String(+n.toPrecision(3))) {
     .map((n) => [n, form(n)]);
 }
 
-/** Curves; set({ x, y, series, mark }) draws them. x and y are { from, to,
- *  ticks, log }, a series { name, points, style }, the mark a point. */
 function lines({ label, xLabel, yLabel, width = 380, height = 230 }) {
   const [left, right, top, bottom] = [44, 12, 26, 38];
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label,
@@ -288,15 +269,12 @@ function lines({ label, xLabel, yLabel, width = 380, height = 230 }) {
   return { node: make("div", {}, svg, names), set };
 }
 
-/** One sentence per change, read aloud. */
 function voice() {
   const node = make("output", { class: "fx-say", "aria-live": "polite" });
   return { node, say: (...parts) => node.replaceChildren(...parts) };
 }
 
-// --- the state in the address -----------------------------------------------
 
-/** "#film:step=75&head=2" as { step: "75", head: "2" }; null for another. */
 function unescaped(hash) {
   try {
     return decodeURIComponent(hash);
@@ -316,12 +294,8 @@ function writeState(name, state) {
   return `#${name}:${new URLSearchParams(state)}`;
 }
 
-// --- the host ---------------------------------------------------------------
 
-/** Give life to the figures of this name that stand on the page. */
 function host(name, figure, more = {}) {
-  // only a page of the site has a script of its own: an address is the
-  // reader's there, and Jupyter's in Jupyter
   const own = Boolean(document.currentScript?.src);
   const start = () => {
     for (const box of document.querySelectorAll(`.moves-${name}:not([data-live])`)) {
@@ -343,7 +317,6 @@ function bring(box, name, figure, more, own) {
     document.head.append(make("style", { id: "fx-look" }, LOOK));
   }
   const el = make("div", { class: "fx" });
-  // arrow keys inside a figure do not turn the page
   el.addEventListener("keydown", (event) => {
     if (event.key.startsWith("Arrow")) event.stopPropagation();
   });
@@ -355,15 +328,12 @@ function bring(box, name, figure, more, own) {
     set: (key, value) => { data[key] = value; },
     on() {},
     save_changes() {},
-    /** What the address asks for, as text. */
     asked: own ? parseState(location.hash, name) ?? {} : {},
-    /** What a link to the figure as it stands will ask for. */
     keep(state) {
       if (!own) return;
       clearTimeout(later);
       later = setTimeout(() => history.replaceState(null, "", writeState(name, state)), 300);
     },
-    /** A large file that is loaded when somebody wants it: bytes. */
     load: () => large(box),
   };
   figure.render({ model, el, kit: { ...KIT, ...more } });

@@ -1,15 +1,10 @@
 // Made from book/figures/lookup.mjs. Edit it there. After: kit
 const lookup = (() => {
-// lookup: one query, three keys, three values. The arrows can be moved; the
-// weights, the output and equation 1 follow.
-
-/** q·kᵀ/√d_k for each key, times the sharpness (1 is the paper's). */
 function scores(q, keys, sharpness = 1) {
   return keys.map((key) =>
     sharpness * key.reduce((sum, x, i) => sum + x * q[i], 0) / Math.sqrt(q.length));
 }
 
-/** The softmax, without overflow. */
 function softmax(xs) {
   const most = Math.max(...xs);
   const exps = xs.map((x) => Math.exp(x - most));
@@ -17,12 +12,10 @@ function softmax(xs) {
   return exps.map((x) => x / total);
 }
 
-/** The weighted mean of the values. */
 function mix(weights, values) {
   return values[0].map((_, i) => weights.reduce((sum, w, j) => sum + w * values[j][i], 0));
 }
 
-/** What the weights mean, in words. */
 function meaning(weights) {
   const most = Math.max(...weights), least = Math.min(...weights);
   const best = weights.indexOf(most) + 1;
@@ -32,7 +25,6 @@ function meaning(weights) {
   return first > 1 ? "drawn to two values alike" : `drawn to value ${best}`;
 }
 
-/** "1,0.5" as [1, 0.5]; null unless that is two numbers. */
 function point(text) {
   const parts = (text ?? "").split(",").map(Number);
   return parts.length === 2 && parts.every(Number.isFinite) ? parts : null;
@@ -52,7 +44,6 @@ const figure = {
     for (const name of names) at[name] = point(model.asked[name]) ?? at[name];
     let sharpness = Number(model.asked.sharp ?? 1), held = "q", touched = false;
 
-    // the plane of the query and the keys
     const to = (x, y) => [SIDE / 2 + x * SIDE / 2 / REACH, SIDE / 2 - y * SIDE / 2 / REACH];
     const arrows = {}, tips = {}, texts = {};
     for (const name of names) {
@@ -88,7 +79,6 @@ const figure = {
       tips[name].addEventListener("pointerup", () => { tips[name].onpointermove = null; });
     }
 
-    // the triangle of the values
     const high = Math.max(...values.flat());
     const spot = ([x, y]) => [20 + x / high * (SIDE - 40), SIDE - 20 - y / high * (SIDE - 40)];
     const pulls = values.map(() => draw("line", { style: "stroke:var(--blue);opacity:.55" }));

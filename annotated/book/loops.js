@@ -1,8 +1,5 @@
 // Made from book/figures/loops.mjs. Edit it there. After: kit
 const loops = (() => {
-// loops: six curves, six faults; which is which?
-
-// `would` goes on "…": what the fault's own curve looks like
 const FAULTS = [
   { name: "no shift", panel: "C", would: "without the shift every answer is in the input, and the "
     + "loss is near zero after a few steps",
@@ -41,7 +38,6 @@ const SHOWS = {
   F: "the line falls like the healthy one, and the dots do not follow it",
 };
 
-/** What is said of a fault that was put to a panel. */
 function verdict(fault, panel) {
   if (fault.panel === panel) return `Right: ${fault.why}`;
   if (fault.near?.[panel]) return `Not so: ${fault.near[panel]}`;

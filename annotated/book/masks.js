@@ -1,7 +1,5 @@
 // Made from book/figures/masks.mjs. Edit it there. After: kit
 const masks = (() => {
-// masks: a mask that one edits, cell by cell, and what it lets through.
-
 const n = 6;
 
 const KINDS = {
@@ -12,15 +10,11 @@ const KINDS = {
   both: (i, j) => j <= i && i - j <= 1,
 };
 
-/** May query i attend to key j? The keys from `real` on are padding. */
 function mask(kind, real = n, flipped = []) {
   return Array.from({ length: n }, (_, i) => Array.from({ length: n }, (_, j) =>
     (KINDS[kind](i, j) && j < real) !== flipped.includes(`${i}${j}`)));
 }
 
-/** Which outputs depend on which inputs after some layers with residuals. A
- *  zero after the softmax and a finite number before it hide nothing: the
- *  whole row has a say, in the denominator or by itself. */
 function influence(allowed, how, layers) {
   const one = allowed.map((row, i) => row.map((yes, j) => i === j
     || (how === "before" ? yes : how === "after" ? row.some(Boolean) : true)));
@@ -31,14 +25,12 @@ function influence(allowed, how, layers) {
   return all;
 }
 
-/** The positions that have the token which they must predict. */
 function leaks(all, real = n) {
   const found = [];
   for (let i = 0; i + 1 < real; i++) if (all[i][i + 1]) found.push(i);
   return found;
 }
 
-/** The least loss on random tokens, of so many words, that is not ruled out. */
 const floor = (all, real, words) => Math.log(words) * (1 - leaks(all, real).length / real);
 
 const figure = {

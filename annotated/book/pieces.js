@@ -1,15 +1,9 @@
 // Made from book/figures/pieces.mjs. Edit it there. After: kit
 const pieces = (() => {
-// pieces: the reader's own text in byte pairs, merge by merge.
-
-// as in annotated.tokens: a space belongs to the word after it
 const WORD = /'(?:s|t|re|ve|m|ll|d)| ?[\p{L}\p{Nl}\p{No}]+| ?\p{Nd}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+/gu;
 
-/** The line in parts that no token crosses, with a space in front. */
 const words = (line) => (line ? ` ${line}`.match(WORD) : []);
 
-/** The ids of a line; `ranks` has the id of each pair as "a,b", `order` the
- *  bytes of ids 4 to 259. Merges from `vocab` on are not made. */
 function encode(line, ranks, order, vocab) {
   const byte = new Map(order.map((b, i) => [b, i + 4]));
   return words(line).flatMap((word) => {
@@ -31,14 +25,12 @@ function encode(line, ranks, order, vocab) {
   });
 }
 
-/** The bytes of every id. */
 function spellings(merges, order) {
   const found = [[], [], [], [], ...order.map((b) => [b])];
   for (const [a, b] of merges) found.push([...found[a], ...found[b]]);
   return found;
 }
 
-/** A token as one shows it. */
 const shown = (bytes) => new TextDecoder().decode(Uint8Array.from(bytes)).replaceAll(" ", "␣");
 
 const SIZES = [260, 261, 262, 265, 270, 280, 300, 350, 400, 500, 700, 1000, 1500, 2000, 3000, 4000];

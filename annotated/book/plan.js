@@ -1,9 +1,5 @@
 // Made from book/figures/plan.mjs. Edit it there.
 const plan = (() => {
-// plan: Figure 1 as two stacks of buttons, with the shapes and the sizes of its parts.
-
-/** The boxes of Figure 1 with what each learns, its norm included; side 0 is
- *  the encoder. One matrix is read at both ends and before the softmax. */
 function boxes({ N, d, h, ff, V, dk = d / h, dv = d / h }) {
   const attention = h * (2 * (d + 1) * dk + (d + 1) * dv + dv * d) + d + 2 * d;
   const network = 2 * d * ff + ff + d + 2 * d;
@@ -30,7 +26,6 @@ function boxes({ N, d, h, ff, V, dk = d / h, dv = d / h }) {
 
 const count = (shape) => boxes(shape).reduce((sum, { of, each }) => sum + of * each, 0);
 
-/** Is a count in millions what the paper's number was rounded from? */
 const fits = (shape, stated) => Math.abs(count(shape) / 1e6 - stated) <= 0.5;
 
 const STYLE = ".fx .st{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:.8rem}"
@@ -44,8 +39,6 @@ const STYLE = ".fx .st{display:grid;grid-template-columns:repeat(2,minmax(0,1fr)
   + ".fx .st p{text-align:center;font-size:.85em;margin:0}"
   + ".fx table.fx-plain button{padding:0 .5rem;min-height:1.7rem}";
 
-/** The two stacks as buttons, the first at the bottom; set(key, text, part,
- *  pressed) says what stands in one. */
 function plan({ make, button }, list, ends, press) {
   const all = {}, columns = [[], []], layers = [[], []];
   for (const { key, side, name } of list) {

@@ -1,8 +1,5 @@
 // Made from book/figures/scale.mjs. Edit it there. After: kit
 const scale = (() => {
-// scale: one query and eight keys of growing width, with 1/√d_k and without.
-
-/** The weights of a row of dot products, divided by √d_k or not. */
 function weigh(products, width, factor) {
   const scores = products.map((x) => (factor ? x / Math.sqrt(width) : x));
   const most = Math.max(...scores);
@@ -11,14 +8,11 @@ function weigh(products, width, factor) {
   return exps.map((x) => x / total);
 }
 
-/** How undecided the weights are, in nats. */
 const entropy = (p) => p.reduce((sum, x) => (x > 0 ? sum - x * Math.log(x) : sum), 0);
 
-/** The mean over all queries of the Jacobian's norm, at one of the widths. */
 const passing = (products, place, width, factor) => products.reduce((sum, rows) =>
   sum + jacobian(weigh(rows[place], width, factor)), 0) / products.length;
 
-/** The Frobenius norm of the softmax's Jacobian, diag(p) − ppᵀ. */
 function jacobian(p) {
   let sum = 0;
   p.forEach((a, i) => p.forEach((b, j) => { sum += ((i === j) * a - a * b) ** 2; }));

@@ -1,9 +1,5 @@
 // Made from book/figures/stream.mjs. Edit it there. After: kit, plan
 const stream = (() => {
-// stream: Figure 1 with its shapes; the parameters of each block, and the rows of
-// Table 3 that fit, as one turns its sizes.
-// needs: plan
-
 const millions = (n) => `${(n / 1e6).toFixed(1)} million`;
 
 const figure = {

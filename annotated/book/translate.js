@@ -1,9 +1,5 @@
 // Made from book/figures/translate.mjs. Edit it there. After: kit, engine
 const translate = (() => {
-// translate: the reader's sentence through chapter 19's model, or a run's,
-// which a server computes (`annotated look`).
-// needs: engine
-
 function tidy(text) {
   return text.replace(/([.,?!])/g, " $1 ").trim().replace(/\s+/g, " ");
 }
@@ -13,24 +9,20 @@ function unknown(text, words) {
   return text.split(" ").filter((word) => word && !known.has(word));
 }
 
-/** A word that it has never met, and the same in capitals or small letters where it knows that. */
 function strange(word, words) {
   const lower = word.toLowerCase();
   const near = words.slice(4).find((known) => known.toLowerCase() === lower);
   return near ? `“${word}” (but “${near}”)` : `“${word}”`;
 }
 
-/** Words that the map has room for. */
 const ROOM = 40;
 
-/** Why a text is not translated, or nothing. */
 function refusal(text) {
   if (!text) return "There is nothing to translate: write a sentence first.";
   const words = text.split(" ").length;
   return words > ROOM ? `These are ${words} words; the figure has room for ${ROOM}.` : "";
 }
 
-/** The map of a head, or the "mean" of all. */
 function mapOf(heads, head, width) {
   const chosen = head === "mean" ? heads : [heads[head]];
   return chosen[0].map((row, i) => Array.from({ length: width }, (_, j) =>
@@ -39,7 +31,6 @@ function mapOf(heads, head, width) {
 
 const megabytes = (characters) => `${(characters / 1e6).toFixed(1)} MB`;
 
-/** What it says of a text, as a server answers. */
 function answer(engine, net, german, english, { text, prefix = [], silent = [] }) {
   net.silent = new Set(silent);
   const ids = engine.encode(text, german), name = (id) => (id === engine.EOS ? "(end)" : english[id]);

@@ -1,11 +1,7 @@
 // Made from book/figures/tree.mjs. Edit it there. After: kit
 const tree = (() => {
-// tree: the tokens of a linearised tree, which one edits; the tree that the
-// repair makes of them, and what it scores.
-
 const split = (text) => text.split(/\s+/).filter(Boolean);
 
-/** The tree over words that any sequence of tokens gives, as in tree_over. */
 function treeOver(words, tokens) {
   const open = [{ label: "TOP", children: [] }];
   let next = 0;
@@ -29,19 +25,15 @@ function treeOver(words, tokens) {
   return open[0];
 }
 
-/** A tree as brackets and tags. */
 const linearise = (tree) => (!tree.children ? [tree.label]
   : [`(${tree.label}`, ...tree.children.flatMap(linearise), `)${tree.label}`]);
 
 const SKIPPED = [",", ":", "``", "''", ".", "-NONE-"];
 const leaves = (tree) => (tree.children ? tree.children.flatMap(leaves) : [tree]);
 
-/** The words that count: no punctuation, no traces. */
 const spoken = (tree) => leaves(tree).filter((one) => !SKIPPED.includes(one.label))
   .map((one) => one.word);
 
-/** The constituents that count, in the order in which they are closed:
- *  { part, label, from, to }, with the rules of COLLINS.prm. */
 function brackets(tree) {
   const found = [];
   let words = 0;
@@ -61,8 +53,6 @@ function brackets(tree) {
 
 const name = ({ label, from, to }) => `${label} ${from}–${to}`;
 
-/** The brackets of gold and guess in pairs, what is left of each, and the
- *  scores in percent; null where the words that count differ. */
 function compare(gold, guess) {
   if (spoken(gold).join(" ") !== spoken(guess).join(" ")) return null;
   const missed = brackets(gold), found = brackets(guess), right = [], wrong = [];
@@ -120,7 +110,6 @@ const figure = {
       show();
     }
 
-    /** Show which token is chosen; its button keeps the focus. */
     function mark() {
       [...chips.children].forEach((chip, i) => chip.setAttribute("aria-pressed", String(i === chosen)));
       earlier.disabled = chosen < 1;

@@ -1,9 +1,5 @@
 // Made from book/figures/waves.mjs. Edit it there. After: kit
 const waves = (() => {
-// waves: a position and an offset, on the clocks of a few pairs and in the
-// table's rows.
-
-/** The encoding of a position (§3.5): sine and cosine of each pair. */
 function encoding(position, width) {
   const row = [];
   for (let i = 0; i < width; i += 2) {
@@ -13,10 +9,8 @@ function encoding(position, width) {
   return row;
 }
 
-/** How far a pair of columns turns over an offset, in radians. */
 const turn = (offset, column, width) => offset / 10000 ** (column / width);
 
-/** M_k times an encoding: each pair rotated by its own angle. */
 function rotate(row, offset) {
   return row.flatMap((_, i) => {
     if (i % 2) return [];
@@ -48,7 +42,6 @@ const figure = {
     const minus = (x, digits) => x.toFixed(digits).replace("-", "−");
 
     function clock(c) {
-      // as the page draws them: from the right, against the clock
       const spot = (p, r) => [60 + r * Math.cos(turn(p, c, width)), 60 - r * Math.sin(turn(p, c, width))];
       const hand = (p, color, r) => {
         const [x, y] = spot(p, r);

@@ -80,6 +80,16 @@ def test_a_figure_that_is_too_large_is_refused(book: Book) -> None:
         scripts(book.root)
 
 
+def test_the_comments_of_a_module_stay_in_its_source(book: Book) -> None:
+    said = (
+        "/** What it\n * does. */\n// in short\nconst two = 1 + 1; // x\n"
+    )
+    write(book, one=ONE + said)
+    [text] = [t for name, t in scripts(book.root).items() if name == "one"]
+    assert "const two = 1 + 1; // x\n" in text
+    assert "What it" not in text and "in short" not in text
+
+
 def test_a_need_that_is_not_there_is_named(book: Book) -> None:
     write(book, one=ONE.replace("engine", "motor"))
     with pytest.raises(PressError, match="needs motor, which is not there"):
