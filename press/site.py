@@ -643,7 +643,8 @@ def _numbered(chapter: Chapter) -> str:
 
 def _short_title(chapter: Chapter) -> str:
     number = numbers.number_of(chapter.name)
-    return f"chapter {number}" if number != "0" else chapter.title
+    kind = {"A": "appendix", "E": "page"}.get(number[0], "chapter")
+    return f"{kind} {number}" if number != "0" else chapter.title
 
 
 def _embedded(svg: str, alt: str, name: str) -> str:

@@ -17,7 +17,7 @@ from press.pages import _fold_with_output, fold
 from press.polish import polish
 from press.references import ARXIV, works
 from press.search import sections
-from press.site import draft, is_current, proof, site
+from press.site import _short_title, draft, is_current, proof, site
 
 from .conftest import FIGURE, Book, code
 
@@ -374,6 +374,13 @@ def test_references_say_where_they_are_cited(built: Book) -> None:
     assert 'href="references.html#vaswani2017attention"' in page(
         built, "02-one"
     )
+
+
+def test_references_call_a_page_what_it_is() -> None:
+    named = {one.name: _short_title(one) for one in read_book(ROOT)}
+    assert named["02-attention"] == "chapter 2"
+    assert named["A4-paper-map"] == "appendix A4"
+    assert named["E5-trainer"] == "page E5"
 
 
 def test_every_paper_that_a_page_links_to_is_among_the_references() -> None:
