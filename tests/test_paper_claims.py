@@ -129,6 +129,26 @@ def test_nothing_in_the_model_waits_for_another_position() -> None:
     assert len(chains) == 1
 
 
+def test_each_layer_reaches_both_sentences_whole() -> None:
+    """1 p4: a dependency may lie anywhere in the input or the output."""
+    whole = model()
+
+    def drawn(length: int) -> Tensor:
+        x = torch.randn(1, length, whole.config.d_model).double()
+        return x.requires_grad_()
+
+    for layer in whole.encoder.layers:
+        x = drawn(9)
+        layer(x)[:, 0].pow(3).sum().backward()
+        assert x.grad is not None and (x.grad.norm(dim=-1) > 1e-9).all()
+    for layer in whole.decoder.layers:
+        x, memory = drawn(6), drawn(9)
+        layer(x, memory, causal_mask(6))[:, -1].pow(3).sum().backward()
+        for side in (x, memory):
+            assert side.grad is not None
+            assert (side.grad.norm(dim=-1) > 1e-9).all()
+
+
 def test_without_attention_no_position_hears_another() -> None:
     """1 p4: all that ties positions together goes through attention, and
     with it everything of the source is heard.
