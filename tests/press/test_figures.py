@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from annotated.book.figures import script
@@ -96,9 +94,3 @@ def test_a_need_that_is_not_there_is_named(book: Book) -> None:
     write(book, one=ONE.replace("engine", "motor"))
     with pytest.raises(PressError, match="needs motor, which is not there"):
         scripts(book.root)
-
-
-def test_the_figures_of_this_book_are_within_the_limit() -> None:
-    found = scripts(Path(__file__).resolve().parents[2])
-    assert len(found) > 15
-    assert all(len(text) <= MOST for text in found.values())
