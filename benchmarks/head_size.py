@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from ledger import append, entry_of_runs, make_runs, read
+from ledger import entry_of_runs, make_each, make_runs
 
-from annotated.book.results import commit
 from annotated.book.sweep import one_run, shared_data
 from annotated.variations import small_rows
 
@@ -43,15 +42,13 @@ class Settings:
 
 def run(settings: Settings, work: Path) -> None:
     """Make the runs that work lacks, a seed of both rows at a time."""
-    done = {(one["row"], one["seed"]) for one in read(work)}
     base = small_rows(settings.steps)["base"]
     data = shared_data(base)
-    for seed in range(settings.seeds):
-        for row, change in ROWS.items():
-            if (row, seed) not in done:
-                found = one_run(base.changed(seed=seed, **change), data)
-                made = {"row": row, "seed": seed, "commit": commit()}
-                append(work, made | found)
+
+    def make(row: str, seed: int) -> dict[str, Any]:
+        return one_run(base.changed(seed=seed, **ROWS[row]), data)
+
+    make_each(work, settings.seeds, "row", ROWS, make)
 
 
 def result(settings: Settings, runs: list[dict[str, Any]]) -> Any:

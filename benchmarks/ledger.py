@@ -8,20 +8,22 @@ tells what the keys mean.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from annotated.book.results import entry, hardware
+from annotated.book.results import commit, entry, hardware
 
 
 def options(settings: Any) -> list[str]:
@@ -114,6 +116,27 @@ def entry_of_runs(
         hardware="; ".join(each(runs, "hardware")),
         **more,
     )
+
+
+def make_each(
+    work: Path,
+    seeds: int,
+    key: str,
+    names: Iterable[str],
+    make: Callable[[str, int], Run],
+) -> None:
+    """Make the runs that work lacks, one seed of all names after the other;
+    key says in a run what its name is.
+    """
+    done = {(one[key], one["seed"]) for one in read(work)}
+    here = commit()  # of the code that was loaded
+    for seed, name in itertools.product(range(seeds), names):
+        if (name, seed) in done:
+            continue
+        begin = time.process_time()
+        made = {key: name, "seed": seed, **make(name, seed)}
+        seconds = round(time.process_time() - begin, 1)
+        append(work, {"seconds": seconds, "commit": here} | made)
 
 
 def each(runs: list[Run], key: str) -> list[str]:

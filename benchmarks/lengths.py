@@ -11,14 +11,13 @@ letter is right after a right prefix.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
-from ledger import append, entry_of_runs, make_runs, read
+from ledger import entry_of_runs, make_each, make_runs
 from torch import Tensor
 
 from annotated.book.example import (
@@ -26,7 +25,6 @@ from annotated.book.example import (
     reversal_model,
     train_reversal,
 )
-from annotated.book.results import commit
 from annotated.embeddings import SinusoidalPositions
 from annotated.engine.hooks import replace
 from annotated.model import Transformer
@@ -79,17 +77,12 @@ def right_letters(model: Transformer, words: int = 200) -> list[float]:
 
 
 def run(settings: Settings, work: Path) -> None:
-    """Make the runs that work lacks, a seed of all kinds at a time."""
-    done = {(one["positions"], one["seed"]) for one in read(work)}
-    for seed in range(settings.seeds):
-        for kind in KINDS:
-            if (kind, seed) in done:
-                continue
-            begin = time.process_time()
-            right = right_letters(trained(kind, seed, settings.steps))
-            seconds = round(time.process_time() - begin, 1)
-            made = {"positions": kind, "seed": seed, "right": right}
-            append(work, made | {"seconds": seconds, "commit": commit()})
+    """Make the runs that work lacks."""
+
+    def make(kind: str, seed: int) -> dict[str, Any]:
+        return {"right": right_letters(trained(kind, seed, settings.steps))}
+
+    make_each(work, settings.seeds, "positions", KINDS, make)
 
 
 def result(settings: Settings, runs: list[dict[str, Any]]) -> Any:

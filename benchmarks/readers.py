@@ -12,14 +12,13 @@ out without a mistake.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
-from ledger import append, entry_of_runs, make_runs, read
+from ledger import entry_of_runs, make_each, make_runs
 from torch import nn
 
 from annotated.book.example import (
@@ -28,7 +27,6 @@ from annotated.book.example import (
     reversal_model,
     train_reversal,
 )
-from annotated.book.results import commit
 from annotated.seq2seq import LSTM, RNN, Convolutions, EncoderDecoder
 
 READERS = {  # what reads, and whether the decoder has attention
@@ -66,19 +64,17 @@ def train(name: str, seed: int, steps: int) -> nn.Module:
 
 
 def run(settings: Settings, work: Path) -> None:
-    """Make the runs that work lacks, one seed of all after the other."""
-    done = {(one["reader"], one["seed"]) for one in read(work)}
-    for seed in range(settings.seeds):
-        for name in (*READERS, TRANSFORMER):
-            if (name, seed) in done:
-                continue
-            begin = time.process_time()
-            model = train(name, seed, settings.steps)
-            exacts = {n: round(exact(model, n), 3) for n in JUDGED}
-            seconds = round(time.process_time() - begin, 1)
-            made = {"reader": name, "seed": seed, "exact": exacts}
-            made["parameters"] = sum(p.numel() for p in model.parameters())
-            append(work, made | {"seconds": seconds, "commit": commit()})
+    """Make the runs that work lacks."""
+
+    def make(name: str, seed: int) -> dict[str, Any]:
+        model = train(name, seed, settings.steps)
+        return {
+            "exact": {n: round(exact(model, n), 3) for n in JUDGED},
+            "parameters": sum(p.numel() for p in model.parameters()),
+        }
+
+    names = (*READERS, TRANSFORMER)
+    make_each(work, settings.seeds, "reader", names, make)
 
 
 def result(settings: Settings, runs: list[dict[str, Any]]) -> Any:

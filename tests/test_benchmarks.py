@@ -791,3 +791,19 @@ def test_the_ledger_of_mutants_is_of_this_package_and_each_survivor_told(
         name for name, one in begun.items() if one["tried"] < one["mutants"]
     ]
     assert set(metrics["not_begun"]) == set(mutation.TESTS) - set(begun)
+
+
+def test_runs_of_each_seed_are_made_once(tmp_path: Path) -> None:
+    work, made = tmp_path / "runs.jsonl", []
+
+    def make(name: str, seed: int) -> dict[str, Any]:
+        made.append((name, seed))
+        return {"seconds": 7.0} if name == "b" else {}
+
+    with benchmark("ledger") as script:
+        script.make_each(work, 1, "row", ("a", "b"), make)
+        script.make_each(work, 2, "row", ("a", "b"), make)
+        runs = script.read(work)
+    assert made == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert [(run["row"], run["seed"]) for run in runs] == made
+    assert [run["seconds"] == 7 for run in runs] == [False, True] * 2

@@ -11,11 +11,6 @@ from torch import nn
 
 from annotated.attention import attention_weights
 from annotated.book import example
-from annotated.book.example import (
-    reversal_batch,
-    reversal_model,
-    train_reversal,
-)
 from annotated.book.results import ledger
 from annotated.embeddings import (
     LearnedPositions,
@@ -213,23 +208,16 @@ def test_the_script_trains_the_models_of_the_page():
                 assert torch.equal(one, other), kind
 
 
-def copy_batch(length, words=64, generator=None):
-    src, tgt, labels = reversal_batch(length, words, generator)
-    tgt[:, 1:], labels[:, :-1] = src[:, :-1], src[:, :-1]
-    return src, tgt, labels
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
 def test_beyond_nine_letters_one_breaks_off_and_the_other_fades(kind):
     """Copied after words of one to nine letters: the share that is right
     at each place of a word of 18, as chapter 07 draws it.
     """
-    model = reversal_model(positions=kind, max_len=64)
-    train_reversal(model, 600, lengths=range(1, 10), batch=copy_batch)
-    src, tgt, labels = copy_batch(18, words=200)
-    with torch.no_grad():
-        right = (model(src, tgt).argmax(-1) == labels).double().mean(dim=0)
+    with benchmark("lengths") as script:
+        right = torch.tensor(
+            script.right_letters(script.trained(kind, 0, 600))
+        )
     assert right[:6].min() > 0.9
     assert right[13:18].max() < 0.3
     if kind == "learned":
