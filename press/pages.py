@@ -30,6 +30,7 @@ MANY = 5  # columns: a table of words with as many is cards on a phone
 FULL = 7  # columns: such a table takes the room of the contents, too
 ROW = 50  # letters of a row of words
 WIDE = 100  # characters: a longer line of output is wrapped
+MINUS = re.compile(r"(?<![\w.)\]/-])-(?=\.?\d)")  # no date or range
 SUMMARY = 180  # characters of a page's first paragraph for its description
 
 NAMES = "names.json"  # of the sources: names of the package, words, works
@@ -46,7 +47,9 @@ class summary(nodes.TextElement):
 
 
 class Tables(SphinxPostTransform):
-    """Tables of words that have many columns: wide, or a card per row."""
+    """Tables of words that have many columns: wide, or a card per row.
+    Numbers below zero have a minus sign, not the hyphen of code.
+    """
 
     default_priority = 199  # after the outputs are chosen
     formats = ("html",)
@@ -54,6 +57,7 @@ class Tables(SphinxPostTransform):
     def run(self, **options: Any) -> None:
         for table in self.document.findall(nodes.table):
             _name_cells(table)
+            _write_minus(table)
 
 
 def _name_cells(table: nodes.table) -> None:
@@ -71,6 +75,15 @@ def _name_cells(table: nodes.table) -> None:
         for name, cell in zip(names[1:], row[1:], strict=False):
             if name and cell.astext().strip():
                 cell.insert(0, nodes.inline("", name, classes=["column"]))
+
+
+def _write_minus(table: nodes.table) -> None:
+    """A minus sign before each negative number, but not in code."""
+    for text in [*table.findall(nodes.Text)]:
+        if not isinstance(text.parent, nodes.literal | nodes.math):
+            new = MINUS.sub("\N{MINUS SIGN}", text)
+            if new != text:
+                text.parent.replace(text, nodes.Text(new))
 
 
 class Folds(SphinxPostTransform):

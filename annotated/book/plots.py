@@ -86,6 +86,8 @@ def plot_grid(
         for j, text in enumerate(row):
             dark = numbers[i, j] > (vmin + vmax) / 2
             color = "white" if dark else "#444444"
+            if text.startswith("-"):
+                text = "\N{MINUS SIGN}" + text[1:]
             ax.text(j + 0.5, i + 0.5, text, color=color, **middle)
     if title is not None:
         ax.set_title(title)

@@ -13,7 +13,7 @@ from PIL import Image
 from press import previews
 from press.chapters import PressError, read_book
 from press.formulas import mathml, plain
-from press.pages import _fold_with_output, fold
+from press.pages import _fold_with_output, _write_minus, fold
 from press.polish import polish
 from press.references import ARXIV, works
 from press.search import sections
@@ -567,3 +567,15 @@ def test_drawings_have_their_size_before_they_come(built: Book) -> None:
         assert own is not None
         assert abs(int(width) - float(own[1]) * 4 / 3) <= 0.5
         assert abs(int(height) - float(own[2]) * 4 / 3) <= 0.5
+
+
+def test_a_table_writes_numbers_below_zero_with_a_minus_sign() -> None:
+    cells = ["-0.33 ± 0.01", "dropout -.1, one-head", "2017-06-12", "-x"]
+    table = nodes.table(
+        "", *(nodes.entry("", nodes.Text(c)) for c in cells)
+    )
+    table += nodes.entry("", nodes.literal("", "-1"))
+    _write_minus(table)
+    assert [entry.astext() for entry in table.findall(nodes.entry)] == [
+        "−0.33 ± 0.01", "dropout −.1, one-head", "2017-06-12", "-x", "-1"
+    ]  # fmt: skip
