@@ -33,7 +33,7 @@ class Settings:
 
     steps: int = 500
     """as the sweep of the ledger"""
-    seeds: int = 3
+    seeds: int = 5
     work: Path | None = None
     """a file of finished runs, to go on from; unless given, a new one"""
     json: Path | None = None

@@ -310,12 +310,10 @@ def test_dropout_costs_bleu_in_small(nats: Values, bleu: Values) -> None:
     gained = difference(bleu, "D-drop0.0", "base")
     worse = difference(nats, "D-drop0.0", "base")
     assert gained is not None and worse is not None
-    assert gained.positive == worse.positive == 3
-    assert gained.mean > 2
-    assert gained.verdict == worse.verdict == "unclear"
+    assert (gained.positive, worse.positive) == (5, 4)
+    assert gained.mean == pytest.approx(3.5, abs=0.2)
+    assert (gained.verdict, worse.verdict) == ("larger", "unclear")
     assert TABLE3["base"].bleu - TABLE3["D-drop0.0"].bleu > 1
-    pairs = [nats["D-drop0.0"][s] - nats["base"][s] for s in range(3)]
-    assert stdev(pairs) < 0.01
     assert verdict(nats, "D-drop0.2", "base") == "larger"
 
 
@@ -364,7 +362,7 @@ def test_four_layers_have_nearly_caught_up(
 def test_one_head_is_ahead_by_less_but_ahead(
     nats: Values, longer: tuple[Values, Values]
 ) -> None:
-    assert mean(gaps(nats, "A-h1")) == pytest.approx(-0.2, abs=0.03)
+    assert f"{mean(gaps(nats, 'A-h1')):.1f}" == "-0.2"
     assert -0.05 < mean(gaps(longer[0], "A-h1")) < -0.01
     assert max(gaps(longer[0], "A-h1")) < 0
     assert min(gaps(longer[1], "A-h1")) > 2
@@ -388,7 +386,7 @@ def test_without_smoothing_four_of_five_seeds_are_a_little_worse(
 
 
 def test_smoothing_costs_perplexity_in_small() -> None:
-    """As §5.4 says; and with 0.1 BLEU is highest, accuracy is as it was."""
+    """As §5.4 says; of accuracy and BLEU these runs cannot say."""
     small = small_runs(ledger())
     rows = "D-eps0.0", "base", "D-eps0.2"
 
@@ -397,22 +395,39 @@ def test_smoothing_costs_perplexity_in_small() -> None:
 
     lost = means("perplexity")
     assert lost == sorted(lost) and lost[2] - lost[1] > 0.3
-    bleu, accuracy = means("bleu"), means("accuracy")
-    assert max(bleu) == bleu[1]
-    spread = max(
-        stdev(run["accuracy"] for run in small[r].values()) for r in rows
-    )
-    assert max(accuracy) - min(accuracy) < 2 * spread
+    assert means("bleu")[0] == max(means("bleu"))
+    for name in ("bleu", "accuracy"):
+        each = means(name)
+        spread = min(
+            stdev(run[name] for run in small[r].values()) for r in rows
+        )
+        assert max(abs(each[1] - x) for x in each) < spread
 
 
-def test_learned_positions_are_worse_in_small(
+def test_five_seeds_take_back_what_three_say_of_learned_positions(
     nats: Values, bleu: Values
 ) -> None:
-    assert verdict(nats, "E-learned", "base") == "larger"
-    assert verdict(bleu, "E-learned", "base") == "smaller"
+    few = {row: {s: by[s] for s in range(3)} for row, by in nats.items()}
+    assert verdict(few, "E-learned", "base") == "larger"
     for values in (nats, bleu):
-        spreads = {row: stdev(by.values()) for row, by in values.items()}
-        assert max(spreads, key=spreads.__getitem__) == "E-learned"
+        assert verdict(values, "E-learned", "base") == "unclear"
+    spreads = {row: stdev(by.values()) for row, by in nats.items()}
+    assert max(spreads, key=spreads.__getitem__) == "E-learned"
+    gaps = sorted(
+        bleu["E-learned"][s] - value for s, value in bleu["base"].items()
+    )
+    assert [gap > 0 for gap in gaps] == [False] * 3 + [True] * 2
+    assert gaps[0] < gaps[1] < -3 and gaps[-1] > 6
+
+
+def test_what_chapter_23_says_of_luck(bleu: Values) -> None:
+    base, wide = bleu["base"], bleu["C-ff4096"]
+    gains = [round(wide[s], 1) - round(base[s], 1) for s in range(5)]
+    assert f"{gains[0]:.1f}" == "1.0" and sum(g > 0 for g in gains) == 3
+    assert max(gains) == pytest.approx(2, abs=0.2)
+    assert min(gains) == pytest.approx(-5, abs=0.4)
+    spans = [max(row.values()) - min(row.values()) for row in (base, wide)]
+    assert [round(span) for span in spans] == [6, 10]
 
 
 DESCRIBED = {  # by the row, what the description says of us in nats
@@ -483,17 +498,15 @@ def test_depth_and_big_are_reversed_and_width_is_not(nats: Values) -> None:
 
 def test_what_chapter_23_says_of_number_and_width() -> None:
     apart = ledger()["head-size"]["metrics"]["runs"]
-    small = [
-        ledger()[f"table3-small-{n}"]["metrics"]["runs"] for n in range(3)
-    ]
+    small = small_runs(ledger())
 
     def bleu(row: str) -> list[float]:
         found = [one["bleu"] for one in apart if one["row"] == row]
-        return found or [runs[row]["bleu"] for runs in small]
+        return found or [run["bleu"] for run in small[row].values()]
 
     def parameters(row: str) -> int:
         found = [one["parameters"] for one in apart if one["row"] == row]
-        return (found or [small[0][row]["parameters"]])[0]
+        return (found or [small[row][0]["parameters"]])[0]
 
     one, eight = bleu("1 head of 8"), bleu("base")
     assert max(one) > min(eight) and abs(mean(one) - mean(eight)) < 1.5
