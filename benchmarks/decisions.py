@@ -18,13 +18,13 @@ import math
 import os
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import tyro
-from ledger import annotated, append, entry_of_runs, make_runs, read
+from ledger import annotated, append, entry_of_runs, make_runs, read, typed
 from run_recipe import curves
 
 from annotated.book.results import commit
@@ -66,6 +66,7 @@ class Settings:
     share: float = 0.2
     """of the recipe's steps"""
     seeds: int = 1
+    """0: only tell what has been found"""
     first: int = 0
     """the first seed"""
     only: tuple[str, ...] = ()
@@ -186,9 +187,9 @@ def more_of(folder: Path) -> dict[str, Any]:
 
 def result(settings: Settings, runs: list[dict[str, Any]]) -> Any:
     """The ledger's entry: a row for each decision, the mean of its seeds,
-    and every run.
+    and every run; a command for the rows of each number of seeds.
     """
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for row in ROWS:
         own = [one for one in runs if one["row"] == row]
         if own:
@@ -200,11 +201,20 @@ def result(settings: Settings, runs: list[dict[str, Any]]) -> Any:
                     for name in ("nats", "valid_bleu", "bleu")
                 },
             }
-    metrics = {"rows": rows, "runs": runs}
-    return entry_of_runs(
-        "decisions.py", settings, metrics, runs,
+    counts = sorted({row["seeds"] for row in rows.values()})
+    commands = []
+    for seeds in counts:
+        only = tuple(n for n, row in rows.items() if row["seeds"] == seeds)
+        again = replace(
+            settings, work=None, first=0, seeds=seeds, only=only
+        )
+        commands.append(typed("decisions.py", again))
+    made = entry_of_runs(
+        "decisions.py", replace(settings, seeds=max(counts)),
+        {"rows": rows, "runs": runs}, runs,
         packages=("numpy", "tokenizers", "sacrebleu"),
     )  # fmt: skip
+    return made | {"command": "; ".join(commands)}
 
 
 def main() -> None:

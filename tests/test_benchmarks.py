@@ -606,6 +606,14 @@ def test_rows_are_means_over_their_seeds(decisions: ModuleType) -> None:
     assert found["wall_seconds"] == 2
     assert found["hardware"] == "machine 0; machine 1"
     assert found["commit"] == "c"
+    more = runs[:1] + [runs[0] | {"row": "one head"}, *runs[1:]]
+    found = decisions.result(decisions.Settings(seeds=0, share=1.0), more)
+    assert found["command"] == (
+        "python benchmarks/decisions.py --share 1.0 --only 'one head'; "
+        "python benchmarks/decisions.py --share 1.0 --seeds 2"
+        " --only 'no dropout'"
+    )
+    assert found["settings"] == {"share": 1.0, "seeds": 2}
 
 
 # --- mutation.py ------------------------------------------------------------
