@@ -37,6 +37,8 @@ def test_size_still_gains_after_all_of_them() -> None:
     assert gain("vocabulary 8,000") == pytest.approx(1.6, abs=0.05)
     assert gain("width 192") == pytest.approx(0.8, abs=0.05)
     assert CHANCE < gain("width 192") < CHANCE + 0.1  # just outside
+    both = gain("wider, 8,000")
+    assert CHANCE < both < gain("vocabulary 8,000")
 
 
 def test_no_cool_down_gains_nothing_and_no_dropout_loses_six() -> None:
