@@ -1,6 +1,9 @@
 """E2: what skips padding computes what the plain form computes."""
 
+import ast
 import math
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,9 +22,11 @@ from annotated.engine.packing import (
     PackedMask,
     PackedTransformer,
     Packing,
+    _ChunkedLoss,
     _fused_attention,
     _short,
     _ShortAttention,
+    _Spread,
     check_compiler,
     chunked_loss,
     compile_layers,
@@ -31,6 +36,7 @@ from annotated.loss import smoothed_loss, smoothed_targets
 from annotated.masks import causal_mask, padding_mask, window_mask
 from annotated.model import Transformer, TransformerConfig
 
+PACKAGE = Path(packing_module.__file__).parents[1]
 calm = settings(
     deadline=None, max_examples=25
 )  # a busy machine is no failure
@@ -173,6 +179,55 @@ def test_a_packed_model_can_be_packed_again():
     once = packed(Transformer(small()))
     twice = packed(once)
     assert list(twice.parameters())[0] is list(once.parameters())[0]
+
+
+@pytest.mark.parametrize("options", OPTIONS[:4], ids=str)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_packed_model_lies_where_the_plain_one_does(
+    options, dtype, device
+):
+    plain = Transformer(small(**options)).to(device, dtype)
+    fast = packed(plain)
+    whole = dict(plain.named_buffers()) | dict(plain.named_parameters())
+    found = dict(fast.named_buffers()) | dict(fast.named_parameters())
+    assert found.keys() == whole.keys()
+    assert all(found[name] is whole[name] for name in whole)
+    sides = torch.ones(2, 2, 3, dtype=torch.long, device=device)
+    packing = Packing(sides[0] == 1, torch.arange(6, device=device))
+    x, _ = fast.hidden(sides[0], sides[1], packing, packing)
+    assert (x.device.type, x.dtype) == (device, dtype)
+
+
+def test_a_packed_model_draws_no_numbers_and_changes_no_switch():
+    plain = Transformer(small()).eval()
+    plain.embeddings.target.requires_grad_(False)
+    plain.encoder.layers[0].dropout.p = 0.4
+    before = torch.get_rng_state()
+    fast = packed(plain)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not fast.embeddings.output.requires_grad
+    assert not plain.embeddings.target.requires_grad
+    assert fast.encoder.layers[0].dropout.p == 0.4
+    assert not fast.training and not fast.decoder.training
+    assert type(plain.dropout) is nn.Dropout
+    assert type(plain.encoder.layers[0].attention) is MultiHeadAttention
+
+
+@pytest.mark.skipif(torch.__version__ < "2.5", reason="cuDNN is not asked")
+@pytest.mark.parametrize(
+    "make", [PackedTransformer, lambda c: packed(Transformer(c))]
+)
+def test_whoever_packs_turns_off_the_kernel_that_is_planned_by_shape(make):
+    cuda = torch.backends.cuda
+    before = cuda.cudnn_sdp_enabled(), cuda.flash_sdp_enabled()
+    try:
+        cuda.enable_cudnn_sdp(True)
+        make(small())
+        assert not cuda.cudnn_sdp_enabled()
+        assert cuda.flash_sdp_enabled() == before[1]
+    finally:
+        cuda.enable_cudnn_sdp(before[0])
 
 
 def test_hooks_fire_in_both_forms():
@@ -953,6 +1008,64 @@ def test_weights_are_dropped_while_training_alone(rate):
     assert torch.equal(layer(x, x, mask), layer(x, x, mask))
 
 
+# --- what torch differentiates by our own rules ---
+
+
+def functions():
+    """Every autograd.Function of the package, by reading its source."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and any(
+                "Function" in ast.unparse(base) for base in node.bases
+            ):
+                yield node.name
+
+
+def calls():
+    """Each of them with inputs, which may be learned."""
+    x, y = (torch.randn(5, 8, requires_grad=True) for _ in range(2))
+    labels, packing = torch.tensor([1, 2, 3, 4, 0]), Packing.of(ids([3, 2]))
+    mask = PackedMask.to(packing, packing)
+    spread = x, packing.index, packing.real.numel()
+    yield _Spread, spread
+    yield _ShortAttention, (x, y, x, mask, 2)
+    yield _ChunkedLoss, (x, y, x[:, 0], labels, 0.1, 2, True)
+
+
+class _Changes(TorchDispatchMode):
+    """Keeps every tensor that an operation changes in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.changed = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function._schema.is_mutable:
+            kept = [*args, *(kwargs or {}).values()]
+            for argument, value in zip(function._schema.arguments, kept):
+                info = argument.alias_info
+                if info is not None and info.is_write:
+                    self.changed.append(value)
+        return result
+
+
+def test_no_rule_of_ours_ends_in_an_operation_in_place():
+    """torch 2.11's compiler loses the gradient of one that does."""
+    assert {f.__name__ for f, _ in calls()} == {*functions()}
+    for function, inputs in calls():
+        ctx = SimpleNamespace(
+            save_for_backward=lambda *_: None,
+            mark_non_differentiable=lambda *_: None,
+        )
+        with torch.no_grad(), _Changes() as mode:
+            outputs = function.forward(ctx, *inputs)
+        changed = {x.untyped_storage().data_ptr() for x in mode.changed}
+        for x in outputs if isinstance(outputs, tuple) else (outputs,):
+            where = x.untyped_storage().data_ptr()
+            assert where not in changed, function.__name__
+
+
 # --- compiling ---
 
 
@@ -1008,3 +1121,24 @@ def test_a_compiled_layer_is_one_graph_for_every_length():
         found = [model(ids(n), ids(n)) for n in lengths]
     torch.testing.assert_close(found, expected)
     assert len(graphs) == 2
+
+
+def test_every_parameter_of_compiled_layers_learns_as_without():
+    """In torch 2.11 those before a sum in place would have no gradient."""
+    torch.manual_seed(0)
+    model = PackedTransformer(small(num_encoder_layers=1))
+    gradients = []
+    for compiled in (False, True):
+        if compiled:
+            compile_layers(model, "aot_eager")
+        model.zero_grad()
+        model(ids([7, 4]), ids([3, 6])).square().sum().backward()
+        found = {n: p.grad for n, p in model.named_parameters()}
+        gradients.append(found)
+    eager, compiled = gradients
+    wrong = [
+        n
+        for n in eager
+        if not torch.allclose(eager[n], compiled[n], rtol=1e-4, atol=1e-4)
+    ]
+    assert not wrong

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,7 @@ from annotated.tokens import PAD
 
 __all__ = [
     "Packing", "PackedMask", "PackedAttention", "SHORT", "FastDropout",
-    "PackedTransformer", "packed", "check_parts", "check_compiler",
+    "FAST", "PackedTransformer", "packed", "check_parts", "check_compiler",
     "compile_layers", "chunked_loss",
 ]  # fmt: skip
 
@@ -31,7 +32,8 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, rows: int) -> Tensor:
         ctx.save_for_backward(index)
-        return x.new_zeros(rows, *x.shape[1:]).index_copy_(0, index, x)
+        zeros = x.new_zeros(rows, *x.shape[1:])
+        return torch.index_copy(zeros, 0, index, x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -310,14 +312,21 @@ class FastDropout(nn.Dropout):
 
 
 # E2-packing.md: The model
-def _make_fast(module: nn.Module) -> None:
-    """Replace each plain submodule by its fast version, in place."""
-    for name, part in list(module.named_children()):
-        if type(part) is MultiHeadAttention:
-            part.__class__ = PackedAttention
-        if type(part) is nn.Dropout:
-            setattr(module, name, FastDropout(part.p))
-        _make_fast(part)
+FAST: dict[type[nn.Module], type[nn.Module]] = {
+    MultiHeadAttention: PackedAttention,
+    nn.Dropout: FastDropout,
+}
+
+
+def _make_fast(model: PackedTransformer) -> None:
+    """Turn each plain part into its fast version, in place. For the whole
+    process, cuDNN's attention is turned off.
+    """
+    for part in model.modules():
+        kind: Any = type(part)
+        part.__class__ = FAST.get(kind, kind)
+    if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):  # torch 2.5 on
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 class PackedTransformer(Transformer):
@@ -377,9 +386,11 @@ def packed(model: Transformer) -> PackedTransformer:
     objects, so training one trains the other. For RunError see check_parts.
     """
     check_parts(model)
-    fast = PackedTransformer(model.config)
-    fast.load_state_dict(model.state_dict(keep_vars=True), assign=True)
-    return fast.train(model.training)
+    tensors = [*model.parameters(), *model.buffers()]
+    fast: Any = copy.deepcopy(model, {id(x): x for x in tensors})
+    fast.__class__ = PackedTransformer
+    _make_fast(fast)
+    return fast
 
 
 def check_parts(model: Transformer) -> None:
@@ -388,10 +399,9 @@ def check_parts(model: Transformer) -> None:
     """
     with torch.device("meta"):
         paper = dict(Transformer(model.config).named_modules())
-    fast = {MultiHeadAttention: PackedAttention, nn.Dropout: FastDropout}
     for name, part in model.named_modules():
         kind = type(paper.get(name))
-        if name and type(part) not in (kind, fast.get(kind)):
+        if name and type(part) not in (kind, FAST.get(kind)):
             raise RunError(
                 f"{name} is {type(part).__name__}, which the model's "
                 "config does not say: only the plain model computes it"
@@ -446,8 +456,7 @@ class _ChunkedLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         vocab, narrow = len(weight), weight.to(x.dtype)
         wide = torch.promote_types(x.dtype, torch.float32)
-        loss = x.new_zeros((), dtype=wide)
-        nll = torch.zeros_like(loss)
+        loss, nll = (x.new_zeros((), dtype=wide) for _ in range(2))
         dx = torch.empty_like(x if learn else x[:0])
         dw = torch.zeros_like(weight if learn else weight[:0])
         db = None if bias is None else torch.zeros_like(bias)
@@ -458,8 +467,9 @@ class _ChunkedLoss(torch.autograd.Function):
             logits = logits if bias is None else logits.add_(bias)
             log_p = logits.log_softmax(dim=-1)
             own = log_p.gather(1, label).sum()
-            nll -= own
-            loss -= (1 - smoothing) * own + smoothing / vocab * log_p.sum()
+            nll = nll - own
+            even = smoothing / vocab * log_p.sum()
+            loss = loss - ((1 - smoothing) * own + even)
             if learn:
                 # the gradient of the logits, without the smoothing term
                 p = log_p.exp_()
