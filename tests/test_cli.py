@@ -497,7 +497,7 @@ DAMAGE = {
         gzip.compress(b"ein\nM\xe4dchen\n"),
         "line 2, byte 2: not UTF",
     ),
-    "nul": (gzip.compress(b"ein\n\0\n"), "line 2, byte 1: not UTF-8"),
+    "nul": (gzip.compress(b"ein\n\0\n"), "line 2, byte 1: a NUL byte"),
     "cut": (gzip.compress(b"ein Hund\n" * 20)[:-9], "is damaged"),
     "page": (b"<!doctype html>", "is damaged"),
 }

@@ -339,9 +339,10 @@ def test_a_bad_line_is_left_out_and_a_bad_file_refused(tmp_path):
     ready = prepare(of(files), tmp_path / "out")
     dropped = ready.manifest["splits"]["train"]["dropped"]
     assert dropped == {"not UTF-8 text": 1}
-    files[0].write_bytes(b"\xe4 \n" * 300)
-    with pytest.raises(DataError, match="300 of 300 pairs are not UTF-8"):
-        prepare(of(files), tmp_path / "other")
+    for byte, why in ((b"\xe4", "not UTF-8 text"), (b"\0", "a NUL byte")):
+        files[0].write_bytes((byte + b" \n") * 300)
+        with pytest.raises(DataError, match=f"300 of 300 pairs: {why}; "):
+            prepare(of(files), tmp_path / "other")
 
 
 @pytest.mark.parametrize("bad", [2, 3])
@@ -354,7 +355,7 @@ def test_one_line_in_a_hundred_may_be_no_text(tmp_path, bad):
     if bad == 2:
         prepare(of(files), tmp_path / "out")
         return
-    with pytest.raises(DataError, match="pair, train: 3 of 200 pairs are"):
+    with pytest.raises(DataError, match="pair, train: 3 of 200 pairs: not UTF-8"):
         prepare(of(files), tmp_path / "out")
 
 

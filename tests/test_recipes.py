@@ -502,7 +502,7 @@ BROKEN = {
     "valid lines": ({"valid_en": b"a\n"}, "has 1 lines but .*has 40"),
     "empty": ({"train_en": b""}, "train.en is empty"),
     "utf-8": ({"valid_de": b"a\n\xff\n"}, "valid.de, line 2, byte 1"),
-    "nul": ({"train_de": b"a\0\n"}, "train.de, line 1, byte 2: not UTF-8"),
+    "nul": ({"train_de": b"a\0\n"}, "train.de, line 1, byte 2: a NUL byte"),
     "blank": (
         {"train_en": b"\n\n", "train_de": b"a\nb\n"},
         "train: no pair has words on both sides",

@@ -166,8 +166,9 @@ def test_only_a_newline_ends_a_line(
     [
         ("empty", b"", "x/empty is empty"),
         ("empty.gz", gzip.compress(b""), "is empty"),
-        ("nul", b"a\nb\0c\n", "line 2, byte 2: not UTF-8"),
-        ("utf16", "ab\nc\n".encode("utf-16"), "line 1, byte 1: not UTF-8"),
+        ("nul", b"a\nb\0c\n", "line 2, byte 2: a NUL byte; "),
+        ("utf16", "ab\nc\n".encode("utf-16-le"), "line 1, byte 2: a NUL"),
+        ("wide", "ab\ncd".encode("utf-16")[:-1], "wide is cut off"),
         ("latin", "ja\nM\xe4dchen\n".encode("latin-1"), "line 2, byte 2"),
         ("half", "ja\nnein ä".encode()[:-1], "line 2, byte 6: not UTF-8"),
         ("surrogate", b"\xed\xa0\x80\n", "line 1, byte 1: not UTF-8"),
@@ -291,7 +292,7 @@ def test_words_and_punctuation_are_counted() -> None:
     [
         ({}, ("a b", "c"), None),
         ({}, ("a", " \t"), "a blank side"),
-        ({}, ("a", "b\0"), "not UTF-8 text"),
+        ({}, ("a", "b\0"), "a NUL byte"),
         ({}, ("a", "\udcff"), "not UTF-8 text"),
         ({}, ("ä", "日本"), None),
         ({"max_words": 2}, ("a b", "c, d"), "more than 2 words"),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from annotated.engine.errors import check_fields
-from annotated.engine.reading import no_text
+from annotated.engine.reading import fault, no_text
 
 __all__ = [
     "Division", "Cleaning", "WORD", "count_words", "detokenized", "remarks",
@@ -72,8 +72,8 @@ class Cleaning:
         """Why a pair is dropped; None if it is kept."""
         if not src.strip() or not tgt.strip():
             return "a blank side"
-        if no_text(src) or no_text(tgt):
-            return "not UTF-8 text"
+        if bad := no_text(src) or no_text(tgt):
+            return fault(bad)
         # a line has no more words than characters
         most = self.max_words or max(len(src), len(tgt))
         short = max(len(src), len(tgt)) <= most

@@ -26,6 +26,7 @@ from annotated.engine.fetch import file_hash
 from annotated.engine.files import new_folder, write_json
 from annotated.engine.pieces import kind_of, load_tokenizer, vocabulary
 from annotated.engine.reading import (
+    CURES,
     Part,
     Text,
     columns_of,
@@ -314,12 +315,13 @@ def _clean(
                 if len(first) < CHUNK:
                     first += sides
             read = kept.total() - before + dropped.total()
-            wrong = dropped["not UTF-8 text"]
-            if wrong > 0.01 * read:
-                raise DataError(
-                    f"{name}, {split}: {wrong:,} of {read:,} pairs are not "
-                    "UTF-8; convert the files, for example with iconv"
+            wrong = {why: dropped[why] for why in CURES if dropped[why]}
+            if sum(wrong.values()) > 0.01 * read:
+                told = ". ".join(
+                    f"{count:,} of {read:,} pairs: {why}; {CURES[why]}"
+                    for why, count in wrong.items()
                 )
+                raise DataError(f"{name}, {split}: {told}")
             cards[split] = {"read": read, "dropped": dict(dropped)}
     for split in ("train", "valid"):
         if not kept[split]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import html
+import io
+import json
 import lzma
 import re
 import tarfile
+import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
+from functools import partial
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +27,8 @@ from annotated.engine.fetch import fetch
 from annotated.engine.registry import folder_of, registry
 
 __all__ = [
-    "Text", "no_text", "Part", "read_lines", "read_pair", "columns_of",
+    "Text", "MARKS", "CURES", "decoded", "text_of", "python_of", "json_of",
+    "no_text", "fault", "Part", "read_lines", "read_pair", "columns_of",
     "parts_of", "splits_of", "own_files",
 ]  # fmt: skip
 
@@ -65,24 +71,128 @@ class Text:
         surrogates.
         """
         with self.open() as file:
-            number = 0
-            for number, line in enumerate(file, start=1):
-                if number == 1:  # Windows' byte order mark
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                line = line.removesuffix(b"\n").removesuffix(b"\r")
-                text = line.decode("utf-8", "surrogateescape")
-                if strict and (found := no_text(text)):
-                    # if the file is also damaged, that is the error
-                    while file.read(2**20):
-                        continue
-                    byte = len(text[: found.start()].encode()) + 1
-                    raise DataError(
-                        f"{self}, line {number}, byte {byte}: not UTF-8 "
-                        "text; convert the file, for example with iconv"
-                    )
-                yield text
-            if not number:
+            blocks = iter(partial(file.read, 2**16), b"")
+            empty = True
+            try:
+                for text in decoded(blocks, str(self), strict):
+                    empty = False
+                    yield from text.removesuffix("\n").split("\n")
+            except DataError:  # if it is also damaged, that is the error
+                for _ in blocks:
+                    continue
+                raise
+            if empty:
                 raise DataError(f"{self} is empty")
+
+
+MARKS = {  # with which Windows begins a file
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+CURES = {  # for each fault of a text, what to do
+    "not UTF-8 text": "save it as UTF-8 in an editor, or with iconv",
+    "a NUL byte": "save UTF-16 as UTF-8, or else delete such bytes",
+}
+
+
+def decoded(
+    blocks: Iterable[bytes],
+    name: str,
+    strict: bool = True,
+    cures: Mapping[str, str] = CURES,
+) -> Iterator[str]:
+    """Decode blocks of bytes as they arrive: yield texts of whole lines,
+    which end with \\n alone. A byte order mark is taken away; after that
+    of UTF-16 the text is read as such. Raises DataError as Text.lines
+    does, after the lines before the bad one.
+    """
+    blocks, first = iter(blocks), b""
+    while any(mark.startswith(first) for mark in MARKS):
+        if not (block := next(blocks, b"")):
+            break
+        first += block
+    found = [mark for mark in MARKS if first.startswith(mark)]
+    mark, kind = (found[0], MARKS[found[0]]) if found else (b"", "utf-8")
+    errors = "surrogatepass" if kind != "utf-8" else "surrogateescape"
+    decode = codecs.getincrementaldecoder(kind)(errors).decode
+    number, rest = 1, [""]  # of a line that is incomplete
+    for block in chain([first.removeprefix(mark)], blocks, [b""]):
+        try:
+            text = decode(block, not block)
+        except UnicodeDecodeError:
+            raise DataError(f"{name} is cut off: get it again") from None
+        if block and "\n" not in text:
+            rest.append(text)
+            continue
+        text = "".join([*rest, text])
+        end = text.rfind("\n") + 1 if block else len(text)
+        text, rest = text[:end], [text[end:]]
+        bad = no_text(text) if strict else None
+        if bad:
+            end = text.rfind("\n", 0, bad.start()) + 1
+        if end:
+            lines = text[:end].replace("\r\n", "\n")
+            yield lines if block else lines.removesuffix("\r")
+        number += text.count("\n", 0, end)
+        if bad:
+            byte = len(text[end : bad.start()].encode(kind)) + 1
+            why = fault(bad)
+            raise DataError(
+                f"{name}, line {number}, byte {byte}: {why}; {cures[why]}"
+            )
+
+
+def _bytes_of(source: Path | bytes) -> bytes:
+    if isinstance(source, bytes):
+        return source
+    with Text(source).open() as file:
+        return bytes(file.read())
+
+
+def text_of(source: Path | bytes, name: str = "") -> str:
+    """The text of a file that a person made, or of its bytes, by the rules
+    of Text.lines; it may be empty. name is what an error calls it.
+
+    Raises DataError, with file and line, as Text.lines does.
+    """
+    data = _bytes_of(source)
+    return "".join(decoded([data], name or str(source)))
+
+
+def python_of(source: Path | bytes, name: str = "") -> str:
+    """The text of a Python file, as Python reads it: it may have a byte
+    order mark or a coding line, and is UTF-8 otherwise. DataError if
+    Python would not read it.
+    """
+    data, name = _bytes_of(source), name or str(source)
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(
+            f"{name} is UTF-16, which Python does not read: save it as "
+            "UTF-8"
+        )
+    try:
+        kind, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        if not kind.startswith("utf-8"):
+            data = data.decode(kind).encode()
+    except SyntaxError as bad:
+        text_of(data, name)  # it says where, if it is not UTF-8
+        raise DataError(f"{name}: {bad}") from None
+    except ValueError as bad:
+        raise DataError(f"{name} is not {kind} as it says: {bad}") from None
+    return text_of(data, name).replace("\r", "\n")
+
+
+def json_of(source: Path | bytes, name: str = "") -> Any:
+    """What a JSON file that a person made holds, such as a notebook.
+    DataError if it is not text, or not JSON.
+    """
+    text = text_of(source, name)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as bad:
+        where = name or str(source)
+        raise DataError(f"{where} is no JSON: {bad}") from None
 
 
 _PACKED: dict[str, Any] = {
@@ -125,6 +235,11 @@ def no_text(line: str) -> re.Match[str] | None:
     """The first NUL or lone surrogate in a line, if any."""
     plain = line.isascii() and "\0" not in line
     return None if plain else _NO_TEXT.search(line)
+
+
+def fault(found: re.Match[str]) -> str:
+    """What is wrong with a text in which no_text has found this."""
+    return "a NUL byte" if found[0] == "\0" else "not UTF-8 text"
 
 
 # E7-text.md: Two sides
