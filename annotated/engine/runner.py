@@ -228,6 +228,7 @@ def _train(trainer: Trainer, sets: Sets, folder: Path, log: _Log) -> None:
                 saved, seconds = trainer.step, trainer.seconds
             if stopping:
                 raise Stopped(trainer.step, [*seen, signal.SIGTERM][0])
+        log.note()
         validate()
         if saved != trainer.step:
             _save(trainer, folder)
@@ -418,7 +419,7 @@ class _Log:
         )
         self.said = time.monotonic()
         self.recent: list[Progress] = []
-        self.noted = 0  # the last step that was
+        self.noted = 0  # the last step whose line is written
         self.board = _board(folder, trainer.step)
 
     def close(self) -> None:
@@ -428,10 +429,11 @@ class _Log:
             self.board.close()
 
     def step(self, progress: Progress) -> None:
-        """Log a step; only the first and every tenth go to the file."""
+        """Log a step; the file gets first, tenths, last."""
         self.recent = [*self.recent[-9:], progress]
-        if progress.step % 10 == 0 or progress.step == 1:
-            self._note(progress)
+        ends = 1, self.trainer.config.max_steps
+        if progress.step % 10 == 0 or progress.step in ends:
+            self.note()
         if rank() == 0:
             self._warn(progress.step, self.doubt.training(progress))
         if self.last != (last := self.trainer.config.max_steps):
@@ -443,15 +445,16 @@ class _Log:
             self.said = time.monotonic()
             _say(f"step {progress.step}, {self._pace()}")
 
-    def _note(self, progress: Progress) -> None:
-        self.noted, scaling = progress.step, self.trainer.scaling
-        more = {} if scaling is None else vars(scaling)
-        self._write(dataclasses.asdict(progress) | more)
+    def note(self) -> None:
+        """Write the latest step's line, unless that has been done."""
+        for progress in self.recent[-1:]:
+            if progress.step > self.noted:
+                self.noted, scaling = progress.step, self.trainer.scaling
+                more = {} if scaling is None else vars(scaling)
+                self._write(dataclasses.asdict(progress) | more)
 
     def valid(self, step: int, found: dict[str, Any]) -> None:
-        """Log the scores of a validation, by set, and those of its step."""
-        if self.recent and self.noted != step:
-            self._note(self.recent[-1])
+        """Log the scores of a validation, by set."""
         self._write({"step": step} | found)
         what = "checkpoint" if step else "before"
         line = f"step {step}: {what}, validation perplexity "

@@ -343,7 +343,7 @@ class Trainer(training.Trainer):
             return
         settings = repr((self.config, self.model.config)).encode()
         weights = 0
-        for parameter in self.parameters().values():
+        for parameter in self.model.parameters():
             whole = full_tensor(parameter.detach()).cpu()
             weights = zlib.crc32(whole.numpy().tobytes(), weights)
         check_same(
