@@ -150,7 +150,7 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), self.config.clip or math.inf
         )
-        # the one place where a step waits for the device
+        # three numbers, but the device is waited for only once
         loss, nll, size = torch.stack([*means, norm]).tolist()
         if not math.isfinite(loss + nll + size):
             raise TrainingError(self.trouble(loss, nll, size))
@@ -162,7 +162,7 @@ class Trainer:
     def gradient(self, batch: Batch) -> Tensor:
         """Compute .grad of all parameters; loss and nll per token."""
         smoothing = self.config.label_smoothing
-        tokens = batch.tokens  # counted before it is on the device
+        tokens = batch.tokens  # counted before they are on the device
         batch = batch.to(self.device)
         loss, nll = batch_loss(self.model, batch, smoothing)
         (loss / tokens).backward()
