@@ -1,6 +1,7 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,12 +32,18 @@ def save_weights(model: Transformer, path: Path) -> None:
 def save_checkpoint(trainer: Trainer, folder: Path) -> Path:
     """Write folder/STEP, whole or not at all."""
     place = folder / f"{trainer.step:08d}"
-    fresh = folder / f".{place.name}"
+    fresh, old = (folder / f".{place.name}{end}" for end in ("", ".old"))
+    for left in (fresh, old):  # by a run that was killed in here
+        shutil.rmtree(left, ignore_errors=True)
     fresh.mkdir(parents=True)
     save_file(trainer.weights(), fresh / "model.safetensors")
     save_file(trainer.moments(), fresh / "optimizer.safetensors")
     (fresh / "state.json").write_text(json.dumps(trainer.state()))
-    return fresh.rename(place)
+    if place.exists():  # of an earlier run
+        place.rename(old)
+    fresh.rename(place)
+    shutil.rmtree(old, ignore_errors=True)
+    return place
 
 
 def load_checkpoint(trainer: Trainer, place: Path) -> None:

@@ -10,11 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from annotated.batches import Batch, Corpus, Sentences
 from annotated.engine.errors import TrainingError, check_fields
 from annotated.engine.machine import evaluating
+from annotated.engine.optimizers import (
+    check_groups,
+    load_named_state,
+    named_state,
+)
 from annotated.loss import smoothed_loss
 from annotated.model import Transformer
 from annotated.schedule import (
@@ -28,7 +34,7 @@ from annotated.tokens import PAD, SPECIALS
 __all__ = [
     "copy_corpus", "TrainingConfig", "Progress", "Trainer", "batch_loss",
     "seed_dropout", "greedy_accuracy", "validate", "scores", "COUNTERS",
-    "MOMENTS", "fingerprint",
+    "fingerprint",
 ]  # fmt: skip
 
 
@@ -84,8 +90,10 @@ class Progress:
 class Trainer:
     """Trains a model on a corpus, one step at a time (§5).
 
-    The result is a function of (model, corpus, config) alone.
+    On a CPU the result is a function of (model, corpus, config) alone.
     """
+
+    scheduled = ("lr",)  # the optimizer's settings that steps change
 
     def __init__(
         self, model: Transformer, corpus: Corpus, config: TrainingConfig
@@ -93,7 +101,7 @@ class Trainer:
         if not len(corpus):
             raise ValueError("the training corpus is empty")
         self.model, self.corpus, self.config = model, corpus, config
-        self.optimizer = make_optimizer(model.parameters())
+        self.optimizer: Optimizer = make_optimizer(model.parameters())
         self.device = next(model.parameters()).device
         self.step = self.tokens = 0  # so far
         self.seconds = 0.0
@@ -116,7 +124,7 @@ class Trainer:
         plan = self.plan(self.epoch)
         while self.step < self.config.max_steps:
             started, epoch = time.perf_counter(), self.epoch
-            batch = self.corpus.batch(plan[self.place]).to(self.device)
+            batch = self.corpus.batch(plan[self.place])
             loss, nll, norm = self.learn(batch)
             self.tokens += batch.tokens
             self.place += 1
@@ -142,7 +150,7 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), self.config.clip or math.inf
         )
-        # the one place where a step waits for the device
+        # three numbers, but the device is waited for only once
         loss, nll, size = torch.stack([*means, norm]).tolist()
         if not math.isfinite(loss + nll + size):
             raise TrainingError(self.trouble(loss, nll, size))
@@ -154,9 +162,11 @@ class Trainer:
     def gradient(self, batch: Batch) -> Tensor:
         """Compute .grad of all parameters; loss and nll per token."""
         smoothing = self.config.label_smoothing
+        tokens = batch.tokens  # counted before they are on the device
+        batch = batch.to(self.device)
         loss, nll = batch_loss(self.model, batch, smoothing)
-        (loss / batch.tokens).backward()
-        return torch.stack([loss.detach(), nll.detach()]) / batch.tokens
+        (loss / tokens).backward()
+        return torch.stack([loss.detach(), nll.detach()]) / tokens
 
     def trouble(self, loss: float, nll: float, norm: float) -> str:
         """Which step, which numbers, which pairs, and what to try."""
@@ -169,23 +179,24 @@ class Trainer:
         )
 
     # 15-checkpoints.md: What the next step depends on
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """By name; a shared one once."""
+        return dict(self.model.named_parameters())
+
     def weights(self) -> dict[str, Tensor]:
-        """Every parameter; a shared one once."""
-        weights = self.model.named_parameters()
-        return {name: weight.detach() for name, weight in weights}
+        """The numbers of every parameter."""
+        return {n: w.detach() for n, w in self.parameters().items()}
 
     def moments(self) -> dict[str, Tensor]:
-        """Adam's moments of each parameter, and its count of steps."""
-        return {
-            f"{name}.{key}": value
-            for name, weight in self.model.named_parameters()
-            for key, value in self.optimizer.state.get(weight, {}).items()
-        }
+        """All tensors that the optimizer keeps, as NAME.KEY."""
+        tensors, _ = named_state(self.parameters(), self.optimizer)
+        return tensors
 
     def state(self) -> dict[str, Any]:
-        """The numbers that a later run needs besides these tensors."""
+        """What a later run needs besides these tensors."""
         counters = {name: getattr(self, name) for name in COUNTERS}
-        return counters | {"order": self.order()}
+        _, rest = named_state(self.parameters(), self.optimizer)
+        return counters | {"order": self.order(), "optimizer": rest}
 
     def load(
         self,
@@ -193,26 +204,30 @@ class Trainer:
         moments: dict[str, Tensor],
         state: dict[str, Any],
     ) -> None:
-        """Continue from what those three methods gave. TrainingError if the
-        batches would be different ones.
+        """Continue from what those three methods gave. TrainingError, with
+        nothing changed, as in check.
         """
+        self.check(state)
+        parameters = self.parameters()
+        load_named_state(
+            parameters, self.optimizer, moments, state["optimizer"],
+            self.scheduled,
+        )  # fmt: skip
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(weights[name])
+        for name in COUNTERS:
+            setattr(self, name, state[name])
+
+    def check(self, state: dict[str, Any]) -> None:
+        """TrainingError if the batches or the optimizer would be others."""
         if state["order"] != self.order():
             raise TrainingError(
                 f"the checkpoint was made with {state['order']}, this run "
                 f"has {self.order()}: the batches would not be the same"
             )
-        optimizer = self.optimizer.state_dict()
-        with torch.no_grad():
-            own = self.model.named_parameters()
-            for i, (name, parameter) in enumerate(own):
-                parameter.copy_(weights[name])
-                if f"{name}.step" in moments:  # none before step 1
-                    optimizer["state"][i] = {
-                        k: moments[f"{name}.{k}"].clone() for k in MOMENTS
-                    }
-        self.optimizer.load_state_dict(optimizer)
-        for name in COUNTERS:
-            setattr(self, name, state[name])
+        _, own = named_state(self.parameters(), self.optimizer)
+        check_groups(state.get("optimizer", {}), own, self.scheduled)
 
     def order(self) -> dict[str, int]:
         """What the order of the batches depends on."""
@@ -284,7 +299,6 @@ def scores(loss: float, nll: float) -> dict[str, float]:
 
 # 15-checkpoints.md: What the next step depends on
 COUNTERS = ("step", "epoch", "place", "tokens", "seconds")
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # PyTorch's names
 
 
 def fingerprint(corpus: Corpus) -> int:

@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -437,6 +437,102 @@ def test_killed_inside_checkpoints_it_ends_with_the_same_weights(
     assert_same(weights(trainer), uninterrupted[0])
 
 
+def dying(monkeypatch, number):
+    """Kill the plain checkpoint's writer in its call of this number, at
+    half of what the call does; returns how many calls there have been.
+    """
+    calls = []
+
+    def cut(file):
+        if file.is_dir():
+            next(file.iterdir()).unlink()
+        elif file.exists():
+            os.truncate(file, file.stat().st_size // 2)
+
+    def fatal(owner, name, file_of):
+        whole = getattr(owner, name)
+
+        def act(*args, **more):
+            calls.append(name)
+            last = len(calls) == number
+            if last and name in ("mkdir", "rename", "replace"):
+                raise Killed  # they happen or they do not
+            if last and name == "rmtree":
+                cut(file_of(args)) if file_of(args).exists() else None
+                raise Killed
+            found = whole(*args, **more)
+            if last:
+                cut(file_of(args))
+                raise Killed
+            return found
+
+        monkeypatch.setattr(owner, name, act)
+
+    fatal(plain, "save_file", lambda args: args[1])
+    for name in ("write_text", "mkdir", "rename", "replace"):
+        fatal(plain.Path, name, lambda args: args[0])
+    fatal(shutil, "rmtree", lambda args: args[0])
+    return calls
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+@pytest.mark.parametrize("again", [False, True])
+def test_the_plain_checkpoint_can_be_killed_anywhere_and_written_again(
+    number, again, uninterrupted, tmp_path
+):
+    """Also where an earlier run has left one of the same step."""
+
+    def newest():
+        places = sorted(tmp_path.glob("[0-9]*"))
+        trainer = new_trainer(seed=9)
+        plain.load_checkpoint(trainer, places[-1])
+        return trainer
+
+    trainer = new_trainer()
+    run(trainer, 3)
+    plain.save_checkpoint(trainer, tmp_path)
+    run(trainer, 5)
+    if again:
+        plain.save_checkpoint(trainer, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        calls = dying(patch, number)
+        with suppress(Killed):
+            plain.save_checkpoint(trainer, tmp_path)
+    assert len(calls) <= number and (number < 11 or len(calls) < number)
+    trainer = newest()
+    assert trainer.step in (3, 5)
+    run(trainer, 5)
+    place = plain.save_checkpoint(trainer, tmp_path)
+    assert place.name == "00000005"
+    assert {p.name for p in tmp_path.iterdir()} == {"00000003", place.name}
+    trainer = newest()
+    assert trainer.step == 5
+    run(trainer)
+    assert_same(weights(trainer), uninterrupted[0])
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_plain_weights_can_be_killed_anywhere_and_written_again(
+    number, tmp_path
+):
+    path = tmp_path / "weights.safetensors"
+    old, new = new_trainer().model, new_trainer(seed=1).model
+    save_weights(old, path)
+    before = path.read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        dying(patch, number)
+        with pytest.raises(Killed):
+            save_weights(new, path)
+    assert path.read_bytes() == before
+    save_weights(new, path)
+    load_weights(old, path)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(old.parameters(), new.parameters())
+    )
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
 @pytest.mark.parametrize("writer", ["Path.write_bytes", "write_tensors"])
 def test_a_full_disk_leaves_the_earlier_checkpoint(
     writer, saved, tmp_path, monkeypatch
@@ -622,9 +718,8 @@ def test_all_moments_are_stored_by_the_parameters_names(saved):
     trainer, place = saved
     stored = safetensors.torch.load_file(place / "optimizer.safetensors")
     names = [n for n, _ in trainer.model.named_parameters()]
-    assert stored.keys() == {
-        f"{n}.{k}" for n in names for k in training.MOMENTS
-    }
+    keys = "step", "exp_avg", "exp_avg_sq"
+    assert stored.keys() == {f"{n}.{k}" for n in names for k in keys}
     for name, parameter in trainer.model.named_parameters():
         for key, value in trainer.optimizer.state[parameter].items():
             assert torch.equal(stored[f"{name}.{key}"], value)
@@ -647,12 +742,13 @@ def test_the_plain_checkpoint_and_the_engines_are_the_same_files(
 
 
 def test_adam_computes_as_this_machine_does_not_as_the_file_says(saved):
-    """The file has no such settings; the rate is the schedule's."""
+    """The file has no such settings; the rate is that of its last step."""
     trainer, place = saved
     later = new_trainer(seed=3)
-    before = later.optimizer.state_dict()["param_groups"]
+    (before,) = later.optimizer.state_dict()["param_groups"]
     load_checkpoint(later, place)
-    assert later.optimizer.state_dict()["param_groups"] == before
+    (after,) = later.optimizer.state_dict()["param_groups"]
+    assert after == before | {"lr": trainer.rate(3)}
 
 
 @pytest.mark.parametrize(

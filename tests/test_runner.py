@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import re
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,12 +19,17 @@ from safetensors.torch import load_file
 
 from annotated import training
 from annotated.batches import Corpus, Sentences
-from annotated.engine import runner, trainer
+from annotated.engine import commands, runner, trainer
 from annotated.engine.checkpoints import checkpoints
-from annotated.engine.errors import RunError
+from annotated.engine.errors import RunError, Stopped
 from annotated.engine.recipes import Recipe
 from annotated.engine.runner import token_entropy, train_recipe
-from annotated.engine.runs import read_metrics, read_recipe
+from annotated.engine.runs import (
+    best_step,
+    read_metrics,
+    read_recipe,
+    validations,
+)
 from annotated.model import Transformer, TransformerConfig
 from annotated.schedule import cooldown_factor, learning_rate
 from annotated.training import Progress, Trainer
@@ -409,3 +415,72 @@ def test_the_norm_cannot_change(tmp_path: Path) -> None:
     train_recipe(ABSURD.changed(max_steps=5), folder, device="cpu")
     with pytest.raises(RunError, match="norm 'post'.*needs a new run"):
         train_recipe(HEALTHY, folder, resume=True, device="cpu")
+
+
+# --- the last step, and the best ------------------------------------------
+
+ODD = TINY.changed(max_steps=12, keep=3)  # 12 is no multiple of 5
+
+
+def ended_by(
+    how: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """The summary of a run of twelve steps that how has ended."""
+    if how == "max_minutes":
+        ticking(monkeypatch)
+        recipe = ODD.changed(max_steps=100, max_minutes=12 / 60)
+    elif how == "max_steps, just saved":
+        recipe = ODD.changed(save_minutes=1e-9)
+    else:
+        recipe = ODD
+    if how.startswith("a signal"):
+        number = int(how.split()[-1])
+        with monkeypatch.context() as patch:
+            at_step(
+                patch, number, lambda: signal.raise_signal(signal.SIGTERM)
+            )
+            with pytest.raises(Stopped):
+                train_recipe(recipe, folder, device="cpu")
+        assert number not in validations(folder)  # nobody waits for that
+        return train_recipe(recipe, folder, resume=True, device="cpu")
+    return train_recipe(recipe, folder, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "max_steps",
+        "max_minutes",
+        "max_steps, just saved",
+        "a signal at step 10",
+        "a signal at step 12",
+    ],
+)
+def test_the_last_step_is_validated_and_can_be_the_best(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Summary, log, files and what is averaged agree."""
+    run = tmp_path / "run"
+    summary = ended_by(how, run, monkeypatch)
+    nll = validations(run)
+    assert list(nll) == [5, 10, 12]
+    assert nll[12] == min(nll.values())  # it is still learning
+    assert summary["steps"] == summary["best"] == best_step(run) == 12
+    last = run / "checkpoints" / "00000012" / "model.safetensors"
+    assert (run / "best.safetensors").read_bytes() == last.read_bytes()
+    out = tmp_path / "best"
+    commands.Average(run=run, best=1, out=out).act()
+    one, other = load_file(out / "model.safetensors"), load_file(last)
+    assert all(torch.equal(one[name], other[name]) for name in other)
+    losses = [e["step"] for e in read_metrics(run) if "loss" in e]
+    assert losses[-1] == 12
+
+
+def test_a_run_that_has_ended_is_not_validated_again(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    first = train_recipe(ODD, run, device="cpu")
+    log = (run / "metrics.jsonl").read_bytes()
+    assert train_recipe(ODD, run, resume=True, device="cpu") == first
+    assert (run / "metrics.jsonl").read_bytes() == log

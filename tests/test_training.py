@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from annotated import training
-from annotated.batches import Corpus, Sentences
+from annotated.batches import Batch, Corpus, Sentences
 from annotated.engine import trainer as engine
 from annotated.engine.errors import TrainingError
 from annotated.engine.machine import evaluating
@@ -944,6 +944,30 @@ def test_a_step_waits_only_for_its_three_numbers(
     with Watch() as watch:  # it would see
         trainer.model.hidden(batch.src, batch.tgt)
     assert watch.waits == ["nonzero"] * 2
+
+
+def test_the_plain_trainer_counts_tokens_before_they_are_on_the_device(
+    monkeypatch,
+):
+    """On one that computes nothing: it stops where numbers are wanted."""
+    counted = []
+
+    def tokens(batch):
+        counted.append(batch.labels.device.type)
+        return 1
+
+    def loss(model, batch, smoothing):
+        assert batch.labels.is_meta
+        total = sum(w.sum() for w in model.parameters())
+        return total, total
+
+    monkeypatch.setattr(Batch, "tokens", property(tokens))
+    monkeypatch.setattr(training, "batch_loss", loss)
+    model = small_model().to("meta")
+    trainer = training.Trainer(model, small_corpus(), CONFIG)
+    with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
+        next(trainer.steps())
+    assert trainer.step == 0 and {*counted} == {"cpu"}
 
 
 def test_what_the_reader_finds_goes_where_the_batch_goes():

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from annotated import training
 from annotated.engine.errors import RunError
 from annotated.engine.files import checksum, flush
+from annotated.engine.optimizers import rehearse
 from annotated.engine.tensors import check_fit, read_tensors, write_tensors
 
 __all__ = [
@@ -61,10 +61,16 @@ class DamagedError(RunError):
     """A checkpoint whose files are missing, cut off or changed."""
 
 
-def restore(trainer: training.Trainer, place: Path) -> None:
+def restore(
+    trainer: training.Trainer,
+    place: Path,
+    expected: Mapping[str, Tensor] | None = None,
+) -> None:
     """Go on from a checkpoint. DamagedError, naming the file, where it is
     damaged; RunError where it does not fit the model; TrainingError where
     it belongs to another run; OSError where the disk gives no answer.
+
+    expected is what rehearse gives, unless it is to be asked here.
     """
     name = "checksums.json"
     try:
@@ -75,18 +81,16 @@ def restore(trainer: training.Trainer, place: Path) -> None:
     except (FileNotFoundError, TypeError, ValueError) as error:
         what = f"{place / name} cannot be read: {error}"
         raise DamagedError(what) from None
-    own = dict(trainer.model.named_parameters())
+    own, scheduled = trainer.parameters(), trainer.scheduled
+    if expected is None:
+        expected = rehearse(own, trainer.optimizer, scheduled)
     weights = read_tensors(place / FILES[0], own)
     moments = read_tensors(place / FILES[1])
-    trained = {name.rpartition(".")[0] for name in moments}
-    like = {
-        f"{name}.{key}": torch.empty(()) if key == "step" else parameter
-        for name, parameter in own.items()
-        if name in trained
-        for key in training.MOMENTS
-    }
-    check_fit(place / FILES[1], moments, like)
     state = json.loads((place / FILES[2]).read_bytes())
+    trainer.check(state)
+    if state["step"]:
+        # an optimizer may come to keep more, but never less
+        check_fit(place / FILES[1], moments, moments | {**expected})
     trainer.load(weights, moments, state)
 
 

@@ -27,8 +27,8 @@ from annotated.engine.errors import (
 __all__ = [
     "Result", "rank", "world_size", "process_group", "step_group", "LOST",
     "all_reduce_sum", "all_gather", "rank_zero_only", "rank_zero_first",
-    "check_same", "NoSync", "data_parallel", "gather_on_rank_zero",
-    "full_tensor", "own_part",
+    "check_same", "NoSync", "data_parallel", "reshard",
+    "gather_on_rank_zero", "full_tensor", "own_part",
 ]  # fmt: skip
 
 
@@ -277,6 +277,14 @@ def _fully_sharded(
         whole.set_requires_gradient_sync(True)
 
     return no_sync
+
+
+def reshard(module: nn.Module) -> None:
+    """Let go of weights that a forward pass has left whole."""
+    for part in module.modules():
+        free = getattr(part, "reshard", None)  # of FSDP alone
+        if callable(free):
+            free()
 
 
 def gather_on_rank_zero(tensor: Tensor) -> Tensor:

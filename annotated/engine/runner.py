@@ -28,6 +28,7 @@ from annotated.checkpoints import average_weights
 from annotated.costs import kept_bytes, state_bytes
 from annotated.engine.checkpoints import DamagedError, checkpoints, restore
 from annotated.engine.distributed import (
+    all_gather,
     own_part,
     rank,
     rank_zero_first,
@@ -126,7 +127,8 @@ def _trained(
     training = with_micro_tokens(run.recipe, device).training
     trainer = Trainer(model, corpus, training, shard)
     if resume:
-        rank_zero_first(lambda: _take_up(trainer, folder))
+        expected = trainer.rehearse()
+        rank_zero_first(lambda: _take_up(trainer, folder, expected))
         trainer.check_same()
         _check_plan(trainer, folder)
         rank_zero_only(lambda: _note_changes(run, folder))
@@ -199,7 +201,15 @@ def _train(trainer: Trainer, sets: Sets, folder: Path, log: _Log) -> None:
     """Run all steps, with validations and checkpoints, and write a final
     checkpoint. Raises Stopped.
     """
-    config = trainer.config
+    config, every = trainer.config, trainer.config.save_every
+
+    def validate() -> None:
+        """Log the scores of this step, unless they are there."""
+        if not all_gather(trainer.step in validations(folder))[0]:
+            log.valid(trainer.step, _validated(trainer, sets))
+
+    if trainer.step and trainer.step % every == 0:
+        validate()  # the signal that stopped it would not wait for this
     # in case the run was killed before it could
     rank_zero_only(lambda: _keep_best(trainer.step, folder))
     saved, seconds = trainer.step, trainer.seconds
@@ -209,17 +219,21 @@ def _train(trainer: Trainer, sets: Sets, folder: Path, log: _Log) -> None:
             log.step(progress)
             alone = world_size() == 1
             stopping = trainer.stop if alone else trainer.stopping
-            due = trainer.step % config.save_every == 0
+            due = trainer.step % every == 0
             late = trainer.seconds - seconds >= 60 * minutes
-            if due:
+            if due and not stopping:
                 log.valid(trainer.step, _validated(trainer, sets))
             if due or late or stopping:
                 _save(trainer, folder)
                 saved, seconds = trainer.step, trainer.seconds
             if stopping:
                 raise Stopped(trainer.step, [*seen, signal.SIGTERM][0])
+        log.note()
+        validate()
         if saved != trainer.step:
             _save(trainer, folder)
+        else:
+            rank_zero_only(lambda: _keep_best(trainer.step, folder))
 
 
 def _save(trainer: Trainer, folder: Path) -> None:
@@ -405,6 +419,7 @@ class _Log:
         )
         self.said = time.monotonic()
         self.recent: list[Progress] = []
+        self.noted = 0  # the last step whose line is written
         self.board = _board(folder, trainer.step)
 
     def close(self) -> None:
@@ -414,12 +429,11 @@ class _Log:
             self.board.close()
 
     def step(self, progress: Progress) -> None:
-        """Log a step; only the first and every tenth go to the file."""
+        """Log a step; the file gets first, tenths, last."""
         self.recent = [*self.recent[-9:], progress]
-        if progress.step % 10 == 0 or progress.step == 1:
-            scaling = self.trainer.scaling
-            more = {} if scaling is None else vars(scaling)
-            self._write(dataclasses.asdict(progress) | more)
+        ends = 1, self.trainer.config.max_steps
+        if progress.step % 10 == 0 or progress.step in ends:
+            self.note()
         if rank() == 0:
             self._warn(progress.step, self.doubt.training(progress))
         if self.last != (last := self.trainer.config.max_steps):
@@ -430,6 +444,14 @@ class _Log:
         if self.bar.disable and time.monotonic() - self.said > 30:
             self.said = time.monotonic()
             _say(f"step {progress.step}, {self._pace()}")
+
+    def note(self) -> None:
+        """Write the latest step's line, unless that has been done."""
+        for progress in self.recent[-1:]:
+            if progress.step > self.noted:
+                self.noted, scaling = progress.step, self.trainer.scaling
+                more = {} if scaling is None else vars(scaling)
+                self._write(dataclasses.asdict(progress) | more)
 
     def valid(self, step: int, found: dict[str, Any]) -> None:
         """Log the scores of a validation, by set."""
@@ -468,12 +490,14 @@ class _Log:
 
 
 # E10-runner.md: Resuming
-def _take_up(trainer: Trainer, folder: Path) -> None:
+def _take_up(
+    trainer: Trainer, folder: Path, expected: dict[str, Tensor]
+) -> None:
     """Load the newest intact checkpoint, and print its step."""
     places = checkpoints(folder / "checkpoints")[::-1]
     for place in places:
         try:
-            restore(trainer, place)
+            restore(trainer, place, expected)
         except DamagedError as error:
             aside = place.with_name(f"damaged-{place.name}")
             shutil.rmtree(aside, ignore_errors=True)
@@ -576,7 +600,7 @@ def _chosen(
 
 def _put(trainer: Trainer, weights: dict[str, Tensor]) -> None:
     with torch.no_grad():
-        for name, parameter in trainer.model.named_parameters():
+        for name, parameter in trainer.parameters().items():
             parameter.copy_(own_part(weights[name], parameter))
 
 

@@ -29,6 +29,7 @@ from annotated.engine.distributed import (
     own_part,
     rank,
     rank_zero_only,
+    reshard,
     step_group,
     world_size,
 )
@@ -39,6 +40,7 @@ from annotated.engine.errors import (
     check_fields,
 )
 from annotated.engine.machine import HALF, evaluating
+from annotated.engine.optimizers import rehearse
 from annotated.engine.packing import (
     PackedTransformer,
     Packing,
@@ -356,6 +358,8 @@ class Trainer(training.Trainer):
     def steps(self) -> Iterator[Progress]:
         """training.Trainer.steps, also bounded by max_minutes."""
         limit = 60 * (self.config.max_minutes or math.inf)
+        if self.step == 0:  # what cannot be saved is refused now
+            self.rehearse()
         works = self.prefetched()
         while self.step < self.config.max_steps and self.seconds < limit:
             started, epoch = time.perf_counter(), self.epoch
@@ -481,7 +485,7 @@ class Trainer(training.Trainer):
 
     def collect(self, means: Tensor, norm: Tensor) -> tuple[float, ...]:
         """Loss, nll and gradient norm of the step, over all processes."""
-        # the one place where a step waits for the device
+        # three numbers, but the device is waited for only once
         loss, nll, size = torch.stack([*means, full_tensor(norm)]).tolist()
         spent = self.clock + time.perf_counter() - self.started
         own = [0.0 if rank() else spent, float(self.stop)]
@@ -512,13 +516,20 @@ class Trainer(training.Trainer):
         loss, nll, tokens = all_reduce_sum(sums).tolist()
         return training.scores(loss / tokens, nll / tokens)
 
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """By name: with shard this process's parts, whatever was computed
+        before. A validation leaves some of them whole.
+        """
+        reshard(self.loss)
+        return super().parameters()
+
     def weights(self) -> dict[str, Tensor]:
         """All parameters, unsharded, on the CPU of process 0."""
         weights = super().weights()
         return {name: gather_on_rank_zero(p) for name, p in weights.items()}
 
     def moments(self) -> dict[str, Tensor]:
-        """Adam's moments, unsharded, on the CPU of process 0."""
+        """The optimizer's tensors, unsharded, on the CPU of process 0."""
         moments = super().moments()
         return {name: gather_on_rank_zero(m) for name, m in moments.items()}
 
@@ -537,6 +548,12 @@ class Trainer(training.Trainer):
         }
         return {"processes": world_size()} | own
 
+    def rehearse(self) -> dict[str, Tensor]:
+        """What moments will be after a step, without their numbers. All
+        processes have to take part.
+        """
+        return rehearse(self.parameters(), self.optimizer, self.scheduled)
+
     def load(
         self,
         weights: dict[str, Tensor],
@@ -544,15 +561,9 @@ class Trainer(training.Trainer):
         state: dict[str, Any],
     ) -> None:
         """Restore what these three methods returned, in any trainer."""
-        own = dict(self.model.named_parameters())
+        own = self.parameters()
         parts = {name: own_part(weights[name], own[name]) for name in own}
-        shares = {
-            name: own_part(value, own[name.rpartition(".")[0]])
-            if value.dim()
-            else value  # a count of steps
-            for name, value in moments.items()
-        }
-        super().load(parts, shares, state)
+        super().load(parts, moments, state)
         self.clock = self.seconds
         self.since = self.step, self.seconds
         ending = state.get("ending", {})
