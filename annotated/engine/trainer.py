@@ -42,6 +42,7 @@ from annotated.engine.machine import HALF, evaluating
 from annotated.engine.packing import (
     PackedTransformer,
     Packing,
+    check_parts,
     chunked_loss,
     compile_layers,
     packed,
@@ -304,6 +305,7 @@ class Trainer(training.Trainer):
         shard: bool = False,
     ):
         fast = model if type(model) is PackedTransformer else packed(model)
+        check_parts(fast, hooks=True)
         super().__init__(fast, corpus, config)
         freeze(fast, config.freeze)
         self.check_same()
