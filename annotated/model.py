@@ -50,7 +50,7 @@ class Transformer(nn.Module):
         """
         memory = self.encode(src)  # (batch, src_len, d_model)
         x = self.decode(tgt, memory, src)  # (batch, tgt_len, d_model)
-        return self.embeddings.logits(x)
+        return self.logits(x, memory, src)
 
     def encode(self, src: Tensor) -> Tensor:
         """The left of Figure 1: (batch, src_len) -> (…, d_model)."""
@@ -73,13 +73,18 @@ class Transformer(nn.Module):
             mask = mask & window_mask(length, window, tgt.device)
         return self.decoder(x, memory, mask, padding_mask(src))
 
+    def logits(self, x: Tensor, memory: Tensor, src: Tensor) -> Tensor:
+        """Of what decode returns; a subclass may also look at the source,
+        to copy its words, say: every search ends in this method.
+        """
+        return self.embeddings.logits(x)
+
     # 08-transformer.md: The configuration
     @torch.no_grad()
     def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
         """By block, (batch, heads, q_len, k_len). Call eval() first."""
         with recorded_weights(attention_blocks(self)) as maps:
-            memory = Transformer.encode(self, src)  # always the plain form
-            self.decode(tgt, memory, src)
+            self(src, tgt)
         return maps
 
 

@@ -16,6 +16,7 @@ from annotated.batches import pad_rows
 from annotated.engine.errors import check_fields
 from annotated.engine.hooks import attention_blocks
 from annotated.engine.machine import evaluating
+from annotated.engine.packing import check_steps
 from annotated.masks import padding_mask
 from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD
@@ -268,7 +269,7 @@ class KVCache:
     """
 
     def __init__(self, model: Transformer, src: Tensor):
-        self.model, self.length = model, 0
+        self.model, self.src, self.length = model, src, 0
         self.memory, self.mask = model.encode(src), padding_mask(src)
         self.past: list[CachedSelfAttention] = []
         blocks, layers = attention_blocks(model), nn.ModuleList()
@@ -290,7 +291,8 @@ class KVCache:
         x = self.model.embeddings.read_target(ids[:, None])
         x = x + self.model.tgt_positions(self.length)[-1]
         x = self.decoder(x, self.memory, None, self.mask)
-        return self.model.embeddings.logits(x)[:, 0]  # x (rows, 1, d_model)
+        # x (rows, 1, d_model)
+        return self.model.logits(x, self.memory, self.src)[:, 0]
 
     # 17-memory.md: A batch of beams
     def reorder(self, rows: Tensor) -> None:
@@ -383,6 +385,7 @@ def cached_beam_search(
     src = pad_rows([np.asarray(s) for s in sentences], after=EOS)
     src = src.to(next(model.parameters()).device)
     with evaluating(model):
+        check_steps(model, lambda src: KVCache(model, src).next_logits)
         cache = KVCache(model, src.repeat_interleave(config.beam, dim=0))
         return grow_beams(cache, src.new_tensor(limits), config)
 

@@ -13,6 +13,7 @@ from torch import nn
 from annotated.attention import MultiHeadAttention
 from annotated.embeddings import sinusoids
 from annotated.engine.course import torch_state
+from annotated.engine.hooks import recorded_weights
 from annotated.engine.packing import packed
 from annotated.engine.recipes import RECIPES
 from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
@@ -459,6 +460,39 @@ def test_attention_maps_explain_the_output_of_the_first_layer():
     v = attention.split(attention.w_v(x))
     mixed = (weights @ v).transpose(1, 2).flatten(2)
     torch.testing.assert_close(attention.w_o(mixed), attention(x), **exact)
+
+
+class Elsewhere(Transformer):
+    """Its encoder is its own, and it has an attention outside a layer."""
+
+    def encode(self, src):
+        return super().encode(src.flip(1))
+
+    def logits(self, x, memory, src):
+        return super().logits(x + self.pointer(x, memory), memory, src)
+
+
+def test_attention_maps_are_those_of_what_the_model_computes():
+    model = build(small())
+    model.__class__ = Elsewhere
+    model.pointer = MultiHeadAttention(12, 2).double()
+    src, tgt = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 5]])
+    maps = model.attention_maps(src, tgt)
+    with recorded_weights(
+        {"it": model.encoder.layers[0].attention}
+    ) as seen:
+        model.encode(src)
+    torch.testing.assert_close(maps["encoder.0"], seen["it"])
+    assert maps["pointer"].shape == (1, 2, 2, 4)
+
+
+def test_what_was_recorded_says_that_it_has_no_gradient():
+    model = build(small())
+    blocks = {"it": model.decoder.layers[0].cross_attention}
+    with recorded_weights(blocks) as maps:
+        model(torch.tensor([[1, 2]]), torch.tensor([[1]])).sum().backward()
+    with pytest.raises(RuntimeError, match="can't retain_grad"):
+        maps["it"].retain_grad()
 
 
 def test_looking_leaves_nothing_behind():

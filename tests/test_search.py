@@ -22,7 +22,9 @@ from annotated.batches import Sentences, pad_rows
 from annotated.engine import search as decoding
 from annotated.engine.errors import RunError
 from annotated.engine.machine import evaluating
+from annotated.engine.packing import packed
 from annotated.engine.search import (
+    BeamSearch,
     SlotCache,
     beam_search,
     best_continuations,
@@ -67,14 +69,11 @@ KINDS = {
 
 def push_end(model, by):
     """Make the model like EOS more, or less."""
-    before = model.embeddings.logits
-
-    def logits(x):
-        pushed = before(x)
-        pushed[..., EOS] += by
-        return pushed
-
-    model.embeddings.logits = logits
+    bias = model.embeddings.bias
+    pushed = torch.zeros(VOCAB) if bias is None else bias.detach()
+    pushed = pushed[: model.config.tgt_vocab].clone()
+    pushed[EOS] += by
+    model.embeddings.bias = torch.nn.Parameter(pushed)
     return model
 
 
@@ -336,8 +335,11 @@ def test_keys_of_the_source_are_made_once():
     for layer in model.decoder.layers:
         for part in (layer.cross_attention.w_k, layer.cross_attention.w_v):
             part.register_forward_hook(lambda *_: made.append(1))
-    [[best]] = cached_beam_search(model, [[4, 5]], SearchConfig(extra=6))
-    assert len(best.ids) == 7 and len(made) == 2 * 2
+    with evaluating(model):
+        cache = KVCache(model, torch.tensor([[4, 5, EOS]]))
+        for _ in range(6):
+            cache.next_logits(torch.tensor([4]))
+    assert len(made) == 2 * 2
 
 
 class Own(MultiHeadAttention):
@@ -510,16 +512,16 @@ def test_stopping_early_loses_nothing(alpha):
 def watched(model, sentence, config):
     """What beam_search finds and how many steps it took."""
     steps = 0
-    before = model.embeddings.logits
+    before = BeamSearch.next_log_p
 
-    def count(x):
+    def count(search):
         nonlocal steps
         steps += 1
-        return before(x)
+        return before(search)
 
-    model.embeddings.logits = count
-    found = beam_search(model, [sentence], config)[0]
-    model.embeddings.logits = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BeamSearch, "next_log_p", count)
+        found = beam_search(model, [sentence], config)[0]
     return found, steps
 
 
@@ -986,14 +988,8 @@ def test_a_model_that_ends_at_once_says_nothing(beam):
 def test_an_output_has_words_only(beam):
     """Even where padding and the start symbol are the likeliest."""
     model = random_model(6)
-    before = model.embeddings.logits
-
-    def mad(x):
-        logits = before(x)
-        logits[..., [PAD, BOS]] += 10.0
-        return logits
-
-    model.embeddings.logits = mad
+    with torch.no_grad():
+        model.embeddings.bias[[PAD, BOS]] += 10.0
     config = SearchConfig(beam=beam, extra=6, nbest=beam)
     for hypotheses in beam_search(model, random_sentences(6, 4), config):
         for h in hypotheses:
@@ -1560,3 +1556,179 @@ def test_a_torch_without_int8_is_said_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.ao.quantization", None)
     with pytest.raises(RunError, match="has no torch.ao.quantization"):
         converted(Transformer(MODEL.config), torch.qint8)
+
+
+# --- a model that is not the paper's --------------------------------------
+
+
+class Copies(Transformer):
+    """May copy a word of the source: a pointer network in every search."""
+
+    def logits(self, x, memory, src):
+        scores = x @ memory.mT  # (batch, tgt_len, src_len)
+        scores = scores.masked_fill((src == PAD)[:, None], -math.inf)
+        words = torch.nn.functional.one_hot(src, self.config.tgt_vocab)
+        chances = scores.softmax(-1) @ words.to(x.dtype)
+        return super().logits(x, memory, src) + 3 * chances
+
+
+def other(change, *args):
+    """random_model of another class, or with one thing changed."""
+    model = random_model(5)
+    if isinstance(change, type):
+        model.__class__ = change
+    else:
+        change(model, *args)
+    return model
+
+
+def test_a_model_that_copies_is_searched_as_it_is():
+    model, config = other(Copies), SearchConfig(beam=3, extra=5, nbest=2)
+    sentences = random_sentences(6, 3)
+    ours = [plain_beam_search(model, s, config) for s in sentences]
+    plain = [
+        plain_beam_search(random_model(5), s, config) for s in sentences
+    ]
+    assert [h[0].ids for h in ours] != [h[0].ids for h in plain]
+    for search in (cached_beam_search, beam_search):
+        for found, expected in zip(
+            search(model, sentences, config), ours, strict=True
+        ):
+            assert_equal(found, expected)
+
+
+class Forward(Transformer):
+    def forward(self, src, tgt):
+        return super().forward(src, tgt).roll(1, dims=-1)
+
+
+class LateForward(Transformer):
+    def forward(self, src, tgt):
+        logits = super().forward(src, tgt)
+        return logits.roll(1, dims=-1) if src.size(1) > 9 else logits
+
+
+class Decode(Transformer):
+    def decode(self, tgt, memory, src):
+        return super().decode(tgt, memory, src) + 1.0
+
+
+class Encode(Transformer):
+    def encode(self, src):
+        return super().encode(src).flip(-1)
+
+
+def past(x):
+    """Each position looks at those before it, as a convolution does."""
+    return x.cumsum(dim=1)
+
+
+class Mixing(torch.nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(past(x))
+
+
+class Halved(torch.nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x) / 2
+
+
+class Attends(MultiHeadAttention):
+    def forward(self, x, memory=None, mask=None):
+        return super().forward(x, memory, mask) * 2
+
+
+def of_class(path, kind):
+    def change(model):
+        model.get_submodule(path).__class__ = kind
+
+    return change
+
+
+def replaced(path, name, function):
+    def change(model):
+        part = model.get_submodule(path)
+        before = getattr(part, name)
+        setattr(part, name, lambda *args: function(before(*args)))
+
+    return change
+
+
+def hooked(path, function):
+    def change(model):
+        part = model.get_submodule(path)
+        part.register_forward_hook(lambda _, args, out: function(out))
+
+    return change
+
+
+LAYER = "decoder.layers.1"
+LOST = {  # what a cache would pass over, or cannot see
+    "forward": Forward,
+    "forward, of long sources only": LateForward,
+    "decode": Decode,
+    "forward of one object": replaced("", "forward", lambda x: x.flip(-1)),
+    "decode of one object": replaced("", "decode", torch.sin),
+    "hook of the model": hooked("", lambda x: x.flip(-1)),
+    "hook of an attention": hooked(f"{LAYER}.attention", torch.sin),
+    "hook of a cross-attention": hooked(
+        f"{LAYER}.cross_attention", torch.sin
+    ),
+    "attention": of_class(f"{LAYER}.attention", Attends),
+    "norm over time": of_class(f"{LAYER}.norm1", Mixing),
+    "network over time": replaced(f"{LAYER}.feed_forward", "forward", past),
+    "layer over time": replaced(LAYER, "forward", past),
+    "decoder over time": hooked("decoder", past),
+    "dropout": replaced("dropout", "forward", torch.sin),
+    "embeddings over time": replaced("embeddings", "read_target", past),
+}
+KEPT = {  # what it calls as it is
+    "encode": Encode,
+    "encode of one object": replaced("", "encode", torch.sin),
+    "encoder's layer": replaced("encoder.layers.0", "forward", past),
+    "norm": of_class(f"{LAYER}.norm1", Halved),
+    "hook of a layer": hooked(LAYER, torch.sin),
+    "hook that looks": hooked("decoder", lambda x: None),
+    "projection": hooked(f"{LAYER}.attention.w_q", torch.sin),
+    "output": replaced("embeddings", "logits", lambda x: x * 2),
+    "positions": replaced("tgt_positions", "forward", torch.sin),
+}
+
+
+@pytest.mark.parametrize("search", [cached_beam_search, beam_search])
+@pytest.mark.parametrize("change", LOST.values(), ids=LOST)
+def test_what_a_cache_would_get_wrong_is_refused(change, search):
+    model = other(change)
+    plain_beam_search(model, [4, 5, 6], SearchConfig(beam=2, extra=4))
+    told = "is .*: translate with plain_beam_search, or override logits"
+    with pytest.raises(TypeError, match=told):
+        search(model, [[4, 5, 6]], SearchConfig(beam=2, extra=4))
+
+
+@pytest.mark.parametrize("search", [cached_beam_search, beam_search])
+@pytest.mark.parametrize("change", KEPT.values(), ids=KEPT)
+def test_what_a_cache_calls_as_it_is_it_gets_right(change, search):
+    model, config = other(change), SearchConfig(beam=2, extra=4)
+    for sentence in random_sentences(3, 2):
+        expected = plain_beam_search(model, sentence, config)
+        assert_equal(search(model, [sentence], config)[0], expected)
+
+
+@pytest.mark.parametrize(
+    "change", [*LOST.values(), *KEPT.values()], ids=[*LOST, *KEPT]
+)
+def test_what_is_built_anew_is_built_from_the_papers_parts_alone(change):
+    """A packed model, which training and exports begin with."""
+    model = other(change)
+    with pytest.raises(RunError, match="is .* only the plain model"):
+        packed(model)
+
+
+def test_the_papers_own_models_are_searched_without_a_comparison(
+    monkeypatch,
+):
+    monkeypatch.setattr(Transformer, "forward", None)
+    for kind in KINDS.values():
+        model = random_model(5, **kind)
+        for each in (model, converted(model, torch.bfloat16)):
+            assert beam_search(each, [[4, 5]], SearchConfig(extra=3))

@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from annotated.attention import MultiHeadAttention
@@ -14,13 +15,17 @@ __all__ = ["attention_blocks", "recorded_weights", "replace"]
 
 # E1-plots.md: The weights of a model
 def attention_blocks(model: nn.Module) -> dict[str, MultiHeadAttention]:
-    """A model's attention: "encoder.0", …, "decoder.0", …, "cross.0", …"""
+    """A model's attention: "encoder.0", …, "decoder.0", …, "cross.0", …;
+    one that stands elsewhere has its own name.
+    """
     blocks = {}
     for name, part in model.named_modules():
         if isinstance(part, MultiHeadAttention):
-            side, _, layer, kind = name.split(".")[:4]
-            side = "cross" if kind == "cross_attention" else side
-            blocks[f"{side}.{layer}"] = part
+            where = name.split(".")  # such as decoder.layers.0.attention
+            if len(where) == 4:
+                side = where[0] if where[3] == "attention" else "cross"
+                name = f"{side}.{where[2]}"
+            blocks[name] = part
     return blocks
 
 
@@ -34,7 +39,8 @@ def recorded_weights(
     maps: dict[str, Tensor] = {}
 
     def keep(name: str, block: Any, args: Any, kwargs: Any) -> None:
-        maps[name] = block.weights(*args, **kwargs)
+        with torch.no_grad():
+            maps[name] = block.weights(*args, **kwargs)
 
     with ExitStack() as stack:
         for name, block in blocks.items():

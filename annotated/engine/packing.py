@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,15 +14,23 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from annotated.attention import MultiHeadAttention
+from annotated.embeddings import (
+    Embeddings,
+    LearnedPositions,
+    SinusoidalPositions,
+)
 from annotated.engine.errors import RunError
+from annotated.engine.hooks import attention_blocks, recorded_weights
+from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.masks import causal_mask, window_mask
-from annotated.model import Transformer, TransformerConfig
-from annotated.tokens import PAD
+from annotated.model import Decoder, Encoder, Transformer, TransformerConfig
+from annotated.tokens import BOS, EOS, PAD, UNK
 
 __all__ = [
     "Packing", "PackedMask", "PackedAttention", "SHORT", "FastDropout",
-    "FAST", "PackedTransformer", "packed", "check_parts", "check_compiler",
-    "compile_layers", "chunked_loss",
+    "PackedTransformer", "packed", "own_way", "check_parts", "PAPER_PARTS",
+    "Start", "check_steps", "check_compiler", "compile_layers",
+    "chunked_loss",
 ]  # fmt: skip
 
 
@@ -312,23 +321,6 @@ class FastDropout(nn.Dropout):
 
 
 # E2-packing.md: The model
-FAST: dict[type[nn.Module], type[nn.Module]] = {
-    MultiHeadAttention: PackedAttention,
-    nn.Dropout: FastDropout,
-}
-
-
-def _make_fast(model: PackedTransformer) -> None:
-    """Turn each plain part into its fast version, in place. For the whole
-    process, cuDNN's attention is turned off.
-    """
-    for part in model.modules():
-        kind: Any = type(part)
-        part.__class__ = FAST.get(kind, kind)
-    if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):  # torch 2.5 on
-        torch.backends.cuda.enable_cudnn_sdp(False)
-
-
 class PackedTransformer(Transformer):
     """A Transformer that computes nothing for padding.
 
@@ -380,6 +372,31 @@ class PackedTransformer(Transformer):
         position = packing.index % len(table)
         return self.dropout(x + F.embedding(position, table))
 
+    @torch.no_grad()
+    def attention_maps(self, src: Tensor, tgt: Tensor) -> dict[str, Tensor]:
+        """Those of the plain form, by block."""
+        with recorded_weights(attention_blocks(self)) as maps:
+            memory = Transformer.encode(self, src)
+            self.decode(tgt, memory, src)
+        return maps
+
+
+_FAST: dict[Any, Any] = {  # plain part: its fast version
+    MultiHeadAttention: PackedAttention,
+    nn.Dropout: FastDropout,
+    Transformer: PackedTransformer,
+}
+
+
+def _make_fast(model: PackedTransformer) -> None:
+    """Turn each plain part into its fast version, in place. For the whole
+    process, cuDNN's attention is turned off.
+    """
+    for part in model.modules():
+        part.__class__ = _FAST.get(type(part), type(part))
+    if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):  # torch 2.5 on
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
 
 def packed(model: Transformer) -> PackedTransformer:
     """The packed form of a plain model. The two share their Parameter
@@ -388,24 +405,117 @@ def packed(model: Transformer) -> PackedTransformer:
     check_parts(model)
     tensors = [*model.parameters(), *model.buffers()]
     fast: Any = copy.deepcopy(model, {id(x): x for x in tensors})
-    fast.__class__ = PackedTransformer
     _make_fast(fast)
     return fast
 
 
-def check_parts(model: Transformer) -> None:
-    """RunError, naming the part, if model has a part that is not made from
-    its config, like those of chapter 26.
+# E2-packing.md: Models of another kind
+def own_way(part: nn.Module) -> str:
+    """What this object does otherwise than its class says: a method that
+    was replaced, or a hook. "" if nothing.
+    """
+    replaced = [
+        name
+        for name in vars(part)
+        if callable(getattr(type(part), name, None))
+    ]
+    hooks = part._forward_hooks or part._forward_pre_hooks
+    name = type(part).__name__
+    if replaced:
+        return f"{name} with another {replaced[0]}"
+    return f"{name} with a hook" if hooks else ""
+
+
+def check_parts(model: Transformer, hooks: bool = False) -> None:
+    """RunError, naming the part, unless model has the parts that its config
+    says, unlike those of chapter 26. hooks: whether they may have hooks.
     """
     with torch.device("meta"):
         paper = dict(Transformer(model.config).named_modules())
-    for name, part in model.named_modules():
-        kind = type(paper.get(name))
-        if name and type(part) not in (kind, FAST.get(kind)):
+    found = dict(model.named_modules(remove_duplicate=False))
+    for name in {**paper, **found}:
+        kind, part = type(paper.get(name)), found.get(name)
+        own = "missing" if part is None else own_way(part)
+        if hooks and own.endswith(" with a hook"):
+            own = ""
+        if not own and type(part) not in (kind, _FAST.get(kind)):
+            own = type(part).__name__
+        if own:
             raise RunError(
-                f"{name} is {type(part).__name__}, which the model's "
+                f"{name or 'the model'} is {own}, which the model's "
                 "config does not say: only the plain model computes it"
             )
+
+
+PAPER_PARTS = {  # the classes of the paper's model, in either form
+    *(Transformer, Encoder, Decoder, EncoderLayer, DecoderLayer),
+    *(MultiHeadAttention, FeedForward, Embeddings, SinusoidalPositions),
+    *(LearnedPositions, nn.LayerNorm, nn.Linear, nn.Dropout, nn.Identity),
+    *(nn.ModuleList, *_FAST.values()),
+}
+Start = Callable[[Tensor], Callable[[Tensor], Tensor]]
+
+
+def check_steps(model: Transformer, start: Start) -> None:
+    """TypeError, naming a part, if a cache gets wrong a model that is not
+    the paper's. start(src) begins a search of one hypothesis per row; what
+    it returns takes the newest tokens (rows,) to logits (rows, vocab).
+    """
+    strange = [
+        f"{name or 'the model'} is {own_way(part) or type(part).__name__}"
+        for name, part in model.named_modules()
+        if own_way(part) or not _known(type(part))
+    ]
+    if strange and (_passed_over(model) or not _same(model, start)):
+        raise TypeError(
+            "a search with a cache computes another model than this, where "
+            f"{strange[0]}: translate with plain_beam_search, or override "
+            "logits(x, memory, src), in which every search ends"
+        )
+
+
+def _known(kind: type) -> bool:
+    """Whether it is of the paper's model, or what converted makes of it."""
+    made = kind.__module__
+    ours = made == "annotated.engine.search" or ".quantized." in made
+    return ours or kind in PAPER_PARTS
+
+
+def _passed_over(model: Transformer) -> bool:
+    """Whether the model has a forward or decode of its own, or an object
+    that a cache copies has a forward that stays with the original.
+    """
+    copied = model, model.decoder, *model.decoder.layers
+    ours = Transformer, PackedTransformer
+    return any(
+        any(name in vars(part) for part in copied)
+        or getattr(type(model), name)
+        not in [getattr(c, name) for c in ours]
+        for name in ("forward", "decode")
+    )
+
+
+def _same(model: Transformer, start: Start) -> bool:
+    """Whether steps and model agree, as far as rounding allows."""
+    config, first = model.config, next(model.parameters())
+
+    def words(vocab: int, most: int) -> Tensor:
+        length = min(most, config.max_len)
+        ids = torch.arange(2 * length, device=first.device)
+        return UNK + ids.view(2, length) % max(1, vocab - UNK)
+
+    src, tgt = words(config.src_vocab, 5), words(config.tgt_vocab, 8)
+    src[:, -1], src[1, -1:], tgt[:, 0] = EOS, PAD, BOS
+    step = start(src)
+    steps = [step(tgt[:, i]) for i in range(tgt.size(1))]
+    found, whole = torch.stack(steps, dim=1), model(src, tgt)
+    exact = all(p.dtype.itemsize >= 4 for p in model.parameters())
+    exact = exact and not any(
+        ".quantized." in type(part).__module__ for part in model.modules()
+    )
+    size = whole.masked_fill(~whole.isfinite(), 0.0).abs().max().item()
+    near = {"rtol": 0.0, "atol": (1e-4 if exact else 0.1) * size}
+    return torch.allclose(found, whole, **near, equal_nan=True)
 
 
 # E2-packing.md: Compiled layers
@@ -456,7 +566,8 @@ class _ChunkedLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         vocab, narrow = len(weight), weight.to(x.dtype)
         wide = torch.promote_types(x.dtype, torch.float32)
-        loss, nll = (x.new_zeros((), dtype=wide) for _ in range(2))
+        loss, share = x.new_zeros((), dtype=wide), smoothing / vocab
+        nll = torch.zeros_like(loss)
         dx = torch.empty_like(x if learn else x[:0])
         dw = torch.zeros_like(weight if learn else weight[:0])
         db = None if bias is None else torch.zeros_like(bias)
@@ -468,8 +579,7 @@ class _ChunkedLoss(torch.autograd.Function):
             log_p = logits.log_softmax(dim=-1)
             own = log_p.gather(1, label).sum()
             nll = nll - own
-            even = smoothing / vocab * log_p.sum()
-            loss = loss - ((1 - smoothing) * own + even)
+            loss = loss - ((1 - smoothing) * own + share * log_p.sum())
             if learn:
                 # the gradient of the logits, without the smoothing term
                 p = log_p.exp_()
@@ -482,7 +592,6 @@ class _ChunkedLoss(torch.autograd.Function):
                 _add_product(dw, p.T, here)
         if learn:
             # smoothing subtracts one share from every word's gradient
-            share = smoothing / vocab
             dx -= share * narrow.sum(dim=0)
             dw -= share * x.sum(dim=0, dtype=dw.dtype)
             if db is not None:

@@ -24,6 +24,7 @@ from annotated.batches import pad_rows
 from annotated.engine.errors import RunError
 from annotated.engine.hooks import attention_blocks
 from annotated.engine.machine import cores, evaluating
+from annotated.engine.packing import check_steps
 from annotated.model import Transformer
 from annotated.search import (
     Hypothesis,
@@ -66,13 +67,13 @@ class SlotCache:
     """
 
     def __init__(self, model: Transformer, src: Tensor, slots: int):
-        self.model = model
+        self.model, self.src = model, src
         real = src != PAD
         self.words = None if bool(real.all()) else real[:, None, None]
         self.length = 0  # positions
         self.source: list[_SourceAttention] = []
         self.target: list[_SlotAttention] = []
-        memory = model.encode(src)
+        self.memory = memory = model.encode(src)
         blocks, layers = attention_blocks(model), torch.nn.ModuleList()
         for i, layer in enumerate(model.decoder.layers):
             target = _SlotAttention(blocks[f"decoder.{i}"], memory, slots)
@@ -99,7 +100,8 @@ class SlotCache:
             seen = seen & (seen.cumsum(dim=-1) >= nearest)
         own = _bias(seen[:, None], config.num_heads, x)
         across = _bias(self.words, config.num_heads, x)
-        return model.embeddings.logits(self.decoder(x, None, own, across))
+        x = self.decoder(x, self.memory, own, across)
+        return model.logits(x, self.memory, self.src)
 
     def compact(self, kept: Tensor) -> None:
         """Keep only these slots of each sentence: (batch, slots)."""
@@ -113,6 +115,7 @@ class SlotCache:
         """Remove the finished sentences; keep comes from closing."""
         if self.words is not None:
             self.words = keep(self.words)
+        self.memory, self.src = keep(self.memory), keep(self.src)
         for source in self.source:
             source.k, source.v = keep(source.k), keep(source.v)
         for slots in self.target:
@@ -155,7 +158,7 @@ class _SourceAttention(torch.nn.Module):
         self.v = block.split(block.w_v(memory)).contiguous()
 
     def forward(
-        self, x: Tensor, memory: None, mask: Tensor | None
+        self, x: Tensor, memory: Tensor, mask: Tensor | None
     ) -> Tensor:
         q = self.block.split(self.block.w_q(x))
         return _look(self.block, q, self.k, self.v, mask)
@@ -503,8 +506,20 @@ def beam_search(
     with ExitStack() as stack:
         for each in models:
             stack.enter_context(evaluating(each))
+            check_steps(each, partial(_steps, each))
         search = BeamSearch(models, sentences, config, prefixes, guide)
         return search.run()
+
+
+def _steps(model: Transformer, src: Tensor) -> Callable[[Tensor], Tensor]:
+    """The steps of a search of one hypothesis, as check_steps wants."""
+    cache = SlotCache(model, src, 64)
+
+    def step(ids: Tensor) -> Tensor:
+        seen = ids.new_ones(len(ids), 1, cache.length + 1).bool()
+        return cache.next_logits(ids[:, None], seen)[:, 0]
+
+    return step
 
 
 def _limit(

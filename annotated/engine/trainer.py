@@ -44,6 +44,7 @@ from annotated.engine.optimizers import rehearse
 from annotated.engine.packing import (
     PackedTransformer,
     Packing,
+    check_parts,
     chunked_loss,
     compile_layers,
     packed,
@@ -306,6 +307,7 @@ class Trainer(training.Trainer):
         shard: bool = False,
     ):
         fast = model if type(model) is PackedTransformer else packed(model)
+        check_parts(fast, hooks=True)
         super().__init__(fast, corpus, config)
         freeze(fast, config.freeze)
         self.check_same()
