@@ -149,16 +149,15 @@ TOLD = [  # what prints other characters than ASCII's, or may
 ]
 
 
-@pytest.mark.parametrize("coding", ["cp1252", "cp437", "ascii"])
 def test_no_command_ends_for_want_of_a_character(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, coding: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What a redirected standard output takes on Windows, or in a
-    container, where Python raises UnicodeEncodeError."""
+    container, where Python raises UnicodeEncodeError. ASCII is the least."""
     monkeypatch.chdir(tmp_path)
     for line in TOLD:
         monkeypatch.setattr(sys, "argv", ["annotated", *shlex.split(line)])
-        streams = [io.TextIOWrapper(io.BytesIO(), coding) for _ in range(3)]
+        streams = [io.TextIOWrapper(io.BytesIO(), "ascii") for _ in range(3)]
         streams[0] = io.TextIOWrapper(io.BytesIO(b"\xe4\na\n"), "utf-8")
         for name, stream in zip(("stdin", "stdout", "stderr"), streams):
             monkeypatch.setattr(sys, name, stream)
