@@ -157,7 +157,9 @@ def test_no_command_ends_for_want_of_a_character(
     monkeypatch.chdir(tmp_path)
     for line in TOLD:
         monkeypatch.setattr(sys, "argv", ["annotated", *shlex.split(line)])
-        streams = [io.TextIOWrapper(io.BytesIO(), "ascii") for _ in range(3)]
+        streams = [
+            io.TextIOWrapper(io.BytesIO(), "ascii") for _ in range(3)
+        ]
         streams[0] = io.TextIOWrapper(io.BytesIO(b"\xe4\na\n"), "utf-8")
         for name, stream in zip(("stdin", "stdout", "stderr"), streams):
             monkeypatch.setattr(sys, name, stream)

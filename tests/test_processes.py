@@ -10,12 +10,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import ROOT, environment
+from tests.helpers import ROOT, environment, nodes_of
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs groups and pipes")
 
@@ -34,58 +33,46 @@ METHODS = {  # of whatever object
     *("start_new_kernel", "create_kernel_manager", "elastic_launch"),
 }
 TIED = {  # these end with the process that has started them
-    "annotated/book/results.py commit": "tied",
-    "annotated/engine/search.py in_processes": "end_with_parent",
-    "annotated/engine/terminal.py examined": "end_with_parent",
-    "press/build.py sphinx": "tied",
-    "press/pdf.py _print": "tied",
+    "annotated/book/results.commit": "tied",
+    "annotated/engine/search.in_processes": "end_with_parent",
+    "annotated/engine/terminal.examined": "end_with_parent",
+    "press/build.sphinx": "tied",
+    "press/pdf._print": "tied",
 }
 FREE = {  # and these do not, for a reason
-    "annotated/engine/commands.py act": "the user's browser, not ours",
-    "press/serve.py serve": "the user's browser, not ours",
-    "press/execute.py _execute": "ipykernel looks itself whether its parent lives",
-    "press/format.py _formatted": "ruff reads one cell and ends; what the "
+    "annotated/engine/commands.act": "the user's browser, not ours",
+    "press/serve.serve": "the user's browser, not ours",
+    "press/execute._execute": "ipykernel looks itself whether its parent lives",
+    "press/format._formatted": "ruff reads one cell and ends; what the "
     "press needs to make annotated/ cannot import it",
-    "press/refuse.py check_names": "ruff reads some files and ends; as above",
-    "press/checks.py _generated": "writes four small files and ends; as above",
+    "press/refuse.check_names": "ruff reads some files and ends; as above",
+    "press/checks._generated": "writes four small files and ends; as above",
 }
 
 
-def places(folder: str) -> Iterator[tuple[str, ast.AST]]:
-    """Each call that starts a process: file and function, and the latter
-    as a tree."""
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        tree = ast.parse(path.read_text("utf-8"))
-        inside: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
-        while inside:
-            node, home = inside.pop()
-            if isinstance(node, ast.FunctionDef):
-                home = node
-            inside += [(n, home) for n in ast.iter_child_nodes(node)]
-            if not isinstance(node, ast.Call):
-                continue
-            name = ast.unparse(node.func)
-            last = name.rpartition(".")[2]
-            if (
-                name in STARTS
-                or last in METHODS
-                or name == "webbrowser.open"
-            ):
-                where = getattr(home, "name", "(module)")
-                yield f"{path.relative_to(ROOT).as_posix()} {where}", home
+def starts(node: ast.AST) -> bool:
+    """Whether a part of a program starts a process."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = ast.unparse(node.func)
+    last = name.rpartition(".")[2]
+    return name in STARTS or last in METHODS or name == "webbrowser.open"
 
 
 def test_every_process_that_we_start_is_tied_or_has_a_reason() -> None:
-    found = {}
-    for folder in ("annotated", "press"):
-        found.update(places(folder))
+    found = {
+        f"{module}.{home}": node
+        for folder in ("annotated", "press")
+        for module, home, node in nodes_of(folder)
+        if starts(node)
+    }
     assert found.keys() == TIED.keys() | FREE.keys()
     for place, how in TIED.items():
-        path = place.split()[0]
-        text = (ROOT / path).read_text("utf-8")
-        assert f"import {how}" in text, place
-        given = ast.unparse(found[place])
-        assert "**tie" in given if how == "tied" else f"{how}(" in text
+        path = (ROOT / place.partition(".")[0]).with_suffix(".py")
+        text = path.read_text("utf-8")
+        call = "**tie" if how == "tied" else f"{how}("
+        where = ast.unparse(found[place]) if how == "tied" else text
+        assert call in where, place
 
 
 # --- killed for real ------------------------------------------------------
