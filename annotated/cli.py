@@ -1,6 +1,8 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+import codecs
 import importlib
+import io
 import os
 import sys
 import time
@@ -17,7 +19,10 @@ from annotated.engine.errors import (
     unknown,
 )
 
-__all__ = ["COMMANDS", "ENVIRONMENT", "usage", "obey", "main"]
+__all__ = [
+    "COMMANDS", "ENVIRONMENT", "usage", "obey", "main", "SIMILAR",
+    "similar", "make_streams_legible",
+]  # fmt: skip
 
 
 # E12-command-line.md: The program
@@ -89,6 +94,7 @@ def main() -> None:
     """The command annotated. Exits with 0 on success, 2 on an error that
     the user can fix, 128 + the signal's number if a signal stopped it.
     """
+    make_streams_legible()
     args = [arg for arg in sys.argv[1:] if arg != "--debug"]
     debug = len(args) < len(sys.argv) - 1
     debug = debug or bool(os.environ.get("ANNOTATED_DEBUG"))
@@ -136,3 +142,30 @@ def _complain(what: str) -> None:
     rank = os.environ.get("RANK", "0")
     who = "annotated:" if rank == "0" else f"annotated, process {rank}:"
     print(who, " ".join(what.split()), file=sys.stderr)
+
+
+SIMILAR = str.maketrans(
+    {
+        "✓": "+", "✗": "x", "★": "*", "•": "*", "·": "-", "→": "->",
+        "…": "...", "–": "-", "−": "-", "“": '"', "”": '"', "×": "x",
+        "─": "-", "│": "|", "╭": "+", "╮": "+", "╰": "+", "╯": "+",
+    }
+)  # fmt: skip
+
+
+def similar(error: UnicodeError) -> tuple[str, int]:
+    """ASCII for what an encoding lacks: what looks like it, or a number."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(SIMILAR)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
+
+
+def make_streams_legible() -> None:
+    """No character that is printed or typed ends the program."""
+    codecs.register_error("similar", similar)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="similar")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")

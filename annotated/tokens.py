@@ -12,9 +12,9 @@ import tokenizers
 
 from annotated.engine.files import write_text
 from annotated.engine.tokenizers import (
+    encoded,
     learn_pieces,
     read_tokenizer,
-    valid_line,
     word_level,
 )
 
@@ -172,11 +172,9 @@ class Tokenizer:
         """The ids of each line. A lone surrogate, which is half of a
         character and has no UTF-8, is read as U+FFFD.
         """
-        batch = self.inner.encode_batch_fast(
-            [valid_line(line) for line in lines], add_special_tokens=False
-        )
+        rows = encoded(self.inner, lines)
         # a word that spells the name of a special is unknown, not special
-        return [[UNK if i < UNK else i for i in line.ids] for line in batch]
+        return [[UNK if i < UNK else i for i in row] for row in rows]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """The line of each list of ids, specials dropped. Bytes that are

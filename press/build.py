@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from annotated.engine.processes import tied
 from press.chapters import Chapter, PressError, read_book
 
 
@@ -48,13 +49,15 @@ def sphinx(
     path = os.pathsep.join(
         [*here, *filter(None, [os.getenv("PYTHONPATH")])]
     )
-    done = subprocess.run(
-        [*command, str(source), str(build / builder)],
-        env=dict(os.environ, LC_ALL="C.UTF-8", PYTHONPATH=path),
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    )
+    with tied() as tie:
+        done = subprocess.run(
+            [*command, str(source), str(build / builder)],
+            env=dict(os.environ, LC_ALL="C.UTF-8", PYTHONPATH=path),
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            **tie,
+        )
     if done.returncode:
         raise PressError(
             *_places(done.stderr, read_book(root), source),

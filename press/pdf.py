@@ -14,6 +14,7 @@ from posixpath import dirname, join, normpath
 from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
+from annotated.engine.processes import tied
 from press.chapters import PressError
 from press.epub import XHTML, epub
 from press.project import TITLE
@@ -156,13 +157,15 @@ def _print(program: str, page: Path, out: Path) -> None:
     if sys.platform == "linux" and os.geteuid() == 0:
         options.append("--no-sandbox")  # a container's root has none
     out.unlink(missing_ok=True)
-    done = subprocess.run(
-        [program, *options, f"--print-to-pdf={out}", page.as_uri()],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=PATIENCE,
-    )
+    with tied() as tie:
+        done = subprocess.run(
+            [program, *options, f"--print-to-pdf={out}", page.as_uri()],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE,
+            **tie,
+        )
     if not out.is_file():
         said = re.sub(r"\s+", " ", done.stderr)[-300:]
         raise PressError(f"{program} has printed nothing: {said}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import multiprocessing
 import os
@@ -72,6 +73,21 @@ def at_step(
             action()
 
     monkeypatch.setattr(runner._Log, "step", and_act)
+
+
+def nodes_of(folder: str) -> Iterator[tuple[str, str, ast.AST]]:
+    """Each part of the programs in a folder: its module's path, the
+    innermost function that it stands in, and itself."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        module = path.relative_to(ROOT).with_suffix("").as_posix()
+        inside: list[tuple[ast.AST, str]]
+        inside = [(ast.parse(path.read_text("utf-8")), "")]
+        while inside:
+            node, home = inside.pop()
+            if isinstance(node, ast.FunctionDef):
+                home = node.name
+            inside += [(part, home) for part in ast.iter_child_nodes(node)]
+            yield module, home, node
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import io
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -24,7 +26,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from annotated.cli import COMMANDS, main
+from annotated.cli import COMMANDS, main, similar
 from annotated.engine import commands
 from annotated.engine import fetch as fetching
 from annotated.engine import runs as runs_module
@@ -125,6 +127,48 @@ def test_help_names_the_subcommands(call: Call, line: str) -> None:
     for name in COMMANDS:
         assert f"  {name} " in done.out
         assert name in ("train", "doctor") or name in commands.KINDS
+
+
+TOLD = [  # what prints other characters than ASCII's, or may
+    *(f"{name} --help" for name in COMMANDS),
+    *("recipes", "data list", "data show multi30k", "train copy --help"),
+    *("doctor", "exercises", "exercises 03-padding --solution"),
+    *("exercises 03-padding --hint", "milestone", "questions"),
+    *(
+        "questions 2a",
+        "completion bash",
+        "report --run pocket --out r.html",
+    ),
+    *(
+        "train copy --dry-run",
+        "trane",
+        "exercises ★",
+        "train ü",
+        "--debug ü",
+    ),
+]
+
+
+def test_no_command_ends_for_want_of_a_character(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a redirected standard output takes on Windows, or in a
+    container, where Python raises UnicodeEncodeError. ASCII is the least."""
+    monkeypatch.chdir(tmp_path)
+    for line in TOLD:
+        monkeypatch.setattr(sys, "argv", ["annotated", *shlex.split(line)])
+        streams = [
+            io.TextIOWrapper(io.BytesIO(), "ascii") for _ in range(3)
+        ]
+        streams[0] = io.TextIOWrapper(io.BytesIO(b"\xe4\na\n"), "utf-8")
+        for name, stream in zip(("stdin", "stdout", "stderr"), streams):
+            monkeypatch.setattr(sys, name, stream)
+        with contextlib.suppress(SystemExit):
+            main()
+        streams[1].flush()
+        assert b"Traceback" not in streams[2].buffer.getvalue(), line
+    said = similar(UnicodeEncodeError("x", "a ✓ ★ ü", 2, 7, "lacks"))
+    assert said == ("+ * \\xfc", 7)
 
 
 def test_a_shell_completes_what_is_typed(
@@ -638,6 +682,9 @@ def test_search_takes_the_precision_that_it_is_told_or_measures(
     assert call(line, b"a b c\n").out == asked.out
 
 
+# a machine that multiplies bfloat16 faster would take it, and say so
+FLOAT32 = "--precision", "float32"
+
 ODD = {
     "blank": b"\n",
     "blanks": b" \t \n",
@@ -645,10 +692,8 @@ ODD = {
     "no last end": b"a b\nc d",
     "Windows": b"a b\r\nc d\r\n",
     "a return": b"a\rb\n",
-    "malformed": b"a \xff\xfe b\n\xc3\nc\n",
     "separators": "a\u2028b\u2029c\x85d\n".encode(),
     "controls": bytes(range(1, 10)) + bytes(range(11, 32)) + b"\x7f\n",
-    "nul": b"a\0b\n\0\n",
     "emoji": "a 👩‍👩‍👧 b \u202eabc\n".encode(),
     "signature": b"\xef\xbb\xbfa b\n",
     "unknown": "ß ß ß\nzz\n".encode(),
@@ -674,6 +719,50 @@ def test_every_line_is_answered_with_a_line(
     for line, answer in zip(lines, done.out.split("\n"), strict=False):
         if not line.strip():
             assert answer == ""
+
+
+@pytest.mark.parametrize(
+    "coding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"]
+)
+def test_standard_input_is_read_as_a_file_is(
+    call: Call, run: Path, coding: str
+) -> None:
+    line = f"translate --run {run} --beam 1 {' '.join(FLOAT32)}"
+    plain = call(line, b"a b\nc d\n").out
+    text = "a b\r\nc d\r\n"
+    text = text if coding in ("utf-8-sig", "utf-16") else f"\ufeff{text}"
+    assert call(line, text.encode(coding)).out == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (b"a b\n\x8erztin\n", "line 2, byte 1: not UTF-8 text; on Windows"),
+        (b"a b\nm\xfcde", "line 2, byte 2: not UTF-8 text; on Windows"),
+        (b"a b\nc\0d\n", "line 2, byte 2: a NUL byte; "),
+        ("a b\n".encode("utf-16-le"), "line 1, byte 2: a NUL byte; "),
+        ("a b\nc".encode("utf-16")[:-1], "standard input is cut off"),
+    ],
+)
+def test_what_is_no_text_on_standard_input_is_not_guessed_at(
+    call: Call, run: Path, text: bytes, complaint: str
+) -> None:
+    line = f"translate --run {run} --beam 1 {' '.join(FLOAT32)}"
+    done = call(line, text)
+    assert done.code == 2
+    assert re.fullmatch(r"annotated: standard input.*\n", done.err)
+    assert complaint in done.err
+    before = b"" if "line 1" in complaint else b"a b\n"
+    assert done.out == call(line, before).out
+
+
+def test_letters_that_a_shell_has_lost_are_asked_about(
+    call: Call, run: Path
+) -> None:
+    done = call(f"translate --run {run} --beam 1", b"a ?rztin m?de b ?\n")
+    assert "?rztin: if the shell has put ? for a letter, on W" in done.err
+    done = call(f"translate --run {run} --beam 1", b"a ? b?\n")
+    assert "if the shell" not in done.err
 
 
 def test_lines_come_in_order_whatever_their_lengths(
@@ -703,10 +792,6 @@ def test_much_input_is_read_in_parts(
     sizes.clear()
     call(f"translate --run {run}", (b"a" * 2**19 + b"\n") * 5)
     assert sizes == [1] * 5
-
-
-# a machine that multiplies bfloat16 faster would take it, and say so
-FLOAT32 = "--precision", "float32"
 
 
 @pytest.fixture

@@ -355,7 +355,9 @@ def test_one_line_in_a_hundred_may_be_no_text(tmp_path, bad):
     if bad == 2:
         prepare(of(files), tmp_path / "out")
         return
-    with pytest.raises(DataError, match="pair, train: 3 of 200 pairs: not UTF-8"):
+    with pytest.raises(
+        DataError, match="pair, train: 3 of 200 pairs: not UTF-8"
+    ):
         prepare(of(files), tmp_path / "out")
 
 

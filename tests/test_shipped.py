@@ -120,7 +120,7 @@ def test_no_more_than_ten_unknown_words_are_listed() -> None:
     assert told.endswith("neu9 …") and "punctuation" not in told
 
 
-def test_only_a_tokenizer_of_words_has_unknown_ones() -> None:
+def test_byte_pairs_have_no_unknown_words() -> None:
     tokenizer = Run.open(POCKET).source
     assert unknown_words(tokenizer, ["Die Frau", "Die Frua Frua"]) == [
         "Frua"

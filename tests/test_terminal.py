@@ -160,7 +160,10 @@ def test_another_file_is_checked_in_its_place(call):
         ("exercises 05", "page 05 has several exercises: 5.1, 5.2, 5.3"),
         ("exercises 5.1 --file none.py", "none.py is not there"),
         ("exercises --from x", "--from is a page, as 03, not 'x'"),
-        ("exercises 5.1 --file latin.py", "latin.py is not UTF-8 text"),
+        (
+            "exercises 5.1 --file latin.py",
+            "latin.py, line 1, byte 5: not UTF-8 text",
+        ),
         ("milestone 99", "milestones are 1, 2"),
         ("milestone one", "milestones are 1, 2"),
     ],
@@ -173,6 +176,53 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(
     assert (code, out) == (2, "")
     assert re.fullmatch(r"annotated: .*\n", error)
     assert words in error
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xef\xbb\xbf" + RIGHT.replace("\n", "\r\n").encode(),
+        b"# coding: latin-1\n# \xfc\n" + RIGHT.encode(),
+        RIGHT.replace("\n", "\r").encode(),
+    ],
+    ids=["a mark", "a coding line", "an old Mac"],
+)
+def test_a_file_is_read_as_python_reads_it(call, data):
+    FILE.parent.mkdir()
+    FILE.write_bytes(data)
+    assert compile(data, "f.py", "exec")
+    code, out, error = call("exercises 5.1")
+    assert (code, error) == (0, ""), out
+    assert "passed · 05-network" in out
+    assert call("exercises")[0] == 0  # what was kept is read again
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"x = 1\n\0", "line 2, byte 1: a NUL byte; "),
+        (RIGHT.encode("utf-16"), "is UTF-16, which Python does not read"),
+        (b"# coding: none\n", "unknown encoding: none"),
+        (b"# coding: ascii\n# \xfc", "is not ascii as it says"),
+    ],
+)
+def test_what_python_does_not_read_is_one_line_and_ends_no_watching(
+    call, capfd, data, words
+):
+    FILE.parent.mkdir()
+    FILE.write_bytes(data)
+    code, out, error = call("exercises 5.1")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(rf"annotated: {FILE}.*\n", error)
+    assert words in error
+
+    def student():
+        assert words in capfd.readouterr().out
+        write(RIGHT)
+        yield ""
+        assert "passed · 05-network" in capfd.readouterr().out
+
+    watch(Session(Desk.here(), EXERCISE, FILE, [EXERCISE]), student())
 
 
 def test_the_list_can_begin_later_and_milestones_are_listed(call):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import bz2
 import gzip
 import hashlib
@@ -41,6 +42,7 @@ from annotated.engine.reading import (
 )
 from annotated.engine.registry import registry
 from annotated.engine.synthetic import SYNTHETIC, synthetic_pairs
+from tests.helpers import nodes_of
 
 
 @pytest.fixture
@@ -564,3 +566,115 @@ def test_copy_and_reverse_are_what_their_names_say() -> None:
 def test_a_split_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="dev"):
         synthetic_pairs(name, "dev", 1, 0)
+
+
+# --- one reader -----------------------------------------------------------
+
+OPENS = {  # what opens text, or takes it from bytes
+    *("open", "fdopen", "read_text", "read_bytes", "read1", "open_code"),
+    *("fromfile", "loadtxt", "genfromtxt", "from_file", "urlopen", "input"),
+    *("getline", "getlines", "getsource", "TextIOWrapper", "DictReader"),
+    *("reader", "decode"),
+}
+OTHERS = {"Run", "Prepared", "self", "cls", "webbrowser", "os", "base64"}
+READER = "annotated/engine/reading"
+NOT_A_PERSONS = {
+    "is part of the package, which the press has written": """
+        book/figures.script book/paper.counted book/results.ledger
+        engine/checks.exercises engine/checks._unsealed
+        engine/registry.registry engine/terminal.questions
+        pocket/words.read_table""",
+    "is of a run folder or a corpus, which we have written": """
+        book/report.report checkpoints.load_checkpoint
+        engine/checkpoints.restore engine/commands._keep
+        engine/pieces.load_tokenizer engine/prepare.open
+        engine/runs._read engine/runs.read_metrics engine/runs.results_of
+        engine/tokenizers.read_tokenizer""",
+    "is another file that we have written": """
+        book/paper.script book/sweep.kept engine/course.state
+        engine/files.keep_first engine/lock._taken engine/lock._holder
+        engine/machine._value""",
+    "is of the system": """
+        engine/machine._words engine/machine.processor
+        engine/terminal._limit_memory""",
+    "comes from a process of ours, or from our page in the browser": """
+        book/look.answered engine/distributed._fresh_part
+        engine/terminal._read_all engine/terminal.examined""",
+    "is bytes, which are hashed, kept or only looked at": """
+        engine/fetch.file_hash engine/fetch._download
+        engine/files.checksum engine/lock._alive engine/marian.check_files
+        engine/marian._tokenizers""",
+    "comes from a server, whose errors are caught": "book/paper.fetched",
+    "is a published model's, refused in one line": "engine/marian._json",
+    "is tokens, which become text": """
+        engine/tokenizers.valid_line tokens.decode""",
+    "is read by Python itself": """
+        engine/checks._crash engine/course.source_of""",
+    "is one key, or one letter, and any byte will do": """
+        engine/terminal.keyboard engine/terminal.ask""",
+    "goes through the reader": "engine/commands._arriving",
+    "only sets or asks what kind it is": """
+        cli.make_streams_legible engine/terminal._serve
+        engine/terminal.work""",
+    "is a teacher's file, which the press has written": """
+        engine/classroom.hidden_checks engine/classroom.mend
+        engine/classroom.count engine/classroom.act""",
+}
+
+
+def opens_text(node: ast.AST) -> bool:
+    """Whether a part of a program does, or may."""
+    if isinstance(node, ast.Attribute):
+        return ast.unparse(node) in ("sys.stdin", "sys.__stdin__")
+    if not isinstance(node, ast.Call):
+        return False
+    name, given = ast.unparse(node.func), node.args
+    owner, _, last = name.rpartition(".")
+    if name in ("json.load", "json.loads", "tomllib.load", "tomllib.loads"):
+        return not ast.unparse(given[0]).startswith("json.dumps(")
+    modes = [
+        str(x.value) for x in given if isinstance(x, ast.Constant)
+    ]  # of open, where it is given
+    if last in ("open", "fdopen"):
+        wrote = any(
+            mode[:1] in "wa" and len(mode) < 3 for mode in modes if mode
+        )
+        return (
+            owner not in OTHERS - {"os"} and name != "os.open" and not wrote
+        )
+    if last == "decode":  # of bytes; a model's or a tokenizer's takes ids
+        own = owner.startswith("base64.") or ".encode(" in owner
+        return not own and len(modes) == len(given)
+    return last in OPENS
+
+
+@pytest.mark.parametrize(
+    ("code", "does"),
+    [
+        *((f"{x}(path)", True) for x in ("open", "io.open", "gzip.open")),
+        *(
+            (f"{x}()", True)
+            for x in ("path.open", "path.read_text", "input")
+        ),
+        ("data.decode()", True),
+        ("data.decode('latin-1', errors='replace')", True),
+        ("json.loads(path.read_text())", True),
+        ("sys.stdin.buffer", True),
+        ("tokenize.open(path)", True),
+        ("path.open('wb')", False),
+        ("tokenizer.decode(ids)", False),
+        ("text_of(path)", False),
+    ],
+)
+def test_a_place_that_opens_text_is_found(code: str, does: bool) -> None:
+    assert any(map(opens_text, ast.walk(ast.parse(code)))) == does
+
+
+def test_whatever_opens_text_is_the_one_reader_or_has_a_reason() -> None:
+    found = {
+        f"{module.removeprefix('annotated/')}.{home}"
+        for module, home, node in nodes_of("annotated")
+        if module != READER and opens_text(node)
+    }
+    known = {p for places in NOT_A_PERSONS.values() for p in places.split()}
+    assert found == known

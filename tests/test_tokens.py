@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import models, processors
 
 import annotated.engine.tokenizers as engine
+from annotated.engine.pieces import unknown_words
 from annotated.engine.torchtext import from_torchtext, torchtext_pairs
 from annotated.tokens import (
     BOS,
@@ -130,6 +131,30 @@ def test_word_pieces_spell_a_word_that_was_never_seen():
     assert UNK not in ids
     assert len(ids) > 1
     assert tokenizer.decode([ids]) == ["lowest"]
+
+
+@pytest.mark.parametrize("length", [99, 100, 101, 110, 5000])
+def test_a_line_without_spaces_is_a_word_of_any_length(length):
+    line = ("我们今天去学校学习中文" * 500)[:length]
+    tokenizer = Tokenizer.train([line[:33], "hello world"], 60, "wordpiece")
+    (ids,) = tokenizer.encode([f"hello {line} world"])
+    assert UNK not in ids
+    assert tokenizer.decode([ids]) == [f"hello {line} world"]
+    lost = f"{line}界"
+    assert tokenizer.encode([f"hello {lost}"])[0][-1] == UNK
+    assert unknown_words(tokenizer, [line, lost, "xyz"]) == [lost, "xyz"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text("abc界 \t", max_size=9), max_size=4))
+def test_long_words_are_spelt_as_the_library_spells_short_ones(lines):
+    tokenizer = Tokenizer.train(
+        ["abc ab a", "bca cab aabb"] * 3, 40, "wordpiece"
+    )
+    short = tokenizer.encode(lines)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "LONG", 0)  # all of them are long
+        assert tokenizer.encode(lines) == short
 
 
 def test_a_word_that_was_never_seen_is_unknown():

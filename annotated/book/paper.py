@@ -17,6 +17,7 @@ from xml.etree.ElementTree import Element, SubElement
 from annotated.engine.errors import DataError, UsageError, unknown
 from annotated.engine.fetch import AGENT, PATIENCE
 from annotated.engine.files import write_text
+from annotated.engine.reading import text_of
 from annotated.engine.registry import data_folder
 
 __all__ = [
@@ -24,9 +25,9 @@ __all__ = [
     "FONTS", "DROPPED", "LABELS", "DISPLAYS", "shown", "formulas", "mark",
     "BLOCKS", "plain", "wrapped", "SECTION", "CAPTION", "BODY", "Split",
     "plain_title", "run_in", "SOURCES", "TITLE", "MISSING", "copy_path",
-    "keep", "read", "fetched", "NUMBERED", "counted", "split",
-    "whole_sections", "Words", "words", "said", "CARD", "ORDER", "KIND",
-    "named", "script", "put_beside",
+    "keep", "fetched", "NUMBERED", "counted", "split", "whole_sections",
+    "Words", "words", "said", "CARD", "ORDER", "KIND", "named", "script",
+    "put_beside",
 ]  # fmt: skip
 
 
@@ -306,20 +307,12 @@ def keep(file: Path | None = None) -> Path:
     """Keep the paper: a file that you have saved, or as arXiv or ar5iv
     have it. DataError if it cannot be had, or is something else.
     """
-    text = fetched() if file is None else read(file)
+    text = fetched() if file is None else text_of(file)
     split(text, "what was fetched" if file is None else str(file))
     path = copy_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     return path
-
-
-def read(file: Path) -> str:
-    """A file's text; DataError if it is not UTF-8."""
-    try:
-        return file.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not text in UTF-8: {error}") from None
 
 
 def fetched() -> str:
@@ -418,7 +411,7 @@ def words(name: str) -> Words:
     path = copy_path()
     if not path.exists():
         raise DataError(MISSING)
-    parts = split(read(path), str(path))
+    parts = split(text_of(path), str(path))
     exact = re.match(r"(?:fig|table|eq|fn) \d+|.*", name.strip())
     known = exact[0] if exact else ""
     if known not in parts:
@@ -486,7 +479,7 @@ def script(folder: Path) -> str:
     path = copy_path()
     if not path.exists():
         raise DataError(MISSING)
-    parts = split(read(path), str(path))
+    parts = split(text_of(path), str(path))
     cards: dict[str, str] = {}
     for page in sorted(folder.glob("*.html")):
         for title in CARD.findall(page.read_text("utf-8")):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from annotated.engine.machine import processor
+from annotated.engine.processes import tied
 
 __all__ = ["ledger", "entry", "commit", "rounded", "hardware", "versions"]
 
@@ -61,13 +62,15 @@ def commit() -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        done = subprocess.run(
-            [*command, "--exclude=*"],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        with tied() as tie:
+            done = subprocess.run(
+                [*command, "--exclude=*"],
+                cwd=root,
+                capture_output=True,
+                text=True,
+                check=True,
+                **tie,
+            )
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()

@@ -10,6 +10,7 @@ import time
 import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
@@ -52,7 +53,13 @@ from annotated.engine.prepare import (
     registered,
     usual_folder,
 )
-from annotated.engine.reading import read_lines, read_pair, splits_of
+from annotated.engine.reading import (
+    CURES,
+    decoded,
+    read_lines,
+    read_pair,
+    splits_of,
+)
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.registry import data_folder, registry
 from annotated.engine.runner import train_recipe, with_micro_tokens
@@ -83,9 +90,9 @@ from annotated.tokens import Tokenizer
 
 __all__ = [
     "Flag", "obey", "parsed", "complaint", "PLAINER", "List", "Show",
-    "Prepare", "Recipes", "Train", "train", "Translate", "Evaluate",
-    "Average", "Export", "Report", "Look", "Paper", "Import", "Treebank",
-    "Parse", "Completion", "KINDS",
+    "Prepare", "Recipes", "Train", "train", "Translate", "UTF8", "TYPED",
+    "Evaluate", "Average", "Export", "Report", "Look", "Paper", "Import",
+    "Treebank", "Parse", "Completion", "KINDS",
 ]  # fmt: skip
 
 
@@ -524,23 +531,27 @@ def _unread(words: Sequence[str], tokenizer: Tokenizer) -> str:
 
 
 def _arriving() -> Iterator[list[str]]:
-    """Yield lines of standard input as they arrive, split at \\n only."""
+    """Yield lines of standard input as they arrive, read as Text.lines
+    reads a file. DataError, after the lines before, as there.
+    """
     source: Any = sys.stdin.buffer
-    rest = [b""]
-    while data := source.read1(2**16):
-        first, *others = data.split(b"\n")
-        rest.append(first)  # of a line that may be incomplete
-        if others:
-            yield _decoded([b"".join(rest), *others[:-1]])
-            rest = others[-1:]
-    if any(rest):
-        yield _decoded([b"".join(rest)])
+    blocks = iter(partial(source.read1, 2**16), b"")
+    told = False
+    for text in decoded(blocks, "standard input", cures=CURES | TYPED):
+        if not told and (lost := re.search(r"\w*\?[^\W\d]\w*", text)):
+            told = True
+            print(
+                f"{lost[0]}: if the shell has put ? for a letter, {UTF8}",
+                file=sys.stderr,
+            )
+        yield text.removesuffix("\n").split("\n")
 
 
-def _decoded(lines: list[bytes]) -> list[str]:
-    return [
-        line.decode("utf-8", "replace").removesuffix("\r") for line in lines
-    ]
+UTF8 = (  # how to send any letter to a program
+    "on Windows first type chcp 65001 (in cmd) or $OutputEncoding = "
+    "[Text.Encoding]::UTF8 (in PowerShell); elsewhere use iconv"
+)
+TYPED = {"not UTF-8 text": UTF8}
 
 
 # E12-command-line.md: Evaluate

@@ -31,7 +31,7 @@ from annotated.engine.checks import (
 )
 from annotated.engine.errors import DataError
 from annotated.engine.files import write_json, write_text
-from annotated.engine.reading import parts_of
+from annotated.engine.reading import parts_of, python_of
 from annotated.parsing import linearise, right_branching, tree_over
 from annotated.pocket import Pair, pocket_pairs
 from annotated.pocket.trees import Tree
@@ -81,7 +81,7 @@ class Desk:
         """What is yours, by exercise, in the order of the book."""
         found = {}
         for path in sorted(self.folder.glob("*.py")):
-            text = path.read_text(encoding="utf-8")
+            text = python_of(path)
             marks = list(MARK.finditer(text))
             ends = [m.start() for m in marks[1:]] + [len(text)]
             for mark, end in zip(marks, ends):
@@ -118,7 +118,7 @@ class Desk:
             texts.setdefault(exercise.module, home)
             texts[exercise.module] += f"\n\n# --- {name}\n{block}"
         for path in self.folder.glob("*.py"):
-            if path.stem not in texts and MARK.search(path.read_text()):
+            if path.stem not in texts and MARK.search(python_of(path)):
                 path.unlink()
         for module, text in texts.items():
             write_text(self.folder / f"{module}.py", text)

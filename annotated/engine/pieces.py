@@ -158,14 +158,14 @@ def kind_of(tokenizer: Tokenizer) -> Any:
 
 
 def unknown_words(tokenizer: Tokenizer, lines: Sequence[str]) -> list[str]:
-    """The words of these lines that are not in the vocabulary, each once;
-    none unless the tokens are words, since parts spell any word.
+    """The words of these lines of which the tokenizer knows nothing, or
+    not all, each once; none with byte pairs, which spell any word.
     """
-    if kind_of(tokenizer) != "word":
+    if kind_of(tokenizer) == "bpe":
         return []
     words = list(dict.fromkeys(w for line in lines for w in line.split()))
     ids = tokenizer.encode(words)
-    return [w for w, row in zip(words, ids, strict=True) if row == [UNK]]
+    return [w for w, row in zip(words, ids, strict=True) if UNK in row]
 
 
 def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -25,6 +25,7 @@ from annotated.engine.errors import RunError
 from annotated.engine.hooks import attention_blocks
 from annotated.engine.machine import cores, evaluating
 from annotated.engine.packing import check_steps
+from annotated.engine.processes import end_with_parent
 from annotated.model import Transformer
 from annotated.search import (
     Hypothesis,
@@ -678,12 +679,12 @@ def in_processes(
 
 def _work(job: Callable[[list[int]], Any], line: Connection) -> None:
     """Run the jobs from the line for as long as the parent is alive."""
+    end_with_parent()
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
-    parent = parent_process()
-    while parent is not None and parent.is_alive():
-        if line.poll(1.0):
-            try:
-                line.send((job(line.recv()), None, ""))
-            except Exception as error:
-                line.send((None, error, traceback.format_exc()))
+    while True:
+        which = line.recv()
+        try:
+            line.send((job(which), None, ""))
+        except Exception as error:
+            line.send((None, error, traceback.format_exc()))

@@ -33,6 +33,8 @@ from annotated.engine.checks import (
 from annotated.engine.course import MILESTONES, Desk, reach, standing_alone
 from annotated.engine.errors import DataError, UsageError, unknown
 from annotated.engine.files import write_text
+from annotated.engine.processes import end_with_parent
+from annotated.engine.reading import python_of
 
 __all__ = [
     "MEMORY", "WALL", "examined", "KEYS", "starter_file", "Session",
@@ -59,16 +61,21 @@ def examined(
         return examine_source(exercise, code, filename, limit=limit)
     sys.stdout.flush()
     into, out = os.pipe()
+    line, held = os.pipe()  # for its end when we end
     child = os.fork()
     if child == 0:
         os.close(into)
+        os.close(held)
+        end_with_parent(line)
         _serve(exercise, code, filename, limit, out)
     os.close(out)
+    os.close(line)
     try:
         said = _read_all(into, time.monotonic() + wall)
     finally:
         os.close(into)
         _kill(child)
+        os.close(held)
         _, status = os.waitpid(child, 0)
     if said is None:
         text = f"stopped after {wall:g} s. Does it wait for something?"
@@ -95,7 +102,6 @@ def _serve(
 ) -> None:
     """What the child does; it never returns."""
     try:
-        os.setsid()  # what it starts is ended with it
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # for what it starts
         sys.stdin = io.StringIO()
         torch.set_num_threads(1)  # threads do not survive a fork
@@ -191,11 +197,10 @@ class Session:
             print(f"{self.path} is there for you: open it, write, save.")
 
     def check(self) -> str:
-        """Check the file as it is now; the outcome."""
-        try:
-            code = self.path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise DataError(f"{self.path} is not UTF-8 text") from None
+        """Check the file as it is now; the outcome. DataError if it
+        cannot be read as Python would read it.
+        """
+        code = python_of(self.path)
         verdict = examined(self.exercise, code, str(self.path))
         print(verdict.text)
         outcome, passed = verdict.outcome, verdict.passed
@@ -206,6 +211,13 @@ class Session:
         except OSError as error:
             print(f"\nNothing is remembered: {error}")
         return verdict.outcome
+
+    def look(self) -> None:
+        """Check while watching, which no file ends."""
+        try:
+            self.check()
+        except DataError as bad:
+            print(f"not read · {bad}")
 
     def keep(self, code: str) -> str:
         """Put a solution into mine/; what there is to say about that."""
@@ -227,7 +239,7 @@ class Session:
         if key == "q":
             return False
         if key in ("c", "\r", "\n"):
-            self.check()
+            self.look()
         elif key == "h":
             checks.hint(self.name)
         elif key == "s":
@@ -265,7 +277,7 @@ class Session:
             if state.get(one.name, {}).get("outcome") != "passed":
                 self.exercise, self.path = one, usual_file(one)
                 self.begin()
-                self.check()
+                self.look()
                 return
         print("All of them have passed.")
 
@@ -282,7 +294,7 @@ def watch(session: Session, events: Iterator[str]) -> None:
     """
     seen = _stamp(session.path)  # before: it may be saved during a check
     warm(session.name)
-    session.check()
+    session.look()
     print(f"\nWatching {session.path} …  {KEYS}", flush=True)
     for key in events:
         if key:
@@ -295,7 +307,7 @@ def watch(session: Session, events: Iterator[str]) -> None:
             seen = now
             warm(session.name)
             print(f"\n{'─' * 60}")
-            session.check()
+            session.look()
             print(f"\n{KEYS}", flush=True)
 
 

@@ -17,8 +17,8 @@ from annotated.engine.errors import UsageError
 
 __all__ = [
     "valid_line", "ValidLines", "byte_pairs", "word_level", "whole_words",
-    "MOST_CHARACTERS", "word_pieces", "KINDS", "learn_pieces",
-    "read_tokenizer",
+    "MOST_CHARACTERS", "word_pieces", "LONG", "encoded", "KINDS",
+    "learn_pieces", "read_tokenizer",
 ]  # fmt: skip
 
 
@@ -134,12 +134,59 @@ def word_pieces(
     )
     learner.train_from_iterator(_spelt(lines, characters), trainer)
     pieces = learner.get_vocab(with_added_tokens=False)
-    model = models.WordPiece(pieces, unk_token="<unk>")
+    model = models.WordPiece(
+        pieces, unk_token="<unk>", max_input_chars_per_word=2**31
+    )
     inner = tokenizers.Tokenizer(model)
     inner.pre_tokenizer = split
     inner.decoder = decoders.WordPiece(cleanup=False)
     inner.add_special_tokens(list(specials))
     return inner
+
+
+LONG = 100  # characters: from here on we spell a word ourselves
+
+
+def encoded(
+    inner: tokenizers.Tokenizer, lines: Sequence[str]
+) -> list[list[int]]:
+    """The ids of each line, whatever the length of its words."""
+    texts = [valid_line(line) for line in lines]
+    long: list[int] = []
+    if isinstance(inner.model, models.WordPiece):
+        long = [i for i, text in enumerate(texts) if _long(text)]
+    given = texts.copy()
+    for i in long:
+        given[i] = ""
+    batch = inner.encode_batch_fast(given, add_special_tokens=False)
+    rows = [list(line.ids) for line in batch]
+    pieces = inner.get_vocab() if long else {}
+    for i in long:
+        words = inner.pre_tokenizer.pre_tokenize_str(texts[i])
+        rows[i] = [x for word, _ in words for x in _longest(word, pieces)]
+    return rows
+
+
+def _long(line: str) -> bool:
+    return (
+        len(line) > LONG and max(map(len, line.split()), default=0) > LONG
+    )
+
+
+def _longest(word: str, pieces: dict[str, int]) -> list[int]:
+    """A word as the longest pieces, from left to right, or <unk>."""
+    most, found, start = max(map(len, pieces)), list[int](), 0
+    while start < len(word):
+        head = "##" if start else ""
+        for end in range(min(len(word), start + most), start, -1):
+            number = pieces.get(head + word[start:end])
+            if number is not None:
+                found.append(number)
+                start = end
+                break
+        else:
+            return [pieces["<unk>"]]
+    return found
 
 
 # E16-tokenizers.md: One of the three
