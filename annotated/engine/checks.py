@@ -9,6 +9,7 @@ import inspect
 import json
 import linecache
 import math
+import random
 import re
 import signal
 import threading
@@ -26,11 +27,11 @@ from torch import Tensor, nn
 from annotated.engine.relations import near, relation
 
 __all__ = [
-    "Wrong", "NUMBER", "note", "same", "holds", "difference", "ROOM",
-    "LONG", "drawn", "untouched", "same_gradients", "Guess", "predicted",
-    "Exercise", "exercises", "run_code", "SEEDS", "LIMIT", "TooSlow",
-    "Trial", "Verdict", "attempt", "examine", "examine_source", "Mistake",
-    "diagnose", "Watched",
+    "Wrong", "NUMBER", "note", "same", "holds", "sizes", "form",
+    "difference", "ROOM", "LONG", "drawn", "untouched", "same_gradients",
+    "Guess", "predicted", "Exercise", "exercises", "run_code", "SEEDS",
+    "LIMIT", "TooSlow", "Trial", "Verdict", "attempt", "examine",
+    "examine_source", "Mistake", "diagnose", "Watched",
 ]  # fmt: skip
 
 
@@ -90,6 +91,29 @@ def holds(
         if yours is not None:
             shown["yours"] = yours
         raise Wrong(what, **shown)
+
+
+_chance: list[random.Random] = []  # where a check runs with a secret seed
+
+
+def sizes(*usual: int) -> list[int]:
+    """The sizes of a check: as usual, or with a secret seed larger ones;
+    different where the usual ones are, and 1 where they are 1.
+    """
+    if not _chance:
+        return list(usual)
+    (chance,) = _chance
+    more = {0: 0, 1: 1}
+    for size in sorted(set(usual) - {0, 1}):
+        least = max(more.values())
+        more[size] = max(size, least) + chance.randint(1, 2)
+    return [more[size] for size in usual]
+
+
+def form(check: Callable[[Any], object]) -> Callable[[Any], object]:
+    """A check of form: it counts once every other check holds."""
+    check.form = True  # type: ignore[attr-defined]
+    return check
 
 
 def difference(yours: Any, target: Any) -> str:
@@ -556,8 +580,10 @@ def attempt(
     """
     _seen.clear()
     error: BaseException | None = None
-    generator = torch.get_rng_state()
+    generators = torch.get_rng_state(), random.getstate()
     torch.manual_seed(seed)
+    random.seed(seed)
+    _chance[:] = [] if seed in SEEDS else [random.Random(seed)]
     try:
         with _limited(limit):
             check(thing)
@@ -566,7 +592,9 @@ def attempt(
     except BaseException as raised:
         error = raised
     finally:
-        torch.set_rng_state(generator)
+        torch.set_rng_state(generators[0])
+        random.setstate(generators[1])
+        _chance.clear()
     return Trial(error, list(_seen))
 
 
@@ -833,33 +861,34 @@ def _known(
     trial: Trial,
     thing: Any,
 ) -> str:
-    """The sentence of the mutant that does what was done; or ""."""
-    found = [
-        mistake
-        for mistake in exercise.mistakes
-        if _alike(trial, mistake.trial(check, seed))
-    ]
+    """The sentence of the mutant that does what was done; or "". What the
+    checks before this one say has to be the same, too.
+    """
+    every = exercise.mistakes
+    found = [x for x in every if _alike(trial, x.trial(check, seed))]
     right = exercise.ours.trial(check, seed)
     sure = bool(found) and _telling(trial, right)
     if not found and _says(trial):
         found = [
-            mistake
-            for mistake in exercise.mistakes
-            if _alike(trial, mistake.trial(check, seed), loosely=True)
+            x for x in every if _alike(trial, x.trial(check, seed), True)
         ]
+    needed = True
     for other in exercise.properties().values():
-        if not found or (sure and len(found) == 1):
+        if other.__name__ == check.__name__:
+            needed = not sure
+            continue
+        if not found or not needed and len(found) == 1:
             break
         own = attempt(other, thing, seed, limit=5.0)
         for loosely in (False, True):
             alike = [
-                mistake
-                for mistake in found
-                if _alike(own, mistake.trial(other, seed), loosely)
+                x
+                for x in found
+                if _alike(own, x.trial(other, seed), loosely)
             ]
             if alike:
                 break
-        found = alike or (found if sure else [])
+        found = alike or ([] if needed else found)
     return found[0].sentence if found else ""
 
 
@@ -896,6 +925,8 @@ def _alike(one: Trial, other: Trial, loosely: bool = False) -> bool:
     """Whether all that came back is the same, and what was said of it.
     Loosely: whatever its numbers are, which may come by chance.
     """
+    if one.error is None and other.error is None:
+        return True
     if type(one.error) is not type(other.error):
         return False
     if len(one.seen) != len(other.seen) and not loosely:

@@ -103,7 +103,7 @@ def _of_tensors(yours: Tensor, target: Tensor) -> Iterator[str]:
                 first.expand_as(yours), yours
             ):
                 name = _axis(axis, target)
-                yield f"All entries along {name} are the same."
+                yield f"All entries{name} are the same."
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -111,11 +111,11 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 def _axis(axis: int, x: Tensor) -> str:
+    """Along which axis, if there are several."""
     if x.ndim < 2:
-        return "its length"
-    if axis == x.ndim - 1:
-        return "its last axis"
-    return f"its axis {axis}, counted from 0"
+        return ""
+    last = axis == x.ndim - 1
+    return " along the last axis" if last else f" along axis {axis}"
 
 
 NAMED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -212,7 +212,7 @@ def _of_shapes(yours: Tensor, target: Tensor) -> Iterator[str]:
         ]
         if shared and near(*parts).all():
             yield (
-                f"Along {name}, {abs(more)} are {what}, at its {start}; "
+                f"{abs(more)} {what} at the {start}{name}; "
                 "the rest is right."
             )
 
@@ -227,14 +227,14 @@ def _moved(yours: Tensor, target: Tensor) -> Iterator[str]:
         if n < 2:
             continue
         if _equal(yours.flip(axis), target):
-            yield f"It is right but turned round along {name}."
+            yield f"It is right but turned round{name}."
         if n < 3:
             continue
         ours, right = (
             [x.narrow(axis, i, n - 1) for i in (0, 1)]
             for x in (yours, target)
         )
-        told = f"It is right but shifted by one along {name}"
+        told = f"It is right but shifted by one{name}"
         if _equal(ours[0], right[1]):
             yield f"{told}: each comes too early."
         if _equal(ours[1], right[0]):
@@ -278,10 +278,10 @@ def _confined(wrong: Tensor) -> str:
         hit = wrong.any(dim=others).tolist() if others else wrong.tolist()
         if sum(hit) == 1 and (hit[0] or hit[-1]):
             end = "first" if hit[0] else "last"
-            return f"at the {end} place along {name} alone"
+            return f"at the {end} place{name} alone"
         if n > 2 and sum(hit) == n - 1 and not (hit[0] and hit[-1]):
             end = "last" if hit[0] else "first"
-            return f"everywhere but at the {end} place along {name}"
+            return f"everywhere but at the {end} place{name}"
     return ""
 
 
