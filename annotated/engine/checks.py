@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import copy
 import importlib.resources
+import inspect
 import json
 import linecache
 import math
+import random
+import re
 import signal
 import threading
 import traceback
@@ -19,27 +22,35 @@ from functools import cache, cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from annotated.engine.relations import near, relation
 
 __all__ = [
-    "Wrong", "note", "same", "holds", "difference", "ROOM", "drawn",
-    "untouched", "same_gradients", "Guess", "predicted", "Exercise",
-    "exercises", "run_code", "SEEDS", "LIMIT", "TooSlow", "Trial",
-    "Verdict", "attempt", "examine", "examine_source", "Mistake",
-    "diagnose",
+    "Wrong", "NUMBER", "note", "same", "holds", "sizes", "form",
+    "difference", "ROOM", "LONG", "drawn", "untouched", "same_gradients",
+    "Guess", "predicted", "Exercise", "exercises", "run_code", "SEEDS",
+    "LIMIT", "TooSlow", "Trial", "Verdict", "attempt", "examine",
+    "examine_source", "Mistake", "diagnose", "Watched",
 ]  # fmt: skip
 
 
 # E20-checks.md: What a check says
 class Wrong(Exception):
-    """Something asked for does not hold. shown are values to look at."""
+    """Something asked for does not hold. shown are values to look at, pair
+    what came back and what was wanted.
+    """
 
-    def __init__(self, what: str, **shown: Any):
+    def __init__(
+        self, what: str, pair: tuple[Any, Any] | None = None, **shown: Any
+    ):
         super().__init__(what)
-        self.what, self.shown = what, shown
+        self.what, self.pair, self.shown = what, pair, shown
 
 
 _seen: list[Any] = []  # what the student's code has returned in a check
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
+_collecting: list[list[tuple[Any, Any]]] = []  # what `same` compares
 
 
 def note(yours: Any) -> None:
@@ -61,10 +72,14 @@ def same(yours: Any, target: Any, **given: Any) -> None:
     rounding. given are the arguments that led there, to be shown.
     """
     note(yours)
+    if _collecting:
+        _collecting[-1].append((_kept(yours), target))
+        return
     if what := difference(yours, target):
+        pair = _kept(yours), target
         if "dtype" in what:  # the values would only distract
-            raise Wrong(what)
-        raise Wrong(what, **given, **_nearer(target, yours))
+            raise Wrong(what, pair)
+        raise Wrong(what, pair, **given, **_nearer(target, yours))
 
 
 def holds(
@@ -72,10 +87,33 @@ def holds(
 ) -> None:
     """Raise Wrong with what, unless it is fine."""
     note(yours if yours is not None else bool(fine))
-    if not bool(fine):
+    if not bool(fine) and not _collecting:
         if yours is not None:
             shown["yours"] = yours
         raise Wrong(what, **shown)
+
+
+_chance: list[random.Random] = []  # where a check runs with a secret seed
+
+
+def sizes(*usual: int) -> list[int]:
+    """The sizes of a check: as usual, or with a secret seed larger ones;
+    different where the usual ones are, and 1 where they are 1.
+    """
+    if not _chance:
+        return list(usual)
+    (chance,) = _chance
+    more = {0: 0, 1: 1}
+    for size in sorted(set(usual) - {0, 1}):
+        least = max(more.values())
+        more[size] = max(size, least) + chance.randint(1, 2)
+    return [more[size] for size in usual]
+
+
+def form(check: Callable[[Any], object]) -> Callable[[Any], object]:
+    """A check of form: it counts once every other check holds."""
+    check.form = True  # type: ignore[attr-defined]
+    return check
 
 
 def difference(yours: Any, target: Any) -> str:
@@ -96,12 +134,13 @@ def difference(yours: Any, target: Any) -> str:
                 return f"in entry {place}, {what}"
         return ""
     if isinstance(target, float) and isinstance(yours, (int, float)):
-        within = getattr(target, "within", 1e-6)
-        near = math.isclose(yours, target, rel_tol=within, abs_tol=1e-9)
+        within = getattr(target, "within", 1e-5)
+        close = math.isclose(yours, target, rel_tol=within, abs_tol=1e-9)
         both_nan = math.isnan(yours) and math.isnan(target)
-        if near or both_nan:
+        if close or both_nan:
             return ""
-        return f"it is {yours:.6g}, not {target:.6g}"
+        digits = _enough(yours, target, least=6)
+        return f"it is {yours:.{digits}g}, not {target:.{digits}g}"
     if type(yours) is not type(target):
         return f"it returned {_kind(yours)}, not {_kind(target)}"
     return "" if yours == target else "the values differ"
@@ -130,15 +169,7 @@ def _unlike(yours: Any, target: Tensor) -> str:
     lost = yours.isnan() & ~target.isnan()
     if lost.any():
         return f"{int(lost.sum())} of its values are NaN"
-    exact = target.dtype == torch.float64
-    near = torch.isclose(
-        yours,
-        target,
-        rtol=1e-7 if exact else 1e-4,
-        atol=1e-9 if exact else 1e-5,
-        equal_nan=True,
-    )
-    return "" if near.all() else "the values differ"
+    return "" if near(yours, target).all() else "the values differ"
 
 
 def _kind(value: Any) -> str:
@@ -151,13 +182,14 @@ def _name(x: Tensor) -> str:
 
 
 ROOM = 8  # rows and columns of a matrix that is shown
+LONG = 400  # characters of anything else
 
 
-def drawn(value: Any) -> str:
+def drawn(value: Any, digits: int = 4) -> str:
     """A value as a person reads it: a matrix, rows below each other."""
     if not isinstance(value, Tensor):
         text = repr(value)
-        return text if len(text) <= 400 else f"{text[:400]} …"
+        return text if len(text) <= LONG else f"{text[:LONG]} …"
     value = value.detach()
     if value.ndim > 2 and math.prod(value.shape[:-2]) == 1:
         value = value.reshape(value.shape[-2:])
@@ -165,40 +197,83 @@ def drawn(value: Any) -> str:
     if not fits:
         return f"a tensor of {_name(value)}, {tuple(value.shape)}"
     if value.ndim == 0:
-        return _digits(value.item())
+        return _digits(value.item(), digits)
     rows = [value.tolist()] if value.ndim == 1 else value.tolist()
-    cells = [[_digits(x) for x in row] for row in rows]
+    cells = [[_digits(x, digits) for x in row] for row in rows]
     width = max((len(c) for row in cells for c in row), default=0)
     return "\n".join(" ".join(f"{c:>{width}}" for c in r) for r in cells)
 
 
-def _digits(x: float | bool) -> str:
+def _digits(x: float | bool, digits: int) -> str:
     if isinstance(x, bool):
         return "1" if x else "·"
-    return f"{x:.4g}" if isinstance(x, float) else str(x)
+    return f"{x:.{digits}g}" if isinstance(x, float) else str(x)
+
+
+def _enough(one: Any, other: Any, least: int = 4) -> int:
+    """As many digits as tell two values apart, where they differ most."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if one.shape != other.shape or not one.numel():
+            return least
+        at = _farthest(one, other)
+        one, other = one[at].item(), other[at].item()
+    if not (isinstance(one, float) and isinstance(other, float)):
+        return least
+    for digits in range(least, 17):
+        if f"{one:.{digits}g}" != f"{other:.{digits}g}":
+            return digits
+    return 17
+
+
+def _farthest(one: Tensor, other: Tensor) -> tuple[int, ...]:
+    """The place at which two tensors of one shape differ most."""
+    gap = (one.double() - other.double()).abs()
+    gap = gap.nan_to_num(math.inf, math.inf)
+    return tuple(int(i) for i in (gap == gap.max()).nonzero()[0])
 
 
 def _nearer(target: Any, yours: Any) -> dict[str, Any]:
-    """Both, or of large ones the matrix, or the entry, that differs."""
+    """Both, or of large ones the part that differs."""
     both = {"wanted": target, "yours": yours}
-    if not (
-        isinstance(yours, Tensor)
-        and isinstance(target, Tensor)
-        and yours.shape == target.shape
-        and yours.numel()
+    if isinstance(yours, Tensor) and isinstance(target, Tensor):
+        alike = yours.shape == target.shape and yours.numel()
+        return _nearer_matrix(target, yours) if alike else both
+    if len(repr(target)) <= LONG >= len(repr(yours)) and not any(
+        isinstance(x, Tensor) for x in _parts(target)
     ):
         return both
-    gap = (yours.double() - target.double()).abs()
-    gap = gap.nan_to_num(math.inf, math.inf)
-    place = tuple(int(i) for i in (gap == gap.max()).nonzero()[0])
+    if isinstance(target, str) and isinstance(yours, str):
+        pairs = enumerate(zip(yours, target))
+        shorter = min(len(yours), len(target))
+        first = next((i for i, (x, y) in pairs if x != y), shorter)
+        start = max(0, first - 40)
+        return {n: f"…{x[start : start + 300]}" for n, x in both.items()}
+    parts, others = _parts(target), _parts(yours)
+    if parts and len(parts) == len(others):
+        for one, other in zip(parts, others):
+            if difference(other, one):
+                return _nearer(one, other)
+    return both
+
+
+def _parts(x: Any) -> list[Any]:
+    if isinstance(x, dict):
+        return list(x.values())
+    return list(x) if isinstance(x, (list, tuple)) else []
+
+
+def _nearer_matrix(target: Tensor, yours: Tensor) -> dict[str, Any]:
+    both = {"wanted": target, "yours": yours}
+    place = _farthest(yours, target)
     if target.ndim > 2:  # the matrix in which they differ most
         both = {n: x[place[:-2]] for n, x in both.items()}
     if max(both["wanted"].shape, default=0) > ROOM:
         both = {n: x[place[-2:]] for n, x in both.items()}
+    shown: dict[str, Any] = dict(both)
     if target.shape != both["wanted"].shape:
         whole = target.ndim > 2 and both["wanted"].ndim == 2
-        both["at"] = list(place[:-2] if whole else place)
-    return both
+        shown["at"] = list(place[:-2] if whole else place)
+    return shown
 
 
 def untouched(f: Callable[..., Any], *inputs: Any, **given: Any) -> Any:
@@ -206,7 +281,7 @@ def untouched(f: Callable[..., Any], *inputs: Any, **given: Any) -> Any:
     before = [_kept(x) for x in inputs]
     out = f(*inputs)
     for place, (old, new) in enumerate(zip(before, inputs)):
-        if difference(new, old):
+        if not _unchanged(new, old):
             note(new)
             raise Wrong(
                 f"argument {place} is not what it was before the call",
@@ -215,6 +290,22 @@ def untouched(f: Callable[..., Any], *inputs: Any, **given: Any) -> Any:
                 **given,
             )
     return out
+
+
+def _unchanged(new: Any, old: Any) -> bool:
+    """To the last bit, whatever it is made of."""
+    if isinstance(new, Tensor) and isinstance(old, Tensor):
+        if (new.shape, new.dtype) != (old.shape, old.dtype):
+            return False
+        return bool(((new == old) | (new.isnan() & old.isnan())).all())
+    if _parts(new) or _parts(old):
+        pairs = list(zip(_parts(new), _parts(old)))
+        if len(_parts(new)) != len(_parts(old)):
+            return False
+        if isinstance(new, dict) and list(new) != list(old):
+            return False
+        return all(_unchanged(*pair) for pair in pairs)
+    return not difference(new, old)
 
 
 def same_gradients(
@@ -252,6 +343,7 @@ def same_gradients(
         if difference(yours, target):
             raise Wrong(
                 f"the gradient of argument {place} is another",
+                (yours, target),
                 **_nearer(target, yours),
             )
 
@@ -353,6 +445,12 @@ class Exercise:
             Mistake(text, self.answer(code, f"<mutant {self.name} {n}>"))
             for n, (text, code) in enumerate(self.mutants)
         ]
+
+    @cached_property
+    def ours(self) -> Mistake:
+        """The reference, ready to be tried: no mistake at all."""
+        code = self.reference
+        return Mistake("", self.answer(code, f"<reference {self.name}>"))
 
     @property
     def insight(self) -> str:
@@ -482,8 +580,10 @@ def attempt(
     """
     _seen.clear()
     error: BaseException | None = None
-    generator = torch.get_rng_state()
+    generators = torch.get_rng_state(), random.getstate()
     torch.manual_seed(seed)
+    random.seed(seed)
+    _chance[:] = [] if seed in SEEDS else [random.Random(seed)]
     try:
         with _limited(limit):
             check(thing)
@@ -492,7 +592,9 @@ def attempt(
     except BaseException as raised:
         error = raised
     finally:
-        torch.set_rng_state(generator)
+        torch.set_rng_state(generators[0])
+        random.setstate(generators[1])
+        _chance.clear()
     return Trial(error, list(_seen))
 
 
@@ -575,13 +677,11 @@ def _tell(
             f"It was stopped after {limit:g} s of processor time; ours "
             "takes less than two. Is there a loop that does not end?"
         )
-    if isinstance(error, Wrong):
-        known = diagnose(exercise, check, seed, trial, thing)
-        stop = "" if error.what.endswith(("?", ".", "!")) else "."
-        parts = [known, f"{_capital(error.what)}{stop}"]
-        parts += [_shown(name, x) for name, x in error.shown.items()]
-        return "wrong", "\n".join(filter(None, parts))
     known = diagnose(exercise, check, seed, trial, thing)
+    if isinstance(error, Wrong):
+        stop = "" if error.what.endswith(("?", ".", "!")) else "."
+        parts = [known, f"{_capital(error.what)}{stop}", *_values(error)]
+        return "wrong", "\n".join(filter(None, parts))
     return "crashed", "\n".join(filter(None, [known, _crash(trial)]))
 
 
@@ -589,9 +689,21 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _shown(name: str, value: Any) -> str:
+def _values(error: Wrong) -> list[str]:
+    """What is to be looked at; what came back and what was wanted with
+    as many digits as tell them apart.
+    """
+    digits = dict.fromkeys(error.shown, 4)
+    for one, other in (("wanted", "yours"), ("before", "after")):
+        if {one, other} <= digits.keys():
+            enough = _enough(error.shown[one], error.shown[other])
+            digits[one] = digits[other] = enough
+    return [_shown(n, x, digits[n]) for n, x in error.shown.items()]
+
+
+def _shown(name: str, value: Any, digits: int) -> str:
     """A name, and beside it a value of one or several lines."""
-    first, *more = drawn(value).splitlines() or [""]
+    first, *more = drawn(value, digits).splitlines() or [""]
     margin = " " * max(len(name) + 2, 10)
     return "\n".join([f"  {name:8}{first}", *(margin + x for x in more)])
 
@@ -731,40 +843,235 @@ def diagnose(
     trial: Trial,
     thing: Any,
 ) -> str:
-    """The sentence of the mutant that does what was done; or "". Where
-    several do, it is the one that does so in the other checks, too.
+    """What is to be said about a trial that failed: the sentence of the
+    mutant that does the same, or what has been done to the arguments, or
+    what the answer is to the right one; or "".
     """
-    found = [
-        mistake
-        for mistake in exercise.mistakes
-        if _alike(trial, mistake.trial(check, seed))
-    ]
+    return (
+        _known(exercise, check, seed, trial, thing)
+        or _done(exercise, check, seed, trial, thing)
+        or _related(check, seed, trial, thing)
+    )
+
+
+def _known(
+    exercise: Exercise,
+    check: Callable[[Any], object],
+    seed: int,
+    trial: Trial,
+    thing: Any,
+) -> str:
+    """The sentence of the mutant that does what was done; or "". What the
+    checks before this one say has to be the same, too.
+    """
+    every = exercise.mistakes
+    found = [x for x in every if _alike(trial, x.trial(check, seed))]
+    right = exercise.ours.trial(check, seed)
+    sure = bool(found) and _telling(trial, right)
+    if not found and _says(trial):
+        found = [
+            x for x in every if _alike(trial, x.trial(check, seed), True)
+        ]
+    needed = True
     for other in exercise.properties().values():
-        if len(found) < 2:
+        if other.__name__ == check.__name__:
+            needed = not sure
+            continue
+        if not found or not needed and len(found) == 1:
             break
-        for again in SEEDS:
-            own = attempt(other, thing, again, limit=5.0)
+        own = attempt(other, thing, seed, limit=5.0)
+        for loosely in (False, True):
             alike = [
-                mistake
-                for mistake in found
-                if _alike(own, mistake.trial(other, again))
+                x
+                for x in found
+                if _alike(own, x.trial(other, seed), loosely)
             ]
-            found = alike or found
+            if alike:
+                break
+        found = alike or ([] if needed else found)
     return found[0].sentence if found else ""
 
 
-def _alike(one: Trial, other: Trial) -> bool:
+def _says(trial: Trial) -> bool:
+    """Whether the check itself has said what is wrong, and not only that
+    two values differ.
+    """
+    return isinstance(trial.error, Wrong) and trial.error.pair is None
+
+
+def _telling(trial: Trial, right: Trial) -> bool:
+    """Whether something came back, and not what is right, that hardly
+    comes by chance.
+    """
+    for place, value in enumerate(trial.seen):
+        there = place < len(right.seen)
+        if there and not difference(value, right.seen[place]):
+            continue
+        if _rich(value):
+            return True
+    return False
+
+
+def _rich(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.is_floating_point() and len(value.unique()) > 2
+    if isinstance(value, float):
+        return math.isfinite(value) and not (value * 100).is_integer()
+    numbers = [x for x in _parts(value) if isinstance(x, (int, float))]
+    return len(set(numbers)) > 4 or any(map(_rich, _parts(value)))
+
+
+def _alike(one: Trial, other: Trial, loosely: bool = False) -> bool:
+    """Whether all that came back is the same, and what was said of it.
+    Loosely: whatever its numbers are, which may come by chance.
+    """
     if one.error is None and other.error is None:
         return True
-    if type(one.error) is not type(other.error) or not one.seen:
-        # without a value, only a crash in the same words tells
-        return (
-            type(one.error) is type(other.error)
-            and not isinstance(one.error, Wrong)
-            and str(one.error) == str(other.error)
-        )
-    if len(one.seen) != len(other.seen):
+    if type(one.error) is not type(other.error):
         return False
-    return str(one.error) == str(other.error) and not any(
-        difference(x, y) for x, y in zip(one.seen, other.seen)
+    if len(one.seen) != len(other.seen) and not loosely:
+        return False
+    texts = [str(x.error) for x in (one, other)]
+    if loosely:
+        texts = [NUMBER.sub("#", text) for text in texts]
+    return texts[0] == texts[1] and not any(
+        difference(x, y)
+        for x, y in zip(one.seen, other.seen)
+        if not (loosely and isinstance(y, (Tensor, float, list)))
     )
+
+
+# E20-checks.md: What was done to the arguments
+class Watched:
+    """Stands for an answer; for each call, the arguments by their names:
+    as they were, and whether the call has changed them.
+    """
+
+    def __init__(self, thing: Any):
+        self.thing = thing
+        self.calls: list[dict[str, tuple[Any, bool]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.thing, name)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        if not isinstance(self.thing, type):
+            with self._watching(self.thing, given, named):
+                return self.thing(*given, **named)
+        made = self.thing(*given, **named)
+        if isinstance(made, nn.Module):
+            forward = made.forward
+
+            def watched(*given: Any, **named: Any) -> Any:
+                with self._watching(forward, given, named):
+                    return forward(*given, **named)
+
+            made.forward = watched
+        return made
+
+    @contextmanager
+    def _watching(
+        self, call: Callable[..., Any], given: Any, named: Any
+    ) -> Iterator[None]:
+        try:
+            bound = inspect.signature(call).bind(*given, **named).arguments
+        except (TypeError, ValueError):
+            bound = {}
+        before = {name: _content(x) for name, x in bound.items()}
+        yield
+        self.calls.append(
+            {
+                name: (old, not _unchanged(_content(bound[name]), old))
+                for name, old in before.items()
+                if old is not None
+            }
+        )
+
+
+def _content(x: Any) -> Any:
+    """A copy of what is in an argument; None of what is not looked into."""
+    if isinstance(x, nn.Module):
+        return [p.detach().clone() for p in x.parameters()]
+    known = isinstance(x, (Tensor, list, tuple, dict))
+    return _kept(x) if known else None
+
+
+def _done(
+    exercise: Exercise,
+    check: Callable[[Any], object],
+    seed: int,
+    trial: Trial,
+    thing: Any,
+) -> str:
+    """What an answer has done to its arguments that ours does not do, or
+    has not done that ours does; "" where there is nothing.
+    """
+    if isinstance(thing, dict) or isinstance(trial.error, TooSlow):
+        return ""
+    yours, ours = Watched(thing), Watched(exercise.ours.thing)
+    for one in (yours, ours):
+        attempt(check, one, seed, limit=5.0)
+    pairs = list(zip(yours.calls, ours.calls))
+    for name in {name: 0 for call, _ in pairs for name in call}:
+        told = [
+            (mine[name][1], right[name][1])
+            for mine, right in pairs
+            if name in mine and name in right
+        ]
+        if not told:
+            continue
+        changed, should = (any(x) for x in zip(*told))
+        if changed and not should:
+            return (
+                f"Your code changes `{name}`, which belongs to the caller "
+                "(`+=`, `append`, `x[…] =`, a method with `_` at its end)."
+            )
+        if should and not changed and isinstance(trial.error, Wrong):
+            return (
+                f"Nothing in `{name}` has changed. `{name} = …` gives the "
+                "name to something new: it has to be changed in place."
+            )
+    pair = getattr(trial.error, "pair", None)
+    for name, (old, _) in yours.calls[-1].items() if yours.calls else ():
+        large = isinstance(old, Tensor) and old.numel() > 1
+        if pair and large and _unchanged(pair[0], old):
+            return f"What comes back is `{name}`, as it was given."
+    return ""
+
+
+def _related(
+    check: Callable[[Any], object], seed: int, trial: Trial, thing: Any
+) -> str:
+    """What the answers are to the right ones, where that is a sentence."""
+    first = getattr(trial.error, "pair", None)
+    if first is None:
+        return ""
+    found: list[tuple[Any, Any]] = []
+    for again in {seed: 0} | dict.fromkeys(SEEDS, 0):
+        with _collected() as pairs:
+            attempt(check, thing, again, limit=5.0)
+        found += [pair for pair in pairs if difference(*pair)]
+    large = [(x, y) for x, y in found if len(_leaves(y)) > 2]
+    alone = [first] if len(_leaves(first[1])) > 2 else []
+    for pairs in (large or found, alone):
+        if pairs and (told := relation(pairs)):
+            return told
+    return ""
+
+
+def _leaves(x: Any) -> list[Any]:
+    """The numbers of a tensor, the entries of a list and of its lists."""
+    if isinstance(x, Tensor):
+        return x.flatten().tolist() if x.numel() < 10_000 else [0] * 9
+    parts = _parts(x)
+    return [leaf for part in parts for leaf in _leaves(part)] or [x]
+
+
+@contextmanager
+def _collected() -> Iterator[list[tuple[Any, Any]]]:
+    """In this block `same` and `holds` collect, and raise nothing."""
+    _collecting.append([])
+    try:
+        yield _collecting[-1]
+    finally:
+        _collecting.pop()

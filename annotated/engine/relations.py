@@ -1,0 +1,353 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["ROUNDING", "near", "relation", "NAMED"]
+
+
+# E20-checks.md: What one answer is to the other
+ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 2e-2}
+
+
+def near(yours: Tensor, target: Tensor) -> Tensor:
+    """Where the two are the same number, up to rounding: in float64, too,
+    as much as a table in float32 costs. Whoever makes one is right.
+    """
+    if not target.is_floating_point():
+        return yours == target
+    within = ROUNDING.get(target.dtype, 2e-3)
+    return torch.isclose(
+        yours, target, rtol=within, atol=within / 10, equal_nan=True
+    )
+
+
+def relation(pairs: Sequence[tuple[Any, Any]]) -> str:
+    """A sentence on what yours is to the target, true of all these pairs,
+    (yours, target) each; "" where there is none.
+    """
+    if all(_is_number(x) for pair in pairs for x in pair):
+        columns = torch.tensor(pairs, dtype=torch.float64).unbind(dim=1)
+        return next(_of_numbers(*columns), "")
+    found = [list(_relations(*pair)) for pair in pairs]
+    shared = [x for x in found[0] if all(x in other for other in found)]
+    return shared[0] if shared else ""
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
+
+
+def _relations(yours: Any, target: Any) -> Iterator[str]:
+    """All that is true of one pair, the most telling first."""
+    if isinstance(yours, Tensor) and isinstance(target, Tensor):
+        if all(_is_plain(x) for x in (yours, target)):
+            yield from _of_tensors(yours.detach(), target.detach())
+    elif type(yours) is type(target) and isinstance(target, (list, tuple)):
+        yield from _of_rows(yours, target)
+    elif isinstance(yours, str) and isinstance(target, str):
+        yield from _of_rows(list(yours), list(target))
+    elif _is_number(yours) and _is_number(target):
+        yield from _of_numbers(
+            *torch.tensor([[yours], [target]], dtype=torch.float64)
+        )
+    elif isinstance(yours, dict) and isinstance(target, dict):
+        names = list(target)
+        mine = [yours[name] for name in names if name in yours]
+        yield from _of_entries(mine, [target[n] for n in names], names)
+
+
+def _is_plain(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not (x.is_complex() or x.is_sparse)
+
+
+def _of_tensors(yours: Tensor, target: Tensor) -> Iterator[str]:
+    if yours.dtype != target.dtype:
+        told = str(target.dtype).removeprefix("torch.")
+        if _equal(yours.double(), target.double()):
+            yield f"The numbers are right; they should be {told}."
+    elif target.dtype == torch.bool and _equal(~yours, target):
+        yield "True and False are exchanged."
+    yours, target = yours.double(), target.double()
+    if yours.shape != target.shape:
+        yield from _of_shapes(yours, target)
+        return
+    wrong = ~near(yours, target)
+    lost = yours.isnan() & ~target.isnan()
+    if lost.any():
+        at = _confined(lost)
+        if at:
+            yield f"It is NaN {at}."
+        return
+    if not wrong.any() or target.numel() < 2:
+        return
+    different = target.unique().numel() > 2
+    if different:
+        yield from _of_numbers(yours.flatten(), target.flatten())
+    yield from _moved(yours, target)
+    if different and target.ndim > 1:
+        yield from _of_each_row(yours, target)
+    if at := _confined(wrong):
+        yield f"It is wrong {at}."
+    if different and target.ndim:
+        for axis in range(target.ndim):
+            first = yours.narrow(axis, 0, 1)
+            if yours.size(axis) > 2 and torch.equal(
+                first.expand_as(yours), yours
+            ):
+                name = _axis(axis, target)
+                yield f"All entries{name} are the same."
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(near(one, other).all())
+
+
+def _axis(axis: int, x: Tensor) -> str:
+    """Along which axis, if there are several."""
+    if x.ndim < 2:
+        return ""
+    last = axis == x.ndim - 1
+    return " along the last axis" if last else f" along axis {axis}"
+
+
+NAMED: dict[str, Callable[[Tensor], Tensor]] = {
+    "the square of": torch.square,
+    "the root of": torch.sqrt,
+    "the reciprocal of": torch.reciprocal,
+    "1 minus": lambda x: 1 - x,
+    "the logarithm of": torch.log,
+    "the exponential of": torch.exp,
+}
+
+
+def _of_numbers(yours: Tensor, target: Tensor) -> Iterator[str]:
+    """What is true of each number: a factor, a difference, a function."""
+    if not (yours.isfinite().all() and target.isfinite().all()):
+        return
+    several = target.unique().numel() > 1
+    gap = yours - target
+    size = float(gap.abs().max())
+    if 0 < size < 1e-3 * float(target.abs().max()) and several:
+        yield (
+            f"Nearly right: the two differ by {size:.1g} at most. Is "
+            "something rounded, to float32, say, or a small constant such "
+            "as ε at another place?"
+        )
+    some = target.abs() > 1e-9
+    if some.any() and bool((yours[~some].abs() < 1e-7).all()):
+        ratios = yours[some] / target[some]
+        factor = float(ratios[0])
+        steady = near(ratios, torch.full_like(ratios, factor)).all()
+        said = _factor(factor)
+        if steady and abs(factor - 1) > 1e-4 and (several or said):
+            each = "It is" if len(target) == 1 else "Each number is"
+            said = said or f"{factor:.4g} times"
+            if factor:
+                yield f"{each} {said} what was wanted."
+            elif several:
+                yield "It is 0 everywhere."
+    if several and near(gap, gap[:1].expand_as(gap)).all():
+        way = "large" if gap[0] > 0 else "small"
+        yield f"Each number is too {way}, by {abs(float(gap[0])):.4g}."
+    for name, function in NAMED.items():
+        if several and near(yours, function(target)).all():
+            yield f"Each number is {name} what was wanted."
+
+
+def _factor(x: float) -> str:
+    """A factor that says something: -1, 2, 1/3, √5; or ""."""
+    sign, size = ("minus " if x < 0 else ""), abs(x)
+    if math.isclose(size, 1, rel_tol=1e-4):
+        return f"{sign}1 times" if sign else ""
+    for value, text in ((size, "{}"), (1 / size if size else 0, "1/{}")):
+        for whole in (value, value * value):
+            n = round(whole)
+            if 1 < n < 10_000 and math.isclose(whole, n, rel_tol=1e-4):
+                root = math.isqrt(n)
+                plain = whole is value
+                told = f"{n}" if plain else f"√{n}"
+                if plain and n < 100:  # a width may stand below a root
+                    told = f"{n} = √{n * n}"
+                elif not plain and root * root == n:
+                    continue
+                return f"{sign}{text.format(told)} times"
+    return ""
+
+
+def _of_shapes(yours: Tensor, target: Tensor) -> Iterator[str]:
+    """Right numbers in another shape, or too many or too few of them."""
+    if yours.numel() == target.numel():
+        if 1 < yours.ndim < 5:
+            for order in itertools.permutations(range(yours.ndim)):
+                if _equal(yours.permute(order), target):
+                    yield "The numbers are right; axes are exchanged."
+        if _equal(yours.reshape(target.shape), target):
+            yield "The numbers are right, in their order: only the shape."
+    if yours.ndim != target.ndim:
+        return
+    axes = [
+        axis
+        for axis in range(target.ndim)
+        if yours.size(axis) != target.size(axis)
+    ]
+    if len(axes) != 1:
+        return
+    axis, shared = axes[0], min(yours.size(axes[0]), target.size(axes[0]))
+    more = yours.size(axis) - target.size(axis)
+    what = "too many" if more > 0 else "missing"
+    name = _axis(axis, target)
+    for start, end in (("end", "first"), ("beginning", "last")):
+        at = [x.size(axis) - shared for x in (yours, target)]
+        at = at if end == "last" else [0, 0]
+        parts = [
+            x.narrow(axis, i, shared) for x, i in zip((yours, target), at)
+        ]
+        if shared and near(*parts).all():
+            yield (
+                f"{abs(more)} {what} at the {start}{name}; "
+                "the rest is right."
+            )
+
+
+def _moved(yours: Tensor, target: Tensor) -> Iterator[str]:
+    """The right numbers at other places."""
+    for one, other in itertools.combinations(range(target.ndim), 2):
+        if _equal(yours.transpose(one, other), target):
+            yield "It is right but transposed: two axes are exchanged."
+    for axis in range(target.ndim):
+        n, name = target.size(axis), _axis(axis, target)
+        if n < 2:
+            continue
+        if _equal(yours.flip(axis), target):
+            yield f"It is right but turned round{name}."
+        if n < 3:
+            continue
+        ours, right = (
+            [x.narrow(axis, i, n - 1) for i in (0, 1)]
+            for x in (yours, target)
+        )
+        told = f"It is right but shifted by one{name}"
+        if _equal(ours[0], right[1]):
+            yield f"{told}: each comes too early."
+        if _equal(ours[1], right[0]):
+            yield f"{told}: each comes too late."
+    if target.unique().numel() > 3:
+        if _equal(yours.sort(-1).values, target.sort(-1).values):
+            yield "In each row the numbers are right, but at wrong places."
+        if _equal(*(x.flatten().sort().values for x in (yours, target))):
+            yield "The numbers are right, but at wrong places."
+
+
+def _of_each_row(yours: Tensor, target: Tensor) -> Iterator[str]:
+    """A factor or a difference of its own for each row, or column."""
+    for axis, what in ((-1, "row"), (-2, "column")):
+        if target.size(axis) < 3:
+            continue
+        if bool((target.abs() > 1e-9).all()):
+            ratio = yours / target
+            first = ratio.narrow(axis, 0, 1).expand_as(ratio)
+            if near(ratio, first).all():
+                told = ""
+                sums = target.sum(axis)
+                if near(sums, torch.ones_like(sums)).all():
+                    told = ", and does not sum to 1"
+                own = f"Each {what} is right up to a factor of its own"
+                yield f"{own}{told}."
+        gap = yours - target
+        if near(gap, gap.narrow(axis, 0, 1).expand_as(gap)).all():
+            yield f"In each {what} all numbers are off by the same amount."
+
+
+def _confined(wrong: Tensor) -> str:
+    """Where alone something is wrong, if that is at one end of an axis."""
+    if wrong.all():
+        return ""
+    for axis in range(wrong.ndim):
+        n, name = wrong.size(axis), _axis(axis, wrong)
+        if n < 2:
+            continue
+        others = [i for i in range(wrong.ndim) if i != axis]
+        hit = wrong.any(dim=others).tolist() if others else wrong.tolist()
+        if sum(hit) == 1 and (hit[0] or hit[-1]):
+            end = "first" if hit[0] else "last"
+            return f"at the {end} place{name} alone"
+        if n > 2 and sum(hit) == n - 1 and not (hit[0] and hit[-1]):
+            end = "last" if hit[0] else "first"
+            return f"everywhere but at the {end} place{name}"
+    return ""
+
+
+def _of_rows(yours: Sequence[Any], target: Sequence[Any]) -> Iterator[str]:
+    """Lists: what is missing, too many, or in another order."""
+    ours, right = list(yours), list(target)
+    if any(isinstance(x, Tensor) for x in (*ours, *right)):
+        yield from _of_entries(ours, right, range(len(right)))
+        return
+    n = len(right)
+    less = n - len(ours)
+    if less > 0 and ours:
+        if ours == right[:-less]:
+            yield f"{less} missing at its end; the rest is right."
+        if ours == right[less:]:
+            yield f"{less} missing at its beginning; the rest is right."
+    if less < 0 and right:
+        if ours[:less] == right:
+            yield f"{-less} too many at its end; the rest is right."
+        if ours[-less:] == right:
+            yield f"{-less} too many at its beginning; the rest is right."
+    if len(ours) == n and n > 1:
+        if ours[::-1] == right:
+            yield "It is right but turned round."
+        if n > 2 and ours[1:] == right[:-1]:
+            yield "It is right but shifted by one: each comes too late."
+        if n > 2 and ours[:-1] == right[1:]:
+            yield "It is right but shifted by one: each comes too early."
+    by = [sorted(map(repr, x)) for x in (ours, right)]
+    if by[0] == by[1] and n > 1:
+        yield "It has the right entries, in another order."
+    elif set(by[0]) == set(by[1]):
+        often = "too seldom" if len(ours) < n else "too often"
+        yield f"It has the right entries, but some of them {often}."
+    if all(_is_number(x) for x in (*ours, *right)) and len(ours) == n > 1:
+        yield from _of_tensors(
+            torch.tensor(ours).double(), torch.tensor(right).double()
+        )
+    elif len(ours) == n:
+        yield from _of_entries(ours, right, range(n))
+
+
+def _of_entries(
+    yours: Sequence[Any], target: Sequence[Any], names: Sequence[Any]
+) -> Iterator[str]:
+    """The one entry that is wrong, and what is wrong with it."""
+    if len(yours) != len(target):
+        return
+    wrong = [i for i, x in enumerate(target) if not _same(yours[i], x)]
+    if len(wrong) == 2:
+        one, other = wrong
+        if _same(yours[one], target[other]) and _same(
+            yours[other], target[one]
+        ):
+            yield f"{names[one]!r} and {names[other]!r} are exchanged."
+    if len(wrong) == 1 and len(target) > 1:
+        name = repr(names[wrong[0]])
+        for text in _relations(yours[wrong[0]], target[wrong[0]]):
+            yield f"Only {name} is wrong. {text}"
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        plain = _is_plain(one) and _is_plain(other)
+        alike = one.shape == other.shape and one.dtype == other.dtype
+        return plain and alike and bool(near(one, other).all())
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-9)
+    return type(one) is type(other) and bool(one == other)
