@@ -84,7 +84,7 @@ class Progress:
 class Trainer:
     """Trains a model on a corpus, one step at a time (§5).
 
-    The result is a function of (model, corpus, config) alone.
+    On a CPU the result is a function of (model, corpus, config) alone.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), self.config.clip or math.inf
         )
-        # the one place where a step waits for the device
+        # here the step waits for the device
         loss, nll, size = torch.stack([*means, norm]).tolist()
         if not math.isfinite(loss + nll + size):
             raise TrainingError(self.trouble(loss, nll, size))

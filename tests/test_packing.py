@@ -175,6 +175,13 @@ def test_a_packed_model_can_be_packed_again():
     assert list(twice.parameters())[0] is list(once.parameters())[0]
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_packed_model_is_in_the_mode_of_the_plain_one(training):
+    plain = Transformer(small()).train(training)
+    modes = {part.training for part in packed(plain).modules()}
+    assert modes == {training}
+
+
 def test_hooks_fire_in_both_forms():
     for model in (Transformer(small()), PackedTransformer(small())):
         seen = []

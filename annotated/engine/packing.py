@@ -459,7 +459,9 @@ class _ChunkedLoss(torch.autograd.Function):
             log_p = logits.log_softmax(dim=-1)
             own = log_p.gather(1, label).sum()
             nll -= own
-            loss -= (1 - smoothing) * own + smoothing / vocab * log_p.sum()
+            loss -= (1 - smoothing) * own
+            if smoothing:  # 0 · -inf would be NaN
+                loss -= smoothing / vocab * log_p.sum()
             if learn:
                 # the gradient of the logits, without the smoothing term
                 p = log_p.exp_()
@@ -471,8 +473,7 @@ class _ChunkedLoss(torch.autograd.Function):
                 torch.mm(p, narrow, out=dx[first : first + rows])
                 _add_product(dw, p.T, here)
         if learn:
-            # smoothing subtracts one share from every word's gradient
-            share = smoothing / vocab
+            share = smoothing / vocab  # less in every word's gradient
             dx -= share * narrow.sum(dim=0)
             dw -= share * x.sum(dim=0, dtype=dw.dtype)
             if db is not None:
@@ -488,8 +489,7 @@ class _ChunkedLoss(torch.autograd.Function):
         # 1/tokens is small and would lose precision in 16 bits
         dx = dx * grad if dx.dtype == grad.dtype else dx.float() * grad
         db = None if db is None else grad * db
-        # autograd casts dx to the dtype of x
-        return dx, grad * dw, db, *(None,) * 4
+        return dx, grad * dw, db, *(None,) * 4  # dx is cast by autograd
 
 
 def chunked_loss(

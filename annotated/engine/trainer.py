@@ -481,7 +481,7 @@ class Trainer(training.Trainer):
 
     def collect(self, means: Tensor, norm: Tensor) -> tuple[float, ...]:
         """Loss, nll and gradient norm of the step, over all processes."""
-        # the one place where a step waits for the device
+        # here the step waits for the device
         loss, nll, size = torch.stack([*means, full_tensor(norm)]).tolist()
         spent = self.clock + time.perf_counter() - self.started
         own = [0.0 if rank() else spent, float(self.stop)]
