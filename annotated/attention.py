@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import Tensor, nn
 
 __all__ = [
@@ -23,6 +24,8 @@ def attention_weights(
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
     if mask is None:
         return scores.softmax(dim=-1)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"the mask has to be boolean, not {mask.dtype}")
     weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
     # softmax turns a row of only -inf into NaN: make its weights zero
     return weights.masked_fill(~mask, 0.0)

@@ -85,7 +85,7 @@ def pad_rows(
     """
     head = [] if before is None else [before]
     tail = [] if after is None else [after]
-    longest = len(head) + max(map(len, rows)) + len(tail)
+    longest = len(head) + max(map(len, rows), default=0) + len(tail)
     padded = np.full((len(rows), longest), PAD)
     for place, row in zip(padded, rows, strict=True):
         content = [*head, *row, *tail]

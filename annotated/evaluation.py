@@ -54,8 +54,11 @@ def split_hyphens(line: str) -> str:
     """Tokenise line with 13a, then split at inner hyphens: a-b becomes
     a ##AT##-##AT## b, the form on which the paper's BLEU was computed.
     """
-    tokens = Tokenizer13a()(line)
-    return re.sub(r"(?<=\S)-(?=\S)", " ##AT##-##AT## ", tokens)
+    # on bytes and without overlap, as the published perl script: of
+    # a-t-il only the first hyphen is split
+    tokens = Tokenizer13a()(line).encode("utf-8", "surrogatepass")
+    split = re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", tokens)
+    return split.decode("utf-8", "surrogatepass")
 
 
 def _split_bleu(

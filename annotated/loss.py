@@ -33,6 +33,8 @@ def smoothed_loss(
     """
     log_p = logits.log_softmax(dim=-1)  # (…, vocab)
     nll = -log_p.gather(-1, labels[..., None])[..., 0]  # (…)
-    loss = (1 - smoothing) * nll - smoothing * log_p.mean(dim=-1)
+    loss = (1 - smoothing) * nll
+    if smoothing:  # else a word of probability 0 would make this NaN
+        loss = loss - smoothing * log_p.mean(dim=-1)
     real = labels != PAD
     return loss[real].sum(), nll[real].sum()

@@ -137,7 +137,11 @@ class Bracketing:
 
 
 def compare_trees(gold: Tree, guess: Tree) -> Bracketing:
-    """Score guess against gold; if their words differ, count an error."""
+    """Score guess against gold; if their words differ, count an error.
+    Like evalb, skip a guess that is punctuation alone.
+    """
+    if not spoken(guess):
+        return Bracketing()
     if spoken(gold) != spoken(guess):
         return Bracketing(errors=1)
     ours, theirs = brackets(guess), brackets(gold)

@@ -24,10 +24,10 @@ from annotated.tokens import BOS, EOS, PAD
 __all__ = [
     "Length", "length_penalty", "SearchConfig", "Hypothesis",
     "output_limit", "After", "log_p_after", "greedy", "beam", "settled",
-    "plain_beam_search", "CachedAttention", "CachedCrossAttention",
-    "CachedSelfAttention", "cache_of", "check_cache", "Part", "with_parts",
-    "KVCache", "best_of_batch", "collect_finished", "grow_beams",
-    "cached_beam_search", "alignment",
+    "source_rows", "plain_beam_search", "CachedAttention",
+    "CachedCrossAttention", "CachedSelfAttention", "cache_of",
+    "check_cache", "Part", "with_parts", "KVCache", "best_of_batch",
+    "collect_finished", "grow_beams", "cached_beam_search", "alignment",
 ]  # fmt: skip
 
 
@@ -158,6 +158,21 @@ def settled(
     return enough or best == -math.inf
 
 
+def source_rows(
+    model: Transformer, sentences: Sequence[Sequence[int]]
+) -> Tensor:
+    """Sentences -> (batch, src_len), EOS after each, padded, on the
+    model's device. IndexError for an id beyond the source vocabulary.
+    """
+    rows = pad_rows([np.asarray(s) for s in sentences], after=EOS)
+    vocab = model.config.src_vocab
+    if len(wrong := rows[(rows < 0) | (rows >= vocab)]):
+        raise IndexError(
+            f"source id {wrong[0]} is not in the vocabulary of {vocab}"
+        )
+    return rows.to(next(model.parameters()).device)
+
+
 def plain_beam_search(
     model: Transformer, src: Sequence[int], config: SearchConfig
 ) -> list[Hypothesis]:
@@ -166,13 +181,13 @@ def plain_beam_search(
     The whole model runs at every step: this is the reference version,
     written to be read. The fast searches must agree with it.
     """
-    device = next(model.parameters()).device
-    source = torch.tensor([[*src, EOS]], device=device)
+    source = source_rows(model, [src])  # (1, src_len), with EOS
     limit = output_limit(model, len(src), config)
     with evaluating(model):
         after = partial(log_p_after, model, source)
         if config.beam == 1:
-            return [greedy(after, limit, config)]
+            best = greedy(after, limit, config)
+            return [best] if best.score > -math.inf else []
         return beam(after, limit, config)
 
 
@@ -354,7 +369,7 @@ def grow_beams(
     first = torch.arange(0, len(ids), beam, device=limit.device)[:, None]
     ended: list[list[Hypothesis]] = [[] for _ in limits]
     unfinished = [*range(batch)]
-    while unfinished:
+    while unfinished and cache.length < max(limits):
         log_p = cache.next_logits(ids[:, -1]).float().log_softmax(dim=-1)
         at_limit = limit <= cache.length
         best, parent, token = best_of_batch(log_p, totals, at_limit)
@@ -382,8 +397,7 @@ def cached_beam_search(
 ) -> list[list[Hypothesis]]:
     """plain_beam_search for a batch of sentences, with a KV cache."""
     limits = [output_limit(model, len(s), config) for s in sentences]
-    src = pad_rows([np.asarray(s) for s in sentences], after=EOS)
-    src = src.to(next(model.parameters()).device)
+    src = source_rows(model, sentences)
     with evaluating(model):
         check_steps(model, lambda src: KVCache(model, src).next_logits)
         cache = KVCache(model, src.repeat_interleave(config.beam, dim=0))
@@ -397,9 +411,8 @@ def alignment(
     """Cross-attention weights from output tokens to source tokens:
     (layers, heads, len(ids) + 1, len(src) + 1), with EOS last in both.
     """
-    device = next(model.parameters()).device
-    source = torch.tensor([[*src, EOS]], device=device)
-    target = torch.tensor([[BOS, *ids]], device=device)
+    source = source_rows(model, [src])
+    target = torch.tensor([[BOS, *ids]], device=source.device)
     with evaluating(model):
         maps = model.attention_maps(source, target)
     layers = range(model.config.num_decoder_layers)

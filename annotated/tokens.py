@@ -15,6 +15,7 @@ from annotated.engine.tokenizers import (
     encoded,
     learn_pieces,
     read_tokenizer,
+    valid_line,
     word_level,
 )
 
@@ -99,9 +100,10 @@ WORD = re.compile(
 
 def split_words(line: str) -> list[str]:
     """The line in pieces that no token crosses. It gets a space in front,
-    so that its first word has the same tokens as it has elsewhere.
+    so that its first word has the same tokens as it has elsewhere. Half
+    of a character, a lone surrogate, is read as U+FFFD.
     """
-    return WORD.findall(f" {line}") if line else []
+    return WORD.findall(f" {valid_line(line)}") if line else []
 
 
 # 10-tokens.md: Encode and decode

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from annotated.book import results
 from annotated.book.results import ledger
@@ -94,6 +97,48 @@ def test_words_are_split_at_inner_hyphens_only() -> None:
     split = "Rhein ##AT##-##AT## Main ##AT##-##AT## Region"
     assert split_hyphens("Rhein-Main-Region") == split
     assert split_hyphens("Haus- und Hof - ja") == "Haus- und Hof - ja"
+
+
+# what perl makes of these
+PERL = {
+    "a-t-il": "a ##AT##-##AT## t-il",
+    "jack-o-lantern": "jack ##AT##-##AT## o-lantern",
+    "y-a-t-il, n'est-ce pas": (
+        "y ##AT##-##AT## a-t ##AT##-##AT## il , n'est ##AT##-##AT## ce pas"
+    ),
+    "Haus- und Hof - ja": "Haus- und Hof - ja",
+    "--": "--",
+    "a--b": "a ##AT##-##AT## -b",
+    "---": "- ##AT##-##AT## -",
+    # perl reads bytes, of which é has two
+    "a-é-b": "a ##AT##-##AT## é ##AT##-##AT## b",
+    "東-京-都": "東 ##AT##-##AT## 京 ##AT##-##AT## 都",
+    "": "",
+}
+
+
+@pytest.mark.parametrize("line", PERL)
+def test_hyphens_are_split_as_the_published_script_splits_them(
+    line: str,
+) -> None:
+    assert split_hyphens(line) == PERL[line]
+
+
+@pytest.mark.skipif(shutil.which("perl") is None, reason="needs perl")
+def test_perl_says_the_same() -> None:
+    draw = np.random.default_rng(0)
+    signs = np.array([*"aaabé東😀1.,- -- \u00a0\u2028"])
+    lines = [*PERL, *("".join(draw.choice(signs, 12)) for _ in range(500))]
+    tokens = "\n".join(Tokenizer13a()(line) for line in lines)
+    script = r"s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g"  # get_ende_bleu.sh's
+    done = subprocess.run(
+        ["perl", "-ple", script],
+        input=tokens.encode(),
+        capture_output=True,
+        check=True,
+    )
+    found = [split_hyphens(line) for line in lines]
+    assert done.stdout.decode().split("\n")[:-1] == found
 
 
 def test_split_compounds_counts_the_split_words() -> None:

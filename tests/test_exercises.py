@@ -740,6 +740,28 @@ def test_solutions_of_one_module_import_each_other_in_mine(
     assert "from annotated.attention import attention_weights" in text
 
 
+def test_what_is_forgotten_is_ours_again_and_leaves_no_module_behind(
+    folder,
+):
+    desk = Desk(folder / "mine")
+    network, weights = exercises()["05-network"], exercises()[WEIGHTS]
+    desk.keep(weights, weights.reference)
+    desk.keep(
+        network, network.reference.replace("return self", "return 0 * self")
+    )
+    (desk.folder / "notes.py").write_text("# my own\n")
+    desk.remember("05-network", outcome="passed")
+    assert "the part that fails is 05-network" in reach(1, desk)
+    desk.forget("05-network")
+    assert list(desk.parts()) == [WEIGHTS] and desk.state() == {}
+    left = {path.name for path in desk.folder.glob("*.py")}
+    assert left == {"__init__.py", "attention.py", "notes.py"}
+    assert reach(1, desk).startswith("reached · milestone 1")
+    desk.forget(WEIGHTS)
+    assert not desk.parts()
+    assert not (desk.folder / "attention.py").exists()
+
+
 def test_parts_that_need_each_other_are_checked_wherever_mine_is(
     folder, monkeypatch
 ):

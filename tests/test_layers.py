@@ -186,13 +186,40 @@ def test_a_decoder_layer_has_three_sublayers_in_the_order_of_the_paper():
     assert torch.equal(layer(x, memory, mask), c)
 
 
-def test_dropout_hits_what_is_added_and_never_the_stream():
+SUBLAYERS = {
+    EncoderLayer: ["attention", "feed_forward"],
+    DecoderLayer: ["attention", "cross_attention", "feed_forward"],
+}
+
+
+@both_norms
+@pytest.mark.parametrize(
+    ("kind", "sublayer"),
+    [(kind, name) for kind, names in SUBLAYERS.items() for name in names],
+)
+def test_dropout_hits_what_each_sublayer_adds_and_never_the_stream(
+    kind, sublayer, norm
+):
     torch.manual_seed(0)
-    layer = encoder_layer(norm="pre", dropout=0.5)
-    layer.attention, layer.feed_forward = Constant(1.0), Constant(0.0)
+    make = {EncoderLayer: encoder_layer, DecoderLayer: decoder_layer}[kind]
+    layer = make(norm=norm, dropout=0.5)
+    for name in SUBLAYERS[kind]:
+        setattr(layer, name, Constant(1.0 if name == sublayer else 0.0))
+    for number in range(1, len(SUBLAYERS[kind]) + 1):
+        setattr(layer, f"norm{number}", nn.Identity())
     x = torch.randn(1, 20, 16)
-    values = (layer(x) - x).round(decimals=4).unique().tolist()
+    added = layer(x) if kind is EncoderLayer else layer(x, x)
+    values = (added - x).round(decimals=4).unique().tolist()
     assert values == pytest.approx([0.0, 2.0])
+
+
+def test_no_sublayer_is_left_out_of_these_tests():
+    for kind, names in SUBLAYERS.items():
+        make = encoder_layer if kind is EncoderLayer else decoder_layer
+        parts = dict(make().named_children())
+        norms = [name for name in parts if name.startswith("norm")]
+        assert {*parts} == {*names, *norms, "dropout"}
+        assert len(norms) == len(names)
 
 
 # --- whole layers

@@ -415,15 +415,34 @@ def test_every_dropout_acts_in_training_and_only_there(knob, form):
     assert not torch.equal(first, second)
 
 
-def test_dropout_also_hits_embeddings_plus_positions():
-    model = build(small(dropout=0.5)).train()
-    for layer in (*model.encoder.layers, *model.decoder.layers):
-        layer.eval()
-    src = tgt = torch.tensor([[1, 2, 3, 4]])
-    assert not torch.equal(model.encode(src), model.encode(src))
-    memory = model.encode(src).detach()
-    a, b = (model.decode(tgt, memory, src) for _ in range(2))
-    assert not torch.equal(a, b)
+class Through(nn.Module):
+    """A stack that changes nothing."""
+
+    def forward(self, x, *_):
+        return x
+
+
+@pytest.mark.parametrize("form", ["plain", "packed"])
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_dropout_hits_embeddings_plus_positions_of_each_side(side, form):
+    model = build(small(dropout=0.5))
+    model = packed(model) if form == "packed" else model
+    model.encoder, model.decoder = Through(), Through()
+    src, tgt = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[5, 6, 7]])
+
+    def read():
+        if side == "source":
+            return model.encode(src)
+        if form == "packed":
+            return model.hidden(src, tgt)[0]
+        return model.decode(tgt, model.encode(src), src)
+
+    whole = read()
+    values = (read() / whole).unique().tolist()
+    assert values == [1.0]
+    model.train()
+    values = (read() / whole).round(decimals=6).unique().tolist()
+    assert values == [0.0, 2.0]
 
 
 # --- looking inside

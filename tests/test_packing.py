@@ -230,6 +230,13 @@ def test_whoever_packs_turns_off_the_kernel_that_is_planned_by_shape(make):
         cuda.enable_cudnn_sdp(before[0])
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_packed_model_is_in_the_mode_of_the_plain_one(training):
+    plain = Transformer(small()).train(training)
+    modes = {part.training for part in packed(plain).modules()}
+    assert modes == {training}
+
+
 def test_hooks_fire_in_both_forms():
     for model in (Transformer(small()), PackedTransformer(small())):
         seen = []

@@ -237,6 +237,21 @@ def test_other_words_are_an_error_and_are_not_counted(guess: str) -> None:
     assert compare_trees(gold, read_tree(guess)) == Bracketing(errors=1)
 
 
+@pytest.mark.parametrize(
+    ("gold", "guess", "counted"),
+    [
+        ("(TOP (NP (: --)))", "(TOP (NP (: --)))", Bracketing()),
+        ("(TOP (NP (NN a)))", "(TOP (NP (: a)))", Bracketing()),
+        ("(TOP (NP (: a)))", "(TOP (NP (NN a)))", Bracketing(errors=1)),
+    ],
+)
+def test_a_guess_of_punctuation_alone_is_skipped_as_evalb_skips_it(
+    gold: str, guess: str, counted: Bracketing
+) -> None:
+    """Its statuses of these are 2, skipped, 2 and 1, an error."""
+    assert compare_trees(read_tree(gold), read_tree(guess)) == counted
+
+
 def test_percentages_are_of_the_sums_not_means_over_sentences() -> None:
     # 6 of 6 and 7, then 0 of 1 and 1: P 6/8, R 6/7, F1 12/15
     gold = [read_tree(HERS), read_tree("(NP (NN it))")]
@@ -328,6 +343,7 @@ def test_evalb_says_the_same(tmp_path: Path) -> None:
     program = Path(os.environ["EVALB"])
     draw = random.Random(1)
     gold = [pair.target_tree for pair in pocket_pairs(500, "test")]
+    gold[::50] = [read_tree("(TOP (NP (: --)))")] * 10
     guess = [damaged(tree, draw) for tree in gold]
     for name, trees in (("gold", gold), ("guess", guess)):
         lines = "".join(f"{tree}\n" for tree in trees)
@@ -345,7 +361,8 @@ def test_evalb_says_the_same(tmp_path: Path) -> None:
         found = compare_trees(*pair)
         counts = found.matched, found.gold, found.guessed
         assert tuple(map(int, row[5:8])) == counts
-        assert (row[2] != "0") == bool(found.errors)
+        status = {"0": (1, 0), "1": (0, 1), "2": (0, 0)}[row[2]]
+        assert status == (found.sentences, found.errors)
 
 
 # --- what the chapter says of the runs on real trees ----------------------

@@ -579,7 +579,9 @@ class _ChunkedLoss(torch.autograd.Function):
             log_p = logits.log_softmax(dim=-1)
             own = log_p.gather(1, label).sum()
             nll = nll - own
-            loss = loss - ((1 - smoothing) * own + share * log_p.sum())
+            loss = loss - (1 - smoothing) * own
+            if smoothing:  # 0 · -inf would be NaN
+                loss = loss - share * log_p.sum()
             if learn:
                 # the gradient of the logits, without the smoothing term
                 p = log_p.exp_()
@@ -607,8 +609,7 @@ class _ChunkedLoss(torch.autograd.Function):
         # 1/tokens is small and would lose precision in 16 bits
         dx = dx * grad if dx.dtype == grad.dtype else dx.float() * grad
         db = None if db is None else grad * db
-        # autograd casts dx to the dtype of x
-        return dx, grad * dw, db, *(None,) * 4
+        return dx, grad * dw, db, *(None,) * 4  # dx is cast by autograd
 
 
 def chunked_loss(

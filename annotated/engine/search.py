@@ -32,6 +32,7 @@ from annotated.search import (
     SearchConfig,
     length_penalty,
     output_limit,
+    source_rows,
     with_parts,
 )
 from annotated.tokens import BOS, EOS, PAD, UNK
@@ -290,12 +291,12 @@ class BeamSearch:
             _limit(models, s, config, prefix)
             for s, prefix in zip(sentences, prefixes, strict=True)
         ]
-        src = pad_rows([np.asarray(s) for s in sentences], after=EOS)
+        src = source_rows(models[0], sentences)
         prefix = pad_rows([np.asarray(p) for p in prefixes])
         self.config, self.limits, self.length = config, set(limits), 0
         self.beams = Beams.begin(limits, prefix.to(device), config.nbest)
         slots = 1 + (max(limits) - 1) * config.beam
-        self.caches = [SlotCache(m, src.to(device), slots) for m in models]
+        self.caches = [SlotCache(m, src, slots) for m in models]
         self.results: list[list[Hypothesis]] = [[] for _ in sentences]
         self.allowed = guide and guide(sentences, device)
         # check less often on a GPU, where each check waits for the device
@@ -345,8 +346,8 @@ class BeamSearch:
         """Update the best finished hypotheses; all (batch, ranks)."""
         beams = self.beams
         penalty = length_penalty(self.length, self.config.alpha)
-        lives = (token != EOS) | beams.done[:, None]
-        scores = best.masked_fill(lives, -math.inf) / penalty
+        ends = (token == EOS) & ~beams.done[:, None]
+        scores = best.masked_fill(~ends, -math.inf) / penalty
         scores = torch.cat([beams.ended, scores], dim=1)
         beams.ended, places = scores.topk(self.config.nbest)
         ids = beams.ids[:, :, 1:].take_along_dim(parent[:, :, None], 1)
@@ -538,9 +539,8 @@ def _limit(
             f"a prefix of {len(prefix)} tokens leaves no room: the output "
             f"may have {limit} tokens, including its end"
         )
-    vocab = min(model.config.tgt_vocab for model in models)
     for token in prefix:
-        if not UNK <= token < vocab:
+        if not UNK <= token < models[0].config.tgt_vocab:
             raise ValueError(f"prefix token {token} is not a word")
     return limit
 
