@@ -144,7 +144,7 @@ def test_a_run_that_is_killed_ends_as_one_that_was_not(
         for run in ("killed", "whole")
     ]
     assert checks[0] == checks[1]
-    assert [e["step"] for e in checks[0]] == [0, 5, 10]
+    assert [e["step"] for e in checks[0]] == [0, 5, 10, 12]
     assert all("old" in e for e in checks[0])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -648,3 +649,98 @@ def test_what_begins_to_learn_has_no_state_and_is_refused(
     restore(trainer("encoder"), place)
     with pytest.raises(RunError, match=r"encoder.* absent in the file"):
         restore(trainer(), place)
+
+
+# --- every place that keeps a state ----------------------------------------
+
+STATE = {
+    "save_file", "load_file", "write_tensors", "read_tensors",
+    "load_weights", "state_dict", "load_state_dict", "named_state",
+    "load_named_state", "write_checkpoint", "torch.save", "torch.load",
+    "trainer.load", "trainer.save", "get_rng_state", "set_rng_state",
+}  # fmt: skip
+# the first eleven have to do with trainings, the others with weights alone
+KEEPERS = {
+    "checkpoints.save_checkpoint": "the state of a training, plainly",
+    "checkpoints.load_checkpoint": "the state of a training, plainly",
+    "engine/checkpoints.restore": "the state of a training",
+    "engine/checkpoints.write_checkpoint": "the state of a training",
+    "engine/optimizers.rehearse": "looks at a state that is undone",
+    "engine/runner._save": "the state of a training",
+    "engine/trainer.Trainer.save": "the state of a training",
+    "training.Trainer.check": "compares what was kept",
+    "training.Trainer.load": "the only way back into an optimizer",
+    "training.Trainer.moments": "the only way out of an optimizer",
+    "training.Trainer.state": "the only way out of an optimizer",
+    "checkpoints.average_weights": "weights of checkpoints",
+    "checkpoints.save_weights": "weights of a model",
+    "engine/checks.attempt": "the random numbers of a notebook",
+    "engine/commands.Average.act": "a mean of weights",
+    "engine/course.equals_torch": "layers side by side",
+    "engine/export.export_run": "weights for other programs",
+    "engine/export.write_onnx": "weights for other programs",
+    "engine/marian.import_marian": "published weights",
+    "engine/marian.published_weights": "weights for other programs",
+    "engine/marian.read_weights": "published weights",
+    "engine/marian.write_transformers": "weights for other programs",
+    "engine/optimizers.ChainedOptimizer.load_state_dict": "PyTorch's own",
+    "engine/packing.packed": "the same weights in the fast form",
+    "engine/runner._write_model": "the model of a run",
+    "engine/runs.Run.as_begun": "the first weights of a run",
+    "engine/runs.Run.open": "the model of a run",
+    "engine/runs.begin_run": "the first weights of a run",
+    "engine/runs.resume_run": "the first weights of a run",
+    "engine/tensors.load_weights": "reads tensors for all of these",
+    "engine/tensors.read_tensors": "reads tensors for all of these",
+    "engine/tensors.write_tensors": "writes tensors for all of these",
+}
+
+
+def keepers(package: Path) -> dict[str, set[str]]:
+    """The functions of a package that call what saves or loads a state."""
+    found: dict[str, set[str]] = {}
+
+    def look(node: ast.AST, where: str) -> None:
+        for inner in ast.iter_child_nodes(node):
+            if isinstance(inner, ast.Call):
+                call = ast.unparse(inner.func)
+                names = {call, call.rpartition(".")[2]}
+                names |= {".".join(call.split(".")[-2:])}
+                if names & STATE:
+                    found.setdefault(where, set()).add(call)
+            name = getattr(inner, "name", None)  # of functions, classes
+            look(inner, f"{where}.{name}" if name else where)
+
+    for file in package.rglob("*.py"):
+        name = file.relative_to(package).with_suffix("").as_posix()
+        look(ast.parse(file.read_text("utf-8")), name)
+    return found
+
+
+def test_every_place_that_keeps_a_state_is_known() -> None:
+    """A new one belongs to this list, and if it is the state of a training
+    it goes through named_state, which refuses what it cannot keep.
+    """
+    found = keepers(Path(training.__file__).parent)
+    assert found.keys() == KEEPERS.keys()
+    assert {
+        where
+        for where, calls in found.items()
+        if calls & {"named_state", "load_named_state"}
+    } == {
+        "engine/optimizers.rehearse",
+        *(
+            f"training.Trainer.{n}"
+            for n in ("check", "load", "moments", "state")
+        ),
+    }
+    assert {
+        w for w, calls in found.items() if "state_dict" in " ".join(calls)
+    } == {
+        "engine/course.equals_torch",
+        "engine/export.write_onnx",
+        "engine/marian.published_weights",
+        "engine/optimizers.ChainedOptimizer.load_state_dict",
+        "engine/packing.packed",
+        "engine/runs.resume_run",
+    }

@@ -178,7 +178,8 @@ def rehearse(
                         f"keeps {tuple(tensor.shape)} for a weight of "
                         f"{tuple(weight.shape)}"
                     )
-    moved = {k for k in before if before[k] != after[k]} - {*scheduled}
+    names = (before.keys() | after.keys()) - {*scheduled}
+    moved = [k for k in names if before.get(k) != after.get(k)]
     if moved:
         raise TrainingError(
             f"{kind} changes {', '.join(sorted(moved))} as it goes: "
