@@ -75,13 +75,15 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, d_model: int, length: int = 256):
         super().__init__()
         table = sinusoids(length, d_model)
+        self.dtype = table.dtype  # in which it was computed
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, length: int) -> Tensor:
         """The encodings of positions 0 to length - 1: (length, d_model)."""
-        if length > len(self.table):
-            longer = sinusoids(2 * length, self.table.size(1))
-            self.table = longer.to(self.table)
+        old = self.table
+        if length > len(old) or self.dtype != old.dtype:
+            new = sinusoids(2 * length, old.size(1), old.dtype)
+            self.table, self.dtype = new.to(old.device), old.dtype
         return self.table[:length]
 
 

@@ -17,17 +17,19 @@ from annotated.engine.errors import check_fields
 from annotated.engine.hooks import attention_blocks
 from annotated.engine.machine import evaluating
 from annotated.engine.packing import check_steps
+from annotated.engine.tensors import check_numbers
 from annotated.masks import padding_mask
 from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
     "Length", "length_penalty", "SearchConfig", "Hypothesis",
-    "output_limit", "After", "log_p_after", "greedy", "beam", "settled",
-    "source_rows", "plain_beam_search", "CachedAttention",
-    "CachedCrossAttention", "CachedSelfAttention", "cache_of",
-    "check_cache", "Part", "with_parts", "KVCache", "best_of_batch",
-    "collect_finished", "grow_beams", "cached_beam_search", "alignment",
+    "output_limit", "After", "log_probabilities", "log_p_after", "greedy",
+    "beam", "settled", "source_rows", "plain_beam_search",
+    "CachedAttention", "CachedCrossAttention", "CachedSelfAttention",
+    "cache_of", "check_cache", "Part", "with_parts", "KVCache",
+    "best_of_batch", "collect_finished", "grow_beams", "cached_beam_search",
+    "alignment",
 ]  # fmt: skip
 
 
@@ -91,6 +93,12 @@ def output_limit(
 After = Callable[[list[int]], Tensor]  # ids -> log-probabilities (vocab,)
 
 
+def log_probabilities(logits: Tensor) -> Tensor:
+    """log p of each token, (…, vocab), in at least float32."""
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return logits.log_softmax(dim=-1, dtype=wide)
+
+
 def log_p_after(
     model: Transformer, source: Tensor, ids: list[int]
 ) -> Tensor:
@@ -98,7 +106,8 @@ def log_p_after(
     (1, src_len). PAD and BOS get -inf, since no output contains them.
     """
     logits = model(source, torch.tensor([ids], device=source.device))
-    log_p = logits[0, -1].float().log_softmax(dim=-1)
+    log_p = log_probabilities(logits[0, -1])
+    check_numbers(log_p)
     log_p[[PAD, BOS]] = -math.inf
     return log_p
 
@@ -323,7 +332,8 @@ def best_of_batch(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log_p (batch · beam, vocab) and live totals (batch, beam) -> totals,
     parents and tokens of the 2 · beam best continuations, each (batch,
-    ranks). Where at_limit (batch,) is True, only EOS may follow.
+    ranks). Where at_limit (batch,) is True, only EOS may follow. RunError
+    where a total is no number.
     """
     vocab, beam = log_p.size(1), totals.size(1)
     ranks = 2 * beam if beam > 1 else 1  # greedy search needs only one
@@ -335,6 +345,7 @@ def best_of_batch(
     grown = totals[:, :, None] + log_p
     grown = grown.flatten(1)  # (batch, beam · vocab)
     best, place = grown.topk(min(ranks, grown.size(1)))  # (batch, ranks)
+    check_numbers(best)
     return best, place // vocab, place % vocab
 
 
@@ -370,7 +381,7 @@ def grow_beams(
     ended: list[list[Hypothesis]] = [[] for _ in limits]
     unfinished = [*range(batch)]
     while unfinished and cache.length < max(limits):
-        log_p = cache.next_logits(ids[:, -1]).float().log_softmax(dim=-1)
+        log_p = log_probabilities(cache.next_logits(ids[:, -1]))
         at_limit = limit <= cache.length
         best, parent, token = best_of_batch(log_p, totals, at_limit)
         rows = first + parent  # (batch, ranks), as best and token

@@ -7,6 +7,7 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from annotated.engine.search import beam_search
 from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
 from annotated.search import SearchConfig
+from annotated.since import RMSNorm
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
 from tests.helpers import TINY, environment
 
@@ -40,6 +42,7 @@ KINDS = {
     "gelu": {"activation": "gelu", "tie": "decoder"},
     "uneven": {"num_encoder_layers": 1, "num_decoder_layers": 3},
 }
+FORMS = "safetensors", "onnx", "ctranslate2", "transformers"
 OWN = {"window": {"window": 3}, "sizes": {"d_k": 3, "d_v": 7}}
 
 
@@ -321,3 +324,121 @@ def test_a_trained_model_is_searched_alike_by_generate(
     found = beam_search(run.model.double(), ids, config)
     for row, best in zip(given.tolist(), found, strict=True):
         assert row[1 : row.index(EOS)] == best[0].ids
+
+
+# --- a model that is not the paper's --------------------------------------
+
+
+def with_field(path: str, name: str, value: object) -> Any:
+    def change(model: Transformer) -> None:
+        setattr(model.get_submodule(path), name, value)
+
+    return change
+
+
+def untied(model: Transformer) -> None:
+    e = model.embeddings
+    e.output = torch.nn.Parameter(e.target.detach() + 1)
+
+
+def other_table(model: Transformer) -> None:
+    model.tgt_positions.table = torch.zeros(1024, 16)
+
+
+def own_forward(model: Transformer) -> None:
+    model.forward = lambda src, tgt: src
+
+
+def hook(model: Transformer) -> None:
+    model.encoder.register_forward_hook(lambda *_: None)
+
+
+def norm(model: Transformer) -> None:
+    model.decoder.layers[0].norm2 = RMSNorm(16)
+
+
+def nothing_finite(model: Transformer) -> None:
+    with torch.no_grad():
+        model.encoder.layers[0].norm1.weight[3] = torch.inf
+
+
+ALONE_CHANGED = {  # one object, whose class and configuration say less
+    "encoder.layers.0.norm1 has eps": with_field(
+        "encoder.layers.0.norm1", "eps", 1e-3
+    ),
+    "decoder.layers.1 has pre_norm": with_field(
+        "decoder.layers.1", "pre_norm", True
+    ),
+    "feed_forward has activation": with_field(
+        "encoder.layers.0.feed_forward", "activation", torch.tanh
+    ),
+    "embeddings has scale": with_field("embeddings", "scale", 1.0),
+    "attention has num_heads": with_field(
+        "encoder.layers.0.attention", "num_heads", 4
+    ),
+    "embeddings are not one matrix": untied,
+    "tgt_positions has another table": other_table,
+    "the model is Transformer with another forward": own_forward,
+    "encoder is Encoder with a hook": hook,
+    "norm2 is RMSNorm": norm,
+    "norm1.weight has numbers that are not finite": nothing_finite,
+}
+
+
+@pytest.mark.parametrize("to", FORMS)
+@pytest.mark.parametrize("told", ALONE_CHANGED)
+def test_no_form_leaves_without_a_change_of_one_object(
+    run: Run, told: str, to: str, tmp_path: Path
+) -> None:
+    model = random_model()
+    ALONE_CHANGED[told](model)
+    changed = dataclasses.replace(run, model=model)
+    with pytest.raises(RunError, match=told):
+        export_run(changed, to, tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+
+
+CHANGED_SOURCE = """
+import sys
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from torch import nn
+import annotated.layers, annotated.model
+changed = SimpleNamespace(**{{**vars(nn), "LayerNorm": {norm}}})
+annotated.layers.nn = annotated.model.nn = changed
+from annotated.engine.errors import RunError
+from annotated.engine.export import export_run
+from annotated.engine.runs import Run
+run = Run._drawn(Path({run!r}))
+try:
+    export_run(run, "transformers", Path({out!r}))
+except RunError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("norm", "told"),
+    [
+        ("nn.RMSNorm", "norm1 is RMSNorm, which has no place in this form"),
+        ("partial(nn.LayerNorm, eps=1e-6)", "norm1 has eps 1e-06, which"),
+    ],
+)
+def test_a_changed_source_is_told_by_what_its_parts_are(
+    norm: str, told: str, run: Run, tmp_path: Path
+) -> None:
+    """Where the configuration itself makes another norm."""
+    if "RMS" in norm and torch.__version__ < "2.4":
+        pytest.skip("torch has no RMSNorm yet")
+    (tmp_path / "run").mkdir()
+    run.write(tmp_path / "run")
+    places = {"run": str(tmp_path / "run"), "out": str(tmp_path / "out")}
+    done = subprocess.run(
+        [sys.executable, "-c", CHANGED_SOURCE.format(norm=norm, **places)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
+    assert told in done.stdout, done.stderr
+    assert not (tmp_path / "out").exists()

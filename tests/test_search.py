@@ -1,5 +1,6 @@
 """Chapters 16 and 17, engine room 6: greedy search, beam search, caches."""
 
+import copy
 import itertools
 import math
 import os
@@ -1732,3 +1733,86 @@ def test_the_papers_own_models_are_searched_without_a_comparison(
         model = random_model(5, **kind)
         for each in (model, converted(model, torch.bfloat16)):
             assert beam_search(each, [[4, 5]], SearchConfig(extra=3))
+
+
+# --- in which numbers, and with none --------------------------------------
+
+
+def score_in_float64(model, src, ids, alpha):
+    """By NumPy alone from the logits on; sinusoids are computed here."""
+    place = np.arange(40)[:, None] / 10_000 ** (np.arange(0, 16, 2) / 16)
+    waves = np.stack([np.sin(place), np.cos(place)], -1).reshape(40, 16)
+    for positions in (model.src_positions, model.tgt_positions):
+        table = torch.from_numpy(waves)
+        positions.forward = lambda length, table=table: table[:length]
+    with torch.no_grad():
+        x = model(torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *ids]]))
+    logits = x[0].numpy()
+    assert logits.dtype == np.float64
+    logits = logits - logits.max(-1, keepdims=True)
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    total = sum(log_p[i, token] for i, token in enumerate([*ids, EOS]))
+    return total, total / ((6 + len(ids)) / 6) ** alpha
+
+
+SEARCHES = {
+    "plain": lambda *args: plain_beam_search(*args),
+    "cached": lambda m, s, c: cached_beam_search(m, [s], c)[0],
+    "fast": lambda m, s, c: beam_search(m, [s], c)[0],
+    "packed": lambda m, s, c: beam_search(packed(m), [s], c)[0],
+    "voting": lambda m, s, c: beam_search([m, m], [s], c)[0],
+}
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_a_float64_model_is_searched_in_float64(search, beam):
+    config = SearchConfig(beam=beam, extra=12)
+    for seed in range(3):
+        model = random_model(seed).double().eval()
+        for src in random_sentences(3, seed):
+            best = search(model, src, config)[0]
+            whole = copy.deepcopy(model)
+            expected = score_in_float64(whole, src, best.ids, config.alpha)
+            found = best.log_probability, best.score
+            assert found == pytest.approx(expected, abs=1e-12, rel=1e-13)
+
+
+def spoilt(how):
+    model = random_model(3)
+    with torch.no_grad():
+        if how == "float16":  # a norm's outputs are too large for it
+            model.decoder.layers[0].norm1.weight *= 1e5
+            return model.half()
+        for p in model.parameters():
+            p[(0,) * p.dim()] = {"NaN": math.nan, "inf": math.inf}[how]
+    return model
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("how", ["NaN", "inf", "float16"])
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_numbers_that_are_none_are_one_sentence(search, how, beam):
+    with pytest.raises(RunError, match="numbers are not finite.*float32"):
+        search(spoilt(how), [4, 5], SearchConfig(beam=beam, extra=20))
+
+
+def test_a_gpu_hears_of_it_at_the_next_look(monkeypatch):
+    def patient(self, *args):
+        before(self, *args)
+        self.patience = 8
+
+    before = BeamSearch.__init__
+    monkeypatch.setattr(BeamSearch, "__init__", patient)
+    with pytest.raises(RunError, match="numbers are not finite"):
+        beam_search(spoilt("NaN"), [[4, 5], [4] * 9], SearchConfig())
+
+
+def test_a_word_that_cannot_be_is_no_trouble():
+    model = random_model(3, output_bias=True)
+    with torch.no_grad():
+        model.embeddings.bias[7] = -math.inf
+    config = SearchConfig(beam=2, extra=4)
+    expected = plain_beam_search(model, [4, 5], config)
+    for search in SEARCHES.values():
+        assert_equal(search(model, [4, 5], config), expected)

@@ -20,7 +20,8 @@ from annotated.engine.errors import UsageError
 from annotated.engine.machine import evaluating
 from annotated.engine.runs import Run, run_folder
 from annotated.heads import knocked_out
-from annotated.tokens import BOS, EOS, PAD, UNK
+from annotated.search import log_p_after
+from annotated.tokens import BOS, EOS, UNK
 
 __all__ = [
     "WIDEST", "MOST", "answer", "greedy_steps", "pieces", "all_maps",
@@ -77,13 +78,10 @@ def greedy_steps(
     """
     model, extra = run.model, run.recipe.search.extra
     source = torch.tensor([[*src, EOS]])
-    memory, ids = model.encode(source), [BOS]
+    ids = [BOS]
     limit = min(len(src) + extra, 2 * WIDEST)
     while ids[-1] != EOS:
-        x = model.decode(torch.tensor([ids]), memory, source)[0, -1]
-        logits = model.embeddings.logits(x)
-        logits[[PAD, BOS]] = -torch.inf
-        chances = logits.softmax(dim=-1)
+        chances = log_p_after(model, source, ids).exp()
         best = chances.topk(MOST).indices.tolist()
         at = len(ids) - 1
         taken = prefix[at] if at < len(prefix) else best[0]

@@ -17,7 +17,7 @@ from annotated.embeddings import SinusoidalPositions
 from annotated.engine.errors import RunError
 from annotated.engine.files import new_folder, write_json
 from annotated.engine.marian import write_transformers
-from annotated.engine.packing import check_parts
+from annotated.engine.packing import PAPER_PARTS, check_paper
 from annotated.engine.pieces import vocabulary
 from annotated.engine.runs import Run
 from annotated.engine.tensors import write_tensors
@@ -56,7 +56,7 @@ def write_ctranslate2(
     """
     specs = _wanted("ctranslate2.specs.transformer_spec")
     kinds = _wanted("ctranslate2.specs.common_spec").Activation
-    check_parts(model)
+    check_paper(model, PAPER_PARTS)
     config = model.config
     usual = (config.d_model // config.num_heads,) * 2
     if config.window or (config.key_size, config.value_size) != usual:
@@ -162,7 +162,7 @@ def write_onnx(model: Transformer, folder: Path) -> None:
     or if the model has a part that its config does not say.
     """
     _wanted("onnx")
-    check_parts(model)
+    check_paper(model)
     folder.mkdir(parents=True, exist_ok=True)
     plain = Transformer(model.config)  # operators that all runtimes have
     plain.load_state_dict(model.state_dict())
@@ -238,7 +238,10 @@ def export_run(
     RunError if the folder already holds something, if a package is
     missing, or if the format does not support the model.
     """
-    check_parts(run.model)
+    check_paper(run.model)
+    for name, weight in run.model.named_parameters():
+        if not bool(weight.isfinite().all()):
+            raise RunError(f"{name} has numbers that are not finite")
     model = deepcopy(run.model).cpu().eval()  # the caller's stays unchanged
     with new_folder(folder) as fresh:
         if to == "onnx":

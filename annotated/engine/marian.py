@@ -22,6 +22,7 @@ from annotated.engine.files import (
     write_json,
     write_text,
 )
+from annotated.engine.packing import PAPER_PARTS, check_paper
 from annotated.engine.pieces import (
     SentencePieces,
     codes_of,
@@ -779,6 +780,7 @@ def write_transformers(
     transformers loads; results are scores for the model card, by split.
     RunError if Marian's model has no such parts.
     """
+    check_paper(model, PAPER_PARTS)
     config = model.config
     usual = (config.d_model // config.num_heads,) * 2
     paper = config.norm == "post" and config.positions == "sinusoidal"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from annotated.embeddings import (
     Embeddings,
     LearnedPositions,
     SinusoidalPositions,
+    sinusoids,
 )
 from annotated.engine.errors import RunError
 from annotated.engine.hooks import attention_blocks, recorded_weights
@@ -28,9 +29,9 @@ from annotated.tokens import BOS, EOS, PAD, UNK
 
 __all__ = [
     "Packing", "PackedMask", "PackedAttention", "SHORT", "FastDropout",
-    "PackedTransformer", "packed", "own_way", "check_parts", "PAPER_PARTS",
-    "Start", "check_steps", "check_compiler", "compile_layers",
-    "chunked_loss",
+    "PackedTransformer", "packed", "own_way", "check_parts", "check_paper",
+    "PAPER_PARTS", "Start", "check_steps", "check_compiler",
+    "compile_layers", "chunked_loss",
 ]  # fmt: skip
 
 
@@ -445,6 +446,47 @@ def check_parts(model: Transformer, hooks: bool = False) -> None:
                 f"{name or 'the model'} is {own}, which the model's "
                 "config does not say: only the plain model computes it"
             )
+
+
+_SAID = "eps", "num_heads", "d_k", "d_v", "activation", "pre_norm", "scale"
+
+
+def check_paper(
+    model: Transformer, known: Collection[type] | None = None
+) -> None:
+    """RunError, naming the part, unless model computes what its config and
+    its weights say; and, if known is given, with parts of these classes.
+    """
+    check_parts(model)
+    config, e = model.config, model.embeddings
+    with torch.device("meta"):
+        paper = Transformer(config)
+    usual = {"eps": 1e-5, "scale": math.sqrt(config.d_model)}
+    for name, part in model.named_modules():
+        own, kind = vars(part), type(part)
+        said = vars(paper.get_submodule(name))
+        if known is not None:
+            said = said | usual
+            if kind not in known:
+                raise RunError(
+                    f"{name} is {kind.__name__}, which has no place in "
+                    "this form"
+                )
+        for key in _SAID:
+            if key in own and own[key] != said[key]:
+                raise RunError(
+                    f"{name} has {key} {own[key]}, which has no place "
+                    "in this form"
+                )
+        if isinstance(part, SinusoidalPositions):
+            waves = sinusoids(len(part.table), config.d_model)
+            if not (part.table.cpu() - waves).abs().max() < 0.01:
+                raise RunError(f"{name} has another table than sinusoids")
+    one = {"all": (e.source, e.output), "decoder": (e.output,), "none": ()}
+    if any(table is not e.target for table in one[config.tie]):
+        raise RunError(
+            f"the embeddings are not one matrix, as tie {config.tie} says"
+        )
 
 
 PAPER_PARTS = {  # the classes of the paper's model, in either form

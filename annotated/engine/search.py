@@ -26,11 +26,13 @@ from annotated.engine.hooks import attention_blocks
 from annotated.engine.machine import cores, evaluating
 from annotated.engine.packing import check_steps
 from annotated.engine.processes import end_with_parent
+from annotated.engine.tensors import check_numbers
 from annotated.model import Transformer
 from annotated.search import (
     Hypothesis,
     SearchConfig,
     length_penalty,
+    log_probabilities,
     output_limit,
     source_rows,
     with_parts,
@@ -242,7 +244,7 @@ class Beams:
     done: Tensor  # (batch,) of bool
     prefix: Tensor  # (batch, longest): its required first tokens, or PAD
     # of each living hypothesis
-    scores: Tensor  # (batch, width): its log-probability, float32
+    scores: Tensor  # (batch, width): its log-probability
     ids: Tensor  # (batch, width, length): BOS and its tokens so far
     seen: Tensor  # (batch, width, slots): the slots of its tokens
     # of the best finished hypotheses, best first
@@ -317,7 +319,7 @@ class BeamSearch:
         return self.results
 
     def next_log_p(self) -> Tensor:
-        """float32 log p of all continuations, (batch, width, vocab)."""
+        """log p of all continuations, (batch, width, vocab)."""
         beams = self.beams
         newest = beams.ids[:, :, -1]
         logits = [c.next_logits(newest, beams.seen) for c in self.caches]
@@ -390,13 +392,16 @@ class BeamSearch:
         """Remove the sentences that no living hypothesis can improve."""
         beams = self.beams
         # log-probabilities only fall: hope bounds every later score
-        penalty = length_penalty(beams.limit, self.config.alpha)
-        hope = beams.scores[:, 0] / penalty
+        limit = beams.limit.to(beams.scores.dtype)
+        hope = beams.scores[:, 0] / length_penalty(limit, self.config.alpha)
         settled = beams.ended[:, -1] >= hope
-        beams.done = settled | (beams.limit <= self.length)
+        # a NaN is the best of its row, and ends the search
+        lost = (beams.scores[:, 0] + beams.ended[:, 0]).isnan()
+        beams.done = settled | (beams.limit <= self.length) | lost
         if self.length % self.patience and self.length < max(self.limits):
             return
         if bool(beams.done.any()):
+            check_numbers(beams.scores + beams.ended[:, :1])
             self.report()
             keep = closing(beams.done)
             self.beams = beams.keep(keep)
@@ -436,9 +441,9 @@ def best_continuations(
 
 def mean_log_p(logits: list[Tensor]) -> Tensor:
     """The logits of each model, (…, vocab) -> the log of the mean of their
-    probabilities, in float32.
+    probabilities, in at least float32.
     """
-    each = [x.float().log_softmax(dim=-1) for x in logits]
+    each = [log_probabilities(x) for x in logits]
     if len(each) == 1:
         return each[0]
     return torch.stack(each).logsumexp(dim=0) - math.log(len(each))

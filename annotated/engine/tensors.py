@@ -12,7 +12,7 @@ from annotated.engine.errors import RunError
 
 __all__ = [
     "write_tensors", "read_tensors", "check_fit", "load_weights",
-    "take_tensors", "put_tensors",
+    "check_numbers", "take_tensors", "put_tensors",
 ]  # fmt: skip
 
 
@@ -71,6 +71,15 @@ def load_weights(model: nn.Module, path: Path) -> None:
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(weights[name])
+
+
+def check_numbers(x: Tensor) -> None:
+    """RunError where x has a NaN. Waits for the device."""
+    if bool(x.isnan().any()):
+        raise RunError(
+            "the model's numbers are not finite: either its weights are "
+            "damaged, or --precision float32 is needed"
+        )
 
 
 def take_tensors(
