@@ -24,7 +24,9 @@ def score(
 
     split_compounds adds BLEU on words split at hyphens, as in the paper,
     under separate names, since it cannot be compared with any other.
-    Raises ValueError if the two sides differ in length or are empty.
+    Where no hypothesis has four tokens, BLEU is 0, however right it is.
+    Raises ValueError if the two sides differ in length or are empty, or
+    if one is a string and no list.
     """
     _check_sides(hypotheses, references)
     bleu, chrf = BLEU(), CHRF()
@@ -43,6 +45,8 @@ def score(
 
 
 def _check_sides(*sides: Sequence[str]) -> None:
+    if any(isinstance(side, str) for side in sides):
+        raise ValueError("a string is given: score takes lists of lines")
     counts = " and ".join(str(len(side)) for side in sides)
     if len({len(side) for side in sides}) > 1:
         raise ValueError(f"{counts} lines: all sides need the same number")

@@ -1085,6 +1085,32 @@ def test_a_run_is_compared_with_translations_in_a_file(
     assert "p = " in next(x for x in table if "bleu_difference" in x)
 
 
+def test_bleu_0_beside_lines_that_are_right_is_explained(
+    call: Call, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands.Evaluate, "_translated", lambda *x: x[-1])
+    for text, told in (("a b c\nb\n", True), ("a b c d\nb\n", False)):
+        (tmp_path / "text").write_text(text)
+        files = f"--src {tmp_path}/text --ref {tmp_path}/text --json"
+        done = call(f"evaluate --run {run} {files}")
+        assert json.loads(done.out)["exact_match"] == 100
+        assert ("no translation has four tokens" in done.err) == told
+
+
+@pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16"])
+def test_files_from_windows_are_scored_as_others_are(
+    call: Call, run: Path, tmp_path: Path, coding: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(commands.Evaluate, "_translated", lambda *x: x[-1])
+    (tmp_path / "src").write_text("ä b c d\ne\n", "utf-8")
+    (tmp_path / "ref").write_text("ä b c d\r\ne\r\n", coding)
+    files = f"--src {tmp_path}/src --ref {tmp_path}/ref --json"
+    done = call(f"evaluate --run {run} {files} --against {tmp_path}/ref")
+    scores = json.loads(done.out)
+    assert scores["exact_match"] == scores["against"]["exact_match"] == 100
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [

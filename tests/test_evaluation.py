@@ -85,6 +85,14 @@ def test_sides_of_unlike_number_are_refused() -> None:
         score(HYPOTHESES[:2], REFERENCES)
 
 
+def test_a_string_is_no_list_of_lines() -> None:
+    for sides in (("ab", ["ab", "b"]), (["a", "b"], "ab"), ("ab", "ab")):
+        with pytest.raises(ValueError, match="a string is given"):
+            score(*sides)
+        with pytest.raises(ValueError, match="a string is given"):
+            compare(["a", "b"], *sides)
+
+
 def test_nothing_to_score_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing to score"):
         score([], [])

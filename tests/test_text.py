@@ -7,12 +7,15 @@ import bz2
 import gzip
 import hashlib
 import io
+import json
 import lzma
 import os
+import re
 import tarfile
 import tempfile
 import zipfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +38,14 @@ from annotated.engine.errors import DataError
 from annotated.engine.reading import (
     Part,
     Text,
+    decoded,
+    json_of,
     parts_of,
+    python_of,
     read_lines,
     read_pair,
     splits_of,
+    text_of,
 )
 from annotated.engine.registry import registry
 from annotated.engine.synthetic import SYNTHETIC, synthetic_pairs
@@ -161,6 +168,87 @@ def test_only_a_newline_ends_a_line(
     tmp_path: Path, content: bytes, lines: list[str]
 ) -> None:
     assert read_lines(put(tmp_path / "x", content)) == lines
+
+
+PERSONAL = "ä b\r\n\u2028c 😀\n\nd\r\n"  # as some editors write
+CODINGS = ["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be"]
+
+
+def as_written(coding: str) -> bytes:
+    mark = "\ufeff" if coding.startswith("utf-16") else ""
+    return (mark + PERSONAL).encode(coding)
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_a_text_is_the_same_however_an_editor_has_written_it(
+    tmp_path: Path, coding: str
+) -> None:
+    data, text = as_written(coding), PERSONAL.replace("\r\n", "\n")
+    assert text_of(data) == text
+    assert text_of(put(tmp_path / "x", data)) == text
+    path = put(tmp_path / "x.gz", gzip.compress(data))
+    assert read_lines(path) == text.split("\n")[:-1]
+    assert text_of(path) == text
+    as_json = json.dumps({"a": [PERSONAL]}, ensure_ascii=False)
+    mark = "\ufeff" if coding.startswith("utf-16") else ""
+    assert json_of((mark + as_json).encode(coding)) == {"a": [PERSONAL]}
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(CODINGS), st.lists(st.integers(0, 60), max_size=9))
+def test_it_does_not_matter_in_which_blocks_a_text_arrives(
+    coding: str, cuts: list[int]
+) -> None:
+    data = as_written(coding)
+    ends = [0, *sorted(cuts), len(data)]
+    blocks = [data[a:b] for a, b in zip(ends, ends[1:]) if a < b]
+    texts = list(decoded(blocks, "x"))
+    assert "".join(texts) == PERSONAL.replace("\r\n", "\n")
+    assert all(text.endswith("\n") for text in texts)
+
+
+def test_a_line_is_there_when_its_last_byte_is() -> None:
+    """Whoever types sees an answer to each line, to an empty one too."""
+
+    def typed() -> Iterator[bytes]:
+        for byte in b"\nab\n\n":
+            arrived.append(byte)
+            yield bytes([byte])
+
+    arrived: list[int] = []
+    texts = decoded(typed(), "x")
+    assert [(next(texts), len(arrived)) for _ in range(3)] == [
+        ("\n", 1),
+        ("ab\n", 4),
+        ("\n", 5),
+    ]
+
+
+@pytest.mark.parametrize("read", [text_of, python_of, json_of])
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"1\n\xe4", "line 2, byte 1: not UTF-8 text; save it"),
+        (b"1\n2\0", "line 2, byte 2: a NUL byte; "),
+        ("1".encode("utf-16-le"), "line 1, byte 2: a NUL byte; "),
+    ],
+)
+def test_whoever_reads_says_the_same(
+    tmp_path: Path, read: Any, content: bytes, complaint: str
+) -> None:
+    path = put(tmp_path / "notes", content)
+    with pytest.raises(DataError, match=re.escape(f"{path}, {complaint}")):
+        read(path)
+    with pytest.raises(DataError, match=re.escape(f"hers, {complaint}")):
+        read(content, "hers")
+    with pytest.raises(DataError, match="absent cannot be read: No such"):
+        read(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("content", [b"", b"[1,", b"[" * 100_000, b"{'a'}"])
+def test_what_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(DataError, match="notes is no JSON: "):
+        json_of(put(tmp_path / "notes", content))
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,10 @@ def test_a_folder_has_an_article_in_each_file(tmp_path: Path) -> None:
 def test_an_index_divides_one_file(tmp_path: Path) -> None:
     empty = "( (S (-NONE- *)) )"
     path = file(tmp_path, f"{TINY}\n{empty}\n{TINY}\n", "x.oneline.mrg")
+    for bad in ("a.tree 1 2", "a.tree\t1", "a.tree\tone\t2"):
+        file(tmp_path, f"a.tree\t1\t2\n{bad}\n", "x.idx")
+        with pytest.raises(DataError, match=r"x\.idx, line 2: 'a\.tree"):
+            read_treebank(path)
     file(tmp_path, "a.tree\t1\t2\nb.tree\t3\t1\n", "x.idx")
     found = read_treebank(path)
     assert {name: len(t) for name, t in found.items()} == {

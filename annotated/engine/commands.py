@@ -588,6 +588,13 @@ class Evaluate(_Use):
             if rank() == 0:
                 if self.keep:
                     self._keep(scores)
+                if scores.get("bleu") == 0 < scores["exact_match"]:
+                    print(
+                        "BLEU is 0 because no translation has four tokens, "
+                        "and it counts runs of up to four: look at chrf "
+                        "and exact_match",
+                        file=sys.stderr,
+                    )
                 print(json.dumps(scores) if self.json else _table(scores))
 
     def _keep(self, scores: dict[str, Any]) -> None:

@@ -170,9 +170,15 @@ def read_treebank(path: Path) -> dict[str, list[Tree]]:
     if not found:
         return {path.name: _clean(list(trees.values()))}
     articles = {}
-    for line in Text(found[0]).lines():
-        article, first, count = line.split("\t")
-        lines = range(int(first), int(first) + int(count))
+    for number, line in enumerate(Text(found[0]).lines(), start=1):
+        try:
+            article, first, count = line.split("\t")
+            lines = range(int(first), int(first) + int(count))
+        except ValueError:
+            raise DataError(
+                f"{found[0]}, line {number}: {line!r} is not an article, a "
+                "line and a number of trees, with tabs between"
+            ) from None
         articles[article] = _clean([trees[i] for i in lines if i in trees])
     return articles
 
