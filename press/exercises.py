@@ -34,7 +34,8 @@ CODE = {
 }  # fmt: skip
 SEEN = "What is seen comes from this:"  # above a symptom's code
 WRITTEN = "In writing, a point for each of these:"  # above a rubric
-LEAST = {"variant": 1, "mutant": 3}  # cells of a kind
+LEAST = {"variant": 1, "mutant": 3, "check": 1}  # cells of a kind
+WAYS = 3  # variants of what is code: other dtypes, buffers, calls, loops
 ONE = ("statement", "starter", "reference", "insight")
 FACTS: dict[str, type] = {
     "kind": str,
@@ -368,7 +369,7 @@ def _count(exercise: Exercise) -> list[str]:
     found += [
         f"an exercise has at least {least} cells tagged {tag}, this one "
         f"{counts.get(tag, 0)}"
-        for tag, least in (LEAST | {"check": 1}).items()
+        for tag, least in (LEAST | _ways(exercise)).items()
         if counts.get(tag, 0) < least
     ]
     asked = exercise.facts["kind"] == "investigate"
@@ -386,6 +387,14 @@ def _count(exercise: Exercise) -> list[str]:
             "and nothing else has"
         )
     return found
+
+
+def _ways(exercise: Exercise) -> dict[str, int]:
+    """How many variants there have to be: a prediction is numbers, whose
+    kinds the press makes itself, and what is investigated has two parts.
+    """
+    written = exercise.facts["kind"] in ("implement", "fix")
+    return {"variant": WAYS} if written else {}
 
 
 def _mutant(where: str, place: int, source: str, of: Exercise) -> Mutant:

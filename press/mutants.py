@@ -9,9 +9,11 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
 from annotated.engine.checks import (
@@ -41,6 +43,7 @@ class Matrix:
     told: dict[str, str] = field(default_factory=dict)  # to its author
     starter: str = ""  # the outcome
     unsolved: str = "not attempted"  # what it should be
+    given: list[str] = field(default_factory=list)  # for nothing
     symptom: list[str] = field(
         default_factory=list
     )  # what is wrong with it
@@ -76,6 +79,13 @@ class Matrix:
                 f"'{self.unsolved}'"
             )
         found += [f"{where}: {what}" for what in self.symptom]
+        found += [f"{where}: {what}" for what in self.given]
+        found += [
+            f"{where}: of {name}, what is wanted and what came back are "
+            f"printed alike: {told}"
+            for name, told in self.told.items()
+            if _printed_alike(told)
+        ]
         if self.seconds > SECONDS:
             found.append(
                 f"{where}: checking the reference took {self.seconds:.1f} "
@@ -140,6 +150,13 @@ def try_out(exercise: Exercise) -> Matrix:
     matrix.right["reference"] = failed(carried.reference, "reference")
     for place, code in enumerate(carried.variants, 1):
         matrix.right[f"variant {place}"] = failed(code, f"variant {place}")
+    for name, answer in _other_kinds(carried.ours.thing).items():
+        matrix.right[name] = {
+            check
+            for check, function in checks.items()
+            if attempt(function, answer, SEEDS[0], 10).error is not None
+        }
+    matrix.given = _given(exercise, checks)
     for place, mistake in enumerate(_mistakes(carried), 1):
         name = f"mutant {place}"
         code = carried.mutants[place - 1][1]
@@ -162,6 +179,72 @@ def try_out(exercise: Exercise) -> Matrix:
     ours = _answer(carried, carried.reference, "reference")
     matrix.seconds = min(_seconds(carried, ours) for _ in range(ROUNDS))
     return matrix
+
+
+def _other_kinds(answer: Any) -> dict[str, Any]:
+    """A right prediction in other kinds: what comes of numpy or torch is
+    as good as what is typed.
+    """
+    if not isinstance(answer, dict):
+        return {}
+
+    def turned(value: Any, number: Callable[[Any], Any]) -> Any:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, tuple):
+            return list(value)
+        return number(value)
+
+    kinds: dict[str, Callable[[Any], Any]] = {
+        "in torch": lambda x: torch.tensor(x, dtype=torch.float64),
+        "in numpy": numpy.float64,
+        "as fractions": Fraction,
+    }
+    return {
+        name: {key: turned(x, kind) for key, x in answer.items()}
+        for name, kind in kinds.items()
+    }
+
+
+def _given(exercise: Exercise, checks: dict[str, Any]) -> list[str]:
+    """Which checks of substance hold for who has done nothing."""
+    ours = Carried(exercise.name, **exercise.given).ours.thing
+    if exercise.facts["kind"] != "implement" or isinstance(ours, type):
+        return []
+    return [
+        f"{name} holds for an answer that {what}: it is one of form (@form)"
+        for name, check in checks.items()
+        for what, idle in _idle().items()
+        if not getattr(check, "form", False)
+        and attempt(check, idle, SEEDS[0], 5).error is None
+    ]
+
+
+def _idle() -> dict[str, Callable[..., Any]]:
+    """Answers of who has done nothing."""
+
+    def refuse(*given: Any, **named: Any) -> None:
+        raise ValueError("no")
+
+    return {
+        "returns None": lambda *given, **named: None,
+        "returns its argument": lambda *given, **named: given[0],
+        "returns 0": lambda *given, **named: 0.0,
+        "returns nothing": lambda *given, **named: [],
+        "refuses": refuse,
+    }
+
+
+def _printed_alike(told: str) -> bool:
+    """Whether a counter-example shows two values as the same."""
+    parts = re.split(r"^  (?=\S)", told, flags=re.M)
+    shown = {
+        name: part.removeprefix(name).split()
+        for part in parts
+        for name in ("wanted", "yours")
+        if part.startswith(f"{name} ")
+    }
+    return len(shown) == 2 and shown["wanted"] == shown["yours"]
 
 
 def _mistakes(carried: Carried) -> list[Mistake]:
