@@ -72,6 +72,8 @@ def obey(args: Sequence[str]) -> None:
     if name in ("-h", "--help"):
         print(usage())
         return
+    if name.startswith("-"):
+        raise UsageError(f"the subcommand comes first, before {name}")
     if name not in COMMANDS:
         raise UsageError(unknown("subcommand", name, COMMANDS))
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -136,3 +138,7 @@ def _complain(what: str) -> None:
     rank = os.environ.get("RANK", "0")
     who = "annotated:" if rank == "0" else f"annotated, process {rank}:"
     print(who, " ".join(what.split()), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -204,6 +204,30 @@ def test_every_field_of_a_recipe_is_an_option_and_explained(
         assert len(after.split()) >= 3, f"{option} has no text"
 
 
+@pytest.mark.parametrize("module", ["annotated", "annotated.cli"])
+def test_the_package_and_its_program_can_both_be_run(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"],
+        env=environment(),
+        capture_output=True,
+        check=True,
+    )
+    assert b"translate standard input" in done.stdout
+
+
+@pytest.mark.parametrize("name", [n for n in COMMANDS if n != "train"])
+def test_no_option_is_said_to_be_none_or_something(
+    call: Call, name: str
+) -> None:
+    """A recipe's fields alone may be unset: --max-minutes None."""
+    lines = [f"{name} --help"]
+    if name == "data":
+        lines = [f"data {which} --help" for which in ("show", "prepare")]
+    for line in lines:
+        done = call(line)
+        assert done.code == 0 and "{None" not in done.out
+
+
 @pytest.mark.parametrize("name", ["translate", "evaluate"])
 def test_other_subcommands_explain_themselves(
     call: Call, name: str
@@ -251,6 +275,14 @@ def test_a_wrong_option_is_named(
 # those that are ours, in one line
 WRONG = {
     "name": ("trane", "unknown subcommand 'trane': did you mean train"),
+    "option before the recipe": (
+        "train --out x",
+        "the recipe comes first, before --out",
+    ),
+    "option before the subcommand": (
+        "--run x translate",
+        "the subcommand comes first, before --run",
+    ),
     "recipe": (
         "train cpoy --out x",
         "unknown recipe 'cpoy': did you mean copy?",
@@ -869,6 +901,46 @@ def test_batches_of_any_size_say_the_same(call: Call, run: Path) -> None:
     assert together == alone
     done = call(f"translate --run {run} --batch-tokens 0", text)
     assert "batch_tokens must be an integer >= 1, not 0" in done.complaint
+
+
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every run answer every fourth line, the first too, with nothing."""
+
+    def translate(run: Run, lines: list[str], *_: Any, **__: Any) -> Any:
+        texts = ["" if i % 4 == 0 else "word" for i in range(len(lines))]
+        return [[runs_module.Translation(t, 0.0, 0.0)] for t in texts]
+
+    monkeypatch.setattr(Run, "translate", translate)
+
+
+def test_a_translation_that_is_empty_is_told_of(
+    call: Call, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent(monkeypatch)
+    told = "empty translation of line "
+    done = call(f"translate --run {run}", stdin=b"a\n" * 3 + b"b\nb\n")
+    assert done.out == "\nword\nword\nword\n\n"
+    assert f"{told}1, 5\n" in done.err
+    done = call(f"translate --run {run}", stdin=b" \na\n")
+    assert told not in done.err  # nothing was asked
+    done = call(f"translate --run {run} --json", stdin=b"a\n" * 99)
+    assert f"{told}1, 5, 9, 13, 17, 21, 25, 29, 33, 37 …\n" in done.err
+    for name in ("src", "ref"):
+        (tmp_path / name).write_text("a\nb\n")
+    files = f"--src {tmp_path / 'src'} --ref {tmp_path / 'ref'}"
+    done = call(f"evaluate --run {run} {files}")
+    assert done.code == 0 and f"{told}1\n" in done.err
+
+
+def test_lines_are_counted_through_the_parts_in_which_they_come(
+    call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent(monkeypatch)
+    parts = [["a"], ["a", "a"]]
+    monkeypatch.setattr(commands, "_arriving", lambda: iter(parts))
+    done = call(f"translate --run {run}")
+    assert done.err.count("empty translation of line 1\n") == 1
+    assert done.err.count("empty translation of line 2\n") == 1
 
 
 def test_nbest_numbers_the_lines(call: Call, run: Path) -> None:
