@@ -1293,3 +1293,47 @@ def test_threads_are_told_not_to_spin_before_torch_is_there() -> None:
             timeout=1800,
         )
         assert done.stdout.splitlines()[-1] == expected, done.stderr
+
+
+# --- all the way ----------------------------------------------------------
+
+
+def test_a_run_goes_all_the_way_as_a_user_leads_it(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prepared, trained, the data moved, resumed, averaged, exported,
+    imported again: what comes out translates as what went in.
+    """
+    monkeypatch.chdir(tmp_path)
+    for language, word in (("it", "cane"), ("en", "dog")):
+        lines = "".join(f"{word} {i}\n" for i in range(300))
+        Path(f"raw.{language}").write_text(lines)
+
+    def done(line: str, stdin: bytes = b"") -> str:
+        told = call(line, stdin)
+        assert told.code == 0, told.err
+        return told.out
+
+    files = "--src raw.it --tgt raw.en --hold-out 20 --vocab 280"
+    done(f"data prepare pair {files} --out ready")
+    tiny = TINY.replace("--train-pairs 200", "--norm post --cooldown 0")
+    done(f"train pair --data ready --out run {tiny}")
+    Path("ready").rename("moved")
+    Path("run").rename("there")
+    assert "no folder" in call("train pair --out there --resume").complaint
+    line = "train pair --out there --resume --data moved --max-steps 30"
+    assert json.loads(done(line))["steps"] == 30
+    done("average --run there --last 2 --out mean")
+    done("export --run mean --to safetensors --out exported")
+    done("export --run mean --to transformers --out theirs")
+    done("import marian theirs --out back")
+    done("export --run back --to transformers --out again")
+    done("import marian again --out twice")
+    said, scores = set(), []
+    for run in ("mean", "exported", "back", "twice"):
+        options = f"--run {run} --precision float32 --beam 2 --extra 5"
+        said.add(done(f"translate {options}", b"cane 3\ncane 299\n\n"))
+        line = f"evaluate {options} --split test --data moved --json"
+        scores.append(json.loads(done(line)) | {"seconds": 0})
+    assert len(said) == 1 and said.pop().count("\n") == 3
+    assert scores == scores[:1] * 4
