@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from annotated.engine import commands
 from annotated.engine import fetch as fetching
 from annotated.engine import runs as runs_module
 from annotated.engine import search as decoding
+from annotated.engine.errors import UsageError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run, read_metrics
 from annotated.search import Hypothesis
@@ -1293,6 +1295,86 @@ def test_threads_are_told_not_to_spin_before_torch_is_there() -> None:
             timeout=1800,
         )
         assert done.stdout.splitlines()[-1] == expected, done.stderr
+
+
+# --- every option arrives -------------------------------------------------
+
+ARRIVES = {  # options of data prepare pair: value, field, what it becomes
+    "source": ("it", "source", "it"),
+    "target": ("la", "target", "la"),
+    "vocab": ("77", "vocab", 77),
+    "tokenizer": ("word", "tokenizer", "word"),
+    "separate": ("", "shared", False),
+    "vocab_pairs": ("8", "vocab_pairs", 8),
+    "hold_out": ("9", "division.of", 9),
+    "min_words": ("2", "cleaning.min_words", 2),
+    "max_words": ("3", "cleaning.max_words", 3),
+    "ratio": ("1.5", "cleaning.ratio", 1.5),
+    "lower": ("", "cleaning.lower", True),
+    "unescape": ("", "cleaning.unescape", True),
+    "detokenize": ("", "cleaning.detokenize", True),
+    "valid": ("c.de c.en", "parts.valid", ["c.de", "c.en"]),
+    "test": ("d.de d.en", "parts.test", ["d.de", "d.en"]),
+}
+
+
+def prepared_by(
+    call: Call, monkeypatch: pytest.MonkeyPatch, options: str
+) -> dict[str, Any]:
+    """What data prepare pair is about to prepare, by field."""
+    seen: list[Any] = []
+
+    def prepare(preparation: Any, out: Path) -> None:
+        seen.append(preparation)
+        raise UsageError("enough")
+
+    monkeypatch.setattr(commands, "prepare", prepare)
+    line = f"data prepare pair --src a.de --tgt b.en --out x {options}"
+    assert "enough" in call(line).complaint
+    found = vars(seen[0]) | {
+        f"{name}.{key}": value
+        for name in ("cleaning", "division")
+        for key, value in vars(getattr(seen[0], name)).items()
+    }
+    for split, (part,) in seen[0].parts.items():
+        files = part.src.path, part.tgt.path
+        found[f"parts.{split}"] = [str(file) for file in files]
+    del found["parts"]
+    return found
+
+
+@pytest.mark.parametrize("name", ARRIVES)
+def test_every_option_of_prepare_reaches_the_preparation(
+    call: Call, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    value, field, becomes = ARRIVES[name]
+    before = prepared_by(call, monkeypatch, "")
+    option = f"--{name.replace('_', '-')} {value}"
+    after = prepared_by(call, monkeypatch, option)
+    assert after[field] == becomes != before.get(field)
+    changed = {n for n in after if after[n] != before.get(n)}
+    allowed = {field, field.split(".")[0], "division", "division.valid"}
+    assert changed <= allowed | {"division.test"}
+
+
+def test_no_option_of_prepare_is_left_out_here() -> None:
+    names = {field.name for field in dataclasses.fields(commands.Prepare)}
+    others = {"name", "out", "src", "tgt", "tokens", "json"}
+    assert names == {*ARRIVES, *others}
+
+
+@pytest.mark.parametrize("kind", ["Translate", "Evaluate", "Parse"])
+@pytest.mark.parametrize(
+    ("name", "value"), [("beam", 7), ("alpha", 0.25), ("extra", 9)]
+)
+def test_every_option_of_a_search_reaches_it(
+    kind: str, name: str, value: float
+) -> None:
+    usual = RECIPES["pocket"].search
+    run: Any = SimpleNamespace(recipe=RECIPES["pocket"])
+    asked = getattr(commands, kind)(run=Path("x"), **{name: value})
+    wanted = dataclasses.replace(usual, **{name: value})
+    assert asked.search(run) == wanted != usual
 
 
 # --- all the way ----------------------------------------------------------
