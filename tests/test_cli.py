@@ -1143,10 +1143,11 @@ def test_runs_vote(call: Call, run: Path, early: Path, pair: str) -> None:
     assert json.loads(scored.out)["sentences"] == 3
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
 def test_runs_that_vote_have_the_same_words(
-    call: Call, run: Path, early: Path
+    call: Call, run: Path, early: Path, side: str
 ) -> None:
-    file = early / "target.json"
+    file = early / f"{side}.json"
     known = Tokenizer.load(file).inner.get_vocab()
     words = sorted(known.keys() - set(SPECIALS), key=known.__getitem__)
     Tokenizer.of_words(words[::-1]).save(file)
