@@ -77,6 +77,8 @@ def obey(args: Sequence[str]) -> None:
     if name in ("-h", "--help"):
         print(usage())
         return
+    if name.startswith("-"):
+        raise UsageError(f"the subcommand comes first, before {name}")
     if name not in COMMANDS:
         raise UsageError(unknown("subcommand", name, COMMANDS))
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -169,3 +171,7 @@ def make_streams_legible() -> None:
             stream.reconfigure(errors="similar")
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
+
+
+if __name__ == "__main__":
+    main()

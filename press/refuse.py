@@ -100,7 +100,8 @@ def _check_statements(block: Block) -> list[str]:
                 )
             if any(name.name == "*" for name in part.names):
                 found.append(f"line {part.lineno}: import names, not *")
-    if target == "__main__" and "skip-execution" not in block.cell.tags:
+    starts = any(_starts(node, target) for node in block.tree.body)
+    if starts and "skip-execution" not in block.cell.tags:
         found.append(
             "would start the program in the chapter: add the tag "
             "'skip-execution'"
@@ -121,11 +122,15 @@ def _is_definition(node: ast.stmt) -> bool:
 
 
 def _starts(node: ast.stmt, target: str) -> bool:
-    """`main()` or `if __name__ == "__main__":`, in __main__.py alone."""
-    if target != "__main__":
+    """`if __name__ == "__main__":`, in __main__.py and cli.py; in the first
+    `main()` as well.
+    """
+    if target not in ("__main__", "cli"):
         return False
     if isinstance(node, ast.If):
         return ast.unparse(node.test) == "__name__ == '__main__'"
+    if target == "cli":
+        return False
     call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
     return call or isinstance(node, ast.Raise)
 

@@ -20,6 +20,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from annotated.engine import commands
 from annotated.engine import fetch as fetching
 from annotated.engine import runs as runs_module
 from annotated.engine import search as decoding
+from annotated.engine.errors import UsageError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run, read_metrics
 from annotated.search import Hypothesis
@@ -248,6 +250,30 @@ def test_every_field_of_a_recipe_is_an_option_and_explained(
         assert len(after.split()) >= 3, f"{option} has no text"
 
 
+@pytest.mark.parametrize("module", ["annotated", "annotated.cli"])
+def test_the_package_and_its_program_can_both_be_run(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"],
+        env=environment(),
+        capture_output=True,
+        check=True,
+    )
+    assert b"translate standard input" in done.stdout
+
+
+@pytest.mark.parametrize("name", [n for n in COMMANDS if n != "train"])
+def test_no_option_is_said_to_be_none_or_something(
+    call: Call, name: str
+) -> None:
+    """A recipe's fields alone may be unset: --max-minutes None."""
+    lines = [f"{name} --help"]
+    if name == "data":
+        lines = [f"data {which} --help" for which in ("show", "prepare")]
+    for line in lines:
+        done = call(line)
+        assert done.code == 0 and "{None" not in done.out
+
+
 @pytest.mark.parametrize("name", ["translate", "evaluate"])
 def test_other_subcommands_explain_themselves(
     call: Call, name: str
@@ -295,6 +321,14 @@ def test_a_wrong_option_is_named(
 # those that are ours, in one line
 WRONG = {
     "name": ("trane", "unknown subcommand 'trane': did you mean train"),
+    "option before the recipe": (
+        "train --out x",
+        "the recipe comes first, before --out",
+    ),
+    "option before the subcommand": (
+        "--run x translate",
+        "the subcommand comes first, before --run",
+    ),
     "recipe": (
         "train cpoy --out x",
         "unknown recipe 'cpoy': did you mean copy?",
@@ -956,6 +990,46 @@ def test_batches_of_any_size_say_the_same(call: Call, run: Path) -> None:
     assert "batch_tokens must be an integer >= 1, not 0" in done.complaint
 
 
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every run answer every fourth line, the first too, with nothing."""
+
+    def translate(run: Run, lines: list[str], *_: Any, **__: Any) -> Any:
+        texts = ["" if i % 4 == 0 else "word" for i in range(len(lines))]
+        return [[runs_module.Translation(t, 0.0, 0.0)] for t in texts]
+
+    monkeypatch.setattr(Run, "translate", translate)
+
+
+def test_a_translation_that_is_empty_is_told_of(
+    call: Call, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent(monkeypatch)
+    told = "empty translation of line "
+    done = call(f"translate --run {run}", stdin=b"a\n" * 3 + b"b\nb\n")
+    assert done.out == "\nword\nword\nword\n\n"
+    assert f"{told}1, 5\n" in done.err
+    done = call(f"translate --run {run}", stdin=b" \na\n")
+    assert told not in done.err  # nothing was asked
+    done = call(f"translate --run {run} --json", stdin=b"a\n" * 99)
+    assert f"{told}1, 5, 9, 13, 17, 21, 25, 29, 33, 37 …\n" in done.err
+    for name in ("src", "ref"):
+        (tmp_path / name).write_text("a\nb\n")
+    files = f"--src {tmp_path / 'src'} --ref {tmp_path / 'ref'}"
+    done = call(f"evaluate --run {run} {files}")
+    assert done.code == 0 and f"{told}1\n" in done.err
+
+
+def test_lines_are_counted_through_the_parts_in_which_they_come(
+    call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent(monkeypatch)
+    parts = [["a"], ["a", "a"]]
+    monkeypatch.setattr(commands, "_arriving", lambda: iter(parts))
+    done = call(f"translate --run {run}")
+    assert done.err.count("empty translation of line 1\n") == 1
+    assert done.err.count("empty translation of line 2\n") == 1
+
+
 def test_nbest_numbers_the_lines(call: Call, run: Path) -> None:
     done = call(f"translate --run {run} --nbest 3", b"a b\n\nc\n")
     rows = [line.split("\t") for line in done.out.splitlines()]
@@ -1180,10 +1254,11 @@ def test_runs_vote(call: Call, run: Path, early: Path, pair: str) -> None:
     assert json.loads(scored.out)["sentences"] == 3
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
 def test_runs_that_vote_have_the_same_words(
-    call: Call, run: Path, early: Path
+    call: Call, run: Path, early: Path, side: str
 ) -> None:
-    file = early / "target.json"
+    file = early / f"{side}.json"
     known = Tokenizer.load(file).inner.get_vocab()
     words = sorted(known.keys() - set(SPECIALS), key=known.__getitem__)
     Tokenizer.of_words(words[::-1]).save(file)
@@ -1332,3 +1407,127 @@ def test_threads_are_told_not_to_spin_before_torch_is_there() -> None:
             timeout=1800,
         )
         assert done.stdout.splitlines()[-1] == expected, done.stderr
+
+
+# --- every option arrives -------------------------------------------------
+
+ARRIVES = {  # options of data prepare pair: value, field, what it becomes
+    "source": ("it", "source", "it"),
+    "target": ("la", "target", "la"),
+    "vocab": ("77", "vocab", 77),
+    "tokenizer": ("word", "tokenizer", "word"),
+    "separate": ("", "shared", False),
+    "vocab_pairs": ("8", "vocab_pairs", 8),
+    "hold_out": ("9", "division.of", 9),
+    "min_words": ("2", "cleaning.min_words", 2),
+    "max_words": ("3", "cleaning.max_words", 3),
+    "ratio": ("1.5", "cleaning.ratio", 1.5),
+    "lower": ("", "cleaning.lower", True),
+    "unescape": ("", "cleaning.unescape", True),
+    "detokenize": ("", "cleaning.detokenize", True),
+    "valid": ("c.de c.en", "parts.valid", ["c.de", "c.en"]),
+    "test": ("d.de d.en", "parts.test", ["d.de", "d.en"]),
+}
+
+
+def prepared_by(
+    call: Call, monkeypatch: pytest.MonkeyPatch, options: str
+) -> dict[str, Any]:
+    """What data prepare pair is about to prepare, by field."""
+    seen: list[Any] = []
+
+    def prepare(preparation: Any, out: Path) -> None:
+        seen.append(preparation)
+        raise UsageError("enough")
+
+    monkeypatch.setattr(commands, "prepare", prepare)
+    line = f"data prepare pair --src a.de --tgt b.en --out x {options}"
+    assert "enough" in call(line).complaint
+    found = vars(seen[0]) | {
+        f"{name}.{key}": value
+        for name in ("cleaning", "division")
+        for key, value in vars(getattr(seen[0], name)).items()
+    }
+    for split, (part,) in seen[0].parts.items():
+        files = part.src.path, part.tgt.path
+        found[f"parts.{split}"] = [str(file) for file in files]
+    del found["parts"]
+    return found
+
+
+@pytest.mark.parametrize("name", ARRIVES)
+def test_every_option_of_prepare_reaches_the_preparation(
+    call: Call, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    value, field, becomes = ARRIVES[name]
+    before = prepared_by(call, monkeypatch, "")
+    option = f"--{name.replace('_', '-')} {value}"
+    after = prepared_by(call, monkeypatch, option)
+    assert after[field] == becomes != before.get(field)
+    changed = {n for n in after if after[n] != before.get(n)}
+    allowed = {field, field.split(".")[0], "division", "division.valid"}
+    assert changed <= allowed | {"division.test"}
+
+
+def test_no_option_of_prepare_is_left_out_here() -> None:
+    names = {field.name for field in dataclasses.fields(commands.Prepare)}
+    others = {"name", "out", "src", "tgt", "tokens", "json"}
+    assert names == {*ARRIVES, *others}
+
+
+@pytest.mark.parametrize("kind", ["Translate", "Evaluate", "Parse"])
+@pytest.mark.parametrize(
+    ("name", "value"), [("beam", 7), ("alpha", 0.25), ("extra", 9)]
+)
+def test_every_option_of_a_search_reaches_it(
+    kind: str, name: str, value: float
+) -> None:
+    usual = RECIPES["pocket"].search
+    run: Any = SimpleNamespace(recipe=RECIPES["pocket"])
+    asked = getattr(commands, kind)(run=Path("x"), **{name: value})
+    wanted = dataclasses.replace(usual, **{name: value})
+    assert asked.search(run) == wanted != usual
+
+
+# --- all the way ----------------------------------------------------------
+
+
+def test_a_run_goes_all_the_way_as_a_user_leads_it(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prepared, trained, the data moved, resumed, averaged, exported,
+    imported again: what comes out translates as what went in.
+    """
+    monkeypatch.chdir(tmp_path)
+    for language, word in (("it", "cane"), ("en", "dog")):
+        lines = "".join(f"{word} {i}\n" for i in range(300))
+        Path(f"raw.{language}").write_text(lines)
+
+    def done(line: str, stdin: bytes = b"") -> str:
+        told = call(line, stdin)
+        assert told.code == 0, told.err
+        return told.out
+
+    files = "--src raw.it --tgt raw.en --hold-out 20 --vocab 280"
+    done(f"data prepare pair {files} --out ready")
+    tiny = TINY.replace("--train-pairs 200", "--norm post --cooldown 0")
+    done(f"train pair --data ready --out run {tiny}")
+    Path("ready").rename("moved")
+    Path("run").rename("there")
+    assert "no folder" in call("train pair --out there --resume").complaint
+    line = "train pair --out there --resume --data moved --max-steps 30"
+    assert json.loads(done(line))["steps"] == 30
+    done("average --run there --last 2 --out mean")
+    done("export --run mean --to safetensors --out exported")
+    done("export --run mean --to transformers --out theirs")
+    done("import marian theirs --out back")
+    done("export --run back --to transformers --out again")
+    done("import marian again --out twice")
+    said, scores = set(), []
+    for run in ("mean", "exported", "back", "twice"):
+        options = f"--run {run} --precision float32 --beam 2 --extra 5"
+        said.add(done(f"translate {options}", b"cane 3\ncane 299\n\n"))
+        line = f"evaluate {options} --split test --data moved --json"
+        scores.append(json.loads(done(line)) | {"seconds": 0})
+    assert len(said) == 1 and said.pop().count("\n") == 3
+    assert scores == scores[:1] * 4

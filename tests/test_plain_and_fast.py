@@ -15,10 +15,13 @@ import pytest
 import torch
 from torch import nn
 
+from annotated import training
 from annotated.attention import attention
 from annotated.batches import Corpus, Sentences, pad_rows
+from annotated.engine import trainer
 from annotated.engine.packing import FastDropout, chunked_loss, packed
 from annotated.engine.search import beam_search
+from annotated.engine.trainer import RunConfig
 from annotated.loss import smoothed_loss
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import (
@@ -305,3 +308,49 @@ def test_a_mask_of_numbers_is_refused_by_that_word(
     takers()[name](mask.bool())  # the same as truth values is fine
     with pytest.raises(TypeError, match=f"mask has to be boolean.*{kind}"):
         takers()[name](mask.to(kind))
+
+
+# --- two trainers
+
+CORPORA: dict[str, list[tuple[list[int], list[int]]]] = {
+    "no pairs": [],
+    "one pair": [([5, 6], [7])],
+    "an empty source": [([], [7, 8]), ([5], [6])],
+    "an empty target": [([5, 6], []), ([7], [8])],
+    "nothing on either side": [([], [])] * 3,
+    "a pair longer than a batch": [([5] * 40, [6] * 30), ([7], [8])] * 2,
+    "padding and specials": [([0, 2, 5], [1, 3, 3]), ([3], [2])],
+}
+
+
+@pytest.mark.parametrize("pairs", CORPORA.values(), ids=CORPORA)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_both_trainers_learn_the_same(pairs: Any, smoothing: float) -> None:
+    settings: dict[str, Any] = {
+        "batch_tokens": 20, "max_steps": 3, "warmup": 2,
+        "label_smoothing": smoothing,
+    }  # fmt: skip
+    config = RunConfig(**settings, precision="float32")
+    sides = zip(*pairs, strict=True) if pairs else ([], [])
+    corpus = Corpus(*(Sentences.of(list(side)) for side in sides))
+    torch.manual_seed(0)
+    plain = Transformer(TransformerConfig(**SHAPE, dropout=0.0))
+    fast = copy.deepcopy(plain)
+    trainers = training.Trainer, trainer.Trainer
+    if not pairs:
+        for kind in trainers:
+            with pytest.raises(ValueError, match="corpus is empty"):
+                kind(plain, corpus, config)
+        return
+    steps = [
+        list(kind(each, corpus, config).steps())
+        for kind, each in zip(trainers, (plain, fast), strict=True)
+    ]
+    for ours, theirs in zip(*steps, strict=True):
+        assert (ours.step, ours.tokens) == (theirs.step, theirs.tokens)
+        for name in ("loss", "nll", "gradient_norm"):
+            mine, yours = getattr(ours, name), getattr(theirs, name)
+            assert mine == pytest.approx(yours, rel=1e-4), name
+    whole = training.validate(plain, corpus, config)
+    parts = trainer.Trainer(fast, corpus, config).validate(corpus)
+    assert whole == pytest.approx(parts, rel=1e-4)

@@ -1,17 +1,21 @@
 """The run that travels with the package answers right after installation."""
 
+import io
 import json
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from annotated.book.results import ledger
-from annotated.engine.commands import _unread
+from annotated.cli import obey
+from annotated.engine.commands import KINDS, _unread
 from annotated.engine.data import open_data
-from annotated.engine.errors import RunError
+from annotated.engine.errors import RunError, UsageError
 from annotated.engine.pieces import unknown_words
 from annotated.engine.runs import Run, read_recipe, run_folder
 from annotated.tokens import Tokenizer
@@ -118,6 +122,96 @@ def test_no_more_than_ten_unknown_words_are_listed() -> None:
     words = [f"neu{i}" for i in range(11)]
     told = _unread(words, tokenizer)
     assert told.endswith("neu9 …") and "punctuation" not in told
+
+
+def test_of_an_endless_unknown_word_the_beginning_is_told() -> None:
+    told = _unread(["x" * 300_000], Run.open(POCKET).source)
+    assert told == f"not in the run's vocabulary: {'x' * 40}…"
+
+
+# --- wherever a command takes a run
+
+RUNS = {  # by field, a command line and what comes of it
+    "Translate.run": ("translate --run pocket", None),
+    "Translate.ensemble": (
+        "translate --run pocket --ensemble pocket",
+        None,
+    ),
+    "Evaluate.run": (
+        "evaluate --run pocket --src src --ref ref --json",
+        None,
+    ),
+    "Evaluate.ensemble": (
+        "evaluate --run pocket --ensemble pocket --src src --ref ref",
+        None,
+    ),
+    "Evaluate.against": (
+        "evaluate --run pocket --against pocket --src src --ref ref",
+        None,
+    ),
+    "Parse.run": ("parse --run pocket", "trained to write en, not trees"),
+    "Parse.ensemble": (
+        "parse --run pocket --ensemble pocket",
+        "trained to write en, not trees",
+    ),
+    "Average.run": (
+        "average --run pocket --out new",
+        "pocket has no checkpoints to average",
+    ),
+    "Export.run": (
+        "export --run pocket --to safetensors --out new",
+        None,
+    ),
+    "Report.run": ("report --run pocket --out new --text src", None),
+    "Look.run": ("look --run pocket --port 99999", "99999"),
+    "Prepare.tokens": (
+        "data prepare pair --src src --tgt ref --hold-out 3 --tokens pocket"
+        " --out new",
+        None,
+    ),
+}
+OTHERS = {  # what names a file, or a folder of another kind
+    *("Prepare.out", "Prepare.src", "Prepare.tgt", "Prepare.valid"),
+    *("Prepare.test", "Evaluate.src", "Evaluate.ref", "Average.out"),
+    *("Export.out", "Report.out", "Report.text", "Import.out"),
+    *("Paper.file", "Paper.site", "Treebank.bank", "Treebank.out"),
+    *("Sweep.out", "Exercises.file", "Classroom.course"),
+}
+
+
+def paths_of_commands() -> set[str]:
+    """Every field of a subcommand that is a path."""
+    return {
+        f"{kind.__name__}.{field}"
+        for choice in KINDS.values()
+        for kind in (get_args(choice) or [choice])
+        for field, hint in get_type_hints(kind).items()
+        if "Path" in str(hint)
+    }
+
+
+def test_every_path_of_a_command_is_known_to_be_a_run_or_not() -> None:
+    assert paths_of_commands() == {*RUNS, *OTHERS}
+
+
+slow = {"Report.run": pytest.mark.exhaustive}  # it draws
+
+
+@pytest.mark.parametrize(
+    "field", [pytest.param(f, marks=slow.get(f, ())) for f in RUNS]
+)
+def test_the_shipped_run_is_meant_wherever_a_run_is(
+    field, elsewhere, monkeypatch, capfd
+) -> None:
+    line, complaint = RUNS[field]
+    lines = [f"Anna sieht Hund{i} .\n" for i in range(40)]
+    for name in ("src", "ref"):
+        Path(name).write_text("".join(lines))
+    stdin = io.TextIOWrapper(io.BytesIO(b"Anna sieht den Hund .\n"))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    refusal = pytest.raises((RunError, UsageError), match=complaint)
+    with refusal if complaint else nullcontext():
+        obey(line.split())
 
 
 def test_byte_pairs_have_no_unknown_words() -> None:

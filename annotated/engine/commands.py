@@ -105,7 +105,8 @@ def obey(name: str, args: list[str]) -> None:
     if name == "train":
         train(args)
     else:
-        parsed(KINDS[name], name, args).act()
+        unset = tyro.conf.DisallowNone  # only a recipe's fields take None
+        parsed(KINDS[name], name, args, config=(unset,)).act()
 
 
 def parsed(kind: Any, name: str, args: list[str], **more: Any) -> Any:
@@ -319,7 +320,7 @@ class Prepare:
                 "data prepare: --tokens brings a vocabulary, so omit "
                 f"{', '.join(f'--{n}' for n in own).replace('_', '-')}"
             )
-        return made.with_tokens(self.tokens)
+        return made.with_tokens(run_folder(self.tokens))
 
 
 # E12-command-line.md: Train
@@ -384,6 +385,8 @@ def train(args: list[str]) -> None:
         Recipes().act()
         return
     name, *rest = args
+    if name.startswith("-"):
+        raise UsageError(f"train: the recipe comes first, before {name}")
     if name not in RECIPES:
         listed = "annotated recipes lists them"
         raise UsageError(unknown("recipe", name, RECIPES, listed))
@@ -497,9 +500,12 @@ class Translate(_Use):
             if fresh := [word for word in strange if word not in told]:
                 print(_unread(fresh, run.source), file=sys.stderr)
                 told.update(fresh)
-            for found in run.translate(
+            translated = run.translate(
                 lines, search, self.batch_tokens, workers
-            ):
+            )
+            best = [each[0].text for each in translated]
+            _tell_empty(lines, best, number)
+            for found in translated:
                 if self.json:
                     each = [dataclasses.asdict(one) for one in found]
                     answer = {"line": number, "translations": each}
@@ -517,9 +523,25 @@ class Translate(_Use):
             sys.stdout.buffer.flush()
 
 
+def _tell_empty(
+    lines: Sequence[str], texts: Sequence[str], before: int = 0
+) -> None:
+    """Say on standard error which lines, after this many others, have an
+    empty translation without being blank.
+    """
+    pairs = enumerate(zip(lines, texts), start=before + 1)
+    empty = [
+        str(i) for i, (line, text) in pairs if line.strip() and not text
+    ]
+    if empty:
+        listed = ", ".join(empty[:10]) + " …" * (len(empty) > 10)
+        print(f"empty translation of line {listed}", file=sys.stderr)
+
+
 def _unread(words: Sequence[str], tokenizer: Tokenizer) -> str:
     """What standard error says of words that the model cannot read."""
-    listed = ", ".join(words[:10]) + " …" * (len(words) > 10)
+    listed = ", ".join(w[:40] + "…" * (len(w) > 40) for w in words[:10])
+    listed += " …" * (len(words) > 10)
     hint = ""
     for word in words:
         bare = word.rstrip(".,!?;:")
@@ -618,6 +640,8 @@ class Evaluate(_Use):
         started = time.perf_counter()
         found = self._translated(run, src)
         seconds = round(time.perf_counter() - started, 2)
+        if rank() == 0:
+            _tell_empty(src, found)
         if run.recipe.target == "tree":
             scores = tree_scores(src, found, ref)
         else:
@@ -651,7 +675,7 @@ class Evaluate(_Use):
             return None
         if run.recipe.target == "tree":
             raise UsageError("evaluate: --against needs translations")
-        if not self.against.is_dir():
+        if not run_folder(self.against).is_dir():
             lines = read_lines(self.against)
             if len(lines) != count:
                 raise UsageError(
@@ -702,12 +726,13 @@ class Average:
         if self.last is not None and self.best is not None:
             raise UsageError("average: give --last or --best, not both")
         check_new(self.out)
-        run = Run.as_begun(self.run)
-        places = checkpoints(self.run / "checkpoints")
+        folder = run_folder(self.run)
+        run = Run.as_begun(folder)
+        places = checkpoints(folder / "checkpoints")
         if not places:
             raise RunError(f"{self.run} has no checkpoints to average")
         if self.best is not None:
-            nll = validations(self.run)
+            nll = validations(folder)
             chosen = choose_checkpoints(places, self.best, nll)
         else:
             count = len(places) if self.last is None else self.last

@@ -221,6 +221,16 @@ def test_a_program_that_the_chapter_would_start_is_refused(
     book.chapter("02-one", code("exit()", "export:one", "skip-execution"))
     with pytest.raises(PressError, match="is no import, definition"):
         export(book.root)
+    guard = 'if __name__ == "__main__":\n    exit()'
+    book.chapter("02-one", code(guard, "export:cli"))
+    with pytest.raises(PressError, match="add the tag 'skip-execution'"):
+        export(book.root)
+    book.chapter("02-one", code("exit()", "export:cli", "skip-execution"))
+    with pytest.raises(PressError, match="is no import, definition"):
+        export(book.root)
+    book.chapter("02-one", code(guard, "export:cli", "skip-execution"))
+    export(book.root)
+    assert guard in book.read("annotated/cli.py")
 
 
 def test_two_export_tags_are_refused(book: Book) -> None:
