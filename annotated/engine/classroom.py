@@ -247,6 +247,7 @@ def label_of(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def text_of(cell: dict[str, Any]) -> str:
+    """What stands in a cell, whose source is a text or a list of lines."""
     return "".join(cell["source"])
 
 

@@ -214,6 +214,7 @@ def source_of(thing: Any) -> str | None:
     """The cell, or the file, that defines a function or a class; None
     where it was typed at a prompt.
     """
+    thing = inspect.unwrap(thing)  # of torch.no_grad, say
     try:
         methods = inspect.getmembers(thing, inspect.isfunction)
         function = thing if inspect.isfunction(thing) else methods[0][1]

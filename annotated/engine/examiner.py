@@ -58,8 +58,12 @@ class Lost(Exception):
         self.outcome, self.text = outcome, text
 
 
-def apart(job: Callable[[], Any], wall: float = WALL) -> Any:
-    """What job returns, in a child. Lost where it does not come back."""
+def apart(
+    job: Callable[[], Any], wall: float = WALL, private: Sequence[int] = ()
+) -> Any:
+    """What job returns, in a child that does not have our private files.
+    Lost where it does not come back.
+    """
     if not hasattr(os, "fork"):
         return job()
     sys.stdout.flush()
@@ -68,7 +72,7 @@ def apart(job: Callable[[], Any], wall: float = WALL) -> Any:
     child = os.fork()
     if child == 0:
         os.close(into)
-        _serve_once(job, key, out)
+        _serve_once(job, key, out, private)
     os.close(out)
     try:
         said = _read_all(into, time.monotonic() + wall)
@@ -95,12 +99,14 @@ def apart(job: Callable[[], Any], wall: float = WALL) -> Any:
     return found["found"]
 
 
-def _serve_once(job: Callable[[], Any], key: str, out: int) -> None:
+def _serve_once(
+    job: Callable[[], Any], key: str, out: int, private: Sequence[int]
+) -> None:
     """What the child does; it never returns."""
     try:
         os.setsid()  # what it starts is ended with it
-        os.closerange(3, out)  # through which it could answer for us
-        os.closerange(out + 1, 2**16)
+        for handle in private:  # through which it could answer for us
+            os.close(handle)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # for what it starts
         sys.stdin = io.StringIO()
         torch.set_num_threads(1)  # threads do not survive a fork
@@ -175,6 +181,7 @@ def examined(
 
 
 def missing(exercise: Exercise, lost: Lost) -> Verdict:
+    """What there is to say where a child has not answered."""
     text = f"{lost.outcome} · {exercise.name}: {lost.text}"
     of = len(exercise.properties())
     return Verdict(exercise.name, lost.outcome, text, 0, of)
@@ -302,6 +309,7 @@ def marked_in_child(
     hidden: Sequence[str] = (),
     limit: float = LIMIT,
     seeds: Sequence[int] = SEEDS,
+    private: Sequence[int] = (),
 ) -> Mark:
     """The mark of an answer's own cells."""
 
@@ -323,7 +331,7 @@ def marked_in_child(
 
     known = exercise.mistakes  # compiled before the answer runs
     try:
-        return Mark(**apart(job))
+        return Mark(**apart(job, private=private))
     except Lost as lost:
         return Mark(0.0, lost.outcome, missing(exercise, lost).text)
 
@@ -387,13 +395,14 @@ def serve() -> None:
     """Answer on standard output what is asked on standard input."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what answers print
-    os.set_inheritable(answers.fileno(), False)
     torch.set_num_threads(1)
     for line in sys.stdin:
-        name, *given = json.loads(line)
+        name, cells, hidden, limit, seeds = json.loads(line)
         exercise = exercises()[name]
         warm(name)
-        mark = marked_in_child(exercise, *given)
+        mark = marked_in_child(
+            exercise, cells, hidden, limit, seeds, [answers.fileno()]
+        )
         answers.write(json.dumps(dataclasses.asdict(mark)) + "\n")
         answers.flush()
         if not hasattr(os, "fork"):
