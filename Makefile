@@ -62,9 +62,9 @@ check: $(READY) ## say what has drifted, which rules pages break, what cannot be
 	@$(PRESS) check
 	@$(PRESS) proof
 
-classroom: $(READY) ## write a course for nbgrader into classroom/, with its settings
+classroom: $(READY) ## write a course for nbgrader into classroom/, with its settings (SEED=…: of the hidden checks)
 	@$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[classroom]'
-	@$(PRESS) classroom
+	@$(PRESS) classroom $(if $(SEED),--seed '$(SEED)')
 
 slides: $(READY) ## slides for a class, a file for each chapter in dist/slides/, after `make book`
 	@$(PRESS) slides

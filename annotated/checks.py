@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from annotated.engine.checks import Exercise, examine, exercises
-from annotated.engine.course import MILESTONES, Desk, kept, reach
+from annotated.engine.checks import Exercise, examine, exercises, objection
+from annotated.engine.course import MILESTONES, Desk, kept, reach, source_of
 
 __all__ = [
     "check", "hint", "solution", "progress", "reset", "milestone", "find",
@@ -20,13 +20,9 @@ def check(thing: Any, exercise: str | None = None) -> None:
     needs the name of its exercise, too.
     """
     found, desk = find(thing, exercise), Desk.here()
-    home = str(getattr(thing, "__module__", ""))
-    if home.startswith("annotated."):
-        print(
-            f"not attempted · {found.name}: this is the book's own "
-            f"{found.defines}, imported from {home}; define yours below "
-            "the import, and check that."
-        )
+    source = source_of(thing)
+    if refused := objection(found, [source] if source else [], thing):
+        print(refused.text)
         return
     verdict = examine(found, thing)
     print(verdict.text)

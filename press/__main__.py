@@ -94,7 +94,7 @@ def _classroom(options: Options) -> int:
     from press.classroom import classroom
 
     out = options.out or options.root / "classroom"
-    return _report(classroom(options.root, out), False)
+    return _report(classroom(options.root, out, options.seed), False)
 
 
 def _slides(options: Options) -> int:
@@ -219,6 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     killed.add_argument("exercises", nargs="*", metavar="EXERCISE")
     course = add("classroom", _classroom, "write a course for nbgrader")
     course.add_argument("--out", type=Path, help="default: classroom/")
+    course.add_argument("--seed", default="", help="of the hidden checks")
     decks = add("slides", _slides, "set executed chapters as slides")
     decks.add_argument("chapters", nargs="*", metavar="CHAPTER")
     decks.add_argument("--out", type=Path, help="default: dist/slides/")

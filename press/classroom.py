@@ -7,6 +7,7 @@ no hidden check, so nbgrader has nothing to take out of them.
 from __future__ import annotations
 
 import json
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,33 @@ CONFIG = '''\
 import os
 from pathlib import Path
 
+from nbformat import from_dict
+from nbgrader.preprocessors import (
+    CheckCellMetadata,
+    Execute,
+    LimitOutput,
+    NbGraderPreprocessor,
+    SaveAutoGrades,
+)
+
+from annotated.engine.classroom import overruled
+
 here = Path(__file__).resolve().parent
 os.environ["ANNOTATED_HIDDEN"] = str(here / "hidden.json")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+
+class Marks(NbGraderPreprocessor):
+    """Marks of the answers' source, outside of the notebook."""
+
+    def preprocess(self, nb, resources):
+        return from_dict(overruled(nb)), resources
+
+
 c = get_config()  # noqa: F821
+c.Autograde.autograde_preprocessors = [
+    Execute, Marks, LimitOutput, SaveAutoGrades, CheckCellMetadata,
+]  # fmt: skip
 c.CourseDirectory.root = str(here)
 c.CourseDirectory.course_id = "attention-annotated"
 c.ClearSolutions.enabled = False  # there are none, and starters stay
@@ -42,8 +65,11 @@ from annotated.engine.classroom import grade
 grade(lambda: {defines}, "{name}", {points:.1f})"""
 
 
-def classroom(root: Path, out: Path) -> list[str]:
-    """Write the course; what has been written."""
+def classroom(root: Path, out: Path, seed: str = "") -> list[str]:
+    """Write the course; what has been written. seed is the teacher's, from
+    which the hidden checks are drawn; without one it is that of the course
+    that is there, or a new one.
+    """
     exercises = read_exercises(root)
     project = read_project(root)
     index = myst.index(read_book(root), root, project)
@@ -51,7 +77,10 @@ def classroom(root: Path, out: Path) -> list[str]:
         out / "nbgrader_config.py": CONFIG,
         out / "contained": CONTAINED.read_text(encoding="utf-8"),
         out / "hidden.json": _json(
-            {e.name: e.cells["hidden"] for e in exercises}
+            {
+                "seed": seed or _seed_of(out) or secrets.token_hex(8),
+                "checks": {e.name: e.cells["hidden"] for e in exercises},
+            }
         ),
     }
     for group in by_page(exercises):
@@ -65,6 +94,15 @@ def classroom(root: Path, out: Path) -> list[str]:
     for path, text in expected.items():
         files.replace(path, text)
     return [f"wrote {path}" for path in expected]
+
+
+def _seed_of(out: Path) -> str:
+    """The seed of a course that has been written before; or ""."""
+    try:
+        text = (out / "hidden.json").read_text("utf-8")
+        return str(json.loads(text)["seed"])
+    except (OSError, ValueError, KeyError):
+        return ""
 
 
 def assignment(

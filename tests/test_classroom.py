@@ -17,14 +17,10 @@ from pathlib import Path
 import pytest
 
 from annotated.cli import main
-from annotated.engine import checks
+from annotated.engine import classroom as room
+from annotated.engine.answers import answer_in
 from annotated.engine.checks import exercises
-from annotated.engine.classroom import (
-    HIDDEN,
-    grade,
-    grafted,
-    repaired,
-)
+from annotated.engine.classroom import HIDDEN, grade, repaired
 from press.classroom import classroom
 from press.exercises import read_exercises
 from tests.helpers import ROOT, environment
@@ -122,7 +118,7 @@ def test_of_several_predictions_each_has_its_points(capsys):
 def test_whatever_happens_a_number_comes_back(
     code, words, capsys, monkeypatch
 ):
-    monkeypatch.setattr(checks.examine, "__defaults__", ((), 0.2))
+    monkeypatch.setattr(room, "LIMIT", 0.2)
     assert grade(lambda: answer(code), "03-causal", 2.0) == 0.0
     assert words in capsys.readouterr().out
 
@@ -155,7 +151,8 @@ def test_hidden_checks_count_where_the_teacher_has_them(
 ):
     check = "def check_never(f):\n    'Nobody passes.'\n    assert False"
     file = tmp_path / "hidden.json"
-    file.write_text(json.dumps({"03-causal": [check]}))
+    kept = {"seed": "s", "checks": {"03-causal": [check]}}
+    file.write_text(json.dumps(kept))
     monkeypatch.setenv(HIDDEN, str(file))
     assert grade(lambda: answer(CAUSAL.reference), "03-causal", 4.0) == 3.0
     assert "Nobody passes" in capsys.readouterr().out
@@ -177,8 +174,8 @@ def test_no_assignment_has_a_line_of_a_solution_or_a_hidden_check(course):
     for source in SOURCES.values():
         assert not lines & set(secrets(source)), source.name
     hidden = json.loads((course / "hidden.json").read_text("utf-8"))
-    assert any(hidden.values())
-    assert set(hidden) == set(SOURCES)
+    assert hidden["seed"]
+    assert set(hidden["checks"]) == set(SOURCES)
 
 
 def test_each_exercise_has_one_cell_to_write_and_one_that_is_graded(course):
@@ -359,7 +356,8 @@ def test_cells_that_do_not_parse_cost_no_other_answer():
         "def g():\n  return 1",
         "?",
     ]
-    code = grafted("f", sources, "def f():\n    raise NotImplementedError")
+    starter = "def f():\n    raise NotImplementedError"
+    code = answer_in(sources, "f", starter).text
     assert "return g()" in code
     assert "return 1" in code
 

@@ -45,7 +45,7 @@ from annotated.engine.course import (
     translates,
     written,
 )
-from annotated.engine.terminal import examined
+from annotated.engine.examiner import examined
 from press.exercises import read_exercises
 from press.mutants import try_out
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import base64
 import copy
 import importlib.resources
@@ -24,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from annotated.engine.answers import answer_in, borrowed, reaching
 from annotated.engine.relations import near, relation
 
 __all__ = [
@@ -31,7 +34,8 @@ __all__ = [
     "difference", "ROOM", "LONG", "drawn", "untouched", "same_gradients",
     "Guess", "predicted", "Exercise", "exercises", "run_code", "SEEDS",
     "LIMIT", "TooSlow", "Trial", "Verdict", "attempt", "examine",
-    "examine_source", "Mistake", "diagnose", "Watched",
+    "examine_source", "objection", "defined", "Mistake", "diagnose",
+    "Watched",
 ]  # fmt: skip
 
 
@@ -484,15 +488,25 @@ class Exercise:
     def properties(
         self, hidden: Sequence[str] = ()
     ) -> dict[str, Callable[[Any], object]]:
-        """The checks by name, in their order."""
-        found: dict[str, Callable[[Any], object]] = {}
-        space: dict[str, Any] = {"__name__": f"check {self.name}"}
-        for place, code in enumerate([*self.checks, *hidden]):
-            run_code(code, f"<check {self.name} {place}>", space)
-        for name, value in space.items():
-            if name.startswith("check_"):
-                found[name] = value
-        return found
+        """The checks by name, in their order; compiled once, so that what
+        an answer does later to a module does not reach them.
+        """
+        if tuple(hidden) not in self._compiled:
+            space: dict[str, Any] = {"__name__": f"check {self.name}"}
+            for place, code in enumerate([*self.checks, *hidden]):
+                run_code(code, f"<check {self.name} {place}>", space)
+            self._compiled[tuple(hidden)] = {
+                name: value
+                for name, value in space.items()
+                if name.startswith("check_")
+            }
+        return self._compiled[tuple(hidden)]
+
+    @cached_property
+    def _compiled(
+        self,
+    ) -> dict[tuple[str, ...], dict[str, Callable[[Any], object]]]:
+        return {}
 
     def answer(self, code: str, filename: str) -> Any:
         """What code defines under the exercise's name."""
@@ -512,10 +526,17 @@ def exercises() -> dict[str, Exercise]:
 
 
 def run_code(code: str, filename: str, space: dict[str, Any]) -> None:
-    """Execute code; a traceback will show its lines."""
-    lines = code.splitlines(keepends=True)
+    """Execute code, as a cell that may await; a traceback will show its
+    lines.
+    """
+    lines = [f"{line}\n" for line in code.split("\n")]
     linecache.cache[filename] = (len(code), None, lines, filename)
-    exec(compile(code, filename, "exec", dont_inherit=True), space)
+    waits = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    compiled = compile(code, filename, "exec", waits, dont_inherit=True)
+    if compiled.co_flags & inspect.CO_COROUTINE:
+        asyncio.run(eval(compiled, space))
+    else:
+        exec(compiled, space)
 
 
 # E20-checks.md: The verdict
@@ -540,7 +561,7 @@ class Verdict:
     """What came out, and the text that says so."""
 
     exercise: str
-    outcome: str  # passed, wrong, not attempted, crashed, too slow
+    outcome: str  # passed, wrong, not attempted, crashed, too slow, refused
     text: str
     passed: int  # checks that passed
     of: int
@@ -603,14 +624,17 @@ def examine(
     thing: Any,
     hidden: Sequence[str] = (),
     limit: float = LIMIT,
+    seeds: Sequence[int] = SEEDS,
 ) -> Verdict:
     """Run the checks in their order, and tell the first that fails."""
     checks = exercise.properties(hidden)
     name, of = exercise.name, len(checks)
     if _untouched(thing):
         return _not_attempted(exercise, of)
+    if home := _home_in_book(thing, exercise.defines):
+        return _the_books(exercise, home)
     for place, check in enumerate(checks.values()):
-        for seed in SEEDS:
+        for seed in seeds:
             trial = attempt(check, thing, seed, limit)
             if trial.error is None:
                 continue
@@ -652,6 +676,30 @@ def _not_attempted(exercise: Exercise, of: int) -> Verdict:
         "Write it, then check again; there are hints to begin with."
     )
     return Verdict(exercise.name, "not attempted", text, 0, of)
+
+
+def _home_in_book(thing: Any, name: str) -> str:
+    """The module of the book that a thing, what it inherits from, or what
+    it wraps, is from; or "".
+    """
+    inner = (getattr(thing, x, None) for x in ("__wrapped__", "func"))
+    for one in (thing, *getattr(thing, "__mro__", ()), *inner):
+        home = str(getattr(one, "__module__", ""))
+        if home.startswith("annotated.") and (
+            getattr(one, "__name__", "") == name
+        ):
+            return home
+    return ""
+
+
+def _the_books(exercise: Exercise, home: str) -> Verdict:
+    name, defines = exercise.name, exercise.defines
+    text = (
+        f"not attempted · {name}: this is the book's own {defines}, "
+        f"imported from {home}; define yours below the import, and check "
+        "that."
+    )
+    return Verdict(name, "not attempted", text, 0, len(exercise.checks))
 
 
 def _docs(check: Callable[..., object]) -> tuple[str, str]:
@@ -762,45 +810,101 @@ def examine_source(
     limit: float = LIMIT,
 ) -> Verdict:
     """The verdict on code that should define the exercise's answer."""
-    name, of = exercise.name, len(exercise.properties(hidden))
     if not code.strip():
-        text = f"not attempted · {name}: {filename} is empty."
-        return Verdict(name, "not attempted", text, 0, of)
+        text = f"not attempted · {exercise.name}: {filename} is empty."
+        of = len(exercise.properties(hidden))
+        return Verdict(exercise.name, "not attempted", text, 0, of)
+    thing = defined(exercise, [code], filename, limit, strict=True)
+    if isinstance(thing, Verdict):
+        return thing
+    return examine(exercise, thing, hidden, limit)
 
-    def crashed(what: str) -> Verdict:
-        text = f"crashed · {name}: {what}"
-        return Verdict(name, "crashed", text, 0, of)
 
+def objection(
+    exercise: Exercise, cells: Sequence[str], thing: Any = None
+) -> Verdict | None:
+    """What there is to say of an answer before it runs: that it is the
+    book's own, or that it looks for those who examine it.
+    """
+    defines = exercise.defines
+    answer = answer_in(cells, defines, exercise.starter)
+    home = _home_in_book(thing, defines) or borrowed(answer.cells, defines)
+    if home:
+        return _the_books(exercise, home)
+    if line := reaching(answer.cells):
+        name, of = exercise.name, len(exercise.properties())
+        text = f"refused · {name}: an answer does not need {line}."
+        return Verdict(name, "refused", text, 0, of)
+    return None
+
+
+def defined(
+    exercise: Exercise,
+    cells: Sequence[str],
+    filename: str,
+    limit: float = LIMIT,
+    strict: bool = False,
+) -> Any:
+    """What cells define under the exercise's name; or a Verdict that says
+    why there is nothing to examine. As in a notebook, a cell that raises
+    does not stop those after it, unless strict.
+    """
+    name, of = exercise.name, len(exercise.properties())
+    if said := objection(exercise, cells):
+        return said
     space: dict[str, Any] = {"__name__": name}
+    problem: Verdict | None = None
+    for count, code in enumerate(cells):
+        where = filename if len(cells) == 1 else f"{filename} [{count + 1}]"
+        wrong = _run_cell(exercise, code, where, space, limit)
+        problem = problem or wrong
+        if wrong and (strict or wrong.outcome == "too slow"):
+            return wrong
+    if exercise.defines in space:
+        return space[exercise.defines]
+    if problem:
+        return problem
+    text = (
+        f"not attempted · {name}: nothing in {filename} is called "
+        f"{exercise.defines}."
+    )
+    return Verdict(name, "not attempted", text, 0, of)
+
+
+def _run_cell(
+    exercise: Exercise,
+    code: str,
+    filename: str,
+    space: dict[str, Any],
+    limit: float,
+) -> Verdict | None:
+    """Run code in space; what has gone wrong, as a verdict."""
+    name, of = exercise.name, len(exercise.properties())
+    outcome = "crashed"
     try:
         with _limited(limit):
             run_code(code, filename, space)
+        return None
     except SyntaxError as error:
         line = (error.text or "").strip()
-        return crashed(
+        what = (
             f"line {error.lineno} of {filename} does not parse "
             f"({error.msg}): {line}"
         )
     except ImportError as error:
-        return crashed(f"an import of {filename} fails: {error}")
+        what = f"an import of {filename} fails: {error}"
     except KeyboardInterrupt:
         raise
     except TooSlow:
-        text = f"too slow · {name}: {filename} does not come to its end."
-        return Verdict(name, "too slow", text, 0, of)
+        outcome = "too slow"
+        what = f"{filename} does not come to its end."
     except BaseException as error:
         row = _row_in(error, filename)
-        return crashed(
+        what = (
             f"line {row} of {filename} raises {type(error).__name__}: "
             f"{error}"
         )
-    if exercise.defines not in space:
-        text = (
-            f"not attempted · {name}: nothing in {filename} is called "
-            f"{exercise.defines}."
-        )
-        return Verdict(name, "not attempted", text, 0, of)
-    return examine(exercise, space[exercise.defines], hidden, limit)
+    return Verdict(name, outcome, f"{outcome} · {name}: {what}", 0, of)
 
 
 def _row_in(error: BaseException, filename: str) -> int | None:
@@ -867,7 +971,8 @@ def _known(
     every = exercise.mistakes
     found = [x for x in every if _alike(trial, x.trial(check, seed))]
     right = exercise.ours.trial(check, seed)
-    sure = bool(found) and _telling(trial, right)
+    guess = exercise.kind == "predict"  # each check has its own number
+    sure = bool(found) and (guess or _telling(trial, right))
     if not found and _says(trial):
         found = [
             x for x in every if _alike(trial, x.trial(check, seed), True)

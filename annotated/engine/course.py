@@ -114,7 +114,8 @@ class Desk:
             if name not in codes:
                 continue
             home = f'"""Yours: parts of annotated.{exercise.module}."""\n'
-            block = redirected(codes[name], "mine", set(codes))
+            others = set(codes) - {name}  # its own would import itself
+            block = redirected(codes[name], "mine", others)
             texts.setdefault(exercise.module, home)
             texts[exercise.module] += f"\n\n# --- {name}\n{block}"
         for path in self.folder.glob("*.py"):
@@ -151,7 +152,7 @@ def redirected(code: str, package: str, names: set[str]) -> str:
         if e.name in names
     }
     code = re.sub(r"\bfrom mine\.", "from annotated.", code)
-    lines = code.splitlines()
+    lines = code.rstrip("\n").split("\n")
     for node in ast.parse(code).body:
         if not isinstance(node, ast.ImportFrom):
             continue
@@ -179,7 +180,7 @@ def exported(code: str) -> str:
         ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef,
         ast.Assign, ast.AnnAssign,
     )  # fmt: skip
-    lines = code.splitlines()
+    lines = code.split("\n")
     found: list[str] = []
     for node in ast.parse(code).body:
         if isinstance(node, kept):
@@ -213,6 +214,7 @@ def source_of(thing: Any) -> str | None:
     """The cell, or the file, that defines a function or a class; None
     where it was typed at a prompt.
     """
+    thing = inspect.unwrap(thing)  # of torch.no_grad, say
     try:
         methods = inspect.getmembers(thing, inspect.isfunction)
         function = thing if inspect.isfunction(thing) else methods[0][1]
@@ -271,7 +273,8 @@ def assembled(desk: Desk) -> Iterator[dict[str, Any]]:
                 part = mine[name]
                 code, filename = part.code, str(part.path)
                 above = part.line - 1  # so that a traceback fits the file
-            code = "\n" * above + redirected(code, "course", names)
+            code = redirected(code, "course", names - {name})
+            code = "\n" * above + code
             space = modules[home].__dict__
             if name in mine:
                 tree = compile(code, filename, "exec", dont_inherit=True)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import os
 import re
 import select
-import signal
 import sys
 import textwrap
 import time
@@ -22,135 +20,18 @@ import torch
 import tyro
 
 from annotated import checks
-from annotated.engine.checks import (
-    LIMIT,
-    Exercise,
-    Verdict,
-    examine,
-    examine_source,
-    exercises,
-)
+from annotated.engine.checks import Exercise, exercises
 from annotated.engine.course import MILESTONES, Desk, reach, standing_alone
 from annotated.engine.errors import DataError, UsageError, unknown
+from annotated.engine.examiner import examined, warm
 from annotated.engine.files import write_text
-from annotated.engine.processes import end_with_parent
 from annotated.engine.reading import python_of
 
 __all__ = [
-    "MEMORY", "WALL", "examined", "KEYS", "starter_file", "Session",
-    "usual_file", "watch", "warm", "keyboard", "listed", "asked_for",
-    "Exercises", "Milestone", "SIGNS", "WIDTH", "Question", "questions",
-    "plain", "ask", "Questions",
+    "KEYS", "starter_file", "Session", "usual_file", "watch", "keyboard",
+    "listed", "asked_for", "Exercises", "Milestone", "SIGNS", "WIDTH",
+    "Question", "questions", "plain", "ask", "Questions",
 ]  # fmt: skip
-
-
-# E22-terminal.md: A check in a process of its own
-MEMORY = 4 * 2**30  # bytes that a file may take, on top of ours
-WALL = 3 * LIMIT  # seconds for all checks together
-
-
-def examined(
-    exercise: Exercise,
-    code: str,
-    filename: str,
-    limit: float = LIMIT,
-    wall: float = WALL,
-) -> Verdict:
-    """The verdict on the code of a file, run in a child."""
-    if not hasattr(os, "fork"):
-        return examine_source(exercise, code, filename, limit=limit)
-    sys.stdout.flush()
-    into, out = os.pipe()
-    line, held = os.pipe()  # for its end when we end
-    child = os.fork()
-    if child == 0:
-        os.close(into)
-        os.close(held)
-        end_with_parent(line)
-        _serve(exercise, code, filename, limit, out)
-    os.close(out)
-    os.close(line)
-    try:
-        said = _read_all(into, time.monotonic() + wall)
-    finally:
-        os.close(into)
-        _kill(child)
-        os.close(held)
-        _, status = os.waitpid(child, 0)
-    if said is None:
-        text = f"stopped after {wall:g} s. Does it wait for something?"
-        return _lost(exercise, "too slow", text)
-    if not said:
-        how = os.waitstatus_to_exitcode(status)
-        end = f"exit code {how}" if how >= 0 else f"signal {-how}"
-        text = (
-            f"{filename} ended the process ({end}) before the checks "
-            "were done. Is there an exit() in it?"
-        )
-        return _lost(exercise, "crashed", text)
-    return Verdict(**json.loads(said))
-
-
-def _lost(exercise: Exercise, outcome: str, text: str) -> Verdict:
-    of = len(exercise.properties())
-    text = f"{outcome} · {exercise.name}: {text}"
-    return Verdict(exercise.name, outcome, text, 0, of)
-
-
-def _serve(
-    exercise: Exercise, code: str, filename: str, limit: float, out: int
-) -> None:
-    """What the child does; it never returns."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # for what it starts
-        sys.stdin = io.StringIO()
-        torch.set_num_threads(1)  # threads do not survive a fork
-        _limit_memory()
-        sys.path.insert(0, str(Path.cwd()))
-        verdict = examine_source(exercise, code, filename, limit=limit)
-        sys.stdout.flush()
-        with os.fdopen(out, "wb") as pipe:
-            line = json.dumps(dataclasses.asdict(verdict)) + "\n"
-            pipe.write(line.encode())
-    finally:
-        os._exit(0)
-
-
-def _limit_memory() -> None:
-    """Addresses for MEMORY more than now, where that can be said."""
-    try:
-        import resource
-
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    except (ImportError, OSError, ValueError):
-        return  # not Linux
-
-
-def _read_all(pipe: int, until: float) -> str | None:
-    """What comes through a pipe before it is closed; None if that takes
-    too long.
-    """
-    said = b""
-    while (left := until - time.monotonic()) > 0:
-        if not select.select([pipe], [], [], left)[0]:
-            break
-        if not (more := os.read(pipe, 65536)):
-            return said.decode()
-        said += more
-        if said.endswith(b"\n"):  # though a child of it may hold the pipe
-            return said.decode()
-    return None
-
-
-def _kill(child: int) -> None:
-    """End a child and what it has started."""
-    for end in (os.killpg, os.kill):
-        try:
-            end(child, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
 
 
 # E22-terminal.md: One exercise and its file
@@ -309,15 +190,6 @@ def watch(session: Session, events: Iterator[str]) -> None:
             print(f"\n{'─' * 60}")
             session.look()
             print(f"\n{KEYS}", flush=True)
-
-
-@cache
-def warm(name: str) -> None:
-    """Check our own solution here, once: what PyTorch loads when it is
-    first needed would be loaded in each child again.
-    """
-    exercise = exercises()[name]
-    examine(exercise, exercise.answer(exercise.reference, f"<ours {name}>"))
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
