@@ -20,6 +20,7 @@ from torch import Tensor
 
 from annotated import training
 from annotated.batches import Corpus, Sentences
+from annotated.engine import optimizers
 from annotated.engine import trainer as engine
 from annotated.engine.errors import PeerError, UsageError
 from annotated.engine.packing import PackedTransformer
@@ -627,7 +628,7 @@ def test_processes_share_the_loss_and_its_layers(
 def test_each_process_takes_its_part_of_a_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of the moments as of the weights that they belong to."""
+    """Of the optimizer's tensors as of the weights that they belong to."""
     begun = small_trainer(max_steps=1)
     list(begun.steps())
     weights, moments = begun.weights(), begun.moments()
@@ -638,6 +639,7 @@ def test_each_process_takes_its_part_of_a_checkpoint(
         return whole
 
     monkeypatch.setattr(engine, "own_part", part)
+    monkeypatch.setattr(optimizers, "own_part", part)
     trainer.load(weights, moments, begun.state())
     own = dict(trainer.model.named_parameters())
     expected = [(weights[name], own[name]) for name in own]
