@@ -134,11 +134,24 @@ def test_as_many_calls_are_counted_as_strace_sees(tmp_path: Path) -> None:
 
 def below(rest: str, name: str, place: Path) -> bool:
     """Whether a call in the log of strace is about something in place."""
-    if f"<{place}/" in rest or f'"{place}/' in rest:
-        return True
-    return re.search(r'"[^/"][^"]*"', rest) is not None and name in {
-        "mkdir", "rmdir", "unlink", "rename", "link", "open", "creat",
-    }  # fmt: skip
+    paths = re.findall(r'"([^"]*)"', rest) if name in NAMED else []
+    return f"<{place}/" in rest or any(
+        f"{place / path}".startswith(f"{place}/") for path in paths
+    )
+
+
+# their first arguments are paths, and not what is written
+NAMED = [
+    "mkdir",
+    "rmdir",
+    "unlink",
+    "rename",
+    "link",
+    "open",
+    "creat",
+    "openat",
+    "renameat",
+]
 
 
 def obey(say: Any, line: str, pause: float) -> None:
