@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import json
 import os
 import random
 import re
@@ -126,6 +127,28 @@ def solved() -> None:
     one = parts()[0]
     Path("exercises").mkdir(exist_ok=True)
     Path("exercises", f"{one.name}.py").write_text(one.reference)
+
+
+def classroom() -> None:
+    """Two students have lost the label of a cell."""
+    for folder, label in (
+        ("release/03", True), ("submitted/ann/03", False),
+        ("submitted/bob/03", False),
+    ):  # fmt: skip
+        about = {"grade_id": "03-causal", "solution": True, "grade": False}
+        cell = {
+            "cell_type": "code", "execution_count": None, "outputs": [],
+            "metadata": {"nbgrader": about} if label else {},
+            "source": ["def causal_mask(length, device=None):\n", "    return 1"],
+        }  # fmt: skip
+        whole = {
+            "cells": [cell],
+            "metadata": {},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+        Path("course", folder).mkdir(parents=True)
+        Path("course", folder, "03.ipynb").write_text(json.dumps(whole))
 
 
 def plain_trainer() -> Any:
@@ -255,6 +278,7 @@ OPERATIONS: dict[str, Operation] = {
     "exercises": Operation(
         solved, lambda: say(f"exercises {parts()[0].name}")
     ),
+    "repair": Operation(classroom, lambda: say("classroom repair course")),
     # a plain form: its library's helper files stay where it is killed
     "chapter 15": Operation(
         lambda: chapter_15(4), lambda: chapter_15(6), r"(^|/)\.(tmp|weights)"

@@ -482,7 +482,7 @@ def begin_run(
             load_weights(run.model, path)
         run.write(folder)
     except BaseException:  # a full disk, say: the folder is new again
-        for name in ("source.json", "target.json", FIRST):
+        for name in ("recipe.json", "source.json", "target.json", FIRST):
             (folder / name).unlink(missing_ok=True)
         (folder / "checkpoints").rmdir()
         raise
