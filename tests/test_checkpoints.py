@@ -266,35 +266,6 @@ def moments():
     return random.Random(seed)
 
 
-def die(*_, **__):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def die_while_saving(_, folder, how):
-    whole = safetensors.torch.save_file
-
-    def write_half_and_die(state, path, *_):
-        whole(state, path)
-        os.truncate(path, path.stat().st_size // 2)
-        die()
-
-    def delete_half_and_die(path, *_, **__):
-        (Path(path) / "model.safetensors").unlink()
-        die()
-
-    trainer = new_trainer()
-    run(trainer, 2)
-    save_checkpoint(trainer, folder, keep=1)
-    run(trainer, 4)
-    if how == "in mid-write":
-        safetensors.torch.save_file = write_half_and_die
-    if how == "before the rename":
-        module.Path.rename = die
-    if how == "while deleting the old one":
-        module.shutil.rmtree = delete_half_and_die
-    save_checkpoint(trainer, folder, keep=1)
-
-
 def save_for_ever(say, folder):
     trainer = new_trainer()
     run(trainer, 2)
@@ -323,27 +294,6 @@ def assert_whole(folder, steps):
         later = new_trainer(seed=9)
         load_checkpoint(later, place)
         run(later, later.step + 1)
-
-
-@pytest.mark.parametrize(
-    ("how", "left"),
-    [
-        ("in mid-write", [2]),
-        ("before the rename", [2]),
-        ("while deleting the old one", [4]),
-    ],
-)
-def test_kill_9_leaves_no_half_checkpoint(how, left, tmp_path):
-    with running(die_while_saving, tmp_path, how) as (process, _):
-        process.join()
-        assert process.exitcode == -signal.SIGKILL
-    assert_whole(tmp_path, left)
-    # the next one tidies up after the killed one
-    trainer = new_trainer()
-    load_checkpoint(trainer, checkpoints(tmp_path)[-1])
-    run(trainer, 6)
-    save_checkpoint(trainer, tmp_path, keep=1)
-    assert [p.name for p in tmp_path.iterdir()] == ["00000006"]
 
 
 def test_kill_9_at_any_moment_leaves_whole_checkpoints(tmp_path, moments):
@@ -376,64 +326,6 @@ def test_killed_again_and_again_it_ends_with_the_same_weights(
     trainer = new_trainer(seed=7)
     load_checkpoint(trainer, checkpoints(tmp_path)[-1])
     assert trainer.step == CONFIG.max_steps
-    assert_same(weights(trainer), uninterrupted[0])
-
-
-def kill_at(monkeypatch, call):
-    """Every system call that a checkpoint makes is a moment to be killed
-    at: this one is the last.
-    """
-    count = 0
-
-    def watched(owner, name):
-        real = getattr(owner, name)
-
-        def act(*args, **kwargs):
-            nonlocal count
-            count += 1
-            if count == call:
-                raise Killed
-            result = real(*args, **kwargs)
-            count += 1
-            if count == call:
-                raise Killed
-            return result
-
-        monkeypatch.setattr(owner, name, act)
-
-    watched(safetensors.torch, "save_file")
-    watched(os, "fsync")
-    watched(shutil, "rmtree")
-    for name in ("mkdir", "rename", "write_bytes"):
-        watched(Path, name)
-    return lambda: count
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_killed_inside_checkpoints_it_ends_with_the_same_weights(
-    seed, uninterrupted, tmp_path, monkeypatch
-):
-    """At twenty random places, most of them within a write."""
-    draw = random.Random(seed)
-    killed = 0
-    for _ in range(3):
-        trainer = new_trainer(seed=draw.randrange(99))
-        if found := checkpoints(tmp_path):
-            load_checkpoint(trainer, found[-1])
-        else:
-            trainer = new_trainer()
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            kill_at(patch, draw.randrange(1, 60))
-            killed += 1
-            for _ in trainer.steps():
-                save_checkpoint(trainer, tmp_path, keep=2)
-            killed -= 1
-            raise Killed  # it got to the end
-    assert killed >= 2
-    trainer = new_trainer()
-    if found := checkpoints(tmp_path):
-        load_checkpoint(trainer, found[-1])
-    run(trainer)
     assert_same(weights(trainer), uninterrupted[0])
 
 

@@ -1,5 +1,6 @@
 """Exercises: what they ask, what their checks catch, what students get."""
 
+import ast
 import copy
 import json
 import re
@@ -34,6 +35,7 @@ from annotated.engine.course import (
     Desk,
     Phrasebook,
     assembled,
+    book_parts,
     captions_translated,
     copies,
     exported,
@@ -760,6 +762,31 @@ def test_what_is_forgotten_is_ours_again_and_leaves_no_module_behind(
     desk.forget(WEIGHTS)
     assert not desk.parts()
     assert not (desk.folder / "attention.py").exists()
+
+
+def test_a_part_that_goes_and_comes_back_takes_no_import_with_it(folder):
+    """Two imports may share a line, of which one alone changes."""
+
+    def imported():
+        return {
+            name: sorted(
+                alias.name
+                for node in ast.walk(ast.parse(part.code))
+                if isinstance(node, ast.ImportFrom)
+                for alias in node.names
+            )
+            for name, part in desk.parts().items()
+        }
+
+    desk = Desk(folder / "mine")
+    for one in book_parts().values():
+        desk.keep(one, one.reference)
+    before = imported()
+    both = {"MultiHeadAttention", "attention_weights"}
+    assert any(both <= set(names) for names in before.values())
+    desk.forget(WEIGHTS)
+    desk.keep(exercises()[WEIGHTS], exercises()[WEIGHTS].reference)
+    assert imported() == before
 
 
 def test_parts_that_need_each_other_are_checked_wherever_mine_is(

@@ -1,7 +1,6 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from annotated import training
 from annotated.engine.errors import RunError
-from annotated.engine.files import checksum, flush
+from annotated.engine.files import aside, checksum, clear, replacing
 from annotated.engine.optimizers import rehearse
 from annotated.engine.tensors import check_fit, read_tensors, write_tensors
 
@@ -33,28 +32,20 @@ def write_checkpoint(
     """Write the folder place, whole or not at all, in a folder that
     exists. OSError where there is no room.
     """
-    for unfinished in place.parent.glob(".[0-9]*"):  # of a killed run
-        shutil.rmtree(unfinished)
-    fresh = place.with_name(f".{place.name}")
-    fresh.mkdir()  # not its parents: the run may have been moved away
-    write_tensors(weights, fresh / FILES[0])
-    write_tensors(moments, fresh / FILES[1])
-    (fresh / FILES[2]).write_bytes(json.dumps(state).encode())
-    sums = {name: checksum(fresh / name) for name in FILES}
-    (fresh / "checksums.json").write_bytes(json.dumps(sums).encode())
-    for file in (*fresh.iterdir(), fresh):
-        flush(file)
-    if place.exists():
-        drop(place)
-    fresh.rename(place)
-    flush(place.parent)
+    clear(place.parent)
+    with replacing(place) as fresh:
+        fresh.mkdir()
+        write_tensors(weights, fresh / FILES[0])
+        write_tensors(moments, fresh / FILES[1])
+        (fresh / FILES[2]).write_bytes(json.dumps(state).encode())
+        sums = {name: checksum(fresh / name) for name in FILES}
+        (fresh / "checksums.json").write_bytes(json.dumps(sums).encode())
 
 
 def drop(place: Path) -> None:
     """Delete a checkpoint; its name never belongs to half of one."""
-    hidden = place.with_name(f".{place.name}.old")
-    place.rename(hidden)
-    shutil.rmtree(hidden)
+    with aside(place) as hidden:
+        place.rename(hidden / place.name)
 
 
 class DamagedError(RunError):

@@ -40,7 +40,12 @@ from annotated.engine.errors import (
     unknown,
 )
 from annotated.engine.export import export_run
-from annotated.engine.files import check_new, write_json, write_text
+from annotated.engine.files import (
+    check_new,
+    new_folder,
+    write_json,
+    write_text,
+)
 from annotated.engine.machine import HALF, pick_device, pick_precision
 from annotated.engine.marian import find_published, import_marian
 from annotated.engine.pieces import unknown_words
@@ -738,9 +743,9 @@ class Average:
             count = len(places) if self.last is None else self.last
             chosen = choose_checkpoints(places, count)
         mean = average_weights([p / "model.safetensors" for p in chosen])
-        self.out.mkdir(parents=True, exist_ok=True)
-        write_tensors(mean, self.out / "model.safetensors")
-        run.write(self.out)
+        with new_folder(self.out) as fresh:
+            write_tensors(mean, fresh / "model.safetensors")
+            run.write(fresh)
         print(json.dumps({"averaged": [int(p.name) for p in chosen]}))
 
 

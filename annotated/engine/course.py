@@ -30,7 +30,7 @@ from annotated.engine.checks import (
     run_code,
 )
 from annotated.engine.errors import DataError
-from annotated.engine.files import write_json, write_text
+from annotated.engine.files import clear, write_json, write_text
 from annotated.engine.reading import parts_of, python_of
 from annotated.parsing import linearise, right_branching, tree_over
 from annotated.pocket import Pair, pocket_pairs
@@ -100,15 +100,20 @@ class Desk:
     def forget(self, name: str) -> None:
         """Take a solution, and what is remembered of it, out again."""
         codes = {n: part.code for n, part in self.parts().items()}
-        if codes.pop(name, None) is not None:
+        removed = codes.pop(name, None)
+        if codes or removed:  # of what is left, some may still import it
             self._write(codes)
         state = self.state()
         if state.pop(name, None) is not None:
             write_json(self.folder / "progress.json", state)
 
     def _write(self, codes: dict[str, str]) -> None:
-        """Every module anew: who imports from whom may have changed."""
+        """Every module that changes: one that gains a part first and one
+        that loses a part last, so that at no moment one is imported that
+        is not there.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
+        clear(self.folder)
         texts = {"__init__": '"""Your own Transformer."""\n'}
         for name, exercise in book_parts().items():
             if name not in codes:
@@ -118,11 +123,22 @@ class Desk:
             block = redirected(codes[name], "mine", others)
             texts.setdefault(exercise.module, home)
             texts[exercise.module] += f"\n\n# --- {name}\n{block}"
-        for path in self.folder.glob("*.py"):
-            if path.stem not in texts and MARK.search(python_of(path)):
+        there = {
+            path.stem: python_of(path)
+            for path in self.folder.glob("*.py")
+        }
+
+        def lost(module: str) -> int:
+            before, now = there.get(module, ""), texts.get(module, "")
+            return len(MARK.findall(before)) - len(MARK.findall(now))
+
+        ours = {name for name, text in there.items() if MARK.search(text)}
+        for module in sorted(sorted({*texts, *ours}), key=lost):
+            path, text = self.folder / f"{module}.py", texts.get(module)
+            if text is None:
                 path.unlink()
-        for module, text in texts.items():
-            write_text(self.folder / f"{module}.py", text)
+            elif text != there.get(module):
+                write_text(path, text)
 
     def state(self) -> dict[str, dict[str, Any]]:
         """What is remembered of each exercise: outcome, hints given."""
@@ -153,7 +169,7 @@ def redirected(code: str, package: str, names: set[str]) -> str:
     }
     code = re.sub(r"\bfrom mine\.", "from annotated.", code)
     lines = code.rstrip("\n").split("\n")
-    for node in ast.parse(code).body:
+    for node in ast.parse(code).body[::-1]:  # several may share a line
         if not isinstance(node, ast.ImportFrom):
             continue
         module = node.module or ""
@@ -168,7 +184,12 @@ def redirected(code: str, package: str, names: set[str]) -> str:
             for home, imported in statements.items()
         )
         first, last = node.lineno - 1, node.end_lineno or node.lineno
-        lines[first:last] = [text] + [""] * (last - first - 1)
+        left = lines[first].encode()[: node.col_offset].decode()
+        right = lines[last - 1].encode()[node.end_col_offset :].decode()
+        lines[first:last] = [
+            left + text + right,
+            *[""] * (last - first - 1),
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -2,18 +2,20 @@
 
 import json
 import os
+import shutil
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 from annotated.engine.errors import RunError
 
 __all__ = [
-    "LOCK", "check_new", "new_folder", "replacing", "write_text",
-    "write_json", "keep_first", "flush", "checksum",
+    "LOCK", "check_new", "aside", "clear", "replacing", "new_folder",
+    "write_text", "write_json", "keep_first", "flush", "checksum",
 ]  # fmt: skip
 
 
@@ -38,40 +40,96 @@ def check_new(folder: Path) -> None:
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """A new folder inside a hidden one, renamed to folder at the end;
-    nothing is left after an error. RunError as in check_new.
+def aside(path: Path) -> Iterator[Path]:
+    """A hidden folder beside path, to write in what is to become path; it
+    is deleted at the end, and before, what killed processes have left.
     """
-    check_new(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(
-        prefix=f".{folder.name}.", dir=folder.parent
-    ) as place:
-        fresh = Path(place) / "whole"
-        fresh.mkdir()
-        yield fresh
-        for file in (*fresh.iterdir(), fresh):
-            flush(file)
-        check_new(folder)  # another process may have filled it
-        if folder.exists():
-            folder.rmdir()
-        fresh.rename(folder)
-        flush(folder.parent)
+    clear(path.parent, path.name)
+    made = mkdtemp(f".{path.name}.part", ".", path.parent)
+    handle = _claim(Path(made))
+    try:
+        yield Path(made)
+    finally:
+        _discard(Path(made), path)
+        if handle is not None:
+            os.close(handle)
+
+
+def clear(folder: Path, name: str = "") -> None:
+    """Delete the hidden folders in which killed processes were writing
+    name, or anything, in folder.
+    """
+    for hidden in list(folder.glob(".*.part")):
+        written = hidden.name[1:-5].partition(".")[2]
+        if name in ("", written) and (handle := _claim(hidden)):
+            _discard(hidden, folder / written)
+            os.close(handle)
+
+
+def _discard(hidden: Path, path: Path) -> None:
+    """Delete a hidden folder; but what was at path, and has no successor,
+    goes back.
+    """
+    old = hidden / f"{path.name}.old"
+    if old.exists() and not path.exists():
+        try:
+            old.rename(path)
+        except OSError:  # the next may be able to
+            return
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _claim(folder: Path) -> int | None:
+    """A handle of a folder, locked until it is closed, however that comes
+    about; None where another has locked it, or where none can.
+    """
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, which replaces path at the end, when
-    it is on the disk; after an error it is deleted and path is unchanged.
+    """A temporary path, to write a file or a folder to, which replaces
+    path at the end, when it is on the disk; after an error it is deleted
+    and path is unchanged.
     """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with aside(path) as hidden:
+        fresh = hidden / path.name
         yield fresh
-        flush(fresh)
+        for part in (*fresh.rglob("*"), fresh):
+            flush(part)
+        if path.is_dir():  # which nothing can replace in one step
+            path.rename(hidden / f"{path.name}.old")
         fresh.replace(path)
         flush(path.parent)
-    finally:
-        fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder that becomes folder at the end; nothing is left
+    after an error. RunError as in check_new.
+    """
+    clear(folder.parent, folder.name)
+    check_new(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(folder) as fresh:
+        fresh.mkdir()
+        yield fresh
+        check_new(folder)  # another process may have filled it
+        if folder.exists():
+            folder.rmdir()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -90,8 +148,8 @@ def keep_first(path: Path, text: str) -> str:
     """Write a text file, complete or not at all, unless there is one: of
     several processes the first wins. Returns what the file holds.
     """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with aside(path) as hidden:
+        fresh = hidden / path.name
         fresh.write_text(text, "utf-8")
         flush(fresh)
         try:
@@ -101,19 +159,22 @@ def keep_first(path: Path, text: str) -> str:
         except OSError:  # a file system without links
             fresh.replace(path)
         return path.read_text("utf-8")
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to disk."""
-    if path.is_dir() and os.name == "nt":
-        return  # Windows cannot open a folder
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    """Flush a file to disk; OSError where that fails. Of a folder, its
+    entries, where the system can.
+    """
+    folder = path.is_dir()
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError:
+        if not folder:
+            raise
 
 
 def checksum(path: Path) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from annotated.engine.errors import RunError
-from annotated.engine.files import LOCK
+from annotated.engine.files import LOCK, clear
 
 __all__ = ["BREATH", "PATIENCE", "locked"]
 
@@ -33,6 +33,8 @@ def locked(folder: Path) -> Iterator[None]:
     path, ended = folder / LOCK, threading.Event()
     try:
         with _taken(path):
+            for place in (folder, folder / "checkpoints"):
+                clear(place)  # what a killed trainer has left
             life = threading.Thread(
                 target=_breathe, args=(path, ended), daemon=True
             )

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -245,7 +246,8 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
             "choose another --out"
         )
     with new_folder(out) as whole:
-        work = whole.parent
+        work = whole.with_name(f"{out.name}.text")
+        work.mkdir()
         splits, found = _clean(preparation, work)
         for remark in found:
             print(f"{preparation.name}: {remark}", file=sys.stderr)
@@ -259,6 +261,7 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
                     text = work / f"{split}.{side}"
                     text.rename(whole / f"{split}.{language}")
         _write_manifest(whole, splits, settings, tokenizers, found)
+        shutil.rmtree(work)
     return Prepared.open(out)
 
 

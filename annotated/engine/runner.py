@@ -240,12 +240,7 @@ def _save(trainer: Trainer, folder: Path) -> None:
     """Write a checkpoint; RunError, with nothing lost, if that fails."""
     places = folder / "checkpoints"
     with _written(f"the checkpoint of step {trainer.step}"):
-        try:
-            trainer.save(places)
-        except OSError:  # in process 0
-            for begun in places.glob(".[0-9]*"):
-                shutil.rmtree(begun, ignore_errors=True)
-            raise
+        trainer.save(places)
     rank_zero_only(lambda: _keep_best(trainer.step, folder))
 
 
@@ -499,10 +494,10 @@ def _take_up(
         try:
             restore(trainer, place, expected)
         except DamagedError as error:
-            aside = place.with_name(f"damaged-{place.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            place.rename(aside)
-            print(f"{error}: set aside as {aside.name}", file=sys.stderr)
+            damaged = place.with_name(f"damaged-{place.name}")
+            shutil.rmtree(damaged, ignore_errors=True)
+            place.rename(damaged)
+            print(f"{error}: set aside as {damaged.name}", file=sys.stderr)
             continue
         _say(f"resuming at step {trainer.step}")
         if not trainer.same_noise and trainer.model.config.dropout:

@@ -20,7 +20,7 @@ from annotated.engine.checkpoints import checkpoints
 from annotated.engine.data import Data, open_data, prepared_data
 from annotated.engine.errors import RunError
 from annotated.engine.fetch import file_hash
-from annotated.engine.files import check_new, write_json
+from annotated.engine.files import check_new, replacing, write_json
 from annotated.engine.machine import kept, pick_precision
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.pieces import in_parts, load_tokenizer, same_tokens
@@ -476,12 +476,13 @@ def begin_run(
     try:
         if first is not None:
             path = folder / FIRST
-            write_tensors(dict(first.model.named_parameters()), path)
+            with replacing(path) as fresh:
+                write_tensors(dict(first.model.named_parameters()), fresh)
             run = dataclasses.replace(run, first=file_hash(path))
             load_weights(run.model, path)
         run.write(folder)
-    except OSError:  # a full disk, say: the folder is new again
-        for name in ("source.json", "target.json", FIRST):
+    except BaseException:  # a full disk, say: the folder is new again
+        for name in ("recipe.json", "source.json", "target.json", FIRST):
             (folder / name).unlink(missing_ok=True)
         (folder / "checkpoints").rmdir()
         raise

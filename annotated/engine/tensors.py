@@ -24,8 +24,11 @@ def write_tensors(
 ) -> None:
     """Write tensors by name. OSError where there is no room."""
     whole = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
+    path.touch()
+    rights = path.stat().st_mode  # safetensors lets only the owner read
     try:
         safetensors.torch.save_file(whole, path, metadata)
+        path.chmod(rights)
     except safetensors.SafetensorError as error:
         raise OSError(f"{path}: not written ({error})") from None
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from annotated.engine.errors import DataError
-from annotated.engine.files import write_text
+from annotated.engine.files import new_folder, write_text
 from annotated.engine.reading import Text, columns_of
 from annotated.engine.runs import Run
 from annotated.engine.search import Allowed, Guide
@@ -259,9 +259,10 @@ class TreeOptions:
 def prepare_trees(
     path: Path, out: Path, options: TreeOptions = TreeOptions()
 ) -> dict[str, int]:
-    """Write SPLIT.words and SPLIT.tree of a treebank into the folder out,
+    """Write SPLIT.words and SPLIT.tree of a treebank into a new folder,
     and withheld.txt, sentences whose trees are left out. Returns the
-    number of trees of each kind. Raises DataError.
+    number of trees of each kind. Raises DataError, or RunError if there
+    is something in out.
     """
     bank = read_treebank(path)
     split = split_articles(list(bank))
@@ -282,21 +283,21 @@ def prepare_trees(
     withheld = trees.pop("withheld", [])
     trees["train"] += trees.pop("silver", [])
     known = known_words(trees["train"], options.vocab)
-    out.mkdir(parents=True, exist_ok=True)
-    for name, found in trees.items():
-        lines = []
-        for tree in found:
-            words = [leaf.word for leaf in tree.leaves()]
+    with new_folder(out) as fresh:
+        for name, found in trees.items():
             most = options.max_words if name == "train" else None
-            if most is None or len(words) <= most:
-                shown = tree if options.tags else without_tags(tree)
-                tokens = " ".join(linearise(shown)[1:-1])
-                lines.append((reads(words, known), tokens))
-        for kind, side in zip(("words", "tree"), columns_of(lines)):
-            _write_lines(out / f"{name}.{kind}", side)
-    if withheld:
-        words = [tree.words() for tree in withheld]
-        _write_lines(out / "withheld.txt", words)
+            lines = []
+            for tree in found:
+                words = [leaf.word for leaf in tree.leaves()]
+                if most is None or len(words) <= most:
+                    shown = tree if options.tags else without_tags(tree)
+                    tokens = " ".join(linearise(shown)[1:-1])
+                    lines.append((reads(words, known), tokens))
+            for kind, side in zip(("words", "tree"), columns_of(lines)):
+                _write_lines(fresh / f"{name}.{kind}", side)
+        if withheld:
+            words = [tree.words() for tree in withheld]
+            _write_lines(fresh / "withheld.txt", words)
     return counts
 
 
