@@ -13,18 +13,22 @@ import numpy as np
 import pytest
 import torch
 
+from annotated import cli
 from annotated.batches import pad_rows
 from annotated.engine.errors import RunError
 from annotated.engine.export import (
+    FORMS,
     export_run,
     write_ctranslate2,
     write_onnx,
 )
+from annotated.engine.marian import cannot_leave
 from annotated.engine.pieces import vocabulary
+from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run
 from annotated.engine.search import beam_search
-from annotated.model import Transformer, TransformerConfig
+from annotated.model import ModelShape, Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
 from annotated.search import SearchConfig
 from annotated.since import RMSNorm
@@ -32,7 +36,7 @@ from annotated.tokens import BOS, EOS, PAD, SPECIALS
 from tests.helpers import TINY, environment
 
 VOCAB = 20
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "paper": {},
     "pre-norm": {"norm": "pre"},
     "learned": {"positions": "learned", "max_len": 40},
@@ -42,8 +46,10 @@ KINDS = {
     "gelu": {"activation": "gelu", "tie": "decoder"},
     "uneven": {"num_encoder_layers": 1, "num_decoder_layers": 3},
 }
-FORMS = "safetensors", "onnx", "ctranslate2", "transformers"
-OWN = {"window": {"window": 3}, "sizes": {"d_k": 3, "d_v": 7}}
+OWN: dict[str, dict[str, Any]] = {
+    "window": {"window": 3},
+    "sizes": {"d_k": 3, "d_v": 7},
+}
 
 
 def random_model(**changes: object) -> Transformer:
@@ -442,3 +448,66 @@ def test_a_changed_source_is_told_by_what_its_parts_are(
     )
     assert told in done.stdout, done.stderr
     assert not (tmp_path / "out").exists()
+
+
+# --- what is said before a run is trained ----------------------------------
+
+SHAPED: dict[str, dict[str, Any]] = {
+    **KINDS, **OWN,
+    "pre-norm, two tables": {"norm": "pre", "tie": "decoder"},
+    "pre-norm, three": {"norm": "pre", "tie": "none", "bias": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("to", FORMS)
+@pytest.mark.parametrize("kind", SHAPED)
+def test_what_cannot_leave_is_known_before(
+    kind: str, to: str, run: Run, tmp_path: Path
+) -> None:
+    """cannot_leave, which train and appendix A6 ask, is what exports do."""
+    if to in ("onnx", "ctranslate2"):
+        pytest.importorskip(to)
+    sizes = {"src_vocab": len(run.source), "tgt_vocab": len(run.target)}
+    model = random_model(**sizes | SHAPED[kind])
+    fields = ModelShape.__dataclass_fields__
+    shape = ModelShape(**{n: getattr(model.config, n) for n in fields})
+    never = cannot_leave(shape).get(to)
+    changed = dataclasses.replace(run, model=model)
+    if never is None:
+        export_run(changed, to, tmp_path / "new")
+    else:
+        with pytest.raises(
+            RunError, match=f"{to} does not support {never}"
+        ):
+            export_run(changed, to, tmp_path / "new")
+    assert (tmp_path / "new").exists() == (never is None)
+
+
+def test_training_says_so_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.obey(["train", "copy", "--dry-run", "--device", "cpu"])
+    said = capsys.readouterr().out.splitlines()
+    every = "safetensors, onnx, ctranslate2, transformers"
+    assert any(line.split(None, 2)[2:] == [every] for line in said)
+    learned = ["train", "copy", "--positions", "learned", "--window", "4"]
+    cli.obey([*learned, "--dry-run", "--device", "cpu"])
+    said = capsys.readouterr().out.splitlines()
+    assert said[-3:] == [
+        "export to       safetensors, onnx",
+        "no export to    ctranslate2: a window",
+        "no export to    transformers: a window and learned positions",
+    ]
+    small = ["--max-steps", "1", "--cooldown", "0", "--train-pairs", "50"]
+    out = ["--out", str(tmp_path / "run"), "--device", "cpu"]
+    cli.obey([*learned, *small, *out])
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "no export to ctranslate2: a window"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_but_these_leaves_in_every_form(name: str) -> None:
+    """Two rows of Table 3, and trees, whose words are not the text's."""
+    never = {"table3-B-dk16", "table3-B-dk32", "table3-E-learned"}
+    never |= {"parse-small"}
+    assert bool(cannot_leave(RECIPES[name].model)) == (name in never)

@@ -46,7 +46,7 @@ from annotated.engine.pieces import (
 from annotated.engine.prepare import of_files, prepare
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
-from annotated.engine.runs import Run, going_on
+from annotated.engine.runs import Run, first_model, going_on
 from annotated.engine.search import beam_search
 from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
@@ -737,6 +737,10 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         r"published with BPE \(source.bpe\)",
     ),
     "raw": (write("model.npz", b"x", "source.spm", "model.safetensors"), "Marian's own file, model.npz"),
+    "shards": (
+        write("model.safetensors.index.json", b"{}", "model.safetensors"),
+        "in several files .model.safetensors.index.json., which are not",
+    ),
     "missing": (
         lambda f: [(f / n).unlink() for n in ("vocab.json", "model.safetensors")],
         "lacks vocab.json, model.safetensors or pytorch_model.bin",
@@ -1001,12 +1005,23 @@ def test_what_is_no_name_is_not_asked_for(name: str) -> None:
         find_published(name)
 
 
+def test_a_file_is_not_the_name_of_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("afile").write_text("not a model")
+    monkeypatch.setattr(marian, "_fetched", None)  # nothing is asked for
+    with pytest.raises(RunError, match="afile is a file: give the folder"):
+        find_published("afile")
+
+
 # --- the way back -----------------------------------------------------------
 
 
 def loaded(folder: Path) -> Any:
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
-    assert type(model).__name__ == "MarianMTModel"
+    names = "MarianMTModel", "PegasusForConditionalGeneration"
+    assert type(model).__name__ in names
     return model.eval()
 
 
@@ -1026,6 +1041,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "three tables": {"tie": "none"},
     "no biases": {"bias": False},
     "odd": {"d_model": 9, "num_heads": 3},
+    "pre-norm": {"norm": "pre"},
+    "odd and pre-norm": {"d_model": 9, "num_heads": 3, "norm": "pre"},
+    "pre-norm, other parts": {
+        "norm": "pre",
+        "bias": False,
+        "output_bias": True,
+        "activation": "silu",
+    },
 }
 
 
@@ -1083,10 +1106,15 @@ def test_our_own_run_translates_in_transformers(
     ].replace("{tokenizer", "")
 
 
+@pytest.mark.parametrize("norm", ["post", "pre"])
 def test_import_gives_an_exported_run_back(
-    own: Path, tmp_path: Path
+    own: Path, tmp_path: Path, norm: Any
 ) -> None:
     run = Run.open(own)
+    if norm == "pre":
+        recipe = run.recipe.changed(norm="pre")
+        model: Any = first_model(recipe, run.source, run.target)
+        run = dataclasses.replace(run, recipe=recipe, model=model)
     export_run(run, "transformers", tmp_path / "theirs")
     again = import_marian(tmp_path / "theirs", tmp_path / "again")
     assert again.recipe == run.recipe
@@ -1138,7 +1166,12 @@ def test_so_does_one_that_was_imported(
 
 @pytest.mark.parametrize(
     "change",
-    [{"norm": "pre"}, {"positions": "learned"}, {"window": 3}, {"d_k": 3}],
+    [
+        {"norm": "pre", "tie": "decoder"},
+        {"positions": "learned"},
+        {"window": 3},
+        {"d_k": 3},
+    ],
 )
 def test_what_marian_has_not_is_not_exported(
     change: dict[str, Any], own: Path, tmp_path: Path
@@ -1146,7 +1179,7 @@ def test_what_marian_has_not_is_not_exported(
     run = Run.open(own)
     config = dataclasses.replace(run.model.config, **change)
     run = dataclasses.replace(run, model=Transformer(config))
-    with pytest.raises(RunError, match="only the paper's arrangement"):
+    with pytest.raises(RunError, match="transformers does not support"):
         export_run(run, "transformers", tmp_path / "theirs")
     assert not (tmp_path / "theirs").exists()
 

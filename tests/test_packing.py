@@ -1149,3 +1149,49 @@ def test_every_parameter_of_compiled_layers_learns_as_without():
         if not torch.allclose(eager[n], compiled[n], rtol=1e-4, atol=1e-4)
     ]
     assert not wrong
+
+
+# --- who computes a model otherwise than it does itself ---------------------
+
+GUARDS = {  # each place, and what it asks first
+    "engine/packing.py": "check_parts",  # packed
+    "engine/trainer.py": "check_parts",
+    "engine/export.py": "check_paper",
+    "search.py": "check_steps",
+    "engine/search.py": "check_steps",
+}
+ITSELF = {  # the model, models of another kind, an exercise, an example
+    ("model.py", "Transformer"),
+    ("since.py", "DecoderOnly"),
+    ("engine/course.py", "equals_torch"),
+    ("book/example.py", "without_mask"),
+}
+
+
+def places():
+    """Where the package takes a model's parts and computes with them."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        file = path.relative_to(PACKAGE).as_posix()
+        for owner in ast.parse(path.read_text("utf-8")).body:
+            for node in ast.walk(owner):
+                if not isinstance(node, ast.Attribute):
+                    continue
+                name = ast.unparse(node)
+                reads = name.endswith((".read_source", ".read_target"))
+                writes = name.endswith(
+                    (".embeddings.logits", ".embeddings.output")
+                )
+                layers = name.endswith(
+                    (".encoder.layers", ".decoder.layers")
+                )
+                if reads or writes or layers:
+                    yield file, getattr(owner, "name", "")
+
+
+def test_whoever_computes_with_the_parts_asks_whose_they_are():
+    found = {*places()}
+    assert found >= ITSELF
+    assert {file for file, _ in found - ITSELF} == {*GUARDS}
+    for file, guard in GUARDS.items():
+        text = (PACKAGE / file).read_text("utf-8")
+        assert text.count(f"{guard}(") >= 1, file

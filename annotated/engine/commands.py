@@ -39,7 +39,7 @@ from annotated.engine.errors import (
     check_whole,
     unknown,
 )
-from annotated.engine.export import export_run
+from annotated.engine.export import FORMS, export_run
 from annotated.engine.files import (
     check_new,
     new_folder,
@@ -47,7 +47,11 @@ from annotated.engine.files import (
     write_text,
 )
 from annotated.engine.machine import HALF, pick_device, pick_precision
-from annotated.engine.marian import find_published, import_marian
+from annotated.engine.marian import (
+    cannot_leave,
+    find_published,
+    import_marian,
+)
 from annotated.engine.pieces import unknown_words
 from annotated.engine.prepare import (
     Preparation,
@@ -359,6 +363,9 @@ class Train:
             if self.out is None or self.dry_run:
                 rank_zero_only(lambda: self._foresee(pick_device(own)))
                 return
+            if rank() == 0:
+                for form, why in cannot_leave(self.recipe.model).items():
+                    print(f"no export to {form}: {why}", file=sys.stderr)
             summary = train_recipe(
                 self.recipe,
                 self.out,
@@ -374,6 +381,11 @@ class Train:
         recipe = with_precision(self.recipe, device)
         recipe = with_micro_tokens(recipe, device)
         print(dry_run(recipe.config(), recipe.training, device))
+        never = cannot_leave(recipe.model)
+        forms = [form for form in FORMS if form not in never]
+        print(f"{'export to':16}{', '.join(forms)}")
+        for form, why in never.items():
+            print(f"{'no export to':16}{form}: {why}")
 
 
 def _started_again(out: Path) -> bool:

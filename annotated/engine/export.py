@@ -16,7 +16,7 @@ from annotated.attention import MultiHeadAttention
 from annotated.embeddings import SinusoidalPositions
 from annotated.engine.errors import RunError
 from annotated.engine.files import new_folder, write_json
-from annotated.engine.marian import write_transformers
+from annotated.engine.marian import check_leaves, write_transformers
 from annotated.engine.packing import PAPER_PARTS, check_paper
 from annotated.engine.pieces import vocabulary
 from annotated.engine.runs import Run
@@ -26,7 +26,7 @@ from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 
 __all__ = [
     "write_ctranslate2", "CALLED", "POSITIONS", "AXES", "write_onnx",
-    "export_run",
+    "FORMS", "export_run",
 ]  # fmt: skip
 
 
@@ -54,16 +54,11 @@ def write_ctranslate2(
 
     RunError if CTranslate2 is missing or does not support the model.
     """
-    specs = _wanted("ctranslate2.specs.transformer_spec")
-    kinds = _wanted("ctranslate2.specs.common_spec").Activation
     check_paper(model, PAPER_PARTS)
     config = model.config
-    usual = (config.d_model // config.num_heads,) * 2
-    if config.window or (config.key_size, config.value_size) != usual:
-        raise RunError(
-            "ctranslate2 does not support a window, or a d_k or d_v other "
-            "than d_model / num_heads"
-        )
+    check_leaves(config, "ctranslate2")
+    specs = _wanted("ctranslate2.specs.transformer_spec")
+    kinds = _wanted("ctranslate2.specs.common_spec").Activation
     layers = config.num_encoder_layers, config.num_decoder_layers
     spec = specs.TransformerSpec.from_config(
         layers,
@@ -226,6 +221,9 @@ def _write(
 
 
 # E11-export.md: A run
+FORMS = "safetensors", "onnx", "ctranslate2", "transformers"
+
+
 def export_run(
     run: Run,
     to: str,

@@ -39,13 +39,14 @@ from annotated.search import SearchConfig
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 
 __all__ = [
-    "STACKS", "FIXED", "NEEDED", "ACTIVATIONS", "TWICE", "shape_of",
+    "STACKS", "FIXED", "PRE", "NEEDED", "ACTIVATIONS", "TWICE", "shape_of",
     "DROPOUTS", "UNSAID", "Rows", "rows_of", "interleaved", "permuted",
     "weight_names", "our_weights", "read_weights", "TEXTS", "WEIGHTS",
     "EXTRAS", "OWN", "POINTER", "TARGETS", "Published", "check_files",
     "read_published", "import_marian", "OWNER", "PUBLISHED",
-    "find_published", "CALLED", "write_transformers", "published_weights",
-    "CARD", "DECODE", "told", "SCORES",
+    "find_published", "CALLED", "LONGEST", "cannot_leave", "check_leaves",
+    "write_transformers", "published_weights", "CARD", "DECODE", "told",
+    "SCORES",
 ]  # fmt: skip
 
 
@@ -59,6 +60,11 @@ FIXED: dict[str, Any] = {  # fields, and the only value that we can use
     "add_final_layer_norm": False,
     "static_position_embeddings": True,
     "forced_bos_token_id": None,
+}
+PRE = {  # where the norms come first, as in our own exports
+    "model_type": "pegasus",
+    "normalize_before": True,
+    "add_final_layer_norm": True,
 }
 NEEDED = "model_type", "scale_embedding"  # the others may be left out
 ACTIVATIONS: dict[str, Any] = {
@@ -77,7 +83,8 @@ def shape_of(config: Mapping[str, Any], where: Path) -> ModelShape:
     """The shape of the model that config describes; where is its file.
     RunError if a field is missing or has no counterpart.
     """
-    for name, value in FIXED.items():
+    pre = config.get("model_type") == PRE["model_type"]
+    for name, value in (FIXED | PRE if pre else FIXED).items():
         found = config.get(name, None if name in NEEDED else value)
         if found is not value and found != value:
             raise _Refused(where, name, found, json.dumps(value))
@@ -100,6 +107,7 @@ def shape_of(config: Mapping[str, Any], where: Path) -> ModelShape:
             **sizes,
             d_model=_field(config, "d_model", where),
             activation=ACTIVATIONS[activation],
+            norm="pre" if pre else "post",
             tie=("all" if shared else "decoder") if tied else "none",
             output_bias=True,
             **{n: config[n] for n in DROPOUTS if n in config},
@@ -253,6 +261,10 @@ def weight_names(shape: ModelShape) -> Iterator[tuple[str, str, str]]:
                 )
                 yield f"model.{there}.weight", f"{here}.weight", weight
                 yield f"model.{there}.bias", f"{here}.bias", bias
+        if shape.norm == "pre":
+            for kind in ("weight", "bias"):
+                last = f"model.{stack}.layer_norm.{kind}"
+                yield last, f"{stack}.norm.{kind}", "writes"
 
 
 class _Taken:
@@ -428,6 +440,13 @@ def check_files(folder: Path) -> None:
                 "that is published for transformers, with model.safetensors"
             )
     missing = [name for name in TEXTS if name in texts - names]
+    shards = sorted(n for n in names if n.endswith(".index.json"))
+    if shards and not names & {*WEIGHTS}:
+        raise RunError(
+            f"{folder} has its weights in several files ({shards[0]}), "
+            "which are not read: have transformers save it in one, with "
+            'save_pretrained(FOLDER, max_shard_size="100GB")'
+        )
     if not names & {*WEIGHTS}:
         missing.append(" or ".join(WEIGHTS))
     if missing:
@@ -712,6 +731,8 @@ def find_published(
     """
     if Path(name).is_dir():
         return Path(name), str(Path(name))
+    if Path(name).exists():
+        raise RunError(f"{name} is a file: give the folder that it is in")
     if not re.fullmatch(r"([\w.-]+/)?[\w.-]+", name) or name[0] in "./":
         raise RunError(
             f"{name} is neither a folder nor the name of a model"
@@ -768,6 +789,31 @@ def _fetched(name: str, revision: str) -> tuple[Path, str]:
 
 # E25-published-weights.md: The way back
 CALLED = {"relu": "relu", "silu": "swish", "gelu": "gelu"}
+LONGEST = 1024  # positions that transformers' models have
+
+
+def cannot_leave(shape: ModelShape) -> dict[str, str]:
+    """What of a shape has no place in an exported form, by form; those
+    that hold all of it are left out.
+    """
+    usual = (shape.d_model // shape.num_heads,) * 2
+    odd, other = [], []
+    if shape.window is not None:
+        odd.append("a window")
+    if (shape.key_size, shape.value_size) != usual:
+        odd.append("a d_k or d_v other than d_model / num_heads")
+    if shape.positions == "learned":
+        other.append("learned positions")
+    if shape.norm == "pre" and shape.tie != "all":
+        other.append(f"norm pre with tie {shape.tie}")
+    found = {"ctranslate2": odd, "transformers": odd + other}
+    return {form: " and ".join(why) for form, why in found.items() if why}
+
+
+def check_leaves(shape: ModelShape, form: str) -> None:
+    """RunError where something of a shape has no place in a form."""
+    if why := cannot_leave(shape).get(form):
+        raise RunError(f"{form} does not support {why}")
 
 
 def write_transformers(
@@ -782,15 +828,7 @@ def write_transformers(
     """
     check_paper(model, PAPER_PARTS)
     config = model.config
-    usual = (config.d_model // config.num_heads,) * 2
-    paper = config.norm == "post" and config.positions == "sinusoidal"
-    sizes = (config.key_size, config.value_size)
-    if not paper or config.window is not None or sizes != usual:
-        raise RunError(
-            "transformers has only the paper's arrangement in this form: "
-            "norm post, positions sinusoidal, no window, d_k and d_v "
-            "d_model / num_heads"
-        )
+    check_leaves(config, "transformers")
     sides = vocabulary(run.source), vocabulary(run.target)
     if config.tie == "all" and sides[0] != sides[1]:
         raise RunError("tie all needs one vocabulary for both sides")
@@ -822,6 +860,10 @@ def published_weights(model: Transformer) -> dict[str, Tensor]:
     made = {f"{n}.weight": x.detach()[:, back] for n, x in tables.items()}
     bias = own.get("embeddings.bias", torch.zeros(config.tgt_vocab))
     made["final_logits_bias"] = bias[None]
+    if config.norm == "pre":
+        for stack in STACKS:
+            waves = sinusoids(LONGEST, config.d_model)[:, back]
+            made[f"model.{stack}.embed_positions.weight"] = waves
     for name, ours, how in weight_names(config):
         if ours not in own:  # Marian has a bias everywhere
             width = len(own[ours.replace(".bias", ".weight")])
@@ -834,9 +876,12 @@ def published_weights(model: Transformer) -> dict[str, Tensor]:
 def _config(config: TransformerConfig) -> dict[str, Any]:
     """config.json for a model of ours."""
     layers = {f"{s}_layers": f"num_{s}_layers" for s in STACKS}
+    fixed, name = FIXED, "MarianMTModel"
+    if config.norm == "pre":
+        fixed, name = FIXED | PRE, "PegasusForConditionalGeneration"
     return {
-        "architectures": ["MarianMTModel"],
-        **{n: v for n, v in FIXED.items() if v is not None},
+        "architectures": [name],
+        **{n: v for n, v in fixed.items() if v is not None},
         "is_encoder_decoder": True,
         "vocab_size": config.src_vocab,
         "decoder_vocab_size": config.tgt_vocab,
@@ -851,7 +896,7 @@ def _config(config: TransformerConfig) -> dict[str, Any]:
         },
         **{name: getattr(config, name) for name in DROPOUTS},
         "activation_function": CALLED[config.activation],
-        "max_position_embeddings": 1024,
+        "max_position_embeddings": LONGEST,
         "share_encoder_decoder_embeddings": config.tie == "all",
         "tie_word_embeddings": config.tie != "none",
         "pad_token_id": PAD,
