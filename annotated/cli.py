@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 from annotated.engine.errors import (
     DataError,
@@ -170,7 +171,8 @@ def make_streams_legible() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="similar")
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")
+        with suppress(io.UnsupportedOperation):  # it has been read from
+            sys.stdin.reconfigure(errors="replace")
 
 
 if __name__ == "__main__":

@@ -104,6 +104,19 @@ def test_what_passes_is_kept_and_is_what_the_milestone_runs(call):
     )
 
 
+def test_what_is_kept_may_be_edited_on_windows(call):
+    write(RIGHT + "# größer\n")
+    assert call("exercises 5.1")[0] == 0
+    before = Desk.here().parts()
+    path = Path("mine/layers.py")
+    path.write_text(path.read_text("utf-8"), "utf-8-sig", newline="\r\n")
+    assert Desk.here().parts() == before
+    path.write_bytes(path.read_bytes() + "# größer".encode("cp1252"))
+    code, out, error = call("exercises")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"annotated: mine/layers.py, line \d+.*\n", error)
+
+
 def test_an_error_in_your_part_is_the_milestones(call):
     write(RIGHT)
     assert call("exercises 5.1")[0] == 0

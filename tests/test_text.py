@@ -695,7 +695,8 @@ NOT_A_PERSONS = {
     "comes from a server, whose errors are caught": "book/paper.fetched",
     "is a published model's, refused in one line": "engine/marian._json",
     "is tokens, which become text": """
-        engine/tokenizers.valid_line tokens.decode""",
+        engine/tokenizers.valid_line evaluation.split_hyphens
+        tokens.decode""",
     "is read by Python itself": """
         engine/checks._crash engine/course.source_of""",
     "is one key, or one letter, and any byte will do": """
