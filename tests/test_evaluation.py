@@ -93,6 +93,13 @@ def test_a_string_is_no_list_of_lines() -> None:
             compare(["a", "b"], *sides)
 
 
+def test_half_of_a_character_is_scored_like_any_other() -> None:
+    lines = ["a b-c d \ud800-e", "b c d e f"]
+    found = score(lines, lines, split_compounds=True)
+    assert found["bleu"] == found["split_bleu"] == 100
+    assert compare(lines, lines, lines, draws=5)["bleu"]["p"] == 1.0
+
+
 def test_nothing_to_score_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing to score"):
         score([], [])

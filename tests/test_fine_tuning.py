@@ -15,18 +15,26 @@ from safetensors.torch import load_file
 from annotated.cli import main, obey
 from annotated.engine import runner
 from annotated.engine.data import open_data
-from annotated.engine.errors import RunError, Stopped, UsageError
+from annotated.engine.errors import (
+    DataError,
+    RunError,
+    Stopped,
+    UsageError,
+)
+from annotated.engine.prepare import of_files, prepare
 from annotated.engine.recipes import RECIPES, Recipe, fitted
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import (
     FIRST,
     Run,
+    begin_run,
     going_on,
     read_metrics,
     read_recipe,
 )
 from annotated.engine.trainer import RunConfig, Trainer, freeze
-from annotated.model import Transformer, TransformerConfig
+from annotated.model import ModelShape, Transformer, TransformerConfig
+from annotated.tokens import Tokenizer
 from annotated.training import copy_corpus
 from tests.helpers import SHAPE, TINY, Killed, at_step, content
 from tests.test_distributed import together
@@ -471,3 +479,45 @@ TINY_SHAPE = {
         "d_ff",
     )
 }
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_either_side_of_prepared_data_has_the_tokens_of_the_run(
+    side: int, tmp_path: Path
+) -> None:
+    for name, word in (("de", "Hund"), ("en", "dog")):
+        lines = "".join(f"{word} {i}\n" for i in range(30))
+        (tmp_path / f"text.{name}").write_text(lines)
+    files = tmp_path / "text.de", tmp_path / "text.en"
+    folder = tmp_path / "ready"
+    made = prepare(of_files(*files, vocab=280, hold_out=9), folder)
+    recipe = RECIPES["pair"].changed(data=str(folder))
+    tokenizers = list(made.tokenizers())
+    open_data(recipe, (tokenizers[0], tokenizers[1]))
+    tokenizers[side] = Tokenizer.of_words(["Hund", "dog"])
+    with pytest.raises(DataError, match="prepared with other tokens"):
+        open_data(recipe, (tokenizers[0], tokenizers[1]))
+
+
+ANOTHER = {  # for each field of a model's shape, another value
+    "num_encoder_layers": 5, "num_decoder_layers": 5, "d_model": 48,
+    "d_ff": 99, "num_heads": 4, "d_k": 7, "d_v": 7, "dropout": 0.7,
+    "attention_dropout": 0.7, "activation_dropout": 0.7,
+    "activation": "gelu", "norm": "pre", "positions": "learned",
+    "tie": "none", "output_bias": True, "window": 5, "max_len": 99,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", ModelShape.__dataclass_fields__)
+def test_every_field_of_the_shape_is_the_first_runs_but_its_noise(
+    field: str, other: Path, tmp_path: Path
+) -> None:
+    recipe = tuned(other).changed(max_steps=1, **{field: ANOTHER[field]})
+    if field.endswith("dropout"):
+        assert begin_run(recipe, tmp_path / "run", "cpu")
+        return
+    with pytest.raises(
+        RunError, match=f"has {field} .*the same: it cannot"
+    ):
+        begin_run(recipe, tmp_path / "run", "cpu")
+    assert not (tmp_path / "run").exists()

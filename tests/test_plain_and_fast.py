@@ -7,6 +7,7 @@ refuse it. What an output is worth beyond that is tested where each is.
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from typing import Any
 
@@ -15,19 +16,28 @@ import pytest
 import torch
 from torch import nn
 
-from annotated import training
-from annotated.attention import attention
+from annotated import attention as attending
+from annotated import layers as layers_module
+from annotated import model as models
+from annotated import search, since, training
+from annotated.attention import attention, attention_weights
 from annotated.batches import Corpus, Sentences, pad_rows
-from annotated.engine import trainer
+from annotated.engine import packing, trainer
 from annotated.engine.packing import FastDropout, chunked_loss, packed
 from annotated.engine.search import beam_search
 from annotated.engine.trainer import RunConfig
 from annotated.loss import smoothed_loss
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import (
+    CachedCrossAttention,
     SearchConfig,
     cached_beam_search,
     plain_beam_search,
+)
+from annotated.since import (
+    CachedGroups,
+    GroupedQueryAttention,
+    RotaryAttention,
 )
 from annotated.tokens import BYTES, EOS, BytePairs, Tokenizer
 from tests.helpers import SHAPE
@@ -154,8 +164,7 @@ def test_three_searches_find_the_same(
     made = model(*biases)
     config = SearchConfig(beam=beam, nbest=beam, limit=limit)
     plain, *others = (
-        outcome(search, made, source, config)
-        for search in SEARCHES.values()
+        outcome(find, made, source, config) for find in SEARCHES.values()
     )
     if isinstance(plain, type):
         assert others == [plain] * 2
@@ -169,14 +178,14 @@ def test_three_searches_find_the_same(
             )
 
 
-@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+@pytest.mark.parametrize("find", SEARCHES.values(), ids=SEARCHES)
 @pytest.mark.parametrize("unknown", [12, -1])
 def test_a_source_id_beyond_the_vocabulary_is_named(
-    search: Any, unknown: int
+    find: Any, unknown: int
 ) -> None:
     complaint = f"source id {unknown} is not in the vocabulary of 12"
     with pytest.raises(IndexError, match=complaint):
-        search(model(), [[5, 6], [7, unknown]], SearchConfig())
+        find(model(), [[5, 6], [7, unknown]], SearchConfig())
 
 
 # --- the model, the loss, dropout
@@ -282,21 +291,70 @@ def takers() -> dict[str, Any]:
     """Every function and part that takes a mask, as functions of one."""
     made = model()
     x, layers = torch.randn(2, 3, 16), made.decoder.layers
-    first = made.encoder.layers[0]
-    takes: dict[str, Any] = {
-        "attention": lambda m: attention(x, x, x, m),
-        "multi-head": lambda m: first.attention(x, mask=m),
-        "packed": lambda m: (
-            packed(made).encoder.layers[0].attention(x, mask=m)
+    q = torch.randn(2, 2, 1, 8)
+    first, block = made.encoder.layers[0], made.encoder.layers[0].attention
+    fast = packed(made).encoder.layers[0].attention
+    rotary, grouped = (
+        RotaryAttention(16, 2),
+        GroupedQueryAttention(16, 2, 1),
+    )
+    cached, new = CachedCrossAttention(block, x), x[:, :1]
+    return {
+        "attention_weights mask": lambda m: attention_weights(x, x, m),
+        "attention mask": lambda m: attention(x, x, x, m),
+        "MultiHeadAttention.weights mask": lambda m: block.weights(x, x, m),
+        "MultiHeadAttention.forward mask": lambda m: block(x, mask=m),
+        "PackedAttention.forward mask": lambda m: fast(x, mask=m),
+        "EncoderLayer.forward mask": lambda m: first(x, m),
+        "Encoder.forward mask": lambda m: made.encoder(x, m),
+        "DecoderLayer.forward mask": lambda m: layers[0](x, x, m),
+        "DecoderLayer.forward memory_mask": lambda m: layers[0](
+            x, x, None, m
         ),
-        "encoder layer": lambda m: first(x, m),
-        "encoder": lambda m: made.encoder(x, m),
-        "decoder layer": lambda m: layers[0](x, x, m),
-        "decoder layer, memory": lambda m: layers[0](x, x, None, m),
-        "decoder": lambda m: made.decoder(x, x, m),
-        "decoder, memory": lambda m: made.decoder(x, x, None, m),
+        "Decoder.forward mask": lambda m: made.decoder(x, x, m),
+        "Decoder.forward memory_mask": lambda m: made.decoder(
+            x, x, None, m
+        ),
+        "RotaryAttention.weights mask": lambda m: rotary(x, mask=m),
+        "CachedAttention.attend mask": lambda m: cached.attend(q, m[:1]),
+        "CachedCrossAttention.forward mask": lambda m: cached(
+            new, x, m[:1]
+        ),
+        "CachedSelfAttention.forward mask": None,  # it needs none
+        "CachedGroups.attend mask": lambda m: CachedGroups(
+            grouped, x
+        ).attend(q, m[:1]),
     }
-    return takes
+
+
+def with_masks() -> set[str]:
+    """What the public functions and parts of these modules call masks."""
+    functions: dict[str, Any] = {}
+    for module in (
+        attending,
+        layers_module,
+        models,
+        since,
+        search,
+        packing,
+    ):
+        for name, thing in vars(module).items():
+            own = getattr(thing, "__module__", "") == module.__name__
+            if own and not name.startswith("_"):
+                members = vars(thing) if inspect.isclass(thing) else {}
+                functions |= {f"{name}.{n}": m for n, m in members.items()}
+                functions[name] = thing
+    return {
+        f"{name} {parameter}"
+        for name, function in functions.items()
+        if inspect.isfunction(function)
+        for parameter in inspect.signature(function).parameters
+        if "mask" in parameter
+    }
+
+
+def test_whatever_takes_a_mask_is_tested() -> None:
+    assert with_masks() == takers().keys()
 
 
 @pytest.mark.parametrize("name", takers())
@@ -304,10 +362,12 @@ def takers() -> dict[str, Any]:
 def test_a_mask_of_numbers_is_refused_by_that_word(
     name: str, kind: torch.dtype
 ) -> None:
-    mask = torch.ones(3, 3).tril()
-    takers()[name](mask.bool())  # the same as truth values is fine
+    call, mask = takers()[name], torch.ones(3, 3).tril()
+    if call is None:
+        return
+    call(mask.bool())  # the same as truth values is fine
     with pytest.raises(TypeError, match=f"mask has to be boolean.*{kind}"):
-        takers()[name](mask.to(kind))
+        call(mask.to(kind))
 
 
 # --- two trainers

@@ -532,6 +532,21 @@ def test_sentences_beyond_learned_positions_begin_no_run(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    "file", ["train_en", "train_de", "valid_en", "valid_de"]
+)
+def test_one_long_sentence_on_any_side_is_enough_for_that(
+    tmp_path: Path, file: str
+) -> None:
+    lines = b"a b c\n" * 39
+    files = {file: lines + b"a b c a b c a b c\n"}
+    recipe = own_corpus(tmp_path / "own", **files)
+    recipe = recipe.changed(positions="learned", max_len=9, max_steps=1)
+    with pytest.raises(RunError, match="of 10 tokens: .* not 9"):
+        train_recipe(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 # --- training -------------------------------------------------------------
 
 
