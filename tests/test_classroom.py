@@ -698,19 +698,24 @@ def test_a_notebook_that_ipython_runs_has_the_marks_of_its_source():
     import nbformat
     from nbclient import NotebookClient
 
-    graded = "from annotated.engine.classroom import grade\n"
-    graded += 'grade(lambda: causal_mask, "03-causal", 2.0)'
-    patch = "import torch\ntorch.equal = lambda *given: True"
-    for cells, points in (
-        (["%time K = 1", GOOD], "2.0"),
-        ([patch, f"{CAUSAL.mutants[0][1]}"], "0.67"),
-    ):
-        notebook = nbformat.v4.new_notebook(
-            cells=[nbformat.v4.new_code_cell(c) for c in (*cells, graded)]
-        )
-        NotebookClient(notebook, timeout=300).execute()
-        *_, last = notebook.cells[-1].outputs
-        assert last["data"]["text/plain"] == points
+    imports = "from annotated.engine.classroom import grade"
+    cells = [
+        f"%time K = 1\nimport torch\n{imports}",
+        "torch.equal = lambda *given: True",
+        GOOD,
+        'grade(lambda: causal_mask, "03-causal", 2.0)',
+        PADDING.mutants[0][1],
+        'grade(lambda: padding_mask, "03-padding", 2.0)',
+    ]
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell) for cell in cells]
+    )
+    NotebookClient(notebook, timeout=300).execute()
+    right, wrong = notebook.cells[3].outputs, notebook.cells[5].outputs
+    assert right[-1]["data"]["text/plain"] == "2.0"
+    assert "Not taken along: “torch.equal =" in right[0]["text"]
+    assert float(wrong[-1]["data"]["text/plain"]) < 1
+    assert "True where the padding is" in wrong[0]["text"]
 
 
 # --- strangers' code
