@@ -40,7 +40,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 class Marks(NbGraderPreprocessor):
-    """Marks of the answers' source, outside of the notebook."""
+    """The marks of the answers by themselves, not of the notebook."""
 
     def preprocess(self, nb, resources):
         return from_dict(overruled(nb)), resources

@@ -15,12 +15,13 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 from annotated.cli import main
 from annotated.engine import classroom as room
 from annotated.engine.answers import answer_in
 from annotated.engine.checks import exercises
-from annotated.engine.classroom import HIDDEN, grade, repaired
+from annotated.engine.classroom import HIDDEN, grade, overruled, repaired
 from press.classroom import classroom
 from press.exercises import read_exercises
 from tests.helpers import ROOT, environment
@@ -342,11 +343,13 @@ def test_the_mistakes_of_a_class_are_counted(
     assert out.index(f"    2  {sentences[1]}\n") < out.index(
         f"    1  {sentences[0]}\n"
     )
-    (tmp_path / "autograded/eve/03/03.ipynb").write_text("[]")
+    (tmp_path / "autograded/ada/03/03.ipynb").write_text("[]")
     with pytest.raises(SystemExit) as stop:
         main()
-    assert stop.value.code != 0
-    assert "eve/03/03.ipynb is no notebook" in capsys.readouterr().err
+    assert stop.value.code == 2
+    out, error = capsys.readouterr()
+    assert "ada/03/03.ipynb is no notebook: it is a list" in error
+    assert "03-causal: 3 wrong, 1 not run\n" in out  # all who come after
 
 
 def test_cells_that_do_not_parse_cost_no_other_answer():
@@ -386,6 +389,333 @@ def test_a_folder_is_repaired_and_what_was_submitted_is_kept(
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2
+
+
+def cell_of(text, label=None, kind="code"):
+    """A cell, with the label of a cell to write in."""
+    metadata = {}
+    if label:
+        metadata["nbgrader"] = {
+            "grade_id": label, "solution": True, "grade": False,
+            "locked": False, "schema_version": 3,
+        }  # fmt: skip
+    return {"cell_type": kind, "metadata": metadata, "source": [text]}
+
+
+def notebook_of(*cells):
+    cells = [dict(c, id=f"c{n}") for n, c in enumerate(cells)]
+    return {
+        "cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5,
+    }  # fmt: skip
+
+
+GOOD = CAUSAL.reference
+RELEASED = notebook_of(
+    cell_of(PADDING.starter, "03-padding"),
+    cell_of(CAUSAL.starter, "03-causal"),
+)
+MOVED = notebook_of(cell_of(GOOD))  # whose graded cells are gone
+BOB = "submitted/bob/03/03.ipynb: 03-padding, 03-causal"
+UPLOADS = {  # what is submitted, and what is said of it
+    "a mark": (b"\xef\xbb\xbf" + json.dumps(MOVED).encode(), "03-causal"),
+    "a mark, in order": (
+        b"\xef\xbb\xbf" + json.dumps(RELEASED).encode(),
+        "written as UTF-8",
+    ),
+    "not UTF-8": (
+        json.dumps(
+            notebook_of(cell_of(f"# L\u00f6sung\n{GOOD}")),
+            ensure_ascii=False,
+        ).encode("cp1252", "replace"),
+        "NOT READ",
+    ),
+    "cut off": (json.dumps(MOVED).encode()[:50], "NOT READ"),
+    "empty": (b"", "NOT READ"),
+    "a list": (b"[]", "no notebook: it is a list"),
+    "no cells": (b"{}", "it has no cells"),
+    "cells that are none": (b'{"cells": [1]}', "cell 1 is none"),
+    "format 3": (b'{"worksheets": [], "nbformat": 3}', "format 3"),
+    "deep": (b"[" * 10**5, "NOT READ"),
+    "a form feed": (
+        json.dumps(notebook_of(cell_of(f"x = 1\n\x0c\n{GOOD}"))).encode(),
+        "03-causal",
+    ),
+    "U+2028": (
+        json.dumps(
+            notebook_of(cell_of(f"s = 'a\u2028c'\n{GOOD}"))
+        ).encode(),
+        "03-causal",
+    ),
+    "no text": (
+        json.dumps(notebook_of(cell_of(GOOD) | {"source": None})).encode(),
+        "cell 1 is none",
+    ),
+}
+
+
+@pytest.fixture
+def handed_in(tmp_path, monkeypatch, capsys):
+    """Puts notebooks in, repairs them; exit code, output, and error."""
+
+    def repair(**uploads):
+        (tmp_path / "release/03").mkdir(parents=True, exist_ok=True)
+        release = tmp_path / "release/03/03.ipynb"
+        release.write_text(json.dumps(RELEASED))
+        for name, raw in uploads.items():
+            folder = tmp_path / "submitted" / name / "03"
+            folder.mkdir(parents=True, exist_ok=True)
+            if not isinstance(raw, bytes):
+                raw = json.dumps(raw).encode()
+            (folder / "03.ipynb").write_bytes(raw)
+        line = ["annotated", "classroom", "repair", str(tmp_path)]
+        monkeypatch.setattr(sys, "argv", line)
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+        return code, *capsys.readouterr()
+
+    return repair
+
+
+@pytest.mark.parametrize("what", UPLOADS)
+def test_each_notebook_has_its_row_and_the_work_goes_on(
+    what, handed_in, tmp_path
+):
+    raw, words = UPLOADS[what]
+    code, out, error = handed_in(ann=raw, bob=MOVED)
+    assert words in out.split("submitted/bob")[0]
+    assert BOB in out
+    file = tmp_path / "submitted/ann/03/03.ipynb"
+    kept = file.with_suffix(".as-submitted")
+    lost = "NOT READ" in out
+    assert code == (2 if lost else 0)
+    if lost:
+        assert file.read_bytes() == raw
+        assert str(file) in error and "left as it was" in error
+    else:
+        assert kept.read_bytes() == raw
+        json.loads(file.read_text("utf-8"))
+
+
+def test_what_is_no_notebook_in_its_place_has_a_row(handed_in, tmp_path):
+    (tmp_path / "submitted/ann/03").mkdir(parents=True)
+    (tmp_path / "submitted/ann/03/answer.txt").write_text("here")
+    (tmp_path / "submitted/cem").mkdir()
+    (tmp_path / "submitted/cem/03.ipynb").write_text(json.dumps(MOVED))
+    code, out, _ = handed_in(bob=MOVED)
+    assert code == 2
+    assert out.count("belongs to submitted/NAME/ASSIGNMENT/") == 2
+    assert BOB in out
+
+
+def test_an_answer_below_the_starter_is_not_lost(given):
+    """The starter was left as it was, and another graded cell is gone."""
+    work = solved(given, causal=CAUSAL.starter)
+    work["cells"].append(cell_of(GOOD))
+    work["cells"] = [
+        cell
+        for cell in work["cells"]
+        if cell["metadata"].get("nbgrader", {}).get("grade_id")
+        != "grade-03-padding"
+    ]
+    new, moved = repaired(work, given)
+    assert moved == ["03-causal"]
+    assert "position[:, None] >= position" in sources_of(new)["03-causal"]
+
+
+@pytest.mark.parametrize(
+    "text", [f"%%time\n{GOOD}", f"!pip install x\n{GOOD}", f"{GOOD}\nx = ("]
+)
+def test_a_cell_without_its_label_keeps_what_is_in_it(text, handed_in):
+    """Whether it is understood or not."""
+    pytest.importorskip("IPython")
+    work = notebook_of(
+        cell_of(PADDING.starter, "03-padding"), cell_of(text)
+    )
+    new, moved = repaired(work, RELEASED)
+    assert moved == ["03-causal"]
+    assert ">= position[None, :]" in sources_of(new)["03-causal"]
+    _, out, _ = handed_in(ann=work)
+    assert ("not understood: cell 2: line" in out) == ("x = (" in text)
+
+
+def test_nothing_that_was_written_is_left_out_of_the_new_notebook():
+    notes = [
+        cell_of("my notes", kind="markdown"),
+        cell_of("plot = 1"),
+        cell_of("%%bash\nls"),
+        cell_of("x = (", kind="raw"),
+    ]
+    work = notebook_of(*notes, cell_of(GOOD))
+    new, _ = repaired(work, RELEASED)
+    texts = ["".join(cell["source"]) for cell in new["cells"]]
+    for note in notes:
+        assert note["source"][0] in texts
+    assert len({cell["id"] for cell in new["cells"]}) == len(texts)
+    again, moved = repaired(new, RELEASED)
+    assert not moved
+    assert sources_of(again) == sources_of(new)
+
+
+def test_what_was_submitted_first_and_later_is_both_kept(
+    handed_in, tmp_path
+):
+    folder = tmp_path / "submitted/ann/03"
+    handed_in(ann=MOVED)
+    first = (folder / "03.as-submitted").read_bytes()
+    later = notebook_of(cell_of(f"# again\n{GOOD}"))
+    handed_in(ann=later)
+    assert (folder / "03.as-submitted").read_bytes() == first
+    kept = (folder / "03.as-submitted-2").read_bytes()
+    assert json.loads(kept) == later
+    assert "nothing to mend" in handed_in()[1]
+
+
+def test_a_cell_whose_type_was_changed_still_has_the_answer():
+    work = copy.deepcopy(RELEASED)
+    work["cells"][1] = cell_of(GOOD, "03-causal", kind="raw")
+    new, _ = repaired(work, RELEASED)
+    assert sources_of(new)["03-causal"] == GOOD
+
+
+# --- marks that a notebook cannot write itself
+
+PATCH = """
+import annotated.engine.checks as checks
+import annotated.engine.classroom as room
+checks.examine = room.examine = lambda *given, **more: "passed"
+room.mark_of = lambda *given, **more: room.Mark(1.0, "passed", "passed · x")
+"""
+FORGED = {
+    "output_type": "execute_result", "execution_count": 1, "metadata": {},
+    "data": {"text/plain": "2.0"},
+}  # fmt: skip
+
+
+def forged(given, **codes):
+    """A notebook whose graded cells already say that all is well."""
+    new = solved(given, **codes)
+    for cell in new["cells"]:
+        label = cell["metadata"].get("nbgrader", {})
+        if label.get("grade") and cell["cell_type"] == "code":
+            name = label["grade_id"].removeprefix("grade-")
+            said = {
+                "output_type": "stream", "name": "stdout",
+                "text": f"passed · {name}: all checks here pass.",
+            }  # fmt: skip
+            cell["outputs"] = [said, FORGED]
+    return new
+
+
+def marks(notebook):
+    """Points and text of each exercise, as nbgrader will read them."""
+    found = {}
+    for cell in notebook["cells"]:
+        label = cell["metadata"].get("nbgrader", {})
+        if label.get("grade") and cell["cell_type"] == "code":
+            said, points = cell["outputs"]
+            name = label["grade_id"].removeprefix("grade-")
+            value = float(points["data"]["text/plain"])
+            found[name] = value, said["text"]
+    return found
+
+
+def test_an_adversary_gets_nothing_beside_three_who_are_honest(given):
+    """Patches, imports, a forged output, magics, a deleted cell."""
+    every = {n: e for n, e in SOURCES.items() if n[:2] == "03"}
+    starters = {
+        n.split("-")[-1]: e.one("starter") for n, e in every.items()
+    }
+    full = {n: e.facts["points"] for n, e in every.items()}
+    magic = f"%matplotlib inline\n!pip list\n%%time\n{GOOD}".split("%%time")
+    honest = {
+        "ann": (solved(given), full),
+        "bea": (
+            solved(given, causal=f"{magic[0]}\n{GOOD}\n%timeit 1"),
+            full,
+        ),
+        "cem": (
+            solved(given, causal=PARTLY),
+            full | {"03-causal": pytest.approx(4 / 3, abs=0.01)},
+        ),
+    }
+    for work, wanted in honest.values():
+        found = marks(overruled(work))
+        assert {n: points for n, (points, _) in found.items()} == wanted
+    work = forged(
+        given,
+        **starters
+        | {
+            "causal": "from annotated.masks import causal_mask",
+            "padding": f"{PATCH}\npadding_mask = 3",
+        },
+    )
+    work["cells"].insert(0, cell_of(PATCH))
+    work["cells"] = [
+        cell
+        for cell in work["cells"]
+        if cell["metadata"].get("nbgrader", {}).get("grade_id")
+        != "03-fix-finite"
+    ]
+    found = marks(overruled(work))
+    assert set(found) == set(full)
+    assert not any(points for points, _ in found.values())
+    for _, text in found.values():
+        assert "In the notebook it was: passed." in text
+    assert "the book's own causal_mask" in found["03-causal"][1]
+    assert "Not taken along: “checks.examine =" in found["03-padding"][1]
+    assert "still stands as it was given" in found["03-fix-polarity"][1]
+    assert "nothing is called" in found["03-fix-finite"][1]
+
+
+def test_patches_in_the_process_that_grades_do_not_reach_the_mark(
+    monkeypatch, capsys
+):
+    """As in a notebook, whose cells have run before its graded cell."""
+    monkeypatch.setattr(room, "examine", lambda *given: "passed")
+    monkeypatch.setattr(torch, "equal", lambda *given: True)
+    wrong = CAUSAL.mutants[0][1]
+    assert grade(lambda: answer(wrong), "03-causal", 3.0) < 3.0
+    assert "transposed" in capsys.readouterr().out
+    assert grade(lambda: answer(GOOD), "03-causal", 3.0) == 3.0
+
+
+def test_a_syntax_error_and_an_endless_loop_are_attempts(
+    given, monkeypatch
+):
+    monkeypatch.setattr(room, "LIMIT", 0.3)
+    loop = "def padding_mask(ids, pad_id=0):\n    while True: pass"
+    found = marks(overruled(solved(given, causal=TRIED, padding=loop)))
+    assert found["03-causal"][1].startswith("crashed · 03-causal: line 1")
+    assert found["03-padding"][1].startswith("too slow · 03-padding")
+
+
+def test_a_notebook_that_ipython_runs_has_the_marks_of_its_source():
+    """grade() in a kernel, with what a student has patched there."""
+    pytest.importorskip("ipykernel")
+    import nbformat
+    from nbclient import NotebookClient
+
+    imports = "from annotated.engine.classroom import grade"
+    cells = [
+        f"%time K = 1\nimport torch\n{imports}",
+        "torch.equal = lambda *given: True",
+        GOOD,
+        'grade(lambda: causal_mask, "03-causal", 2.0)',
+        PADDING.mutants[0][1],
+        'grade(lambda: padding_mask, "03-padding", 2.0)',
+    ]
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell) for cell in cells]
+    )
+    NotebookClient(notebook, timeout=300).execute()
+    right, wrong = notebook.cells[3].outputs, notebook.cells[5].outputs
+    assert right[-1]["data"]["text/plain"] == "2.0"
+    assert "Not taken along: “torch.equal =" in right[0]["text"]
+    assert float(wrong[-1]["data"]["text/plain"]) < 1
+    assert "True where the padding is" in wrong[0]["text"]
 
 
 # --- strangers' code

@@ -14,7 +14,7 @@ __all__ = [
     "COMPREHENSIONS", "DEFINES", "Statement", "statement", "root", "AROUND",
     "Parsed", "statements_of", "IMPORTS", "QUIET", "Program", "Answer",
     "answer_in", "EXAMINER", "CALLED", "MODULES", "INSIDE", "trees",
-    "borrowed", "reaching",
+    "borrowed", "reaching", "patching",
 ]  # fmt: skip
 
 
@@ -548,7 +548,7 @@ def answer_in(
         one.cell for p in places if (one := statements[p]).kind != "load"
     }
     others = set(range(len(statements))) - set(places)
-    left = reaching([statements[place].text for place in others])
+    left = patching([statements[place].text for place in others])
     return Answer(
         _as_cells(program, places), used, unchanged, unknown, left
     )
@@ -639,18 +639,29 @@ def reaching(cells: Sequence[str]) -> str:
     """The line with which cells look for their examiner, or change what
     they have imported; or "".
     """
-    imported = {
+    imported = _imported(cells)
+    for node, line in trees(cells):
+        if _closed(node, imported):
+            return f"“{line}”"
+    return patching(cells)
+
+
+def patching(cells: Sequence[str]) -> str:
+    """The line with which cells change what they have imported; or ""."""
+    imported = _imported(cells)
+    for node, line in trees(cells):
+        if root(_written_to(node)) in imported:
+            return f"“{line}”, which changes what is imported"
+    return ""
+
+
+def _imported(cells: Sequence[str]) -> set[str]:
+    return {
         (one.asname or one.name).split(".")[0]
         for node, _ in trees(cells)
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for one in node.names
     }
-    for node, line in trees(cells):
-        if _closed(node, imported):
-            return f"“{line}”"
-        if root(_written_to(node)) in imported:
-            return f"“{line}”, which changes what is imported"
-    return ""
 
 
 def _closed(node: ast.AST, imported: Collection[str]) -> bool:

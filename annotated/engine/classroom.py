@@ -384,10 +384,11 @@ class Classroom:
             try:
                 row = work(path)
             except Exception as error:  # another student comes after this
-                known = isinstance(error, (DataError, UsageError))
-                kind = "" if known else f"{type(error).__name__}: "
-                lost.append(f"{path}: {kind}{error}")
-                row = f"NOT READ: {kind}{error}"
+                row = str(error)
+                if not isinstance(error, DataError):
+                    row = f"{path}: {type(error).__name__}: {error}"
+                lost.append(row)
+                row = f"NOT READ: {row}"
             if row:
                 print(f"{path.relative_to(self.course)}: {row}")
         return lost
@@ -410,7 +411,7 @@ class Classroom:
         """Put one notebook right; what there is to say about it."""
         if path.parent.parent.name == "submitted" or path.is_dir():
             raise DataError(
-                "a notebook belongs to submitted/NAME/ASSIGNMENT/"
+                f"{path}: a notebook belongs to submitted/NAME/ASSIGNMENT/"
             )
         given = self.course / "release" / path.parent.name / path.name
         template = notebook_at(given)
