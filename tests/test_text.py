@@ -684,13 +684,16 @@ NOT_A_PERSONS = {
         engine/machine._value""",
     "is of the system": """
         engine/machine._words engine/machine.processor
-        engine/terminal._limit_memory""",
+        engine/examiner._limit_memory""",
     "comes from a process of ours, or from our page in the browser": """
         book/look.answered engine/distributed._fresh_part
-        engine/terminal._read_all engine/terminal.examined""",
+        engine/examiner._read_all engine/examiner.apart
+        engine/examiner.mark engine/examiner.serve""",
     "is bytes, which are hashed, kept or only looked at": """
         engine/fetch.file_hash engine/fetch._download
         engine/files.checksum engine/lock._alive engine/marian.check_files
+        engine/classroom.mend engine/classroom.keep_beside
+        engine/classroom._is_json
         engine/marian._tokenizers""",
     "comes from a server, whose errors are caught": "book/paper.fetched",
     "is a published model's, refused in one line": "engine/marian._json",
@@ -703,11 +706,10 @@ NOT_A_PERSONS = {
         engine/terminal.keyboard engine/terminal.ask""",
     "goes through the reader": "engine/commands._arriving",
     "only sets or asks what kind it is": """
-        cli.make_streams_legible engine/terminal._serve
+        cli.make_streams_legible engine/examiner._serve_once
         engine/terminal.work""",
     "is a teacher's file, which the press has written": """
-        engine/classroom.hidden_checks engine/classroom.mend
-        engine/classroom.count engine/classroom.act""",
+        engine/classroom.secret""",
 }
 
 
