@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from annotated.engine.relations import near, relation
+from annotated.engine.relations import near, plain, relation
 
 __all__ = [
     "Wrong", "note", "same", "holds", "sizes", "form", "difference", "ROOM",
@@ -163,6 +163,8 @@ def _unlike(yours: Any, target: Tensor) -> str:
         )
     if yours.dtype != target.dtype:
         return f"the dtype is {_name(yours)}, not {_name(target)}"
+    if plain(target) and not plain(yours):
+        return f"it is {drawn(yours)}"
     if not target.dtype.is_floating_point:
         return "" if torch.equal(yours, target) else "the values differ"
     lost = yours.isnan() & ~target.isnan()
@@ -192,9 +194,15 @@ def drawn(value: Any, digits: int = 4) -> str:
         text = repr(value)
         return text if len(text) <= LONG else f"{text[:LONG]} …"
     value = value.detach()
-    if value.ndim > 2 and math.prod(value.shape[:-2]) == 1:
+    if plain(value) and value.ndim > 2 and math.prod(value.shape[:-2]) == 1:
         value = value.reshape(value.shape[-2:])
     fits = value.ndim <= 2 and all(n <= ROOM for n in value.shape)
+    if not plain(value):
+        kind = str(value.layout).removeprefix("torch.")
+        return (
+            f"a tensor of {_name(value)}, {tuple(value.shape)}, {kind}, on "
+            f"{value.device}"
+        )
     if not fits:
         return f"a tensor of {_name(value)}, {tuple(value.shape)}"
     if value.ndim == 0:
@@ -214,7 +222,8 @@ def _digits(x: float | bool, digits: int) -> str:
 def _enough(one: Any, other: Any, least: int = 4) -> int:
     """As many digits as tell two values apart, where they differ most."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if one.shape != other.shape or not one.numel():
+        readable = plain(one) and plain(other)
+        if one.shape != other.shape or not (one.numel() and readable):
             return least
         at = _farthest(one, other)
         one, other = one[at].item(), other[at].item()
@@ -238,6 +247,7 @@ def _nearer(target: Any, yours: Any) -> dict[str, Any]:
     both = {"wanted": target, "yours": yours}
     if isinstance(yours, Tensor) and isinstance(target, Tensor):
         alike = yours.shape == target.shape and yours.numel()
+        alike = alike and plain(yours) and plain(target)
         return _nearer_matrix(target, yours) if alike else both
     if len(repr(target)) <= LONG >= len(repr(yours)) and not any(
         isinstance(x, Tensor) for x in _parts(target)
@@ -933,7 +943,8 @@ def _telling(trial: Trial, right: Trial) -> bool:
 
 def _rich(value: Any) -> bool:
     if isinstance(value, Tensor):
-        return value.is_floating_point() and len(value.unique()) > 2
+        numbers = plain(value) and value.is_floating_point()
+        return numbers and len(value.unique()) > 2
     if isinstance(value, float):
         return math.isfinite(value) and not (value * 100).is_integer()
     numbers = [x for x in _parts(value) if isinstance(x, (int, float))]
