@@ -31,7 +31,7 @@ __all__ = [
     "LONG", "drawn", "untouched", "same_gradients", "Guess", "predicted",
     "Exercise", "exercises", "run_code", "SEEDS", "LIMIT", "TooSlow",
     "Trial", "Verdict", "attempt", "examine", "examine_source", "Mistake",
-    "diagnose", "Watched", "NUDGES", "TURNS", "ORDERS", "Change",
+    "diagnose", "Watched", "NUDGES", "TURNS", "ORDERS", "New", "Change",
 ]  # fmt: skip
 
 
@@ -943,8 +943,8 @@ def _telling(trial: Trial, right: Trial) -> bool:
 
 def _rich(value: Any) -> bool:
     if isinstance(value, Tensor):
-        numbers = plain(value) and value.is_floating_point()
-        return numbers and len(value.unique()) > 2
+        real = plain(value) and value.is_floating_point()
+        return real and len(value.unique()) > 2
     if isinstance(value, float):
         return math.isfinite(value) and not (value * 100).is_integer()
     numbers = [x for x in _parts(value) if isinstance(x, (int, float))]
@@ -1191,7 +1191,8 @@ ORDERS: dict[str, Callable[[list[Any]], list[Any]]] = {
     "with each entry once": lambda x: list(dict.fromkeys(x)),
     "one more in each entry": lambda x: [y + 1 for y in x],
 }
-Change = tuple[str, Callable[[dict[str, Any]], Any], dict[str, str]]
+New = Callable[[dict[str, Any]], dict[str, Any]]
+Change = tuple[str, New, dict[str, str]]
 
 
 def _nudged(x: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:
@@ -1209,31 +1210,29 @@ def _nudged(x: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         yield "left out", lambda y: None
 
 
+def _changed(name: str, change: Callable[[Any], Any]) -> New:
+    return lambda given: given | {name: change(given[name])}
+
+
+def _moved(sources: dict[str, str]) -> New:
+    return lambda given: given | {x: given[y] for x, y in sources.items()}
+
+
 def _changes(given: dict[str, Any], built: Any) -> Iterator[Change]:
     """What may have been taken for what."""
     for name, x in given.items():
         for told, nudge in _nudged(x):
-            yield (
-                f"for `{name}` {told}",
-                lambda g, n=name, f=nudge: g | {n: f(g[n])},
-                {},
-            )
+            yield f"for `{name}` {told}", _changed(name, nudge), {}
     for one, other in itertools.permutations(given, 2):
         if type(given[one]) is type(given[other]) is not type(None):
             if one < other:
-                yield (
-                    f"for `{one}` and `{other}` exchanged",
-                    lambda g, a=one, b=other: g | {a: g[b], b: g[a]},
-                    {},
-                )
-            yield (
-                f"for `{one}` in the place of `{other}`",
-                lambda g, a=one, b=other: g | {b: g[a]},
-                {},
-            )
+                told = f"for `{one}` and `{other}` exchanged"
+                yield told, _moved({one: other, other: one}), {}
+            told = f"for `{one}` in the place of `{other}`"
+            yield told, _moved({other: one}), {}
     children = [n for n, _ in built[0].named_children()] if built else []
     for part in children:
-        yield f"without `{part}`", lambda g: g, {part: ""}
+        yield f"without `{part}`", _moved({}), {part: ""}
     for one, other in itertools.permutations(children, 2):
         told = f"with `{other}` in the place of `{one}`"
-        yield told, lambda g: g, {one: other}
+        yield told, _moved({}), {one: other}
