@@ -8,11 +8,11 @@ import base64
 import copy
 import importlib.resources
 import inspect
+import itertools
 import json
 import linecache
 import math
 import random
-import re
 import signal
 import threading
 import traceback
@@ -27,15 +27,15 @@ import torch
 from torch import Tensor, nn
 
 from annotated.engine.answers import answer_in, borrowed, reaching
-from annotated.engine.relations import near, relation
+from annotated.engine.relations import near, plain, relation
 
 __all__ = [
-    "Wrong", "NUMBER", "note", "same", "holds", "sizes", "form",
-    "difference", "ROOM", "LONG", "drawn", "untouched", "same_gradients",
-    "Guess", "predicted", "Exercise", "exercises", "run_code", "SEEDS",
-    "LIMIT", "TooSlow", "Trial", "Verdict", "attempt", "examine",
-    "examine_source", "objection", "defined", "Mistake", "diagnose",
-    "Watched",
+    "Wrong", "note", "same", "holds", "sizes", "form", "difference", "ROOM",
+    "LONG", "drawn", "untouched", "same_gradients", "Guess", "predicted",
+    "Exercise", "exercises", "run_code", "SEEDS", "LIMIT", "TooSlow",
+    "Trial", "Verdict", "attempt", "examine", "examine_source", "objection",
+    "defined", "Mistake", "diagnose", "Watched", "NUDGES", "TURNS",
+    "ORDERS", "New", "Change",
 ]  # fmt: skip
 
 
@@ -53,7 +53,6 @@ class Wrong(Exception):
 
 
 _seen: list[Any] = []  # what the student's code has returned in a check
-NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 _collecting: list[list[tuple[Any, Any]]] = []  # what `same` compares
 
 
@@ -168,6 +167,8 @@ def _unlike(yours: Any, target: Tensor) -> str:
         )
     if yours.dtype != target.dtype:
         return f"the dtype is {_name(yours)}, not {_name(target)}"
+    if plain(target) and not plain(yours):
+        return f"it is {drawn(yours)}"
     if not target.dtype.is_floating_point:
         return "" if torch.equal(yours, target) else "the values differ"
     lost = yours.isnan() & ~target.isnan()
@@ -191,13 +192,21 @@ LONG = 400  # characters of anything else
 
 def drawn(value: Any, digits: int = 4) -> str:
     """A value as a person reads it: a matrix, rows below each other."""
+    if type(value) is float:
+        return _digits(value, max(digits, 6))
     if not isinstance(value, Tensor):
         text = repr(value)
         return text if len(text) <= LONG else f"{text[:LONG]} …"
     value = value.detach()
-    if value.ndim > 2 and math.prod(value.shape[:-2]) == 1:
+    if plain(value) and value.ndim > 2 and math.prod(value.shape[:-2]) == 1:
         value = value.reshape(value.shape[-2:])
     fits = value.ndim <= 2 and all(n <= ROOM for n in value.shape)
+    if not plain(value):
+        kind = str(value.layout).removeprefix("torch.")
+        return (
+            f"a tensor of {_name(value)}, {tuple(value.shape)}, {kind}, on "
+            f"{value.device}"
+        )
     if not fits:
         return f"a tensor of {_name(value)}, {tuple(value.shape)}"
     if value.ndim == 0:
@@ -217,7 +226,8 @@ def _digits(x: float | bool, digits: int) -> str:
 def _enough(one: Any, other: Any, least: int = 4) -> int:
     """As many digits as tell two values apart, where they differ most."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if one.shape != other.shape or not one.numel():
+        readable = plain(one) and plain(other)
+        if one.shape != other.shape or not (one.numel() and readable):
             return least
         at = _farthest(one, other)
         one, other = one[at].item(), other[at].item()
@@ -241,6 +251,7 @@ def _nearer(target: Any, yours: Any) -> dict[str, Any]:
     both = {"wanted": target, "yours": yours}
     if isinstance(yours, Tensor) and isinstance(target, Tensor):
         alike = yours.shape == target.shape and yours.numel()
+        alike = alike and plain(yours) and plain(target)
         return _nearer_matrix(target, yours) if alike else both
     if len(repr(target)) <= LONG >= len(repr(yours)) and not any(
         isinstance(x, Tensor) for x in _parts(target)
@@ -926,6 +937,7 @@ class Mistake:
     def __init__(self, sentence: str, thing: Any):
         self.sentence, self.thing = sentence, thing
         self.trials: dict[tuple[str, int], Trial] = {}
+        self.compared: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
 
     def trial(
         self, check: Callable[[Any], object], seed: int, limit: float = 5.0
@@ -939,6 +951,21 @@ class Mistake:
             self.trials[key] = trial
         return self.trials[key]
 
+    def answers(
+        self, check: Callable[[Any], object], seed: int
+    ) -> list[tuple[Any, Any]]:
+        """All that a check compares, where it does not stop at what is
+        wrong: what came back, and what was wanted.
+        """
+        key = (check.__name__, seed)
+        if key not in self.compared:
+            _collecting.append([])
+            try:
+                attempt(check, self.thing, seed, limit=5.0)
+            finally:
+                self.compared[key] = _collecting.pop()
+        return self.compared[key]
+
 
 def diagnose(
     exercise: Exercise,
@@ -951,10 +978,13 @@ def diagnose(
     mutant that does the same, or what has been done to the arguments, or
     what the answer is to the right one; or "".
     """
+    mine = Mistake("", thing)
+    mine.trials[check.__name__, seed] = trial
     return (
-        _known(exercise, check, seed, trial, thing)
-        or _done(exercise, check, seed, trial, thing)
-        or _related(check, seed, trial, thing)
+        _known(exercise, check, seed, mine)
+        or _done(exercise, check, seed, mine)
+        or _instead(exercise, check, seed, mine)
+        or _related(check, seed, mine)
     )
 
 
@@ -962,46 +992,46 @@ def _known(
     exercise: Exercise,
     check: Callable[[Any], object],
     seed: int,
-    trial: Trial,
-    thing: Any,
+    mine: Mistake,
 ) -> str:
-    """The sentence of the mutant that does what was done; or "". What the
-    checks before this one say has to be the same, too.
-    """
-    every = exercise.mistakes
-    found = [x for x in every if _alike(trial, x.trial(check, seed))]
-    right = exercise.ours.trial(check, seed)
-    guess = exercise.kind == "predict"  # each check has its own number
-    sure = bool(found) and (guess or _telling(trial, right))
-    if not found and _says(trial):
-        found = [
-            x for x in every if _alike(trial, x.trial(check, seed), True)
-        ]
-    needed = True
+    """The sentence of the mutant that does what was done; or ""."""
+    trial = mine.trial(check, seed)
+    found = [
+        x
+        for x in exercise.mistakes
+        if _alike(trial, x.trial(check, seed))
+        and _same_answers(mine, x, check, seed)
+    ]
+    if not found:
+        return ""
+    if exercise.kind == "predict":  # each check has a number of its own
+        return found[0].sentence
+    telling = _telling(trial, exercise.ours.trial(check, seed))
+    shared = dict.fromkeys(map(id, found), 0)
     for other in exercise.properties().values():
         if other.__name__ == check.__name__:
-            needed = not sure
             continue
-        if not found or not needed and len(found) == 1:
-            break
-        own = attempt(other, thing, seed, limit=5.0)
-        for loosely in (False, True):
-            alike = [
-                x
-                for x in found
-                if _alike(own, x.trial(other, seed), loosely)
-            ]
-            if alike:
-                break
-        found = alike or ([] if needed else found)
+        own = mine.trial(other, seed)
+        for x in list(found):
+            its = x.trial(other, seed)
+            alike = _alike(own, its)
+            excused = own.error and getattr(other, "form", False)
+            both = (own.error is None) == (its.error is None)
+            if not (alike or excused or telling and both):
+                found.remove(x)
+            shared[id(x)] += alike
+    found.sort(key=lambda x: -shared[id(x)])
     return found[0].sentence if found else ""
 
 
-def _says(trial: Trial) -> bool:
-    """Whether the check itself has said what is wrong, and not only that
-    two values differ.
-    """
-    return isinstance(trial.error, Wrong) and trial.error.pair is None
+def _same_answers(
+    one: Mistake, other: Mistake, check: Callable[[Any], object], seed: int
+) -> bool:
+    """Whether the same came back in every case of a check."""
+    ours, its = one.answers(check, seed), other.answers(check, seed)
+    return len(ours) == len(its) and not any(
+        difference(x, y) for (x, _), (y, _) in zip(ours, its)
+    )
 
 
 def _telling(trial: Trial, right: Trial) -> bool:
@@ -1019,30 +1049,23 @@ def _telling(trial: Trial, right: Trial) -> bool:
 
 def _rich(value: Any) -> bool:
     if isinstance(value, Tensor):
-        return value.is_floating_point() and len(value.unique()) > 2
+        real = plain(value) and value.is_floating_point()
+        return real and len(value.unique()) > 2
     if isinstance(value, float):
         return math.isfinite(value) and not (value * 100).is_integer()
     numbers = [x for x in _parts(value) if isinstance(x, (int, float))]
     return len(set(numbers)) > 4 or any(map(_rich, _parts(value)))
 
 
-def _alike(one: Trial, other: Trial, loosely: bool = False) -> bool:
-    """Whether all that came back is the same, and what was said of it.
-    Loosely: whatever its numbers are, which may come by chance.
-    """
+def _alike(one: Trial, other: Trial) -> bool:
+    """Whether all that came back is the same, and what was said of it."""
     if one.error is None and other.error is None:
         return True
-    if type(one.error) is not type(other.error):
-        return False
-    if len(one.seen) != len(other.seen) and not loosely:
-        return False
-    texts = [str(x.error) for x in (one, other)]
-    if loosely:
-        texts = [NUMBER.sub("#", text) for text in texts]
-    return texts[0] == texts[1] and not any(
-        difference(x, y)
-        for x, y in zip(one.seen, other.seen)
-        if not (loosely and isinstance(y, (Tensor, float, list)))
+    return (
+        type(one.error) is type(other.error)
+        and str(one.error) == str(other.error)
+        and len(one.seen) == len(other.seen)
+        and not any(difference(x, y) for x, y in zip(one.seen, other.seen))
     )
 
 
@@ -1055,24 +1078,32 @@ class Watched:
     def __init__(self, thing: Any):
         self.thing = thing
         self.calls: list[dict[str, tuple[Any, bool]]] = []
+        self.results: list[tuple[Any, dict[str, Any], Any]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.thing, name)
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         if not isinstance(self.thing, type):
-            with self._watching(self.thing, given, named):
-                return self.thing(*given, **named)
+            return self._call(None, self.thing, given, named)
         made = self.thing(*given, **named)
         if isinstance(made, nn.Module):
-            forward = made.forward
+            forward, built = made.forward, (made, given, named)
 
             def watched(*given: Any, **named: Any) -> Any:
-                with self._watching(forward, given, named):
-                    return forward(*given, **named)
+                return self._call(built, forward, given, named)
 
             made.forward = watched
         return made
+
+    def _call(self, built: Any, call: Any, given: Any, named: Any) -> Any:
+        bound = inspect.signature(call).bind(*given, **named)
+        bound.apply_defaults()
+        copies = {name: _kept(x) for name, x in bound.arguments.items()}
+        with self._watching(call, given, named):
+            result = call(*given, **named)
+        self.results.append((built, copies, _kept(result)))
+        return result
 
     @contextmanager
     def _watching(
@@ -1105,15 +1136,15 @@ def _done(
     exercise: Exercise,
     check: Callable[[Any], object],
     seed: int,
-    trial: Trial,
-    thing: Any,
+    mine: Mistake,
 ) -> str:
     """What an answer has done to its arguments that ours does not do, or
     has not done that ours does; "" where there is nothing.
     """
-    if isinstance(thing, dict) or isinstance(trial.error, TooSlow):
+    trial = mine.trial(check, seed)
+    if isinstance(mine.thing, dict) or isinstance(trial.error, TooSlow):
         return ""
-    yours, ours = Watched(thing), Watched(exercise.ours.thing)
+    yours, ours = Watched(mine.thing), Watched(exercise.ours.thing)
     for one in (yours, ours):
         attempt(check, one, seed, limit=5.0)
     pairs = list(zip(yours.calls, ours.calls))
@@ -1145,20 +1176,22 @@ def _done(
 
 
 def _related(
-    check: Callable[[Any], object], seed: int, trial: Trial, thing: Any
+    check: Callable[[Any], object], seed: int, mine: Mistake
 ) -> str:
     """What the answers are to the right ones, where that is a sentence."""
-    first = getattr(trial.error, "pair", None)
+    first = getattr(mine.trial(check, seed).error, "pair", None)
     if first is None:
         return ""
-    found: list[tuple[Any, Any]] = []
-    for again in {seed: 0} | dict.fromkeys(SEEDS, 0):
-        with _collected() as pairs:
-            attempt(check, thing, again, limit=5.0)
-        found += [pair for pair in pairs if difference(*pair)]
+    seeds = {seed: 0} | dict.fromkeys(SEEDS, 0)
+    each = [
+        [pair for pair in mine.answers(check, x) if difference(*pair)]
+        for x in seeds
+    ]
+    found = [pair for pairs in each for pair in pairs]
     large = [(x, y) for x, y in found if len(_leaves(y)) > 2]
     alone = [first] if len(_leaves(first[1])) > 2 else []
-    for pairs in (large or found, alone):
+    firsts = [pairs[0] for pairs in each if pairs]
+    for pairs in (large or found, alone, firsts):
         if pairs and (told := relation(pairs)):
             return told
     return ""
@@ -1172,11 +1205,140 @@ def _leaves(x: Any) -> list[Any]:
     return [leaf for part in parts for leaf in _leaves(part)] or [x]
 
 
-@contextmanager
-def _collected() -> Iterator[list[tuple[Any, Any]]]:
-    """In this block `same` and `holds` collect, and raise nothing."""
-    _collecting.append([])
+# E20-checks.md: What would make it right
+def _instead(
+    exercise: Exercise,
+    check: Callable[[Any], object],
+    seed: int,
+    mine: Mistake,
+) -> str:
+    """For what else the answer would be right; or ""."""
+    if isinstance(mine.thing, dict):
+        return ""
+    watch, thing = Watched(mine.thing), exercise.ours.thing
+    Mistake("", watch).answers(check, seed)
+    wrong = []
+    for built, given, result in watch.results[:12]:
+        run = _ours(thing, built)
+        right = _quietly(run, given, {})
+        if right is not None and difference(result, right):
+            wrong.append((run, given, result, right))
+    if not any(_rich(result) for _, _, result, _ in wrong):
+        return ""
+    _, given, *_ = wrong[0]
+    built = watch.results[0][0]
+    for told, new, parts in _changes(given, built):
+        fits = True
+        for run, given, result, right in wrong:
+            found = _quietly(run, _quietly(new, given), parts)
+            if found is None or difference(result, found):
+                fits = False
+                break
+            fits = fits and bool(difference(found, right))
+        if fits:
+            return f"What comes back would be right {told}."
+    return ""
+
+
+def _quietly(call: Callable[..., Any], *given: Any) -> Any:
+    """What a call returns, or None where it fails."""
     try:
-        yield _collecting[-1]
-    finally:
-        _collecting.pop()
+        with torch.no_grad(), _limited(1.0):
+            return call(*given)
+    except (Exception, TooSlow):
+        return None
+
+
+def _ours(thing: Any, built: Any) -> Callable[..., Any]:
+    """Our solution, as an answer was called: with some of its parts in
+    the place of others, or without them.
+    """
+
+    def run(given: dict[str, Any], parts: dict[str, str]) -> Any:
+        values = [_kept(x) for x in given.values()]
+        if built is None:
+            return thing(*values)
+        module, how, more = built
+        state = module.state_dict()
+        how, more = copy.deepcopy((how, more))  # they may be parts of it
+        ours = thing(*how, **more).to(next(module.parameters()).dtype)
+        for part, other in parts.items():
+            for key in [x for x in state if x.startswith(f"{part}.")]:
+                state[key] = state[key.replace(part, other or part, 1)]
+        ours.load_state_dict(state)
+        for part, other in parts.items():
+            if not other:
+                setattr(ours, part, nn.Identity())
+        return ours.train(module.training)(*values)
+
+    return run
+
+
+NUDGES: dict[str, Callable[[Any], Any]] = {
+    "+ 1": lambda x: x + 1,
+    "- 1": lambda x: x - 1,
+    "* 2": lambda x: x * 2,
+    "/ 2": lambda x: x / 2,
+    "** 0.5": lambda x: x**0.5,
+    "** 2": lambda x: x**2,
+    "* -1": lambda x: -x,
+}
+TURNS: dict[str, Callable[[Tensor], Tensor]] = {
+    "transposed": lambda x: x.mT,
+    "turned round along the last axis": lambda x: x.flip(-1),
+    "turned round along the first axis": lambda x: x.flip(0),
+    "shifted by one along the last axis": lambda x: x.roll(1, -1),
+}
+ORDERS: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "turned round": lambda x: x[::-1],
+    "sorted": sorted,
+    "without its first entry": lambda x: x[1:],
+    "without its last entry": lambda x: x[:-1],
+    "with each entry once": lambda x: list(dict.fromkeys(x)),
+    "one more in each entry": lambda x: [y + 1 for y in x],
+}
+New = Callable[[dict[str, Any]], dict[str, Any]]
+Change = tuple[str, New, dict[str, str]]
+
+
+def _nudged(x: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """How an argument may be changed."""
+    if isinstance(x, Tensor) and x.dtype == torch.bool:
+        yield "the other way round (`~`)", lambda y: ~y
+    elif isinstance(x, (Tensor, int, float)) and not isinstance(x, bool):
+        for told, nudge in NUDGES.items():
+            yield f"`{told}`", nudge
+    if isinstance(x, Tensor):
+        yield from TURNS.items()
+    if isinstance(x, list):
+        yield from ORDERS.items()
+    if x is not None:
+        yield "left out", lambda y: None
+
+
+def _changed(name: str, change: Callable[[Any], Any]) -> New:
+    return lambda given: given | {name: change(given[name])}
+
+
+def _moved(sources: dict[str, str]) -> New:
+    return lambda given: given | {x: given[y] for x, y in sources.items()}
+
+
+def _changes(given: dict[str, Any], built: Any) -> Iterator[Change]:
+    """What may have been taken for what."""
+    for name, x in given.items():
+        for told, nudge in _nudged(x):
+            yield f"for `{name}` {told}", _changed(name, nudge), {}
+    for one, other in itertools.permutations(given, 2):
+        if type(given[one]) is type(given[other]) is not type(None):
+            if one < other:
+                told = f"for `{one}` and `{other}` exchanged"
+                yield told, _moved({one: other, other: one}), {}
+            told = f"for `{one}` in the place of `{other}`"
+            yield told, _moved({other: one}), {}
+    children = [n for n, _ in built[0].named_children()] if built else []
+    for part in children:
+        yield f"without `{part}`", _moved({}), {part: ""}
+    for one, other in itertools.permutations(children, 2):
+        told = f"with `{other}` in the place of `{one}`"
+        yield told, _moved({}), {one: other}

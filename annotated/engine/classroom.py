@@ -30,6 +30,7 @@ from annotated.engine.course import source_of
 from annotated.engine.errors import DataError, UsageError
 from annotated.engine.examiner import Examiner, Mark, marked
 from annotated.engine.files import replacing, write_text
+from annotated.engine.reading import json_of
 
 __all__ = [
     "HIDDEN", "examiner", "grade", "mark_here", "cells_run", "mark_of",
@@ -471,12 +472,7 @@ def notebook_at(path: Path) -> dict[str, Any]:
     """A notebook of format 4. DataError with the reason where there is
     none.
     """
-    try:
-        data = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8: {error.reason}") from None
-    except (ValueError, RecursionError, OSError) as error:
-        raise DataError(f"{path} is no notebook: {error}") from None
+    data = json_of(path)
     if not isinstance(data, dict):
         kind = type(data).__name__
         raise DataError(f"{path} is no notebook: it is a {kind}")

@@ -123,10 +123,8 @@ class Desk:
             block = redirected(codes[name], "mine", others)
             texts.setdefault(exercise.module, home)
             texts[exercise.module] += f"\n\n# --- {name}\n{block}"
-        there = {
-            path.stem: python_of(path)
-            for path in self.folder.glob("*.py")
-        }
+        files = self.folder.glob("*.py")
+        there = {path.stem: python_of(path) for path in files}
 
         def lost(module: str) -> int:
             before, now = there.get(module, ""), texts.get(module, "")

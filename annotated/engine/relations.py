@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["ROUNDING", "near", "relation", "NAMED"]
+__all__ = ["ROUNDING", "near", "relation", "plain", "NAMED"]
 
 
 # E20-checks.md: What one answer is to the other
@@ -48,7 +48,7 @@ def _is_number(x: Any) -> bool:
 def _relations(yours: Any, target: Any) -> Iterator[str]:
     """All that is true of one pair, the most telling first."""
     if isinstance(yours, Tensor) and isinstance(target, Tensor):
-        if all(_is_plain(x) for x in (yours, target)):
+        if all(plain(x) for x in (yours, target)):
             yield from _of_tensors(yours.detach(), target.detach())
     elif type(yours) is type(target) and isinstance(target, (list, tuple)):
         yield from _of_rows(yours, target)
@@ -64,8 +64,10 @@ def _relations(yours: Any, target: Any) -> Iterator[str]:
         yield from _of_entries(mine, [target[n] for n in names], names)
 
 
-def _is_plain(x: Tensor) -> bool:
-    return x.device.type == "cpu" and not (x.is_complex() or x.is_sparse)
+def plain(x: Tensor) -> bool:
+    """Whether its numbers can be read: it is no sparse one, say."""
+    here = x.device.type == "cpu" and x.layout == torch.strided
+    return here and not x.is_complex()
 
 
 def _of_tensors(yours: Tensor, target: Tensor) -> Iterator[str]:
@@ -94,8 +96,6 @@ def _of_tensors(yours: Tensor, target: Tensor) -> Iterator[str]:
     yield from _moved(yours, target)
     if different and target.ndim > 1:
         yield from _of_each_row(yours, target)
-    if at := _confined(wrong):
-        yield f"It is wrong {at}."
     if different and target.ndim:
         for axis in range(target.ndim):
             first = yours.narrow(axis, 0, 1)
@@ -104,6 +104,8 @@ def _of_tensors(yours: Tensor, target: Tensor) -> Iterator[str]:
             ):
                 name = _axis(axis, target)
                 yield f"All entries{name} are the same."
+    if at := _confined(wrong):
+        yield f"It is wrong {at}."
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -345,9 +347,17 @@ def _of_entries(
 
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        plain = _is_plain(one) and _is_plain(other)
         alike = one.shape == other.shape and one.dtype == other.dtype
-        return plain and alike and bool(near(one, other).all())
+        readable = plain(one) and plain(other)
+        return alike and readable and bool(near(one, other).all())
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-9)
-    return type(one) is type(other) and bool(one == other)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and _same(
+            list(one.values()), list(other.values())
+        )
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
