@@ -229,12 +229,12 @@ PREPARE = (
     "--target de --vocab 270 --out out"
 )
 EVALUATE = (
-    "evaluate --run run --data data --split valid --keep --device cpu"
+    "evaluate --run run --data data --split valid --keep --device cpu "
+    "--precision float32 --workers 1"
 )
 
 # the checkpoint before the last, which was to be deleted next
 MORE = r"checkpoints/0+\d"
-EMPTY = r"^\.\w+\.out\.part$"  # a hidden folder
 
 OPERATIONS: dict[str, Operation] = {
     "train": Operation(corpus, trained(6), MORE),
@@ -250,7 +250,7 @@ OPERATIONS: dict[str, Operation] = {
     "evaluate": Operation(
         both(corpus, trained(3), lambda: say(EVALUATE)), lambda: say(EVALUATE)
     ),
-    "prepare": Operation(prepared, lambda: say(PREPARE), EMPTY),
+    "prepare": Operation(prepared, lambda: say(PREPARE)),
     "export safetensors": exporting("safetensors"),
     "export transformers": exporting("transformers"),
     **{
@@ -431,15 +431,18 @@ class Sweep:
         return wrong
 
     def unlike(self, there: dict[str, bytes | None]) -> list[str]:
-        plain = re.compile(r"\.\w{8}(?=\.\w+(\.\w+)?\.part)|\.tmp\w+")
+        plain = re.compile(r"(?<=\.)\w{8}(?=\..*part)")
         found = []
         for name in sorted(there.keys() | self.after.keys()):
             if name not in there:
                 found.append(f"lacks {name}")
             elif name not in self.after:
+                empty = not any(n.startswith(f"{name}/") for n in there)
+                if empty and name.endswith(".part"):
+                    continue  # killed between renaming and tidying up
                 if re.search(self.operation.litter, name):
                     continue
-                found.append(f"litter {plain.sub('.N', name)}")
+                found.append(f"litter {plain.sub('N', name)}")
             elif there[name] != self.after[name]:
                 found.append(f"other {name}")
         return found

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import signal
+import sys
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -31,8 +32,8 @@ from annotated.engine.checkpoints import (
 )
 from annotated.engine.checkpoints import restore as load_checkpoint
 from annotated.engine.errors import RunError, TrainingError
-from annotated.engine.files import replacing
-from annotated.engine.tensors import load_weights
+from annotated.engine.files import replacing, write_text
+from annotated.engine.tensors import load_weights, write_tensors
 from annotated.engine.trainer import RunConfig
 from annotated.model import Transformer, TransformerConfig, count_parameters
 from annotated.training import copy_corpus
@@ -736,6 +737,40 @@ def test_a_file_is_on_the_disk_before_it_replaces_the_old_one(
         fresh.write_text("new")
     assert renames == [("x", True)]
     assert tmp_path.stat().st_ino in flushed
+
+
+def test_weights_have_the_rights_of_any_other_file(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_tensors({"w": torch.ones(2)}, tmp_path / "w")
+        (tmp_path / "other").touch()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "w").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks on folders")
+def test_what_killed_writers_left_goes_and_what_others_write_stays(tmp_path):
+    for name in ("x", "y"):
+        (tmp_path / f".abcdefgh.{name}.part").mkdir()
+    with replacing(tmp_path / "x") as fresh:
+        fresh.write_text("first")
+        write_text(tmp_path / "x", "second")
+        assert fresh.exists()
+        assert (tmp_path / "x").read_text() == "second"
+    assert (tmp_path / "x").read_text() == "first"
+    assert {p.name for p in tmp_path.iterdir()} == {"x", ".abcdefgh.y.part"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks on folders")
+def test_what_lost_its_place_to_nothing_comes_back(tmp_path):
+    """Killed between the two renames by which a folder is replaced."""
+    hidden = tmp_path / ".abcdefgh.run.part"
+    (hidden / "run.old").mkdir(parents=True)
+    (hidden / "run.old/a").write_text("whole")
+    files_module.clear(tmp_path)
+    assert (tmp_path / "run/a").read_text() == "whole"
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_folder_is_on_the_disk_before_it_has_its_name(

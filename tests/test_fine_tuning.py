@@ -349,10 +349,14 @@ def shell(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 
 def test_a_shell_says_little(
-    other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    other: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(other.parent)
     out = tmp_path / "run"
-    words = ["train", "reverse", "--init", str(other), "--out", str(out)]
+    words = ["train", "reverse", "--init", other.name, "--out", str(out)]
     obey([*words, "--max-steps", "10", "--freeze", "encoder", "embeddings"])
     told = json.loads(capsys.readouterr().out)
     assert told["steps"] == 10
@@ -361,7 +365,8 @@ def test_a_shell_says_little(
     assert made.training.freeze == ("encoder", "embeddings")
     assert made.training.warmup < 20  # fitted, gently
     assert made.model == TINY.model or made.model.d_model == 16
-    # and goes on
+    # and goes on, told the same or, elsewhere, nothing
+    assert made.init == str(other.resolve())
     obey([*words, "--resume", "--max-steps", "12"])
     assert json.loads(capsys.readouterr().out)["steps"] == 12
 

@@ -61,7 +61,9 @@ def clear(folder: Path, name: str = "") -> None:
     """
     for hidden in list(folder.glob(".*.part")):
         written = hidden.name[1:-5].partition(".")[2]
-        if name in ("", written) and (handle := _claim(hidden)):
+        if name not in ("", written):
+            continue
+        if (handle := _claim(hidden)) is not None:
             _discard(hidden, folder / written)
             os.close(handle)
 

@@ -445,6 +445,14 @@ def _fingerprints(train: Corpus, valid: Corpus) -> dict[str, int]:
     return {"train": fingerprint(train), "valid": fingerprint(valid)}
 
 
+def _with_init(recipe: Recipe) -> Recipe:
+    """The recipe with the whole path of the run that it goes on from."""
+    if recipe.init is None:
+        return recipe
+    folder = run_folder(Path(recipe.init))
+    return recipe.changed(init=str(folder.resolve()))
+
+
 def begin_run(
     recipe: Recipe, folder: Path, device: str = "cpu"
 ) -> tuple[Run, Corpus, Corpus]:
@@ -454,6 +462,7 @@ def begin_run(
     RunError if the folder is not empty; DataError.
     """
     check_new(folder)
+    recipe = _with_init(recipe)
     first = None if recipe.init is None else Run.open(Path(recipe.init))
     tokenizers = None
     if first is not None:
@@ -513,9 +522,8 @@ def resume_run(recipe: Recipe, folder: Path) -> tuple[Run, Corpus, Corpus]:
         recipe = run.recipe
     if recipe.training.precision == "auto":  # resolved then, too
         recipe = recipe.changed(precision=run.recipe.training.precision)
+    recipe = _with_init(recipe)
     tokenizers = run.source, run.target
-    if recipe.init is not None:  # as begin_run has written it
-        recipe = recipe.changed(init=str(Path(recipe.init).resolve()))
     data = open_data(recipe, tokenizers)
     recipe, begun = data.recipe, run.recipe.flat()
     for name, new in recipe.unlike(run.recipe).items():
