@@ -414,3 +414,16 @@ def test_both_trainers_learn_the_same(pairs: Any, smoothing: float) -> None:
     whole = training.validate(plain, corpus, config)
     parts = trainer.Trainer(fast, corpus, config).validate(corpus)
     assert whole == pytest.approx(parts, rel=1e-4)
+
+
+def test_both_validations_are_without_dropout() -> None:
+    pairs = [[5, 6, 7], [8, 9]]
+    corpus = Corpus(Sentences.of(pairs), Sentences.of(pairs))
+    rates = "dropout", "attention_dropout", "activation_dropout"
+    shape: dict[str, Any] = SHAPE | dict.fromkeys(rates, 0.5)
+    config = TransformerConfig(**shape)
+    plain, settings = Transformer(config).train(), RunConfig()
+    fast = trainer.Trainer(copy.deepcopy(plain), corpus, settings)
+    whole = training.validate(plain, corpus, settings)
+    assert fast.validate(corpus) == pytest.approx(whole, rel=1e-5)
+    assert plain.training and fast.model.training

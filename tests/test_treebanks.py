@@ -298,6 +298,19 @@ def test_tags_may_be_xx_and_long_sentences_left_out(tmp_path: Path) -> None:
     assert tags <= {"XX", ",", "."} and "XX" in tags
 
 
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_long_sentences_are_left_out_of_training_alone(
+    tmp_path: Path, split: str
+) -> None:
+    kept = []
+    for limit in (None, 1):
+        out = tmp_path / f"out-{limit}"
+        options = TreeOptions(max_words=limit)
+        prepare_trees(bank(tmp_path / str(limit)), out, options)
+        kept.append((out / f"{split}.words").read_text().splitlines())
+    assert kept[0] and [len(side) for side in kept] == [len(kept[0])] * 2
+
+
 def test_withheld_trees_and_silver_ones(tmp_path: Path) -> None:
     half = TreeOptions(withhold=0.5)
     counts = prepare_trees(bank(tmp_path), tmp_path / "half", half)
