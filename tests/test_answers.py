@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import time
 
@@ -121,6 +122,23 @@ NOTEBOOKS = {  # cells, and what f() returns there
     "CRLF": (["def f():\r\n    return 1\r\n"], 1),
     "a walrus": (["print(K := 3)", "def f(): return K"], 3),
     "an unpacking": (["a, *b = 1, 2, 3", "def f(): return b"], [2, 3]),
+    "another name for it": (
+        ["T = [1]", "U = T", "U.append(2)", "def f(): return T"],
+        [1, 2],
+    ),
+    "what a loop goes through": (
+        ["T = [[1]]", "for row in T:\n    row.append(2)", "def f(): return T"],
+        [[1, 2]],
+    ),
+    "a seed": (
+        [
+            "import random",
+            "random.seed(3)",
+            "K = random.random()",
+            "def f(): return K",
+        ],
+        random.Random(3).random(),
+    ),
     "a future import": (
         ["from __future__ import annotations", "def f(x: Nowhere = 1): "
          "return x"], 1),
@@ -453,7 +471,7 @@ def test_a_check_of_form_counts_once_the_others_hold():
         assert counting(exercise, held | {"check_entries": False}) == 1
         assert counting(exercise, held | {"check_device": False}) == 2
     finally:
-        del device.form
+        vars(device).clear()
 
 
 def varies(name):

@@ -29,7 +29,7 @@ class Statement:
 
     cell: int
     text: str
-    kind: str  # def, value, import, load (import a.b), star, future, other
+    kind: str  # def, value, import, load (import a.b), star, future, seed
     binds: frozenset[str]
     changes: frozenset[str]
     now: frozenset[str]  # names that it uses at once
@@ -46,7 +46,7 @@ class Statement:
     @property
     def runs(self) -> bool:
         """Whether it does more than to give names a value."""
-        return self.kind == "other" or bool(self.calls)
+        return self.kind in ("seed", "other") or bool(self.calls)
 
     @property
     def uses(self) -> frozenset[str]:
@@ -90,6 +90,11 @@ def _kind(node: ast.stmt) -> str:
         return "def"
     if isinstance(node, DEFINES):
         return "def"
+    called = getattr(getattr(node, "value", None), "func", None)
+    if isinstance(node, ast.Expr) and (
+        getattr(called, "attr", "") in ("seed", "manual_seed")
+    ):
+        return "seed"
     return "value" if simple else "other"
 
 
@@ -375,6 +380,24 @@ class Program:
                 left |= {n for one in self.of(name) for n in one.later}
         return found
 
+    def made_of(self, names: Collection[str]) -> set[str]:
+        """These, and what they were made of and may share: what changes
+        an optimizer changes its model.
+        """
+        found: set[str] = set()
+        left = set(names)
+        while left:
+            name = left.pop()
+            if name not in found:
+                found.add(name)
+                for one in self.of(name):
+                    if one.kind in ("value", "other"):
+                        left |= {n for n in one.now if self.is_data(n)}
+        return found
+
+    def is_data(self, name: str) -> bool:
+        return name in self.binders and not self.only(name, "def", *IMPORTS)
+
     def changed(self, one: Statement) -> set[str]:
         """Names whose value a statement may change. Those of imports are
         not among them: what is patched there is no part of an answer.
@@ -392,6 +415,7 @@ class Program:
         if one.calls:
             for name in self.reached(one.now):
                 found |= {n for x in self.of(name) for n in x.effects}
+        found = self.made_of(found)
         return {
             name
             for name in found - one.binds
@@ -430,9 +454,14 @@ class Program:
             for place in self.once(taken, home) - chosen:
                 chosen.add(place)
                 left += self.all[place].uses
+        runs = any(self.all[place].calls for place in chosen)
         for place, one in enumerate(self.all):
-            if one.kind == "future" or one.kind == "star" and unbound:
-                chosen.add(place)
+            fits = {"future": True, "star": unbound, "seed": runs}
+            if fits.get(one.kind):
+                chosen |= {place}
+                chosen |= {
+                    p for n in one.now for p in self.binders.get(n, [])
+                }
         return self.ordered(chosen)
 
     def once(self, places: Collection[int], home: int) -> set[int]:
