@@ -1002,10 +1002,8 @@ def _known(
         if _alike(trial, x.trial(check, seed))
         and _same_answers(mine, x, check, seed)
     ]
-    if not found:
-        return ""
-    if exercise.kind == "predict":  # each check has a number of its own
-        return found[0].sentence
+    if not found or exercise.kind == "predict":  # each check has its own
+        return found[0].sentence if found else ""
     telling = _telling(trial, exercise.ours.trial(check, seed))
     shared = dict.fromkeys(map(id, found), 0)
     for other in exercise.properties().values():
