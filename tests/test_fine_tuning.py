@@ -348,6 +348,24 @@ def shell(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return 0
 
 
+def test_one_that_could_not_write_its_first_checkpoint_begins_again(
+    other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its best weights are then those that it began with."""
+    recipe, place = tuned(other), tmp_path / "run"
+
+    def full(*args: object) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "save", full)
+        with pytest.raises(RunError, match="could not be written"):
+            train_recipe(recipe, place, device="cpu")
+    assert (place / "best.safetensors").exists()
+    summary = train_recipe(recipe, place, resume=True, device="cpu")
+    assert summary["steps"] == recipe.training.max_steps
+
+
 def test_a_shell_says_little(
     other: Path,
     tmp_path: Path,

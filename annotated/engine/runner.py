@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import filecmp
 import importlib.util
 import json
 import math
@@ -519,8 +520,10 @@ def _had_checkpoints(folder: Path, save_every: int) -> bool:
     """Whether a run folder without checkpoints shows signs of any."""
     places = folder / "checkpoints"
     names = ["model.safetensors", "summary.json"]
-    if best_step(folder) != 0:  # else these are the first weights
-        names.append("best.safetensors")
+    best, first = folder / "best.safetensors", folder / FIRST
+    begun = best.exists() and first.exists()  # from another's weights
+    if not (begun and filecmp.cmp(best, first, shallow=False)):
+        names.append(best.name)
     steps = [entry["step"] for entry in read_metrics(folder)]
     return (
         any((folder / name).exists() for name in names)
