@@ -55,6 +55,7 @@ from annotated.search import (
 )
 from annotated.tokens import BOS, EOS, PAD, SPECIALS
 from annotated.training import Trainer, TrainingConfig, copy_corpus
+from tests.helpers import SHAPE
 
 VOCAB = 11
 KINDS = {
@@ -365,6 +366,16 @@ def test_the_fast_search_has_to_be_told_how_an_attention_turns():
     assert torch.equal(decoding.turning(block)(x, 2), x + 2)
     plain = MultiHeadAttention(16, 2)
     assert torch.equal(decoding.turning(plain)(x, 2), x)
+
+
+@pytest.mark.parametrize("search", [beam_search, cached_beam_search])
+@pytest.mark.parametrize("place", ["attention", "cross_attention"])
+def test_no_block_of_a_decoder_is_cached_that_no_cache_knows(place, search):
+    config = TransformerConfig(**SHAPE)
+    model = Transformer(config)
+    setattr(model.decoder.layers[0], place, Own(16, 2))
+    with pytest.raises(TypeError, match="no cache for Own"):
+        search(model, [[5, 6]], SearchConfig(limit=3))
 
 
 def test_a_batch_goes_where_the_model_is():
