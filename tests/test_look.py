@@ -16,7 +16,7 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from annotated.book.look import LONGEST, WIDEST, answer, look
+from annotated.book.look import LONGEST, WIDEST, answer, greedy_steps, look
 from annotated.cli import obey
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.runs import Run, run_folder
@@ -199,3 +199,17 @@ def test_a_port_that_is_taken_and_a_folder_that_is_no_run(
         raise AssertionError
     with pytest.raises(RunError, match="is not a run folder"):
         obey(["look", "--run", str(tmp_path), "--no-browser"])
+
+
+def test_weights_that_are_no_numbers_are_one_sentence() -> None:
+    """In what translates, parses and scores, and on the page."""
+    run = Run.open(Path("pocket"))
+    with torch.no_grad():
+        run.model.decoder.layers[0].norm1.weight[0] = torch.nan
+    for ask in (
+        lambda: run.translate(["Die Frau schläft ."]),
+        lambda: run.translate(["Die Frau schläft ."] * 60, workers=2),
+        lambda: list(greedy_steps(run, [5, 6], [])),
+    ):
+        with pytest.raises(RunError, match="numbers are not finite"):
+            ask()

@@ -29,7 +29,7 @@ from annotated.tokens import BOS, EOS, PAD, UNK
 
 __all__ = [
     "Packing", "PackedMask", "PackedAttention", "SHORT", "FastDropout",
-    "PackedTransformer", "packed", "own_way", "check_parts", "check_paper",
+    "PackedTransformer", "own_way", "check_parts", "packed", "check_paper",
     "PAPER_PARTS", "Start", "check_steps", "check_compiler",
     "compile_layers", "chunked_loss",
 ]  # fmt: skip
@@ -382,35 +382,6 @@ class PackedTransformer(Transformer):
         return maps
 
 
-_FAST: dict[Any, Any] = {  # plain part: its fast version
-    MultiHeadAttention: PackedAttention,
-    nn.Dropout: FastDropout,
-    Transformer: PackedTransformer,
-}
-
-
-def _make_fast(model: PackedTransformer) -> None:
-    """Turn each plain part into its fast version, in place. For the whole
-    process, cuDNN's attention is turned off.
-    """
-    for part in model.modules():
-        part.__class__ = _FAST.get(type(part), type(part))
-    if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):  # torch 2.5 on
-        torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-def packed(model: Transformer) -> PackedTransformer:
-    """The packed form of a plain model. The two share their Parameter
-    objects, so training one trains the other. For RunError see check_parts.
-    """
-    check_parts(model)
-    tensors = [*model.parameters(), *model.buffers()]
-    fast: Any = copy.deepcopy(model, {id(x): x for x in tensors})
-    _make_fast(fast)
-    return fast
-
-
-# E2-packing.md: Models of another kind
 def own_way(part: nn.Module) -> str:
     """What this object does otherwise than its class says: a method that
     was replaced, or a hook. "" if nothing.
@@ -448,6 +419,35 @@ def check_parts(model: Transformer, hooks: bool = False) -> None:
             )
 
 
+_FAST: dict[Any, Any] = {  # plain part: its fast version
+    MultiHeadAttention: PackedAttention,
+    nn.Dropout: FastDropout,
+    Transformer: PackedTransformer,
+}
+
+
+def _make_fast(model: PackedTransformer) -> None:
+    """Turn each plain part into its fast version, in place. For the whole
+    process, cuDNN's attention is turned off.
+    """
+    for part in model.modules():
+        part.__class__ = _FAST.get(type(part), type(part))
+    if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):  # torch 2.5 on
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def packed(model: Transformer) -> PackedTransformer:
+    """The packed form of a plain model. The two share their Parameter
+    objects, so training one trains the other. For RunError see check_parts.
+    """
+    check_parts(model)
+    tensors = [*model.parameters(), *model.buffers()]
+    fast: Any = copy.deepcopy(model, {id(x): x for x in tensors})
+    _make_fast(fast)
+    return fast
+
+
+# E2-packing.md: Models of another kind
 _SAID = "eps", "num_heads", "d_k", "d_v", "activation", "pre_norm", "scale"
 
 
