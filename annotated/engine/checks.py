@@ -1125,7 +1125,7 @@ class Watched:
 def _content(x: Any) -> Any:
     """A copy of what is in an argument; None of what is not looked into."""
     if isinstance(x, nn.Module):
-        return [p.detach().clone() for p in x.parameters()]
+        return tuple(p.detach().clone() for p in x.parameters())
     known = isinstance(x, (Tensor, list, tuple, dict))
     return _kept(x) if known else None
 
@@ -1161,6 +1161,8 @@ def _done(
                 "(`+=`, `append`, `x[…] =`, a method with `_` at its end)."
             )
         if should and not changed and isinstance(trial.error, Wrong):
+            if isinstance(yours.calls[0].get(name, [0])[0], tuple):
+                return f"No weight of `{name}` has changed."
             return (
                 f"Nothing in `{name}` has changed. `{name} = …` gives the "
                 "name to something new: it has to be changed in place."
