@@ -133,8 +133,7 @@ NOTEBOOKS = {  # cells, and what f() returns there
     "a seed": (
         [
             "import random",
-            "random.seed(3)",
-            "K = random.random()",
+            "random.seed(3)\nK = random.random()",
             "def f(): return K",
         ],
         random.Random(3).random(),

@@ -455,13 +455,15 @@ class Program:
                 chosen.add(place)
                 left += self.all[place].uses
         runs = any(self.all[place].calls for place in chosen)
+        cells = {self.all[place].cell for place in chosen}
         for place, one in enumerate(self.all):
-            fits = {"future": True, "star": unbound, "seed": runs}
+            seeded = runs and one.cell in cells
+            fits = {"future": True, "star": unbound, "seed": seeded}
             if fits.get(one.kind):
-                chosen |= {place}
-                chosen |= {
+                loaded = {
                     p for n in one.now for p in self.binders.get(n, [])
                 }
+                chosen |= {place} | self.once(loaded - set(without), home)
         return self.ordered(chosen)
 
     def once(self, places: Collection[int], home: int) -> set[int]:
@@ -558,7 +560,7 @@ def answer_in(
     if not any(name in statements[p].binds for p in places):
         places = program.needed(name, (), until)  # the starter, changed
         old = set()
-    while more := program.replaced(places):
+    while more := program.replaced(places) - dead:
         dead |= more
         places = program.needed(name, old | dead, until)
     texts = [statements[place].text for place in places]
