@@ -692,6 +692,7 @@ def test_a_syntax_error_and_an_endless_loop_are_attempts(
     assert found["03-padding"][1].startswith("too slow · 03-padding")
 
 
+@pytest.mark.slow
 def test_a_notebook_that_ipython_runs_has_the_marks_of_its_source():
     """grade() in a kernel, with what a student has patched there."""
     pytest.importorskip("ipykernel")

@@ -175,12 +175,12 @@ def _factor(x: float) -> str:
             if 1 < n < 10_000 and math.isclose(whole, n, rel_tol=1e-4):
                 root = math.isqrt(n)
                 plain = whole is value
-                told = f"{n}" if plain else f"√{n}"
+                told = text.format(f"{n}" if plain else f"√{n}")
                 if plain and n < 100:  # a width may stand below a root
-                    told = f"{n} = √{n * n}"
+                    told += " = " + text.format(f"√{n * n}")
                 elif not plain and root * root == n:
                     continue
-                return f"{sign}{text.format(told)} times"
+                return f"{sign}{told} times"
     return ""
 
 
