@@ -18,8 +18,8 @@ ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 
 def near(yours: Tensor, target: Tensor) -> Tensor:
-    """Where the two are the same number, up to rounding: in float64, too,
-    as much as a table in float32 costs. Whoever makes one is right.
+    """Where the two are the same number, up to rounding; also in float64,
+    with room for that of a table in float32, which is no mistake.
     """
     if not target.is_floating_point():
         return yours == target
