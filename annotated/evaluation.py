@@ -24,9 +24,9 @@ def score(
 
     split_compounds adds BLEU on words split at hyphens, as in the paper,
     under separate names, since it cannot be compared with any other.
-    Where no hypothesis has four tokens, BLEU is 0, however right it is.
+    Where no hypothesis has four tokens, BLEU is 0, however right they are.
     Raises ValueError if the two sides differ in length or are empty, or
-    if one is a string and no list.
+    if one is a string instead of a list.
     """
     _check_sides(hypotheses, references)
     bleu, chrf = BLEU(), CHRF()

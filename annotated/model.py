@@ -74,8 +74,8 @@ class Transformer(nn.Module):
         return self.decoder(x, memory, mask, padding_mask(src))
 
     def logits(self, x: Tensor, memory: Tensor, src: Tensor) -> Tensor:
-        """Of what decode returns; a subclass may also look at the source,
-        to copy its words, say: every search ends in this method.
+        """The logits of what decode returns. Every search calls this; a
+        subclass may also use the source, for instance to copy words.
         """
         return self.embeddings.logits(x)
 

@@ -46,6 +46,7 @@ def names(exercise, text):
     ("yours", "target", "words"),
     [
         (3 * X, X, "is 3 = √9 times what was wanted"),
+        (X / 3, X, "is 1/3 = 1/√9 times what was wanted"),
         (X / math.sqrt(5), X, "is 1/√5 times"),
         (-X, X, "minus 1 times"),
         (X + 2, X, "too large, by 2"),

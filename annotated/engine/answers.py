@@ -579,7 +579,8 @@ def answer_in(
         one.cell for p in places if (one := statements[p]).kind != "load"
     }
     others = set(range(len(statements))) - set(places)
-    left = patching([statements[place].text for place in others])
+    rest = [statements[place].text for place in sorted(others)]
+    left = patching(rest, texts)
     return Answer(
         _as_cells(program, places), used, unchanged, unknown, left
     )
@@ -677,9 +678,11 @@ def reaching(cells: Sequence[str]) -> str:
     return patching(cells)
 
 
-def patching(cells: Sequence[str]) -> str:
-    """The line with which cells change what they have imported; or ""."""
-    imported = _imported(cells)
+def patching(cells: Sequence[str], among: Sequence[str] = ()) -> str:
+    """The line with which cells change what they, or those among which
+    they stand, have imported; or "".
+    """
+    imported = _imported([*cells, *among])
     for node, line in trees(cells):
         if root(_written_to(node)) in imported:
             return f"“{line}”, which changes what is imported"

@@ -158,16 +158,9 @@ def secret(name: str) -> tuple[list[str], float, list[int]]:
     path = os.environ.get(HIDDEN, "")
     if not path:
         return [], LIMIT, list(SEEDS)
-    kept = json.loads(Path(path).read_text("utf-8"))
-    seeds = [
-        int.from_bytes(
-            hashlib.sha256(f"{kept['seed']} {name} {n}".encode()).digest()[
-                :7
-            ],
-            "big",
-        )
-        for n in range(2)
-    ]
+    kept = json_of(Path(path))
+    words = [f"{kept['seed']} {name} {n}".encode() for n in range(2)]
+    seeds = [int(hashlib.sha256(x).hexdigest()[:14], 16) for x in words]
     return list(kept["checks"].get(name, [])), LIMIT, [*SEEDS, *seeds]
 
 

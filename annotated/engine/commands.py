@@ -577,7 +577,7 @@ def _arriving() -> Iterator[list[str]]:
     blocks = iter(partial(source.read1, 2**16), b"")
     told = False
     for text in decoded(blocks, "standard input", cures=CURES | TYPED):
-        if not told and (lost := re.search(r"\w*\?[^\W\d]\w*", text)):
+        if not told and (lost := _LOST.search(text)):
             told = True
             print(
                 f"{lost[0]}: if the shell has put ? for a letter, {UTF8}",
@@ -591,6 +591,8 @@ UTF8 = (  # how to send any letter to a program
     "[Text.Encoding]::UTF8 (in PowerShell); elsewhere use iconv"
 )
 TYPED = {"not UTF-8 text": UTF8}
+# a word in which a shell may have put ? for a letter; of a long one, a part
+_LOST = re.compile(r"\w{0,40}\?[^\W\d]\w{0,40}")
 
 
 # E12-command-line.md: Evaluate

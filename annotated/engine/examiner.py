@@ -89,7 +89,7 @@ def apart(
     if said is None:
         text = f"stopped after {wall:g} s. Does it wait for something?"
         raise Lost("too slow", text)
-    if not said:
+    if not said.endswith("\n"):  # nothing, or cut off
         how = os.waitstatus_to_exitcode(status)
         end = f"exit code {how}" if how >= 0 else f"signal {-how}"
         raise Lost(
@@ -376,7 +376,10 @@ class Examiner:
         try:
             self.process.stdin.write(json.dumps(asked) + "\n")
             self.process.stdin.flush()
-            return Mark(**json.loads(self.process.stdout.readline()))
+            mark = Mark(**json.loads(self.process.stdout.readline()))
+            if not hasattr(os, "fork"):  # it ends after each answer
+                self.process.wait()
+            return mark
         except (OSError, ValueError):  # it has ended
             self.process.kill()
             self.process.wait()

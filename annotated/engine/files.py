@@ -42,15 +42,20 @@ def check_new(folder: Path) -> None:
 @contextmanager
 def aside(path: Path) -> Iterator[Path]:
     """A hidden folder beside path, to write in what is to become path; it
-    is deleted at the end, and before, what killed processes have left.
+    is deleted at the end. What killed processes have left goes first.
     """
     clear(path.parent, path.name)
-    made = mkdtemp(f".{path.name}.part", ".", path.parent)
-    handle = _claim(Path(made))
+    while True:
+        hidden = Path(mkdtemp(f".{path.name}.part", ".", path.parent))
+        handle = _claim(hidden, wait=True)
+        if hidden.exists():
+            break
+        if handle is not None:  # another's clear came before the lock
+            os.close(handle)
     try:
-        yield Path(made)
+        yield hidden
     finally:
-        _discard(Path(made), path)
+        _discard(hidden, path)
         if handle is not None:
             os.close(handle)
 
@@ -81,7 +86,7 @@ def _discard(hidden: Path, path: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _claim(folder: Path) -> int | None:
+def _claim(folder: Path, wait: bool = False) -> int | None:
     """A handle of a folder, locked until it is closed, however that comes
     about; None where another has locked it, or where none can.
     """
@@ -94,7 +99,7 @@ def _claim(folder: Path) -> int | None:
     except OSError:
         return None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:
         os.close(handle)
         return None
@@ -126,12 +131,17 @@ def new_folder(folder: Path) -> Iterator[Path]:
     clear(folder.parent, folder.name)
     check_new(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(folder) as fresh:
+    with aside(folder) as hidden:
+        fresh = hidden / folder.name
         fresh.mkdir()
         yield fresh
+        for part in (*fresh.rglob("*"), fresh):
+            flush(part)
         check_new(folder)  # another process may have filled it
         if folder.exists():
             folder.rmdir()
+        fresh.rename(folder)  # fails, and deletes nothing, if it is full
+        flush(folder.parent)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -77,6 +77,8 @@ def _kind(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _plain(setting: Any) -> Any:
+    if isinstance(setting, (list, tuple)):
+        return [_plain(x) for x in setting]
     return setting.tolist() if isinstance(setting, Tensor) else setting
 
 
@@ -154,7 +156,7 @@ def rehearse(
     scheduled: Collection[str] = ("lr",),
 ) -> dict[str, Tensor]:
     """The tensors that an optimizer keeps after a step, as NAME.KEY and
-    without their numbers; nothing is changed. TrainingError, naming the
+    without their numbers; only .grad is changed. TrainingError, with the
     class, where it cannot take a step, or what it keeps cannot be saved.
     """
     kind, before = _kind(optimizer), _numbers(optimizer)
@@ -251,6 +253,8 @@ class ChainedOptimizer(torch.optim.Optimizer):
             one.param_groups = [next(groups) for _ in one.param_groups]
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        if closure is not None:
+            raise TypeError("ChainedOptimizer takes no closure")
         for one in self.each:
             one.step()
 

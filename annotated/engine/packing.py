@@ -382,20 +382,20 @@ class PackedTransformer(Transformer):
         return maps
 
 
-def own_way(part: nn.Module) -> str:
+def own_way(part: nn.Module, hooks: bool = False) -> str:
     """What this object does otherwise than its class says: a method that
-    was replaced, or a hook. "" if nothing.
+    was replaced or, unless hooks are allowed, a hook. "" if nothing.
     """
     replaced = [
         name
         for name in vars(part)
         if callable(getattr(type(part), name, None))
     ]
-    hooks = part._forward_hooks or part._forward_pre_hooks
+    used = part._forward_hooks or part._forward_pre_hooks
     name = type(part).__name__
     if replaced:
         return f"{name} with another {replaced[0]}"
-    return f"{name} with a hook" if hooks else ""
+    return f"{name} with a hook" if used and not hooks else ""
 
 
 def check_parts(model: Transformer, hooks: bool = False) -> None:
@@ -407,9 +407,7 @@ def check_parts(model: Transformer, hooks: bool = False) -> None:
     found = dict(model.named_modules(remove_duplicate=False))
     for name in {**paper, **found}:
         kind, part = type(paper.get(name)), found.get(name)
-        own = "missing" if part is None else own_way(part)
-        if hooks and own.endswith(" with a hook"):
-            own = ""
+        own = "missing" if part is None else own_way(part, hooks)
         if not own and type(part) not in (kind, _FAST.get(kind)):
             own = type(part).__name__
         if own:

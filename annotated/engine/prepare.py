@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import re
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -261,7 +260,6 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
                     text = work / f"{split}.{side}"
                     text.rename(whole / f"{split}.{language}")
         _write_manifest(whole, splits, settings, tokenizers, found)
-        shutil.rmtree(work)
     return Prepared.open(out)
 
 

@@ -50,7 +50,7 @@ def _end_group(lines: list[int]) -> None:
 @contextmanager
 def tied() -> Iterator[dict[str, Any]]:
     """Arguments for subprocess: what it starts is in a group of its own,
-    which is killed when the block ends or this process does, however.
+    which on Linux is killed when the block ends or this process does.
     """
     if os.name == "nt":
         yield {}

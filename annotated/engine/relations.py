@@ -18,8 +18,8 @@ ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 
 def near(yours: Tensor, target: Tensor) -> Tensor:
-    """Where the two are the same number, up to rounding: in float64, too,
-    as much as a table in float32 costs. Whoever makes one is right.
+    """Where the two are the same number, up to rounding; also in float64,
+    with room for that of a table in float32, which is no mistake.
     """
     if not target.is_floating_point():
         return yours == target
@@ -175,12 +175,12 @@ def _factor(x: float) -> str:
             if 1 < n < 10_000 and math.isclose(whole, n, rel_tol=1e-4):
                 root = math.isqrt(n)
                 plain = whole is value
-                told = f"{n}" if plain else f"√{n}"
+                told = text.format(f"{n}" if plain else f"√{n}")
                 if plain and n < 100:  # a width may stand below a root
-                    told = f"{n} = √{n * n}"
+                    told += " = " + text.format(f"√{n * n}")
                 elif not plain and root * root == n:
                     continue
-                return f"{sign}{text.format(told)} times"
+                return f"{sign}{told} times"
     return ""
 
 

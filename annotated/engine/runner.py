@@ -206,7 +206,8 @@ def _train(trainer: Trainer, sets: Sets, folder: Path, log: _Log) -> None:
 
     def validate() -> None:
         """Log the scores of this step, unless they are there."""
-        if not all_gather(trainer.step in validations(folder))[0]:
+        known = rank() == 0 and trainer.step in validations(folder)
+        if not all_gather(known)[0]:
             log.valid(trainer.step, _validated(trainer, sets))
 
     if trainer.step and trainer.step % every == 0:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import tokenizers
@@ -161,9 +162,11 @@ def encoded(
     batch = inner.encode_batch_fast(given, add_special_tokens=False)
     rows = [list(line.ids) for line in batch]
     pieces = inner.get_vocab() if long else {}
+    most = max(map(len, pieces), default=0)
     for i in long:
         words = inner.pre_tokenizer.pre_tokenize_str(texts[i])
-        rows[i] = [x for word, _ in words for x in _longest(word, pieces)]
+        each = [_longest(word, pieces, most) for word, _ in words]
+        rows[i] = [*chain.from_iterable(each)]
     return rows
 
 
@@ -173,9 +176,9 @@ def _long(line: str) -> bool:
     )
 
 
-def _longest(word: str, pieces: dict[str, int]) -> list[int]:
+def _longest(word: str, pieces: dict[str, int], most: int) -> list[int]:
     """A word as the longest pieces, from left to right, or <unk>."""
-    most, found, start = max(map(len, pieces)), list[int](), 0
+    found, start = list[int](), 0
     while start < len(word):
         head = "##" if start else ""
         for end in range(min(len(word), start + most), start, -1):
