@@ -227,12 +227,8 @@ def _parser() -> argparse.ArgumentParser:
     execute.add_argument("chapters", nargs="*", metavar="CHAPTER")
     execute.add_argument("--force", action="store_true", help="run all")
     pages = add("site", _site, "set the executed chapters as site/")
-    pages.add_argument(
-        "--only",
-        nargs="+",
-        metavar="CHAPTER",
-        help="set these alone, as build/draft/site/",
-    )
+    alone = "set these alone, as build/draft/site/"
+    pages.add_argument("--only", nargs="+", metavar="CHAPTER", help=alone)
     book = add("book", _book, "export, notebooks, execute and site")
     for command in (execute, book):
         command.add_argument("--jobs", type=int, help="default: the cores")

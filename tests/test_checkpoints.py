@@ -746,11 +746,15 @@ def test_weights_have_the_rights_of_any_other_file(tmp_path):
         (tmp_path / "other").touch()
     finally:
         os.umask(before)
-    assert (tmp_path / "w").stat().st_mode == (tmp_path / "other").stat().st_mode
+    assert (tmp_path / "w").stat().st_mode == (
+        tmp_path / "other"
+    ).stat().st_mode
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no locks on folders")
-def test_what_killed_writers_left_goes_and_what_others_write_stays(tmp_path):
+def test_what_killed_writers_left_goes_and_what_others_write_stays(
+    tmp_path,
+):
     for name in ("x", "y"):
         (tmp_path / f".abcdefgh.{name}.part").mkdir()
     with replacing(tmp_path / "x") as fresh:

@@ -155,7 +155,9 @@ def test_hidden_checks_count_where_the_teacher_has_them(
     kept = {"seed": "s", "checks": {"03-causal": [check]}}
     file.write_text(json.dumps(kept))
     monkeypatch.setenv(HIDDEN, str(file))
-    assert grade(lambda: answer(CAUSAL.reference), "03-causal", 4.0) == 2.0  # and one of form
+    assert (
+        grade(lambda: answer(CAUSAL.reference), "03-causal", 4.0) == 2.0
+    )  # and one of form
     assert "Nobody passes" in capsys.readouterr().out
 
 

@@ -210,7 +210,12 @@ OUTCOMES = {
     ),
     "wrong": (
         "def attention_weights(q, k, mask=None):\n"
-        "    return (q @ k.transpose(-1, -2) / k.size(-1)).softmax(-1)",
+        "    scores = q @ k.transpose(-1, -2) / k.size(-1)\n"
+        "    if mask is None:\n"
+        "        return scores.softmax(-1)\n"
+        '    scores = scores.masked_fill(~mask, -float("inf"))'
+        ".softmax(-1)\n"
+        "    return scores.nan_to_num(0.0)",
         "You divide by d_k itself",
     ),
 }

@@ -198,6 +198,8 @@ def double(found: marian.Published) -> Transformer:
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(found.weights[name])
+    for positions in (model.src_positions, model.tgt_positions):
+        positions.dtype = torch.float64  # theirs come from float32
     return model
 
 

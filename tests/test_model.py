@@ -226,7 +226,8 @@ def torch_twin(model):
 def by_torch(model, twin, src, tgt):
     read, c = model.embeddings, model.config
     length = tgt.size(1)
-    places = sinusoids(max(src.size(1), length), c.d_model)
+    dtype = next(model.parameters()).dtype
+    places = sinusoids(max(src.size(1), length), c.d_model, dtype)
     y = twin(
         read.read_source(src) + places[: src.size(1)],
         read.read_target(tgt) + places[:length],
@@ -475,7 +476,8 @@ def test_attention_maps_explain_the_output_of_the_first_layer():
     src, tgt = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1]])
     weights = model.attention_maps(src, tgt)["encoder.0"]
     attention = model.encoder.layers[0].attention
-    x = model.embeddings.read_source(src) + sinusoids(4, 12)
+    x = model.embeddings.read_source(src)
+    x = x + sinusoids(4, 12, x.dtype)
     v = attention.split(attention.w_v(x))
     mixed = (weights @ v).transpose(1, 2).flatten(2)
     torch.testing.assert_close(attention.w_o(mixed), attention(x), **exact)

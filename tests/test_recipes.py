@@ -821,7 +821,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     # the marks of a kill: a line cut off, a checkpoint half written
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 20, "loss": 9.9}\n{"step": 2')
-    begun = folder / "checkpoints" / ".00000015.123"
+    begun = folder / "checkpoints" / ".abcdefgh.00000015.part"
     begun.mkdir()
     (begun / "model.safetensors").write_bytes(b"half")
     train_recipe(TINY, folder, resume=True)

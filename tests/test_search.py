@@ -1478,11 +1478,7 @@ class Line:
     """What a process hears and says; it is never in a hurry."""
 
     def __init__(self, *heard):
-        self.heard, self.said, self.waited = list(heard), [], []
-
-    def poll(self, seconds):
-        self.waited.append(seconds)
-        return bool(self.heard)
+        self.heard, self.said = list(heard), []
 
     def recv(self):
         return self.heard.pop(0)
@@ -1492,23 +1488,20 @@ class Line:
 
 
 def test_a_process_works_while_its_parent_lives(monkeypatch):
-    """It looks every second, and tells what a job returns or raises."""
-    lives = iter([True, True, True, False])
-    parent = type("Parent", (), {"is_alive": lambda _: next(lives)})()
+    """It ends with its parent, and tells what a job returns or raises."""
     set_to = []
-    monkeypatch.setattr(decoding, "parent_process", lambda: parent)
+    tie = lambda: set_to.append("tied")  # noqa: E731
+    monkeypatch.setattr(decoding, "end_with_parent", tie)
     monkeypatch.setattr(torch, "set_num_threads", set_to.append)
     monkeypatch.setattr(signal, "signal", lambda *what: set_to.append(what))
     line = Line([8], [0])
-    decoding._work(lambda batch: 1 / batch[0], line)
-    assert set_to == [1, (signal.SIGINT, signal.SIG_IGN)]
-    assert line.waited == [1.0] * 3
+    with pytest.raises(IndexError):  # it hears nothing more
+        decoding._work(lambda batch: 1 / batch[0], line)
+    assert set_to == ["tied", 1, (signal.SIGINT, signal.SIG_IGN)]
     one, (nothing, error, where) = line.said
     assert one == (0.125, None, "")
     assert nothing is None and isinstance(error, ZeroDivisionError)
     assert "Traceback" in where
-    monkeypatch.setattr(decoding, "parent_process", lambda: None)
-    decoding._work(None, Line([8]))  # and not at all without one
 
 
 def test_several_models_vote_on_any_number_of_sentences():
