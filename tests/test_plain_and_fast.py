@@ -23,6 +23,7 @@ from annotated import search, since, training
 from annotated.attention import attention, attention_weights
 from annotated.batches import Corpus, Sentences, pad_rows
 from annotated.engine import packing, trainer
+from annotated.engine.errors import RunError
 from annotated.engine.packing import FastDropout, chunked_loss, packed
 from annotated.engine.search import beam_search
 from annotated.engine.trainer import RunConfig
@@ -167,7 +168,8 @@ def test_three_searches_find_the_same(
         outcome(find, made, source, config) for find in SEARCHES.values()
     )
     if isinstance(plain, type):
-        assert others == [plain] * 2
+        # of two faults one search meets the one first, one the other
+        assert {plain, *others} in ({plain}, {IndexError, RunError})
         return
     for found in others:
         assert len(found) == len(plain) == len(source)
