@@ -36,11 +36,15 @@ WRITERS = {
     "cli main": MEMORY,
     "engine.checkpoints drop": "renames into a folder of aside",
     "engine.checkpoints write_checkpoint": FRESH,
+    "engine.classroom keep_beside": "links what was submitted",
     "engine.classroom silent_errors": MEMORY,
     "engine.course Desk._write": "one file a step, none that is imported",
     "engine.course Desk.remember": EMPTY,
     "engine.course copies": MEMORY,
     "engine.doctor folders": MEMORY,
+    "engine.examiner Examiner.__init__": MEMORY,
+    "engine.examiner _serve_once": MEMORY,
+    "engine.examiner serve": MEMORY,
     "engine.export _write": FRESH,
     "engine.export write_ctranslate2": FRESH,
     "engine.export write_onnx": FRESH,
@@ -64,7 +68,6 @@ WRITERS = {
     "engine.tensors write_tensors": FRESH,
     "engine.terminal Session.begin": EMPTY,
     "engine.terminal Session.reset": "renames to a new name",
-    "engine.terminal _serve": MEMORY,
     "pocket write_samples": "makes data/pocket of this repository",
 }
 
