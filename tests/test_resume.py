@@ -737,6 +737,7 @@ def test_every_place_that_keeps_a_state_is_known() -> None:
     assert {
         w for w, calls in found.items() if "state_dict" in " ".join(calls)
     } == {
+        "engine/checks._ours.run",
         "engine/course.equals_torch",
         "engine/export.write_onnx",
         "engine/marian.published_weights",

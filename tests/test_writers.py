@@ -36,7 +36,7 @@ WRITERS = {
     "cli main": MEMORY,
     "engine.checkpoints drop": "renames into a folder of aside",
     "engine.checkpoints write_checkpoint": FRESH,
-    "engine.classroom keep_beside": "links what was submitted",
+    "engine.classroom keep_beside": FRESH,
     "engine.classroom silent_errors": MEMORY,
     "engine.course Desk._write": "one file a step, none that is imported",
     "engine.course Desk.remember": EMPTY,
