@@ -14,6 +14,7 @@ from annotated.engine.answers import (
     answer_in,
     borrowed,
     reaching,
+    statements_of,
 )
 from annotated.engine.checks import (
     SEEDS,
@@ -241,6 +242,78 @@ def test_lines_of_what_a_student_wrote_end_at_line_feeds_alone():
     code = "K = 'a\u2028b'\n\x0c\nfrom annotated.masks import causal_mask\n"
     assert "\u2028" in exported(code)
     assert "from mine.masks" in redirected(code, "mine", {"03-causal"})
+
+
+MEMO = """table = {}
+def causal_mask(length, device=None):
+    if length not in table:
+        ones = torch.ones(length, length, dtype=torch.bool, device=device)
+        table[length] = ones.tril()
+    return table[length].to(device).clone()"""
+TRIALS = {  # what stands beside an honest answer that remembers something
+    "nothing": "",
+    "check": "check(causal_mask)",
+    "the module of check": "from annotated import checks\n"
+    "checks.check(causal_mask)",
+    "check, imported": "from annotated.checks import check as c\n"
+    "print(c(causal_mask))",
+    "another answer": "def padding_mask(): return table\n"
+    "from annotated.checks import check\ncheck(padding_mask)",
+    "a comparison": "from annotated.masks import causal_mask as theirs\n"
+    "assert torch.equal(causal_mask(3), theirs(3))",
+    "a test": "from annotated.masks import causal_mask as theirs\n"
+    "def test(): assert torch.equal(causal_mask(3), theirs(3))\ntest()",
+}
+
+
+@pytest.mark.parametrize("trial", TRIALS)
+def test_an_answer_that_remembers_is_marked_without_its_trials(trial):
+    cells = ["import torch\nfrom annotated.checks import check", MEMO,
+             TRIALS[trial]]  # fmt: skip
+    answer = answer_in(cells, "causal_mask", CAUSAL.starter)
+    assert "annotated" not in answer.text
+    assert mark_of(CAUSAL, cells).outcome == "passed"
+
+
+def test_a_number_that_is_only_counted_up_keeps_its_first_value():
+    cells = ["calls = 0", "def f():\n    global calls\n    calls += 1\n"
+             "    return 7"]  # fmt: skip
+    assert run(answer_in(cells, "f", STARTER).cells) == 7
+
+
+HUGE = {
+    "a chain": "x = a" + ".b" * 1500,
+    "a sum": "x = " + " + ".join(["1"] * 1200),
+    "a sum after a command": "!ls\nx = " + " + ".join(["1"] * 1200),
+    "a number": f"x = {'9' * 5000}",
+    "a number in base 16": f"x = 0x{'9' * 5000}",
+    "brackets": f"x = {'(' * 500}1{')' * 500}",
+}
+
+
+@pytest.mark.parametrize("what", HUGE)
+@pytest.mark.parametrize("defines", [False, True])
+def test_a_cell_that_is_too_much_costs_no_other_answer(what, defines):
+    pytest.importorskip("IPython")
+    cells = [HUGE[what], "def f(): return 1"]
+    if defines:
+        cells[0] = cells[0].replace("x = ", "f = ")
+    assert answer_in(cells, "f", STARTER).cells[-1] == cells[1]
+
+
+def test_a_cell_of_a_thousand_lines_is_read_once(monkeypatch):
+    """And cells that are broken are joined with few of the others."""
+
+    def never(*given):
+        raise AssertionError
+
+    monkeypatch.setattr("ast.get_source_segment", never)
+    code = "\n".join(f"x{n} = 'ä'; y = {n}" for n in range(1000))
+    found, unknown = statements_of([code])
+    assert [one.text for one in found[:2]] == ["x0 = 'ä'", "y = 0"]
+    assert len(found) == 2000 and not unknown
+    assert not statements_of([*"((((", "))))"])[1]
+    assert statements_of([*"(((((", ")))))"])[1]
 
 
 # --- what an answer may not do
