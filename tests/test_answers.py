@@ -33,6 +33,8 @@ from annotated.engine.examiner import (
     counting,
     examined,
     lenient,
+    rejected,
+    some,
 )
 from tests.helpers import ROOT
 
@@ -387,6 +389,54 @@ CHEATS = {
         "        except OSError: pass\n    os.execv('/bin/true', ['true'])",
         "answered in the examiner's place",
     ),
+    "writes its mark itself": (
+        f"{HEAD}    [json][0].dumps = lambda *a, **k: 'passed'\n"
+        "    raise ValueError",
+        "it has changed json.dumps",
+    ),
+    "patches it through vars": (
+        f"{HEAD}    vars(torch)['equal'] = lambda *a: True\n    {WRONG}",
+        "which changes what is imported",
+    ),
+    "patches it through its dict": (
+        f"{HEAD}    torch.__dict__.update(equal=print)\n    {WRONG}",
+        "which changes what is imported",
+    ),
+    "patches it with object": (
+        f"{HEAD}    object.__setattr__(torch, 'equal', print)\n    {WRONG}",
+        "which changes what is imported",
+    ),
+    "a module's dict": (
+        "from annotated import masks as m\n"
+        "causal_mask = m.__dict__['causal' + '_mask']",
+        "imported from annotated.masks",
+    ),
+    "a name as text": (
+        "import sys\ndef causal_mask(n, device=None):\n"
+        "    return torch.loads('annotated' + f'.masks')(n)",
+        "does not need “return torch.loads(",
+    ),
+    "bytes": (
+        "import torch\ndef causal_mask(n, device=None):\n"
+        "    return torch.loads(b'cannotated.masks\\ncausal_mask')(n)",
+        "does not need “return torch.loads(",
+    ),
+    "runpy": (
+        f"{HEAD}    import runpy\n    {WRONG}", "not need “import runpy”"
+    ),
+    "pickle": (
+        f"{HEAD}    from pickle import loads\n"
+        "    return loads(b'cannotated.masks\\ncausal_mask\\n.')(length)",
+        "does not need “return loads(",
+    ),
+    "the inside in two parts": (
+        f"{HEAD}    getattr(causal_mask, '__glob' + f'als__')\n    {WRONG}",
+        "does not need “getattr(",
+    ),
+    "modules in two parts": (
+        f"{HEAD}    getattr(sys, 'mod' + 'ules')\n    {WRONG}",
+        "does not need “getattr(",
+    ),
     "ends the process": (
         f"{HEAD}    os._exit(0)", "does not need “os._exit(0)”"
     ),
@@ -406,18 +456,65 @@ def test_a_cheat_gets_nothing_and_is_told_why(cheat):
     assert mark.outcome in ("not attempted", "refused", "crashed")
 
 
+def test_a_docstring_that_names_the_book_is_no_loan():
+    code = CAUSAL.reference.replace(
+        "i may attend", "annotated.masks: i may"
+    )
+    assert "annotated.masks" in code
+    assert not reaching([code])
+
+
 def test_after_all_cheats_the_next_student_is_marked_as_before():
     mark = mark_of(CAUSAL, [CAUSAL.reference])
     assert (mark.share, mark.outcome) == (1.0, "passed")
 
 
-def test_a_check_that_has_become_lenient_is_noticed(monkeypatch):
+@pytest.mark.parametrize("but", [None, 0, 1])
+def test_a_check_that_has_become_lenient_is_noticed(but, monkeypatch):
+    """And one that still rejects one known mistake, and no other."""
     from annotated.engine import checks as ours
 
-    known = CAUSAL.mistakes
-    assert lenient(CAUSAL, known) == ""
-    monkeypatch.setattr(ours, "difference", lambda *given: "")
-    assert lenient(CAUSAL, known).startswith("Entry (i, j) is True")
+    each = rejected("03-causal")
+    known = [pair for pairs in each for pair in pairs]
+    assert lenient(known) == ""
+    assert all(set(pairs) & set(some(each)) for pairs in each)
+    kept = [] if but is None else [CAUSAL.mistakes[but].thing(4).tolist()]
+    usual = ours.difference
+
+    def difference(yours, target):
+        strict = yours.shape == (4, 4) and yours.tolist() in kept
+        return usual(yours, target) if strict else ""
+
+    monkeypatch.setattr(ours, "difference", difference)
+    assert lenient(known).startswith("Entry (i, j) is True")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dataclasses.asdict",
+        "json.dumps",
+        "json.encoder.c_make_encoder",
+        "json.JSONEncoder.iterencode",
+        "examiner.changed",
+        "examiner.Mark.share",
+        "checks.Verdict.outcome",
+    ],
+)
+def test_what_a_mark_passes_through_is_watched(line, monkeypatch):
+    """Whatever the path by which an answer came to it."""
+    import dataclasses
+
+    from annotated.engine import checks, examiner
+
+    where, _, name = line.rpartition(".")
+    space = {"json": json, "dataclasses": dataclasses,
+             "checks": checks, "examiner": examiner}  # fmt: skip
+    before = examiner.parts(CAUSAL, ())
+    differ = examiner.changed
+    assert differ(before, examiner.parts(CAUSAL, ())) == ""
+    monkeypatch.setattr(eval(where, space), name, str, raising=False)
+    assert differ(before, examiner.parts(CAUSAL, ())) != ""
 
 
 def test_the_books_own_is_told_in_each_place(tmp_path, monkeypatch, capsys):

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -159,6 +160,32 @@ def test_hidden_checks_count_where_the_teacher_has_them(
         grade(lambda: answer(CAUSAL.reference), "03-causal", 4.0) == 2.0
     )  # and one of form
     assert "Nobody passes" in capsys.readouterr().out
+
+
+def test_the_teachers_file_is_known_where_marks_are_written_and_not_in_kernels(
+    course, given, monkeypatch
+):
+    """The settings that `make classroom` has written."""
+    nbgrader = MagicMock(NbGraderPreprocessor=object)
+    for name in ("nbgrader", "nbgrader.preprocessors"):
+        monkeypatch.setitem(sys.modules, name, nbgrader)
+    monkeypatch.setitem(sys.modules, "nbformat", MagicMock())
+    monkeypatch.setenv(HIDDEN, str(course / "hidden.json"))
+    settings = course / "nbgrader_config.py"
+    space = {"get_config": MagicMock(), "__file__": str(settings)}
+    exec(settings.read_text("utf-8"), space)
+    assert HIDDEN not in os.environ  # which kernels inherit
+    seeds = []
+
+    def mark_of(exercise, cells, until, tried, hidden):
+        seeds.extend(room.secret(exercise.name, hidden)[2])
+        return room.nothing(exercise)
+
+    monkeypatch.setattr(room, "mark_of", mark_of)
+    work = notebook_of(graded_cell("03-causal"))
+    space["Marks"]().preprocess(work, {})
+    assert len(seeds) == 5
+    assert HIDDEN not in os.environ
 
 
 # --- what a student gets

@@ -14,8 +14,8 @@ __all__ = [
     "COMPREHENSIONS", "DEFINES", "Statement", "statement", "root", "AROUND",
     "Parsed", "TOO_MUCH", "SPLIT", "statements_of", "IMPORTS", "COMMANDS",
     "OF_COMMANDS", "QUIET", "Program", "Answer", "answer_in", "EXAMINER",
-    "CALLED", "MODULES", "INSIDE", "trees", "borrowed", "reaching",
-    "patching",
+    "CALLED", "MODULES", "INSIDE", "trees", "folded", "borrowed",
+    "reaching", "patching",
 ]  # fmt: skip
 
 
@@ -125,9 +125,18 @@ def _names_of(
 
 
 def root(node: ast.AST) -> str:
-    """The name that a.b[c].d begins with; "" where there is none."""
-    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
-        node = node.value
+    """The name that a.b[c].d or vars(a)[b] begins with; or ""."""
+    while True:
+        if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
+            node = node.value
+        elif (
+            isinstance(node, ast.Call)
+            and node.args
+            and (isinstance(node.func, ast.Name) and node.func.id == "vars")
+        ):
+            node = node.args[0]
+        else:
+            break
     return node.id if isinstance(node, ast.Name) else ""
 
 
@@ -645,7 +654,11 @@ EXAMINER = tuple(
     )
 )  # fmt: skip
 CALLED = {"exec", "eval", "compile", "globals", "__import__"}
-MODULES = {"builtins", "ctypes", "gc", "importlib", "inspect", "_thread"}
+MODULES = {
+    "builtins", "ctypes", "gc", "importlib", "inspect", "_thread",
+    "pkgutil", "runpy", "timeit", "code", "codeop", "pydoc", "pdb",
+    "marshal",
+}  # fmt: skip
 INSIDE = {  # what leads to the checks, and what is equal to everything
     "__globals__", "__code__", "__builtins__", "__subclasses__",
     "__closure__", "f_back", "f_globals", "f_locals", "f_builtins",
@@ -666,10 +679,29 @@ def trees(cells: Sequence[str]) -> list[tuple[ast.AST, str]]:
         except TOO_MUCH:
             continue
         lines = code.split("\n")
-        for node in ast.walk(whole):
+        nodes = list(ast.walk(whole))
+        alone = {id(n.value) for n in nodes if isinstance(n, ast.Expr)}
+        for node in nodes:
+            if isinstance(node, ast.Constant) and id(node) in alone:
+                continue  # a docstring
             row = getattr(node, "lineno", 1)
             found.append((node, lines[row - 1].strip()))
     return found
+
+
+def folded(node: ast.AST) -> str:
+    """The text that a constant, a sum or an f-string of them is; or ""."""
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, bytes):
+            return node.value.decode("latin-1")
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return folded(node.left) + folded(node.right)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(folded, node.values))
+    if isinstance(node, ast.FormattedValue):
+        return folded(node.value)
+    return ""
 
 
 def borrowed(cells: Sequence[str], name: str) -> str:
@@ -689,10 +721,11 @@ def borrowed(cells: Sequence[str], name: str) -> str:
                 known = one.asname or one.name.split(".")[0]
                 book[known] = path
     for node, _ in trees(cells):
-        if isinstance(node, ast.Attribute) and node.attr == name:
-            if root(node) in book:
-                return book[root(node)]
-        elif isinstance(node, ast.Call) and node.args:
+        if isinstance(node, ast.Attribute) and (
+            node.attr in (name, "__dict__") and root(node) in book
+        ):
+            return book[root(node)]
+        if isinstance(node, ast.Call) and node.args:
             looked = root(node.func) in ("getattr", "vars")
             if looked and root(node.args[0]) in book:
                 return book[root(node.args[0])]
@@ -752,16 +785,35 @@ def _closed(node: ast.AST, imported: Collection[str]) -> bool:
         )
     if isinstance(node, ast.Name):
         return node.id in CALLED
-    name = getattr(node, "name", getattr(node, "value", ""))
-    dunder = isinstance(name, str) and name.startswith("__")
-    return dunder and name in INSIDE
+    called = root(node.func) if isinstance(node, ast.Call) else ""
+    if isinstance(node, ast.Call) and called == "getattr" and node.args[1:]:
+        name = folded(node.args[1])
+        known = root(node.args[0]) in imported
+        return name in INSIDE or (known and name in MODULES | {"modules"})
+    given = getattr(node, "name", None)
+    name = given if isinstance(given, str) else folded(node)
+    return "annotated." in name or (
+        name.startswith("__") and name in INSIDE
+    )
 
 
 def _written_to(node: ast.AST) -> ast.AST:
-    """Of a.b = …, a[i] = … and setattr(a, …), what is written to."""
+    """Of a.b = …, a[i] = …, setattr(a, …), vars(a).update(…), what is
+    written to.
+    """
     if isinstance(node, (ast.Attribute, ast.Subscript)):
         return ast.Pass() if isinstance(node.ctx, ast.Load) else node
-    if isinstance(node, ast.Call) and node.args:
-        patch = root(node.func) in ("setattr", "delattr")
-        return node.args[0] if patch else ast.Pass()
+    if not isinstance(node, ast.Call):
+        return ast.Pass()
+    name = getattr(node.func, "attr", root(node.func))
+    if node.args and name.strip("_") in ("setattr", "delattr"):
+        whole = isinstance(node.func, ast.Attribute) and not node.args[1:2]
+        return ast.Pass() if whole else node.args[0]
+    if isinstance(node.func, ast.Attribute):
+        space = node.func.value
+        if (
+            getattr(space, "attr", "") == "__dict__"
+            or root(getattr(space, "func", ast.Pass())) == "vars"
+        ):
+            return space
     return ast.Pass()
