@@ -35,7 +35,7 @@ from nbgrader.preprocessors import (
 from annotated.engine.classroom import overruled
 
 here = Path(__file__).resolve().parent
-os.environ["ANNOTATED_HIDDEN"] = str(here / "hidden.json")
+os.environ.pop("ANNOTATED_HIDDEN", None)  # it is not for students' kernels
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
@@ -43,7 +43,7 @@ class Marks(NbGraderPreprocessor):
     """The marks of the answers by themselves, not of the notebook."""
 
     def preprocess(self, nb, resources):
-        return from_dict(overruled(nb)), resources
+        return from_dict(overruled(nb, here / "hidden.json")), resources
 
 
 c = get_config()  # noqa: F821

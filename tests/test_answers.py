@@ -14,6 +14,7 @@ from annotated.engine.answers import (
     answer_in,
     borrowed,
     reaching,
+    statements_of,
 )
 from annotated.engine.checks import (
     SEEDS,
@@ -32,6 +33,8 @@ from annotated.engine.examiner import (
     counting,
     examined,
     lenient,
+    rejected,
+    some,
 )
 from tests.helpers import ROOT
 
@@ -243,6 +246,78 @@ def test_lines_of_what_a_student_wrote_end_at_line_feeds_alone():
     assert "from mine.masks" in redirected(code, "mine", {"03-causal"})
 
 
+MEMO = """table = {}
+def causal_mask(length, device=None):
+    if length not in table:
+        ones = torch.ones(length, length, dtype=torch.bool, device=device)
+        table[length] = ones.tril()
+    return table[length].to(device).clone()"""
+TRIALS = {  # what stands beside an honest answer that remembers something
+    "nothing": "",
+    "check": "check(causal_mask)",
+    "the module of check": "from annotated import checks\n"
+    "checks.check(causal_mask)",
+    "check, imported": "from annotated.checks import check as c\n"
+    "print(c(causal_mask))",
+    "another answer": "def padding_mask(): return table\n"
+    "from annotated.checks import check\ncheck(padding_mask)",
+    "a comparison": "from annotated.masks import causal_mask as theirs\n"
+    "assert torch.equal(causal_mask(3), theirs(3))",
+    "a test": "from annotated.masks import causal_mask as theirs\n"
+    "def test(): assert torch.equal(causal_mask(3), theirs(3))\ntest()",
+}
+
+
+@pytest.mark.parametrize("trial", TRIALS)
+def test_an_answer_that_remembers_is_marked_without_its_trials(trial):
+    cells = ["import torch\nfrom annotated.checks import check", MEMO,
+             TRIALS[trial]]  # fmt: skip
+    answer = answer_in(cells, "causal_mask", CAUSAL.starter)
+    assert "annotated" not in answer.text
+    assert mark_of(CAUSAL, cells).outcome == "passed"
+
+
+def test_a_number_that_is_only_counted_up_keeps_its_first_value():
+    cells = ["calls = 0", "def f():\n    global calls\n    calls += 1\n"
+             "    return 7"]  # fmt: skip
+    assert run(answer_in(cells, "f", STARTER).cells) == 7
+
+
+HUGE = {
+    "a chain": "x = a" + ".b" * 1500,
+    "a sum": "x = " + " + ".join(["1"] * 1200),
+    "a sum after a command": "!ls\nx = " + " + ".join(["1"] * 1200),
+    "a number": f"x = {'9' * 5000}",
+    "a number in base 16": f"x = 0x{'9' * 5000}",
+    "brackets": f"x = {'(' * 500}1{')' * 500}",
+}
+
+
+@pytest.mark.parametrize("what", HUGE)
+@pytest.mark.parametrize("defines", [False, True])
+def test_a_cell_that_is_too_much_costs_no_other_answer(what, defines):
+    pytest.importorskip("IPython")
+    cells = [HUGE[what], "def f(): return 1"]
+    if defines:
+        cells[0] = cells[0].replace("x = ", "f = ")
+    assert answer_in(cells, "f", STARTER).cells[-1] == cells[1]
+
+
+def test_a_cell_of_a_thousand_lines_is_read_once(monkeypatch):
+    """And cells that are broken are joined with few of the others."""
+
+    def never(*given):
+        raise AssertionError
+
+    monkeypatch.setattr("ast.get_source_segment", never)
+    code = "\n".join(f"x{n} = 'ä'; y = {n}" for n in range(1000))
+    found, unknown = statements_of([code])
+    assert [one.text for one in found[:2]] == ["x0 = 'ä'", "y = 0"]
+    assert len(found) == 2000 and not unknown
+    assert not statements_of([*"((((", "))))"])[1]
+    assert statements_of([*"(((((", ")))))"])[1]
+
+
 # --- what an answer may not do
 
 WRONG = "return torch.ones(length, length, dtype=torch.bool, device=device)"
@@ -314,6 +389,54 @@ CHEATS = {
         "        except OSError: pass\n    os.execv('/bin/true', ['true'])",
         "answered in the examiner's place",
     ),
+    "writes its mark itself": (
+        f"{HEAD}    [json][0].dumps = lambda *a, **k: 'passed'\n"
+        "    raise ValueError",
+        "it has changed json.dumps",
+    ),
+    "patches it through vars": (
+        f"{HEAD}    vars(torch)['equal'] = lambda *a: True\n    {WRONG}",
+        "which changes what is imported",
+    ),
+    "patches it through its dict": (
+        f"{HEAD}    torch.__dict__.update(equal=print)\n    {WRONG}",
+        "which changes what is imported",
+    ),
+    "patches it with object": (
+        f"{HEAD}    object.__setattr__(torch, 'equal', print)\n    {WRONG}",
+        "which changes what is imported",
+    ),
+    "a module's dict": (
+        "from annotated import masks as m\n"
+        "causal_mask = m.__dict__['causal' + '_mask']",
+        "imported from annotated.masks",
+    ),
+    "a name as text": (
+        "import sys\ndef causal_mask(n, device=None):\n"
+        "    return torch.loads('annotated' + f'.masks')(n)",
+        "does not need “return torch.loads(",
+    ),
+    "bytes": (
+        "import torch\ndef causal_mask(n, device=None):\n"
+        "    return torch.loads(b'cannotated.masks\\ncausal_mask')(n)",
+        "does not need “return torch.loads(",
+    ),
+    "runpy": (
+        f"{HEAD}    import runpy\n    {WRONG}", "not need “import runpy”"
+    ),
+    "pickle": (
+        f"{HEAD}    from pickle import loads\n"
+        "    return loads(b'cannotated.masks\\ncausal_mask\\n.')(length)",
+        "does not need “return loads(",
+    ),
+    "the inside in two parts": (
+        f"{HEAD}    getattr(causal_mask, '__glob' + f'als__')\n    {WRONG}",
+        "does not need “getattr(",
+    ),
+    "modules in two parts": (
+        f"{HEAD}    getattr(sys, 'mod' + 'ules')\n    {WRONG}",
+        "does not need “getattr(",
+    ),
     "ends the process": (
         f"{HEAD}    os._exit(0)", "does not need “os._exit(0)”"
     ),
@@ -333,18 +456,65 @@ def test_a_cheat_gets_nothing_and_is_told_why(cheat):
     assert mark.outcome in ("not attempted", "refused", "crashed")
 
 
+def test_a_docstring_that_names_the_book_is_no_loan():
+    code = CAUSAL.reference.replace(
+        "i may attend", "annotated.masks: i may"
+    )
+    assert "annotated.masks" in code
+    assert not reaching([code])
+
+
 def test_after_all_cheats_the_next_student_is_marked_as_before():
     mark = mark_of(CAUSAL, [CAUSAL.reference])
     assert (mark.share, mark.outcome) == (1.0, "passed")
 
 
-def test_a_check_that_has_become_lenient_is_noticed(monkeypatch):
+@pytest.mark.parametrize("but", [None, 0, 1])
+def test_a_check_that_has_become_lenient_is_noticed(but, monkeypatch):
+    """And one that still rejects one known mistake, and no other."""
     from annotated.engine import checks as ours
 
-    known = CAUSAL.mistakes
-    assert lenient(CAUSAL, known) == ""
-    monkeypatch.setattr(ours, "difference", lambda *given: "")
-    assert lenient(CAUSAL, known).startswith("Entry (i, j) is True")
+    each = rejected("03-causal")
+    known = [pair for pairs in each for pair in pairs]
+    assert lenient(known) == ""
+    assert all(set(pairs) & set(some(each)) for pairs in each)
+    kept = [] if but is None else [CAUSAL.mistakes[but].thing(4).tolist()]
+    usual = ours.difference
+
+    def difference(yours, target):
+        strict = yours.shape == (4, 4) and yours.tolist() in kept
+        return usual(yours, target) if strict else ""
+
+    monkeypatch.setattr(ours, "difference", difference)
+    assert lenient(known).startswith("Entry (i, j) is True")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dataclasses.asdict",
+        "json.dumps",
+        "json.encoder.c_make_encoder",
+        "json.JSONEncoder.iterencode",
+        "examiner.changed",
+        "examiner.Mark.share",
+        "checks.Verdict.outcome",
+    ],
+)
+def test_what_a_mark_passes_through_is_watched(line, monkeypatch):
+    """Whatever the path by which an answer came to it."""
+    import dataclasses
+
+    from annotated.engine import checks, examiner
+
+    where, _, name = line.rpartition(".")
+    space = {"json": json, "dataclasses": dataclasses,
+             "checks": checks, "examiner": examiner}  # fmt: skip
+    before = examiner.parts(CAUSAL, ())
+    differ = examiner.changed
+    assert differ(before, examiner.parts(CAUSAL, ())) == ""
+    monkeypatch.setattr(eval(where, space), name, str, raising=False)
+    assert differ(before, examiner.parts(CAUSAL, ())) != ""
 
 
 def test_the_books_own_is_told_in_each_place(tmp_path, monkeypatch, capsys):

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -159,6 +160,32 @@ def test_hidden_checks_count_where_the_teacher_has_them(
         grade(lambda: answer(CAUSAL.reference), "03-causal", 4.0) == 2.0
     )  # and one of form
     assert "Nobody passes" in capsys.readouterr().out
+
+
+def test_the_teachers_file_is_known_where_marks_are_written_and_not_in_kernels(
+    course, given, monkeypatch
+):
+    """The settings that `make classroom` has written."""
+    nbgrader = MagicMock(NbGraderPreprocessor=object)
+    for name in ("nbgrader", "nbgrader.preprocessors"):
+        monkeypatch.setitem(sys.modules, name, nbgrader)
+    monkeypatch.setitem(sys.modules, "nbformat", MagicMock())
+    monkeypatch.setenv(HIDDEN, str(course / "hidden.json"))
+    settings = course / "nbgrader_config.py"
+    space = {"get_config": MagicMock(), "__file__": str(settings)}
+    exec(settings.read_text("utf-8"), space)
+    assert HIDDEN not in os.environ  # which kernels inherit
+    seeds = []
+
+    def mark_of(exercise, cells, until, tried, hidden):
+        seeds.extend(room.secret(exercise.name, hidden)[2])
+        return room.nothing(exercise)
+
+    monkeypatch.setattr(room, "mark_of", mark_of)
+    work = notebook_of(graded_cell("03-causal"))
+    space["Marks"]().preprocess(work, {})
+    assert len(seeds) == 5
+    assert HIDDEN not in os.environ
 
 
 # --- what a student gets
@@ -682,6 +709,48 @@ def test_patches_in_the_process_that_grades_do_not_reach_the_mark(
     assert grade(lambda: answer(wrong), "03-causal", 3.0) < 3.0
     assert "transposed" in capsys.readouterr().out
     assert grade(lambda: answer(GOOD), "03-causal", 3.0) == 3.0
+
+
+def graded_cell(name, **label):
+    cell = cell_of("grade()")
+    label = {k: v for k, v in label.items() if v is not None}
+    cell["metadata"]["nbgrader"] = {
+        "grade_id": f"grade-{name}", "grade": True, **label,
+    }  # fmt: skip
+    return cell
+
+
+def test_one_answer_that_cannot_be_marked_costs_no_other(
+    given, monkeypatch
+):
+    ours = room.mark_of
+
+    def mark_of(exercise, *more):
+        if exercise is CAUSAL:
+            raise RecursionError("too deep")
+        return ours(exercise, *more)
+
+    monkeypatch.setattr(room, "mark_of", mark_of)
+    work = notebook_of(
+        cell_of(PADDING.reference),
+        graded_cell("03-causal", points=2),
+        graded_cell("03-padding", points=2),
+    )
+    found = marks(overruled(work))
+    assert found["03-padding"][0] == 2.0
+    assert found["03-causal"][0] == 0.0
+    assert (
+        "stopped · 03-causal: RecursionError: too deep"
+        in (found["03-causal"][1])
+    )
+
+
+@pytest.mark.parametrize("points", [None, "2", 100, -1])
+def test_points_are_those_that_were_given_not_those_handed_in(points):
+    work = notebook_of(
+        cell_of(GOOD), graded_cell("03-causal", points=points)
+    )
+    assert marks(overruled(work))["03-causal"][0] == CAUSAL.points
 
 
 def test_a_syntax_error_and_an_endless_loop_are_attempts(

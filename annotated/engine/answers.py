@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 __all__ = [
     "COMPREHENSIONS", "DEFINES", "Statement", "statement", "root", "AROUND",
-    "Parsed", "statements_of", "IMPORTS", "QUIET", "Program", "Answer",
-    "answer_in", "EXAMINER", "CALLED", "MODULES", "INSIDE", "trees",
-    "borrowed", "reaching", "patching",
+    "Parsed", "TOO_MUCH", "SPLIT", "statements_of", "IMPORTS", "COMMANDS",
+    "OF_COMMANDS", "QUIET", "Program", "Answer", "answer_in", "EXAMINER",
+    "CALLED", "MODULES", "INSIDE", "trees", "folded", "borrowed",
+    "reaching", "patching",
 ]  # fmt: skip
 
 
@@ -50,7 +51,7 @@ class Statement:
 
     @property
     def uses(self) -> frozenset[str]:
-        return self.now | self.later | self.changes
+        return self.now | self.later | self.changes | self.effects
 
 
 def statement(node: ast.stmt, text: str, cell: int) -> Statement:
@@ -124,9 +125,18 @@ def _names_of(
 
 
 def root(node: ast.AST) -> str:
-    """The name that a.b[c].d begins with; "" where there is none."""
-    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
-        node = node.value
+    """The name that a.b[c].d or vars(a)[b] begins with; or ""."""
+    while True:
+        if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
+            node = node.value
+        elif (
+            isinstance(node, ast.Call)
+            and node.args
+            and (isinstance(node.func, ast.Name) and node.func.id == "vars")
+        ):
+            node = node.args[0]
+        else:
+            break
     return node.id if isinstance(node, ast.Name) else ""
 
 
@@ -197,6 +207,8 @@ class _Writes(ast.NodeVisitor):
 # E29-answers.md: Cells as IPython reads them
 AROUND = ("time", "capture", "prun")  # magics that run code as it stands
 Parsed = tuple[list[tuple[ast.stmt, str]], str]  # nodes, texts; a reason
+TOO_MUCH = (SyntaxError, ValueError, RecursionError, MemoryError)
+SPLIT = 5  # cells into which a function may have been cut
 
 
 def statements_of(
@@ -211,7 +223,7 @@ def statements_of(
     while place < len(cells):
         count = 1
         nodes, reason = _parsed(cells[place])
-        rest = list(range(place + 1, len(cells)))
+        rest = list(range(place + 1, len(cells)))[: SPLIT - 1]
         while not nodes and reason and rest and _plain(cells[rest[0]])[1]:
             count += 1
             joined, why = _parsed("\n".join(cells[place : rest.pop(0) + 1]))
@@ -219,7 +231,7 @@ def statements_of(
                 nodes, reason = joined, ""
         try:
             new = [statement(node, text, place) for node, text in nodes]
-        except SyntaxError as error:
+        except TOO_MUCH as error:
             new, reason = [], _said(error)
         if reason:
             unknown[place] = reason
@@ -231,15 +243,16 @@ def statements_of(
 
 def _plain(text: str) -> Parsed:
     """The statements of Python source; none where there is a reason."""
-    text = text.lstrip("\ufeff").replace("\r\n", "\n")
+    text = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of "\d" in a string
             body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except TOO_MUCH as error:
         return [], _said(error)
+    lines = text.split("\n")
     return [
-        (one, _written(one, text) if one is node else ast.unparse(one))
+        (one, _written(one, lines) if one is node else ast.unparse(one))
         for node in body
         for one in _single(node)
     ], ""
@@ -262,13 +275,15 @@ def _said(error: BaseException) -> str:
     return f"it does not parse ({error or type(error).__name__})"
 
 
-def _written(node: ast.stmt, text: str) -> str:
+def _written(node: ast.stmt, lines: Sequence[str]) -> str:
     """How a statement is written, with its decorators."""
     above = [d.lineno for d in getattr(node, "decorator_list", [])]
-    if above:
-        lines = text.split("\n")
-        return "\n".join(lines[min(above) - 1 : node.end_lineno])
-    return ast.get_source_segment(text, node) or ast.unparse(node)
+    first = min(above, default=node.lineno)
+    rows = list(lines[first - 1 : node.end_lineno])
+    if not above:  # it may share its lines; columns are counted in bytes
+        rows[-1] = rows[-1].encode()[: node.end_col_offset].decode()
+        rows[0] = rows[0].encode()[node.col_offset :].decode()
+    return "\n".join(rows)
 
 
 def _parsed(text: str) -> Parsed:
@@ -291,8 +306,10 @@ def _parsed(text: str) -> Parsed:
                 for one in (new if isinstance(new, list) else [new])
                 if not isinstance(one, ast.Pass)
             ]
-    except (ImportError, SyntaxError):
+    except ImportError:
         return [], reason
+    except TOO_MUCH as error:
+        return [], reason or _said(error)
     return found, magics.unknown if turned else reason
 
 
@@ -341,17 +358,27 @@ class _Magics(ast.NodeTransformer):
 
 # E29-answers.md: What an answer depends on
 IMPORTS = ("import", "load")
-QUIET = frozenset(dir(builtins)) - {"setattr", "delattr"} | {
+COMMANDS = {  # of the book
     "check", "hint", "solution", "progress", "reset", "milestone", "grade",
-    "display",
 }  # fmt: skip
+OF_COMMANDS = re.compile(
+    r"import annotated$|(from|import) annotated\.(checks|engine)\b"
+    r"|from annotated import (checks|engine)\b"
+)
+QUIET = (
+    frozenset(dir(builtins)) - {"setattr", "delattr"}
+    | COMMANDS
+    | {"display"}
+)
 
 
 class Program:
-    """The statements of cells, and how they depend on each other."""
+    """The statements of cells, and how they depend on each other. Calls
+    of the answer itself are trials of it: nothing depends on them.
+    """
 
-    def __init__(self, statements: Sequence[Statement]):
-        self.all = list(statements)
+    def __init__(self, statements: Sequence[Statement], answer: str = ""):
+        self.all, self.answer = list(statements), answer
         self.binders: dict[str, list[int]] = {}
         for place, one in enumerate(self.all):
             for name in one.binds:
@@ -369,16 +396,27 @@ class Program:
         found = self.of(name)
         return bool(found) and all(one.kind in kinds for one in found)
 
-    def reached(self, names: Collection[str]) -> set[str]:
+    def reached(
+        self, names: Collection[str], without: Collection[str] = ()
+    ) -> set[str]:
         """What calls of these names use, and what those use in turn."""
         found: set[str] = set()
         left = set(names)
         while left:
             name = left.pop()
-            if name not in found:
+            if name not in found and name not in without:
                 found.add(name)
                 left |= {n for one in self.of(name) for n in one.later}
         return found
+
+    def asks(self, one: Statement) -> bool:
+        """Whether a statement calls one of the book's commands."""
+        for callee, _, _ in one.calls:
+            texts = [x.text for x in self.of(callee)]
+            named = callee in COMMANDS and not texts
+            if named or any(map(OF_COMMANDS.match, texts)):
+                return True
+        return False
 
     def made_of(self, names: Collection[str]) -> set[str]:
         """These, and what they were made of and may share: what changes
@@ -412,8 +450,8 @@ class Program:
                 dropped or not self.only(callee, *IMPORTS) and by
             ):
                 found.add(given)
-        if one.calls:
-            for name in self.reached(one.now):
+        if one.calls and not self.asks(one):
+            for name in self.reached(one.now, {self.answer}):
                 found |= {n for x in self.of(name) for n in x.effects}
         found = self.made_of(found)
         return {
@@ -547,7 +585,7 @@ def answer_in(
     nothing does, a cell that is not understood and speaks of it.
     """
     statements, unknown = statements_of(cells)
-    program = Program(statements)
+    program = Program(statements, name)
     first, _ = statements_of([starter])
     given = {_plainly(one.text) for one in first}
     old = {
@@ -587,7 +625,10 @@ def answer_in(
 
 
 def _plainly(text: str) -> str:
-    return ast.unparse(ast.parse(text))
+    try:
+        return ast.unparse(ast.parse(text))
+    except TOO_MUCH:  # to write it down again
+        return text
 
 
 def _as_cells(program: Program, places: Sequence[int]) -> list[str]:
@@ -613,7 +654,11 @@ EXAMINER = tuple(
     )
 )  # fmt: skip
 CALLED = {"exec", "eval", "compile", "globals", "__import__"}
-MODULES = {"builtins", "ctypes", "gc", "importlib", "inspect", "_thread"}
+MODULES = {
+    "builtins", "ctypes", "gc", "importlib", "inspect", "_thread",
+    "pkgutil", "runpy", "timeit", "code", "codeop", "pydoc", "pdb",
+    "marshal",
+}  # fmt: skip
 INSIDE = {  # what leads to the checks, and what is equal to everything
     "__globals__", "__code__", "__builtins__", "__subclasses__",
     "__closure__", "f_back", "f_globals", "f_locals", "f_builtins",
@@ -631,13 +676,32 @@ def trees(cells: Sequence[str]) -> list[tuple[ast.AST, str]]:
     for code in cells:
         try:
             whole = ast.parse(code)
-        except (SyntaxError, ValueError):
+        except TOO_MUCH:
             continue
         lines = code.split("\n")
-        for node in ast.walk(whole):
+        nodes = list(ast.walk(whole))
+        alone = {id(n.value) for n in nodes if isinstance(n, ast.Expr)}
+        for node in nodes:
+            if isinstance(node, ast.Constant) and id(node) in alone:
+                continue  # a docstring
             row = getattr(node, "lineno", 1)
             found.append((node, lines[row - 1].strip()))
     return found
+
+
+def folded(node: ast.AST) -> str:
+    """The text that a constant, a sum or an f-string of them is; or ""."""
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, bytes):
+            return node.value.decode("latin-1")
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return folded(node.left) + folded(node.right)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(folded, node.values))
+    if isinstance(node, ast.FormattedValue):
+        return folded(node.value)
+    return ""
 
 
 def borrowed(cells: Sequence[str], name: str) -> str:
@@ -657,10 +721,11 @@ def borrowed(cells: Sequence[str], name: str) -> str:
                 known = one.asname or one.name.split(".")[0]
                 book[known] = path
     for node, _ in trees(cells):
-        if isinstance(node, ast.Attribute) and node.attr == name:
-            if root(node) in book:
-                return book[root(node)]
-        elif isinstance(node, ast.Call) and node.args:
+        if isinstance(node, ast.Attribute) and (
+            node.attr in (name, "__dict__") and root(node) in book
+        ):
+            return book[root(node)]
+        if isinstance(node, ast.Call) and node.args:
             looked = root(node.func) in ("getattr", "vars")
             if looked and root(node.args[0]) in book:
                 return book[root(node.args[0])]
@@ -720,16 +785,35 @@ def _closed(node: ast.AST, imported: Collection[str]) -> bool:
         )
     if isinstance(node, ast.Name):
         return node.id in CALLED
-    name = getattr(node, "name", getattr(node, "value", ""))
-    dunder = isinstance(name, str) and name.startswith("__")
-    return dunder and name in INSIDE
+    called = root(node.func) if isinstance(node, ast.Call) else ""
+    if isinstance(node, ast.Call) and called == "getattr" and node.args[1:]:
+        name = folded(node.args[1])
+        known = root(node.args[0]) in imported
+        return name in INSIDE or (known and name in MODULES | {"modules"})
+    given = getattr(node, "name", None)
+    name = given if isinstance(given, str) else folded(node)
+    return "annotated." in name or (
+        name.startswith("__") and name in INSIDE
+    )
 
 
 def _written_to(node: ast.AST) -> ast.AST:
-    """Of a.b = …, a[i] = … and setattr(a, …), what is written to."""
+    """Of a.b = …, a[i] = …, setattr(a, …), vars(a).update(…), what is
+    written to.
+    """
     if isinstance(node, (ast.Attribute, ast.Subscript)):
         return ast.Pass() if isinstance(node.ctx, ast.Load) else node
-    if isinstance(node, ast.Call) and node.args:
-        patch = root(node.func) in ("setattr", "delattr")
-        return node.args[0] if patch else ast.Pass()
+    if not isinstance(node, ast.Call):
+        return ast.Pass()
+    name = getattr(node.func, "attr", root(node.func))
+    if node.args and name.strip("_") in ("setattr", "delattr"):
+        whole = isinstance(node.func, ast.Attribute) and not node.args[1:2]
+        return ast.Pass() if whole else node.args[0]
+    if isinstance(node.func, ast.Attribute):
+        space = node.func.value
+        if (
+            getattr(space, "attr", "") == "__dict__"
+            or root(getattr(space, "func", ast.Pass())) == "vars"
+        ):
+            return space
     return ast.Pass()
