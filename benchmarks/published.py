@@ -26,6 +26,7 @@ import tyro
 from ledger import write
 
 from annotated.book.results import entry
+from annotated.embeddings import SinusoidalPositions
 from annotated.engine.marian import (
     WEIGHTS,
     Published,
@@ -91,8 +92,13 @@ def tokens_that_differ(
 
 
 def double(found: Published) -> Transformer:
-    """The imported model in float64."""
+    """The imported model in float64, but for the positions: float32's
+    numbers, as in transformers.
+    """
     model = Transformer(found.config).double().eval()
+    for part in model.modules():
+        if isinstance(part, SinusoidalPositions):
+            part.dtype = part.table.dtype  # so that it keeps its table
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(found.weights[name])

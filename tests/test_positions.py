@@ -131,8 +131,14 @@ def test_fixed_positions_grow_with_the_longest_sentence(dtype):
     positions = SinusoidalPositions(6, length=4).to(dtype)
     got = positions(50)
     assert got.dtype == dtype
-    assert torch.equal(got, sinusoids(50, 6).to(dtype))
+    assert torch.equal(got, sinusoids(50, 6, dtype))
     assert len(positions.table) >= 50
+
+
+def test_fixed_positions_lose_nothing_in_another_precision_and_back():
+    positions = SinusoidalPositions(6).bfloat16()
+    assert positions(9).dtype == torch.bfloat16
+    assert torch.equal(positions.float()(9), sinusoids(9, 6))
 
 
 def test_fixed_positions_learn_nothing_and_save_nothing():

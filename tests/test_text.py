@@ -704,6 +704,7 @@ NOT_A_PERSONS = {
         engine/checks._crash engine/course.source_of""",
     "is one key, or one letter, and any byte will do": """
         engine/terminal.keyboard engine/terminal.ask""",
+    "is a constant of a notebook's code, which was read": "engine/answers.folded",
     "goes through the reader": "engine/commands._arriving",
     "only sets or asks what kind it is": """
         cli.make_streams_legible engine/examiner._serve_once
