@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from annotated.engine.checks import Exercise, examine, exercises, objection
-from annotated.engine.course import MILESTONES, Desk, kept, reach, source_of
+from annotated.school.checks import Exercise, examine, exercises, objection
+from annotated.school.course import MILESTONES, Desk, kept, reach, source_of
 
 __all__ = [
     "check", "hint", "solution", "progress", "reset", "milestone", "find",

@@ -10,14 +10,14 @@ from typing import Literal
 
 import tokenizers
 
-from annotated.engine.files import write_text
-from annotated.engine.tokenizers import (
+from annotated.corpora.tokenizers import (
     encoded,
     learn_pieces,
     read_tokenizer,
     valid_line,
     word_level,
 )
+from annotated.engine.files import write_text
 
 __all__ = [
     "count_pairs", "merge_pair", "learn_merges", "PAD", "BOS", "EOS", "UNK",

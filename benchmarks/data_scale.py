@@ -126,7 +126,7 @@ def prepare(source: Sequence[str], out: Path) -> dict[str, Any]:
 
 def opening(folder: str) -> dict[str, Any]:
     """Time and memory of opening a prepared corpus and making one batch."""
-    from annotated.engine.prepare import Prepared
+    from annotated.corpora.prepare import Prepared
 
     before, begin = resident(), time.perf_counter()
     corpus = Prepared.open(Path(folder)).corpus("train")
@@ -174,7 +174,7 @@ def planning(folder: str, *sizes: str) -> dict[str, Any]:
 def training(folder: str, steps: str) -> dict[str, Any]:
     """Tokens a second of the trainer: the shape of the recipe multi30k."""
     from annotated.batches import Corpus
-    from annotated.engine.prepare import Prepared
+    from annotated.corpora.prepare import Prepared
     from annotated.engine.recipes import RECIPES
     from annotated.engine.trainer import Trainer
     from annotated.model import Transformer

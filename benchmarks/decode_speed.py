@@ -167,7 +167,7 @@ def draw_task(settings: Settings) -> Task:
 
 def run_task(settings: Settings) -> Task:
     """A trained run and the first sentences of its test set."""
-    from annotated.engine.data import open_data
+    from annotated.corpora.data import open_data
     from annotated.engine.runs import Run
 
     assert settings.run is not None
@@ -514,7 +514,7 @@ def engine(
 ) -> Search:
     from ctranslate2 import Translator
 
-    from annotated.engine.export import write_ctranslate2
+    from annotated.exchange.export import write_ctranslate2
 
     folder = scratch / "ctranslate2"
     c = task.model.config

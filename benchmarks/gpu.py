@@ -223,7 +223,7 @@ def tests(bench: Bench) -> dict[str, Any]:
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rfE"]
     command += ["-p", "no:cacheprovider", f"--junitxml={report}"]
     done = subprocess.run(
-        [*command, str(ROOT / "tests" / "test_gpu.py")],
+        [*command, str(ROOT / "tests" / "engine" / "test_gpu.py")],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -399,9 +399,9 @@ def parts_of(items: list[Any], count: int) -> list[list[Any]]:
 def learn(bench: Bench) -> dict[str, Any]:
     """A training that converges, and the BLEU of what it gives."""
     # here, not above: they want packages that the rest can do without
-    from annotated.engine.data import open_data
+    from annotated.corpora.data import open_data
+    from annotated.corpora.registry import data_folder, registry
     from annotated.engine.recipes import RECIPES
-    from annotated.engine.registry import data_folder, registry
     from annotated.engine.runner import train_recipe
     from annotated.engine.runs import Run
     from annotated.evaluation import score

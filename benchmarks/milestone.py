@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from annotated.book.results import entry
-from annotated.engine.course import Desk, assembled, captions_translated
 from annotated.engine.files import write_json
+from annotated.school.course import Desk, assembled, captions_translated
 
 OUT = Path(__file__).resolve().parents[1] / "book/results"
 

@@ -21,8 +21,8 @@ import tyro
 from ledger import typed, write
 
 from annotated.book.results import entry
-from annotated.engine.reading import read_lines
-from annotated.engine.registry import data_folder
+from annotated.corpora.reading import read_lines
+from annotated.corpora.registry import data_folder
 from annotated.tokens import Tokenizer
 
 LANGUAGES = {"German": "de", "English": "en"}

@@ -27,13 +27,13 @@ from ledger import write
 
 from annotated.book.results import entry
 from annotated.embeddings import SinusoidalPositions
-from annotated.engine.marian import (
+from annotated.engine.search import beam_search
+from annotated.exchange.marian import (
     WEIGHTS,
     Published,
     import_marian,
     read_published,
 )
-from annotated.engine.search import beam_search
 from annotated.model import Transformer
 from annotated.search import SearchConfig
 from annotated.tokens import BOS, EOS, PAD

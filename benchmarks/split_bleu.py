@@ -31,8 +31,8 @@ from sacrebleu.metrics import BLEU
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from annotated.book.results import entry
-from annotated.engine.reading import read_lines
-from annotated.engine.registry import data_folder
+from annotated.corpora.reading import read_lines
+from annotated.corpora.registry import data_folder
 from annotated.evaluation import score
 
 HYPHEN = re.compile(r"(?<=\S)-(?=\S)")

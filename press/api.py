@@ -35,6 +35,9 @@ from press.paper import address
 from press.project import Project
 
 STORY, ENGINE, NAMES = "api-story", "api-engine", "api-names"
+ROOMS = (
+    "engine", "corpora", "exchange", "commands", "school", "pocket", "book",
+)  # fmt: skip
 SHOWN = 5  # tests of an entry that are named
 FILES = 3  # and their files
 LONG = 70  # characters of a constant's value
@@ -634,7 +637,7 @@ def _of(rows: dict[str, list[Any]], whole: str) -> list[Any]:
 def _door(name: str) -> int:
     """The engine first, then the small language, then the pages' own."""
     top = name.split(".")[0]
-    return {"engine": 0, "pocket": 2, "book": 3}.get(top, 1)
+    return ROOMS.index(top) if top in ROOMS else len(ROOMS)
 
 
 def _arguments(node: ast.FunctionDef) -> set[str]:
@@ -744,7 +747,7 @@ def _numbered(chapter: Chapter, heading: str = "") -> str:
 def naming_tests(root: Path) -> dict[str, list[tuple[str, str]]]:
     """The tests that name something of the package: (file, test)."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for path in sorted((root / "tests").glob("test_*.py")):
+    for path in sorted((root / "tests").rglob("test_*.py")):
         file = path.relative_to(root).as_posix()
         tree = ast.parse(path.read_text(encoding="utf-8"))
         names = {

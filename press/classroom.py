@@ -32,7 +32,7 @@ from nbgrader.preprocessors import (
     SaveAutoGrades,
 )
 
-from annotated.engine.classroom import overruled
+from annotated.school.classroom import overruled
 
 here = Path(__file__).resolve().parent
 os.environ.pop("ANNOTATED_HIDDEN", None)  # it is not for students' kernels
@@ -60,7 +60,7 @@ c.Execute.interrupt_on_timeout = True
 '''
 CONTAINED = Path(__file__).with_name("contained.sh")
 GRADE = """\
-from annotated.engine.classroom import grade
+from annotated.school.classroom import grade
 
 grade(lambda: {defines}, "{name}", {points:.1f})"""
 

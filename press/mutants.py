@@ -16,13 +16,13 @@ from typing import Any
 import numpy
 import torch
 
-from annotated.engine.checks import (
+from annotated.school.checks import (
     SEEDS,
     Mistake,
     attempt,
     examine,
 )
-from annotated.engine.checks import Exercise as Carried
+from annotated.school.checks import Exercise as Carried
 from press.chapters import PressError
 from press.exercises import Exercise, read_exercises
 

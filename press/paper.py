@@ -46,7 +46,7 @@ def paper_map(root: Path) -> str | None:
     and the strongest of their states.
 
     None where there is no paper.yml. What the lines point at is for
-    tests/test_paper_map.py to check.
+    tests/pages/test_paper_map.py to check.
     """
     book = root / "book"
     if not (book / "paper.yml").is_file():

@@ -1,5 +1,5 @@
 """What can be interrupted, and what must be left of it: the operations
-that tests/test_faults.py interrupts at each of their calls.
+that tests/engine/test_faults.py interrupts at each of their calls.
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ def exporting(form: str) -> Operation:
 
 
 def desk() -> Any:
-    from annotated.engine.course import Desk
+    from annotated.school.course import Desk
 
     return Desk(Path("mine"))
 
 
 def parts() -> list[Any]:
-    from annotated.engine.course import book_parts
+    from annotated.school.course import book_parts
 
     return list(book_parts().values())
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from annotated.engine.cleaning import WORD
+from annotated.corpora.cleaning import WORD
 
 __all__ = ["words", "dictionary", "word_by_word", "nearest_captions"]
 

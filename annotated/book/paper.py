@@ -14,11 +14,11 @@ from importlib import resources
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement
 
+from annotated.corpora.fetch import AGENT, PATIENCE
+from annotated.corpora.reading import text_of
+from annotated.corpora.registry import data_folder
 from annotated.engine.errors import DataError, UsageError, unknown
-from annotated.engine.fetch import AGENT, PATIENCE
 from annotated.engine.files import write_text
-from annotated.engine.reading import text_of
-from annotated.engine.registry import data_folder
 
 __all__ = [
     "VOID", "Reader", "kinds", "inside", "KEPT", "MATHML", "PASSING",

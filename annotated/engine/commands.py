@@ -21,10 +21,34 @@ from annotated.book.paper import copy_path, keep, put_beside, words
 from annotated.book.sweep import Sweep
 from annotated.checkpoints import average_weights, choose_checkpoints
 from annotated.cli import COMMANDS
+from annotated.corpora.data import open_data
+from annotated.corpora.pieces import unknown_words
+from annotated.corpora.prepare import (
+    Preparation,
+    Prepared,
+    of_files,
+    of_folder,
+    prepare,
+    registered,
+    usual_folder,
+)
+from annotated.corpora.reading import (
+    CURES,
+    decoded,
+    read_lines,
+    read_pair,
+    splits_of,
+)
+from annotated.corpora.registry import data_folder, registry
+from annotated.corpora.treebanks import (
+    TreeOptions,
+    parse_lines,
+    prepare_trees,
+    tree_guide,
+    tree_scores,
+)
 from annotated.costs import dry_run
 from annotated.engine.checkpoints import checkpoints
-from annotated.engine.classroom import Classroom
-from annotated.engine.data import open_data
 from annotated.engine.distributed import (
     all_gather,
     process_group,
@@ -39,7 +63,6 @@ from annotated.engine.errors import (
     check_whole,
     unknown,
 )
-from annotated.engine.export import FORMS, export_run
 from annotated.engine.files import (
     check_new,
     new_folder,
@@ -47,30 +70,7 @@ from annotated.engine.files import (
     write_text,
 )
 from annotated.engine.machine import HALF, pick_device, pick_precision
-from annotated.engine.marian import (
-    cannot_leave,
-    find_published,
-    import_marian,
-)
-from annotated.engine.pieces import unknown_words
-from annotated.engine.prepare import (
-    Preparation,
-    Prepared,
-    of_files,
-    of_folder,
-    prepare,
-    registered,
-    usual_folder,
-)
-from annotated.engine.reading import (
-    CURES,
-    decoded,
-    read_lines,
-    read_pair,
-    splits_of,
-)
 from annotated.engine.recipes import RECIPES, Recipe
-from annotated.engine.registry import data_folder, registry
 from annotated.engine.runner import train_recipe, with_micro_tokens
 from annotated.engine.runs import (
     SCORES,
@@ -84,16 +84,16 @@ from annotated.engine.runs import (
 )
 from annotated.engine.search import converted
 from annotated.engine.tensors import write_tensors
-from annotated.engine.terminal import Exercises, Milestone, Questions
-from annotated.engine.treebanks import (
-    TreeOptions,
-    parse_lines,
-    prepare_trees,
-    tree_guide,
-    tree_scores,
-)
 from annotated.evaluation import compare, score
+from annotated.exchange.export import FORMS, export_run
+from annotated.exchange.marian import (
+    cannot_leave,
+    find_published,
+    import_marian,
+)
 from annotated.model import count_parameters
+from annotated.school.classroom import Classroom
+from annotated.school.terminal import Exercises, Milestone, Questions
 from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
 

@@ -142,7 +142,7 @@ def machine() -> Iterator[Finding]:
 # E23-doctor.md: Folders
 def folders() -> Iterator[Finding]:
     """Whether data can be kept, and how much room there is."""
-    from annotated.engine.registry import data_folder
+    from annotated.corpora.registry import data_folder
 
     folder = data_folder()
     place = next(p for p in (folder, *folder.parents) if p.exists())

@@ -16,16 +16,16 @@ from typing import Any
 import torch
 
 from annotated.batches import Corpus
+from annotated.corpora.data import Data, open_data, prepared_data
+from annotated.corpora.fetch import file_hash
+from annotated.corpora.pieces import in_parts, load_tokenizer, same_tokens
+from annotated.corpora.registry import registry
 from annotated.engine.checkpoints import checkpoints
-from annotated.engine.data import Data, open_data, prepared_data
 from annotated.engine.errors import RunError
-from annotated.engine.fetch import file_hash
 from annotated.engine.files import check_new, replacing, write_json
 from annotated.engine.machine import kept, pick_precision
 from annotated.engine.packing import PackedTransformer
-from annotated.engine.pieces import in_parts, load_tokenizer, same_tokens
 from annotated.engine.recipes import Recipe, described, fitted, recipe_of
-from annotated.engine.registry import registry
 from annotated.engine.search import Guide, WorkerError, search_in_order
 from annotated.engine.tensors import load_weights, write_tensors
 from annotated.engine.trainer import training_speed

@@ -77,7 +77,7 @@ def test_an_entry_says_where_it_comes_from(pages: dict[str, str]) -> None:
     heading = "(04-multi-head.ipynb#one-layer-h-heads)"
     assert f"**Built in** [4 · One layer, h heads]{heading}" in text
     assert "[§3.2.2 paragraph 1](https://arxiv.org/html/" in text
-    assert "/tests/test_multi_head.py)" in text
+    assert "/tests/story/test_multi_head.py)" in text
     lines = re.search(r"attention\.py#L(\d+)-L(\d+)\)", text)
     assert lines is not None
     source = (ROOT / "annotated/attention.py").read_text().splitlines()

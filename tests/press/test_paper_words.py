@@ -18,8 +18,8 @@ import pytest
 from annotated.book.paper import keep, put_beside
 from press.archive import archive
 from press.serve import Quiet
+from tests.book.test_paper_copy import document
 
-from ..test_paper_copy import document
 from .conftest import Book
 
 sync_api = pytest.importorskip(

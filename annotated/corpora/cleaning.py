@@ -1,0 +1,164 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+import html
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from annotated.corpora.reading import fault, no_text
+from annotated.engine.errors import check_fields
+
+__all__ = [
+    "Division", "Cleaning", "WORD", "count_words", "detokenized", "remarks",
+    "divide",
+]  # fmt: skip
+
+
+# E7-text.md: From a name to files
+@dataclass(frozen=True)
+class Division:
+    """How to split a corpus: by the number of a pair, counted from 1, or
+    by a checksum of its source, modulo `of`. Pairs that are in neither
+    valid nor test are in train.
+    """
+
+    by: str = "line"
+    of: int = 1
+    valid: int | None = None  # the remainder of its pairs; None: no pair
+    test: int | None = None
+
+    def place(self, number: int, source: str) -> str:
+        """The split of a pair."""
+        if self.by == "source":
+            number = zlib.crc32(source.encode("utf-8", "replace"))
+        places = {self.valid: "valid", self.test: "test"}
+        return places.get(number % self.of, "train")
+
+
+# E7-text.md: What is left out
+@dataclass(frozen=True, kw_only=True)
+class Cleaning:
+    """Which pairs to keep, and how to write them. A word is a run of
+    letters and digits, or one punctuation mark.
+    """
+
+    min_words: int = 1  # on either side
+    max_words: int | None = None  # on either side
+    ratio: float | None = None  # at most, of the longer side to the shorter
+    lower: bool = False  # convert to lower case
+    unescape: bool = False  # decode &quot; and other entities
+    detokenize: bool = False  # rejoin punctuation to words
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.ratio is not None and not self.ratio >= 1:
+            raise ValueError(f"ratio must be at least 1, not {self.ratio}")
+        if self.max_words is not None and self.max_words < self.min_words:
+            raise ValueError(
+                f"max_words {self.max_words} is less than min_words "
+                f"{self.min_words}"
+            )
+
+    def line(self, text: str) -> str:
+        """A line after cleaning, which is still one line."""
+        if self.unescape:  # &#10; is a line break
+            text = " ".join(html.unescape(text).splitlines())
+        text = detokenized(text) if self.detokenize else text
+        return text.lower() if self.lower else text
+
+    def objection(self, src: str, tgt: str) -> str | None:
+        """Why a pair is dropped; None if it is kept."""
+        if not src.strip() or not tgt.strip():
+            return "a blank side"
+        if bad := no_text(src) or no_text(tgt):
+            return fault(bad)
+        # a line has no more words than characters
+        most = self.max_words or max(len(src), len(tgt))
+        short = max(len(src), len(tgt)) <= most
+        if short and self.ratio is None and self.min_words <= 1:
+            return None
+        counts = sorted(map(count_words, (src, tgt)))
+        if counts[0] < self.min_words:
+            return f"fewer than {self.min_words} words"
+        if counts[1] > most:
+            return f"more than {most} words"
+        if self.ratio and counts[1] > self.ratio * counts[0]:
+            return f"lengths differ by more than {self.ratio:g} times"
+        return None
+
+
+WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def count_words(line: str) -> int:
+    """The number of words and punctuation marks."""
+    return len(WORD.findall(line))
+
+
+_CLOSING = r"[.,;:!?%)\]}»”]|n't\b|'(?:s|t|re|ve|ll|d|m)\b"
+_ELIDED = r"(?:(?<!')[^\W\d_s]|\bs)'"  # l' arte
+_REJOINED = [
+    (re.compile(r" @-@ "), "-"),
+    (re.compile(rf" ({_CLOSING})"), r"\1"),
+    (re.compile(rf"([(\[{{«“¿¡]|{_ELIDED}) (?=\S)"), r"\1"),
+    (re.compile(r'(?<!\S)" (.*?) "(?!\w)'), r'"\1"'),
+]
+
+
+def detokenized(line: str) -> str:
+    """A line without the spaces that a tokeniser put around punctuation,
+    by rules shared by English, French, Italian and Spanish.
+    """
+    for pattern, new in _REJOINED:
+        line = pattern.sub(new, line)
+    return line
+
+
+_ESCAPED = re.compile(r"&(?:apos|quot|amp|lt|gt|#\d+);")
+
+
+def remarks(lines: Sequence[str]) -> list[str]:
+    """Remarks on unusual lines of text, one sentence each."""
+    escaped = sum(bool(_ESCAPED.search(line)) for line in lines)
+    apart = sum(bool(re.search(r"\w [.,](?: |$)", x)) for x in lines)
+    joined = sum(bool(re.search(r"\w[.,](?: |$)", x)) for x in lines)
+    found = []
+    if escaped > len(lines) / 100:
+        found.append(
+            "the text is escaped (&quot; for a quotation mark): prepare "
+            "it with --unescape, or translations will be escaped too"
+        )
+    if apart > 4 * joined:
+        found.append(
+            'the text is tokenised (" ." for a full stop): prepare it with '
+            "--detokenize, or translations will be tokenised too, and "
+            "the model will do badly on ordinary text"
+        )
+    return found
+
+
+# E7-text.md: One split, pair by pair
+def divide(
+    split: str,
+    pairs: Iterable[tuple[str, str]],
+    cleaning: Cleaning,
+    division: Division,
+    dropped: Counter[str],
+) -> Iterator[tuple[str, str, str]]:
+    """Yield (split, source, target) for the pairs read for a split. Clean
+    train pairs are divided among the splits; dropped counts the others by
+    reason. Pairs are numbered after cleaning.
+    """
+    number, place = 0, split
+    for src, tgt in pairs:
+        # as it will be written: &nbsp; is a blank side, &amp; one word
+        src, tgt = cleaning.line(src), cleaning.line(tgt)
+        if split == "train":
+            if why := cleaning.objection(src, tgt):
+                dropped[why] += 1
+                continue
+            number += 1
+            place = division.place(number, src)
+        yield place, src, tgt

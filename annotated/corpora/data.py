@@ -1,0 +1,237 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+from collections import Counter
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from annotated.batches import Corpus
+from annotated.corpora.cleaning import Cleaning, Division, divide, remarks
+from annotated.corpora.pieces import same_tokens
+from annotated.corpora.prepare import Prepared, encode_pairs, usual_folder
+from annotated.corpora.reading import (
+    columns_of,
+    own_files,
+    parts_of,
+    read_pair,
+)
+from annotated.corpora.registry import registry
+from annotated.corpora.synthetic import SYNTHETIC, synthetic_pairs
+from annotated.engine.errors import DataError, unknown
+from annotated.engine.recipes import Recipe
+from annotated.tokens import Tokenizer
+
+__all__ = [
+    "load_pairs", "TextData", "PreparedData", "Data", "open_data",
+    "prepared_data",
+]  # fmt: skip
+
+
+# E7-text.md: One split, pair by pair
+def load_pairs(
+    name: str, split: str, source: str, target: str
+) -> tuple[list[str], list[str]]:
+    """The source and target lines of a split of a registered data set, or
+    of your own folder with files SPLIT.LANGUAGE (or .gz, .xz, .bz2).
+
+    Raises DataError for an unknown data set, split or language.
+    """
+    known = registry()
+    if name in known:
+        if split == "train" and known[name].get("large"):
+            raise DataError(
+                f"{name} is too large to read at every start: prepare it "
+                f"once with annotated data prepare {name}"
+            )
+        entry = known[name]
+        parts = parts_of(name, split, source, target)
+        rows = divide(
+            split if split in entry["splits"] else "train",
+            (pair for part in parts for pair in part.pairs()),
+            Cleaning(**entry.get("clean", {})),
+            Division(**entry.get("divide", {})),
+            Counter(),
+        )
+        return columns_of((s, t) for place, s, t in rows if place == split)
+    if Path(name).is_dir():
+        return read_pair(*own_files(Path(name), split, source, target))
+    otherwise = (
+        f"annotated data list lists them; or give a folder with "
+        f"train.{source}, train.{target}, valid.{source}, valid.{target}"
+    )
+    names = [*SYNTHETIC, *known]
+    raise DataError(unknown("data set", name, names, otherwise))
+
+
+# E9-recipes.md: From a recipe to numbers
+class TextData:
+    """A recipe's data as text: a data set, or a folder of your own.
+
+    tokenizers are those of an existing run; otherwise they are trained
+    on first use. Every method may raise DataError.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        tokenizers: tuple[Tokenizer, Tokenizer] | None = None,
+    ):
+        self.recipe, self._tokenizers = recipe, tokenizers
+
+    def text(self, split: str) -> tuple[list[str], list[str]]:
+        """The source and target lines of a split. Synthetic data has
+        train_pairs pairs to train on (by default 20,000) and 1,000 in
+        each other split.
+        """
+        recipe = self.recipe
+        wanted = recipe.source, recipe.target
+        count = recipe.train_pairs if split == "train" else None
+        own = SYNTHETIC.get(recipe.data)
+        if own is None:
+            src, tgt = load_pairs(recipe.data, split, *wanted)
+            return src[:count], tgt[:count]
+        if wanted not in (own, own[::-1]):
+            raise DataError(
+                f"{recipe.data} has the languages {' and '.join(own)}, not "
+                f"{' and '.join(wanted)}"
+            )
+        count = count or (20_000 if split == "train" else 1000)
+        seed = recipe.training.seed
+        pairs = synthetic_pairs(recipe.data, split, count, seed)
+        return pairs if wanted == own else pairs[::-1]
+
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        """One tokenizer for both sides if the recipe ties all (§3.4,
+        §5.1), else one per side.
+        """
+        if self._tokenizers is None:
+            (src, tgt), tie = self._train, self.recipe.model.tie
+            texts = [src + tgt] if tie == "all" else [src, tgt]
+            kinds: Any = self.recipe.vocab, self.recipe.tokenizer
+            made = [Tokenizer.train(text, *kinds) for text in texts]
+            self._tokenizers = made[0], made[-1]
+        return self._tokenizers
+
+    def corpus(self, split: str) -> Corpus:
+        """The ids of a split, for pairs with tokens on both sides."""
+        lines = self._train if split == "train" else self._usable(split)
+        return encode_pairs(self.tokenizers(), lines)
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks for the user, one sentence each."""
+        if not Path(self.recipe.data).is_dir():
+            return []
+        src, tgt = self._train
+        return remarks([*src[:5000], *tgt[:5000]])
+
+    @cached_property
+    def _train(self) -> tuple[list[str], list[str]]:
+        return self._usable("train")
+
+    def _usable(self, split: str) -> tuple[list[str], list[str]]:
+        """Like text, without the pairs that have a blank side."""
+        pairs = zip(*self.text(split), strict=True)
+        both = [(s, t) for s, t in pairs if s.strip() and t.strip()]
+        if not both:
+            raise DataError(
+                f"{self.recipe.data}, {split}: no pair has words on both "
+                "sides"
+            )
+        return columns_of(both)
+
+
+class PreparedData:
+    """A recipe's data, prepared by annotated data prepare."""
+
+    def __init__(self, recipe: Recipe, found: Prepared):
+        made, self.found = found.settings, found
+        if recipe.model.tie == "all" and not made["shared"]:
+            raise DataError(
+                f"{found.folder} has two vocabularies: tie must be decoder "
+                "or none"
+            )
+        names = ["vocab", "tokenizer"]
+        ways = {recipe.source, recipe.target}
+        if ways != {made["source"], made["target"]}:
+            names += ["source", "target"]
+        self.notes = found.manifest["remarks"] + [
+            f"{found.folder} was prepared with {name} {made[name]}: the "
+            f"recipe's {getattr(recipe, name)} is ignored"
+            for name in names
+            if getattr(recipe, name) not in (made[name], name)
+        ]
+        self.recipe = recipe.changed(**{n: made[n] for n in names})
+
+    def text(self, split: str) -> tuple[list[str], list[str]]:
+        """The source and target lines of valid or test."""
+        languages = self.recipe.source, self.recipe.target
+        return read_pair(*own_files(self.found.folder, split, *languages))
+
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        """The folder's tokenizers of source and target."""
+        return self.found.tokenizers(self.recipe.source)
+
+    def corpus(self, split: str) -> Corpus:
+        """The ids of a split, memory-mapped; at most train_pairs."""
+        corpus = self.found.corpus(split, self.recipe.source)
+        count = self.recipe.train_pairs if split == "train" else None
+        return corpus.first(count) if count else corpus
+
+
+Data = TextData | PreparedData
+
+
+def open_data(
+    recipe: Recipe, tokenizers: tuple[Tokenizer, Tokenizer] | None = None
+) -> Data:
+    """The recipe's data. Its attribute recipe is the recipe with what
+    prepared data determine, and the whole path of a folder. tokenizers
+    are those of an existing run. DataError if recipe and data are
+    incompatible, or if the folder is gone.
+    """
+    folder = Path(recipe.data)
+    if folder.is_dir() and recipe.data not in {*SYNTHETIC, *registry()}:
+        recipe = recipe.changed(data=str(folder.resolve()))
+    elif folder.is_absolute():
+        raise DataError(
+            f"there is no folder {folder}: if it has been moved, say where "
+            "it is with --data"
+        )
+    if recipe.data == "pair":
+        raise DataError(
+            "pair has no data of its own: give --data and a folder with "
+            "your files, or make one with annotated data prepare pair "
+            "--src FILE --tgt FILE --out DIR"
+        )
+    if recipe.data == "imported":
+        raise DataError(
+            "an imported run has no data of its own: give --data, a data "
+            "set or a folder with your files"
+        )
+    found = prepared_data(recipe)
+    if found is None:
+        return TextData(recipe, tokenizers)
+    made = PreparedData(recipe, found)
+    pairs = zip(tokenizers or (), made.tokenizers())
+    if not all(same_tokens(own, there) for own, there in pairs):
+        raise DataError(
+            f"{found.folder} was prepared with other tokens than the "
+            "run's: prepare it anew, with --tokens and the run's folder"
+        )
+    return made
+
+
+def prepared_data(recipe: Recipe) -> Prepared | None:
+    """The prepared corpus that the recipe's data names, or the one in the
+    default folder of data prepare; None if there is none.
+    """
+    languages = recipe.source, recipe.target
+    places = [Path(recipe.data)]
+    if recipe.data in registry():
+        ways = languages, languages[::-1]
+        places = [usual_folder(recipe.data, *way) for way in ways]
+    for place in places:
+        if (place / "corpus.json").is_file():
+            return Prepared.open(place)
+    return None

@@ -1,0 +1,130 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+import hashlib
+import http.client
+import os
+import shutil
+import time
+import urllib.request
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from annotated.corpora.registry import folder_of, registry
+from annotated.engine.errors import DataError
+
+__all__ = [
+    "PAUSES", "PATIENCE", "LONGEST", "AGENT", "fetch", "PASSING",
+    "file_hash",
+]  # fmt: skip
+
+
+# E7-text.md: Getting a file
+PAUSES = (0, 1, 4)  # seconds before each try
+PATIENCE = 30  # seconds to wait for a server's response
+LONGEST = 60  # seconds to wait when a server asks for a pause
+AGENT = "attention-annotated (a textbook's downloader; urllib)"
+
+
+def fetch(name: str, file: str, url: str = "") -> Path:
+    """The path of a data set's file, downloaded unless it exists.
+
+    Its hash is verified if the registry has one. Raises DataError if the
+    file differs or cannot be downloaded.
+    """
+    entry, folder = registry()[name], folder_of(name)
+    known, place = entry.get("sha256", {}).get(file, ""), folder / file
+    url = f"{url or entry['url']}/{file}"
+    part = place.with_name(f".{place.name}.{os.getpid()}")
+    failure: Exception | None = None
+    pauses, asked = list(PAUSES), 0.0
+    try:
+        while pauses:
+            time.sleep(max(pauses.pop(0), asked))
+            if place.exists():
+                state = place.stat()
+                _compare(place, known, (state.st_size, state.st_mtime_ns))
+                return place
+            before = _size(part) if known else 0
+            try:
+                _download(url, part, before)
+                if known and (found := file_hash(part, known)) != known:
+                    failure = OSError(f"its hash is {found}, not {known}")
+                    break  # it would be the same again
+                part.replace(place)
+                return place
+            except (OSError, ValueError, http.client.HTTPException) as bad:
+                failure, asked = bad, _pause(bad)
+                code = getattr(bad, "code", 500)
+                if code not in PASSING:
+                    break
+                if code == 416:  # there is no rest: begin again
+                    part.unlink(missing_ok=True)
+                if known and _size(part) > before:
+                    pauses = list(PAUSES)  # it gets on
+    finally:
+        part.unlink(missing_ok=True)
+    reason = " ".join(str(failure).split())[:160]
+    raise DataError(
+        f"{name}: {file} is not in {folder} and could not be downloaded "
+        f"({type(failure).__name__}: {reason}). Download {url} by other "
+        "means and put it there, or set ANNOTATED_DATA to a folder that "
+        f"contains {folder.name}/{file}"
+    )
+
+
+PASSING = {408, 416, 429, *range(500, 600)}  # troubles that may pass
+
+
+def _download(url: str, part: Path, first: int) -> None:
+    """Download the bytes of url from first on; part has those before."""
+    part.parent.mkdir(parents=True, exist_ok=True)
+    headers = {"User-Agent": AGENT}
+    if first:
+        headers["Range"] = f"bytes={first}-"
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        goes_on = answer.status == 206  # else it begins again
+        with part.open("ab" if goes_on else "wb") as file:
+            length = int(answer.headers.get("Content-Length") or 0)
+            whole = length and length + file.tell()
+            look: Any = {"desc": part.name, "disable": None}  # on a tty
+            bar = tqdm.wrapattr(file, "write", length or None, **look)
+            with bar as shown:
+                shutil.copyfileobj(answer, shown)
+            if whole and file.tell() != whole:
+                raise OSError(f"got {file.tell():,} of {whole:,} bytes")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _pause(error: Exception) -> float:
+    """The seconds that a server asks to wait, at most LONGEST."""
+    said = getattr(error, "headers", None) or {}
+    seconds = said.get("Retry-After") or ""
+    return min(LONGEST, int(seconds)) if seconds.isdigit() else 0.0
+
+
+@cache  # an archive may have many parts
+def _compare(place: Path, known: str, version: tuple[int, int]) -> None:
+    """DataError unless the file has the hash in the registry."""
+    if known and (found := file_hash(place, known)) != known:
+        raise DataError(
+            f"{place} does not match the registry: its hash is {found}, "
+            f"not {known}. Delete it to download it again, or use it as "
+            "your own data, from another folder"
+        )
+
+
+def file_hash(path: Path, known: str = "") -> str:
+    """The file's SHA-256, or its MD5 if known begins with md5:."""
+    md5 = known.startswith("md5:")
+    digest = hashlib.new("md5" if md5 else "sha256", usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return "md5:" * md5 + digest.hexdigest()

@@ -1,0 +1,588 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike
+from tqdm import tqdm
+
+from annotated.batches import Corpus, Sentences, id_type
+from annotated.corpora.cleaning import Cleaning, Division, divide, remarks
+from annotated.corpora.fetch import file_hash
+from annotated.corpora.pieces import kind_of, load_tokenizer, vocabulary
+from annotated.corpora.reading import (
+    CURES,
+    Part,
+    Text,
+    columns_of,
+    own_files,
+    parts_of,
+)
+from annotated.corpora.registry import data_folder, registry
+from annotated.corpora.tokenizers import ValidLines
+from annotated.engine.errors import DataError, RunError, check_fields
+from annotated.engine.files import new_folder, write_json
+from annotated.tokens import Tokenizer
+
+__all__ = [
+    "FORMAT", "CHUNK", "SIDES", "Preparation", "tokenizers_in",
+    "registered", "of_folder", "usual_folder", "of_files", "prepare",
+    "encode_pairs", "Prepared",
+]  # fmt: skip
+
+
+# E8-prepare.md: What to prepare
+FORMAT = 2  # version of a prepared folder
+CHUNK = 10_000  # pairs in memory at a time
+SIDES = "source", "target"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """How to prepare a corpus. ValueError names an invalid field."""
+
+    name: str
+    source: str  # the language to translate from
+    target: str  # the language to translate into
+    parts: dict[str, list[Part]]  # by split
+    cleaning: Cleaning = Cleaning(max_words=250)
+    division: Division = Division()
+    vocab: int = 8000  # maximum vocabulary size
+    tokenizer: Literal["bpe", "wordpiece", "word", "sentencepiece"] = "bpe"
+    shared: bool = True  # one vocabulary for both sides
+    vocab_pairs: int = 5_000_000  # maximum pairs to learn it from
+    tokens: Path | None = None  # a folder to take the tokenizers from
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.source == self.target:
+            raise ValueError(f"source and target are both {self.source!r}")
+        for name in ("source", "target"):  # part of the names of files
+            if not re.fullmatch(r"\w[\w.-]*", getattr(self, name)):
+                raise ValueError(
+                    f"{name} must be the name of a language, not "
+                    f"{getattr(self, name)!r}"
+                )
+
+    def settings(self) -> dict[str, Any]:
+        """All fields as JSON values, and the hashes of the files."""
+        paths = {
+            path.resolve()
+            for parts in self.parts.values()
+            for part in parts
+            for path in (part.src.path, part.tgt.path)
+            if path.is_file()  # reading reports the others
+        }
+        if self.tokens is not None:
+            paths |= {(self.tokens / f"{s}.json").resolve() for s in SIDES}
+        hashes = {str(path): file_hash(path) for path in sorted(paths)}
+        values = dataclasses.asdict(self) | {"files": hashes}
+
+        def absolute(path: Path) -> str:
+            return str(path.resolve())
+
+        return json.loads(json.dumps(values, default=absolute))
+
+    def with_tokens(self, folder: Path) -> Preparation:
+        """The same, with the tokenizers of a run or of a prepared folder.
+        DataError if it has none.
+        """
+        source, target = tokenizers_in(folder)
+        return dataclasses.replace(
+            self,
+            tokens=folder,
+            vocab=max(len(source), len(target)),
+            tokenizer=kind_of(source),
+            shared=vocabulary(source) == vocabulary(target),
+        )
+
+
+def tokenizers_in(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of a run or of a prepared folder. DataError if they
+    are missing or damaged.
+    """
+    files = [folder / f"{side}.json" for side in SIDES]
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{folder} has no vocabulary: no {file.name}")
+    try:
+        source, target = map(load_tokenizer, files)
+    except ValueError as error:
+        raise DataError(str(error)) from None
+    return source, target
+
+
+def registered(
+    name: str,
+    source: str | None = None,
+    target: str | None = None,
+    **changes: Any,
+) -> Preparation:
+    """The preparation of a registered data set, with its files downloaded;
+    changes override fields. DataError if it lacks a language.
+    """
+    entry = registry()[name]
+    source, target = source or entry["source"], target or entry["target"]
+    usual: dict[str, Any] = {
+        "name": name,
+        "source": source,
+        "target": target,
+        "parts": {
+            split: parts_of(name, split, source, target)
+            for split in entry["splits"]
+        },
+        "cleaning": Cleaning(**entry.get("clean", {})),
+        "division": Division(**entry.get("divide", {})),
+        "vocab": entry["vocab"],
+        "tokenizer": entry.get("tokenizer", "bpe"),
+    }
+    return Preparation(**usual | changes)
+
+
+def of_folder(
+    folder: Path, source: str, target: str, **changes: Any
+) -> Preparation:
+    """The preparation of a folder with train.LANGUAGE, valid.LANGUAGE and
+    optionally test.LANGUAGE.
+    """
+    files = {
+        split: own_files(folder, split, source, target)
+        for split in ("train", "valid", "test")
+        if split != "test" or any(folder.glob("test.*"))
+    }
+    usual: dict[str, Any] = {
+        "name": folder.name,
+        "source": source,
+        "target": target,
+        "parts": {split: [_part(*pair)] for split, pair in files.items()},
+    }
+    return Preparation(**usual | changes)
+
+
+def usual_folder(name: str, source: str, target: str) -> Path:
+    """The default folder of a prepared data set."""
+    return data_folder() / "prepared" / f"{name}.{source}-{target}"
+
+
+def of_files(
+    src: Path,
+    tgt: Path | None = None,
+    *,
+    valid: tuple[Path, Path] | None = None,
+    test: tuple[Path, Path] | None = None,
+    hold_out: int = 100,
+    **changes: Any,
+) -> Preparation:
+    """The preparation of two files, or of one with two columns. For each
+    of valid and test not given, one source in hold_out is held out.
+    """
+    parts = {"train": _part(src, tgt)}
+    parts |= {"valid": _part(*valid)} if valid else {}
+    parts |= {"test": _part(*test)} if test else {}
+    absent = [s for s in ("valid", "test") if s not in parts]
+    if hold_out <= len(absent):
+        raise ValueError(
+            f"hold_out must be above {len(absent)}, not {hold_out}"
+        )
+    usual: dict[str, Any] = {
+        "name": "pair",
+        "source": _language(src, "source") if tgt else "source",
+        "target": _language(tgt, "target") if tgt else "target",
+        "parts": {split: [part] for split, part in parts.items()},
+        "division": Division(
+            "source", hold_out, **{s: i for i, s in enumerate(absent)}
+        ),
+    }
+    return Preparation(**usual | changes)
+
+
+def _part(src: Path, tgt: Path | None) -> Part:
+    """Two files in the format of their suffix, or one with two columns."""
+    if tgt is None:
+        return Part(Text(src), Text(src), "tsv")
+    marked = src.suffix in (".sgm", ".xml")
+    return Part(Text(src), Text(tgt), "segments" if marked else "lines")
+
+
+def _language(path: Path, unknown: str) -> str:
+    """The language in a file's name: de in train.de.gz."""
+    name = path.name
+    for end in (".gz", ".xz", ".bz2", ".sgm", ".xml", ".txt"):
+        name = name.removesuffix(end)
+    end = name.rpartition(".")[2]
+    return end if end != name and end.isalpha() else unknown
+
+
+# E8-prepare.md: Stage by stage
+def prepare(preparation: Preparation, out: Path) -> Prepared:
+    """Read and clean a corpus, learn its vocabulary, encode and write it.
+
+    Memory use does not grow with the corpus. DataError for unusable data,
+    RunError if out contains something else.
+    """
+    settings = preparation.settings()
+    if (out / "corpus.json").exists():
+        there = Prepared.open(out)
+        if there.settings == settings:
+            print(f"{out} is already prepared", file=sys.stderr)
+            return there
+        changed = ", ".join(_unlike(settings, there.settings))
+        raise RunError(
+            f"{out} was prepared with another {changed}: delete it, or "
+            "choose another --out"
+        )
+    with new_folder(out) as whole:
+        work = whole.with_name(f"{out.name}.text")
+        work.mkdir()
+        splits, found = _clean(preparation, work)
+        for remark in found:
+            print(f"{preparation.name}: {remark}", file=sys.stderr)
+        pairs = splits["train"]["pairs"]
+        tokenizers = _vocabularies(preparation, work, whole, pairs)
+        for split, card in splits.items():
+            _encode(work, whole, split, tokenizers, card)
+            if split != "train":
+                for side in SIDES:
+                    language = getattr(preparation, side)
+                    text = work / f"{split}.{side}"
+                    text.rename(whole / f"{split}.{language}")
+        _write_manifest(whole, splits, settings, tokenizers, found)
+    return Prepared.open(out)
+
+
+def _unlike(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """The names of settings that differ; of files, their paths."""
+    names = []
+    for name in sorted(one.keys() | other.keys()):
+        a, b = one.get(name), other.get(name)
+        if a != b and isinstance(a, dict) and isinstance(b, dict):
+            names += _unlike(a, b)
+        elif a != b:
+            names.append(name)
+    return names
+
+
+def _clean(
+    preparation: Preparation, work: Path
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Write the clean text to SPLIT.source and SPLIT.target. Returns, by
+    split, how many pairs were read, kept and dropped, and why; and any
+    remarks. DataError if more than 1 % is not text or no pair is left.
+    """
+    cards: dict[str, dict[str, Any]] = {}
+    files: dict[str, list[Any]] = {}
+    kept, first = Counter[str](), list[str]()
+    name, cleaning = preparation.name, preparation.cleaning
+    with ExitStack() as stack:
+        for split, parts in preparation.parts.items():
+            dropped, before = Counter[str](), kept.total()
+            reading = _Reading(parts)
+            pairs = tqdm(
+                reading,
+                desc=f"reading {split}",
+                unit=" pairs",
+                disable=None,
+            )
+            for place, *sides in divide(
+                split, pairs, cleaning, preparation.division, dropped
+            ):
+                if place not in files:
+                    paths = [work / f"{place}.{side}" for side in SIDES]
+                    opened = [path.open("wb") for path in paths]
+                    files[place] = list(map(stack.enter_context, opened))
+                if any("\n" in side for side in sides):
+                    raise DataError(
+                        f"{reading.place}: cleaning has made two lines of "
+                        "one; this is a fault of the program, not of the "
+                        "file"
+                    )
+                # invalid bytes become U+FFFD, as in Tokenizer
+                for file, line in zip(files[place], ValidLines(sides)):
+                    file.write(line.encode() + b"\n")
+                kept[place] += 1
+                if len(first) < CHUNK:
+                    first += sides
+            read = kept.total() - before + dropped.total()
+            wrong = {why: dropped[why] for why in CURES if dropped[why]}
+            if sum(wrong.values()) > 0.01 * read:
+                told = ". ".join(
+                    f"{count:,} of {read:,} pairs: {why}; {CURES[why]}"
+                    for why, count in wrong.items()
+                )
+                raise DataError(f"{name}, {split}: {told}")
+            cards[split] = {"read": read, "dropped": dict(dropped)}
+    for split in ("train", "valid"):
+        if not kept[split]:
+            raise DataError(
+                f"{name}: no pairs left for {split}: {cards['train']}"
+            )
+    made = {
+        split: {"dropped": {}} | cards.get(split, {}) | {"pairs": count}
+        for split, count in kept.items()
+    }
+    return made, remarks(first)
+
+
+class _Reading:
+    """The pairs of some parts; place says where the last one is."""
+
+    def __init__(self, parts: Sequence[Part]):
+        self.parts = parts
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for part in self.parts:
+            for number, pair in enumerate(part.pairs(strict=False), 1):
+                self.place = f"{part.src}, line {number}"
+                yield pair
+
+
+class _Lines:
+    """Every step-th line of some files; can be iterated repeatedly."""
+
+    def __init__(self, files: Sequence[Path], step: int):
+        self.files, self.step = files, step
+
+    def __iter__(self) -> Iterator[str]:
+        for file in self.files:
+            yield from islice(Text(file).lines(), None, None, self.step)
+
+
+def _vocabularies(
+    preparation: Preparation, work: Path, whole: Path, pairs: int
+) -> tuple[Tokenizer, Tokenizer]:
+    """Learn the tokenizers from the clean text, or take those of another
+    folder, and save them.
+    """
+    if preparation.tokens is not None:
+        source, target = tokenizers_in(preparation.tokens)
+        source.save(whole / "source.json")
+        target.save(whole / "target.json")
+        return source, target
+    files = work / "train.source", work / "train.target"
+    step = -(-pairs // preparation.vocab_pairs)
+    texts = [files] if preparation.shared else [files[:1], files[1:]]
+    kinds: Any = preparation.vocab, preparation.tokenizer
+    made = [Tokenizer.train(_Lines(t, step), *kinds) for t in texts]
+    source, target = made[0], made[-1]
+    source.save(whole / "source.json")
+    target.save(whole / "target.json")
+    return source, target
+
+
+def encode_pairs(
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    sides: tuple[list[str], list[str]],
+    kind: DTypeLike = np.int32,
+) -> Corpus:
+    """The ids of source and target lines, without the pairs that have no
+    tokens on one side.
+    """
+    ids = (t.encode(side) for t, side in zip(tokenizers, sides))
+    both = [pair for pair in zip(*ids, strict=True) if all(pair)]
+    return Corpus(
+        Sentences.of([src for src, _ in both], kind),
+        Sentences.of([tgt for _, tgt in both], kind),
+    )
+
+
+def _encode(
+    work: Path,
+    whole: Path,
+    split: str,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    card: dict[str, Any],
+) -> None:
+    """Write the ids of a split and add its counts to card."""
+    kind = id_type(max(map(len, tokenizers)))
+    texts = [Text(work / f"{split}.{side}") for side in SIDES]
+    pairs = Part(texts[0], texts[1]).pairs(strict=False)
+    with (
+        closing(_Rows(whole / f"{split}.src", kind)) as src,
+        closing(_Rows(whole / f"{split}.tgt", kind)) as tgt,
+    ):
+        read = 0
+        while chunk := list(islice(pairs, CHUNK)):
+            read += len(chunk)
+            made = encode_pairs(tokenizers, columns_of(chunk), kind)
+            src.add(made.src)
+            tgt.add(made.tgt)
+    if read != card["pairs"]:
+        raise DataError(
+            f"{split}: {card['pairs']:,} clean pairs were written, but "
+            f"{read:,} read back: the corpus would be misaligned"
+        )
+    if lost := read - src.sentences:
+        card["dropped"]["a side without tokens"] = lost
+    card["pairs"] = src.sentences
+    card["source_tokens"], card["target_tokens"] = src.tokens, tgt.tokens
+
+
+class _Rows:
+    """Writes sentences to STEM.ids.npy and STEM.starts.npy as they arrive;
+    the headers, which contain their number, are completed last.
+    """
+
+    def __init__(self, stem: Path, kind: DTypeLike):
+        self.kind, self.sentences, self.tokens = kind, 0, 0
+        names = (Path(f"{stem}.{name}.npy") for name in ("ids", "starts"))
+        self.ids, self.starts = (name.open("wb") for name in names)
+        self._heads()
+        self.starts.write(np.int64(0).tobytes())
+
+    def _heads(self) -> None:
+        for file, kind, length in (
+            (self.ids, self.kind, self.tokens),
+            (self.starts, np.int64, self.sentences + 1),
+        ):
+            descr, shape = np.dtype(kind).str, (length,)
+            head = {"descr": descr, "fortran_order": False, "shape": shape}
+            file.seek(0)
+            np.lib.format.write_array_header_1_0(file, head)
+
+    def add(self, rows: Sentences) -> None:
+        """Append sentences."""
+        self.ids.write(rows.ids.tobytes())
+        self.starts.write((rows.starts[1:] + self.tokens).tobytes())
+        self.tokens += len(rows.ids)
+        self.sentences += len(rows)
+
+    def close(self) -> None:
+        self._heads()
+        self.ids.close()
+        self.starts.close()
+
+
+def _write_manifest(
+    whole: Path,
+    splits: dict[str, dict[str, Any]],
+    settings: dict[str, Any],
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    found: list[str],
+) -> None:
+    """Write corpus.json, the last of the folder's files."""
+    manifest = {
+        "format": FORMAT,
+        "source_vocab": len(tokenizers[0]),
+        "target_vocab": len(tokenizers[1]),
+        "splits": splits,
+        "remarks": found,
+        "settings": settings,
+        "files": {
+            path.name: {
+                "bytes": path.stat().st_size,
+                "sha256": file_hash(path),
+            }
+            for path in sorted(whole.iterdir())
+        },
+    }
+    write_json(whole / "corpus.json", manifest)
+
+
+# E8-prepare.md: Opening it again
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared corpus: a folder and its manifest."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def open(cls, folder: Path) -> Prepared:
+        """Read the manifest. DataError if the folder is incomplete."""
+        path = folder / "corpus.json"
+        if not path.is_file():
+            raise DataError(
+                f"{folder} is not a prepared corpus: no corpus.json"
+            )
+        try:
+            manifest = json.loads(path.read_bytes())
+            form, files = manifest["format"], manifest["files"]
+        except (ValueError, TypeError, KeyError):
+            raise DataError(
+                f"{path} is damaged: prepare the corpus again"
+            ) from None
+        if form != FORMAT:
+            raise DataError(
+                f"{folder} has format {form}, but this version reads "
+                f"format {FORMAT}: prepare the corpus again"
+            )
+        for name, card in files.items():
+            file = folder / name
+            size = file.stat().st_size if file.exists() else None
+            if size != card["bytes"]:
+                there = "is missing" if size is None else f"has {size:,}"
+                raise DataError(
+                    f"{file} should have {card['bytes']:,} bytes but "
+                    f"{there}: prepare the corpus again"
+                )
+        return cls(folder, manifest)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How it was made: the fields of its Preparation."""
+        return self.manifest["settings"]
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal ids in the same order, on any machine."""
+        files = sorted(self.manifest["files"].items())
+        text = "".join(card["sha256"] for _, card in files)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def corpus(self, split: str, source: str | None = None) -> Corpus:
+        """A split, memory-mapped; swapped if source is its target."""
+        if split not in self.manifest["splits"]:
+            raise DataError(
+                f"{self.folder} has no split {split!r}; it has "
+                f"{', '.join(self.manifest['splits'])}"
+            )
+        try:
+            corpus = Corpus.load(self.folder / split)
+        except (ValueError, OSError) as error:
+            raise DataError(f"{error}: prepare the corpus again") from None
+        if source == self.settings["target"]:
+            return Corpus(corpus.tgt, corpus.src)
+        return corpus
+
+    def tokenizers(
+        self, source: str | None = None
+    ) -> tuple[Tokenizer, Tokenizer]:
+        """The tokenizers of both sides, ordered as in corpus."""
+        src, tgt = tokenizers_in(self.folder)
+        back = source == self.settings["target"]
+        return (tgt, src) if back else (src, tgt)
+
+    def check(self) -> None:
+        """Verify the hash of every file. DataError names a changed one."""
+        for name, card in self.manifest["files"].items():
+            if file_hash(self.folder / name) != card["sha256"]:
+                raise DataError(
+                    f"{self.folder / name} has changed since it was made: "
+                    "prepare the corpus again"
+                )
+
+    def report(self) -> str:
+        """A readable summary of the pairs kept and dropped."""
+        lines = []
+        for split, card in self.manifest["splits"].items():
+            tokens = card["source_tokens"], card["target_tokens"]
+            lines.append(
+                f"{split}: {card['pairs']:,} pairs, {tokens[0]:,} + "
+                f"{tokens[1]:,} tokens"
+            )
+            for why, count in sorted(card["dropped"].items()):
+                lines.append(f"  dropped, {why}: {count:,}")
+        return "\n".join(lines)

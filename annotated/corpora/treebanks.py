@@ -1,0 +1,454 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from annotated.corpora.reading import Text, columns_of
+from annotated.engine.errors import DataError
+from annotated.engine.files import new_folder, write_text
+from annotated.engine.runs import Run
+from annotated.engine.search import Allowed, Guide
+from annotated.parsing import (
+    Bracketing,
+    bare,
+    brackets,
+    compare_all,
+    compare_trees,
+    linearise,
+    tree_over,
+    without_tags,
+)
+from annotated.pocket.trees import Tree, leaf, node
+from annotated.search import SearchConfig
+from annotated.tokens import EOS, PAD, SPECIALS
+
+__all__ = [
+    "read_trees", "read_tree", "cleaned", "read_treebank", "split_articles",
+    "word_class", "known_words", "reads", "TreeOptions", "prepare_trees",
+    "tree_scores", "levels", "f1_by", "recall_by_label", "tree_guide",
+    "parse_lines", "escaped", "OnlyTrees",
+]  # fmt: skip
+
+
+# E18-treebanks.md: Reading brackets
+def read_trees(path: Path) -> Iterator[tuple[int, Tree]]:
+    """Yield the trees of a file, each with the number of its first line. A
+    tree may span lines; the file may be compressed (.gz, .xz, .bz2).
+
+    An outermost bracket without a label becomes TOP. Raises DataError,
+    with file and line, for anything that is not a tree.
+    """
+    return _trees_in(Text(path).lines(), str(path))
+
+
+def read_tree(text: str) -> Tree:
+    """Parse a text as one tree. Raises DataError if it is not one."""
+    found = list(_trees_in(text.splitlines(), "the text"))
+    if len(found) != 1:
+        raise DataError(f"expected one tree, found {len(found)}")
+    return found[0][1]
+
+
+def _trees_in(
+    lines: Iterable[str], name: str
+) -> Iterator[tuple[int, Tree]]:
+    number, first = 0, 0
+    open_: list[list[str | Tree]] = []  # contents of each open bracket
+    pieces = (
+        (i, piece)
+        for i, line in enumerate(lines, 1)
+        for piece in re.findall(r"[()]|[^\s()]+", line)
+    )
+
+    def wrong(what: str) -> DataError:
+        return DataError(f"{name}, line {number}: {what}")
+
+    for number, piece in pieces:
+        if piece == "(":
+            first = first if open_ else number
+            open_.append([])
+        elif not open_:
+            raise wrong(f"{piece!r} is outside all brackets")
+        elif piece != ")":
+            open_[-1].append(piece)
+        else:
+            tree = _closed(open_.pop(), outermost=not open_)
+            if isinstance(tree, str):
+                raise wrong(tree)
+            if open_:
+                open_[-1].append(tree)
+            else:
+                yield first, tree
+    if open_:
+        count = len(open_)
+        raise wrong(
+            f"{count} bracket{'s are' if count > 1 else ' is'} never "
+            f"closed in the tree that begins on line {first}"
+        )
+
+
+def _closed(inside: list[str | Tree], outermost: bool) -> Tree | str:
+    """The contents of a bracket as a tree, or why they are not one."""
+    names = [part for part in inside if isinstance(part, str)]
+    children = [part for part in inside if isinstance(part, Tree)]
+    if not inside:
+        return "empty brackets, ()"
+    if not names and outermost:
+        names = ["TOP"]
+    if len(names) == 1 and children:
+        return node(names[0], *children)
+    if len(names) > 1 and not children:
+        return leaf(names[0], "_".join(names[1:]))
+    what = " ".join([*names, *["(…)"] * len(children)])
+    return (
+        f"({what}) is neither a tag with a word nor a label with "
+        "constituents"
+    )
+
+
+# E18-treebanks.md: What is trained on
+def cleaned(tree: Tree) -> Tree | None:
+    """The tree below a single TOP, without traces, constituents that they
+    leave empty, function tags and indices; None if no word is left.
+
+    Several roots become siblings below TOP.
+    """
+    while tree.label == "TOP" and len(tree.children) == 1:
+        tree = tree.children[0]
+    leaves = [
+        None if leaf.label == "-NONE-" else leaf for leaf in tree.leaves()
+    ]
+    full = tree.over(iter(leaves))
+    if full is None:
+        return None
+    roots = full.children if full.label == "TOP" else (full,)
+    return node("TOP", *map(_plain, roots))
+
+
+def _plain(tree: Tree) -> Tree:
+    """A copy whose labels have no functions, indices or alternatives."""
+    made: list[list[Tree]] = [[]]  # of each open node
+    for mark, part in tree.walk():
+        if mark == "(":
+            made.append([])
+        elif mark == "":
+            made[-1].append(part)
+        else:
+            label = bare(part.label).split("|")[0] or part.label
+            children = made.pop()
+            made[-1].append(node(label, *children))
+    return made[0][0]
+
+
+def read_treebank(path: Path) -> dict[str, list[Tree]]:
+    """The cleaned trees of a treebank, by article: a folder with one file
+    per article (.mrg, .tree, .parse …), or one file NAME.mrg, one tree per
+    line, with a tab-separated index NAME.idx of article, first line and
+    number of trees. Both may be compressed. Raises DataError.
+    """
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if _MRG.search(p.name))
+        if not files:
+            raise DataError(f"{path} has no file ending in .mrg")
+        return {
+            str(p.relative_to(path)): _clean([t for _, t in read_trees(p)])
+            for p in files
+        }
+    trees = dict(read_trees(path))
+    name = _MRG.sub("", path.name.replace(".oneline", ""))
+    found = sorted(path.parent.glob(f"{name}.idx*"))
+    if not found:
+        return {path.name: _clean(list(trees.values()))}
+    articles = {}
+    for number, line in enumerate(Text(found[0]).lines(), start=1):
+        try:
+            article, first, count = line.split("\t")
+            lines = range(int(first), int(first) + int(count))
+        except ValueError:
+            raise DataError(
+                f"{found[0]}, line {number}: {line!r} is not an article, a "
+                "line and a number of trees, with tabs between"
+            ) from None
+        articles[article] = _clean([trees[i] for i in lines if i in trees])
+    return articles
+
+
+_MRG = re.compile(r"\.(mrg|tree|parse|ptb|brackets)(\.(gz|xz|bz2))?$")
+
+
+def _clean(trees: list[Tree]) -> list[Tree]:
+    return [tree for tree in map(cleaned, trees) if tree is not None]
+
+
+def split_articles(names: Sequence[str]) -> dict[str, list[str]]:
+    """Split articles into train, valid and test: of the Wall Street
+    Journal, sections 02 to 21, 22 and 23, as usual; of others, one in 16
+    each for valid and test. Raises DataError if there are too few.
+    """
+    split: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
+    wsj = [re.search(r"wsj_(\d\d)\d\d\.", name) for name in names]
+    for i, (name, found) in enumerate(zip(names, wsj, strict=True)):
+        if all(wsj) and found:
+            section = int(found[1])
+            place = {22: "valid", 23: "test"}.get(section, "train")
+            if place == "train" and not 2 <= section <= 21:
+                continue
+        else:
+            place = {4: "valid", 12: "test"}.get(i % 16, "train")
+        split[place].append(name)
+    for place, articles in split.items():
+        if not articles:
+            raise DataError(
+                f"none of {len(names)} articles is left for {place}: a "
+                "treebank is split by article, and needs at least 13, or "
+                "sections 02 to 23 of the Wall Street Journal"
+            )
+    return split
+
+
+# E18-treebanks.md: Unknown words
+def word_class(word: str) -> str:
+    """The class of a rare word: capitals, digits, hyphens, its ending."""
+    marks = ""
+    if word[:1].isupper():
+        marks += "A" if word.isupper() and len(word) > 1 else "C"
+    marks += "0" if any(c.isdigit() for c in word) else ""
+    marks += "-" if "-" in word else ""
+    end = word[-2:].lower() if word[-2:].isalpha() and len(word) > 4 else ""
+    return f"<{marks}~{end}>"
+
+
+def known_words(trees: Sequence[Tree], vocab: int) -> set[str]:
+    """The most common words that occur at least twice, as many as fit into
+    vocab together with the classes of rare words.
+    """
+    counts = Counter(w.word for tree in trees for w in tree.leaves())
+    classes = len({word_class(word) for word in counts})
+    twice = [word for word, count in counts.items() if count > 1]
+    twice.sort(key=lambda word: (-counts[word], word))
+    return set(twice[: max(0, vocab - classes - 4)])
+
+
+def reads(words: Sequence[str], known: set[str]) -> str:
+    """A sentence as the model reads it: rare words become classes."""
+    return " ".join(w if w in known else word_class(w) for w in words)
+
+
+# E18-treebanks.md: A folder to train on
+@dataclass(frozen=True, kw_only=True)
+class TreeOptions:
+    """How a treebank becomes sentences and linearised trees."""
+
+    vocab: int = 16_000  # at most, words and word classes together
+    max_words: int | None = None  # drop longer training sentences
+    tags: bool = True  # write parts of speech, not XX
+    withhold: float = 0.0  # share of training articles without trees
+    silver: Path | None = None  # a file of additional training trees
+
+
+def prepare_trees(
+    path: Path, out: Path, options: TreeOptions = TreeOptions()
+) -> dict[str, int]:
+    """Write SPLIT.words and SPLIT.tree of a treebank into a new folder,
+    and withheld.txt, sentences whose trees are left out. Returns the
+    number of trees of each kind. Raises DataError, or RunError if there
+    is something in out.
+    """
+    bank = read_treebank(path)
+    split = split_articles(list(bank))
+    train = split["train"]
+    # spread evenly, so that both parts are alike
+    order = sorted(range(len(train)), key=lambda i: (i * 0.618) % 1)
+    hidden = int(options.withhold * len(train))
+    split["train"] = [train[i] for i in sorted(order[hidden:])]
+    if hidden:
+        split["withheld"] = [train[i] for i in order[:hidden]]
+    trees = {
+        name: [tree for article in articles for tree in bank[article]]
+        for name, articles in split.items()
+    }
+    if options.silver is not None:
+        trees["silver"] = _clean([t for _, t in read_trees(options.silver)])
+    counts = {name: len(found) for name, found in trees.items()}
+    withheld = trees.pop("withheld", [])
+    trees["train"] += trees.pop("silver", [])
+    known = known_words(trees["train"], options.vocab)
+    with new_folder(out) as fresh:
+        for name, found in trees.items():
+            most = options.max_words if name == "train" else None
+            lines = []
+            for tree in found:
+                words = [leaf.word for leaf in tree.leaves()]
+                if most is None or len(words) <= most:
+                    shown = tree if options.tags else without_tags(tree)
+                    tokens = " ".join(linearise(shown)[1:-1])
+                    lines.append((reads(words, known), tokens))
+            for kind, side in zip(("words", "tree"), columns_of(lines)):
+                _write_lines(fresh / f"{name}.{kind}", side)
+        if withheld:
+            words = [tree.words() for tree in withheld]
+            _write_lines(fresh / "withheld.txt", words)
+    return counts
+
+
+def _write_lines(path: Path, lines: Sequence[str]) -> None:
+    write_text(path, "\n".join(lines) + "\n")
+
+
+# E18-treebanks.md: Parsing, and how good it is
+def tree_scores(
+    sentences: Sequence[str], found: Sequence[str], gold: Sequence[str]
+) -> dict[str, Any]:
+    """Bracketing scores of linearised trees, found against gold, one per
+    sentence. repaired counts outputs that were not trees over the words.
+
+    A guessed tree gets the gold tree's tags, so that the same punctuation
+    is left out of both.
+    """
+    ours, theirs, repaired = [], [], 0
+    for words, guess, right in zip(sentences, found, gold, strict=True):
+        tree = tree_over(words.split(), guess.split())
+        repaired += linearise(tree)[1:-1] != guess.split()
+        theirs.append(tree_over(words.split(), right.split()))
+        ours.append(tree.over(iter(theirs[-1].leaves())) or tree)
+    total = compare_all(theirs, ours)
+    whole = total.exact / max(1, total.sentences)
+    return {
+        "f1": round(total.f1, 2),
+        "precision": round(total.precision, 2),
+        "recall": round(total.recall, 2),
+        "exact_match": round(100 * whole, 2),
+        "sentences": total.sentences,
+        "errors": total.errors,
+        "repaired": repaired,
+    }
+
+
+def levels(tree: Tree) -> int:
+    """The depth of a tree in nodes, including the leaf."""
+    deepest = depth = 1
+    for mark, _ in tree.walk():
+        depth += {"(": 1, "": 0, ")": -1}[mark]
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def f1_by(
+    gold: Sequence[Tree],
+    guesses: Sequence[Tree],
+    key: Callable[[Tree], int],
+    steps: Sequence[int],
+) -> list[tuple[str, float]]:
+    """F1 of the sentences whose gold tree has a key from one step up to,
+    but not including, the next, for each such range.
+    """
+    rows = []
+    for low, high in itertools.pairwise(steps):
+        pairs = zip(gold, guesses, strict=True)
+        chosen = [pair for pair in pairs if low <= key(pair[0]) < high]
+        total = sum((compare_trees(*pair) for pair in chosen), Bracketing())
+        rows.append((f"{low}–{high - 1}", total.f1))
+    return rows
+
+
+def recall_by_label(
+    gold: Sequence[Tree], guesses: Sequence[Tree], least: int = 50
+) -> list[tuple[str, float]]:
+    """Recall, in percent, of every label that occurs at least least times
+    in gold, worst first.
+    """
+    there, found = Counter[str](), Counter[str]()
+    for tree, guess in zip(gold, guesses, strict=True):
+        right = brackets(tree)
+        both = right & brackets(guess)
+        there.update(label for label, *_ in right.elements())
+        found.update(label for label, *_ in both.elements())
+    rows = [
+        (label, 100 * found[label] / count)
+        for label, count in there.items()
+        if count >= least
+    ]
+    return sorted(rows, key=lambda row: row[1])
+
+
+def tree_guide(run: Run) -> Guide | None:
+    """A guide that lets a parsing run write only trees, else None."""
+    if run.recipe.target != "tree":
+        return None
+    place = run.target.inner.get_vocab()
+    return OnlyTrees(tuple(sorted(place, key=place.__getitem__)))
+
+
+def parse_lines(
+    run: Run, lines: Sequence[str], search: SearchConfig, workers: int = 1
+) -> list[Tree | None]:
+    """Parse each line into a tree over its words, None for a blank line.
+    Raises RunError if a worker dies.
+    """
+    known = set(run.source.inner.get_vocab())
+    sentences = [escaped(line).split() for line in lines]
+    found = run.translate(
+        [reads(words, known) for words in sentences],
+        search,
+        workers=workers,
+        guide=tree_guide(run),
+    )
+    return [
+        tree_over(words, best[0].text.split()) if words else None
+        for words, best in zip(sentences, found, strict=True)
+    ]
+
+
+def escaped(text: str) -> str:
+    """Write brackets that are words as -LRB- and -RRB-, as treebanks do."""
+    return text.replace("(", "-LRB-").replace(")", "-RRB-")
+
+
+# E18-treebanks.md: Trees and nothing else
+@dataclass(frozen=True)
+class OnlyTrees:
+    """A guide that lets a search write only trees over the words of its
+    sentence. An object, so that it can be sent to another process.
+    """
+
+    names: Sequence[str]  # of the output tokens, by id
+
+    def __call__(
+        self, sentences: Sequence[Sequence[int]], device: torch.device
+    ) -> Allowed:
+        place = {name: i for i, name in enumerate(self.names)}
+        kinds = [
+            n[0] if n[0] in "()" else n in SPECIALS for n in self.names
+        ]
+        partners = [place.get(f"){name[1:]}", PAD) for name in self.names]
+        opens, closes, tags = (
+            torch.tensor([k == kind for k in kinds], device=device)
+            for kind in ("(", ")", False)
+        )
+        partner = torch.tensor(partners, device=device)
+        words = torch.tensor([len(s) for s in sentences], device=device)
+
+        def allowed(ids: Tensor, number: Tensor) -> Tensor:
+            left = words[number, None] - tags[ids].sum(dim=2)
+            depth = (opens[ids].long() - closes[ids].long()).cumsum(dim=2)
+            now = depth[:, :, -1:]
+            level = opens[ids] & (depth == now)
+            last = level * torch.arange(ids.size(2), device=device)
+            inner = ids.gather(2, last.argmax(dim=2, keepdim=True))
+            may = (left > 0)[:, :, None] & (opens | tags)
+            closing = (now > 0) & ~opens[ids[:, :, -1:]]
+            may.scatter_(2, partner[inner], closing)
+            may[:, :, EOS] = (left == 0) & (now[:, :, 0] == 0)
+            return may
+
+        return allowed

@@ -1,0 +1,262 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+import dataclasses
+import importlib
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from annotated.attention import MultiHeadAttention
+from annotated.corpora.pieces import vocabulary
+from annotated.embeddings import SinusoidalPositions
+from annotated.engine.errors import RunError
+from annotated.engine.files import new_folder, write_json
+from annotated.engine.packing import PAPER_PARTS, check_paper
+from annotated.engine.runs import Run
+from annotated.engine.tensors import write_tensors
+from annotated.exchange.marian import check_leaves, write_transformers
+from annotated.model import Transformer
+from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
+
+__all__ = [
+    "write_ctranslate2", "CALLED", "POSITIONS", "AXES", "write_onnx",
+    "FORMS", "export_run",
+]  # fmt: skip
+
+
+# E11-export.md: What all forms share
+def _wanted(package: str) -> Any:
+    """Import an optional package. RunError, with the command that
+    installs it, if it is missing.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        top = package.split(".")[0]
+        raise RunError(f"{error}: pip install {top}") from None
+
+
+# E11-export.md: CTranslate2
+def write_ctranslate2(
+    model: Transformer,
+    source: Sequence[str],
+    target: Sequence[str],
+    folder: Path,
+) -> None:
+    """Write the model as a folder for ctranslate2.Translator; source and
+    target are the vocabularies, one token per id.
+
+    RunError if CTranslate2 is missing or does not support the model.
+    """
+    check_paper(model, PAPER_PARTS)
+    config = model.config
+    check_leaves(config, "ctranslate2")
+    specs = _wanted("ctranslate2.specs.transformer_spec")
+    kinds = _wanted("ctranslate2.specs.common_spec").Activation
+    layers = config.num_encoder_layers, config.num_decoder_layers
+    spec = specs.TransformerSpec.from_config(
+        layers,
+        config.num_heads,
+        pre_norm=config.norm == "pre",
+        activation=getattr(kinds, CALLED[config.activation]),
+    )
+    _fill_stack(spec.encoder, model, "encoder")
+    _fill_stack(spec.decoder, model, "decoder")
+    output = spec.decoder.projection
+    _fill(output, model.embeddings.output, model.embeddings.bias)
+    spec.register_source_vocabulary(list(source))
+    spec.register_target_vocabulary(list(target))
+    spec.config.unk_token = SPECIALS[UNK]
+    spec.config.bos_token = spec.config.decoder_start_token = SPECIALS[BOS]
+    spec.config.eos_token = SPECIALS[EOS]
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = 1e-5
+    spec.validate()
+    spec.optimize()
+    folder.mkdir(parents=True, exist_ok=True)
+    spec.save(str(folder))
+
+
+CALLED = {"relu": "RELU", "silu": "SWISH", "gelu": "GELU"}
+POSITIONS = 1024  # of source and output; the table doubles as it grows
+
+
+def _array(x: Tensor) -> Any:
+    return x.detach().float().cpu().contiguous().numpy()
+
+
+def _fill(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
+    spec.weight = _array(weight)
+    if bias is not None:
+        spec.bias = _array(bias)
+
+
+def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _fill_attention(
+    spec: Any, attention: MultiHeadAttention, together: bool
+) -> None:
+    """Fill in q, k, v (in one matrix, or q and (k, v)) and the output."""
+    q, k, v = attention.w_q, attention.w_k, attention.w_v
+    groups = [[q, k, v]] if together else [[q], [k, v]]
+    for out, group in zip(spec.linear, groups):
+        weight = torch.cat(tuple(linear.weight for linear in group))
+        biases: Any = [x.bias for x in group if x.bias is not None]
+        _fill(out, weight, torch.cat(biases) if biases else None)
+    _fill(spec.linear[-1], attention.w_o.weight, attention.w_o.bias)
+
+
+def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
+    """Fill in the embeddings, positions and layers of one of the stacks."""
+    reads, place = model.embeddings.source, model.src_positions
+    embeddings = spec.embeddings
+    if name == "decoder":
+        reads, place = model.embeddings.target, model.tgt_positions
+    else:
+        embeddings = embeddings[0]  # the encoder has a list of them
+    embeddings.weight = _array(reads)
+    if isinstance(place, SinusoidalPositions):
+        place(POSITIONS)  # an exported table cannot grow
+    spec.position_encodings.encodings = _array(place.table)
+    stack: Any = getattr(model, name)
+    if model.config.norm == "pre":
+        _fill_norm(spec.layer_norm, stack.norm)
+    for out, layer in zip(spec.layer, stack.layers, strict=True):
+        own, last = out.self_attention, layer.norm2
+        _fill_attention(own, layer.attention, together=True)
+        _fill_norm(own.layer_norm, layer.norm1)
+        if name == "decoder":
+            other, last = out.attention, layer.norm3
+            _fill_attention(other, layer.cross_attention, together=False)
+            _fill_norm(other.layer_norm, layer.norm2)
+        ffn, net = out.ffn, layer.feed_forward
+        _fill(ffn.linear_0, net.inner.weight, net.inner.bias)
+        _fill(ffn.linear_1, net.outer.weight, net.outer.bias)
+        _fill_norm(ffn.layer_norm, last)
+
+
+# E11-export.md: ONNX
+AXES = {  # the axes of each array that vary in length
+    "src": {0: "batch", 1: "src_len"},
+    "tgt": {0: "batch", 1: "tgt_len"},
+    "memory": {0: "batch", 1: "src_len"},
+    "logits": {0: "batch"},  # of the token after tgt
+}
+
+
+def write_onnx(model: Transformer, folder: Path) -> None:
+    """Write encoder.onnx and decoder.onnx. RunError if onnx is missing,
+    or if the model has a part that its config does not say.
+    """
+    _wanted("onnx")
+    check_paper(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = Transformer(model.config)  # operators that all runtimes have
+    plain.load_state_dict(model.state_dict())
+    for place in (plain.src_positions, plain.tgt_positions):
+        if isinstance(place, SinusoidalPositions):
+            place(POSITIONS)  # the table in a graph cannot grow
+    tgt = torch.tensor([[BOS, 4, 4, 4], [BOS, 5, 5, 5]])
+    memory = torch.zeros(2, 3, model.config.d_model)
+    src = torch.tensor([[4, 5, EOS], [4, EOS, PAD]])
+
+    def last(tgt: Tensor, memory: Tensor, src: Tensor) -> Tensor:
+        x = plain.decode(tgt, memory, src)[:, -1]
+        return plain.embeddings.logits(x)
+
+    inputs = {"tgt": tgt, "memory": memory, "src": src}
+    encode, decode = _Graph(plain, plain.encode), _Graph(plain, last)
+    _write(encode, {"src": src}, "memory", folder / "encoder.onnx")
+    _write(decode, inputs, "logits", folder / "decoder.onnx")
+
+
+class _Graph(nn.Module):
+    """A function of the model, as a module."""
+
+    def __init__(self, model: Transformer, call: Callable[..., Tensor]):
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.call(*inputs)
+
+
+def _write(
+    graph: _Graph, inputs: dict[str, Tensor], output: str, path: Path
+) -> None:
+    how: dict[str, Any] = {}
+    if "dynamic_shapes" in inspect.signature(torch.onnx.export).parameters:
+        _wanted("onnxscript")
+        most = {"batch": None, "src_len": POSITIONS, "tgt_len": POSITIONS}
+        sizes = {n: torch.export.Dim(n, max=m) for n, m in most.items()}
+        shapes = tuple(
+            {i: sizes[axis] for i, axis in AXES[name].items()}
+            for name in inputs
+        )
+        large = sum(p.numel() for p in graph.parameters()) > 2**28
+        how |= {"dynamo": True, "dynamic_shapes": (shapes,)}
+        how |= {"external_data": large, "verbose": False}
+    else:  # torch before 2.6 has only the older exporter
+        names = (*inputs, output)
+        how |= {"dynamic_axes": {name: AXES[name] for name in names}}
+        how |= {"opset_version": 17}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own parts
+        torch.onnx.export(
+            graph.eval(),
+            tuple(inputs.values()),
+            str(path),
+            input_names=list(inputs),
+            output_names=[output],
+            **how,
+        )
+
+
+# E11-export.md: A run
+FORMS = "safetensors", "onnx", "ctranslate2", "transformers"
+
+
+def export_run(
+    run: Run,
+    to: str,
+    folder: Path,
+    results: Mapping[str, Any] | None = None,
+) -> None:
+    """Write run to a new folder as "safetensors", "onnx", "ctranslate2" or
+    "transformers"; results are scores for a model card, by split.
+
+    RunError if the folder already holds something, if a package is
+    missing, or if the format does not support the model.
+    """
+    check_paper(run.model)
+    for name, weight in run.model.named_parameters():
+        if not bool(weight.isfinite().all()):
+            raise RunError(f"{name} has numbers that are not finite")
+    model = deepcopy(run.model).cpu().eval()  # the caller's stays unchanged
+    with new_folder(folder) as fresh:
+        if to == "onnx":
+            write_onnx(model, fresh)
+        elif to == "ctranslate2":
+            src, tgt = vocabulary(run.source), vocabulary(run.target)
+            write_ctranslate2(model, src, tgt, fresh)
+        elif to == "transformers":
+            write_transformers(run, model, fresh, results)
+        else:
+            weights = dict(model.named_parameters())
+            write_tensors(weights, fresh / "model.safetensors")
+        if to in ("safetensors", "transformers"):
+            recipe = dataclasses.asdict(run.recipe)
+            write_json(fresh / "recipe.json", recipe)
+        if to in ("safetensors", "onnx"):  # the others have their own
+            config = dataclasses.asdict(model.config)
+            write_json(fresh / "config.json", config)
+        run.source.save(fresh / "source.json")
+        run.target.save(fresh / "target.json")

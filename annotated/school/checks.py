@@ -1,0 +1,1344 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import base64
+import copy
+import importlib.resources
+import inspect
+import itertools
+import json
+import linecache
+import math
+import random
+import signal
+import threading
+import traceback
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from annotated.school.answers import answer_in, borrowed, reaching
+from annotated.school.relations import near, plain, relation
+
+__all__ = [
+    "Wrong", "note", "same", "holds", "sizes", "form", "difference", "ROOM",
+    "LONG", "drawn", "untouched", "same_gradients", "Guess", "predicted",
+    "Exercise", "exercises", "run_code", "SEEDS", "LIMIT", "TooSlow",
+    "Trial", "Verdict", "attempt", "examine", "examine_source", "objection",
+    "defined", "Mistake", "diagnose", "Watched", "NUDGES", "TURNS",
+    "ORDERS", "New", "Change",
+]  # fmt: skip
+
+
+# E20-checks.md: What a check says
+class Wrong(Exception):
+    """Something asked for does not hold. shown are values to look at, pair
+    what came back and what was wanted.
+    """
+
+    def __init__(
+        self, what: str, pair: tuple[Any, Any] | None = None, **shown: Any
+    ):
+        super().__init__(what)
+        self.what, self.pair, self.shown = what, pair, shown
+
+
+_seen: list[Any] = []  # what the student's code has returned in a check
+_collecting: list[list[tuple[Any, Any]]] = []  # what `same` compares
+
+
+def note(yours: Any) -> None:
+    """Remember what came back: a known mistake returns the same."""
+    _seen.append(_kept(yours))
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # no copy of a generator, say: its kind will do
+        return type(value)
+
+
+def same(yours: Any, target: Any, **given: Any) -> None:
+    """Raise Wrong unless yours is target: kind, shape, dtype, values up to
+    rounding. given are the arguments that led there, to be shown.
+    """
+    note(yours)
+    if _collecting:
+        _collecting[-1].append((_kept(yours), target))
+        return
+    if what := difference(yours, target):
+        pair = _kept(yours), target
+        if "dtype" in what:  # the values would only distract
+            raise Wrong(what, pair)
+        raise Wrong(what, pair, **given, **_nearer(target, yours))
+
+
+def holds(
+    fine: bool | Tensor, what: str, yours: Any = None, **shown: Any
+) -> None:
+    """Raise Wrong with what, unless it is fine."""
+    note(yours if yours is not None else bool(fine))
+    if not bool(fine) and not _collecting:
+        if yours is not None:
+            shown["yours"] = yours
+        raise Wrong(what, **shown)
+
+
+_chance: list[random.Random] = []  # where a check runs with a secret seed
+
+
+def sizes(*usual: int) -> list[int]:
+    """The sizes of a check: as usual, or with a secret seed larger ones;
+    different where the usual ones are, and 1 where they are 1.
+    """
+    if not _chance:
+        return list(usual)
+    (chance,) = _chance
+    more = {0: 0, 1: 1}
+    for size in sorted(set(usual) - {0, 1}):
+        least = max(more.values())
+        more[size] = max(size, least) + chance.randint(1, 2)
+    return [more[size] for size in usual]
+
+
+def form(check: Callable[[Any], object]) -> Callable[[Any], object]:
+    """A check of form: it counts once every other check holds."""
+    check.form = True  # type: ignore[attr-defined]
+    return check
+
+
+def difference(yours: Any, target: Any) -> str:
+    """In what yours is not target; "" where it is."""
+    if yours is None and target is not None:
+        return "it returned None: is there a return at its end?"
+    if isinstance(target, Tensor):
+        return _unlike(yours, target)
+    if isinstance(target, dict) and isinstance(yours, dict):
+        return _unlike_by_name(yours, target)
+    if isinstance(target, (list, tuple)):
+        if type(yours) is not type(target):
+            return f"it returned {_kind(yours)}, not {_kind(target)}"
+        if len(yours) != len(target):
+            return f"it has {len(yours)} entries, not {len(target)}"
+        for place, (one, other) in enumerate(zip(yours, target)):
+            if what := difference(one, other):
+                return f"in entry {place}, {what}"
+        return ""
+    if isinstance(target, float) and isinstance(yours, (int, float)):
+        within = getattr(target, "within", 1e-5)
+        close = math.isclose(yours, target, rel_tol=within, abs_tol=1e-9)
+        both_nan = math.isnan(yours) and math.isnan(target)
+        if close or both_nan:
+            return ""
+        digits = _enough(yours, target, least=6)
+        return f"it is {yours:.{digits}g}, not {target:.{digits}g}"
+    if type(yours) is not type(target):
+        return f"it returned {_kind(yours)}, not {_kind(target)}"
+    return "" if yours == target else "the values differ"
+
+
+def _unlike_by_name(yours: dict[Any, Any], target: dict[Any, Any]) -> str:
+    if yours.keys() != target.keys():
+        return f"its keys are {list(yours)}, not {list(target)}"
+    for name, value in target.items():
+        if what := difference(yours[name], value):
+            return f"at {name!r}, {what}"
+    return ""
+
+
+def _unlike(yours: Any, target: Tensor) -> str:
+    if not isinstance(yours, Tensor):
+        return f"it returned {_kind(yours)}, not a tensor"
+    if yours.shape != target.shape:
+        return (
+            f"the shape is {tuple(yours.shape)}, not {tuple(target.shape)}"
+        )
+    if yours.dtype != target.dtype:
+        return f"the dtype is {_name(yours)}, not {_name(target)}"
+    if plain(target) and not plain(yours):
+        return f"it is {drawn(yours)}"
+    if not target.dtype.is_floating_point:
+        return "" if torch.equal(yours, target) else "the values differ"
+    lost = yours.isnan() & ~target.isnan()
+    if lost.any():
+        return f"{int(lost.sum())} of its values are NaN"
+    return "" if near(yours, target).all() else "the values differ"
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+
+def _name(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+ROOM = 8  # rows and columns of a matrix that is shown
+LONG = 400  # characters of anything else
+
+
+def drawn(value: Any, digits: int = 4) -> str:
+    """A value as a person reads it: a matrix, rows below each other."""
+    if type(value) is float:
+        return _digits(value, max(digits, 6))
+    if not isinstance(value, Tensor):
+        text = repr(value)
+        return text if len(text) <= LONG else f"{text[:LONG]} …"
+    value = value.detach()
+    if plain(value) and value.ndim > 2 and math.prod(value.shape[:-2]) == 1:
+        value = value.reshape(value.shape[-2:])
+    fits = value.ndim <= 2 and all(n <= ROOM for n in value.shape)
+    if not plain(value):
+        kind = str(value.layout).removeprefix("torch.")
+        return (
+            f"a tensor of {_name(value)}, {tuple(value.shape)}, {kind}, on "
+            f"{value.device}"
+        )
+    if not fits:
+        return f"a tensor of {_name(value)}, {tuple(value.shape)}"
+    if value.ndim == 0:
+        return _digits(value.item(), digits)
+    rows = [value.tolist()] if value.ndim == 1 else value.tolist()
+    cells = [[_digits(x, digits) for x in row] for row in rows]
+    width = max((len(c) for row in cells for c in row), default=0)
+    return "\n".join(" ".join(f"{c:>{width}}" for c in r) for r in cells)
+
+
+def _digits(x: float | bool, digits: int) -> str:
+    if isinstance(x, bool):
+        return "1" if x else "·"
+    return f"{x:.{digits}g}" if isinstance(x, float) else str(x)
+
+
+def _enough(one: Any, other: Any, least: int = 4) -> int:
+    """As many digits as tell two values apart, where they differ most."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        readable = plain(one) and plain(other)
+        if one.shape != other.shape or not (one.numel() and readable):
+            return least
+        at = _farthest(one, other)
+        one, other = one[at].item(), other[at].item()
+    if not (isinstance(one, float) and isinstance(other, float)):
+        return least
+    for digits in range(least, 17):
+        if f"{one:.{digits}g}" != f"{other:.{digits}g}":
+            return digits
+    return 17
+
+
+def _farthest(one: Tensor, other: Tensor) -> tuple[int, ...]:
+    """The place at which two tensors of one shape differ most."""
+    gap = (one.double() - other.double()).abs()
+    gap = gap.nan_to_num(math.inf, math.inf)
+    return tuple(int(i) for i in (gap == gap.max()).nonzero()[0])
+
+
+def _nearer(target: Any, yours: Any) -> dict[str, Any]:
+    """Both, or of large ones the part that differs."""
+    both = {"wanted": target, "yours": yours}
+    if isinstance(yours, Tensor) and isinstance(target, Tensor):
+        alike = yours.shape == target.shape and yours.numel()
+        alike = alike and plain(yours) and plain(target)
+        return _nearer_matrix(target, yours) if alike else both
+    if len(repr(target)) <= LONG >= len(repr(yours)) and not any(
+        isinstance(x, Tensor) for x in _parts(target)
+    ):
+        return both
+    if isinstance(target, str) and isinstance(yours, str):
+        pairs = enumerate(zip(yours, target))
+        shorter = min(len(yours), len(target))
+        first = next((i for i, (x, y) in pairs if x != y), shorter)
+        start = max(0, first - 40)
+        return {n: f"…{x[start : start + 300]}" for n, x in both.items()}
+    parts, others = _parts(target), _parts(yours)
+    if parts and len(parts) == len(others):
+        for one, other in zip(parts, others):
+            if difference(other, one):
+                return _nearer(one, other)
+    return both
+
+
+def _parts(x: Any) -> list[Any]:
+    if isinstance(x, dict):
+        return list(x.values())
+    return list(x) if isinstance(x, (list, tuple)) else []
+
+
+def _nearer_matrix(target: Tensor, yours: Tensor) -> dict[str, Any]:
+    both = {"wanted": target, "yours": yours}
+    place = _farthest(yours, target)
+    if target.ndim > 2:  # the matrix in which they differ most
+        both = {n: x[place[:-2]] for n, x in both.items()}
+    if max(both["wanted"].shape, default=0) > ROOM:
+        both = {n: x[place[-2:]] for n, x in both.items()}
+    shown: dict[str, Any] = dict(both)
+    if target.shape != both["wanted"].shape:
+        whole = target.ndim > 2 and both["wanted"].ndim == 2
+        shown["at"] = list(place[:-2] if whole else place)
+    return shown
+
+
+def untouched(f: Callable[..., Any], *inputs: Any, **given: Any) -> Any:
+    """f(*inputs); raise Wrong if that has changed one of them."""
+    before = [_kept(x) for x in inputs]
+    out = f(*inputs)
+    for place, (old, new) in enumerate(zip(before, inputs)):
+        if not _unchanged(new, old):
+            note(new)
+            raise Wrong(
+                f"argument {place} is not what it was before the call",
+                before=old,
+                after=new,
+                **given,
+            )
+    return out
+
+
+def _unchanged(new: Any, old: Any) -> bool:
+    """To the last bit, whatever it is made of."""
+    if isinstance(new, Tensor) and isinstance(old, Tensor):
+        if (new.shape, new.dtype) != (old.shape, old.dtype):
+            return False
+        return bool(((new == old) | (new.isnan() & old.isnan())).all())
+    if _parts(new) or _parts(old):
+        pairs = list(zip(_parts(new), _parts(old)))
+        if len(_parts(new)) != len(_parts(old)):
+            return False
+        if isinstance(new, dict) and list(new) != list(old):
+            return False
+        return all(_unchanged(*pair) for pair in pairs)
+    return not difference(new, old)
+
+
+def same_gradients(
+    f: Callable[..., Tensor],
+    oracle: Callable[..., Tensor],
+    *inputs: Tensor,
+) -> None:
+    """Raise Wrong unless the gradients of a weighted sum of the outputs
+    are the oracle's, for each floating input.
+    """
+    found = []
+    for function in (f, oracle):
+        own = [
+            x.detach().clone().requires_grad_()
+            if x.is_floating_point()
+            else x
+            for x in inputs
+        ]
+        out = function(*own)
+        if function is f and not out.requires_grad:
+            note("no gradient")
+            raise Wrong(
+                "the output has no gradient: something detaches it "
+                "(.data, .item(), a new tensor made of numbers, argmax)"
+            )
+        weight = torch.linspace(1, 2, out.numel(), dtype=out.dtype)
+        (out * weight.view_as(out)).sum().backward()
+        found.append([x.grad for x in own if x.is_floating_point()])
+    for place, (yours, target) in enumerate(zip(*found)):
+        note(yours)
+        if target is None or yours is None:
+            if target is not None and target.abs().max() > 1e-12:
+                raise Wrong(f"argument {place} gets no gradient")
+            continue
+        if difference(yours, target):
+            raise Wrong(
+                f"the gradient of argument {place} is another",
+                (yours, target),
+                **_nearer(target, yours),
+            )
+
+
+# E20-checks.md: A prediction
+class Guess(float):
+    """A number that is the same within a share of itself."""
+
+    within: float
+
+    def __new__(cls, value: float, within: float = 0.0) -> Guess:
+        found = super().__new__(cls, value)
+        found.within = within
+        return found
+
+    def __repr__(self) -> str:
+        return f"{self:.8g}"
+
+
+def predicted(
+    answers: dict[str, Any], name: str, target: Any, within: float = 0.01
+) -> None:
+    """Raise Wrong unless the answer of this name is target: a number,
+    within a share of it, or else a shape, True or False.
+    """
+    yours = answers.get(name, ...)
+    if yours is ...:
+        holds(False, f"{name!r} has no answer yet", "nothing")
+    if isinstance(target, (bool, tuple)):
+        if isinstance(yours, (list, tuple)):  # torch.Size is one, too
+            yours = tuple(yours)
+        holds(not difference(yours, target), f"{name!r} is not so", yours)
+        return
+    try:
+        yours = Guess(yours, within)
+    except (TypeError, ValueError):
+        holds(False, f"{name!r} is {_kind(yours)}, not a number", yours)
+    note(yours)
+    if not math.isfinite(yours):
+        raise Wrong(f"{name!r} is no finite number")
+    if difference(yours, Guess(target, within)):
+        raise Wrong(f"{name!r} is {_off(yours, target)}", yours=yours)
+
+
+def _off(yours: float, target: float) -> str:
+    """In which direction a guess is wrong, and whether by far."""
+    low, high = sorted(map(abs, (yours, target)))
+    far = ", by a factor of ten or more" if high >= 10 * low else ""
+    return f"too {'large' if yours > target else 'small'}{far}"
+
+
+# E20-checks.md: An exercise
+@dataclass(frozen=True)
+class Exercise:
+    """One of book/exercises/, as the package carries it."""
+
+    name: str
+    title: str
+    kind: str
+    minutes: int
+    difficulty: int
+    goals: list[str]
+    section: str
+    needs: list[str]
+    points: int
+    track: str
+    defines: str  # the name of what is to be written
+    module: str  # the module that has it in the book
+    statement: str
+    starter: str
+    checks: list[str]
+    hints: list[str]
+    sealed: str
+    number: str = ""  # as its page counts it: 4.1
+    symptom: str = ""  # what shows that a starter is broken
+
+    @cached_property
+    def _unsealed(self) -> dict[str, Any]:
+        packed = base64.b64decode(self.sealed)
+        return dict(json.loads(zlib.decompress(packed)))
+
+    @property
+    def reference(self) -> str:
+        return str(self._unsealed["reference"])
+
+    @property
+    def variants(self) -> list[str]:
+        return list(self._unsealed["variants"])
+
+    @property
+    def mutants(self) -> list[tuple[str, str]]:
+        """Sentence and code of each."""
+        return [(m[0], m[1]) for m in self._unsealed["mutants"]]
+
+    @cached_property
+    def mistakes(self) -> list[Mistake]:
+        """The mutants, ready to be tried."""
+        return [
+            Mistake(text, self.answer(code, f"<mutant {self.name} {n}>"))
+            for n, (text, code) in enumerate(self.mutants)
+        ]
+
+    @cached_property
+    def ours(self) -> Mistake:
+        """The reference, ready to be tried: no mistake at all."""
+        code = self.reference
+        return Mistake("", self.answer(code, f"<reference {self.name}>"))
+
+    @property
+    def insight(self) -> str:
+        return str(self._unsealed["insight"])
+
+    @property
+    def rubric(self) -> list[str]:
+        """What earns a point in what is written about it."""
+        return list(self._unsealed.get("rubric", []))
+
+    @property
+    def chapter(self) -> str:
+        """The number of its page, as 04."""
+        return self.name[:2]
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """Its number, to sort by; without one it is its page's last."""
+        number = self.number or f"{self.chapter}.999"
+        return tuple(map(int, number.split(".")))
+
+    @property
+    def stars(self) -> str:
+        return "★" * self.difficulty
+
+    @property
+    def is_part(self) -> bool:
+        """Whether its answer goes into a package of one's own."""
+        return self.kind == "implement"
+
+    def properties(
+        self, hidden: Sequence[str] = ()
+    ) -> dict[str, Callable[[Any], object]]:
+        """The checks by name, in their order; compiled once, so that what
+        an answer does later to a module does not reach them.
+        """
+        if tuple(hidden) not in self._compiled:
+            space: dict[str, Any] = {"__name__": f"check {self.name}"}
+            for place, code in enumerate([*self.checks, *hidden]):
+                run_code(code, f"<check {self.name} {place}>", space)
+            self._compiled[tuple(hidden)] = {
+                name: value
+                for name, value in space.items()
+                if name.startswith("check_")
+            }
+        return self._compiled[tuple(hidden)]
+
+    @cached_property
+    def _compiled(
+        self,
+    ) -> dict[tuple[str, ...], dict[str, Callable[[Any], object]]]:
+        return {}
+
+    def answer(self, code: str, filename: str) -> Any:
+        """What code defines under the exercise's name."""
+        space = {"__name__": self.name}
+        run_code(code, filename, space)
+        return space[self.defines]
+
+
+@cache
+def exercises() -> dict[str, Exercise]:
+    """All, by name, in the order of the book."""
+    file = importlib.resources.files("annotated") / "exercises.json"
+    carried = json.loads(file.read_text(encoding="utf-8"))
+    return {
+        name: Exercise(name, **facts) for name, facts in carried.items()
+    }
+
+
+def run_code(code: str, filename: str, space: dict[str, Any]) -> None:
+    """Execute code, as a cell that may await; a traceback will show its
+    lines.
+    """
+    lines = [f"{line}\n" for line in code.split("\n")]
+    linecache.cache[filename] = (len(code), None, lines, filename)
+    waits = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    compiled = compile(code, filename, "exec", waits, dont_inherit=True)
+    if compiled.co_flags & inspect.CO_COROUTINE:
+        asyncio.run(eval(compiled, space))
+    else:
+        exec(compiled, space)
+
+
+# E20-checks.md: The verdict
+SEEDS = (0, 1, 2)
+LIMIT = 20.0  # seconds of processor time; ours need less than 2
+
+
+class TooSlow(BaseException):
+    """Not an Exception, so that no `except Exception` catches it."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One check with one seed."""
+
+    error: BaseException | None
+    seen: list[Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came out, and the text that says so."""
+
+    exercise: str
+    outcome: str  # passed, wrong, not attempted, crashed, too slow, refused
+    text: str
+    passed: int  # checks that passed
+    of: int
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise TooSlow in the block after so much processor time."""
+    main = threading.current_thread() is threading.main_thread()
+    if not (main and hasattr(signal, "setitimer")):
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise TooSlow
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def attempt(
+    check: Callable[[Any], object],
+    thing: Any,
+    seed: int,
+    limit: float = LIMIT,
+) -> Trial:
+    """Run one check on the student's thing. What goes wrong is kept, not
+    swallowed; only Ctrl-C goes through.
+    """
+    _seen.clear()
+    error: BaseException | None = None
+    generators = torch.get_rng_state(), random.getstate()
+    torch.manual_seed(seed)
+    random.seed(seed)
+    _chance[:] = [] if seed in SEEDS else [random.Random(seed)]
+    try:
+        with _limited(limit):
+            check(thing)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as raised:
+        error = raised
+    finally:
+        torch.set_rng_state(generators[0])
+        random.setstate(generators[1])
+        _chance.clear()
+    return Trial(error, list(_seen))
+
+
+def examine(
+    exercise: Exercise,
+    thing: Any,
+    hidden: Sequence[str] = (),
+    limit: float = LIMIT,
+    seeds: Sequence[int] = SEEDS,
+) -> Verdict:
+    """Run the checks in their order, and tell the first that fails."""
+    checks = exercise.properties(hidden)
+    name, of = exercise.name, len(checks)
+    if _untouched(thing):
+        return _not_attempted(exercise, of)
+    if home := _home_in_book(thing, exercise.defines):
+        return _the_books(exercise, home)
+    for place, check in enumerate(checks.values()):
+        for seed in seeds:
+            trial = attempt(check, thing, seed, limit)
+            if trial.error is None:
+                continue
+            if _unwritten(trial.error):
+                return _not_attempted(exercise, of)
+            outcome, text = _tell(
+                exercise, check, thing, seed, trial, limit
+            )
+            asked, look = _docs(check)
+            count = f"check {place + 1} of {of}"
+            head = f"{outcome} · {name}, {count}: {asked}"
+            text = "\n\n".join(filter(None, [head, text, look]))
+            return Verdict(name, outcome, text, place, of)
+    plural = "the one check here passes"
+    if of > 1:
+        plural = f"all {of} checks here pass"
+    text = f"passed · {name}: {plural}.\n\n{exercise.insight}"
+    return Verdict(name, "passed", text, of, of)
+
+
+def _untouched(thing: Any) -> bool:
+    """Whether an answer still has the dots of the starter."""
+    if isinstance(thing, dict):
+        return all(value is ... for value in thing.values())
+    return thing is ... or thing is None
+
+
+def _unwritten(error: BaseException) -> bool:
+    """Whether the starter's own `raise NotImplementedError` was met.
+    torch's errors of that class have something to say.
+    """
+    return type(error) is NotImplementedError and not error.args
+
+
+def _not_attempted(exercise: Exercise, of: int) -> Verdict:
+    still = "still stands as it was given"
+    text = (
+        f"not attempted · {exercise.name}: {exercise.defines} {still}.\n\n"
+        "Write it, then check again; there are hints to begin with."
+    )
+    return Verdict(exercise.name, "not attempted", text, 0, of)
+
+
+def _home_in_book(thing: Any, name: str) -> str:
+    """The module of the book that a thing, what it inherits from, or what
+    it wraps, is from; or "".
+    """
+    inner = (getattr(thing, x, None) for x in ("__wrapped__", "func"))
+    for one in (thing, *getattr(thing, "__mro__", ()), *inner):
+        home = str(getattr(one, "__module__", ""))
+        if home.startswith("annotated.") and (
+            getattr(one, "__name__", "") == name
+        ):
+            return home
+    return ""
+
+
+def _the_books(exercise: Exercise, home: str) -> Verdict:
+    name, defines = exercise.name, exercise.defines
+    text = (
+        f"not attempted · {name}: this is the book's own {defines}, "
+        f"imported from {home}; define yours below the import, and check "
+        "that."
+    )
+    return Verdict(name, "not attempted", text, 0, len(exercise.checks))
+
+
+def _docs(check: Callable[..., object]) -> tuple[str, str]:
+    """What a check asks for, and where to look."""
+    first, _, rest = (check.__doc__ or check.__name__).partition("\n\n")
+    look = " ".join(rest.split())
+    asked = " ".join(first.split())
+    return asked, f"Where to look: {look}" if look else ""
+
+
+def _tell(
+    exercise: Exercise,
+    check: Callable[[Any], object],
+    thing: Any,
+    seed: int,
+    trial: Trial,
+    limit: float,
+) -> tuple[str, str]:
+    """Outcome and message of a trial that failed."""
+    error = trial.error
+    if isinstance(error, TooSlow):
+        return "too slow", (
+            f"It was stopped after {limit:g} s of processor time; ours "
+            "takes less than two. Is there a loop that does not end?"
+        )
+    known = diagnose(exercise, check, seed, trial, thing)
+    if isinstance(error, Wrong):
+        stop = "" if error.what.endswith(("?", ".", "!")) else "."
+        parts = [known, f"{_capital(error.what)}{stop}", *_values(error)]
+        return "wrong", "\n".join(filter(None, parts))
+    return "crashed", "\n".join(filter(None, [known, _crash(trial)]))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _values(error: Wrong) -> list[str]:
+    """What is to be looked at; what came back and what was wanted with
+    as many digits as tell them apart.
+    """
+    digits = dict.fromkeys(error.shown, 4)
+    for one, other in (("wanted", "yours"), ("before", "after")):
+        if {one, other} <= digits.keys():
+            enough = _enough(error.shown[one], error.shown[other])
+            digits[one] = digits[other] = enough
+    return [_shown(n, x, digits[n]) for n, x in error.shown.items()]
+
+
+def _shown(name: str, value: Any, digits: int) -> str:
+    """A name, and beside it a value of one or several lines."""
+    first, *more = drawn(value, digits).splitlines() or [""]
+    margin = " " * max(len(name) + 2, 10)
+    return "\n".join([f"  {name:8}{first}", *(margin + x for x in more)])
+
+
+def _crash(trial: Trial) -> str:
+    """The student's lines of a traceback, and the call that led there."""
+    error = trial.error
+    assert error is not None
+    frames = list(traceback.walk_tb(error.__traceback__))
+    in_check = [
+        place
+        for place, (frame, _) in enumerate(frames)
+        if frame.f_code.co_filename.startswith("<check ")
+    ]
+    lines: list[str] = []
+    last = in_check[-1] if in_check else 0
+    for frame, row in frames[last + 1 :]:
+        if _foreign(frame.f_code.co_filename):
+            continue
+        code = frame.f_code
+        source = linecache.getline(code.co_filename, row).strip()
+        lines.append(f"  line {row}, in {code.co_name}: {source}")
+    if not lines and in_check:  # what it returned broke the check itself
+        frame, row = frames[last]
+        source = linecache.getline(frame.f_code.co_filename, row).strip()
+        lines.append(f"  what you gave or returned was used in: {source}")
+    lines.append(f"  {type(error).__name__}: {error}")
+    if in_check:
+        frame = frames[last][0]
+        given = {
+            name: tuple(value.shape)
+            for name, value in frame.f_locals.items()
+            if isinstance(value, Tensor)
+        }
+        if given:
+            shapes = ", ".join(f"{n} {s}" for n, s in given.items())
+            lines.append(f"  the check had: {shapes}")
+    return "\n".join(lines)
+
+
+def _foreign(filename: str) -> bool:
+    """Whether a frame is of a library or of ours."""
+    ours = __name__.replace(".", "/")
+    return (
+        "site-packages" in filename
+        or "/lib/python" in filename
+        or filename.endswith(f"{ours}.py")
+    )
+
+
+def examine_source(
+    exercise: Exercise,
+    code: str,
+    filename: str,
+    hidden: Sequence[str] = (),
+    limit: float = LIMIT,
+) -> Verdict:
+    """The verdict on code that should define the exercise's answer."""
+    if not code.strip():
+        text = f"not attempted · {exercise.name}: {filename} is empty."
+        of = len(exercise.properties(hidden))
+        return Verdict(exercise.name, "not attempted", text, 0, of)
+    thing = defined(exercise, [code], filename, limit, strict=True)
+    if isinstance(thing, Verdict):
+        return thing
+    return examine(exercise, thing, hidden, limit)
+
+
+def objection(
+    exercise: Exercise, cells: Sequence[str], thing: Any = None
+) -> Verdict | None:
+    """What there is to say of an answer before it runs: that it is the
+    book's own, or that it looks for those who examine it.
+    """
+    defines = exercise.defines
+    answer = answer_in(cells, defines, exercise.starter)
+    home = _home_in_book(thing, defines) or borrowed(answer.cells, defines)
+    if home:
+        return _the_books(exercise, home)
+    if line := reaching(answer.cells):
+        name, of = exercise.name, len(exercise.properties())
+        text = f"refused · {name}: an answer does not need {line}."
+        return Verdict(name, "refused", text, 0, of)
+    return None
+
+
+def defined(
+    exercise: Exercise,
+    cells: Sequence[str],
+    filename: str,
+    limit: float = LIMIT,
+    strict: bool = False,
+) -> Any:
+    """What cells define under the exercise's name; or a Verdict that says
+    why there is nothing to examine. As in a notebook, a cell that raises
+    does not stop those after it, unless strict.
+    """
+    name, of = exercise.name, len(exercise.properties())
+    if said := objection(exercise, cells):
+        return said
+    space: dict[str, Any] = {"__name__": name}
+    problem: Verdict | None = None
+    for count, code in enumerate(cells):
+        where = filename if len(cells) == 1 else f"{filename} [{count + 1}]"
+        wrong = _run_cell(exercise, code, where, space, limit)
+        problem = problem or wrong
+        if wrong and (strict or wrong.outcome == "too slow"):
+            return wrong
+    if exercise.defines in space:
+        return space[exercise.defines]
+    if problem:
+        return problem
+    text = (
+        f"not attempted · {name}: nothing in {filename} is called "
+        f"{exercise.defines}."
+    )
+    return Verdict(name, "not attempted", text, 0, of)
+
+
+def _run_cell(
+    exercise: Exercise,
+    code: str,
+    filename: str,
+    space: dict[str, Any],
+    limit: float,
+) -> Verdict | None:
+    """Run code in space; what has gone wrong, as a verdict."""
+    name, of = exercise.name, len(exercise.properties())
+    outcome = "crashed"
+    try:
+        with _limited(limit):
+            run_code(code, filename, space)
+        return None
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        what = (
+            f"line {error.lineno} of {filename} does not parse "
+            f"({error.msg}): {line}"
+        )
+    except ImportError as error:
+        what = f"an import of {filename} fails: {error}"
+    except KeyboardInterrupt:
+        raise
+    except TooSlow:
+        outcome = "too slow"
+        what = f"{filename} does not come to its end."
+    except BaseException as error:
+        row = _row_in(error, filename)
+        what = (
+            f"line {row} of {filename} raises {type(error).__name__}: "
+            f"{error}"
+        )
+    return Verdict(name, outcome, f"{outcome} · {name}: {what}", 0, of)
+
+
+def _row_in(error: BaseException, filename: str) -> int | None:
+    """The last line of a file that a traceback goes through."""
+    rows = [
+        row
+        for frame, row in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename == filename
+    ]
+    return rows[-1] if rows else None
+
+
+# E20-checks.md: The name of a mistake
+class Mistake:
+    """A known wrong solution, the sentence for its author, and what came
+    of its trials.
+    """
+
+    def __init__(self, sentence: str, thing: Any):
+        self.sentence, self.thing = sentence, thing
+        self.trials: dict[tuple[str, int], Trial] = {}
+        self.compared: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
+
+    def trial(
+        self, check: Callable[[Any], object], seed: int, limit: float = 5.0
+    ) -> Trial:
+        """attempt, which is made only once for each check and seed."""
+        key = (check.__name__, seed)
+        if key not in self.trials:
+            trial = attempt(check, self.thing, seed, limit)
+            if trial.error is not None:  # its frames hold every tensor
+                trial.error.__traceback__ = None
+            self.trials[key] = trial
+        return self.trials[key]
+
+    def answers(
+        self, check: Callable[[Any], object], seed: int
+    ) -> list[tuple[Any, Any]]:
+        """All that a check compares, where it does not stop at what is
+        wrong: what came back, and what was wanted.
+        """
+        key = (check.__name__, seed)
+        if key not in self.compared:
+            _collecting.append([])
+            try:
+                attempt(check, self.thing, seed, limit=5.0)
+            finally:
+                self.compared[key] = _collecting.pop()
+        return self.compared[key]
+
+
+def diagnose(
+    exercise: Exercise,
+    check: Callable[[Any], object],
+    seed: int,
+    trial: Trial,
+    thing: Any,
+) -> str:
+    """What is to be said about a trial that failed: the sentence of the
+    mutant that does the same, or what has been done to the arguments, or
+    what the answer is to the right one; or "".
+    """
+    mine = Mistake("", thing)
+    mine.trials[check.__name__, seed] = trial
+    return (
+        _known(exercise, check, seed, mine)
+        or _done(exercise, check, seed, mine)
+        or _instead(exercise, check, seed, mine)
+        or _related(check, seed, mine)
+    )
+
+
+def _known(
+    exercise: Exercise,
+    check: Callable[[Any], object],
+    seed: int,
+    mine: Mistake,
+) -> str:
+    """The sentence of the mutant that does what was done; or ""."""
+    trial = mine.trial(check, seed)
+    found = [
+        x
+        for x in exercise.mistakes
+        if _alike(trial, x.trial(check, seed))
+        and _same_answers(mine, x, check, seed)
+    ]
+    if not found or exercise.kind == "predict":  # each check has its own
+        return found[0].sentence if found else ""
+    telling = _telling(trial, exercise.ours.trial(check, seed))
+    shared = dict.fromkeys(map(id, found), 0)
+    for other in exercise.properties().values():
+        if other.__name__ == check.__name__:
+            continue
+        own = mine.trial(other, seed)
+        for x in list(found):
+            its = x.trial(other, seed)
+            alike = _alike(own, its)
+            excused = own.error and getattr(other, "form", False)
+            both = (own.error is None) == (its.error is None)
+            if not (alike or excused or telling and both):
+                found.remove(x)
+            shared[id(x)] += alike
+    found.sort(key=lambda x: -shared[id(x)])
+    return found[0].sentence if found else ""
+
+
+def _same_answers(
+    one: Mistake, other: Mistake, check: Callable[[Any], object], seed: int
+) -> bool:
+    """Whether the same came back in every case of a check."""
+    ours, its = one.answers(check, seed), other.answers(check, seed)
+    return len(ours) == len(its) and not any(
+        difference(x, y) for (x, _), (y, _) in zip(ours, its)
+    )
+
+
+def _telling(trial: Trial, right: Trial) -> bool:
+    """Whether something came back, and not what is right, that hardly
+    comes by chance.
+    """
+    for place, value in enumerate(trial.seen):
+        there = place < len(right.seen)
+        if there and not difference(value, right.seen[place]):
+            continue
+        if _rich(value):
+            return True
+    return False
+
+
+def _rich(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        real = plain(value) and value.is_floating_point()
+        return real and len(value.unique()) > 2
+    if isinstance(value, float):
+        return math.isfinite(value) and not (value * 100).is_integer()
+    numbers = [x for x in _parts(value) if isinstance(x, (int, float))]
+    return len(set(numbers)) > 4 or any(map(_rich, _parts(value)))
+
+
+def _alike(one: Trial, other: Trial) -> bool:
+    """Whether all that came back is the same, and what was said of it."""
+    if one.error is None and other.error is None:
+        return True
+    return (
+        type(one.error) is type(other.error)
+        and str(one.error) == str(other.error)
+        and len(one.seen) == len(other.seen)
+        and not any(difference(x, y) for x, y in zip(one.seen, other.seen))
+    )
+
+
+# E20-checks.md: What was done to the arguments
+class Watched:
+    """Stands for an answer; for each call, the arguments by their names:
+    as they were, and whether the call has changed them.
+    """
+
+    def __init__(self, thing: Any):
+        self.thing = thing
+        self.calls: list[dict[str, tuple[Any, bool]]] = []
+        self.results: list[tuple[Any, dict[str, Any], Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.thing, name)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        if not isinstance(self.thing, type):
+            return self._call(None, self.thing, given, named)
+        made = self.thing(*given, **named)
+        if isinstance(made, nn.Module):
+            forward, built = made.forward, (made, given, named)
+
+            def watched(*given: Any, **named: Any) -> Any:
+                return self._call(built, forward, given, named)
+
+            made.forward = watched
+        return made
+
+    def _call(self, built: Any, call: Any, given: Any, named: Any) -> Any:
+        bound = inspect.signature(call).bind(*given, **named)
+        bound.apply_defaults()
+        copies = {name: _kept(x) for name, x in bound.arguments.items()}
+        with self._watching(call, given, named):
+            result = call(*given, **named)
+        self.results.append((built, copies, _kept(result)))
+        return result
+
+    @contextmanager
+    def _watching(
+        self, call: Callable[..., Any], given: Any, named: Any
+    ) -> Iterator[None]:
+        try:
+            bound = inspect.signature(call).bind(*given, **named).arguments
+        except (TypeError, ValueError):
+            bound = {}
+        before = {name: _content(x) for name, x in bound.items()}
+        yield
+        self.calls.append(
+            {
+                name: (old, not _unchanged(_content(bound[name]), old))
+                for name, old in before.items()
+                if old is not None
+            }
+        )
+
+
+def _content(x: Any) -> Any:
+    """A copy of what is in an argument; None of what is not looked into."""
+    if isinstance(x, nn.Module):
+        return tuple(p.detach().clone() for p in x.parameters())
+    known = isinstance(x, (Tensor, list, tuple, dict))
+    return _kept(x) if known else None
+
+
+def _done(
+    exercise: Exercise,
+    check: Callable[[Any], object],
+    seed: int,
+    mine: Mistake,
+) -> str:
+    """What an answer has done to its arguments that ours does not do, or
+    has not done that ours does; "" where there is nothing.
+    """
+    trial = mine.trial(check, seed)
+    if isinstance(mine.thing, dict) or isinstance(trial.error, TooSlow):
+        return ""
+    yours, ours = Watched(mine.thing), Watched(exercise.ours.thing)
+    for one in (yours, ours):
+        attempt(check, one, seed, limit=5.0)
+    pairs = list(zip(yours.calls, ours.calls))
+    for name in {name: 0 for call, _ in pairs for name in call}:
+        told = [
+            (mine[name][1], right[name][1])
+            for mine, right in pairs
+            if name in mine and name in right
+        ]
+        if not told:
+            continue
+        changed, should = (any(x) for x in zip(*told))
+        if changed and not should:
+            return (
+                f"Your code changes `{name}`, which belongs to the caller "
+                "(`+=`, `append`, `x[…] =`, a method with `_` at its end)."
+            )
+        if should and not changed and isinstance(trial.error, Wrong):
+            if isinstance(yours.calls[0].get(name, [0])[0], tuple):
+                return f"No weight of `{name}` has changed."
+            return (
+                f"Nothing in `{name}` has changed. `{name} = …` gives the "
+                "name to something new: it has to be changed in place."
+            )
+    pair = getattr(trial.error, "pair", None)
+    for name, (old, _) in yours.calls[-1].items() if yours.calls else ():
+        large = isinstance(old, Tensor) and old.numel() > 1
+        if pair and large and _unchanged(pair[0], old):
+            return f"What comes back is `{name}`, as it was given."
+    return ""
+
+
+def _related(
+    check: Callable[[Any], object], seed: int, mine: Mistake
+) -> str:
+    """What the answers are to the right ones, where that is a sentence."""
+    first = getattr(mine.trial(check, seed).error, "pair", None)
+    if first is None:
+        return ""
+    seeds = {seed: 0} | dict.fromkeys(SEEDS, 0)
+    each = [
+        [pair for pair in mine.answers(check, x) if difference(*pair)]
+        for x in seeds
+    ]
+    found = [pair for pairs in each for pair in pairs]
+    large = [(x, y) for x, y in found if len(_leaves(y)) > 2]
+    alone = [first] if len(_leaves(first[1])) > 2 else []
+    firsts = [pairs[0] for pairs in each if pairs]
+    for pairs in (large or found, alone, firsts):
+        if pairs and (told := relation(pairs)):
+            return told
+    return ""
+
+
+def _leaves(x: Any) -> list[Any]:
+    """The numbers of a tensor, the entries of a list and of its lists."""
+    if isinstance(x, Tensor):
+        return x.flatten().tolist() if x.numel() < 10_000 else [0] * 9
+    parts = _parts(x)
+    return [leaf for part in parts for leaf in _leaves(part)] or [x]
+
+
+# E20-checks.md: What would make it right
+def _instead(
+    exercise: Exercise,
+    check: Callable[[Any], object],
+    seed: int,
+    mine: Mistake,
+) -> str:
+    """For what else the answer would be right; or ""."""
+    if isinstance(mine.thing, dict):
+        return ""
+    watch, thing = Watched(mine.thing), exercise.ours.thing
+    Mistake("", watch).answers(check, seed)
+    wrong = []
+    for built, given, result in watch.results[:12]:
+        run = _ours(thing, built)
+        right = _quietly(run, given, {})
+        if right is not None and difference(result, right):
+            wrong.append((run, given, result, right))
+    if not any(_rich(result) for _, _, result, _ in wrong):
+        return ""
+    _, given, *_ = wrong[0]
+    built = watch.results[0][0]
+    for told, new, parts in _changes(given, built):
+        fits = True
+        for run, given, result, right in wrong:
+            found = _quietly(run, _quietly(new, given), parts)
+            if found is None or difference(result, found):
+                fits = False
+                break
+            fits = fits and bool(difference(found, right))
+        if fits:
+            return f"What comes back would be right {told}."
+    return ""
+
+
+def _quietly(call: Callable[..., Any], *given: Any) -> Any:
+    """What a call returns, or None where it fails."""
+    try:
+        with torch.no_grad(), _limited(1.0):
+            return call(*given)
+    except (Exception, TooSlow):
+        return None
+
+
+def _ours(thing: Any, built: Any) -> Callable[..., Any]:
+    """Our solution, as an answer was called: with some of its parts in
+    the place of others, or without them.
+    """
+
+    def run(given: dict[str, Any], parts: dict[str, str]) -> Any:
+        values = [_kept(x) for x in given.values()]
+        if built is None:
+            return thing(*values)
+        module, how, more = built
+        state = module.state_dict()
+        how, more = copy.deepcopy((how, more))  # they may be parts of it
+        ours = thing(*how, **more).to(next(module.parameters()).dtype)
+        for part, other in parts.items():
+            for key in [x for x in state if x.startswith(f"{part}.")]:
+                state[key] = state[key.replace(part, other or part, 1)]
+        ours.load_state_dict(state)
+        for part, other in parts.items():
+            if not other:
+                setattr(ours, part, nn.Identity())
+        return ours.train(module.training)(*values)
+
+    return run
+
+
+NUDGES: dict[str, Callable[[Any], Any]] = {
+    "+ 1": lambda x: x + 1,
+    "- 1": lambda x: x - 1,
+    "* 2": lambda x: x * 2,
+    "/ 2": lambda x: x / 2,
+    "** 0.5": lambda x: x**0.5,
+    "** 2": lambda x: x**2,
+    "* -1": lambda x: -x,
+}
+TURNS: dict[str, Callable[[Tensor], Tensor]] = {
+    "transposed": lambda x: x.mT,
+    "turned round along the last axis": lambda x: x.flip(-1),
+    "turned round along the first axis": lambda x: x.flip(0),
+    "shifted by one along the last axis": lambda x: x.roll(1, -1),
+}
+ORDERS: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "turned round": lambda x: x[::-1],
+    "sorted": sorted,
+    "without its first entry": lambda x: x[1:],
+    "without its last entry": lambda x: x[:-1],
+    "with each entry once": lambda x: list(dict.fromkeys(x)),
+    "one more in each entry": lambda x: [y + 1 for y in x],
+}
+New = Callable[[dict[str, Any]], dict[str, Any]]
+Change = tuple[str, New, dict[str, str]]
+
+
+def _nudged(x: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """How an argument may be changed."""
+    if isinstance(x, Tensor) and x.dtype == torch.bool:
+        yield "the other way round (`~`)", lambda y: ~y
+    elif isinstance(x, (Tensor, int, float)) and not isinstance(x, bool):
+        for told, nudge in NUDGES.items():
+            yield f"`{told}`", nudge
+    if isinstance(x, Tensor):
+        yield from TURNS.items()
+    if isinstance(x, list):
+        yield from ORDERS.items()
+    if x is not None:
+        yield "left out", lambda y: None
+
+
+def _changed(name: str, change: Callable[[Any], Any]) -> New:
+    return lambda given: given | {name: change(given[name])}
+
+
+def _moved(sources: dict[str, str]) -> New:
+    return lambda given: given | {x: given[y] for x, y in sources.items()}
+
+
+def _changes(given: dict[str, Any], built: Any) -> Iterator[Change]:
+    """What may have been taken for what."""
+    for name, x in given.items():
+        for told, nudge in _nudged(x):
+            yield f"for `{name}` {told}", _changed(name, nudge), {}
+    for one, other in itertools.permutations(given, 2):
+        if type(given[one]) is type(given[other]) is not type(None):
+            if one < other:
+                told = f"for `{one}` and `{other}` exchanged"
+                yield told, _moved({one: other, other: one}), {}
+            told = f"for `{one}` in the place of `{other}`"
+            yield told, _moved({other: one}), {}
+    children = [n for n, _ in built[0].named_children()] if built else []
+    for part in children:
+        yield f"without `{part}`", _moved({}), {part: ""}
+    for one, other in itertools.permutations(children, 2):
+        told = f"with `{other}` in the place of `{one}`"
+        yield told, _moved({}), {one: other}

@@ -1,0 +1,473 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import io
+import json
+import math
+import os
+import random
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import NoneType
+from typing import Any
+
+import torch
+
+import annotated
+from annotated.engine.processes import end_with_parent, tied
+from annotated.school import checks
+from annotated.school.checks import (
+    LIMIT,
+    SEEDS,
+    Exercise,
+    Mistake,
+    TooSlow,
+    Verdict,
+    attempt,
+    defined,
+    examine,
+    examine_source,
+    exercises,
+)
+
+__all__ = [
+    "MEMORY", "WALL", "Lost", "apart", "examined", "missing", "Mark",
+    "marked", "holding", "counting", "parts", "MINE", "changed", "Rejected",
+    "rejected", "some", "lenient", "marked_in_child", "BEGIN", "Examiner",
+    "serve", "warm",
+]  # fmt: skip
+
+
+# E29-answers.md: A process of its own
+MEMORY = 4 * 2**30  # bytes that an answer may take, on top of ours
+WALL = 3 * LIMIT  # seconds for all checks together
+
+
+class Lost(Exception):
+    """A child has not answered: its outcome, and what there is to say."""
+
+    def __init__(self, outcome: str, text: str):
+        super().__init__(text)
+        self.outcome, self.text = outcome, text
+
+
+def apart(
+    job: Callable[[], Any], wall: float = WALL, private: Sequence[int] = ()
+) -> Any:
+    """What job returns, in a child that does not have our private files.
+    Lost where it does not come back.
+    """
+    if not hasattr(os, "fork"):
+        return job()
+    sys.stdout.flush()
+    key = secrets.token_hex(16)
+    into, out = os.pipe()
+    line, held = os.pipe()  # for its end when we end
+    child = os.fork()
+    if child == 0:
+        os.close(into)
+        os.close(held)
+        _serve_once(job, key, out, line, private)
+    os.close(out)
+    os.close(line)
+    try:
+        said = _read_all(into, time.monotonic() + wall)
+    finally:
+        os.close(into)
+        _kill(child)
+        os.close(held)
+        _, status = os.waitpid(child, 0)
+    if said is None:
+        text = f"stopped after {wall:g} s. Does it wait for something?"
+        raise Lost("too slow", text)
+    if not said.endswith("\n"):  # nothing, or cut off
+        how = os.waitstatus_to_exitcode(status)
+        end = f"exit code {how}" if how >= 0 else f"signal {-how}"
+        raise Lost(
+            "crashed",
+            f"it ended the process ({end}) before the checks were done. Is "
+            "there an exit() in it?",
+        )
+    if not said.startswith(key):
+        raise Lost("refused", "it has answered in the examiner's place.")
+    found = json.loads(said.removeprefix(key))
+    if "raised" in found:
+        raise Lost("stopped", found["raised"])
+    return found["found"]
+
+
+def _serve_once(
+    job: Callable[[], Any],
+    key: str,
+    out: int,
+    line: int,
+    private: Sequence[int],
+) -> None:
+    """What the child does; it never returns."""
+    try:
+        end_with_parent(line)
+        for handle in private:  # through which it could answer for us
+            os.close(handle)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # for what it starts
+        sys.stdin = io.StringIO()
+        torch.set_num_threads(1)  # threads do not survive a fork
+        _limit_memory()
+        encode = json.JSONEncoder().encode  # before an answer runs
+        try:
+            found = {"found": job()}
+        except BaseException as error:  # it has raised KeyboardInterrupt
+            found = {"raised": type(error).__name__}
+        text = f"{key}{encode(found)}\n"
+        sys.stdout.flush()
+        with os.fdopen(out, "wb") as pipe:
+            pipe.write(text.encode())
+    finally:
+        os._exit(0)
+
+
+def _limit_memory() -> None:
+    """Addresses for MEMORY more than now, where that can be said."""
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    except (ImportError, OSError, ValueError):
+        return  # not Linux
+
+
+def _read_all(pipe: int, until: float) -> str | None:
+    """What comes through a pipe before it is closed; None if that takes
+    too long.
+    """
+    said = b""
+    while (left := until - time.monotonic()) > 0:
+        if not select.select([pipe], [], [], left)[0]:
+            break
+        if not (more := os.read(pipe, 65536)):
+            return said.decode("utf-8", "replace")
+        said += more
+        if said.endswith(b"\n"):  # though a child of it may hold the pipe
+            return said.decode("utf-8", "replace")
+    return None
+
+
+def _kill(child: int) -> None:
+    """End a child and what it has started."""
+    for end in (os.killpg, os.kill):
+        try:
+            end(child, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def examined(
+    exercise: Exercise,
+    code: str,
+    filename: str,
+    limit: float = LIMIT,
+    wall: float = WALL,
+) -> Verdict:
+    """The verdict on the code of a file, run in a child."""
+
+    def job() -> dict[str, Any]:
+        sys.path.insert(0, str(Path.cwd()))
+        found = examine_source(exercise, code, filename, limit=limit)
+        return dataclasses.asdict(found)
+
+    try:
+        return Verdict(**apart(job, wall))
+    except Lost as lost:
+        return missing(exercise, lost)
+
+
+def missing(exercise: Exercise, lost: Lost) -> Verdict:
+    """What there is to say where a child has not answered."""
+    text = f"{lost.outcome} · {exercise.name}: {lost.text}"
+    of = len(exercise.properties())
+    return Verdict(exercise.name, lost.outcome, text, 0, of)
+
+
+# E29-answers.md: The points
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """The share of the points, from 0 to 1, and why."""
+
+    share: float
+    outcome: str
+    text: str
+
+
+def marked(
+    exercise: Exercise,
+    thing: Any,
+    hidden: Sequence[str] = (),
+    limit: float = LIMIT,
+    seeds: Sequence[int] = SEEDS,
+) -> Mark:
+    """What an answer earns; thing is the answer, or the Verdict that says
+    why there is none.
+    """
+    verdict = thing
+    if not isinstance(thing, Verdict):
+        verdict = examine(exercise, thing, hidden, limit, seeds)
+    if verdict.outcome == "passed":
+        return Mark(1.0, verdict.outcome, verdict.text)
+    if verdict is thing or verdict.outcome in ("not attempted", "too slow"):
+        return Mark(0.0, verdict.outcome, verdict.text)
+    held = holding(exercise, thing, hidden, limit, seeds)
+    given = 0
+    if not exercise.is_part:  # code that was given passes some of them
+        starter = exercise.answer(exercise.starter, "<starter>")
+        given = counting(
+            exercise, holding(exercise, starter, hidden, limit, seeds)
+        )
+    count, of = counting(exercise, held), verdict.of
+    share = max(0.0, (count - given) / (of - given))
+    said = f"{sum(held.values())} of {of} checks pass."
+    if count < sum(held.values()):
+        said += " Those of form count where all others hold."
+    return Mark(share, verdict.outcome, f"{verdict.text}\n\n{said}")
+
+
+def holding(
+    exercise: Exercise,
+    thing: Any,
+    hidden: Sequence[str],
+    limit: float,
+    seeds: Sequence[int],
+) -> dict[str, bool]:
+    """Whether each check holds by itself; none after one without end."""
+    held = dict.fromkeys(exercise.properties(hidden), False)
+    for name, check in exercise.properties(hidden).items():
+        errors = [attempt(check, thing, s, limit).error for s in seeds]
+        if any(isinstance(error, TooSlow) for error in errors):
+            break
+        held[name] = not any(errors)
+    return held
+
+
+def counting(exercise: Exercise, held: dict[str, bool]) -> int:
+    """How many of the checks that hold count."""
+    own = exercise.properties()
+    form = {name for name in own if hasattr(own[name], "form")}
+    rest = [held[name] for name in held if name not in form]
+    if not all(rest):
+        return sum(rest)
+    return sum(held.values())
+
+
+# E29-answers.md: Whether the examiner is still the examiner
+def parts(exercise: Exercise, hidden: Sequence[str]) -> dict[str, Any]:
+    """The functions of which a verdict is made, by where they are."""
+    properties = exercise.properties(hidden)
+    own = next(iter(properties.values())).__globals__
+    found = {
+        f"torch.Tensor.{name}": value
+        for base in reversed(torch.Tensor.__mro__)
+        for name, value in vars(base).items()
+    }
+    for module in (
+        torch, torch.nn.functional, math, builtins, dataclasses, os,
+        json, json.encoder, json.JSONEncoder,
+    ):  # fmt: skip
+        for name, value in vars(module).items():
+            found[f"{module.__name__}.{name}"] = value
+    spaces = {"checks": vars(checks), "the check": own}
+    for where, space in (spaces | {"the examiner": globals()}).items():
+        for name, value in space.items():
+            found[f"{where}.{name}"] = value
+            for inner in ("__code__", "__defaults__", "__globals__"):
+                if hasattr(value, inner):
+                    found[f"{where}.{name}.{inner}"] = getattr(value, inner)
+            if str(getattr(value, "__module__", "")).startswith("annot"):
+                for inner, part in getattr(value, "__dict__", {}).items():
+                    found[f"{where}.{name}.{inner}"] = part
+    return found
+
+
+MINE = ("checks.", "the check.", "the examiner.", "torch.Tensor.")
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """The first part that is another one now; or ""."""
+    for name in {**before, **after}:
+        mine = name.startswith(MINE)
+        if name not in before and not mine:
+            continue  # a module that torch has loaded
+        if name not in before or before[name] is not after.get(name):
+            return name
+    return ""
+
+
+Rejected = tuple[Callable[[Any], object], Mistake]
+
+
+@cache
+def rejected(name: str) -> list[list[Rejected]]:
+    """For each check of an exercise, the mistakes that it rejects."""
+    exercise = exercises()[name]
+    return [
+        [
+            (check, mistake)
+            for mistake in exercise.mistakes
+            if not isinstance(
+                attempt(check, mistake.thing, 0, 5.0).error,
+                (TooSlow, NoneType),
+            )
+        ]
+        for check in exercise.properties().values()
+    ]
+
+
+def some(known: Sequence[Sequence[Rejected]]) -> list[Rejected]:
+    """A few for each check, that nobody can foresee."""
+    draw = random.SystemRandom().sample
+    return [one for each in known for one in draw(each, min(4, len(each)))]
+
+
+def lenient(known: Sequence[Rejected]) -> str:
+    """What is asked by a check that lets a mistake pass which it has
+    rejected; or "".
+    """
+    for check, mistake in known:
+        if attempt(check, mistake.thing, 0, 5.0).error is None:
+            return " ".join(
+                (check.__doc__ or "").partition("\n\n")[0].split()
+            )
+    return ""
+
+
+def marked_in_child(
+    exercise: Exercise,
+    cells: Sequence[str],
+    hidden: Sequence[str] = (),
+    limit: float = LIMIT,
+    seeds: Sequence[int] = SEEDS,
+    private: Sequence[int] = (),
+) -> Mark:
+    """The mark of an answer's own cells."""
+
+    now, differ, still = parts, changed, lenient  # whatever it replaces
+
+    def job() -> dict[str, Any]:
+        before = now(exercise, hidden)
+        thing = defined(exercise, cells, "the answer", limit)
+        mark = marked(exercise, thing, hidden, limit, seeds)
+        share, outcome, text, what = mark.share, mark.outcome, mark.text, ""
+        if part := differ(before, now(exercise, hidden)):
+            what = f"it has changed {part}"
+        elif share and (asked := still(tried)):
+            what = f"after it, nothing is wrong any more for “{asked}”"
+        if what:
+            share, outcome = 0.0, "refused"
+            text = f"refused · {exercise.name}: {what}."
+        return {"share": share, "outcome": outcome, "text": text}
+
+    tried = some(rejected(exercise.name))  # before the answer runs
+    try:
+        return Mark(**apart(job, private=private))
+    except Lost as lost:
+        return Mark(0.0, lost.outcome, missing(exercise, lost).text)
+
+
+# E29-answers.md: An examiner that knows no notebook
+BEGIN = "from annotated.school.examiner import serve; serve()"
+
+
+class Examiner:
+    """An interpreter that has loaded PyTorch and nothing of a student's.
+    It ends when this process does.
+    """
+
+    def __init__(self) -> None:
+        self.folder = TemporaryDirectory()  # in which there is nothing
+        self.tie = ExitStack()
+        self.process: subprocess.Popen[str] | None = None
+
+    def mark(
+        self,
+        name: str,
+        cells: Sequence[str],
+        hidden: Sequence[str] = (),
+        limit: float = LIMIT,
+        seeds: Sequence[int] = SEEDS,
+    ) -> Mark:
+        """As marked_in_child, there."""
+        if self.process is None or self.process.poll() is not None:
+            self.process = self.started()
+        assert self.process.stdin and self.process.stdout
+        asked = [name, list(cells), list(hidden), limit, list(seeds)]
+        try:
+            self.process.stdin.write(json.dumps(asked) + "\n")
+            self.process.stdin.flush()
+            mark = Mark(**json.loads(self.process.stdout.readline()))
+            if not hasattr(os, "fork"):  # it ends after each answer
+                self.process.wait()
+            return mark
+        except (OSError, ValueError):  # it has ended
+            self.process.kill()
+            self.process.wait()
+            lost = Lost("crashed", "it ended the examiner's process.")
+            text = missing(exercises()[name], lost).text
+            return Mark(0.0, lost.outcome, text)
+
+    def started(self) -> subprocess.Popen[str]:
+        home = str(Path(annotated.__path__[0]).parent)
+        paths = [home, os.environ.get("PYTHONPATH", "")]
+        env = {
+            k: v for k, v in os.environ.items() if k != "ANNOTATED_HIDDEN"
+        }
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        self.tie.close()  # of one that has ended
+        return subprocess.Popen(
+            [sys.executable, "-c", BEGIN],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=self.folder.name,
+            env=env,
+            **self.tie.enter_context(tied()),
+        )
+
+
+def serve() -> None:
+    """Answer on standard output what is asked on standard input."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what answers print
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        name, cells, hidden, limit, seeds = json.loads(line)
+        exercise = exercises()[name]
+        warm(name)
+        mark = marked_in_child(
+            exercise, cells, hidden, limit, seeds, [answers.fileno()]
+        )
+        answers.write(json.dumps(dataclasses.asdict(mark)) + "\n")
+        answers.flush()
+        if not hasattr(os, "fork"):
+            return  # an answer has run in this process
+
+
+@cache
+def warm(name: str) -> None:
+    """Check our own solution here, once: what PyTorch loads when it is
+    first needed would be loaded in each child again.
+    """
+    exercise = exercises()[name]
+    examine(exercise, exercise.answer(exercise.reference, f"<ours {name}>"))
+    rejected(name)

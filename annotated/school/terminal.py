@@ -1,0 +1,504 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import select
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import tyro
+
+from annotated import checks
+from annotated.corpora.reading import python_of
+from annotated.engine.errors import DataError, UsageError, unknown
+from annotated.engine.files import write_text
+from annotated.school.checks import Exercise, exercises
+from annotated.school.course import MILESTONES, Desk, reach, standing_alone
+from annotated.school.examiner import examined, warm
+
+__all__ = [
+    "KEYS", "starter_file", "Session", "usual_file", "watch", "keyboard",
+    "listed", "asked_for", "Exercises", "Milestone", "SIGNS", "WIDTH",
+    "Question", "questions", "plain", "ask", "Questions",
+]  # fmt: skip
+
+
+# E22-terminal.md: One exercise and its file
+KEYS = "c check · n next · h hint · s solution · l list · r reset · q quit"
+
+
+def starter_file(exercise: Exercise) -> str:
+    """What a student begins with."""
+    number = f"{exercise.number} " if exercise.number else ""
+    lines = [
+        f"{number}{exercise.title}",
+        f"{exercise.stars} · {exercise.minutes} minutes · chapter "
+        f"{exercise.section}",
+        "",
+    ]
+    for paragraph in exercise.statement.splitlines():
+        lines += textwrap.wrap(paragraph, 73) or [""]
+    comment = "\n".join(f"# {line}".rstrip() for line in lines)
+    text = f"{comment}\n\n{exercise.starter}\n"
+    if exercise.symptom:  # python exercises/NN-name.py shows it
+        seen = textwrap.indent(exercise.symptom, "    ")
+        text += f'\n\nif __name__ == "__main__":\n{seen}\n'
+    return text
+
+
+@dataclasses.dataclass
+class Session:
+    """An exercise that is being worked on in a file."""
+
+    desk: Desk
+    exercise: Exercise
+    path: Path
+    chosen: list[Exercise]  # what n goes through
+
+    @property
+    def name(self) -> str:
+        return self.exercise.name
+
+    def begin(self) -> None:
+        """Make the file, if it is not there."""
+        if not self.path.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.path, starter_file(self.exercise))
+            print(f"{self.path} is there for you: open it, write, save.")
+
+    def check(self) -> str:
+        """Check the file as it is now; the outcome. DataError if it
+        cannot be read as Python would read it.
+        """
+        code = python_of(self.path)
+        verdict = examined(self.exercise, code, str(self.path))
+        print(verdict.text)
+        outcome, passed = verdict.outcome, verdict.passed
+        try:
+            self.desk.remember(self.name, outcome=outcome, checks=passed)
+            if verdict.outcome == "passed" and self.exercise.is_part:
+                print(f"\n{self.keep(code)}")
+        except OSError as error:
+            print(f"\nNothing is remembered: {error}")
+        return verdict.outcome
+
+    def look(self) -> None:
+        """Check while watching, which no file ends."""
+        try:
+            self.check()
+        except DataError as bad:
+            print(f"not read · {bad}")
+
+    def keep(self, code: str) -> str:
+        """Put a solution into mine/; what there is to say about that."""
+        alone = standing_alone(code)
+        if alone is None:
+            self.desk.keep(self.exercise, code)
+            return f"Kept in {self.desk.folder / self.exercise.module}.py."
+        verdict = examined(self.exercise, alone, str(self.path))
+        if verdict.outcome == "passed":
+            self.desk.keep(self.exercise, alone)
+            return f"Kept in {self.desk.folder / self.exercise.module}.py."
+        return (
+            "Not kept: without the lines that define nothing, it is "
+            f"{verdict.text.splitlines()[0]}"
+        )
+
+    def press(self, key: str) -> bool:
+        """Do what a key stands for; whether to go on."""
+        if key == "q":
+            return False
+        if key in ("c", "\r", "\n"):
+            self.look()
+        elif key == "h":
+            checks.hint(self.name)
+        elif key == "s":
+            checks.solution(self.name)
+        elif key == "l":
+            print(listed(self.desk, self.chosen))
+        elif key == "r":
+            self.reset()
+        elif key == "n":
+            self.go_on()
+        else:
+            return True
+        print(f"\n{KEYS}", flush=True)
+        return True
+
+    def reset(self) -> None:
+        """Begin anew; what the file was is kept beside it."""
+        if self.path.exists():
+            places = (
+                self.path.with_suffix(f".{n}.old") for n in range(1, 1000)
+            )
+            old = next(path for path in places if not path.exists())
+            self.path.rename(old)
+            print(f"What you had is in {old}.")
+        checks.reset(self.name)
+        self.begin()
+
+    def go_on(self) -> None:
+        """To the next exercise that has not passed."""
+        later = self.chosen + self.chosen
+        names = [one.name for one in later]
+        start = names.index(self.name) + 1 if self.name in names else 0
+        state = self.desk.state()
+        for one in later[start : start + len(self.chosen)]:
+            if state.get(one.name, {}).get("outcome") != "passed":
+                self.exercise, self.path = one, usual_file(one)
+                self.begin()
+                self.look()
+                return
+        print("All of them have passed.")
+
+
+def usual_file(exercise: Exercise) -> Path:
+    """Where an exercise is written if no file is named."""
+    return Path("exercises") / f"{exercise.name}.py"
+
+
+# E22-terminal.md: Watching
+def watch(session: Session, events: Iterator[str]) -> None:
+    """Check at once, after each saving, and on the keys' behalf; events
+    are keys, or "" for a moment in which none was pressed.
+    """
+    seen = _stamp(session.path)  # before: it may be saved during a check
+    warm(session.name)
+    session.look()
+    print(f"\nWatching {session.path} …  {KEYS}", flush=True)
+    for key in events:
+        if key:
+            path = session.path
+            if not session.press(key):
+                return
+            if path != session.path or key == "r":
+                seen = _stamp(session.path)
+        elif (now := _stamp(session.path)) not in (seen, None):
+            seen = now
+            warm(session.name)
+            print(f"\n{'─' * 60}")
+            session.look()
+            print(f"\n{KEYS}", flush=True)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Another one after each saving; None while there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def keyboard() -> Iterator[str]:
+    """Keys as they are pressed, "" ten times a second."""
+    try:
+        import termios
+        import tty
+    except ImportError:  # Windows: saving is all there is
+        while True:
+            time.sleep(0.1)
+            yield ""
+    before = termios.tcgetattr(0)
+    tty.setcbreak(0)
+    try:
+        while True:
+            if select.select([0], [], [], 0.1)[0]:
+                key = os.read(0, 1).decode("ascii", "replace")
+                if not key or key == "\x04":  # Ctrl-D, a closed terminal
+                    return
+                yield key
+            else:
+                yield ""
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+# E22-terminal.md: The subcommands
+def listed(desk: Desk, chosen: list[Exercise]) -> str:
+    """A line for each exercise, and which is next."""
+    state, mine = desk.state(), desk.parts()
+    lines, following = [], ""
+    for one in chosen:
+        outcome = state.get(one.name, {}).get("outcome", "not attempted")
+        mark = {"passed": "✓", "not attempted": " "}.get(outcome, "·")
+        if outcome != "passed" and not following:
+            following = one.number or one.name
+        own = f"{mine[one.name].path}" if one.name in mine else ""
+        lines.append(
+            f"{mark} {one.number:>5}  {one.name:23} {one.stars:3} "
+            f"{one.minutes:3} min  {outcome:13} {own}".rstrip()
+        )
+    done = sum(line.startswith("✓") for line in lines)
+    lines.append(f"{done} of {len(chosen)} passed.")
+    if following:
+        lines.append(f"Next: annotated exercises {following}")
+    return "\n".join(lines)
+
+
+def asked_for(which: str, desk: Desk, chosen: list[Exercise]) -> Exercise:
+    """The exercise of a number (4.1, 04.1), of a name (04-heads), of what
+    it defines, or the next one. UsageError where there is none.
+    """
+    if which == "next":
+        state = desk.state()
+        for one in chosen:
+            if state.get(one.name, {}).get("outcome") != "passed":
+                return one
+        raise UsageError("all of these exercises have passed")
+    every = exercises().values()
+    for one in every:
+        if which.lstrip("0") == one.number and one.number:
+            return one
+        if which in (one.name, one.defines):
+            return one
+    of_page = [one for one in every if one.chapter == which.zfill(2)]
+    if len(of_page) == 1:
+        return of_page[0]
+    if of_page:
+        several = ", ".join(one.number for one in of_page)
+        raise UsageError(f"page {which} has several exercises: {several}")
+    known = [x for one in every for x in (one.name, one.defines)]
+    raise UsageError(unknown("exercise", which, known))
+
+
+@dataclasses.dataclass(frozen=True)
+class Exercises:
+    """List the exercises, or check one of them whenever its file is saved.
+
+    Exit code 0: it passes; 1: not yet; 2: a wrong command line.
+    """
+
+    # 4.1, 04-heads, MultiHeadAttention, or next (unset: list all)
+    which: tyro.conf.Positional[str | None] = None
+    # your file (unset: exercises/NN-name.py, made if it is not there)
+    file: Path | None = None
+    # check once, do not watch (what happens without a terminal, too)
+    once: tyro.conf.FlagCreatePairsOff[bool] = False
+    hint: tyro.conf.FlagCreatePairsOff[bool] = False  # one more hint
+    # our solution, once yours has passed or when asked for twice
+    solution: tyro.conf.FlagCreatePairsOff[bool] = False
+    # begin anew; what you had is kept beside the new file
+    reset: tyro.conf.FlagCreatePairsOff[bool] = False
+    # list from this page on
+    start: Annotated[str | None, tyro.conf.arg(name="from")] = None
+    track: Literal["fast", "all"] = "all"  # list the fast track only
+
+    def act(self) -> None:
+        desk, chosen = Desk.here(), self.chosen()
+        if self.which is None:
+            print(listed(desk, chosen))
+            return
+        exercise = asked_for(self.which, desk, chosen)
+        path = self.file or usual_file(exercise)
+        if self.file and not path.is_file():
+            raise UsageError(f"{path} is not there, or no file")
+        session = Session(desk, exercise, path, chosen)
+        if self.hint:
+            checks.hint(exercise.name)
+        elif self.solution:
+            checks.solution(exercise.name)
+        elif self.reset:
+            session.reset()
+        else:
+            self.work(session)
+
+    def chosen(self) -> list[Exercise]:
+        """Those of a track, from a page on."""
+        start = (self.start or "").zfill(2)
+        if self.start and not start.isdigit():
+            raise UsageError(f"--from is a page, as 03, not {self.start!r}")
+        found = [
+            one
+            for one in exercises().values()
+            if one.chapter >= start and self.track in ("all", one.track)
+        ]
+        return sorted(found, key=lambda one: one.place)
+
+    def work(self, session: Session) -> None:
+        """Watch, or check once."""
+        torch.set_num_threads(1)
+        session.begin()
+        if self.once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            if session.check() != "passed":
+                raise SystemExit(1)
+            return
+        events = keyboard()
+        try:
+            watch(session, events)
+        finally:
+            events.close()  # type: ignore[attr-defined]
+
+
+@dataclasses.dataclass(frozen=True)
+class Milestone:
+    """Run the book on what you have solved, and on ours where you have
+    not. Exit code 0: it is reached; 1: not yet; 2: its data are missing.
+    """
+
+    which: tyro.conf.Positional[str | None] = None  # 1, … (unset: list)
+
+    def act(self) -> None:
+        if self.which is None:
+            for number, run in MILESTONES.items():
+                first = (run.__doc__ or "").split(";")[0].split(": ", 1)
+                print(f"  {number}  {' '.join(first[-1].split())}")
+            return
+        known = {str(number): number for number in MILESTONES}
+        if self.which not in known:
+            listed = ", ".join(known)
+            raise UsageError(f"milestones are {listed}, not {self.which!r}")
+        said = reach(known[self.which], Desk.here())
+        print(said)
+        if said.startswith("not run"):  # its data are missing
+            raise SystemExit(2)
+        if not said.startswith("reached"):
+            raise SystemExit(1)
+
+
+# E22-terminal.md: Questions
+SIGNS = {
+    "approx": "≈", "beta": "β", "cdot": "·", "epsilon": "ε",
+    "infty": "∞", "text": "", "times": "×", "top": "T",
+}  # fmt: skip
+WIDTH = 76
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """One of the study guide: choices, each with what is to be said."""
+
+    name: str  # 4a
+    chapter: str  # 04
+    title: str
+    text: str
+    choices: list[tuple[str, str]]
+    right: int
+
+
+@cache
+def questions() -> dict[str, Question]:
+    """All, by name, in the order of the book."""
+    file = resources.files("annotated") / "questions.json"
+    carried = json.loads(file.read_text(encoding="utf-8"))
+    return {name: Question(name, **x) for name, x in carried.items()}
+
+
+def plain(markdown: str, indent: str = "") -> str:
+    """Prose as a terminal shows it: without marks, in short lines."""
+    text = re.sub(r"\\([a-z]+)", lambda m: SIGNS.get(m[1], m[1]), markdown)
+    text = re.sub(r"[*`$]|[{}](?=[^ ]|$)|(?<=[^ ])[{}]", "", text)
+    parts = [
+        textwrap.fill(
+            part, WIDTH, initial_indent=indent, subsequent_indent=indent
+        )
+        for part in re.split(r"\n\s*\n", text)
+    ]
+    return "\n\n".join(parts)
+
+
+def ask(question: Question) -> bool | None:
+    """Whether the first answer was right; None if it was left out.
+    EOFError where nobody answers any more.
+    """
+    print(f"\n{question.name} · {plain(question.title)}\n")
+    print(plain(question.text), end="\n\n")
+    letters = "abcdefghi"[: len(question.choices)]
+    for letter, (choice, _) in zip(letters, question.choices):
+        print(plain(f"{letter}) {choice}", "     ")[3:])
+    first: bool | None = None
+    while True:
+        try:
+            said = input(f"\n{', '.join(letters)}, or Enter to go on: ")
+        except EOFError:
+            if first is None:
+                raise
+            return first
+        said = said.strip().lower()
+        if not said:
+            return first
+        if len(said) != 1 or said not in letters:
+            continue
+        place = letters.index(said)
+        right = place == question.right
+        first = right if first is None else first
+        reason = question.choices[place][1]
+        print(plain(f"{'Right' if right else 'Not so'}: {reason}", "  "))
+        if right:
+            return first
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    """Ask the questions of the study guide, or list how many there are.
+
+    Only the first answer to each counts; it is remembered in mine/.
+    """
+
+    # a page, 4 or 04, or a single question, 4b (unset: list all)
+    which: tyro.conf.Positional[str | None] = None
+
+    def act(self) -> None:
+        desk = Desk.here()
+        if self.which is None:
+            print(self.listed(desk.state().get("questions", {})))
+            return
+        asked = self.chosen()
+        answers = []
+        try:
+            for question in asked:
+                right = ask(question)
+                if right is None:
+                    continue
+                answers.append(right)
+                self.remember(desk, question.name, right)
+        except EOFError:
+            print()
+        count = f"{sum(answers)} of {len(asked)}"
+        print(f"\n{count} right at the first answer.")
+
+    def chosen(self) -> list[Question]:
+        """UsageError where there is none."""
+        which = (self.which or "").lstrip("0") or "0"
+        if which in questions():
+            return [questions()[which]]
+        page = which.zfill(2)
+        found = [q for q in questions().values() if q.chapter == page]
+        if not found:
+            pages = dict.fromkeys(q.chapter for q in questions().values())
+            told = f"use a page, {' '.join(pages)}, or a question, as 2a"
+            raise UsageError(unknown("page", self.which or "", pages, told))
+        return found
+
+    def remember(self, desk: Desk, name: str, right: bool) -> None:
+        """Keep the first answer of all times; without a folder, nothing."""
+        if name not in desk.state().get("questions", {}):
+            try:
+                desk.remember("questions", **{name: right})
+            except OSError as error:
+                print(f"  Nothing is remembered: {error}")
+
+    def listed(self, known: dict[str, bool]) -> str:
+        """A line for each page."""
+        pages: dict[str, list[str]] = {}
+        for question in questions().values():
+            pages.setdefault(question.chapter, []).append(question.name)
+        lines = []
+        for page, names in pages.items():
+            done = [known[name] for name in names if name in known]
+            lines.append(
+                f"{page}  {len(names)} questions, {len(done)} answered, "
+                f"{sum(done)} right at once"
+            )
+        return "\n".join([*lines, "Begin: annotated questions 2"])

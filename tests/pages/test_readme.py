@@ -1,0 +1,121 @@
+"""README.md promises what is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from annotated.cli import COMMANDS
+from annotated.engine.recipes import RECIPES
+from annotated.pocket import pocket_pairs
+from tests.helpers import benchmark
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "README.md").read_text("utf-8")
+
+
+def test_its_commands_exist() -> None:
+    lines = re.findall(r"(?:^|\| |\n  )annotated (.+)", TEXT, re.M)
+    assert len(lines) == 7
+    for line in lines:
+        command, *rest = shlex.split(line, comments=True)
+        assert command in COMMANDS
+        if command == "train":
+            assert rest[0] in RECIPES
+    assert lines[:2] == ["translate --run pocket", "train pocket --out RUN"]
+
+
+def test_its_translation_is_right_and_was_not_trained_on() -> None:
+    [source] = set(re.findall(r'echo "(Heute .+?)"', TEXT))
+    [target] = re.findall(r"```text\n(.+?)\n```", TEXT)
+    known = {(p.source, p.target) for p in pocket_pairs(40, "test")}
+    assert (source, target) in known
+
+
+def test_its_figure_is_of_the_ledger() -> None:
+    names = "multi30k-cpu", "multi30k-seed1", "multi30k-seed2"
+    files = [ROOT / f"book/results/{name}.json" for name in names]
+    runs = [json.loads(file.read_text())["metrics"] for file in files]
+    mean = sum(run["test"]["bleu"] for run in runs) / len(runs)
+    [bleu] = re.findall(r"([\d.]+) BLEU", TEXT)
+    [minutes] = re.findall(r"about (\d+) minutes on two cores; ", TEXT)
+    assert float(bleu) == pytest.approx(mean, abs=0.051)
+    assert float(minutes) == pytest.approx(runs[0]["seconds"] / 60, abs=1)
+
+
+PEERS = "torch.nn", "Marian", "JoeyNMT"
+
+
+def test_its_table_of_speed_is_the_ledgers() -> None:
+    rows = re.findall(r"^\| (a training|translating) .+", TEXT, re.M)
+    assert len(rows) == 6
+
+    def ratios(
+        name: str, *path: str, precision: str = ""
+    ) -> list[float | None]:
+        at = json.loads((ROOT / f"book/results/{name}.json").read_text())
+        at = at["metrics"]
+        for key in path:
+            at = at[key]
+        at = at["contenders"]
+        # the faster of its two ways
+        ways = ("CTranslate2", "CTranslate2 (workers)")
+        fastest = [at[way]["ratio"] for way in ways if way in at]
+        peers = [peer + precision for peer in PEERS]
+        others = [at.get(name, {}).get("ratio") for name in peers]
+        return [*others, min(fastest, default=None)]
+
+    table = {
+        "a training step, batches as they come": ratios(
+            "train-speed", "as they come"
+        ),
+        "a training step, as they come, all in bfloat16": ratios(
+            "train-speed", "as they come", precision=", bfloat16"
+        ),
+        "a training step, batches without padding": ratios(
+            "train-speed", "full"
+        ),
+        "a training step, without padding, all in bfloat16": ratios(
+            "train-speed", "full", precision=", bfloat16"
+        ),
+        "translating with four beams, width 256": ratios("decode-small"),
+        "translating with four beams, width 512": ratios("decode-base"),
+    }
+    for name, expected in table.items():
+        cells = [f"{x:.2f} ×" if x else "" for x in expected]
+        line = " | ".join([f"| {name}", *cells]) + " |"
+        assert re.sub(" +", " ", line) in re.sub(" +", " ", TEXT)
+
+
+def test_its_picture_is_what_the_shipped_run_looks_at() -> None:
+    with benchmark("picture") as made:
+        source, target, weights = made.looked(made.SENTENCE)
+        assert made.SENTENCE in TEXT
+    drawn = (ROOT / "book/writing.svg").read_text("utf-8")
+    told = re.search("<title>(.+?) — (.+?)</title>", drawn)
+    assert told and told.groups() == (" ".join(source), " ".join(target))
+    look = dict(re.findall(r"([^\s>]+) looks most at (\S+), \d+%", drawn))
+    for word, row in zip(target, weights, strict=True):
+        if target.count(word) == 1 and max(row) > 0.6:
+            assert look[word] == source[row.index(max(row))]
+    # as the caption says
+    shop = dict(zip(source, weights[target.index("shop")], strict=True))
+    assert sorted(shop, key=shop.__getitem__)[-2:] == ["ein", "kauft"]
+
+
+def test_its_picture_says_each_word_and_each_strong_line() -> None:
+    weights = [[0.9, 0.05], [0.3, 0.7], [0.0, 1.0]]
+    with benchmark("picture") as made:
+        drawn = made.picture(["<a>", "b"], ["x", "y", "&"], weights)
+    assert drawn.count('class="word"') == 3
+    assert drawn.count("<path") == 4  # 0.05 is too faint
+    assert (
+        "&lt;a&gt;" in drawn and "x looks most at &lt;a&gt;, 90%" in drawn
+    )
+    tree = ElementTree.fromstring(drawn)
+    assert tree.get("role") == "img"

@@ -1,0 +1,806 @@
+"""Exercises: what they ask, what their checks catch, what students get."""
+
+import ast
+import copy
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from annotated import checks
+from annotated.book.results import ledger
+from annotated.corpora import fetch
+from annotated.school import course as course_module
+from annotated.school.checks import (
+    Wrong,
+    difference,
+    drawn,
+    examine,
+    examine_source,
+    exercises,
+    predicted,
+    same,
+    same_gradients,
+    untouched,
+)
+from annotated.school.classroom import grade
+from annotated.school.course import (
+    FETCHED,
+    LEAST,
+    MILESTONES,
+    Cutter,
+    Desk,
+    Phrasebook,
+    assembled,
+    book_parts,
+    captions_translated,
+    copies,
+    exported,
+    parses,
+    part_of,
+    reach,
+    redirected,
+    said_by,
+    translates,
+    written,
+)
+from annotated.school.examiner import examined
+from press.exercises import read_exercises
+from press.mutants import try_out
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = {e.name: e for e in read_exercises(ROOT)}
+WEIGHTS = "02-weights"
+PARTS = [name for name, e in exercises().items() if e.is_part]
+FAST = [name for name in PARTS if exercises()[name].track == "fast"]
+BROKEN = [name for name, e in exercises().items() if e.kind == "fix"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Whatever is kept is kept there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ANNOTATED_MINE", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def student():
+    """Runs code as a notebook would, with the verbs at hand."""
+
+    def run(code, name=WEIGHTS):
+        return exercises()[name].answer(code, f"<student {id(code)}>")
+
+    return run
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_checks_catch_each_mistake_by_name_and_pass_what_is_right(name):
+    matrix = try_out(SOURCES[name])
+    assert not matrix.problems(), matrix.table()
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_error_planted_in_a_solution_is_seen(name):
+    """It is the student's code that runs, and not ours."""
+    exercise = exercises()[name]
+    broken = "raise RuntimeError('planted')"
+    code = re.sub(
+        r"^( +)return .*$", rf"\1{broken}", exercise.reference, flags=re.M
+    )
+    if code == exercise.reference:
+        code += f"\n\n{broken}\n"
+    try:
+        compile(code, name, "exec")
+    except SyntaxError:  # a return of several lines
+        code = f"{exercise.reference}\n\n{broken}\n"
+    for verdict in (
+        examine_source(exercise, code, "planted.py"),
+        examined(exercise, code, "planted.py"),  # as the terminal does
+    ):
+        assert verdict.outcome == "crashed"
+        assert "planted" in verdict.text
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_wrong_solution_is_red_in_each_place(name, capsys, folder):
+    """In the notebook, for nbgrader and, of a part, in the milestone."""
+    exercise = exercises()[name]
+    wrong = exercise.answer(exercise.mutants[0][1], f"<student {name}>")
+    checks.check(wrong, name)
+    told = capsys.readouterr().out.partition(" · ")[0]
+    assert told in ("wrong", "crashed", "too slow")
+    assert grade(lambda: wrong, name, 1.0) < 1.0
+    assert not capsys.readouterr().out.startswith("passed")
+    right = exercise.answer(exercise.reference, f"<student {name} 2>")
+    assert grade(lambda: right, name, 1.0) == 1.0
+    if exercise.is_part:
+        desk = Desk(folder / "mine")
+        desk.keep(exercise, exercise.mutants[0][1])
+        said = reach(1, desk)
+        assert said.startswith("not reached")
+        assert f"the part that fails is {name}, in {folder}" in said
+
+
+# --- what a student gets
+
+
+def secrets(source):
+    """The lines of a solution that are not given, and hidden checks."""
+    told = {  # a line of ours may stand in what another one is given
+        line.strip()
+        for e in SOURCES.values()
+        for text in (
+            e.one("statement"),
+            e.one("starter"),
+            *e.cells["check"],
+        )
+        for line in text.splitlines()
+    }
+    codes = [
+        source.one("reference"),
+        *source.cells["variant"],
+        *source.cells["hidden"],
+    ]
+    return [
+        line.strip()
+        for code in codes
+        for line in code.splitlines()
+        if len(line.strip()) > 16
+        and line.strip() not in told
+        and not line.strip().startswith(("import ", "from ", "def ", '"""'))
+    ]
+
+
+def texts(value):
+    """Every string in a JSON file."""
+    if isinstance(value, str):
+        yield value
+    for part in value if isinstance(value, list) else ():
+        yield from texts(part)
+    for part in value.values() if isinstance(value, dict) else ():
+        yield from texts(part)
+
+
+def test_no_file_of_a_student_has_a_line_of_a_solution():
+    paths = sorted((ROOT / "book/notebooks/exercises").glob("*.ipynb"))
+    assert paths
+    lines = {
+        line.strip(): path.name
+        for path in [ROOT / "annotated/exercises.json", *paths]
+        for text in texts(json.loads(path.read_text("utf-8")))
+        for line in text.splitlines()
+    }
+    for source in SOURCES.values():
+        kept = secrets(source)
+        assert kept
+        assert not {line: lines[line] for line in kept if line in lines}
+
+
+def test_hidden_checks_are_with_the_teacher_alone():
+    (hidden,) = SOURCES[WEIGHTS].cells["hidden"]
+    name = re.search(r"def (check_\w+)", hidden)[1]
+    exercise = exercises()[WEIGHTS]
+    assert name not in exercise.properties()
+    assert name in exercise.properties([hidden])
+    assert name not in json.dumps(exercise._unsealed)
+
+
+# --- outcomes
+
+RIGHT = """
+import math
+def attention_weights(q, k, mask=None):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+    if mask is None:
+        return scores.softmax(dim=-1)
+    return helper(scores.masked_fill(~mask, -math.inf).softmax(dim=-1), mask)
+def helper(weights, mask):
+    return weights.masked_fill(~mask, 0.0)
+"""
+OUTCOMES = {
+    "passed": (RIGHT, "all 8 checks here pass"),
+    "not attempted": ("attention_weights = None", "still stands as it was"),
+    "crashed": (
+        "def attention_weights(q, k, mask=None):\n    return q @ k",
+        "line 2, in attention_weights: return q @ k",
+    ),
+    "wrong": (
+        "def attention_weights(q, k, mask=None):\n"
+        "    scores = q @ k.transpose(-1, -2) / k.size(-1)\n"
+        "    if mask is None:\n"
+        "        return scores.softmax(-1)\n"
+        '    scores = scores.masked_fill(~mask, -float("inf"))'
+        ".softmax(-1)\n"
+        "    return scores.nan_to_num(0.0)",
+        "You divide by d_k itself",
+    ),
+}
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_each_outcome_is_told_as_what_it_is(outcome, student):
+    code, words = OUTCOMES[outcome]
+    verdict = examine(exercises()[WEIGHTS], student(code))
+    assert verdict.outcome == outcome
+    assert words in verdict.text
+    assert verdict.text.startswith(outcome)
+
+
+def test_an_endless_loop_is_ended_even_where_exceptions_are_caught(student):
+    f = student(
+        "def attention_weights(q, k, mask=None):\n"
+        "    while True:\n"
+        "        try:\n"
+        "            q + 1\n"
+        "        except Exception:\n"
+        "            pass"
+    )
+    verdict = examine(exercises()[WEIGHTS], f, limit=0.3)
+    assert verdict.outcome == "too slow"
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "words"),
+    [
+        (
+            "",
+            "not attempted",
+            "f.py is empty",
+        ),
+        (
+            "x = 1",
+            "not attempted",
+            "nothing in f.py is called attention_weights",
+        ),
+        ("x = (", "crashed", "line 1 of f.py does not parse"),
+        ("import nowhere", "crashed", "an import of f.py fails"),
+        ("1 / 0", "crashed", "line 1 of f.py raises ZeroDivisionError"),
+        ("raise SystemExit(0)", "crashed", "raises SystemExit"),
+        (RIGHT, "passed", "all 8 checks"),
+    ],
+)
+def test_what_does_not_run_is_told_and_never_passes(code, outcome, words):
+    verdict = examine_source(exercises()[WEIGHTS], code, "f.py")
+    assert verdict.outcome == outcome
+    assert words in verdict.text
+
+
+def test_ctrl_c_goes_through(student):
+    f = student(
+        "def attention_weights(q, k, mask=None):\n"
+        "    raise KeyboardInterrupt"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        examine(exercises()[WEIGHTS], f)
+
+
+def test_checking_leaves_the_random_numbers_alone(student):
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    examine(exercises()[WEIGHTS], student(RIGHT))
+    assert torch.equal(torch.rand(3), wanted)
+
+
+# --- what is to be mended
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken_is_wrong_as_it_is_given_and_no_part(
+    name, capsys, folder
+):
+    exercise = exercises()[name]
+    broken = exercise.answer(exercise.starter, f"<starter {name}>")
+    checks.check(broken)
+    assert capsys.readouterr().out.startswith(f"wrong · {name}, check ")
+    checks.check(exercise.answer(exercise.reference, f"<mended {name}>"))
+    said = capsys.readouterr().out
+    assert said.startswith(f"passed · {name}: all")
+    assert "Kept" not in said
+    assert not list(folder.glob("mine/*.py"))
+
+
+def test_a_symptom_that_is_not_shown_or_stays_is_told(monkeypatch):
+    source = copy.deepcopy(SOURCES["11-fix-targets"])
+    (statement,) = source.cells["statement"]
+    source.cells["statement"] = [statement.replace("loss 0.0", "loss 0.2")]
+    problems = try_out(source).symptom
+    assert "the statement does not show" in problems[0]
+    assert "loss 0.0" in problems[0]
+    source.cells["symptom"] = ["print('the same')"]
+    assert "the symptom is still there" in try_out(source).symptom[1]
+
+
+# --- what is to be predicted
+
+SPREAD = {"raw": 8, "scaled": 1, "wide": 16, "loud": 4}
+
+
+def guessed(**answers):
+    """The verdict on right answers, and these in place of some."""
+    return examine(exercises()["02-predict-spread"], SPREAD | answers)
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome", "words"),
+    [
+        ({}, "passed", "all 4 checks"),
+        ({"raw": torch.tensor(8.1)}, "passed", "all 4 checks"),
+        ({"raw": 7}, "wrong", "'raw' is too small.\n  yours   7\n"),
+        ({"raw": 64}, "wrong", "You forgot the square root."),
+        ({"raw": 62.9}, "wrong", "You forgot the square root."),
+        ({"raw": 90}, "wrong", "too large, by a factor of ten or more"),
+        ({"raw": -8}, "wrong", "'raw' is too small"),
+        ({"raw": float("nan")}, "wrong", "'raw' is no finite number"),
+        ({"raw": "eight"}, "wrong", "'raw' is a str, not a number"),
+        ({"loud": ...}, "wrong", "'loud' has no answer yet"),
+        (dict.fromkeys(SPREAD, ...), "not attempted", "as it was given"),
+    ],
+)
+def test_a_prediction_is_right_wrong_or_known(answers, outcome, words):
+    verdict = guessed(**answers)
+    assert verdict.outcome == outcome
+    assert words in verdict.text
+    if outcome == "wrong":
+        assert not re.search(r"\b8(\.|\b)", verdict.text.replace("-8", ""))
+
+
+def test_a_shape_and_a_yes_are_predicted_exactly():
+    answers = {"shape": [2, 3], "learns": True, "size": 6}
+    predicted(answers, "shape", (2, 3))
+    predicted(answers, "learns", True)
+    for name, target in (("shape", (3, 2)), ("learns", False)):
+        with pytest.raises(Wrong, match="is not so"):
+            predicted(answers, name, target)
+    with pytest.raises(Wrong, match="too small"):
+        predicted(answers, "size", 7, within=0)
+
+
+def test_a_prediction_is_checked_by_its_name_and_is_no_part(capsys, folder):
+    with pytest.raises(ValueError, match='Say check\\(answer, "NN-name"'):
+        checks.check(SPREAD)
+    checks.check(SPREAD, "02-predict-spread")
+    said = capsys.readouterr().out
+    assert said.startswith("passed · 02-predict-spread")
+    assert "Kept" not in said
+    assert not list(folder.glob("mine/*.py"))
+
+
+# --- the parts of a message
+
+
+@pytest.mark.parametrize(
+    ("yours", "target", "words"),
+    [
+        (None, torch.zeros(2), "returned None"),
+        ([1.0], torch.zeros(1), "a list, not a tensor"),
+        (
+            torch.zeros(2, 3),
+            torch.zeros(3, 2),
+            "shape is (2, 3), not (3, 2)",
+        ),
+        (torch.zeros(1).double(), torch.zeros(1), "dtype is float64"),
+        (
+            torch.tensor([torch.nan]),
+            torch.zeros(1),
+            "1 of its values are NaN",
+        ),
+        (torch.tensor([1.01]), torch.tensor([1.0]), "values differ"),
+        (torch.tensor([1.000001]), torch.tensor([1.0]), ""),
+        ((1, [2, 3]), (1, [2, 4]), "in entry 1, in entry 1, the values"),
+        ([1, 2], [1], "2 entries, not 1"),
+        (0.5, 0.25, "it is 0.5, not 0.25"),
+        ("a", 1, "a str, not an int"),
+        (True, 1, "a bool, not an int"),
+        ({"a": torch.ones(2)}, {"a": torch.ones(2)}, ""),
+        ({"a": torch.ones(2)}, {"a": torch.zeros(2)}, "at 'a', the values"),
+        ({"a": 1, "b": 2}, {"a": 1}, "keys are ['a', 'b'], not ['a']"),
+        ({"a": 1}, [1], "a dict, not a list"),
+    ],
+)
+def test_a_difference_is_named(yours, target, words):
+    found = difference(yours, target)
+    assert words in found
+    assert bool(found) == bool(words)
+
+
+def test_of_a_large_tensor_the_matrix_that_differs_is_shown():
+    target = torch.zeros(2, 3, 5, 7)
+    yours = target.clone()
+    yours[1, 2, 3, 4] = 1
+    with pytest.raises(Wrong) as raised:
+        same(yours, target)
+    assert raised.value.shown["at"] == [1, 2]
+    assert raised.value.shown["yours"].shape == (5, 7)
+
+
+def test_a_matrix_stands_row_below_row():
+    assert drawn(torch.tensor([[1.0, 0.25], [10.0, 2.0]])) == (
+        "   1 0.25\n  10    2"
+    )
+    assert drawn(torch.tensor([True, False])) == "1 ·"
+
+
+def test_a_changed_input_and_a_lost_gradient_are_seen():
+    with pytest.raises(Wrong, match="argument 0 is not what it was"):
+        untouched(lambda x: x.add_(1), torch.zeros(2))
+    with pytest.raises(Wrong, match="the output has no gradient"):
+        same_gradients(lambda x: x.detach(), lambda x: x, torch.ones(2))
+    with pytest.raises(Wrong, match="the gradient of argument 0"):
+        same_gradients(lambda x: 2 * x, lambda x: x, torch.ones(2))
+
+
+# --- the verbs, and what is kept
+
+
+def test_what_passes_is_kept_and_what_does_not_is_not(
+    capsys, student, folder
+):
+    wrong = OUTCOMES["wrong"][0]
+    checks.check(student(wrong))
+    assert not (folder / "mine/attention.py").exists()
+    checks.check(student(RIGHT))
+    assert "Kept in mine" in capsys.readouterr().out
+    assert "def helper" in (folder / "mine/attention.py").read_text()
+    checks.progress()
+    assert "✓ 02-weights" in capsys.readouterr().out
+    checks.reset(WEIGHTS)
+    assert not Desk.here().parts()
+    checks.progress()
+    assert "✓" not in capsys.readouterr().out
+
+
+def test_what_needs_another_cell_is_not_kept(capsys, student):
+    f = student(RIGHT.partition("def helper")[0])
+    f.__globals__["helper"] = lambda w, mask: w.masked_fill(~mask, 0.0)
+    checks.check(f)
+    said = capsys.readouterr().out
+    assert said.startswith("passed")
+    assert "Not kept: by itself" in said
+
+
+def test_the_books_own_function_is_not_an_attempt(capsys):
+    from annotated.attention import attention_weights
+
+    checks.check(attention_weights)
+    assert "not attempted" in capsys.readouterr().out
+
+
+def test_hints_come_one_by_one_and_the_solution_when_asked_twice(capsys):
+    for count in (1, 2, 3, 3):
+        checks.hint(WEIGHTS)
+        assert f"Hint {count} of 3" in capsys.readouterr().out
+    checks.solution(WEIGHTS)
+    assert "def attention_weights" not in capsys.readouterr().out
+    checks.solution(WEIGHTS)
+    assert "def attention_weights" in capsys.readouterr().out
+
+
+def test_a_name_that_no_exercise_has_is_refused_with_the_nearest():
+    with pytest.raises(ValueError, match="is it .*attention_weights"):
+        checks.find("attention_weight")
+    with pytest.raises(ValueError, match="which exercise"):
+        checks.find({"a": 1})
+
+
+def test_a_damaged_progress_file_costs_no_solution(student, folder, capsys):
+    checks.check(student(RIGHT))
+    (folder / "mine/progress.json").write_text("{")
+    checks.progress()
+    assert "mine/attention.py" in capsys.readouterr().out
+    assert list(Desk.here().parts()) == [WEIGHTS]
+
+
+def test_of_a_cell_definitions_are_kept_and_calls_are_not():
+    cell = (
+        "import math\nx: int = 1\nprint(x)\n\n@decorated\ndef f():\n"
+        "    pass\n\ncheck(f)\n"
+    )
+    assert exported(cell) == (
+        "import math\nx: int = 1\n\n\n@decorated\ndef f():\n    pass\n"
+    )
+
+
+def test_an_import_of_what_is_solved_leads_to_it_line_for_line():
+    code = (
+        "from annotated.attention import (\n    attention_weights,\n"
+        "    attention,\n)\nx = 1\n"
+    )
+    new = redirected(code, "mine", {WEIGHTS})
+    assert new.splitlines()[0] == (
+        "from mine.attention import attention_weights; "
+        "from annotated.attention import attention"
+    )
+    assert new.splitlines()[4] == "x = 1"
+    assert "mine" not in redirected(new, "mine", set())
+
+
+# --- milestones
+
+
+@pytest.mark.parametrize("track", ["fast", "all"])
+def test_from_our_solutions_alone_nothing_but_constants_is_imported(track):
+    """Else a milestone would run the book's code; and the fast track needs
+    nothing of the others.
+    """
+    constants = {"PAD", "BOS", "EOS", "UNK", "SPECIALS"}
+    chosen = FAST if track == "fast" else PARTS
+    for exercise in map(exercises().get, chosen):
+        code = redirected(exercise.reference, "mine", set(chosen))
+        for names in re.findall(r"from annotated\S* import (.+)", code):
+            assert set(re.findall(r"\w+", names)) <= constants, names
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(n, marks=[pytest.mark.exhaustive] * (n in FETCHED))
+        for n in MILESTONES
+    ],
+)
+def test_whoever_solves_the_fast_track_has_a_translator(
+    number, folder, monkeypatch
+):
+    """Nothing else is used, from the first tensor to the last word."""
+    desk, used, run = Desk(folder / "mine"), set(), MILESTONES[number]
+    for name in FAST:
+        desk.keep(exercises()[name], exercises()[name].reference)
+
+    class Noting(dict):
+        def __getitem__(self, name):
+            used.add(name)
+            return super().__getitem__(name)
+
+    monkeypatch.setitem(MILESTONES, number, lambda c: run(Noting(c)))
+    said = reach(number, desk)
+    assert said.startswith(f"reached · milestone {number}: "), said
+    assert f"({len(FAST)} of {len(PARTS)} parts are yours)" in said
+    assert used and used <= {exercises()[name].defines for name in FAST}
+
+
+def test_a_milestone_is_not_reached_by_who_has_written_nothing(folder):
+    said = reach(1, Desk(folder / "mine"))
+    start = "not reached · milestone 1: no part is yours yet"
+    assert said.startswith(start), said
+    assert "of the book's it is true that " in said
+
+
+def test_a_milestone_is_reached_with_a_part_of_ones_own(folder):
+    desk, exercise = Desk(folder / "mine"), exercises()["05-network"]
+    desk.keep(exercise, exercise.reference)
+    said = reach(1, desk)
+    assert said.startswith("reached · milestone 1: its logits are"), said
+    assert f"(1 of {len(PARTS)} parts are yours)" in said
+
+
+def test_a_milestone_runs_your_code_and_finds_the_line(folder):
+    desk, name = Desk(folder / "mine"), "05-network"
+    exercise = exercises()[name]
+    code = exercise.reference.replace(
+        "return self", "1 / 0\n        return self"
+    )
+    desk.keep(exercise, code)
+    with (
+        pytest.raises(ZeroDivisionError) as raised,
+        assembled(desk) as course,
+    ):
+        MILESTONES[1](course)
+    row = code[: code.index("1 / 0")].count("\n") + desk.parts()[name].line
+    assert part_of(raised.value, desk) == (
+        f"{name} ({folder}/mine/layers.py, line {row})"
+    )
+
+
+class Forgetful:
+    """A checkpoint that writes nothing."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def save(self, model, optimizer, step):
+        pass
+
+    def load(self, model, optimizer):
+        return 0
+
+
+def test_a_run_that_forgets_its_step_or_is_short_does_not_copy(folder):
+    with assembled(Desk(folder / "mine")) as course:
+        with pytest.raises(AssertionError, match="stopped after 2 steps"):
+            copies(course | {"Checkpoint": Forgetful}, steps=4)
+        with pytest.raises(AssertionError, match="of 200 new rows"):
+            copies(course, steps=4)
+
+
+def test_a_translator_that_learned_too_little_is_told(folder, monkeypatch):
+    small = Phrasebook.of(100, "train")
+    monkeypatch.setattr(Phrasebook, "of", lambda count, split: small)
+    with (
+        assembled(Desk(folder / "mine")) as course,
+        pytest.raises(
+            AssertionError, match="0% of new sentences are right"
+        ),
+    ):
+        translates(course, steps=2)
+
+
+FOUND = [("a dog runs .", "ein Hund läuft .")] * 70
+
+
+def test_captions_that_are_not_learned_are_told_beside_the_books(
+    folder, monkeypatch
+):
+    monkeypatch.setattr(course_module, "captions", lambda split: FOUND)
+    book = ledger()["multi30k-cpu"]["metrics"]["test"]["bleu"]
+    with assembled(Desk(folder / "mine")) as course:
+        with pytest.raises(AssertionError, match=f"was {book:.1f}; it"):
+            captions_translated(course, steps=2, vocab=262, width=8)
+        said = captions_translated(course, steps=150, vocab=300, width=32)
+    assert "BLEU is 100.0 on 70 new captions" in said
+    assert said.endswith("“a dog runs .” becomes “ein Hund läuft .”")
+
+
+def test_a_milestone_asks_for_more_than_a_lexicon_gets():
+    scores = ledger()["multi30k-baselines"]["metrics"]["scores"]
+    assert max(one["bleu"] for one in scores.values()) < LEAST
+
+
+def test_a_milestone_without_its_data_has_not_run_and_says_what_to_do(
+    folder, monkeypatch
+):
+    def nowhere(*given):
+        raise OSError("no network")
+
+    monkeypatch.setenv("ANNOTATED_DATA", str(folder / "data"))
+    monkeypatch.setattr(fetch, "_download", nowhere)
+    said = reach(5, Desk(folder / "mine"))
+    assert said.startswith("not run · milestone 5 needs Multi30k")
+    for words in ("train.en.gz", str(folder / "data"), "https://github"):
+        assert words in said
+
+
+def test_pieces_are_cut_as_the_courses_byte_pairs_cut_a_line(folder):
+    lines = ["a dog  runs .", " über den Zaun"]
+    with assembled(Desk(folder / "mine")) as course:
+        cutter = Cutter(course, lines * 3, 280)
+    for line in lines * 2:
+        assert cutter.ids(line) == cutter.pairs.encode(line)
+        assert cutter.pairs.decode(cutter.ids(line)) == line
+
+
+def test_what_is_written_ends_at_its_end_in_the_order_of_the_sources(
+    folder,
+):
+    """A search that writes how long its source is, and ends."""
+
+    def greedy(model, src, limit):
+        length = (src != 0).sum(dim=1, keepdim=True) - 1
+        rest = torch.full((len(src), limit - 2), 9)
+        end = torch.full_like(length, 2)
+        return torch.cat([length + 10, end, rest], dim=1)
+
+    with assembled(Desk(folder / "mine")) as course:
+        rows = [[5] * n for n in (3, 1, *range(120), 2)]
+        found = written(course | {"greedy": greedy}, None, rows)
+    assert found == [[len(row) + 10] for row in rows]
+
+
+def test_a_parser_that_learned_too_little_is_told(folder, monkeypatch):
+    few = list(course_module.pocket_pairs(200, "train"))
+    monkeypatch.setattr(course_module, "pocket_pairs", lambda n, s: few)
+    with (
+        assembled(Desk(folder / "mine")) as course,
+        pytest.raises(AssertionError, match="right-branching trees"),
+    ):
+        parses(course, steps=2)
+
+
+def test_a_phrasebook_has_short_pairs_and_each_once_in_an_epoch():
+    book = Phrasebook.of(300, "train")
+    assert all(len(words) <= 10 for both in book.pairs for words in both)
+    assert sorted(book.numbers.values()) == list(
+        range(4, len(book.numbers) + 4)
+    )
+    rows = [pair for batch in book.batches(0, 8) for pair in zip(*batch)]
+    told = [(book.ids(s), book.ids(t)) for s, t in book.pairs]
+    assert sorted(rows) == sorted(told)
+    assert rows != [pair for b in book.batches(1, 8) for pair in zip(*b)]
+    assert book.ids(["never", *book.pairs[0][0][:1]]) == [3, 4]
+
+
+def test_a_sentence_is_said_by_the_beam_of_the_course(folder):
+    """Whose every word is the source's, turned round."""
+    book = Phrasebook.of(20, "train")
+    words = book.pairs[0][0]
+
+    def model(src, tgt):
+        read = src[0, :-1].flip(0).tolist() + [2]
+        logits = torch.full((1, tgt.size(1), 99), -9.0)
+        place = min(tgt.size(1), len(read)) - 1
+        logits[0, -1, read[place]] = 9.0
+        return logits
+
+    with assembled(Desk(folder / "mine")) as course:
+        said = said_by(course, model, book, words)
+    assert said == " ".join(reversed(words))
+
+
+def test_solutions_of_one_module_import_each_other_in_mine(
+    folder, monkeypatch
+):
+    desk = Desk(folder / "mine")
+    for name in ("04-heads", WEIGHTS):
+        desk.keep(exercises()[name], exercises()[name].reference)
+    text = (folder / "mine/attention.py").read_text()
+    assert "from mine.attention import attention_weights" in text
+    monkeypatch.syspath_prepend(str(folder))
+    from mine.attention import MultiHeadAttention  # type: ignore
+
+    out = MultiHeadAttention(6, 2)(torch.randn(1, 3, 6))
+    assert out.shape == (1, 3, 6)
+    desk.forget(WEIGHTS)
+    text = (folder / "mine/attention.py").read_text()
+    assert "from annotated.attention import attention_weights" in text
+
+
+def test_what_is_forgotten_is_ours_again_and_leaves_no_module_behind(
+    folder,
+):
+    desk = Desk(folder / "mine")
+    network, weights = exercises()["05-network"], exercises()[WEIGHTS]
+    desk.keep(weights, weights.reference)
+    desk.keep(
+        network, network.reference.replace("return self", "return 0 * self")
+    )
+    (desk.folder / "notes.py").write_text("# my own\n")
+    desk.remember("05-network", outcome="passed")
+    assert "the part that fails is 05-network" in reach(1, desk)
+    desk.forget("05-network")
+    assert list(desk.parts()) == [WEIGHTS] and desk.state() == {}
+    left = {path.name for path in desk.folder.glob("*.py")}
+    assert left == {"__init__.py", "attention.py", "notes.py"}
+    assert reach(1, desk).startswith("reached · milestone 1")
+    desk.forget(WEIGHTS)
+    assert not desk.parts()
+    assert not (desk.folder / "attention.py").exists()
+
+
+def test_a_part_that_goes_and_comes_back_takes_no_import_with_it(folder):
+    """Two imports may share a line, of which one alone changes."""
+
+    def imported():
+        return {
+            name: sorted(
+                alias.name
+                for node in ast.walk(ast.parse(part.code))
+                if isinstance(node, ast.ImportFrom)
+                for alias in node.names
+            )
+            for name, part in desk.parts().items()
+        }
+
+    desk = Desk(folder / "mine")
+    for one in book_parts().values():
+        desk.keep(one, one.reference)
+    before = imported()
+    both = {"MultiHeadAttention", "attention_weights"}
+    assert any(both <= set(names) for names in before.values())
+    desk.forget(WEIGHTS)
+    desk.keep(exercises()[WEIGHTS], exercises()[WEIGHTS].reference)
+    assert imported() == before
+
+
+def test_parts_that_need_each_other_are_checked_wherever_mine_is(
+    folder, monkeypatch
+):
+    """The command line has no folder on its path that mine/ is in."""
+    desk = Desk(folder / "elsewhere/mine")
+    for name in (WEIGHTS, "04-heads"):
+        desk.keep(exercises()[name], exercises()[name].reference)
+    monkeypatch.setattr("sys.path", [p for p in sys.path if p])
+    said = reach(1, desk)
+    assert said.startswith("reached · milestone 1"), said

@@ -1,0 +1,387 @@
+"""What a run costs, and what is known before it begins (chapter 22)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from annotated import cli, costs
+from annotated.corpora import data
+from annotated.costs import (
+    PAPER_HOURS,
+    PAPER_STEPS,
+    dry_run,
+    forward_flops,
+    kept_bytes,
+    paper_cost,
+    state_bytes,
+    step_flops,
+    useful_share,
+)
+from annotated.engine import runner
+from annotated.engine.packing import packed
+from annotated.engine.recipes import RECIPES, Recipe
+from annotated.engine.runner import LOGITS, with_micro_tokens
+from annotated.engine.trainer import RunConfig, packed_loss
+from annotated.model import Transformer, TransformerConfig, count_parameters
+from annotated.training import copy_corpus
+from tests.engine.test_distributed import in_processes
+
+
+def shape(vocab: int = 37_000, **changes: Any) -> TransformerConfig:
+    return TransformerConfig(src_vocab=vocab, tgt_vocab=vocab, **changes)
+
+
+# --- operations -----------------------------------------------------------
+
+
+def test_the_base_models_operations_add_up_by_hand() -> None:
+    """Weights by the side that meets them, in sentences of 28 tokens."""
+    attention, feed = 4 * 512**2, 2 * 512 * 2048
+    source = 6 * (attention + feed) + 6 * 2 * 512**2
+    target = 6 * (attention + 2 * 512**2 + feed) + 37_000 * 512
+    assert round(source / 1e6, 1) == 22.0
+    assert round(target / 1e6, 1) == 41.0
+    mixing = 15 * 28 * 1024  # 6 full, 6 half, 6 across
+    total = forward_flops(shape())
+    assert total == 2 * (source + target + mixing)
+    assert round(total / 1e6, 1) == 126.8
+
+
+def test_longer_sentences_cost_a_step_what_attention_adds() -> None:
+    """15 · 1024 products more for each position more: 6 full rows, 6 half
+    ones, 6 across; and forward, backward twice that.
+    """
+    more = step_flops(shape(), 1000, 30) - step_flops(shape(), 1000, 20)
+    assert more == 3 * 1000 * 2 * 15 * 1024 * 10
+
+
+@pytest.mark.parametrize(
+    ("config", "millions"),
+    [
+        (shape(), 380),
+        (TransformerConfig.big(src_vocab=37_000, tgt_vocab=37_000), 1289),
+    ],
+)
+def test_training_takes_three_times_the_forward_pass(
+    config: TransformerConfig, millions: int
+) -> None:
+    assert round(3 * forward_flops(config) / 1e6) == millions
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"num_encoder_layers": 3, "num_decoder_layers": 1},
+        {"d_k": 8, "d_v": 24},
+        {"d_ff": 32, "num_heads": 2},
+    ],
+)
+def test_operations_are_what_torch_counts(change: dict[str, Any]) -> None:
+    config = shape(50, **({"d_model": 64, "num_heads": 4} | change))
+    ids = torch.randint(4, 50, (4, 28))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        Transformer(config)(ids, ids)
+    # torch counts the masked half of the decoder's attention
+    both = config.num_heads * (config.key_size + config.value_size)
+    masked = config.num_decoder_layers * both * 28
+    ours = ids.numel() * (forward_flops(config, 28) + masked)
+    assert counter.get_total_flops() == pytest.approx(ours, rel=1e-9)
+
+
+# --- memory ---------------------------------------------------------------
+
+
+def really_kept(
+    config: TransformerConfig, batch: Any, precision: Any
+) -> int:
+    model = packed(Transformer(config))
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    seen = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        place = tensor.untyped_storage()
+        if place.data_ptr() not in own:
+            seen[place.data_ptr()] = place.nbytes()
+        return tensor
+
+    settings = RunConfig(precision=precision)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        loss, _ = packed_loss(model, batch, settings)
+    total = sum(seen.values())
+    del loss
+    return total
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"d_ff": 512},
+        {"num_encoder_layers": 4},
+        {"d_model": 32, "num_heads": 8},
+        {"dropout": 0.0},
+        {"num_heads": 16},
+        {"d_k": 8, "d_v": 24},
+        {"d_k": 32, "d_v": 16},
+        {"activation": "silu", "d_ff": 512},
+        {"activation": "gelu", "output_bias": True},
+    ],
+)
+def test_what_a_forward_pass_keeps_is_what_is_said(
+    change: dict[str, Any], precision: str
+) -> None:
+    small = {
+        "d_model": 64,
+        "d_ff": 256,
+        "num_heads": 4,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 2,
+    }
+    config = shape(100, **(small | change))
+    unlike = config.key_size != config.value_size
+    if unlike and precision != "float32" and torch.__version__ < "2.5":
+        pytest.skip("2.3 keeps fewer copies where no kernel is fused")
+    corpus = copy_corpus(1000, vocab=100, length=54)
+    batch = corpus.batch(corpus.plan(6000, seed=0, epoch=0)[2])
+    length = batch.src.size(1)
+    said = batch.tokens * kept_bytes(config, length, precision)
+    # the matrices' copies, which the state has
+    said += state_bytes(config, precision) - state_bytes(config)
+    assert 0.85 < said / really_kept(config, batch, precision) < 1.15
+
+
+@pytest.mark.parametrize(
+    ("change", "precision", "device", "by_hand"),
+    [
+        # 7 sub-layers of d = 10, 4 attentions of 2 heads, 3 networks, and
+        # both ends: norms, masks, q k v, heads twice, sums, hidden, ends
+        ({}, "float32", "cpu",
+         4 * (140 + 70 + 4 * 2 * 9 + 4 * 2 * 6 + 8 + 60 + 40)),
+        ({"dropout": 0.0}, "float32", "cpu",
+         4 * (140 + 0 + 4 * 2 * 9 + 4 * 2 * 6 + 8 + 60 + 20)),
+        ({"activation": "silu"}, "float32", "cpu",
+         4 * (140 + 70 + 4 * 2 * 9 + 4 * 2 * 6 + 8 + 2 * 60 + 40)),
+        # without a fused kernel 28 weights a row, not the heads apart
+        ({"d_v": 5}, "float32", "cpu",
+         4 * (140 + 70 + 4 * 2 * 11 + 4 * 2 * (28 + 5) + 8 + 60 + 40)),
+        # norms and sums have 4 bytes, and a norm's output a copy of 2; an
+        # attention has 2, also for its 28 weights
+        ({}, "bfloat16", "cpu",
+         70 * 8 + 70 * 2 + 4 * 2 * (9 + 28 + 3) * 2 + 60 * 2 + 20 * 6),
+        # in float16 it has 4 on a CPU, but for the heads side by side
+        ({}, "float16", "cpu",
+         70 * 8 + 70 * 2 + 4 * 2 * (12 * 4 + 3 * 2) + 32 + 60 * 2
+         + 20 * 6),
+        # a GPU's masks have one byte
+        ({}, "bfloat16", "cuda",
+         70 * 8 + 70 + 4 * 2 * 15 * 2 + 32 + 60 * 2 + 20 * 5),
+        ({"d_v": 5}, "float32", "cuda",
+         70 * 8 + 70 + 4 * 2 * 21 * 4 + 32 + 60 * 4 + 20 * 5),
+    ],
+)  # fmt: skip
+def test_what_a_token_keeps_adds_up_by_hand(
+    change: dict[str, Any], precision: str, device: str, by_hand: int
+) -> None:
+    small: dict[str, Any] = {
+        "d_model": 10, "d_ff": 20, "num_heads": 2, "d_k": 3, "d_v": 3,
+        "num_encoder_layers": 2, "num_decoder_layers": 1,
+    }  # fmt: skip
+    config = shape(100, **(small | change))
+    kept = kept_bytes(config, precision=precision, device=device)
+    assert kept == by_hand
+
+
+def test_a_gpu_keeps_smaller_masks_and_no_weights() -> None:
+    plain = shape(100, d_model=64, num_heads=4, dropout=0.0)
+    assert kept_bytes(plain, device="cuda") == kept_bytes(plain)
+    noisy = shape(100, d_model=64, num_heads=4, dropout=0.1)
+    assert kept_bytes(noisy, device="cuda") < kept_bytes(noisy)
+    odd = shape(100, d_model=64, num_heads=4, d_k=8, d_v=32)
+    longer = [kept_bytes(odd, n, device="cuda") for n in (10, 100)]
+    assert longer[0] == longer[1]
+    assert kept_bytes(odd, 10) < kept_bytes(odd, 100)
+
+
+def test_a_weight_takes_16_bytes() -> None:
+    config = shape(100, d_model=64, num_heads=4)
+    model = Transformer(config)
+    optimizer = torch.optim.Adam(model.parameters())
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    held = [
+        t
+        for p in model.parameters()
+        for t in (p, p.grad, *optimizer.state[p].values())
+        if t is not None and t.dim()
+    ]
+    assert state_bytes(config) == sum(t.nbytes for t in held)
+
+
+def test_a_share_that_does_not_fit_is_taken_in_micro_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = RECIPES["wmt14-en-de-base"]
+    config = recipe.config()
+    need = state_bytes(config) + 25_000 * kept_bytes(config) + LOGITS["cpu"]
+    made = recipe
+    for memory, fits in ((1.51 * need, True), (need, False)):
+        monkeypatch.setattr(runner, "memory_bytes", lambda _, m=memory: m)
+        made = with_micro_tokens(recipe, "cpu")
+        assert (made == recipe) is fits
+    most = made.training.micro_tokens
+    assert most is not None and 5000 < most < 25_000
+    assert made.changed(micro_tokens=None) == recipe
+    own = recipe.changed(micro_tokens=77)
+    assert with_micro_tokens(own, "cpu") == own
+    monkeypatch.setattr(runner, "world_size", lambda: 2)
+    assert with_micro_tokens(recipe, "cpu") == recipe
+
+
+def test_apples_gpu_has_a_share_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = RECIPES["wmt14-en-de-base"]
+    monkeypatch.setattr(runner, "memory_bytes", lambda _: 2.0**60)
+    assert with_micro_tokens(recipe, "mps") == recipe
+
+
+# --- the paper's cost -----------------------------------------------------
+
+
+def test_table_2s_costs_come_out() -> None:
+    assert f"{paper_cost(PAPER_HOURS['base']):.1e}" == "3.3e+18"
+    assert f"{paper_cost(PAPER_HOURS['big']):.1e}" == "2.3e+19"
+    # others' cost by the same rule: K80, K40, M40 at 2.8, 3.7, 6.0
+    assert paper_cost(1.0, 1, 2.8e12) == 3600 * 2.8e12
+
+
+def test_the_papers_machine_was_used_to_a_third_or_so() -> None:
+    assert 0.25 < useful_share("base") < 0.33
+    assert 0.38 < useful_share("big") < 0.46
+    assert f"{step_flops(shape()) * PAPER_STEPS['base']:.1e}" == "9.5e+17"
+
+
+@pytest.mark.parametrize("size", PAPER_HOURS)
+def test_the_recipes_are_the_papers_runs(size: str) -> None:
+    recipe = RECIPES[f"wmt14-en-de-{size}"]
+    assert recipe.training.max_steps == PAPER_STEPS[size]
+    config = recipe.config(37_000, 37_000)
+    needed = step_flops(config, recipe.training.batch_tokens)
+    needed *= recipe.training.max_steps
+    share = needed / paper_cost(PAPER_HOURS[size])
+    assert share == pytest.approx(useful_share(size))
+
+
+# --- a dry run ------------------------------------------------------------
+
+
+@pytest.fixture
+def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a dry run asked for data")
+
+    for name in ("load_pairs", "synthetic_pairs"):
+        monkeypatch.setattr(data, name, refuse)
+    monkeypatch.setattr(costs, "matmul_speed", lambda *_: 1e12)
+
+
+def said_of(recipe: Recipe) -> str:
+    config = recipe.config()
+    return dry_run(config, recipe.training, "cpu")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_has_a_dry_run_without_data(
+    name: str, no_data: None
+) -> None:
+    recipe = RECIPES[name]
+    count = count_parameters(recipe.config())
+    said = said_of(recipe)
+    assert f" {count:,} parameters\n" in said
+    assert f" in {recipe.training.max_steps:,} steps\n" in said
+
+
+def test_a_dry_run_of_the_papers_models_gives_the_papers_hours(
+    no_data: None,
+) -> None:
+    base = said_of(RECIPES["wmt14-en-de-base"])
+    big = said_of(RECIPES["wmt14-en-de-big"])
+    assert "hours, 8 × P100 12.0" in base
+    assert "3.3e+18" in base
+    assert "hours, 8 × P100 84.0" in big
+    assert "2.3e+19" in big
+    # 9.5e17 operations at 1 TFLOP/s are 264 hours
+    assert "264.2 at full speed" in base
+
+
+def test_a_dry_run_says_this_of_the_big_model_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """214 million weights of 18 bytes; 9.67e18 operations at 2e14 a second
+    are 13.4 hours; 5,000 tokens keep 570,496 bytes each.
+    """
+    speeds, room = {("cuda", "bfloat16"): 2e14}, {"cuda": 80 * 2.0**30}
+    monkeypatch.setattr(costs, "matmul_speed", lambda *key: speeds[key])
+    monkeypatch.setattr(costs, "memory_bytes", room.__getitem__)
+    recipe = RECIPES["wmt14-en-de-big"].changed(
+        precision="bfloat16", batch_tokens=12_500, max_steps=600_000,
+        micro_tokens=5000,
+    )  # fmt: skip
+    said = dry_run(recipe.config(), recipe.training, "cuda")
+    assert said.splitlines() == [
+        "model           214,245,376 parameters",
+        "step            12,500 source and target tokens",
+        "memory          3.6 GiB for weights, gradients and moments,"
+        " 2.7 GiB for 5,000 tokens at once, of 80.0 GiB",
+        "operations      1.61e+13 per step, 9.67e+18 in 600,000 steps",
+        "here            200.00 TFLOP/s in matrix products on 1 × cuda",
+        "hours here      33.6, at 40% of that speed; 13.4 at full speed",
+        "hours, 8 × P100 84.0, if used as efficiently as for the paper's"
+        " big model",
+        "cost by Table 2 2.3e+19 operations",
+    ]
+
+
+def test_several_processes_share_the_hours_and_the_batch(
+    no_data: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costs, "world_size", lambda: 4)
+    said = said_of(RECIPES["wmt14-en-de-base"])
+    assert "6,250 tokens at once" in said
+    assert "66.1 at full speed" in said
+
+
+def foreseen() -> str:
+    """What this process prints, and how often it measured."""
+    measured = []
+
+    def measure(*_: Any) -> float:
+        measured.append(1)
+        return 1e12
+
+    costs.matmul_speed = measure
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        cli.obey(["train", "copy", "--dry-run", "--device", "cpu"])
+    return f"{len(measured)}: {out.getvalue()}"
+
+
+def test_one_process_of_several_measures_and_speaks() -> None:
+    first, second = in_processes(2, foreseen)
+    assert first.startswith("1: model ")
+    assert "on 2 × cpu" in first
+    assert second == "0: "
+
+
+def test_attention_keeps_its_weights_up_to_256_keys() -> None:
+    config = shape(100, d_model=64, num_heads=4)
+    kept = [kept_bytes(config, n, "bfloat16") for n in (255, 256, 257)]
+    assert kept[2] < kept[0] < kept[1]
