@@ -29,7 +29,7 @@ import torch
 
 from annotated import cli
 from annotated.batches import Corpus, Sentences
-from annotated.engine import distributed, runner
+from annotated.engine import distributed, log
 from annotated.engine import trainer as engine
 from annotated.engine.checkpoints import checkpoints
 from annotated.engine.checkpoints import restore as load_checkpoint
@@ -679,7 +679,7 @@ def test_whole_tensors_gather_on_process_0_alone() -> None:
 
 
 def recipe_with_signal(folder: str) -> Any:
-    note = runner._Log.step
+    note = log.Log.step
 
     def and_signal(log: Any, progress: Any) -> None:
         note(log, progress)
@@ -687,7 +687,7 @@ def recipe_with_signal(folder: str) -> Any:
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)
 
-    runner._Log.step = and_signal
+    log.Log.step = and_signal
     try:
         train_recipe(TINY, Path(folder), device="cpu")
     except Stopped as stopped:

@@ -22,7 +22,15 @@ from annotated.checkpoints import average_weights
 from annotated.corpora.data import open_data
 from annotated.corpora.registry import registry
 from annotated.engine import checkpoints as checkpoints_module
-from annotated.engine import files, runner, runs, trainer
+from annotated.engine import (
+    files,
+    fit,
+    runner,
+    runs,
+    start,
+    trainer,
+    translate,
+)
 from annotated.engine.checkpoints import FILES, checkpoints
 from annotated.engine.errors import (
     DataError,
@@ -30,27 +38,25 @@ from annotated.engine.errors import (
     Stopped,
     TrainingError,
 )
+from annotated.engine.fit import fitted
 from annotated.engine.machine import pick_device
 from annotated.engine.recipes import (
-    FITTED,
-    PAIR,
     RECIPES,
     ModelShape,
     Recipe,
     described,
-    fitted,
     recipe_of,
 )
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import (
     Run,
-    begin_run,
-    one_line,
     read_metrics,
     read_recipe,
 )
+from annotated.engine.start import begin_run, resume_run
 from annotated.engine.tensors import load_weights
 from annotated.engine.trainer import Trainer
+from annotated.engine.translate import _one_line
 from annotated.model import (
     Transformer,
     TransformerConfig,
@@ -294,6 +300,7 @@ def trains_with(operations: float) -> Speed:
     return speed
 
 
+PAIR = RECIPES["pair"]
 LAPTOP, GPU = trains_with(7e10), trains_with(2e13)
 
 
@@ -385,7 +392,7 @@ def test_what_was_given_is_kept() -> None:
 
 def test_a_choice_is_said_in_a_line() -> None:
     made = fitted(PAIR, 29_000, 400_000, LAPTOP)
-    said = described(made, PAIR)
+    said = described(made, PAIR, "fitted")
     assert "d_model 128, d_ff 512" in said and "\n" not in said
     assert "norm" not in said  # which PAIR has decided
 
@@ -396,9 +403,9 @@ def test_the_same_command_fits_the_same_model_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("ANNOTATED_MEASURED", str(tmp_path / "measured"))
-    recipe = own_corpus(tmp_path / "own").changed(fit=FITTED)
+    recipe = own_corpus(tmp_path / "own").changed(fit=PAIR.fit)
     coming = iter([(0.1, True), (0.2, False), (9.0, False)])
-    monkeypatch.setattr(runs, "training_speed", lambda *_: next(coming))
+    monkeypatch.setattr(fit, "training_speed", lambda *_: next(coming))
     steps = [
         begin_run(recipe, tmp_path / f"run{i}")[0].recipe.training.max_steps
         for i in range(3)
@@ -412,11 +419,11 @@ def test_the_same_command_fits_the_same_model_again(
 def test_a_fitted_run_begins_and_resumes_as_it_was_fitted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe = own_corpus(tmp_path / "own").changed(fit=FITTED)
+    recipe = own_corpus(tmp_path / "own").changed(fit=PAIR.fit)
     run, _, _ = begin_run(recipe, tmp_path / "run")
     assert "fitted to the corpus: " in capsys.readouterr().err
     assert not run.recipe.fit
-    again, _, _ = runs.resume_run(recipe, tmp_path / "run")
+    again, _, _ = resume_run(recipe, tmp_path / "run")
     assert again.recipe == run.recipe == read_recipe(tmp_path / "run")
 
 
@@ -428,8 +435,8 @@ def test_where_all_was_given_nothing_is_said_to_be_fitted(
     def nothing_open(recipe: Recipe, *_: object) -> Recipe:
         return recipe.changed(fit=())
 
-    monkeypatch.setattr(runs, "fitted", nothing_open)
-    recipe = own_corpus(tmp_path / "own").changed(fit=FITTED)
+    monkeypatch.setattr(start, "fitted_here", nothing_open)
+    recipe = own_corpus(tmp_path / "own").changed(fit=PAIR.fit)
     begin_run(recipe, tmp_path / "run")
     assert "fitted" not in capsys.readouterr().err
 
@@ -480,10 +487,10 @@ def test_a_run_may_validate_on_the_first_of_its_pairs(
     tmp_path: Path,
 ) -> None:
     recipe = own_corpus(tmp_path / "own").changed(valid_pairs=7)
-    _, train, valid = begin_run(recipe, tmp_path / "run")
-    assert (len(train), len(valid)) == (40, 7)
-    _, _, again = runs.resume_run(recipe, tmp_path / "run")
-    assert len(again) == 7
+    _, train, sets = begin_run(recipe, tmp_path / "run")
+    assert (len(train), len(sets["valid"])) == (40, 7)
+    _, _, again = resume_run(recipe, tmp_path / "run")
+    assert len(again["valid"]) == 7
     assert len(open_data(recipe).text("valid")[0]) == 40
 
 
@@ -1355,7 +1362,7 @@ def test_no_lines_have_no_translations(opened: Run) -> None:
 def test_a_long_line_is_translated_in_pieces(
     opened: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "MAX_SOURCE", 3)
+    monkeypatch.setattr(translate, "MAX_SOURCE", 3)
     whole = opened.translate(["a b c d e f g"])[0]
     parts = opened.translate(["a b c", "d e f", "g"])
     text = " ".join(part[0].text for part in parts)
@@ -1387,5 +1394,5 @@ def test_learned_positions_bound_the_pieces(tmp_path: Path) -> None:
     "end", list("\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029")
 )
 def test_no_translation_is_two_lines(end: str) -> None:
-    assert one_line(f"a{end}b") == "a b"
-    assert one_line(f"a{end}") == "a"
+    assert _one_line(f"a{end}b") == "a b"
+    assert _one_line(f"a{end}") == "a"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from annotated import checkpoints as plain
 from annotated import training
-from annotated.engine import runner
+from annotated.engine import log, runner
 from annotated.engine import trainer as engine
 from annotated.engine.checkpoints import (
     FILES,
@@ -243,14 +243,14 @@ def train(
         changes |= {"save_minutes": 1e-9}
     recipe = TINY.changed(dropout=0.1, **changes)
     runner.Trainer = with_optimizer(OPTIMIZERS[name])  # type: ignore[misc]
-    note = runner._Log.step
+    note = log.Log.step
 
     def and_die(log: Any, progress: Any) -> None:
         note(log, progress)
         if progress.step == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    runner._Log.step = and_die  # type: ignore[method-assign]
+    log.Log.step = and_die  # type: ignore[method-assign]
     resume = (Path(folder) / "recipe.json").exists()
     train_recipe(
         recipe, Path(folder), resume=resume, device="cpu", shard=shard
@@ -687,9 +687,9 @@ KEEPERS = {
     "engine/optimizers.ChainedOptimizer.load_state_dict": "PyTorch's own",
     "engine/runner._write_model": "the model of a run",
     "engine/runs.Run.as_begun": "the first weights of a run",
+    "engine/runs.Run.begin": "the first weights of a run",
     "engine/runs.Run.open": "the model of a run",
-    "engine/runs.begin_run": "the first weights of a run",
-    "engine/runs.resume_run": "the first weights of a run",
+    "engine/start.resume_run": "the first weights of a run",
     "engine/tensors.load_weights": "reads tensors for all of these",
     "engine/tensors.read_tensors": "reads tensors for all of these",
     "engine/tensors.write_tensors": "writes tensors for all of these",
@@ -742,5 +742,5 @@ def test_every_place_that_keeps_a_state_is_known() -> None:
         "exchange/export.write_onnx",
         "exchange/marian.published_weights",
         "engine/optimizers.ChainedOptimizer.load_state_dict",
-        "engine/runs.resume_run",
+        "engine/start.resume_run",
     }

@@ -20,19 +20,17 @@ from torch import Tensor
 
 from annotated import training
 from annotated.batches import Corpus, Sentences
-from annotated.engine import optimizers
+from annotated.engine import fit, micro, optimizers
 from annotated.engine import trainer as engine
 from annotated.engine.errors import PeerError, UsageError
+from annotated.engine.micro import PackedBatch, short_first, split_batch
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.trainer import (
-    LossScale,
-    PackedBatch,
     RunConfig,
     Trainer,
-    freeze,
+    _freeze,
+    _LossScale,
     packed_loss,
-    short_first,
-    split_batch,
 )
 from annotated.model import Transformer, TransformerConfig
 from annotated.training import copy_corpus, fingerprint, seed_dropout
@@ -150,8 +148,8 @@ def test_a_step_takes_the_least_of_some_without_the_first(
     ticks = iter([tick for took in seconds for tick in (0.0, took)])
     own = iter([t for took in seconds for t in (1.0, 1.0 + took / 2)])
     read = (lambda: 7.0) if stands else (lambda: next(own))
-    monkeypatch.setattr(engine.time, "perf_counter", lambda: next(ticks))
-    monkeypatch.setattr(engine.time, "process_time", read)
+    monkeypatch.setattr(fit.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(fit.time, "process_time", read)
     used: list[list[int]] = []
     moved: list[Any] = []
     monkeypatch.setattr(
@@ -167,7 +165,7 @@ def test_a_step_takes_the_least_of_some_without_the_first(
     model = small_model()
     before = model.embeddings.output.detach().clone()
     config = RunConfig(batch_tokens=40, seed=3)
-    found = engine._step_seconds(
+    found = fit._step_seconds(
         model, Watched(corpus.src, corpus.tgt), config
     )
     half = least if stands else least / 2
@@ -208,11 +206,11 @@ def test_what_other_programs_take_does_not_count(
         asked.append(given)
         return one if one and counts[-1] == 1 else all_of_them
 
-    monkeypatch.setattr(engine, "_step_seconds", step_seconds)
+    monkeypatch.setattr(fit, "_step_seconds", step_seconds)
     monkeypatch.setattr(torch, "get_num_threads", lambda: counts[-1])
     monkeypatch.setattr(torch, "set_num_threads", counts.append)
     given = Transformer(TransformerConfig(**SHAPE)), copy_corpus(9)
-    found = engine.training_speed(*given, RunConfig())  # type: ignore
+    found = fit.training_speed(*given, RunConfig())  # type: ignore
     assert found == (pytest.approx(speed), busy)
     assert counts == ([1] if threads == 1 else [2, 1, 2])
     assert asked == [(*given, RunConfig())] * threads
@@ -221,9 +219,9 @@ def test_what_other_programs_take_does_not_count(
 def test_on_a_gpu_the_clock_on_the_wall_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine, "_step_seconds", lambda *_: (0.5, 0.1))
+    monkeypatch.setattr(fit, "_step_seconds", lambda *_: (0.5, 0.1))
     model = small_model().to("meta")
-    found = engine.training_speed(model, copy_corpus(9), RunConfig())
+    found = fit.training_speed(model, copy_corpus(9), RunConfig())
     assert found == (2.0, False)
 
 
@@ -239,31 +237,31 @@ def parameters(*gradients: list[float] | None) -> list[torch.nn.Parameter]:
 
 
 def test_gradients_are_divided_by_the_scale_that_the_loss_had() -> None:
-    scaling = LossScale(4.0, calm=7, overflows=3)
+    scaling = _LossScale(4.0, calm=7, overflows=3)
     some = parameters([6.0, -2.0], None, [8.0, 0.0])
     assert scaling.settle(some)
     assert [p.grad if p.grad is None else p.grad.tolist() for p in some] == [
         [1.5, -0.5], None, [2.0, 0.0]
     ]  # fmt: skip
-    assert scaling == LossScale(4.0, calm=8, overflows=3)
+    assert scaling == _LossScale(4.0, calm=8, overflows=3)
 
 
 @pytest.mark.parametrize("number", [math.inf, math.nan])
 def test_an_overflow_halves_the_scale_down_to_the_least(
     number: float,
 ) -> None:
-    scaling = LossScale(2 * LossScale.least, calm=7, overflows=3)
+    scaling = _LossScale(2 * _LossScale.min_scale, calm=7, overflows=3)
     some = parameters([1.0, 2.0], [number, 0.0])
     assert not scaling.settle(some)
-    assert scaling == LossScale(LossScale.least, calm=0, overflows=4)
+    assert scaling == _LossScale(_LossScale.min_scale, calm=0, overflows=4)
     # whoever called has to find another cause
     assert scaling.settle(some)
-    assert scaling == LossScale(LossScale.least, calm=1, overflows=4)
+    assert scaling == _LossScale(_LossScale.min_scale, calm=1, overflows=4)
 
 
 def test_the_scale_doubles_after_as_many_calm_steps_as_it_says() -> None:
-    scaling = LossScale(8.0, calm=LossScale.patience - 2)
-    for expected in ((8.0, LossScale.patience - 1), (16.0, 0), (16.0, 1)):
+    scaling = _LossScale(8.0, calm=_LossScale.patience - 2)
+    for expected in ((8.0, _LossScale.patience - 1), (16.0, 0), (16.0, 1)):
         some = parameters([16.0, 0.0])
         before = scaling.scale
         assert scaling.settle(some)
@@ -510,8 +508,9 @@ def test_gradients_are_exchanged_with_the_last_micro_batch() -> None:
 def test_who_has_no_pair_of_a_batch_adds_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine, "world_size", lambda: 3)
-    monkeypatch.setattr(engine, "rank", lambda: 2)
+    for module in (engine, micro):
+        monkeypatch.setattr(module, "world_size", lambda: 3)
+        monkeypatch.setattr(module, "rank", lambda: 2)
     trainer = small_trainer()
     work = trainer.batch(np.arange(1))
     assert trainer.attempt(work, 4.0).tolist() == [0.0, 0.0]
@@ -797,13 +796,13 @@ def test_a_run_in_float16_may_go_on_from_one_that_was_not() -> None:
     parts = begun.weights(), begun.moments(), begun.state()
     trainer = small_trainer(max_steps=3, precision="float16")
     trainer.load(*parts)
-    assert trainer.scaling == LossScale()
+    assert trainer.scaling == _LossScale()
     assert [p.step for p in trainer.steps()] == [3]
     trainer.scaling.scale = 4.0  # type: ignore[union-attr]
     parts = trainer.weights(), trainer.moments(), trainer.state()
     later = small_trainer(max_steps=3, precision="float16")
     later.load(*parts)
-    assert later.scaling == LossScale(4.0, calm=1)
+    assert later.scaling == _LossScale(4.0, calm=1)
 
 
 def test_a_trainer_saves_itself_and_drops_what_is_too_old(
@@ -835,9 +834,9 @@ def learning(model: Transformer) -> set[str]:
 
 def test_all_parts_learn_but_those_that_are_named() -> None:
     model = small_model(positions="learned", max_len=9)
-    freeze(model, ["embeddings", "decoder"])
+    _freeze(model, ["embeddings", "decoder"])
     assert learning(model) == {"encoder"}
-    freeze(model, ["encoder"])
+    _freeze(model, ["encoder"])
     rest = {"embeddings", "src_positions", "tgt_positions", "decoder"}
     assert learning(model) == rest
     corpus = copy_corpus(20, vocab=12, length=5)
