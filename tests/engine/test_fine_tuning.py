@@ -36,7 +36,7 @@ from annotated.engine.trainer import RunConfig, Trainer, _freeze
 from annotated.model import ModelShape, Transformer, TransformerConfig
 from annotated.tokens import Tokenizer
 from annotated.training import copy_corpus
-from tests.engine.test_distributed import together
+from tests.engine.groups import together
 from tests.helpers import SHAPE, TINY, Killed, at_step, content
 
 

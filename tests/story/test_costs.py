@@ -30,7 +30,7 @@ from annotated.engine.runner import _LOGITS, with_micro_tokens
 from annotated.engine.trainer import RunConfig, packed_loss
 from annotated.model import Transformer, TransformerConfig, count_parameters
 from annotated.training import copy_corpus
-from tests.engine.test_distributed import in_processes
+from tests.engine.groups import in_processes
 
 
 def shape(vocab: int = 37_000, **changes: Any) -> TransformerConfig:
