@@ -36,11 +36,8 @@ def _board(folder: Path, step: int) -> Any:
     if rank() or importlib.util.find_spec("tensorboard") is None:
         return None
     module = importlib.import_module("torch.utils.tensorboard")
-    return module.SummaryWriter(
-        str(folder / "tensorboard"),
-        purge_step=step + 1 if step else None,
-        flush_secs=20,
-    )
+    path, after = str(folder / "tensorboard"), step + 1 if step else None
+    return module.SummaryWriter(path, purge_step=after, flush_secs=20)
 
 
 def _scalars(entry: dict[str, Any], start: str = "") -> dict[str, float]:
