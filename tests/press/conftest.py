@@ -11,6 +11,7 @@ import pytest
 
 from press.execute import execute
 from press.export import export
+from press.modules import MOVING
 from press.site import site
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
@@ -105,13 +106,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
     for name in ("conf.py", "index.md", "references.md", "references.bib"):
         shutil.copy(BOOK / name, book.root / "book" / name)
     shutil.copytree(BOOK / "_static", book.root / "book" / "_static")
-    (book.root / "book/figures").mkdir()
+    (book.root / MOVING).mkdir(parents=True)
     (book.root / "book/results").mkdir()
     for name in ("cpu", "seed1", "seed2"):
         run = f"book/results/multi30k-{name}.json"
         shutil.copy(BOOK.parent / run, book.root / run)
     for name in ("kit", "film"):
-        path = f"book/figures/{name}.mjs"
+        path = f"{MOVING}/{name}.mjs"
         shutil.copy(BOOK.parent / path, book.root / path)
     book.chapter(
         "00-preface",

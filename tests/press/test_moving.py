@@ -21,9 +21,9 @@ from annotated.book.figures import (
     MovingFigure,
     figure,
     half_weights,
-    script,
 )
 from annotated.book.look import look
+from annotated.book.scripts import script
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import SearchConfig, plain_beam_search
 from annotated.tokens import BYTES, SPECIALS
