@@ -69,5 +69,6 @@ def script(name: str) -> str:
         for file in folder.iterdir()
     }
     if name not in (figures := scripts(modules)):
-        raise ValueError(f"there is no figure {name!r} in {folder}")
+        known = ", ".join(sorted(figures))
+        raise ValueError(f"there is no figure {name!r}; there are: {known}")
     return figures[name]
