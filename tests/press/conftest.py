@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,14 @@ def book(tmp_path: Path) -> Book:
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
     """A book with this book's settings and one of each thing, set once."""
-    book = make_book(tmp_path_factory.mktemp("site"))
+    return set_once(tmp_path_factory.getbasetemp() / "built")
+
+
+@cache
+def set_once(root: Path) -> Book:
+    """Two folders of tests have the fixture."""
+    root.mkdir()
+    book = make_book(root)
     for name in ("conf.py", "index.md", "references.md", "references.bib"):
         shutil.copy(BOOK / name, book.root / "book" / name)
     shutil.copytree(BOOK / "_static", book.root / "book" / "_static")
@@ -153,7 +161,7 @@ import matplotlib.pyplot as plt
 
 plt.plot([2, 1]);
 """
-MOVING = """
+MOVES = """
 ---
 tags: [hide-input]
 mystnb:
@@ -211,7 +219,7 @@ ONE = [
 ]
 WIDE = "+".join(f"x_{{{n}}}" for n in range(60))
 TWO = [
-    code(MOVING),
+    code(MOVES),
     code("import sys\n!echo $((40 + 2))"),
     code(
         "from IPython.display import Markdown\n"

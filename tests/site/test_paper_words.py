@@ -19,16 +19,7 @@ from annotated.book.paper import keep, put_beside
 from press.archive import archive
 from press.serve import Quiet
 from tests.book.test_paper_copy import document
-
-from .conftest import Book
-
-sync_api = pytest.importorskip(
-    "playwright.sync_api", reason="playwright is not installed"
-)
-
-from .test_browser import browser  # noqa: E402
-
-__all__ = ["browser"]  # the fixture
+from tests.press.conftest import Book
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from press.chapters import PressError
 from press.figures import MOST, scripts
 from press.modules import MOVING
 from tests.helpers import ROOT
-
-from .conftest import Book
+from tests.press.conftest import Book
 
 KIT = "export function host(name, figure, more) { globalThis.got = { name, figure, more }; }\n"
 ONE = "// needs: engine\nexport const two = 2;\nexport default {\n  render() { return two; },\n};\n"

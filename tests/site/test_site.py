@@ -18,8 +18,7 @@ from press.polish import polish
 from press.references import ARXIV, works
 from press.search import sections
 from press.site import _short_title, draft, is_current, proof, site
-
-from .conftest import FIGURE, Book, code
+from tests.press.conftest import FIGURE, Book, code
 
 ROOT = Path(__file__).resolve().parents[2]
 

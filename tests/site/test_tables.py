@@ -5,16 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-sync_api = pytest.importorskip(
-    "playwright.sync_api", reason="playwright is not installed"
-)
-
-from .test_browser import browser  # noqa: E402
-
-__all__ = ["browser"]  # the fixture
-
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = """<!doctype html><html lang="en"><head><title>t</title>
 <style>[hidden]{{display:none}}</style></head>
