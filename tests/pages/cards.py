@@ -59,11 +59,8 @@ def decimals(text: str) -> list[str]:
     return re.findall(r"(?<![\d.])\d+\.\d+(?!\d|\.\d)", text)
 
 
-
 def cell(page: str, words: str) -> str:
     """The code of a page's only cell that has these words."""
     code = read_chapter(BOOK / f"{page}.md").code
     (found,) = (one.source for one in code if words in one.source)
     return found
-
-

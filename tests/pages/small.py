@@ -21,4 +21,3 @@ def model(**changes: Any) -> Transformer:
     torch.manual_seed(0)
     config = TransformerConfig(**(shape | changes))
     return Transformer(config).double().eval()
-
