@@ -105,9 +105,9 @@ def exporting(form: str) -> Operation:
 
 
 def desk() -> Any:
-    from annotated.school.course import Desk
+    from annotated.school.course import Workspace
 
-    return Desk(Path("mine"))
+    return Workspace(Path("mine"))
 
 
 def parts() -> list[Any]:

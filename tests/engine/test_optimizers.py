@@ -405,7 +405,7 @@ KEEPERS = {
     "school/checks._ours.run": "an answer's weights in our solution",
     "school/checks.attempt": "the random numbers of a notebook",
     "engine/commands.Average.act": "a mean of weights",
-    "school/course.equals_torch": "layers side by side",
+    "school/milestones._equals_torch": "layers side by side",
     "exchange/export.export_run": "weights for other programs",
     "exchange/export.write_onnx": "weights for other programs",
     "exchange/marian.import_marian": "published weights",
@@ -466,7 +466,7 @@ def test_every_place_that_keeps_a_state_is_known() -> None:
         w for w, calls in found.items() if "state_dict" in " ".join(calls)
     } == {
         "school/checks._ours.run",
-        "school/course.equals_torch",
+        "school/milestones._equals_torch",
         "exchange/export.write_onnx",
         "exchange/marian.published_weights",
         "engine/optimizers.ChainedOptimizer.load_state_dict",
