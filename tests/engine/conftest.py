@@ -30,3 +30,11 @@ def saved(tmp_path):
     trainer = trainings.new_trainer()
     trainings.run(trainer, 3)
     return trainer, trainings.save_checkpoint(trainer, tmp_path, keep=5)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted():
+    """The weights and tokens of the training that nothing stops."""
+    trainer = trainings.new_trainer()
+    trainings.run(trainer)
+    return trainings.weights(trainer), trainer.tokens

@@ -36,14 +36,6 @@ from tests.engine.trainings import (
 )
 from tests.helpers import Killed, forking
 
-
-@pytest.fixture(scope="module")
-def uninterrupted():
-    trainer = new_trainer()
-    run(trainer)
-    return weights(trainer), trainer.tokens
-
-
 # --- taken up as if nothing had happened ----------------------------------
 
 
