@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-__all__ = ["score", "split_hyphens", "compare"]
+__all__ = ["score", "compare"]
 
 
 # 18-evaluation.md: A number needs a signature
@@ -31,9 +31,9 @@ def score(
     _check_sides(hypotheses, references)
     bleu, chrf = BLEU(), CHRF()
     equal = sum(h == r for h, r in zip(hypotheses, references))
-    found = bleu.corpus_score(hypotheses, [references])
+    total = bleu.corpus_score(hypotheses, [references])
     scores: dict[str, Any] = {
-        "bleu": round(found.score, 2),
+        "bleu": round(total.score, 2),
         "signature": str(bleu.get_signature()),
         "chrf": round(chrf.corpus_score(hypotheses, [references]).score, 2),
         "exact_match": round(100 * equal / len(references), 2),
@@ -54,7 +54,7 @@ def _check_sides(*sides: Sequence[str]) -> None:
         raise ValueError("there is nothing to score")
 
 
-def split_hyphens(line: str) -> str:
+def _split_hyphens(line: str) -> str:
     """Tokenise line with 13a, then split at inner hyphens: a-b becomes
     a ##AT##-##AT## b, the form on which the paper's BLEU was computed.
     """
@@ -70,12 +70,12 @@ def _split_bleu(
 ) -> dict[str, Any]:
     bleu = BLEU(tokenize="none", force=True)  # force: it *is* tokenised
     sides = [
-        [split_hyphens(x) for x in y] for y in (hypotheses, references)
+        [_split_hyphens(x) for x in y] for y in (hypotheses, references)
     ]
-    found = bleu.corpus_score(sides[0], [sides[1]])
+    total = bleu.corpus_score(sides[0], [sides[1]])
     signature = str(bleu.get_signature())
     return {
-        "split_bleu": round(found.score, 2),
+        "split_bleu": round(total.score, 2),
         "split_signature": signature.replace("tok:none", "tok:13a+hyphens"),
     }
 

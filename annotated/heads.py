@@ -23,15 +23,12 @@ from annotated.pocket.relations import Links, antecedent, word_links
 from annotated.search import SearchConfig, plain_beam_search
 from annotated.tokens import BOS, EOS, PAD, UNK, Tokenizer
 
-__all__ = [
-    "HeadMaps", "known_ids", "head_maps", "WRITTEN", "gold_links", "Job",
-    "gold_jobs", "Head", "knocked_out", "judge",
-]  # fmt: skip
+__all__ = ["head_maps", "Job", "gold_jobs", "Head", "knocked_out", "judge"]
 
 
 # 25-heads.md: Every head on one sentence
 @dataclass(frozen=True)
-class HeadMaps:
+class _HeadMaps:
     """Attention weights of every head on a sentence and its translation.
 
     source ends with </s>, target begins with <s>. weights has "encoder"
@@ -44,7 +41,7 @@ class HeadMaps:
     weights: dict[str, NDArray[Any]]
 
 
-def known_ids(tokenizer: Tokenizer, line: str) -> list[int]:
+def _known_ids(tokenizer: Tokenizer, line: str) -> list[int]:
     """Ids of space-separated words. Raises ValueError for unknown ones."""
     [ids] = tokenizer.encode([line])
     strange = [w for w, i in zip(line.split(), ids) if i == UNK]
@@ -59,18 +56,18 @@ def head_maps(
     english: Tokenizer,
     source: str,
     target: str | None = None,
-) -> HeadMaps:
+) -> _HeadMaps:
     """The attention weights of all heads (Figures 3 to 5) as arrays.
 
     Words are separated by spaces. target defaults to the model's own
     greedy translation. Raises ValueError for unknown words.
     """
-    src = known_ids(german, source)
+    src = _known_ids(german, source)
     if target is None:
         [best] = plain_beam_search(model, src, SearchConfig(beam=1))
         tgt = best.ids
     else:
-        tgt = known_ids(english, target)
+        tgt = _known_ids(english, target)
     src, tgt = [*src, EOS], [BOS, *tgt]
     device = next(model.parameters()).device
     with evaluating(model):
@@ -80,11 +77,11 @@ def head_maps(
     for place in ("encoder", "decoder", "cross"):
         layers = [maps[name][0] for name in maps if place in name]
         weights[place] = torch.stack(layers).cpu().numpy()
-    return HeadMaps(german.tokens(src), english.tokens(tgt), weights)
+    return _HeadMaps(german.tokens(src), english.tokens(tgt), weights)
 
 
 # 25-heads.md: A job, and how well a head does it
-WRITTEN = {  # tags of the German word that is being translated
+_WRITTEN = {  # tags of the German word that is being translated
     "a noun": ("NN", "NE"),
     "a pronoun": ("PPER",),
     "an article or adjective": ("ART", "PDAT", "PPOSAT", "ADJA"),
@@ -93,7 +90,7 @@ WRITTEN = {  # tags of the German word that is being translated
 }
 
 
-def gold_links(pair: Pair) -> dict[tuple[str, str], Links]:
+def _gold_links(pair: Pair) -> dict[tuple[str, str], Links]:
     """The links of all possible jobs: {(place, job): {(query, key), …}}.
 
     Row j of the decoder has read j words and is about to write word j;
@@ -120,7 +117,7 @@ def gold_links(pair: Pair) -> dict[tuple[str, str], Links]:
     for name, links in word_links(english).items():
         past = {(a, b + 1) for a, b in links if b < a}
         jobs["decoder", f"writing: {name}"] = past
-    for name, labels in WRITTEN.items():
+    for name, labels in _WRITTEN.items():
         links = {(j, i) for i, j in aligned if german[i].label in labels}
         jobs["cross", f"writing {name}"] = links
     return {job: links for job, links in jobs.items() if links}
@@ -167,7 +164,7 @@ def gold_jobs(pairs: Sequence[Pair]) -> list[Job]:
     links: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
     helped: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for s, pair in enumerate(pairs):
-        for job, found in gold_links(pair).items():
+        for job, found in _gold_links(pair).items():
             links.setdefault(job, []).extend((s, *x) for x in found)
             here = {q for q, _ in found}
             if job[0] == "encoder":  # the translations of its words

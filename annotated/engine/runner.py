@@ -541,7 +541,7 @@ def _finish(trainer: Trainer, sets: Sets, folder: Path) -> dict[str, Any]:
     """
     config = trainer.config
     scores, averaged, weights = _chosen(trainer, sets["valid"], folder)
-    place = trainer.place / len(trainer.plan(trainer.epoch))
+    place = trainer.batch_index / len(trainer.plan(trainer.epoch))
     summary: dict[str, Any] = {
         "steps": trainer.step,
         "epochs": round(trainer.epoch + place, 2),

@@ -367,7 +367,7 @@ class Trainer(training.Trainer):
             started, epoch = time.perf_counter(), self.epoch
             work, after = next(works)
             loss, nll, norm = self.learn(work)
-            self.epoch, self.place = after
+            self.epoch, self.batch_index = after
             self.tokens += work.tokens
             self.clock += time.perf_counter() - started
             self.fit_end()
@@ -390,7 +390,7 @@ class Trainer(training.Trainer):
 
     def batches(self) -> Iterator[tuple[_Work, tuple[int, int]]]:
         """The batches from here on, each with the place after it."""
-        epoch, place = self.epoch, self.place
+        epoch, place = self.epoch, self.batch_index
         while True:
             plan = self.plan(epoch)
             for i in range(place, len(plan)):

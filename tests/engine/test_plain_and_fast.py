@@ -30,17 +30,17 @@ from annotated.engine.trainer import RunConfig
 from annotated.loss import smoothed_loss
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import (
-    CachedCrossAttention,
+    _CachedCrossAttention,
     SearchConfig,
     cached_beam_search,
     plain_beam_search,
 )
 from annotated.since import (
-    CachedGroups,
+    _CachedGroups,
     GroupedQueryAttention,
     RotaryAttention,
 )
-from annotated.tokens import BYTES, EOS, BytePairs, Tokenizer
+from annotated.tokens import _BYTES, EOS, BytePairs, Tokenizer
 from tests.helpers import SHAPE
 
 NOWHERE = -math.inf
@@ -97,7 +97,7 @@ def test_both_tokenizers_learn_from_no_lines() -> None:
 
 
 def bytes_of(data: bytes) -> list[int]:
-    return [4 + BYTES.index(byte) for byte in data]
+    return [4 + _BYTES.index(byte) for byte in data]
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def takers() -> dict[str, Any]:
         RotaryAttention(16, 2),
         GroupedQueryAttention(16, 2, 1),
     )
-    cached, new = CachedCrossAttention(block, x), x[:, :1]
+    cached, new = _CachedCrossAttention(block, x), x[:, :1]
     return {
         "attention_weights mask": lambda m: attention_weights(x, x, m),
         "attention mask": lambda m: attention(x, x, x, m),
@@ -319,11 +319,11 @@ def takers() -> dict[str, Any]:
         ),
         "RotaryAttention.weights mask": lambda m: rotary(x, mask=m),
         "CachedAttention.attend mask": lambda m: cached.attend(q, m[:1]),
-        "CachedCrossAttention.forward mask": lambda m: cached(
+        "_CachedCrossAttention.forward mask": lambda m: cached(
             new, x, m[:1]
         ),
         "CachedSelfAttention.forward mask": None,  # it needs none
-        "CachedGroups.attend mask": lambda m: CachedGroups(
+        "_CachedGroups.attend mask": lambda m: _CachedGroups(
             grouped, x
         ).attend(q, m[:1]),
     }

@@ -41,20 +41,20 @@ from annotated.model import (
     TransformerConfig,
     count_parameters,
 )
-from annotated.parsing import compare_trees, linearise, spoken, tree_over
+from annotated.parsing import compare_trees, linearise, _spoken, tree_over
 from annotated.pocket import pocket_pairs
 from annotated.schedule import cooldown_factor, learning_rate
 from annotated.search import (
     KVCache,
     SearchConfig,
-    grow_beams,
+    _grow_beams,
     log_p_after,
     plain_beam_search,
 )
 from annotated.search import beam as beam_search
 from annotated.tokens import (
     BOS,
-    BYTES,
+    _BYTES,
     EOS,
     SPECIALS,
     BytePairs,
@@ -673,7 +673,7 @@ def cost() -> dict[str, Any]:
             "layers": 6,
             "vocab": 37_000,
             "tokens": 25_000,
-            "steps": costs.PAPER_STEPS[size],
+            "steps": costs._PAPER_STEPS[size],
             "devices": 8,
             "speed": costs.P100 / 1e12,
             "share": 100 * costs.useful_share(size),
@@ -744,7 +744,7 @@ def cache() -> list[dict[str, Any]]:
     with torch.no_grad():
         beam_search(after, limit, config)
         kept = Recorded(model, source.repeat_interleave(3, dim=0))
-        grow_beams(kept, torch.tensor([limit]), config)
+        _grow_beams(kept, torch.tensor([limit]), config)
     # in its first step one row counts; then all three come from it
     steps = [[[BOS]] * 3, *list(found.values())[1:]]
     assert len(steps) > 3
@@ -831,7 +831,7 @@ def tree() -> list[dict[str, Any]]:
                 "truth": gold_tokens,
                 "tokens": tokens,
                 "tree": linearise(guess),
-                "spoken": spoken(guess),
+                "_spoken": _spoken(guess),
                 "counted": score.errors == 0,
                 "numbers": [score.matched, score.gold, score.guessed],
                 "shares": [score.precision, score.recall, score.f1],
@@ -868,7 +868,7 @@ def pieces() -> dict[str, Any]:
     ]
     return {
         "merges": list(whole.merges),
-        "order": BYTES,
+        "order": _BYTES,
         "cases": cases,
         "bytes": [list(token) for token in whole.tokens()],
     }

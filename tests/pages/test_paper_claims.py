@@ -29,13 +29,13 @@ from annotated.complexity import (
     RestrictedSelfAttention,
     SelfAttention,
     SeparableConvolution,
-    one_step,
+    _one_step,
     path_length,
 )
 from annotated.corpora.data import open_data
 from annotated.corpora.registry import registry
 from annotated.corpora.treebanks import split_articles
-from annotated.costs import P100, PAPER_HOURS, PAPER_STEPS, paper_cost
+from annotated.costs import P100, PAPER_HOURS, _PAPER_STEPS, paper_cost
 from annotated.embeddings import Embeddings, sinusoids
 from annotated.engine.hooks import attention_blocks
 from annotated.engine.recipes import RECIPES, Recipe
@@ -717,7 +717,7 @@ def test_a_row_of_table_1_holds_for_our_layer(row: str) -> None:
         wanted = causal_mask(n) if past else torch.ones(n, n).bool()
         levels: Any = partial(layer_at, 4)
         if row == "recurrent":
-            levels = partial(one_level, partial(one_step, Recurrent(4)))
+            levels = partial(one_level, partial(_one_step, Recurrent(4)))
         assert path_length(levels, wanted, 4) == path(n, d, w)
     assert len(waited) == 1
 
@@ -997,7 +997,7 @@ def test_the_hours_are_the_steps_times_a_step(
     """5.2 p1: on eight P100s; within a tenth, which is what the paper's
     rounding leaves.
     """
-    assert (PAPER_STEPS[size], PAPER_HOURS[size]) == (steps, hours)
+    assert (_PAPER_STEPS[size], PAPER_HOURS[size]) == (steps, hours)
     assert hours == pytest.approx(steps * seconds / 3600, rel=0.1)
     assert paper_cost(hours) == paper_cost(hours, gpus=8, speed=P100)
     recipe = RECIPES["table3-base" if size == "base" else "table3-big"]

@@ -26,7 +26,7 @@ from annotated.book.figures import (
 from annotated.book.look import look
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import SearchConfig, plain_beam_search
-from annotated.tokens import BYTES, SPECIALS
+from annotated.tokens import _BYTES, SPECIALS
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed"
@@ -261,7 +261,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "pieces": {
         "merges": [[87, 75], [260, 72], [224, 261]],
-        "order": BYTES,
+        "order": _BYTES,
         "text": "the hat",
     },
     "waves": {"width": 64, "columns": [0, 8, 16]},

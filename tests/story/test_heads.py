@@ -16,7 +16,7 @@ from annotated.engine.packing import packed
 from annotated.heads import (
     Job,
     gold_jobs,
-    gold_links,
+    _gold_links,
     head_maps,
     judge,
     knocked_out,
@@ -135,7 +135,7 @@ def test_the_same_relations_hold_in_both_languages() -> None:
         assert len(german.get(relative, ())) == len(
             english.get(relative, ())
         )
-        for place, links in gold_links(pair).items():
+        for place, links in _gold_links(pair).items():
             n, m = pair.lengths
             queries, keys = {
                 "encoder": (n, n + 1),
@@ -155,7 +155,7 @@ def test_the_jobs_of_a_sentence_are_what_a_person_would_list() -> None:
     assert pair.source == "Die Frau ruft den kleinen Hund an ."
     assert pair.target == "The woman calls the small dog ."
     each = range(8)  # and </s>, 8; the decoder has <s>, 0, and six more
-    assert gold_links(pair) == {
+    assert _gold_links(pair) == {
         ("encoder", "the word itself"): {(i, i) for i in each},
         ("encoder", "the word before"): {(i, i - 1) for i in each[1:]},
         ("encoder", "the word after"): {(i, i + 1) for i in each},
@@ -191,7 +191,7 @@ def test_a_pronoun_has_a_job_of_its_own() -> None:
     old = Clause("sein", Phrase("Frau"), predicate="alt")
     sleeps = Clause("schlafen", Phrase("she", "pronoun"))
     pair = realise(Meaning("statement", old, "because", sleeps))
-    links = gold_links(pair)["encoder", "pronoun → whom it means"]
+    links = _gold_links(pair)["encoder", "pronoun → whom it means"]
     assert says(pair, links) == {("sie", "Frau")}
 
 

@@ -26,27 +26,27 @@ from annotated.engine.errors import RunError
 from annotated.engine.machine import evaluating
 from annotated.engine.packing import packed
 from annotated.engine.search import (
-    BeamSearch,
-    SlotCache,
+    _BeamSearch,
+    _SlotCache,
     beam_search,
-    best_continuations,
-    closing,
+    _best_continuations,
+    _row_compactor,
     converted,
     search_in_order,
 )
 from annotated.masks import causal_mask
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import (
-    CachedCrossAttention,
+    _CachedCrossAttention,
     CachedSelfAttention,
     Hypothesis,
     KVCache,
     SearchConfig,
     alignment,
-    cache_of,
+    _cache_of,
     cached_beam_search,
     greedy,
-    grow_beams,
+    _grow_beams,
     length_penalty,
     log_p_after,
     output_limit,
@@ -305,7 +305,7 @@ def test_what_a_search_makes_lies_where_the_model_does():
         assert plain_beam_search(model, [4, 5, 6], config) == expected
         with evaluating(model):
             cache = KVCache(model, src.repeat_interleave(2, dim=0))
-            [found] = grow_beams(cache, limit, config)
+            [found] = _grow_beams(cache, limit, config)
         assert torch.equal(alignment(model, [4, 5, 6], [7]), weights)
     assert_equal(found, expected)
 
@@ -326,11 +326,11 @@ def test_an_attention_may_bring_its_own_cache():
 
     block = Own(16, 2, bias=False).double()
     x = torch.randn(2, 4, 16, dtype=torch.float64)
-    past = cache_of(block, x[:, :1])
+    past = _cache_of(block, x[:, :1])
     rows = [past(x[:, i : i + 1]) for i in range(1, 4)]
     expected = block(x, mask=causal_mask(4))[:, 1:]
     torch.testing.assert_close(torch.cat(rows, dim=1), expected)
-    plain = cache_of(MultiHeadAttention(16, 2), torch.randn(1, 3, 16))
+    plain = _cache_of(MultiHeadAttention(16, 2), torch.randn(1, 3, 16))
     assert type(plain) is CachedSelfAttention and plain.k.size(2) == 3
 
 
@@ -353,21 +353,21 @@ class Own(MultiHeadAttention):
 
 def test_what_weighs_in_a_way_of_its_own_has_to_bring_its_cache():
     block, memory = Own(16, 2), torch.randn(1, 3, 16)
-    for kind in (cache_of, CachedSelfAttention, CachedCrossAttention):
+    for kind in (_cache_of, CachedSelfAttention, _CachedCrossAttention):
         with pytest.raises(TypeError, match="no cache for Own: translate"):
             kind(block, memory)
     block.cache = lambda memory: memory
-    assert cache_of(block, memory) is memory
+    assert _cache_of(block, memory) is memory
 
 
 def test_the_fast_search_has_to_be_told_how_an_attention_turns():
     block, x = Own(16, 2), torch.randn(1, 2, 3, 8)
     with pytest.raises(TypeError, match="no cache for Own: translate with"):
-        decoding.turning(block)
+        decoding._rotation(block)
     block.turn = lambda heads, first: heads + first
-    assert torch.equal(decoding.turning(block)(x, 2), x + 2)
+    assert torch.equal(decoding._rotation(block)(x, 2), x + 2)
     plain = MultiHeadAttention(16, 2)
-    assert torch.equal(decoding.turning(plain)(x, 2), x)
+    assert decoding._rotation(plain) is None
 
 
 @pytest.mark.parametrize("search", [beam_search, cached_beam_search])
@@ -396,7 +396,7 @@ def test_a_batch_goes_where_the_model_is():
 # --- the fast search is the plain one -------------------------------------
 
 
-class Patient(decoding.BeamSearch):
+class Patient(decoding._BeamSearch):
     """Looks for finished sentences as seldom as on a GPU."""
 
     def __init__(self, *args):
@@ -410,7 +410,7 @@ class Patient(decoding.BeamSearch):
 def test_fast_and_plain_agree(kind, beam, patience, monkeypatch):
     """4 sentences on each of 30 models."""
     if patience == 8:
-        monkeypatch.setattr(decoding, "BeamSearch", Patient)
+        monkeypatch.setattr(decoding, "_BeamSearch", Patient)
     seed = 100 * beam + list(KINDS).index(kind)
     model = random_model(
         seed, sure=(1.0, 2.0, 4.0)[seed % 3], **KINDS[kind]
@@ -526,7 +526,7 @@ def test_stopping_early_loses_nothing(alpha):
 def watched(model, sentence, config):
     """What beam_search finds and how many steps it took."""
     steps = 0
-    before = BeamSearch.next_log_p
+    before = _BeamSearch.next_log_p
 
     def count(search):
         nonlocal steps
@@ -534,7 +534,7 @@ def watched(model, sentence, config):
         return before(search)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BeamSearch, "next_log_p", count)
+        patch.setattr(_BeamSearch, "next_log_p", count)
         found = beam_search(model, [sentence], config)[0]
     return found, steps
 
@@ -626,7 +626,7 @@ def test_a_step_with_a_cache_gives_the_logits_of_the_whole_model(kind):
     tgt = torch.randint(3, VOCAB, (3, 9))
     tgt[:, 0] = BOS
     with torch.no_grad():
-        slots, cache = SlotCache(model, src, slots=9), KVCache(model, src)
+        slots, cache = _SlotCache(model, src, slots=9), KVCache(model, src)
         for step in range(9):
             seen = torch.ones(3, 1, step + 1, dtype=torch.bool)
             fast = slots.next_logits(tgt[:, [step]], seen)[:, 0]
@@ -650,7 +650,7 @@ def test_a_hypothesis_sees_the_slots_it_came_through(window):
     seen = torch.ones(3, 1, 1, dtype=torch.bool)
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        cache = SlotCache(model, src, slots=1 + 2 * 7)
+        cache = _SlotCache(model, src, slots=1 + 2 * 7)
         for step in range(8):
             width = seen.size(1)
             ids = past[:, :width, -1]
@@ -662,7 +662,7 @@ def test_a_hypothesis_sees_the_slots_it_came_through(window):
             )
             if step == 4:  # sentence 0 is done: the last takes its place
                 done = torch.tensor([True, False, False])
-                cache.keep(closing(done))
+                cache.compact(_row_compactor(done))
                 left, past, seen = [2, 1], past[[2, 1]], seen[[2, 1]]
             parent = torch.randint(width, (len(left), 2), generator=draw)
             rows = parent[:, :, None]
@@ -677,7 +677,7 @@ def test_a_hypothesis_sees_the_slots_it_came_through(window):
 def test_the_source_is_remembered_once_per_sentence():
     model = random_model(0)
     src = torch.full((3, 5), 7)
-    cache = SlotCache(model, src, slots=33)
+    cache = _SlotCache(model, src, slots=33)
     for kept in cache.source:
         assert kept.k.shape == kept.v.shape == (3, 2, 5, 8)
     for kept in cache.target:
@@ -771,7 +771,7 @@ def test_a_worker_that_dies_is_noticed(two_cores):
 
 
 def test_a_worker_that_hangs_is_noticed(two_cores, monkeypatch):
-    monkeypatch.setattr(decoding, "HANGS", 0.5)
+    monkeypatch.setattr(decoding, "_TIMEOUT", 0.5)
     model = Sleeper(MODEL.config).eval()
     before = active_children()  # torch.compile keeps some of its own
     with pytest.raises(RuntimeError, match="no answer in"):
@@ -830,7 +830,7 @@ def test_a_model_on_another_device_gets_no_copies_of_this_process(
     two_cores, monkeypatch
 ):
     """A context of CUDA does not survive a fork."""
-    monkeypatch.setattr(decoding, "in_processes", None)
+    monkeypatch.setattr(decoding, "_in_processes", None)
     model = Transformer(MODEL.config).to("meta")
     with pytest.raises(RuntimeError, match="(?i)meta tensors"):
         search_in_order(model, random_sentences(200, 8), workers=2)
@@ -862,7 +862,7 @@ def test_the_best_continuations_are_found(batch, width, vocab, ranks, seed):
     scores = torch.randn(batch, width, generator=draw)
     log_p = torch.randn(batch, width, vocab, generator=draw)
     log_p[torch.rand(log_p.shape, generator=draw) < 0.3] = -math.inf
-    best, parent, token = best_continuations(scores, log_p, ranks)
+    best, parent, token = _best_continuations(scores, log_p, ranks)
     totals = scores[:, :, None] + log_p
     most = min(ranks, width * vocab)
     assert torch.equal(best, totals.flatten(1).topk(most)[0])
@@ -1214,7 +1214,7 @@ def test_the_defaults_are_the_papers():
 
 def test_a_finished_sentence_changes_no_more():
     """On a GPU it stays in the batch for a while."""
-    search = decoding.BeamSearch(
+    search = decoding._BeamSearch(
         [Transformer(MODEL.config)], [[4, 5]], SearchConfig(beam=2), [()]
     )
     search.length = 1
@@ -1235,7 +1235,7 @@ def begun(beam=2, count=1, **config):
     given = [[4, 5]] * count
     search = SearchConfig(beam=beam, **config)
     model = Transformer(MODEL.config).eval()
-    return decoding.BeamSearch([model], given, search, [()] * count)
+    return decoding._BeamSearch([model], given, search, [()] * count)
 
 
 def test_what_the_fast_search_makes_lies_where_the_model_does(monkeypatch):
@@ -1289,16 +1289,16 @@ def test_where_nothing_is_padding_nothing_is_masked():
         pad_rows([np.array(s) for s in sentences], after=EOS)
         for sentences in ([[4, 5], [6, 7]], [[4, 5], [6]])
     )
-    assert SlotCache(model, full, slots=1).words is None
-    assert SlotCache(model, mixed, slots=1).words is not None
+    assert _SlotCache(model, full, slots=1).mask is None
+    assert _SlotCache(model, mixed, slots=1).mask is not None
 
 
 def test_a_gpu_is_asked_less_often_who_has_finished(monkeypatch):
     asked = []
-    monkeypatch.setattr(decoding, "SlotCache", lambda _, src, slots: src)
+    monkeypatch.setattr(decoding, "_SlotCache", lambda _, src, slots: src)
     for place, patience in (("cpu", 1), ("meta", 8)):
         model = Transformer(MODEL.config).to(place)
-        search = decoding.BeamSearch(
+        search = decoding._BeamSearch(
             [model], [[4]], SearchConfig(), [()],
             lambda some, where: asked.append((some, where.type)) or "it",
         )  # fmt: skip
@@ -1315,7 +1315,7 @@ def test_slots_are_looked_through_every_eighth_step(monkeypatch):
         looked.append(search.length)
         return seen
 
-    monkeypatch.setattr(decoding.BeamSearch, "compacted", note)
+    monkeypatch.setattr(decoding._BeamSearch, "compacted", note)
     model = random_model(2, end=-1e4)
     beam_search(model, [[4]], SearchConfig(beam=2, limit=26))
     assert looked == [8, 16, 24]
@@ -1332,7 +1332,7 @@ def test_slots_are_looked_through_every_eighth_step(monkeypatch):
 def test_slots_that_nobody_uses_are_dropped_in_order(used, kept):
     """Where a quarter of them can go: of all sentences as many."""
     search, asked = begun(count=len(used)), []
-    monitor = [type("Cache", (), {"compact": asked.append})]
+    monitor = [type("Cache", (), {"keep_slots": asked.append})]
     search.caches = monitor
     seen = torch.tensor(used).bool()[:, None].expand(-1, 2, -1).clone()
     seen[:, 1] = False  # of two hypotheses, one has come through them
@@ -1340,7 +1340,7 @@ def test_slots_that_nobody_uses_are_dropped_in_order(used, kept):
     if kept is None:
         assert not asked and found is seen
         return
-    assert [places.tolist() for places in asked] == [kept]
+    assert [slots.tolist() for slots in asked] == [kept]
     assert found.shape == (len(used), 2, len(kept[0]))
     assert found[:, 0].sum(1).tolist() == [sum(row) for row in used]
     assert not found[:, 1].any()
@@ -1426,7 +1426,7 @@ def planned(two_cores, monkeypatch):
         return []
 
     monkeypatch.setattr(decoding, "batches_by_length", batches)
-    monkeypatch.setattr(decoding, "in_processes", processes)
+    monkeypatch.setattr(decoding, "_in_processes", processes)
     monkeypatch.setattr(
         decoding, "beam_search", lambda *args: [[] for _ in args[1]]
     )
@@ -1464,7 +1464,7 @@ def test_batches_are_handed_out_in_order_to_processes_that_obey(two_cores):
 
     before = set(active_children())
     batches = [[3], [2], [1]]
-    found = decoding.in_processes(job, batches, 1)
+    found = decoding._in_processes(job, batches, 1)
     first = next(found)
     own = set(active_children()) - before
     assert [child.daemon for child in own] == [True]
@@ -1513,13 +1513,9 @@ def test_several_models_vote_on_any_number_of_sentences():
 
 
 def test_a_linear_map_in_16_bits_takes_and_gives_what_the_others_do():
-    layer = torch.nn.Linear(5, 3).to(torch.bfloat16)
-    layer.__class__ = decoding.HalfLinear
-    x = torch.randn(2, 5)
-    rounded = torch.nn.functional.linear(
-        x.bfloat16(), layer.weight, layer.bias
-    )
-    found = layer(x)
+    linear, x = torch.nn.Linear(5, 3), torch.randn(2, 5)
+    found = decoding._HalfLinear(linear, torch.bfloat16)(x)
+    rounded = linear(x.bfloat16())
     assert found.dtype == torch.float32 and rounded.dtype == torch.bfloat16
     assert torch.equal(found, rounded.float())
 
@@ -1549,7 +1545,9 @@ def test_a_conversion_leaves_the_model_as_it_was(dtype, training):
     assert any(type(part) is torch.nn.Linear for part in layer.children())
     changed = {
         torch.float32: lambda part: part.weight.t().is_contiguous(),
-        torch.bfloat16: lambda part: part.weight.dtype == torch.bfloat16,
+        torch.bfloat16: lambda part: (
+            part.linear.weight.dtype == torch.bfloat16
+        ),
         torch.qint8: lambda part: part.weight().dtype == torch.qint8,
     }[dtype]
     for (name, part), (_, new) in zip(
@@ -1808,8 +1806,8 @@ def test_a_gpu_hears_of_it_at_the_next_look(monkeypatch):
         before(self, *args)
         self.patience = 8
 
-    before = BeamSearch.__init__
-    monkeypatch.setattr(BeamSearch, "__init__", patient)
+    before = _BeamSearch.__init__
+    monkeypatch.setattr(_BeamSearch, "__init__", patient)
     with pytest.raises(RunError, match="numbers are not finite"):
         beam_search(spoilt("NaN"), [[4, 5], [4] * 9], SearchConfig())
 

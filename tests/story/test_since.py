@@ -29,13 +29,13 @@ from annotated.search import (
     plain_beam_search,
 )
 from annotated.since import (
-    CachedGroups,
+    _CachedGroups,
     DecoderOnly,
     GroupedQueryAttention,
     NoPositions,
     RMSNorm,
     RotaryAttention,
-    RotaryGroups,
+    _RotaryGroups,
     SwiGLU,
     rotate,
     swap,
@@ -277,7 +277,7 @@ def test_the_cache_shrinks_by_the_factor_and_answers_the_same(groups):
     assert large == small * 8 // groups == 2 * 3 * 5 * 32
     q, mask = torch.randn(3, 8, 1, 4, dtype=DOUBLE), torch.arange(5) < 3
     one, other = (kind(block, x).attend(q, mask)
-                  for kind in (CachedGroups, CachedSelfAttention))  # fmt: skip
+                  for kind in (_CachedGroups, CachedSelfAttention))  # fmt: skip
     torch.testing.assert_close(one, other)
     expected = block(x, mask=causal_mask(5))
     torch.testing.assert_close(answers, expected)
@@ -285,7 +285,7 @@ def test_the_cache_shrinks_by_the_factor_and_answers_the_same(groups):
 
 
 def test_rotary_groups_are_both():
-    both = RotaryGroups(16, 4, 2).double()
+    both = _RotaryGroups(16, 4, 2).double()
     rotary = RotaryAttention(16, 4).double()
     state = both.state_dict()
     for name in ("w_k", "w_v"):
@@ -456,7 +456,7 @@ def test_a_swapped_model_has_the_part_and_learns(part, norm):
         "SwiGLU": (SwiGLU, FeedForward),
         "grouped": (GroupedQueryAttention, MultiHeadAttention),
         "rotary": (RotaryAttention, MultiHeadAttention),
-        "rotary grouped": (RotaryGroups, MultiHeadAttention),
+        "rotary grouped": (_RotaryGroups, MultiHeadAttention),
     }
     if part in expected:
         new, old = expected[part]
@@ -568,7 +568,7 @@ def test_a_model_of_the_benchmark_has_its_parts():
         model = script.make("all, decoder only", 0, **shape)
         one = script.make("1 group", 0, **shape)
     kinds = {type(block) for block in model.modules()}
-    assert {DecoderOnly, RMSNorm, SwiGLU, RotaryGroups} <= kinds
+    assert {DecoderOnly, RMSNorm, SwiGLU, _RotaryGroups} <= kinds
     assert not {nn.LayerNorm, FeedForward, MultiHeadAttention} & kinds
     assert len(model.stack.layers) == 5 and model.config.norm == "pre"
     block = one.encoder.layers[0].attention
@@ -662,7 +662,7 @@ def test_a_part_of_later_years_is_not_lost_without_a_word(part, tmp_path):
         "no positions": "NoPositions",
         "rotary": "NoPositions|RotaryAttention",
         "grouped": "GroupedQueryAttention",
-        "rotary grouped": "NoPositions|RotaryGroups",
+        "rotary grouped": "NoPositions|_RotaryGroups",
     }.get(part, part)  # fmt: skip
     how = TrainingConfig(batch_tokens=50, max_steps=1)
     for action in (
