@@ -225,7 +225,9 @@ def _make_last_norm(c: TransformerConfig) -> nn.Module:
     return nn.LayerNorm(c.d_model) if c.norm == "pre" else nn.Identity()
 
 
-def make_positions(c: TransformerConfig) -> nn.Module:
+def make_positions(
+    c: TransformerConfig,
+) -> SinusoidalPositions | LearnedPositions:
     """What is added to the embeddings of a stack (§3.5)."""
     if c.positions == "learned":
         return LearnedPositions(c.d_model, c.max_len)

@@ -31,7 +31,7 @@ __all__ = [
 
 
 # 16-search.md: Long sentences pay for every word
-_Length = TypeVar("Length", float, Tensor)
+_Length = TypeVar("_Length", float, Tensor)
 
 
 def length_penalty(length: _Length, alpha: float) -> _Length:
@@ -271,7 +271,7 @@ def _check_cache(block: MultiHeadAttention) -> None:
 
 
 # 17-memory.md: One step through the decoder
-_Part = TypeVar("Part", bound=nn.Module)
+_Part = TypeVar("_Part", bound=nn.Module)
 
 
 def with_parts(module: _Part, **parts: nn.Module) -> _Part:

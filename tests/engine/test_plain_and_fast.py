@@ -30,15 +30,15 @@ from annotated.engine.trainer import RunConfig
 from annotated.loss import smoothed_loss
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import (
-    _CachedCrossAttention,
     SearchConfig,
+    _CachedCrossAttention,
     cached_beam_search,
     plain_beam_search,
 )
 from annotated.since import (
-    _CachedGroups,
     GroupedQueryAttention,
     RotaryAttention,
+    _CachedGroups,
 )
 from annotated.tokens import _BYTES, EOS, BytePairs, Tokenizer
 from tests.helpers import SHAPE

@@ -41,7 +41,7 @@ from annotated.model import (
     TransformerConfig,
     count_parameters,
 )
-from annotated.parsing import compare_trees, linearise, _spoken, tree_over
+from annotated.parsing import _spoken, compare_trees, linearise, tree_over
 from annotated.pocket import pocket_pairs
 from annotated.schedule import cooldown_factor, learning_rate
 from annotated.search import (
@@ -53,8 +53,8 @@ from annotated.search import (
 )
 from annotated.search import beam as beam_search
 from annotated.tokens import (
-    BOS,
     _BYTES,
+    BOS,
     EOS,
     SPECIALS,
     BytePairs,

@@ -35,7 +35,7 @@ from annotated.complexity import (
 from annotated.corpora.data import open_data
 from annotated.corpora.registry import registry
 from annotated.corpora.treebanks import split_articles
-from annotated.costs import P100, PAPER_HOURS, _PAPER_STEPS, paper_cost
+from annotated.costs import _PAPER_STEPS, P100, PAPER_HOURS, paper_cost
 from annotated.embeddings import Embeddings, sinusoids
 from annotated.engine.hooks import attention_blocks
 from annotated.engine.recipes import RECIPES, Recipe

@@ -30,8 +30,8 @@ from annotated.complexity import (
     SeparableConvolution,
     _dependence,
     _one_step,
-    path_length,
     _restricted_attention,
+    path_length,
 )
 from annotated.layers import FeedForward
 from annotated.masks import causal_mask, window_mask

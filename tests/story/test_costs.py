@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from annotated import cli, costs
 from annotated.corpora import data
 from annotated.costs import (
-    PAPER_HOURS,
     _PAPER_STEPS,
+    PAPER_HOURS,
     dry_run,
     forward_flops,
     kept_bytes,

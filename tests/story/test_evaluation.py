@@ -18,7 +18,7 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from annotated.book import results
 from annotated.book.results import ledger
-from annotated.evaluation import compare, score, _split_hyphens
+from annotated.evaluation import _split_hyphens, compare, score
 
 HYPOTHESES = [
     "a dog runs across the grass .",

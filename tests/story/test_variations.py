@@ -19,8 +19,8 @@ from annotated.variations import (
     TABLE2,
     TABLE3,
     _Difference,
-    difference,
     _in_small,
+    difference,
     small_rows,
     small_runs,
 )
