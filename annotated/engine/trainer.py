@@ -155,7 +155,10 @@ class PackedBatch(Batch):
 def packed_loss(
     model: PackedTransformer, batch: Batch, config: RunConfig
 ) -> tuple[Tensor, Tensor]:
-    """training.batch_loss, without padding and in config's precision."""
+    """training.batch_loss, without padding and in config's precision: two
+    scalars in nats, the training loss and the negative log-likelihood of
+    the labels, each a sum over the batch's target tokens (no mean).
+    """
     half, device = HALF.get(config.precision), batch.src.device.type
     b = PackedBatch.of(batch)
     with torch.autocast(device, half) if half else nullcontext():
