@@ -23,12 +23,15 @@ from annotated.pocket.relations import Links, antecedent, word_links
 from annotated.search import SearchConfig, plain_beam_search
 from annotated.tokens import BOS, EOS, PAD, UNK, Tokenizer
 
-__all__ = ["head_maps", "Job", "gold_jobs", "Head", "knocked_out", "judge"]
+__all__ = [
+    "HeadMaps", "head_maps", "Job", "gold_jobs", "Head", "knocked_out",
+    "judge",
+]  # fmt: skip
 
 
 # 25-heads.md: Every head on one sentence
 @dataclass(frozen=True)
-class _HeadMaps:
+class HeadMaps:
     """Attention weights of every head on a sentence and its translation.
 
     source ends with </s>, target begins with <s>. weights has "encoder"
@@ -56,7 +59,7 @@ def head_maps(
     english: Tokenizer,
     source: str,
     target: str | None = None,
-) -> _HeadMaps:
+) -> HeadMaps:
     """The attention weights of all heads (Figures 3 to 5) as arrays.
 
     Words are separated by spaces. target defaults to the model's own
@@ -77,7 +80,7 @@ def head_maps(
     for place in ("encoder", "decoder", "cross"):
         layers = [maps[name][0] for name in maps if place in name]
         weights[place] = torch.stack(layers).cpu().numpy()
-    return _HeadMaps(german.tokens(src), english.tokens(tgt), weights)
+    return HeadMaps(german.tokens(src), english.tokens(tgt), weights)
 
 
 # 25-heads.md: A job, and how well a head does it
