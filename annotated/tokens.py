@@ -21,7 +21,7 @@ from annotated.engine.files import write_text
 
 __all__ = [
     "count_pairs", "merge_pair", "learn_merges", "PAD", "BOS", "EOS", "UNK",
-    "SPECIALS", "split_words", "BytePairs", "Tokenizer",
+    "SPECIALS", "byte_ids", "split_words", "BytePairs", "Tokenizer",
 ]  # fmt: skip
 
 
@@ -82,7 +82,7 @@ _BYTES = sorted(
 )
 
 
-def _byte_ids(text: str) -> tuple[int, ...]:
+def byte_ids(text: str) -> tuple[int, ...]:
     """The ids of the bytes of a text."""
     return tuple(len(SPECIALS) + _BYTES.index(b) for b in text.encode())
 
@@ -119,14 +119,14 @@ class BytePairs:
     def train(cls, lines: Iterable[str], vocab: int) -> BytePairs:
         """Learn from lines until there are vocab tokens, or no pairs."""
         counts = Counter(w for line in lines for w in split_words(line))
-        words = {_byte_ids(word): n for word, n in counts.items()}
+        words = {byte_ids(word): n for word, n in counts.items()}
         return cls(learn_merges(words, len(SPECIALS) + 256, vocab))
 
     def encode(self, line: str) -> list[int]:
         """The ids of a line."""
         line_ids: list[int] = []
         for word in split_words(line):
-            ids = _byte_ids(word)
+            ids = byte_ids(word)
             while pairs := self.merges.keys() & zip(ids, ids[1:]):
                 pair = min(pairs, key=lambda p: self.merges[p])
                 ids = merge_pair(ids, pair, self.merges[pair])

@@ -318,7 +318,7 @@ def takers() -> dict[str, Any]:
             x, x, None, m
         ),
         "RotaryAttention.weights mask": lambda m: rotary(x, mask=m),
-        "CachedAttention.attend mask": lambda m: cached.attend(q, m[:1]),
+        "_CachedAttention.attend mask": lambda m: cached.attend(q, m[:1]),
         "_CachedCrossAttention.forward mask": lambda m: cached(
             new, x, m[:1]
         ),
@@ -330,7 +330,7 @@ def takers() -> dict[str, Any]:
 
 
 def with_masks() -> set[str]:
-    """What the public functions and parts of these modules call masks."""
+    """What the functions, parts and caches of these modules call masks."""
     functions: dict[str, Any] = {}
     for module in (
         attending,
@@ -342,7 +342,7 @@ def with_masks() -> set[str]:
     ):
         for name, thing in vars(module).items():
             own = getattr(thing, "__module__", "") == module.__name__
-            if own and not name.startswith("_"):
+            if own and (name[0] != "_" or name.startswith("_Cached")):
                 members = vars(thing) if inspect.isclass(thing) else {}
                 functions |= {f"{name}.{n}": m for n, m in members.items()}
                 functions[name] = thing

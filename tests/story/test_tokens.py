@@ -25,7 +25,7 @@ from annotated.tokens import (
     UNK,
     BytePairs,
     Tokenizer,
-    _byte_ids,
+    byte_ids,
     split_words,
 )
 from tests.helpers import benchmark
@@ -316,8 +316,8 @@ def test_the_plain_form_encodes_as_the_library_and_decodes(text):
 
 
 def test_the_plain_form_merges_in_the_order_learned():
-    a, b, c = _byte_ids("abc")
-    space = _byte_ids(" ")[0]
+    a, b, c = byte_ids("abc")
+    space = byte_ids(" ")[0]
     for merges, ids in (
         ({(b, c): 260, (a, b): 261}, [space, a, 260]),
         ({(a, b): 260, (b, c): 261}, [space, 260, c]),
@@ -328,8 +328,8 @@ def test_the_plain_form_merges_in_the_order_learned():
 
 
 def test_the_plain_form_decodes_specials_to_nothing_and_half_a_letter():
-    half = _byte_ids("ä")[:1]
-    ids = [BOS, *_byte_ids("a"), *half, UNK, EOS, PAD]
+    half = byte_ids("ä")[:1]
+    ids = [BOS, *byte_ids("a"), *half, UNK, EOS, PAD]
     assert PLAIN.decode(ids) == "a\N{REPLACEMENT CHARACTER}"
 
 
