@@ -452,11 +452,12 @@ class _HalfLinear(torch.nn.Module):
 
     def __init__(self, linear: torch.nn.Linear, dtype: torch.dtype):
         super().__init__()
-        self.linear = linear.to(dtype)
+        linear = linear.to(dtype)
+        self.weight, self.bias = linear.weight, linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self.linear.weight, self.linear.bias
-        return F.linear(x.to(weight.dtype), weight, bias).to(x.dtype)
+        narrow = x.to(self.weight.dtype)
+        return F.linear(narrow, self.weight, self.bias).to(x.dtype)
 
 
 def converted(model: Transformer, dtype: torch.dtype) -> Transformer:

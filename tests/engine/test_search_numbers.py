@@ -125,9 +125,7 @@ def test_a_conversion_leaves_the_model_as_it_was(dtype, training):
     assert any(type(part) is torch.nn.Linear for part in layer.children())
     changed = {
         torch.float32: lambda part: part.weight.t().is_contiguous(),
-        torch.bfloat16: lambda part: (
-            part.linear.weight.dtype == torch.bfloat16
-        ),
+        torch.bfloat16: lambda part: part.weight.dtype == torch.bfloat16,
         torch.qint8: lambda part: part.weight().dtype == torch.qint8,
     }[dtype]
     for (name, part), (_, new) in zip(
