@@ -50,7 +50,7 @@ TESTS = {
     "schedule": "schedule",
     "loss": "loss",
     "training": "training two_trainers",
-    "checkpoints": "checkpoints averaging",
+    "checkpoints": "checkpoints interrupted averaging",
     "search": "story/search cache engine/search search_numbers",
     "evaluation": "evaluation",
     "alignment": "pocket",
@@ -63,9 +63,14 @@ TESTS = {
     "seq2seq": "seq2seq",
     "engine/packing": "packing packed_attention chunked_loss",
     "engine/search": "engine/search search_batches search_numbers cache",
-    "engine/checkpoints": "checkpoints averaging",
-    "engine/trainer": "trainer two_trainers training precision checkpoints",
-    "engine/distributed": "distributed",
+    "engine/checkpoints": "checkpoints interrupted averaging",
+    "engine/trainer": (
+        "trainer two_trainers training precision checkpoints interrupted"
+    ),
+    "engine/micro": "micro two_trainers",
+    "engine/distributed": (
+        "distributed distributed_accidents distributed_commands"
+    ),
     "corpora/prepare": "prepare",
 }
 SLOW = 12.0  # seconds; a slower test is left out

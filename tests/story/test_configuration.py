@@ -11,7 +11,7 @@ from annotated.attention import MultiHeadAttention
 from annotated.engine.recipes import RECIPES
 from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.model import Transformer, TransformerConfig, count_parameters
-from tests.pages.test_paper_tables import literal
+from tests.pages.cards import literal
 from tests.story.models import small
 
 # --- configurations
@@ -56,14 +56,20 @@ COUNTS = [
     "src_vocab", "tgt_vocab", "num_encoder_layers", "num_decoder_layers",
     "d_model", "d_ff", "num_heads", "d_k", "d_v", "window", "max_len",
 ]  # fmt: skip
+
+
 WRONG = [
     (name, value) for name in COUNTS for value in (0, -1, 1.5, "8", True)
 ]
+
+
 WRONG += [
     (name, value)
     for name in ("dropout", "attention_dropout", "activation_dropout")
     for value in (-0.1, 1.0, 2, math.nan, "0.1", None, True)
 ]
+
+
 WRONG += [
     ("src_vocab", None),
     ("norm", "middle"),
@@ -106,6 +112,8 @@ def test_one_matrix_for_two_vocabularies_is_refused():
 # --- Table 3
 
 PAPER = literal("08-transformer", "PAPER")  # as the page prints it
+
+
 BIG = {"big": PAPER.pop("big")}
 
 

@@ -14,11 +14,15 @@ from annotated.embeddings import sinusoids
 from annotated.engine.hooks import recorded_weights
 from annotated.engine.packing import packed
 from annotated.model import Transformer, count_parameters
-from annotated.school.course import torch_state
+from annotated.school.milestones import torch_state
 from tests.story.models import VOCAB, small
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+
 some = settings(max_examples=20, deadline=None)
+
+
 exact = {"rtol": 0.0, "atol": 1e-10}
 
 
@@ -53,8 +57,14 @@ configs = st.builds(
     window=st.sampled_from([None, None, 1, 3, 4]),
     bias=st.booleans(),
 )
+
+
 models = st.builds(build, configs, st.integers(0, 100))
+
+
 sentence = st.lists(st.integers(1, VOCAB - 1), min_size=1, max_size=7)
+
+
 batches = st.lists(st.tuples(sentence, sentence), min_size=1, max_size=4)
 
 

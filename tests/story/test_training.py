@@ -288,7 +288,7 @@ def test_a_nan_stops_the_run_and_names_the_batch(Trainer):
     assert "loss nan" in message
     assert message.endswith("raise warmup, or look at these pairs")
     assert f"step {trainer.step + 1} " in message
-    pairs = trainer.plan(trainer.epoch)[trainer.place]
+    pairs = trainer.plan(trainer.epoch)[trainer.batch_index]
     assert poisoned in pairs
     assert str(sorted(pairs.tolist())[:8]) in message
     rest = (p for n, p in model.named_parameters() if "source" not in n)
