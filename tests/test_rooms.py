@@ -21,7 +21,7 @@ else:
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 ROOMS: dict[str, Any] = PROJECT["tool"]["annotated"]["rooms"]
 PACKAGE = ROOT / "annotated"
-PLAIN = "attention masks layers embeddings model".split()
+PLAIN = ["attention", "masks", "layers", "embeddings", "model"]
 DOORS = {"checks", "cli", "__main__"}  # to school and commands
 
 
@@ -78,12 +78,28 @@ def test_a_module_imports_only_what_its_room_may_know(module: str) -> None:
 @pytest.mark.parametrize(
     ("module", "code", "found"),
     [
-        ("engine.trainer", "import annotated.school.checks", "school.checks"),
+        (
+            "engine.trainer",
+            "import annotated.school.checks",
+            "school.checks",
+        ),
         ("model", "from annotated.book import plots", "book.plots"),
-        ("corpora.data", "from annotated.engine.runs import Run", "engine.runs"),
+        (
+            "corpora.data",
+            "from annotated.engine.runs import Run",
+            "engine.runs",
+        ),
         ("corpora.data", "from annotated.engine.errors import X", ""),
-        ("engine.search", "def f():\n    import annotated.book.look", "book.look"),
-        ("school.course", "from annotated.commands import train", "commands"),
+        (
+            "engine.search",
+            "def f():\n    import annotated.book.look",
+            "book.look",
+        ),
+        (
+            "school.course",
+            "from annotated.commands import train",
+            "commands",
+        ),
         ("cli", "import annotated.school.checks", ""),
         ("engine.runs", "import torch, annotated.model", ""),
     ],
@@ -114,7 +130,9 @@ def names(path: Path) -> int:
 
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("count", [lines, names])
-def test_a_room_is_no_larger_than_its_row_says(room: str, count: Any) -> None:
+def test_a_room_is_no_larger_than_its_row_says(
+    room: str, count: Any
+) -> None:
     paths = [p for name, p in MODULES.items() if room_of(name) == room]
     assert sum(map(count, paths)) <= ROOMS[room][count.__name__]
 
@@ -124,7 +142,9 @@ def test_a_name_is_made_public_by_one_module() -> None:
     for module, path in MODULES.items():
         for node in ast.parse(path.read_text("utf-8")).body:
             match node:
-                case ast.Assign(targets=[ast.Name(id="__all__")], value=value):
+                case ast.Assign(
+                    targets=[ast.Name(id="__all__")], value=value
+                ):
                     for name in ast.literal_eval(value):
                         homes.setdefault(name, []).append(module)
     twice = {name: where for name, where in homes.items() if len(where) > 1}

@@ -316,7 +316,7 @@ def _finish(trainer: Trainer, sets: _Sets, folder: Path) -> dict[str, Any]:
     """
     config = trainer.config
     scores, averaged, weights = _chosen(trainer, sets["valid"], folder)
-    part = trainer.place / len(trainer.plan(trainer.epoch))
+    part = trainer.batch_index / len(trainer.plan(trainer.epoch))
     summary: dict[str, Any] = {
         "steps": trainer.step,
         "epochs": round(trainer.epoch + part, 2),
