@@ -17,7 +17,7 @@ from tests.site.tabs import CLIPPED, WIDTHS, Tab, started
 pytestmark = pytest.mark.exhaustive
 
 
-@pytest.fixture(scope="module", params=["chromium"])
+@pytest.fixture(scope="module", params=["firefox", "webkit"])
 def browser(request: pytest.FixtureRequest) -> Iterator[Any]:
     with started(request.param) as browser:
         yield browser
