@@ -31,9 +31,9 @@ SHARED := $(filter-out $(wildcard tests/*/test_*.py),$(wildcard tests/*/*.py)) \
 BOOK_READS := $(call files,annotated book data press .github $(BOOK_TESTS)) $(PAGE_READERS) \
 	$(SHARED) $(wildcard *.md *.toml *.lock *.cff) Makefile build/tests.names
 # what shows in a minute whether the heart of the package beats
-QUICK := $(foreach name,masks attention multi_head layers model loss schedule \
-	batches tokens search,$(wildcard tests/story/test_$(name)*.py)) \
-	$(foreach name,search trainer checkpoints,$(wildcard tests/engine/test_$(name)*.py))
+QUICK := $(wildcard $(foreach name,masks attention multi_head layers model loss schedule \
+	batches tokens search,tests/story/test_$(name).py) $(foreach name,trainer checkpoints, \
+	tests/engine/test_$(name).py))
 # files with tests that take minutes
 LONG := $(shell grep -rl --include='test_*.py' 'mark.exhaustive' tests)
 
@@ -59,7 +59,7 @@ zip: $(READY) ## site/ and the notebooks as dist/attention-annotated.zip, after 
 serve: $(READY) ## show site/ in the browser (PORT=8000)
 	@$(PRESS) serve --port $(PORT)
 
-quick: $(READY) ## unit tests of the model, the search and the trainer, in a minute: run this first
+quick: $(READY) ## the model, its loss, search, training and checkpoints in a minute: run this first
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'not slow and not exhaustive' $(QUICK)
 
 test: $(READY) ## style, types, drift, rules, unit tests, every page
