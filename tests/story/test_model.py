@@ -17,7 +17,7 @@ from annotated.engine.packing import packed
 from annotated.engine.recipes import RECIPES
 from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.model import Transformer, TransformerConfig, count_parameters
-from annotated.school.course import torch_state
+from annotated.school.milestones import torch_state
 from tests.pages.cards import literal
 
 VOCAB = 13
