@@ -61,6 +61,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(
     assert trainer.tokens == tokens
 
 
+@pytest.mark.slow  # its threads wait for each other
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_it_is_so_on_any_number_of_threads(threads, tmp_path):
     before = torch.get_num_threads()
