@@ -668,7 +668,7 @@ OTHERS = {"Run", "Prepared", "self", "cls", "webbrowser", "os", "base64"}
 READER = "annotated/corpora/reading"
 NOT_A_PERSONS = {
     "is part of the package, which the press has written": """
-        book/figures.script book/paper.counted book/results.ledger
+        book/scripts.script book/paper.counted book/results.ledger
         school/milestones._run_of_the_book
         school/checks.exercises school/checks._unsealed
         corpora/registry.registry school/terminal._questions
