@@ -53,7 +53,7 @@ TESTS = {
     "checkpoints": "checkpoints averaging",
     "search": "search",
     "evaluation": "evaluation",
-    "alignment": "pocket",
+    "alignment": "alignment",
     "parallel": "parallel",
     "costs": "costs",
     "variations": "variations",

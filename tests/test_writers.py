@@ -41,7 +41,7 @@ WRITERS = {
     "school.course Desk._write": "one file a step, none that is imported",
     "school.course Desk.remember": EMPTY,
     "school.course copies": MEMORY,
-    "engine.doctor folders": MEMORY,
+    "commands.doctor folders": MEMORY,
     "school.examiner Examiner.__init__": MEMORY,
     "school.examiner _serve_once": MEMORY,
     "school.examiner serve": MEMORY,
