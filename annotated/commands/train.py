@@ -15,7 +15,8 @@ from annotated.engine.errors import RunError, UsageError, unknown
 from annotated.engine.machine import pick_device
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.runner import train_recipe, with_micro_tokens
-from annotated.engine.runs import going_on, read_recipe, with_precision
+from annotated.engine.runs import read_recipe
+from annotated.engine.start import fine_tuning, with_precision
 from annotated.exchange.export import FORMS
 from annotated.exchange.marian import cannot_leave
 
@@ -119,5 +120,5 @@ def train(args: list[str]) -> None:
     elif asked.recipe.init is not None:
         # they default to what the other run has
         other = Path(asked.recipe.init)
-        asked = options_over(going_on(RECIPES[name], other))
+        asked = options_over(fine_tuning(RECIPES[name], other))
     asked.act()

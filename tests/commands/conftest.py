@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from annotated.cli import main
-from annotated.engine import runs as runs_module
 from annotated.engine.runs import Run
+from annotated.engine.translate import Translation
 from tests.helpers import environment
 
 TINY = (
@@ -121,6 +121,6 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def translate(run: Run, lines: list[str], *_: Any, **__: Any) -> Any:
         texts = ["" if i % 4 == 0 else "word" for i in range(len(lines))]
-        return [[runs_module.Translation(t, 0.0, 0.0)] for t in texts]
+        return [[Translation(t, 0.0, 0.0)] for t in texts]
 
     monkeypatch.setattr(Run, "translate", translate)

@@ -22,6 +22,7 @@ from annotated.commands import translate as translating
 from annotated.commands.translate import Translate
 from annotated.engine import runs as runs_module
 from annotated.engine import search as decoding
+from annotated.engine import translate as translate_module
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run
 from annotated.search import Hypothesis
@@ -295,7 +296,7 @@ def test_ten_thousand_odd_lines_are_answered_in_order(
             for piece in pieces
         ]
 
-    monkeypatch.setattr(runs_module, "search_in_order", echo)
+    monkeypatch.setattr(translate_module, "search_in_order", echo)
     kinds = [k for k in ODD if k not in ("nothing", "no last end", "many")]
     draw = random.Random(0)
     lines: list[bytes] = []
