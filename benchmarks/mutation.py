@@ -53,7 +53,7 @@ TESTS = {
     "checkpoints": "checkpoints interrupted averaging",
     "search": "story/search cache engine/search search_numbers",
     "evaluation": "evaluation",
-    "alignment": "pocket",
+    "alignment": "alignment",
     "parallel": "parallel",
     "costs": "costs",
     "variations": "variations",

@@ -41,7 +41,7 @@ WRITERS = {
     "school.course Workspace._write": "one file a step, none that is imported",
     "school.course Workspace.remember": EMPTY,
     "school.milestones _copies": MEMORY,
-    "engine.doctor folders": MEMORY,
+    "commands.doctor folders": MEMORY,
     "school.examiner Examiner.__init__": MEMORY,
     "school.examiner _serve_once": MEMORY,
     "school.examiner serve": MEMORY,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from annotated.cli import obey
+from annotated.cli import dispatch
 from annotated.corpora import prepare as preparation
 from annotated.corpora.cleaning import Cleaning, Division
 from annotated.corpora.data import open_data
@@ -963,7 +963,7 @@ def test_the_recipe_pair_says_that_it_wants_data(tmp_path):
 
 
 def test_the_command_line_prepares_and_shows(files, tmp_path, capsys):
-    obey(
+    dispatch(
         [
             "data",
             "prepare",
@@ -978,11 +978,11 @@ def test_the_command_line_prepares_and_shows(files, tmp_path, capsys):
     )
     said = capsys.readouterr().out
     assert "dropped, more than 7 words" in said
-    obey(["data", "show", str(tmp_path / "out")])
+    dispatch(["data", "show", str(tmp_path / "out")])
     assert "intact" in capsys.readouterr().out
-    obey(["data", "list"])
+    dispatch(["data", "list"])
     assert "wmt14-en-fr" in capsys.readouterr().out
-    obey(["data", "show", "wmt14-en-de"])
+    dispatch(["data", "show", "wmt14-en-de"])
     assert "about 4.5 million pairs" in capsys.readouterr().out
 
 
@@ -997,7 +997,7 @@ def test_a_data_set_is_prepared_where_training_looks_for_it(
         folder / "deu.txt",
         [f"{e}\t{d}" for e, d in zip(tgt, src, strict=True)],
     )
-    obey(["data", "prepare", "tatoeba", "--vocab", "400"])
+    dispatch(["data", "prepare", "tatoeba", "--vocab", "400"])
     assert (
         tmp_path / "prepared" / "tatoeba.en-de" / "corpus.json"
     ).exists()
@@ -1021,7 +1021,7 @@ def test_a_data_set_is_prepared_where_training_looks_for_it(
 )
 def test_what_cannot_be_prepared_is_told_in_a_line(line, complaint):
     with pytest.raises(ValueError, match=complaint):
-        obey(line.split())
+        dispatch(line.split())
 
 
 def test_columns_without_languages_are_source_and_target(tmp_path):

@@ -675,7 +675,7 @@ NOT_A_PERSONS = {
         pocket/words.read_table""",
     "is of a run folder or a corpus, which we have written": """
         book/report.report checkpoints.load_checkpoint
-        engine/checkpoints.restore engine/commands._keep
+        engine/checkpoints.restore commands/evaluate._keep
         corpora/pieces.load_tokenizer corpora/prepare.open
         engine/runs._read engine/runs.read_metrics engine/runs.results_of
         corpora/tokenizers.read_tokenizer""",
@@ -696,7 +696,7 @@ NOT_A_PERSONS = {
         school/classroom.mend school/classroom._keep_beside
         school/classroom._is_json
         exchange/marian._tokenizers""",
-    "comes from a server, whose errors are caught": "book/paper.fetched",
+    "comes from a server, whose errors are caught": "book/paper._fetched",
     "is a published model's, refused in one line": "exchange/marian._json",
     "is tokens, which become text": """
         corpora/tokenizers.valid_line evaluation._split_hyphens
@@ -706,7 +706,7 @@ NOT_A_PERSONS = {
     "is one key, or one letter, and any byte will do": """
         school/terminal._keyboard school/terminal._ask""",
     "is a constant of a notebook's code, which was read": "school/answers._folded",
-    "goes through the reader": "engine/commands._arriving",
+    "goes through the reader": "commands/translate.arriving",
     "only sets or asks what kind it is": """
         cli.make_streams_legible school/examiner._serve_once
         school/terminal.work""",

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from annotated.book.tree_plots import plot_tree
-from annotated.cli import obey
+from annotated.cli import dispatch
 from annotated.corpora.data import open_data
 from annotated.corpora.treebanks import (
     OnlyTrees,
@@ -374,29 +374,29 @@ def test_from_a_treebank_to_trees(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder, run = str(tmp_path / "out"), str(tmp_path / "run")
-    obey(["treebank", str(bank(tmp_path)), "--out", folder])
+    dispatch(["treebank", str(bank(tmp_path)), "--out", folder])
     assert json.loads(capfd.readouterr().out)["train"] == 36
     small = "--d-model 16 --d-ff 16 --num-heads 2 --max-steps 2 --keep 1"
-    obey(
+    dispatch(
         ["train", "parse-small", "--data", folder, "--out", run]
         + [*small.split(), "--save-every", "2", "--precision", "float32"]
     )
     capfd.readouterr()
     use = ["--run", run, "--beam", "2", "--extra", "20"]
     use += ["--precision", "float32", "--workers", "1"]
-    obey(["evaluate", *use, "--split", "test", "--json"])
+    dispatch(["evaluate", *use, "--split", "test", "--json"])
     scores = json.loads(capfd.readouterr().out)
     assert (scores["sentences"], scores["errors"]) == (2, 0)
     assert 0 <= scores["f1"] <= 100
     text = b"The dog ( barks )\n\nUnheard-of words\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    obey(["parse", *use])
+    dispatch(["parse", *use])
     first, blank, last = capfd.readouterr().out.splitlines()
     assert read_tree(first).words() == "The dog -LRB- barks -RRB-"
     assert blank == ""
     assert read_tree(last).words() == "Unheard-of words"
     with pytest.raises(UsageError, match="needs translations"):
-        obey(["evaluate", *use, "--split", "test", "--against", run])
+        dispatch(["evaluate", *use, "--split", "test", "--against", run])
 
 
 def test_a_sentence_longer_than_any_seen_gets_its_tree(
@@ -418,7 +418,7 @@ def test_a_run_that_writes_no_trees_cannot_parse(tmp_path: Path) -> None:
     recipe = RECIPES["copy"].changed(d_model=8, train_pairs=50)
     begin_run(recipe.changed(precision="float32"), tmp_path / "run")
     with pytest.raises(ValueError, match="no weights|not trees"):
-        obey(["parse", "--run", str(tmp_path / "run")])
+        dispatch(["parse", "--run", str(tmp_path / "run")])
 
 
 NAMES = [*SPECIALS, "(S", ")S", "(NP", ")NP", "DT", "NN", "."]

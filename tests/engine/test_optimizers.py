@@ -404,7 +404,7 @@ KEEPERS = {
     "checkpoints.save_weights": "weights of a model",
     "school/checks._ours.run": "an answer's weights in our solution",
     "school/checks.attempt": "the random numbers of a notebook",
-    "engine/commands.Average.act": "a mean of weights",
+    "commands/average.Average.act": "a mean of weights",
     "school/milestones._equals_torch": "layers side by side",
     "exchange/export.export_run": "weights for other programs",
     "exchange/export.write_onnx": "weights for other programs",

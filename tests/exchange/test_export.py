@@ -486,12 +486,12 @@ def test_what_cannot_leave_is_known_before(
 def test_training_says_so_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cli.obey(["train", "copy", "--dry-run", "--device", "cpu"])
+    cli.dispatch(["train", "copy", "--dry-run", "--device", "cpu"])
     said = capsys.readouterr().out.splitlines()
     every = "safetensors, onnx, ctranslate2, transformers"
     assert any(line.split(None, 2)[2:] == [every] for line in said)
     learned = ["train", "copy", "--positions", "learned", "--window", "4"]
-    cli.obey([*learned, "--dry-run", "--device", "cpu"])
+    cli.dispatch([*learned, "--dry-run", "--device", "cpu"])
     said = capsys.readouterr().out.splitlines()
     assert said[-3:] == [
         "export to       safetensors, onnx",
@@ -500,7 +500,7 @@ def test_training_says_so_first(
     ]
     small = ["--max-steps", "1", "--cooldown", "0", "--train-pairs", "50"]
     out = ["--out", str(tmp_path / "run"), "--device", "cpu"]
-    cli.obey([*learned, *small, *out])
+    cli.dispatch([*learned, *small, *out])
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "no export to ctranslate2: a window"
 

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from annotated.cli import main, obey
+from annotated.cli import dispatch, main
 from annotated.corpora.data import open_data
 from annotated.corpora.fetch import file_hash
 from annotated.corpora.pieces import (
@@ -1276,10 +1276,10 @@ def test_the_model_card_has_the_runs_scores(
 ) -> None:
     train_recipe(TINY, tmp_path / "run", device="cpu")
     words = ["evaluate", "--run", str(tmp_path / "run"), "--json"]
-    obey([*words, "--split", "test", "--keep", "--workers", "1"])
+    dispatch([*words, "--split", "test", "--keep", "--workers", "1"])
     scores = json.loads(capsys.readouterr().out)
     out = ["--to", "transformers", "--out", str(tmp_path / "out")]
-    obey(["export", "--run", str(tmp_path / "run"), *out])
+    dispatch(["export", "--run", str(tmp_path / "run"), *out])
     card = (tmp_path / "out" / "README.md").read_text("utf-8")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert f"perplexity {summary['valid']['perplexity']:.4g}" in card

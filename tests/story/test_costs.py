@@ -372,7 +372,7 @@ def foreseen() -> str:
 
     costs.matmul_speed = measure
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        cli.obey(["train", "copy", "--dry-run", "--device", "cpu"])
+        cli.dispatch(["train", "copy", "--dry-run", "--device", "cpu"])
     return f"{len(measured)}: {out.getvalue()}"
 
 
