@@ -21,8 +21,7 @@ from annotated.book.paper import copy_path, keep, put_beside, words
 from annotated.book.sweep import Sweep
 from annotated.checkpoints import average_weights, choose_checkpoints
 from annotated.cli import COMMANDS
-from annotated.corpora.data import open_data
-from annotated.corpora.pieces import unknown_words
+from annotated.corpora.pairs import read_pair, splits_of
 from annotated.corpora.prepare import (
     Preparation,
     Prepared,
@@ -32,23 +31,13 @@ from annotated.corpora.prepare import (
     registered,
     usual_folder,
 )
-from annotated.corpora.reading import (
-    CURES,
-    decoded,
-    read_lines,
-    read_pair,
-    splits_of,
-)
+from annotated.corpora.reading import CURES, decoded, read_lines
 from annotated.corpora.registry import data_folder, registry
-from annotated.corpora.treebanks import (
-    TreeOptions,
-    parse_lines,
-    prepare_trees,
-    tree_guide,
-    tree_scores,
-)
+from annotated.corpora.sentencepieces import unknown_words
+from annotated.corpora.treebanks import TreeOptions, prepare_trees
 from annotated.costs import dry_run
 from annotated.engine.checkpoints import checkpoints
+from annotated.engine.data import open_data
 from annotated.engine.distributed import (
     all_gather,
     process_group,
@@ -70,6 +59,7 @@ from annotated.engine.files import (
     write_text,
 )
 from annotated.engine.machine import HALF, pick_device, pick_precision
+from annotated.engine.parsing import parse_lines, tree_guide, tree_scores
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.runner import train_recipe, with_micro_tokens
 from annotated.engine.runs import (
@@ -85,12 +75,10 @@ from annotated.engine.runs import (
 from annotated.engine.search import converted
 from annotated.engine.tensors import write_tensors
 from annotated.evaluation import compare, score
-from annotated.exchange.export import FORMS, export_run
-from annotated.exchange.marian import (
-    cannot_leave,
-    find_published,
-    import_marian,
-)
+from annotated.exchange.export import export_run
+from annotated.exchange.formats import FORMATS, unsupported
+from annotated.exchange.hub import find_published
+from annotated.exchange.published import import_marian
 from annotated.model import count_parameters
 from annotated.school.classroom import Classroom
 from annotated.school.terminal import Exercises, Milestone, Questions
@@ -364,7 +352,7 @@ class Train:
                 rank_zero_only(lambda: self._foresee(pick_device(own)))
                 return
             if rank() == 0:
-                for form, why in cannot_leave(self.recipe.model).items():
+                for form, why in unsupported(self.recipe.model).items():
                     print(f"no export to {form}: {why}", file=sys.stderr)
             summary = train_recipe(
                 self.recipe,
@@ -381,8 +369,8 @@ class Train:
         recipe = with_precision(self.recipe, device)
         recipe = with_micro_tokens(recipe, device)
         print(dry_run(recipe.config(), recipe.training, device))
-        never = cannot_leave(recipe.model)
-        forms = [form for form in FORMS if form not in never]
+        never = unsupported(recipe.model)
+        forms = [form for form in FORMATS if form not in never]
         print(f"{'export to':16}{', '.join(forms)}")
         for form, why in never.items():
             print(f"{'no export to':16}{form}: {why}")

@@ -16,11 +16,15 @@ from typing import Any
 import torch
 
 from annotated.batches import Corpus
-from annotated.corpora.data import Data, open_data, prepared_data
 from annotated.corpora.fetch import file_hash
-from annotated.corpora.pieces import in_parts, load_tokenizer, same_tokens
 from annotated.corpora.registry import registry
+from annotated.corpora.sentencepieces import (
+    in_parts,
+    load_tokenizer,
+    same_tokens,
+)
 from annotated.engine.checkpoints import checkpoints
+from annotated.engine.data import Data, open_data, prepared_data
 from annotated.engine.errors import RunError
 from annotated.engine.files import check_new, replacing, write_json
 from annotated.engine.machine import kept, pick_precision

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from annotated.book.results import ledger
-from annotated.corpora.reading import parts_of, python_of
+from annotated.corpora.pairs import parts_of
+from annotated.corpora.reading import python_of
 from annotated.engine.errors import DataError
 from annotated.engine.files import clear, write_json, write_text
 from annotated.parsing import linearise, right_branching, tree_over

@@ -43,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("ANNOTATED_DATA", str(folder / "data"))
-        patch.setattr("annotated.corpora.fetch.PAUSES", ())
+        patch.setattr("annotated.corpora.fetch._PAUSES", ())
         assert command(f"train copy --device cpu --out run {TINY}") == 0
         recipe = json.loads(Path("run/recipe.json").read_text())
         for name, text in {

@@ -15,7 +15,7 @@ import pytest
 from annotated.cli import obey
 from annotated.corpora import prepare as preparation
 from annotated.corpora.cleaning import Cleaning, Division
-from annotated.corpora.data import open_data
+from annotated.corpora.pairs import Part
 from annotated.corpora.prepare import (
     Preparation,
     Prepared,
@@ -26,7 +26,8 @@ from annotated.corpora.prepare import (
     registered,
     usual_folder,
 )
-from annotated.corpora.reading import Part, Text
+from annotated.corpora.reading import Text
+from annotated.engine.data import open_data
 from annotated.engine.errors import DataError, RunError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
@@ -70,7 +71,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "CHUNK", 64)
+    monkeypatch.setattr(preparation, "_CHUNK", 64)
 
 
 def of(files: tuple[Path, Path], **changes) -> Preparation:
@@ -299,7 +300,7 @@ def test_the_folder_is_all_there_is(files, tmp_path):
 
 def test_it_is_the_same_however_it_is_cut(files, tmp_path, monkeypatch):
     one = prepare(of(files), tmp_path / "one")
-    monkeypatch.setattr(preparation, "CHUNK", 7)
+    monkeypatch.setattr(preparation, "_CHUNK", 7)
     two = prepare(of(files), tmp_path / "two")
     assert one.fingerprint == two.fingerprint
     other = prepare(of(files, vocab=380), tmp_path / "other")
@@ -456,7 +457,7 @@ def test_lost_pairs_are_counted(files, tmp_path, monkeypatch):
         return real(tokenizers, [side[3:] for side in sides], kind)
 
     monkeypatch.setattr(preparation, "encode_pairs", some)
-    monkeypatch.setattr(preparation, "CHUNK", 1000)
+    monkeypatch.setattr(preparation, "_CHUNK", 1000)
     ready = prepare(of(files, valid=files, test=files), tmp_path / "out")
     for card in ready.manifest["splits"].values():
         assert card["dropped"] == {"a side without tokens": 3}
@@ -491,12 +492,12 @@ def test_vocabularies_are_learnt_from_as_many_pairs_as_allowed(
     for most, pairs, step in ((50, 100, 2), (50, 101, 3), (100, 99, 1)):
         learnt.clear()
         made = of(files, vocab_pairs=most, tokenizer="word", shared=False)
-        preparation._vocabularies(made, work, tmp_path, pairs)
+        preparation._vocabularies(made, work, pairs)
         assert learnt == [
             ((src,), step, 400, "word"), ((tgt,), step, 400, "word")
         ]  # fmt: skip
     learnt.clear()
-    preparation._vocabularies(of(files), work, tmp_path, 9)
+    preparation._vocabularies(of(files), work, 9)
     assert learnt == [((src, tgt), 1, 400, "bpe")]
 
 
@@ -780,17 +781,20 @@ def test_an_entity_that_is_a_line_break_keeps_every_pair_together(
             assert len(lines) == ready.manifest["splits"][split]["pairs"]
 
 
-def test_a_line_that_would_become_two_is_refused_with_its_place(
-    files, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("sides", "why"), [(1, "line i of one"), (2, "misaligned")]
+)
+def test_a_line_that_would_become_two_is_refused(
+    files, tmp_path, monkeypatch, sides, why
 ):
-    """Whatever cleaning there will be: the user's file, and its line."""
-    broken = files[0].read_text("utf-8").split("\n")[41]
+    """Whatever cleaning there will be, and on both sides at once."""
+    broken = {f.read_text("utf-8").split("\n")[41] for f in files[:sides]}
 
     def line(self, text):
-        return text.replace(" ", "\n") if text == broken else text
+        return text.replace(" ", "\n", 1) if text in broken else text
 
     monkeypatch.setattr(Cleaning, "line", line)
-    with pytest.raises(DataError, match=f"{files[0]}, line 42: cleaning"):
+    with pytest.raises(DataError, match=why):
         prepare(of(files), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

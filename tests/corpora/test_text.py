@@ -24,26 +24,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annotated.corpora import fetch as fetch_module
-from annotated.corpora import reading
+from annotated.corpora import pairs as pairing
 from annotated.corpora.cleaning import (
     Cleaning,
     Division,
-    count_words,
-    detokenized,
     divide,
     remarks,
 )
-from annotated.corpora.data import load_pairs
-from annotated.corpora.reading import (
+from annotated.corpora.pairs import (
     Part,
+    load_pairs,
+    parts_of,
+    read_pair,
+    splits_of,
+)
+from annotated.corpora.reading import (
     Text,
     decoded,
     json_of,
-    parts_of,
     python_of,
     read_lines,
-    read_pair,
-    splits_of,
     text_of,
 )
 from annotated.corpora.registry import registry
@@ -106,7 +106,7 @@ def test_every_data_set_can_be_trained_validated_and_tested(
 ) -> None:
     asked = []
     monkeypatch.setattr(
-        reading, "fetch", lambda *what: asked.append(what) or Path("x")
+        pairing, "fetch", lambda *what: asked.append(what) or Path("x")
     )
     entry = registry()[name]
     assert {"train", "valid", "test"} <= set(splits_of(entry))
@@ -373,8 +373,10 @@ def test_a_corpus_is_read_as_a_stream(tmp_path: Path) -> None:
 
 
 def test_words_and_punctuation_are_counted() -> None:
-    assert count_words("Ja, das ist's!") == 7
-    assert count_words(" \t") == 0
+    seven, eight = (Cleaning(max_words=n) for n in (6, 7))
+    pair = "Ja, das ist's!", "Ja"
+    assert seven.objection(*pair) == "more than 6 words"
+    assert eight.objection(*pair) is None
 
 
 @pytest.mark.parametrize(
@@ -432,7 +434,7 @@ def test_punctuation_goes_back_to_its_word(
 ) -> None:
     written = written or 'He said "yes". "No", I said.'
     assert Cleaning(detokenize=True).line(tokens) == written
-    assert detokenized(written) == written
+    assert Cleaning(detokenize=True).line(written) == written
 
 
 def test_text_as_people_write_it_is_left_alone() -> None:
@@ -441,7 +443,7 @@ def test_text_as_people_write_it_is_left_alone() -> None:
         "Rock 'n' roll - the 1990's best; \"so what?\"",
         "Children's toys (and one dog's) cost 3,000 - or 4.5% more.",
     ):
-        assert detokenized(line) == line
+        assert Cleaning(detokenize=True).line(line) == line
 
 
 @pytest.mark.parametrize(
@@ -675,7 +677,7 @@ NOT_A_PERSONS = {
     "is of a run folder or a corpus, which we have written": """
         book/report.report checkpoints.load_checkpoint
         engine/checkpoints.restore engine/commands._keep
-        corpora/pieces.load_tokenizer corpora/prepare.open
+        corpora/sentencepieces.load_tokenizer corpora/prepare.open
         engine/runs._read engine/runs.read_metrics engine/runs.results_of
         corpora/tokenizers.read_tokenizer""",
     "is another file that we have written": """
@@ -691,12 +693,12 @@ NOT_A_PERSONS = {
         school/examiner.mark school/examiner.serve""",
     "is bytes, which are hashed, kept or only looked at": """
         corpora/fetch.file_hash corpora/fetch._download
-        engine/files.checksum engine/lock._alive exchange/marian.check_files
+        engine/files.checksum engine/lock._alive exchange/published._check_files
         school/classroom.mend school/classroom.keep_beside
         school/classroom._is_json
-        exchange/marian._tokenizers""",
+        exchange/published._tokenizers""",
     "comes from a server, whose errors are caught": "book/paper.fetched",
-    "is a published model's, refused in one line": "exchange/marian._json",
+    "is a published model's, refused in one line": "exchange/published._json",
     "is tokens, which become text": """
         corpora/tokenizers.valid_line evaluation.split_hyphens
         tokens.decode""",

@@ -19,11 +19,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from annotated.checkpoints import average_weights
-from annotated.corpora.data import open_data
 from annotated.corpora.registry import registry
 from annotated.engine import checkpoints as checkpoints_module
 from annotated.engine import files, runner, runs, trainer
 from annotated.engine.checkpoints import FILES, checkpoints
+from annotated.engine.data import open_data
 from annotated.engine.errors import (
     DataError,
     RunError,

@@ -23,30 +23,34 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from annotated.cli import main, obey
-from annotated.corpora.data import open_data
 from annotated.corpora.fetch import file_hash
-from annotated.corpora.pieces import (
+from annotated.corpora.prepare import of_files, prepare
+from annotated.corpora.sentencepieces import (
     SentencePieces,
     load_tokenizer,
     same_tokens,
 )
-from annotated.corpora.prepare import of_files, prepare
+from annotated.engine.data import open_data
 from annotated.engine.errors import RunError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run, first_model, going_on
 from annotated.engine.search import beam_search
+from annotated.exchange import hub as hubs
 from annotated.exchange import marian
 from annotated.exchange.export import export_run
+from annotated.exchange.hub import find_published
 from annotated.exchange.marian import (
     Rows,
-    find_published,
-    import_marian,
     interleaved,
     our_weights,
-    read_published,
     rows_of,
     shape_of,
+)
+from annotated.exchange.published import (
+    Published,
+    import_marian,
+    read_published,
 )
 from annotated.model import Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
@@ -193,7 +197,7 @@ def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(kept))
 
 
-def double(found: marian.Published) -> Transformer:
+def double(found: Published) -> Transformer:
     model = Transformer(found.config).double().eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -214,7 +218,7 @@ def there(ids: Any, rows: Rows) -> Any:
 
 def both_logits(
     model: Any,
-    found: marian.Published,
+    found: Published,
     src: torch.Tensor,
     tgt: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -301,7 +305,7 @@ def test_so_they_are_in_any_shape(
     weights = our_weights(
         model.state_dict(), made, rows, rows, shared, where
     )
-    found = marian.Published({}, made, None, None, weights, (rows, rows))
+    found = Published({}, made, None, None, weights, (rows, rows))
     torch.manual_seed(seed)
     tgt = random_ids(rows, (2, 4))
     tgt[:, 0] = BOS
@@ -908,7 +912,7 @@ def test_some_have_a_revision_of_their_own(
     pair: str, asked: list[tuple[str, str, str]]
 ) -> None:
     name = f"Helsinki-NLP/opus-mt-{pair}"
-    revision, _ = marian.PUBLISHED[name]
+    revision, _ = hubs._PUBLISHED[name]
     assert len(revision) == 40
     for said in (name, f"opus-mt-{pair}"):
         assert find_published(said)[1] == f"{name} at {revision}"
@@ -925,14 +929,14 @@ def test_weights_with_another_hash_are_refused(
     path = folder / "pytorch_model.bin"
     torch.save(load_file(folder / "model.safetensors"), path)
     (folder / "model.safetensors").unlink()
-    assert marian.PUBLISHED[name][1]
+    assert hubs._PUBLISHED[name][1]
     with pytest.raises(
         RunError, match="is not the file that was published"
     ):
         find_published(name)
     find_published(name, "main")  # of which no hash is known
     known = {name: ("abc", file_hash(path))}
-    monkeypatch.setattr(marian, "PUBLISHED", known)
+    monkeypatch.setattr(hubs, "_PUBLISHED", known)
     find_published(name)
 
 
@@ -965,7 +969,7 @@ def test_without_a_network_it_says_what_to_download(
     ):
         assert name in said
     model = f"Helsinki-NLP/opus-mt-{pair}"
-    revision = marian.PUBLISHED.get(model, ("main", ""))[0]
+    revision = hubs._PUBLISHED.get(model, ("main", ""))[0]
     assert f"https://huggingface.co/{model}/tree/{revision} " in said
     assert said.endswith(
         f"into a folder opus-mt-{pair}, and give the command again"
@@ -1012,7 +1016,7 @@ def test_a_file_is_not_the_name_of_a_model(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("afile").write_text("not a model")
-    monkeypatch.setattr(marian, "_fetched", None)  # nothing is asked for
+    monkeypatch.setattr(hubs, "_fetched", None)  # nothing is asked for
     with pytest.raises(RunError, match="afile is a file: give the folder"):
         find_published("afile")
 
@@ -1217,7 +1221,7 @@ def test_what_is_imported_goes_on_learning(
     before, after = (r.model.embeddings for r in (begun, run))
     assert not torch.equal(before.bias, after.bias)
     # what the published model cannot say is still unsaid
-    new = before.bias == marian.UNSAID
+    new = before.bias == -100
     assert new.sum() == 1
     assert (after.bias[new] < -90).all()
     assert not torch.equal(before.target[BOS], after.target[BOS])

@@ -32,11 +32,11 @@ from annotated.complexity import (
     one_step,
     path_length,
 )
-from annotated.corpora.data import open_data
 from annotated.corpora.registry import registry
 from annotated.corpora.treebanks import split_articles
 from annotated.costs import P100, PAPER_HOURS, PAPER_STEPS, paper_cost
 from annotated.embeddings import Embeddings, sinusoids
+from annotated.engine.data import open_data
 from annotated.engine.hooks import attention_blocks
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.trainer import RunConfig

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from annotated import search as story
 from annotated.attention import MultiHeadAttention
 from annotated.batches import Sentences, pad_rows
-from annotated.corpora.treebanks import OnlyTrees
 from annotated.engine import search as decoding
 from annotated.engine.errors import RunError
 from annotated.engine.machine import evaluating
 from annotated.engine.packing import packed
+from annotated.engine.parsing import OnlyTrees
 from annotated.engine.search import (
     BeamSearch,
     SlotCache,
