@@ -66,7 +66,7 @@ TESTS = {
     "engine/checkpoints": "checkpoints averaging",
     "engine/trainer": "trainer training precision checkpoints",
     "engine/distributed": "distributed",
-    "corpora/prepare": "prepare",
+    "corpora/prepare": "prepare preparation prepare_refused prepared_runs",
 }
 SLOW = 12.0  # seconds; a slower test is left out
 RULE = (

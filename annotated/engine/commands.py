@@ -75,8 +75,7 @@ from annotated.engine.runs import (
 from annotated.engine.search import converted
 from annotated.engine.tensors import write_tensors
 from annotated.evaluation import compare, score
-from annotated.exchange.export import export_run
-from annotated.exchange.formats import FORMATS, unsupported
+from annotated.exchange.export import FORMATS, export_run, unsupported
 from annotated.exchange.hub import find_published
 from annotated.exchange.published import import_marian
 from annotated.model import count_parameters

@@ -19,12 +19,42 @@ from annotated.engine.files import new_folder, write_json
 from annotated.engine.packing import PAPER_PARTS, check_paper
 from annotated.engine.runs import Run
 from annotated.engine.tensors import write_tensors
-from annotated.exchange.formats import check_supported
 from annotated.exchange.transformers import write_transformers
-from annotated.model import Transformer
+from annotated.model import ModelShape, Transformer
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 
-__all__ = ["write_ctranslate2", "write_onnx", "export_run"]
+__all__ = [
+    "FORMATS", "unsupported", "write_ctranslate2", "write_onnx",
+    "export_run",
+]  # fmt: skip
+
+
+# E11-export.md: What all formats share
+FORMATS = "safetensors", "onnx", "ctranslate2", "transformers"
+
+
+def unsupported(shape: ModelShape) -> dict[str, str]:
+    """What of a shape a format cannot express, by format; those that
+    express all of it are left out.
+    """
+    usual = (shape.d_model // shape.num_heads,) * 2
+    odd, other = [], []
+    if shape.window is not None:
+        odd.append("a window")
+    if (shape.key_size, shape.value_size) != usual:
+        odd.append("a d_k or d_v other than d_model / num_heads")
+    if shape.positions == "learned":
+        other.append("learned positions")
+    if shape.norm == "pre" and shape.tie != "all":
+        other.append(f"norm pre with tie {shape.tie}")
+    reasons = {"ctranslate2": odd, "transformers": odd + other}
+    return {to: " and ".join(why) for to, why in reasons.items() if why}
+
+
+def _check_supported(shape: ModelShape, to: str) -> None:
+    """RunError where a format cannot express something of a shape."""
+    if why := unsupported(shape).get(to):
+        raise RunError(f"{to} does not support {why}")
 
 
 # E11-export.md: CTranslate2
@@ -41,7 +71,7 @@ def write_ctranslate2(
     """
     check_paper(model, PAPER_PARTS)
     config = model.config
-    check_supported(config, "ctranslate2")
+    _check_supported(config, "ctranslate2")
     package, where = "ctranslate2", "ctranslate2.specs"
     specs = optional_import(f"{where}.transformer_spec", package)
     kinds = optional_import(f"{where}.common_spec", package).Activation
@@ -223,6 +253,7 @@ def export_run(
     for name, weight in run.model.named_parameters():
         if not bool(weight.isfinite().all()):
             raise RunError(f"{name} has numbers that are not finite")
+    _check_supported(run.model.config, to)
     model = deepcopy(run.model).cpu().eval()  # the caller's stays unchanged
     with new_folder(folder) as fresh:
         if to == "onnx":

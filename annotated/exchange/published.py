@@ -23,7 +23,7 @@ from annotated.engine.errors import RunError
 from annotated.engine.files import check_new, new_folder, write_json
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import Run, read_recipe
-from annotated.engine.tensors import check_fit, read_tensors, write_tensors
+from annotated.engine.tensors import read_tensors, write_tensors
 from annotated.exchange.marian import (
     IDS,
     SETTINGS,
@@ -65,25 +65,13 @@ def _check_files(folder: Path) -> None:
         raise RunError(f"{folder} is no folder")
     names = {path.name for path in folder.iterdir()}
     texts = {*TEXTS[:1], *_OWN} if {*_OWN} <= names else {*TEXTS}
-    if "source.spm" in texts - names:
-        if bpe := sorted(n for n in names if re.search(r"\bbpe\b", n)):
-            raise RunError(
-                f"{folder} was published with BPE ({bpe[0]}): only those "
-                "with sentencepiece (source.spm, target.spm) are read"
-            )
-        if raw := sorted(n for n in names if n.endswith(".npz")):
-            raise RunError(
-                f"{folder} has Marian's own file, {raw[0]}: get the form "
-                "that is published for transformers, with model.safetensors"
-            )
-    missing = [name for name in TEXTS if name in texts - names]
-    shards = sorted(n for n in names if n.endswith(".index.json"))
-    if shards and not names & {*WEIGHTS}:
+    raw = sorted(n for n in names if n.endswith(".npz"))
+    if raw and "source.spm" in texts - names:
         raise RunError(
-            f"{folder} has its weights in several files ({shards[0]}), "
-            "which are not read: have transformers save it in one, with "
-            'save_pretrained(FOLDER, max_shard_size="100GB")'
+            f"{folder} has Marian's own file, {raw[0]}: get the form that "
+            "is published for transformers, with model.safetensors"
         )
+    missing = [name for name in TEXTS if name in texts - names]
     if not names & {*WEIGHTS}:
         missing.append(" or ".join(WEIGHTS))
     if missing:
@@ -148,16 +136,16 @@ def read_published(folder: Path, language: str | None = None) -> Published:
     _check_search(about, folder)
     forced = {"forced_bos_token_id": about.get("forced_bos_token_id")}
     shape = shape_of(config | forced, where)
+    shared = bool(config.get("share_encoder_decoder_embeddings", True))
     if all((folder / name).is_file() for name in _OWN):
-        source, target, rows, shared = _exported(folder, config)
+        source, target, rows = _exported(folder, config)
     else:
-        rows, shared = _vocabularies(folder, config)
+        rows = _vocabularies(folder, config, shared)
         source, target = _tokenizers(folder, rows, language)
-    sizes: Any = {
-        "src_vocab": len(rows[0].order),
-        "tgt_vocab": len(rows[1].order),
-    }
-    model = TransformerConfig(**sizes, **vars(shape))
+    read, write = (len(side.order) for side in rows)
+    model = TransformerConfig(
+        src_vocab=read, tgt_vocab=write, **vars(shape)
+    )
     weights, file = _read_weights(folder)
     ours = our_weights(weights, model, *rows, shared, file)
     if not ours["embeddings.bias"].any():
@@ -190,11 +178,8 @@ def _check_search(about: Mapping[str, Any], folder: Path) -> None:
                 f"whole number from {least}"
             )
     pad, bad = about.get("pad_token_id"), about.get("bad_words_ids") or []
-    if bad not in (
-        [],
-        [[pad]],
-        [[pad], [about.get("decoder_start_token_id")]],
-    ):
+    start = about.get("decoder_start_token_id")
+    if bad not in ([], [[pad]], [[pad], [start]]):
         raise RunError(
             f"{folder}: bad_words_ids forbids more than padding, which "
             "cannot be imported"
@@ -203,9 +188,8 @@ def _check_search(about: Mapping[str, Any], folder: Path) -> None:
 
 def _exported(
     folder: Path, config: Mapping[str, Any]
-) -> tuple[Tokenizer, Tokenizer, tuple[Rows, Rows], bool]:
-    """The tokenizers of a run that was exported, whose rows are in order,
-    and whether they are one table.
+) -> tuple[Tokenizer, Tokenizer, tuple[Rows, Rows]]:
+    """The tokenizers of a run that was exported, whose rows are in order.
     """
     names = "pad_token_id", "decoder_start_token_id", "eos_token_id"
     if any(config.get(name) != IDS[name] for name in names):
@@ -219,15 +203,13 @@ def _exported(
         Rows(list(range(len(side))), vocabulary(side))
         for side in (source, target)
     )
-    shared = bool(config.get("share_encoder_decoder_embeddings", True))
-    return source, target, (read, write), shared
+    return source, target, (read, write)
 
 
 def _vocabularies(
-    folder: Path, config: Mapping[str, Any]
-) -> tuple[tuple[Rows, Rows], bool]:
-    """The rows of source and target, and whether they are one table."""
-    shared = bool(config.get("share_encoder_decoder_embeddings", True))
+    folder: Path, config: Mapping[str, Any], shared: bool
+) -> tuple[Rows, Rows]:
+    """The rows of source and target, which share a table or not."""
     size = config["vocab_size"]
     tgt_size = config.get("decoder_vocab_size") or size
     eos, start = config["eos_token_id"], config["decoder_start_token_id"]
@@ -238,7 +220,7 @@ def _vocabularies(
         source = rows_of(vocab, size, path, eos, begins)
         path = folder / TARGET_VOCAB
         target = rows_of(_json(path), tgt_size, path, eos, start)
-        return (source, target), False
+        return source, target
     if tgt_size != size:
         raise RunError(
             f"{folder / 'config.json'}: decoder_vocab_size is {tgt_size} "
@@ -246,7 +228,7 @@ def _vocabularies(
             f"{path.name}"
         )
     rows = rows_of(_json(path), size, path, eos, start)
-    return (rows, rows), shared
+    return rows, rows
 
 
 def _tokenizers(
@@ -260,9 +242,8 @@ def _tokenizers(
     for side, own, begins in zip(("source", "target"), rows, (code, "")):
         path = folder / f"{side}.spm"
         try:
-            tokenizer = SentencePieces(
-                path.read_bytes(), own.pieces, begins
-            )
+            model = path.read_bytes()
+            tokenizer = SentencePieces(model, own.pieces, begins)
         except ValueError as error:
             raise RunError(f"{path} cannot be used: {error}") from None
         inner = tokenizer.processor
@@ -283,18 +264,16 @@ def _tokenizers(
 
 def _code(folder: Path, pieces: list[str], language: str | None) -> str:
     """The code of the language to translate into; "" if there is one."""
-    codes = codes_of(pieces)
-    if language is None and not codes:
-        return ""
-    code = f">>{(language or '').strip('<>')}<<"
-    if code in codes:
+    codes, asked = codes_of(pieces), (language or "").strip("<>")
+    code = f">>{asked}<<" if asked else ""
+    if code in (codes or [""]):
         return code
-    names = ", ".join(c.strip("<>") for c in codes[:12])
-    more = f" and {len(codes) - 12} more" if len(codes) > 12 else ""
     if not codes:
         raise RunError(
             f"{folder} translates into one language: omit --language"
         )
+    names = ", ".join(c.strip("<>") for c in codes[:12])
+    more = f" and {len(codes) - 12} more" if len(codes) > 12 else ""
     what = "there is no such language" if language else "give --language"
     raise RunError(
         f"{folder} translates into several languages: {what}; it has "
@@ -324,16 +303,19 @@ def import_marian(
             recipe = read_recipe(folder)
     except ValueError as error:
         raise RunError(f"{folder}: {error}") from None
-    model, weights = Transformer(published.config), published.weights
+    model = Transformer(published.config)
     run = Run(recipe, published.source, published.target, model)
-    check_fit(folder, weights, dict(model.named_parameters()))
+    weights = {n: x.float() for n, x in published.weights.items()}
+    sums = {  # of the files that it is made from
+        path.name: file_hash(path)
+        for path in sorted(folder.iterdir())
+        if path.name in {*TEXTS, *WEIGHTS, *SETTINGS, TARGET_VOCAB}
+    }
     with new_folder(out) as fresh:
-        write_tensors(
-            {name: x.float() for name, x in weights.items()},
-            fresh / "model.safetensors",
-        )
+        write_tensors(weights, fresh / "model.safetensors")
         run.write(fresh)
-        write_json(fresh / "imported.json", _card(folder, origin))
+        card = {"from": origin, "sha256": sums}
+        write_json(fresh / "imported.json", card)
     return Run.open(out)
 
 
@@ -370,13 +352,3 @@ def _recipe(
             limit=(about.get("max_length") or 512) - 1,  # less the start
         ),
     )
-
-
-def _card(folder: Path, origin: str) -> dict[str, Any]:
-    """Which files a run was made from."""
-    sums = {
-        path.name: file_hash(path)
-        for path in sorted(folder.iterdir())
-        if path.name in {*TEXTS, *WEIGHTS, *SETTINGS, TARGET_VOCAB}
-    }
-    return {"from": origin, "sha256": sums}

@@ -17,7 +17,6 @@ from annotated.engine.files import write_json, write_text
 from annotated.engine.packing import PAPER_PARTS, check_paper
 from annotated.engine.runs import Run
 from annotated.engine.tensors import write_tensors
-from annotated.exchange.formats import check_supported
 from annotated.exchange.marian import (
     IDS,
     TARGET_VOCAB,
@@ -39,11 +38,11 @@ def write_transformers(
 ) -> None:
     """Write a run, with the weights of model, as a folder that the library
     transformers loads; results are scores for the model card, by split.
-    RunError if Marian's model has no such parts.
+    RunError if the model has parts of its own, or if its one table has two
+    vocabularies.
     """
     check_paper(model, PAPER_PARTS)
     config = model.config
-    check_supported(config, "transformers")
     sides = vocabulary(run.source), vocabulary(run.target)
     if config.tie == "all" and sides[0] != sides[1]:
         raise RunError("tie all needs one vocabulary for both sides")

@@ -22,11 +22,12 @@ from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run
 from annotated.engine.search import beam_search
 from annotated.exchange.export import (
+    FORMATS,
     export_run,
+    unsupported,
     write_ctranslate2,
     write_onnx,
 )
-from annotated.exchange.formats import FORMATS, unsupported
 from annotated.model import ModelShape, Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
 from annotated.search import SearchConfig
