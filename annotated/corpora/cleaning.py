@@ -121,19 +121,19 @@ def remarks(lines: Sequence[str]) -> list[str]:
     escaped = sum(bool(_ESCAPED.search(line)) for line in lines)
     apart = sum(bool(re.search(r"\w [.,](?: |$)", x)) for x in lines)
     joined = sum(bool(re.search(r"\w[.,](?: |$)", x)) for x in lines)
-    made = []
+    notes = []
     if escaped > len(lines) / 100:
-        made.append(
+        notes.append(
             "the text is escaped (&quot; for a quotation mark): prepare "
             "it with --unescape, or translations will be escaped too"
         )
     if apart > 4 * joined:
-        made.append(
+        notes.append(
             'the text is tokenised (" ." for a full stop): prepare it with '
             "--detokenize, or translations will be tokenised too, and "
             "the model will do badly on ordinary text"
         )
-    return made
+    return notes
 
 
 # E7-text.md: One split, pair by pair

@@ -86,13 +86,13 @@ def _download(url: str, part: Path, first: int) -> None:
         goes_on = answer.status == 206  # else it begins again
         with part.open("ab" if goes_on else "wb") as file:
             length = int(answer.headers.get("Content-Length") or 0)
-            whole = length and length + file.tell()
+            total = length and length + file.tell()
             look: Any = {"desc": part.name, "disable": None}  # on a tty
             bar = tqdm.wrapattr(file, "write", length or None, **look)
             with bar as shown:
                 shutil.copyfileobj(answer, shown)
-            if whole and file.tell() != whole:
-                raise OSError(f"got {file.tell():,} of {whole:,} bytes")
+            if total and file.tell() != total:
+                raise OSError(f"got {file.tell():,} of {total:,} bytes")
 
 
 def _size(path: Path) -> int:
@@ -122,8 +122,8 @@ def _wrong_hash(path: Path, known: str) -> str:
     an MD5 that begins with md5:, or unknown; "" if it does not.
     """
     md5 = "md5:" if known.startswith("md5:") else ""
-    found = known and md5 + file_hash(path, "md5" if md5 else "sha256")
-    return "" if found == known else f"its hash is {found}, not {known}"
+    actual = known and md5 + file_hash(path, "md5" if md5 else "sha256")
+    return "" if actual == known else f"its hash is {actual}, not {known}"
 
 
 def file_hash(path: Path, algorithm: str = "sha256") -> str:

@@ -32,9 +32,9 @@ def _talks(text: Text, strict: bool) -> Iterator[str]:
 
 def _segments(text: Text, strict: bool) -> Iterator[str]:
     """The contents of each <seg>…</seg>, on one line."""
-    whole = "\n".join(text.lines(strict))
-    for found in re.findall(r"(?is)<seg\b[^>]*>(.*?)</seg>", whole):
-        yield " ".join(html.unescape(found).split())
+    lines = "\n".join(text.lines(strict))
+    for segment in re.findall(r"(?is)<seg\b[^>]*>(.*?)</seg>", lines):
+        yield " ".join(html.unescape(segment).split())
 
 
 _FORMS: dict[str, Any] = {

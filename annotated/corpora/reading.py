@@ -108,8 +108,8 @@ def decoded(
         if not (block := next(blocks, b"")):
             break
         first += block
-    found = [mark for mark in _MARKS if first.startswith(mark)]
-    mark, kind = (found[0], _MARKS[found[0]]) if found else (b"", "utf-8")
+    mark = next((m for m in _MARKS if first.startswith(m)), b"")
+    kind = _MARKS.get(mark, "utf-8")
     errors = "surrogatepass" if kind != "utf-8" else "surrogateescape"
     decode = codecs.getincrementaldecoder(kind)(errors).decode
     number, rest = 1, [""]  # of a line that is incomplete
@@ -227,9 +227,9 @@ def _member(stack: ExitStack, file: IO[bytes], text: Text) -> IO[bytes]:
         tar = tarfile.open(fileobj=file, mode="r:*")  # noqa: SIM115
         stack.enter_context(tar)
         for info in tar:
-            found = f"/{info.name}".endswith(end) and tar.extractfile(info)
-            if found:
-                return stack.enter_context(found)
+            named = f"/{info.name}".endswith(end)
+            if named and (member := tar.extractfile(info)):
+                return stack.enter_context(member)
     raise DataError(f"{text.path} has no member {text.member}")
 
 
@@ -242,6 +242,6 @@ def no_text(line: str) -> re.Match[str] | None:
     return None if plain else _NO_TEXT.search(line)
 
 
-def fault(found: re.Match[str]) -> str:
+def fault(match: re.Match[str]) -> str:
     """What is wrong with a text in which no_text has found this."""
-    return "a NUL byte" if found[0] == "\0" else "not UTF-8 text"
+    return "a NUL byte" if match[0] == "\0" else "not UTF-8 text"

@@ -48,16 +48,17 @@ _ACTIVATIONS: dict[str, Any] = {  # their names, and ours
     "swish": "silu",  # as we write it
     "gelu": "gelu",
 }
-_PAIRED = {  # sizes that are the same in both stacks of our model
-    "d_ff": ("encoder_ffn_dim", "decoder_ffn_dim"),
-    "num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
-}
 _DROPOUTS = "dropout", "attention_dropout", "activation_dropout"
-_REQUIRED = (
-    *("vocab_size", "d_model", "encoder_layers", "decoder_layers"),
-    *(name for pair in _PAIRED.values() for name in pair),
-    *("activation_function", "eos_token_id", "decoder_start_token_id"),
-)
+_FIELDS = {  # their names, and ours; of two that are one here, both
+    "d_model": "d_model",
+    "encoder_layers": "num_encoder_layers",
+    "decoder_layers": "num_decoder_layers",
+    "encoder_ffn_dim": "d_ff",
+    "decoder_ffn_dim": "d_ff",
+    "encoder_attention_heads": "num_heads",
+    "decoder_attention_heads": "num_heads",
+    **{name: name for name in _DROPOUTS},  # may be left out
+}
 IDS = {  # of our own exports
     "pad_token_id": PAD,
     "bos_token_id": BOS,
@@ -76,25 +77,24 @@ def shape_of(config: Mapping[str, Any], where: Path) -> ModelShape:
         given = config.get(name, None if name in _NEEDED else value)
         if given is not value and given != value:
             raise _refused(where, name, given, json.dumps(value))
-    for name in _REQUIRED:
-        if name not in config:
+    others = "activation_function", "eos_token_id", "decoder_start_token_id"
+    for name in ("vocab_size", *others, *_FIELDS):
+        if name not in config and name not in _DROPOUTS:
             raise RunError(f"{where} has no field {name}")
     activation = config["activation_function"]
     if activation not in _ACTIVATIONS:
         wanted = " or ".join(_ACTIVATIONS)
         raise _refused(where, "activation_function", activation, wanted)
-    for first, second in _PAIRED.values():
-        if config[first] != config[second]:
-            raise _refused(where, second, config[second], config[first])
+    fields: dict[str, Any] = {"activation": _ACTIVATIONS[activation]}
+    for name, ours in _FIELDS.items():
+        value = config.get(name)
+        if name in config and fields.setdefault(ours, value) != value:
+            raise _refused(where, name, value, fields[ours])
     tied = config.get("tie_word_embeddings", True)
     shared = config.get("share_encoder_decoder_embeddings", True)
     try:
         shape = ModelShape(
-            **{name: config[first] for name, (first, _) in _PAIRED.items()},
-            **{f"num_{s}_layers": config[f"{s}_layers"] for s in _STACKS},
-            **{n: config[n] for n in _DROPOUTS if n in config},
-            d_model=config["d_model"],
-            activation=_ACTIVATIONS[activation],
+            **fields,
             norm="pre" if pre else "post",
             tie=("all" if shared else "decoder") if tied else "none",
             output_bias=True,
@@ -327,16 +327,13 @@ def config_of(config: TransformerConfig) -> dict[str, Any]:
     if config.norm == "pre":
         fixed, name = _FIXED | _PRE_NORM, "PegasusForConditionalGeneration"
     names = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
-    paired = {n: ours for ours, two in _PAIRED.items() for n in two}
-    same = paired | {f"{s}_layers": f"num_{s}_layers" for s in _STACKS}
-    same |= {field: field for field in ("d_model", *_DROPOUTS)}
     return {
         "architectures": [name],
         **{n: value for n, value in fixed.items() if value is not None},
         "is_encoder_decoder": True,
         "vocab_size": config.src_vocab,
         "decoder_vocab_size": config.tgt_vocab,
-        **{theirs: getattr(config, ours) for theirs, ours in same.items()},
+        **{n: getattr(config, ours) for n, ours in _FIELDS.items()},
         "activation_function": names[config.activation],
         "max_position_embeddings": _LONGEST,
         "share_encoder_decoder_embeddings": config.tie == "all",

@@ -239,11 +239,11 @@ def _tokenizers(
     """
     code = _code(folder, rows[0].pieces, language)
     both = []
-    for side, own, begins in zip(("source", "target"), rows, (code, "")):
+    for side, row, begins in zip(("source", "target"), rows, (code, "")):
         path = folder / f"{side}.spm"
         try:
             model = path.read_bytes()
-            tokenizer = SentencePieces(model, own.pieces, begins)
+            tokenizer = SentencePieces(model, row.pieces, begins)
         except ValueError as error:
             raise RunError(f"{path} cannot be used: {error}") from None
         inner = tokenizer.processor
