@@ -98,7 +98,7 @@ def _closed(inside: list[str | Tree], outermost: bool) -> Tree | str:
 
 
 # E18-treebanks.md: What is trained on
-def _cleaned(tree: Tree) -> Tree | None:
+def _clean_tree(tree: Tree) -> Tree | None:
     """The tree below a single TOP, without traces, constituents that they
     leave empty, function tags and indices; None if no word is left.
 
@@ -168,7 +168,7 @@ _MRG = re.compile(r"\.(mrg|tree|parse|ptb|brackets)(\.(gz|xz|bz2))?$")
 
 
 def _clean(trees: Iterable[Tree]) -> list[Tree]:
-    return [tree for tree in map(_cleaned, trees) if tree is not None]
+    return [tree for tree in map(_clean_tree, trees) if tree is not None]
 
 
 def split_articles(names: Sequence[str]) -> dict[str, list[str]]:

@@ -133,7 +133,7 @@ def test_trees_may_be_deeper_than_pythons_stack() -> None:
     assert linearise(tree_over(["it"], tokens))[1:-1] == tokens
     assert levels(tree) == deep + 1
     assert linearise(without_tags(tree))[deep] == "XX"
-    assert linearise(treebanks._cleaned(tree) or tree)[1:-1] == tokens
+    assert linearise(treebanks._clean_tree(tree) or tree)[1:-1] == tokens
     assert list(brackets(tree).elements()) == brackets_
     assert compare_trees(tree, tree).exact == 1
 
@@ -163,12 +163,12 @@ def test_trees_may_be_deeper_than_pythons_stack() -> None:
     ],
 )  # fmt: skip
 def test_a_tree_is_cleaned(raw: str, clean: str) -> None:
-    assert str(treebanks._cleaned(read_tree(raw))) == clean
+    assert str(treebanks._clean_tree(read_tree(raw))) == clean
 
 
 def test_a_tree_of_traces_alone_is_nothing(tmp_path: Path) -> None:
     empty = "( (S (NP (-NONE- *))) )"
-    assert treebanks._cleaned(read_tree(empty)) is None
+    assert treebanks._clean_tree(read_tree(empty)) is None
     found = read_treebank(file(tmp_path, f"{empty}\n{TINY}\n"))
     assert [len(trees) for trees in found.values()] == [1]
 
