@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -287,7 +287,7 @@ def _clean(
         for split, parts in preparation.parts.items():
             dropped, before = Counter[str](), kept.total()
             pairs = tqdm(
-                (pair for part in parts for pair in part.pairs(False)),
+                chain.from_iterable(p.pairs(strict=False) for p in parts),
                 desc=f"reading {split}",
                 unit=" pairs",
                 disable=None,
