@@ -11,7 +11,8 @@ from annotated.engine.data import open_data
 from annotated.engine.errors import DataError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
-from annotated.engine.runs import Run, begin_run
+from annotated.engine.runs import Run
+from annotated.engine.start import begin_run
 from annotated.tokens import Tokenizer
 from tests.corpora.corpus import of, put, sentences, texts
 

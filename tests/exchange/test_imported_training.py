@@ -16,7 +16,8 @@ from annotated.corpora.sentencepieces import SentencePieces, same_tokens
 from annotated.engine.data import open_data
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
-from annotated.engine.runs import Run, going_on
+from annotated.engine.runs import Run
+from annotated.engine.start import fine_tuning
 from annotated.exchange import marian
 from annotated.exchange.export import export_run
 from annotated.exchange.published import import_marian
@@ -38,7 +39,7 @@ def test_what_is_imported_goes_on_learning(
         for name, lines in (("de", GERMAN), ("en", ENGLISH)):
             text = "".join(f"{line}\n" for line in lines[part])
             (data / f"{split}.{name}").write_text(text, "utf-8")
-    recipe = going_on(RECIPES["pair"], tmp_path / "begun").changed(
+    recipe = fine_tuning(RECIPES["pair"], tmp_path / "begun").changed(
         data=str(data), source="de", target="en", max_steps=120, warmup=10,
         cooldown=40, rate=0.3, batch_tokens=400, save_every=60, dropout=0.0,
         precision="float32", keep=1,
@@ -88,7 +89,7 @@ def test_data_are_prepared_with_the_tokens_of_an_imported_run(
     assert [
         corpus.src[i].tolist() for i in range(3)
     ] == begun.source.encode(lines[:3])
-    recipe = going_on(RECIPES["pair"], tmp_path / "begun").changed(
+    recipe = fine_tuning(RECIPES["pair"], tmp_path / "begun").changed(
         data=str(tmp_path / "data"),
         max_steps=2,
         fit=(),

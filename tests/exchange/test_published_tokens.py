@@ -101,10 +101,10 @@ def test_each_line_says_its_language(published: Any) -> None:
 def test_each_part_of_a_long_line_says_its_language(
     tmp_path: Path, published: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from annotated.engine import runs
+    from annotated.engine import translate
 
     run = import_marian(published("codes")[0], tmp_path / "run", "fra")
-    monkeypatch.setattr(runs, "MAX_SOURCE", 5)
+    monkeypatch.setattr(translate, "MAX_SOURCE", 5)
     seen: list[list[int]] = []
 
     def search(
@@ -113,7 +113,7 @@ def test_each_part_of_a_long_line_says_its_language(
         seen.extend(sentences)
         return [[] for _ in sentences]
 
-    monkeypatch.setattr(runs, "search_in_order", search)
+    monkeypatch.setattr(translate, "search_in_order", search)
     [ids] = run.source.encode([GERMAN[0]])
     run.translate([GERMAN[0], "", " "])
     assert len(seen) > 1 and all(len(part) <= 5 for part in seen)
