@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from annotated.corpora.reading import fault, no_text
 from annotated.engine.errors import check_fields
 
-__all__ = ["Division", "Cleaning", "WORD", "remarks", "divide"]
+__all__ = ["Division", "Cleaning", "WORD_OR_MARK", "remarks", "divide"]
 
 
 # E7-text.md: From a name to files
@@ -86,12 +86,12 @@ class Cleaning:
         return None
 
 
-WORD = re.compile(r"\w+|[^\w\s]")
+WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 
 
 def _count_words(line: str) -> int:
     """The number of words and punctuation marks."""
-    return len(WORD.findall(line))
+    return len(WORD_OR_MARK.findall(line))
 
 
 _CLOSING = r"[.,;:!?%)\]}»”]|n't\b|'(?:s|t|re|ve|ll|d|m)\b"

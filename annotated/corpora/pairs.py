@@ -17,7 +17,7 @@ from annotated.corpora.synthetic import SYNTHETIC
 from annotated.engine.errors import DataError, unknown
 
 __all__ = [
-    "Part", "read_pair", "columns_of", "parts_of", "splits_of",
+    "TextPair", "read_pair", "columns_of", "parts_of", "splits_of",
     "load_pairs", "own_files",
 ]  # fmt: skip
 
@@ -45,7 +45,7 @@ _FORMS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Part:
+class TextPair:
     """A piece of a corpus: two texts, or one with a column per side."""
 
     src: Text
@@ -93,7 +93,7 @@ def read_pair(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
 
     Raises DataError if they differ in their number of lines.
     """
-    return columns_of(Part(Text(src), Text(tgt)).pairs())
+    return columns_of(TextPair(Text(src), Text(tgt)).pairs())
 
 
 def columns_of(
@@ -105,7 +105,9 @@ def columns_of(
 
 
 # E7-text.md: From a name to files
-def parts_of(name: str, split: str, source: str, target: str) -> list[Part]:
+def parts_of(
+    name: str, split: str, source: str, target: str
+) -> list[TextPair]:
     """The pieces of a split of a registered data set, downloaded.
 
     Raises DataError for an unknown split or language.
@@ -133,7 +135,7 @@ def splits_of(entry: dict[str, Any]) -> list[str]:
 
 def _registered(
     name: str, piece: dict[str, Any], source: str, target: str
-) -> Part:
+) -> TextPair:
     """A piece of a registered split, its files found or downloaded."""
     names = registry()[name].get("names", {})
     other = target if source == "en" else source
@@ -152,7 +154,7 @@ def _registered(
     columns = piece.get("columns", ["en", "other"])
     en = columns.index("en"), columns.index("other")
     order = en if source == "en" else en[::-1]
-    return Part(sides[0], sides[1], piece.get("form", "lines"), order)
+    return TextPair(sides[0], sides[1], piece.get("form", "lines"), order)
 
 
 def _text(name: str, file: str, member: str, url: str) -> Text:

@@ -22,7 +22,12 @@ from tqdm import tqdm
 from annotated.batches import Corpus, Sentences, id_type
 from annotated.corpora.cleaning import Cleaning, Division, divide, remarks
 from annotated.corpora.fetch import file_hash
-from annotated.corpora.pairs import Part, columns_of, own_files, parts_of
+from annotated.corpora.pairs import (
+    TextPair,
+    columns_of,
+    own_files,
+    parts_of,
+)
 from annotated.corpora.reading import CURES, Text
 from annotated.corpora.registry import data_folder, registry
 from annotated.corpora.sentencepieces import (
@@ -54,7 +59,7 @@ class Preparation:
     name: str
     source: str  # the language to translate from
     target: str  # the language to translate into
-    parts: dict[str, list[Part]]  # by split
+    parts: dict[str, list[TextPair]]  # by split
     cleaning: Cleaning = Cleaning(max_words=250)
     division: Division = Division()
     vocab: int = 8000  # maximum vocabulary size
@@ -206,12 +211,12 @@ def of_files(
     return Preparation(**usual | changes)
 
 
-def _part(src: Path, tgt: Path | None) -> Part:
+def _part(src: Path, tgt: Path | None) -> TextPair:
     """Two files in the format of their suffix, or one with two columns."""
     if tgt is None:
-        return Part(Text(src), Text(src), "tsv")
+        return TextPair(Text(src), Text(src), "tsv")
     marked = src.suffix in (".sgm", ".xml")
-    return Part(Text(src), Text(tgt), "segments" if marked else "lines")
+    return TextPair(Text(src), Text(tgt), "segments" if marked else "lines")
 
 
 def _language(path: Path, unknown: str) -> str:
@@ -384,7 +389,7 @@ def _encode(
     """Write the ids of a split and add its counts to card."""
     kind = id_type(max(map(len, tokenizers)))
     texts = [Text(work / f"{split}.{side}") for side in _SIDES]
-    pairs = Part(texts[0], texts[1]).pairs(strict=False)
+    pairs = TextPair(texts[0], texts[1]).pairs(strict=False)
     with (
         closing(_Rows(out / f"{split}.src", kind)) as src,
         closing(_Rows(out / f"{split}.tgt", kind)) as tgt,

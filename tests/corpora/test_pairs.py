@@ -14,7 +14,7 @@ from annotated.corpora import fetch as fetch_module
 from annotated.corpora import pairs as pairing
 from annotated.corpora.cleaning import Cleaning
 from annotated.corpora.pairs import (
-    Part,
+    TextPair,
     load_pairs,
     parts_of,
     read_pair,
@@ -101,22 +101,22 @@ def test_a_test_set_of_wmt_is_read_as_it_is(tmp_path: Path) -> None:
 <p><seg id="2"> a
 b </seg></p></doc></srcset>"""
     file = Text(put(tmp_path / "x.sgm", sgm))
-    pairs = list(Part(file, file, "segments").pairs())
+    pairs = list(TextPair(file, file, "segments").pairs())
     assert pairs == [("AT&T & more",) * 2, ("a b", "a b")]
 
 
 def test_of_a_talk_only_what_was_said_is_kept(tmp_path: Path) -> None:
     talk = b"<url>http</url>\n<title>A talk</title>\n Hello \n<reviewer></reviewer>\n"
     file = Text(put(tmp_path / "x.en", talk))
-    pairs = list(Part(file, file, "talks").pairs())
+    pairs = list(TextPair(file, file, "talks").pairs())
     assert [s for s, _ in pairs] == ["A talk", "Hello"]
 
 
 def test_columns_are_taken_in_their_order(tmp_path: Path) -> None:
     file = Text(put(tmp_path / "x.txt", b"dog\tHund\tCC-BY\ncat\tKatze\n"))
-    part = Part(file, file, "tsv", columns=(1, 0))
+    part = TextPair(file, file, "tsv", columns=(1, 0))
     assert list(part.pairs()) == [("Hund", "dog"), ("Katze", "cat")]
-    short = Part(file, file, "tsv", columns=(0, 2))
+    short = TextPair(file, file, "tsv", columns=(0, 2))
     with pytest.raises(DataError, match="x.txt, line 2: 2 columns, but 3"):
         list(short.pairs())
 

@@ -9,7 +9,7 @@ import pytest
 
 from annotated.corpora import prepare as preparation
 from annotated.corpora.cleaning import Cleaning, Division
-from annotated.corpora.pairs import Part
+from annotated.corpora.pairs import TextPair
 from annotated.corpora.prepare import (
     Preparation,
     of_files,
@@ -25,9 +25,9 @@ from tests.corpora.corpus import of, put
 pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
-def lines_of(*names: str) -> list[Part]:
+def lines_of(*names: str) -> list[TextPair]:
     src, tgt = (Text(Path(name)) for name in names)
-    return [Part(src, tgt, "lines")]
+    return [TextPair(src, tgt, "lines")]
 
 
 SPARE = Path("v.de"), Path("v.en")
@@ -75,7 +75,7 @@ def test_a_file_is_read_as_its_name_says(names, form):
     made = of_files(src, tgt, vocab=7)
     languages = ("source", "target") if tgt is None else ("de", "en")
     assert (made.source, made.target) == languages
-    part = Part(Text(src), Text(tgt or src), form)
+    part = TextPair(Text(src), Text(tgt or src), form)
     assert made.parts == {"train": [part]} and made.vocab == 7
 
 
@@ -115,7 +115,7 @@ def test_a_folder_has_a_test_or_not(tmp_path):
             target="en",
             parts={
                 split: [
-                    Part(
+                    TextPair(
                         Text(own / f"{split}.de"), Text(own / f"{split}.en")
                     )
                 ]
