@@ -254,8 +254,8 @@ NOT_A_PERSONS = {
         corpora/tokenizers.read_tokenizer""",
     "is another file that we have written": """
         book/paper.script book/sweep.kept school/course.state
-        engine/files.keep_first engine/lock._taken engine/lock._holder
-        engine/machine._value""",
+        engine/files.keep_first engine/lock._holder
+        engine/machine._value engine/machine.cached""",
     "is of the system": """
         engine/machine._words engine/machine.processor
         school/examiner._limit_memory""",
@@ -265,7 +265,7 @@ NOT_A_PERSONS = {
         school/examiner.mark school/examiner.serve""",
     "is bytes, which are hashed, kept or only looked at": """
         corpora/fetch.file_hash corpora/fetch._download
-        engine/files.checksum engine/lock._alive exchange/published._check_files
+        engine/files.checksum exchange/published._check_files
         school/classroom.mend school/classroom._keep_beside
         school/classroom._is_json
         exchange/published._tokenizers""",
