@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 
 from annotated.book.figures import as_svg
 from annotated.book.plots import plot_attention, use_book_style
-from annotated.corpora.data import open_data, prepared_data
 from annotated.corpora.registry import registry
 from annotated.costs import step_flops
+from annotated.engine.data import open_data, prepared_data
 from annotated.engine.errors import DataError, RunError, UsageError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run, read_metrics, run_folder

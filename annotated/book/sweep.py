@@ -14,7 +14,7 @@ import tyro
 
 from annotated.batches import Corpus
 from annotated.book.results import entry
-from annotated.corpora.data import TextData
+from annotated.engine.data import TextData
 from annotated.engine.errors import RunError, UsageError, check_whole
 from annotated.engine.files import write_json
 from annotated.engine.fit import training_speed

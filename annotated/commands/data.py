@@ -8,7 +8,7 @@ from typing import Any, Literal
 import tyro
 
 from annotated.commands.options import Flag, given, usage_errors
-from annotated.corpora.reading import splits_of
+from annotated.corpora.pairs import splits_of
 from annotated.corpora.registry import data_folder, registry
 from annotated.engine.errors import DataError, UsageError, unknown
 

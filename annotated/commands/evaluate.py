@@ -9,9 +9,9 @@ from typing import Any
 
 from annotated.commands.options import Flag
 from annotated.commands.translate import SearchOptions, tell_empty
-from annotated.corpora.data import open_data
-from annotated.corpora.reading import read_lines, read_pair
-from annotated.corpora.treebanks import tree_guide, tree_scores
+from annotated.corpora.pairs import read_pair
+from annotated.corpora.reading import read_lines
+from annotated.engine.data import open_data
 from annotated.engine.distributed import (
     all_gather,
     process_group,
@@ -21,6 +21,7 @@ from annotated.engine.distributed import (
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.files import write_json
 from annotated.engine.machine import pick_device
+from annotated.engine.parsing import tree_guide, tree_scores
 from annotated.engine.runs import SCORES, Run, run_folder
 from annotated.evaluation import compare, score
 

@@ -17,8 +17,7 @@ from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.runner import train_recipe, with_micro_tokens
 from annotated.engine.runs import read_recipe
 from annotated.engine.start import fine_tuning, with_precision
-from annotated.exchange.export import FORMS
-from annotated.exchange.marian import cannot_leave
+from annotated.exchange.export import FORMATS, unsupported
 
 __all__ = ["Recipes", "Train", "train"]
 
@@ -55,7 +54,7 @@ class Train:
                 rank_zero_only(lambda: self._foresee(pick_device(own)))
                 return
             if rank() == 0:
-                for form, why in cannot_leave(self.recipe.model).items():
+                for form, why in unsupported(self.recipe.model).items():
                     print(f"no export to {form}: {why}", file=sys.stderr)
             summary = train_recipe(
                 self.recipe,
@@ -72,8 +71,8 @@ class Train:
         recipe = with_precision(self.recipe, device)
         recipe = with_micro_tokens(recipe, device)
         print(dry_run(recipe.config(), recipe.training, device))
-        never = cannot_leave(recipe.model)
-        forms = [form for form in FORMS if form not in never]
+        never = unsupported(recipe.model)
+        forms = [form for form in FORMATS if form not in never]
         print(f"{'export to':16}{', '.join(forms)}")
         for form, why in never.items():
             print(f"{'no export to':16}{form}: {why}")

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 
 from annotated.commands.options import Flag, given, usage_errors
-from annotated.corpora.pieces import unknown_words
 from annotated.corpora.reading import CURES, decoded
+from annotated.corpora.sentencepieces import unknown_words
 from annotated.engine.distributed import all_gather, rank
 from annotated.engine.errors import UsageError, check_whole
 from annotated.engine.machine import HALF, pick_device, pick_precision

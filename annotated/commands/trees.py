@@ -8,12 +8,9 @@ from pathlib import Path
 import tyro
 
 from annotated.commands.translate import SearchOptions, arriving
-from annotated.corpora.treebanks import (
-    TreeOptions,
-    parse_lines,
-    prepare_trees,
-)
+from annotated.corpora.treebanks import TreeOptions, prepare_trees
 from annotated.engine.errors import UsageError
+from annotated.engine.parsing import parse_lines
 
 __all__ = ["Treebank", "Parse"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from annotated.corpora.reading import parts_of
+from annotated.corpora.pairs import parts_of
 from annotated.engine.errors import DataError
 from annotated.parsing import linearise, right_branching, tree_over
 from annotated.pocket import pocket_pairs

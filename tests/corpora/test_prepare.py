@@ -1,11 +1,9 @@
-"""Prepared corpora: annotated.corpora.prepare, from page E8."""
+"""A prepared corpus, as it comes out: corpora.prepare, from page E8."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
-import os
 import sys
 from pathlib import Path
 
@@ -14,263 +12,20 @@ import pytest
 
 from annotated.cli import dispatch
 from annotated.corpora import prepare as preparation
-from annotated.corpora.cleaning import Cleaning, Division
-from annotated.corpora.data import open_data
+from annotated.corpora.cleaning import Cleaning
 from annotated.corpora.prepare import (
-    Preparation,
     Prepared,
     encode_pairs,
-    of_files,
     of_folder,
     prepare,
-    registered,
-    usual_folder,
 )
-from annotated.corpora.reading import Part, Text
-from annotated.engine.errors import DataError, RunError
+from annotated.engine.data import open_data
+from annotated.engine.errors import DataError
 from annotated.engine.recipes import RECIPES
-from annotated.engine.runner import train_recipe
-from annotated.engine.runs import Run
-from annotated.engine.start import begin_run
 from annotated.tokens import Tokenizer
+from tests.corpora.corpus import of, put, sentences, texts
 
-SMALL = {
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 1,
-    "d_model": 16,
-    "d_ff": 32,
-    "num_heads": 2,
-    "batch_tokens": 200,
-    "max_steps": 3,
-    "save_every": 2,
-    "keep": 1,
-}
-
-
-def put(path: Path, lines: list[str]) -> Path:
-    path.write_text("".join(line + "\n" for line in lines), "utf-8")
-    return path
-
-
-def sentences(count: int) -> tuple[list[str], list[str]]:
-    """Pairs that can be told from each other."""
-    draw = np.random.default_rng(0)
-    rows = [draw.integers(0, 99, draw.integers(1, 9)) for _ in range(count)]
-    src = [
-        f"{i} " + " ".join(f"wort{n}" for n in row)
-        for i, row in enumerate(rows)
-    ]
-    return src, [line.replace("wort", "word") for line in src]
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> tuple[Path, Path]:
-    src, tgt = sentences(300)
-    return put(tmp_path / "x.de", src), put(tmp_path / "x.en", tgt)
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "CHUNK", 64)
-
-
-def of(files: tuple[Path, Path], **changes) -> Preparation:
-    return of_files(*files, **{"vocab": 400, "hold_out": 10} | changes)
-
-
-def texts(ready: Prepared, split: str) -> list[tuple[str, str]]:
-    corpus, tokenizers = ready.corpus(split), ready.tokenizers()
-    sides = [
-        t.decode([side[i].tolist() for i in range(len(side))])
-        for t, side in zip(
-            tokenizers, (corpus.src, corpus.tgt), strict=True
-        )
-    ]
-    return list(zip(*sides, strict=True))
-
-
-# --- what is to be prepared ---
-
-
-def lines_of(*names: str) -> list[Part]:
-    src, tgt = (Text(Path(name)) for name in names)
-    return [Part(src, tgt, "lines")]
-
-
-SPARE = Path("v.de"), Path("v.en")
-
-
-@pytest.mark.parametrize(
-    ("given", "split"),
-    [
-        ({}, {"valid": 0, "test": 1}),
-        ({"valid": SPARE}, {"test": 0}),
-        ({"test": SPARE}, {"valid": 0}),
-        ({"valid": SPARE, "test": SPARE}, {}),
-    ],
-)
-def test_two_files_are_divided_where_none_are_given(given, split):
-    made = of_files(Path("a.de.gz"), Path("b.en"), **given)
-    assert made == Preparation(
-        name="pair",
-        source="de",
-        target="en",
-        parts={"train": lines_of("a.de.gz", "b.en")}
-        | {name: lines_of(*map(str, SPARE)) for name in given},
-        division=Division("source", 100, **split),
-    )
-    # of two splits and one source in two nothing would be left
-    few = len(split) + 1
-    of_files(Path("a.de"), Path("b.en"), hold_out=few, **given)
-    with pytest.raises(
-        ValueError, match=f"hold_out must be above {few - 1}"
-    ):
-        of_files(Path("a.de"), Path("b.en"), hold_out=few - 1, **given)
-
-
-@pytest.mark.parametrize(
-    ("names", "form"),
-    [
-        (("a.de.sgm", "b.en.sgm"), "segments"),
-        (("a.de.xml", "b.en.xml"), "segments"),
-        (("a.de.txt", "b.en.txt"), "lines"),
-        (("a.tsv", None), "tsv"),
-    ],
-)
-def test_a_file_is_read_as_its_name_says(names, form):
-    src, tgt = (name and Path(name) for name in names)
-    made = of_files(src, tgt, vocab=7)
-    languages = ("source", "target") if tgt is None else ("de", "en")
-    assert (made.source, made.target) == languages
-    part = Part(Text(src), Text(tgt or src), form)
-    assert made.parts == {"train": [part]} and made.vocab == 7
-
-
-@pytest.mark.parametrize(
-    ("name", "language"),
-    [
-        ("train.de", "de"),
-        ("my.train.de.gz", "de"),
-        ("train.de.txt.xz", "de"),
-        ("train.de.bz2", "de"),
-        ("train.de.sgm.gz", "de"),
-        ("train.de.xml", "de"),
-        ("train.de.txt", "de"),
-        ("2024.01", None),
-        ("german", None),
-        ("german.txt", None),
-    ],
-)
-def test_a_language_is_the_end_of_a_name(name, language):
-    made = of_files(Path(name), Path("other.zz"))
-    assert made.source == (language or "source")
-    made = of_files(Path("other.zz"), Path(name))
-    assert made.target == (language or "target")
-
-
-def test_a_folder_has_a_test_or_not(tmp_path):
-    own = tmp_path / "mine"
-    own.mkdir()
-    for split in ("train", "valid"):
-        for language in ("de", "en"):
-            put(own / f"{split}.{language}", ["x"])
-
-    def expected(*splits):
-        return Preparation(
-            name="mine",
-            source="de",
-            target="en",
-            parts={
-                split: [
-                    Part(
-                        Text(own / f"{split}.de"), Text(own / f"{split}.en")
-                    )
-                ]
-                for split in splits
-            },
-            vocab=9,
-        )
-
-    assert of_folder(own, "de", "en", vocab=9) == expected("train", "valid")
-    put(own / "test.de", ["x"])
-    with pytest.raises(DataError, match="has none of test.en"):
-        of_folder(own, "de", "en")
-    put(own / "test.en", ["x"])
-    found = of_folder(own, "de", "en", vocab=9)
-    assert found == expected("train", "valid", "test")
-
-
-def test_a_registered_set_is_prepared_as_the_registry_says(monkeypatch):
-    monkeypatch.setattr(preparation, "parts_of", lambda *about: [about])
-    found = registered("iwslt14", vocab=500)
-    assert found == Preparation(
-        name="iwslt14",
-        source="de",
-        target="en",
-        parts={
-            split: [("iwslt14", split, "de", "en")]
-            for split in preparation.registry()["iwslt14"]["splits"]
-        },
-        cleaning=Cleaning(**preparation.registry()["iwslt14"]["clean"]),
-        division=Division(**preparation.registry()["iwslt14"]["divide"]),
-        vocab=500,
-        tokenizer="bpe",
-    )
-    other = registered("multi30k", "fr", "en")
-    assert (other.source, other.target) == ("fr", "en")
-    assert other.parts["test"] == [("multi30k", "test", "fr", "en")]
-    assert (other.cleaning, other.vocab) == (Cleaning(), 4000)
-    assert registered("multi30k", target="fr").source == "en"
-    entry = preparation.registry()["multi30k"] | {"tokenizer": "word"}
-    monkeypatch.setattr(preparation, "registry", lambda: {"x": entry})
-    assert registered("x").tokenizer == "word"
-
-
-def test_a_prepared_set_has_its_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("ANNOTATED_DATA", str(tmp_path))
-    found = usual_folder("iwslt14", "de", "en")
-    assert found == tmp_path / "prepared" / "iwslt14.de-en"
-
-
-@pytest.mark.parametrize("side", ["source", "target"])
-@pytest.mark.parametrize("name", ["../de", "", ".de", "d e"])
-def test_a_language_is_a_part_of_a_files_name(files, side, name):
-    with pytest.raises(ValueError, match=f"{side} must be the name of a"):
-        of(files, **{side: name})
-    assert of(files, **{side: "zh-Hant_1.x"})
-
-
-def test_the_settings_are_all_that_decides_the_result(files):
-    made = of(files, valid=files)
-    found = made.settings()
-    assert json.loads(json.dumps(found)) == found
-    assert found["files"] == {
-        str(path): preparation.file_hash(path) for path in files
-    }
-    assert found["parts"]["train"][0]["src"]["path"] == str(files[0])
-    assert found["division"]["test"] == 0 and found["vocab"] == 400
-    files[1].unlink()  # what reads it will say so
-    assert set(made.settings()["files"]) == {str(files[0])}
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "names"),
-    [
-        ({"a": 1, "b": 2}, {"a": 1, "b": 3}, ["b"]),
-        ({"b": 1}, {"a": 1}, ["a", "b"]),
-        ({"a": {"x": 1, "y": 2}}, {"a": {"x": 2, "y": 2}}, ["x"]),
-        ({"a": 1, "b": {"x": 1}}, {"a": 2, "b": {}}, ["a", "x"]),
-        ({"a": {"x": 1}}, {"a": None}, ["a"]),
-        ({"a": None}, {"a": {"x": 1}}, ["a"]),
-        ({"a": {"x": 1}, "b": 0}, {"a": {}, "b": 1}, ["x", "b"]),
-        ({"a": {"x": 1}}, {"a": {"x": 1}}, []),
-    ],
-)
-def test_settings_that_differ_are_named(one, other, names):
-    assert preparation._unlike(one, other) == names
-
-
-# --- what comes of it ---
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 def test_every_pair_is_in_one_split_and_in_order(files, tmp_path):
@@ -300,7 +55,7 @@ def test_the_folder_is_all_there_is(files, tmp_path):
 
 def test_it_is_the_same_however_it_is_cut(files, tmp_path, monkeypatch):
     one = prepare(of(files), tmp_path / "one")
-    monkeypatch.setattr(preparation, "CHUNK", 7)
+    monkeypatch.setattr(preparation, "_CHUNK", 7)
     two = prepare(of(files), tmp_path / "two")
     assert one.fingerprint == two.fingerprint
     other = prepare(of(files, vocab=380), tmp_path / "other")
@@ -457,7 +212,7 @@ def test_lost_pairs_are_counted(files, tmp_path, monkeypatch):
         return real(tokenizers, [side[3:] for side in sides], kind)
 
     monkeypatch.setattr(preparation, "encode_pairs", some)
-    monkeypatch.setattr(preparation, "CHUNK", 1000)
+    monkeypatch.setattr(preparation, "_CHUNK", 1000)
     ready = prepare(of(files, valid=files, test=files), tmp_path / "out")
     for card in ready.manifest["splits"].values():
         assert card["dropped"] == {"a side without tokens": 3}
@@ -492,12 +247,12 @@ def test_vocabularies_are_learnt_from_as_many_pairs_as_allowed(
     for most, pairs, step in ((50, 100, 2), (50, 101, 3), (100, 99, 1)):
         learnt.clear()
         made = of(files, vocab_pairs=most, tokenizer="word", shared=False)
-        preparation._vocabularies(made, work, tmp_path, pairs)
+        preparation._vocabularies(made, work, pairs)
         assert learnt == [
             ((src,), step, 400, "word"), ((tgt,), step, 400, "word")
         ]  # fmt: skip
     learnt.clear()
-    preparation._vocabularies(of(files), work, tmp_path, 9)
+    preparation._vocabularies(of(files), work, 9)
     assert learnt == [((src, tgt), 1, 400, "bpe")]
 
 

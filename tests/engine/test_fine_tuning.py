@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from annotated.cli import dispatch, main
-from annotated.corpora.data import open_data
 from annotated.corpora.prepare import of_files, prepare
 from annotated.engine import runner
+from annotated.engine.data import open_data
 from annotated.engine.errors import (
     DataError,
     RunError,

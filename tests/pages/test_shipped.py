@@ -14,8 +14,8 @@ import pytest
 from annotated.book.results import ledger
 from annotated.cli import COMMANDS, dispatch, load
 from annotated.commands.translate import _unread
-from annotated.corpora.data import open_data
-from annotated.corpora.pieces import unknown_words
+from annotated.corpora.sentencepieces import unknown_words
+from annotated.engine.data import open_data
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.runs import Run, read_recipe, run_folder
 from annotated.tokens import Tokenizer
