@@ -12,6 +12,7 @@ import json
 import linecache
 import math
 import random
+import re
 import signal
 import threading
 import traceback
@@ -615,6 +616,7 @@ def attempt(
     _seen.clear()
     error: BaseException | None = None
     generators = torch.get_rng_state(), random.getstate()
+    graphs = torch.is_grad_enabled()
     torch.manual_seed(seed)
     random.seed(seed)
     _chance[:] = [] if seed in SEEDS else [random.Random(seed)]
@@ -628,6 +630,7 @@ def attempt(
     finally:
         torch.set_rng_state(generators[0])
         random.setstate(generators[1])
+        torch.set_grad_enabled(graphs)
         _chance.clear()
     return Trial(error, list(_seen))
 
@@ -781,9 +784,12 @@ def _crash(trial: Trial) -> str:
     ]
     lines: list[str] = []
     last = in_check[-1] if in_check else 0
-    for frame, row in frames[last + 1 :]:
-        if _foreign(frame.f_code.co_filename):
-            continue
+    theirs = [
+        (frame, row)
+        for frame, row in frames[last + 1 :]
+        if not _foreign(frame.f_code.co_filename)
+    ]
+    for frame, row in theirs:
         code = frame.f_code
         source = linecache.getline(code.co_filename, row).strip()
         lines.append(f"  line {row}, in {code.co_name}: {source}")
@@ -792,17 +798,40 @@ def _crash(trial: Trial) -> str:
         source = linecache.getline(frame.f_code.co_filename, row).strip()
         lines.append(f"  what you gave or returned was used in: {source}")
     lines.append(f"  {type(error).__name__}: {error}")
+    if theirs:
+        frame, row = theirs[-1]
+        source = linecache.getline(frame.f_code.co_filename, row)
+        used = set(re.findall(r"\w+", source))
+        lines += _seen_there("there", frame.f_locals, used)
     if in_check:
-        frame = frames[last][0]
-        given = {
-            name: tuple(value.shape)
-            for name, value in frame.f_locals.items()
-            if isinstance(value, Tensor)
-        }
-        if given:
-            shapes = ", ".join(f"{n} {s}" for n, s in given.items())
-            lines.append(f"  the check had: {shapes}")
+        given = frames[last][0].f_locals
+        lines += _seen_there("the check had", given, set(given))
     return "\n".join(lines)
+
+
+def _seen_there(where: str, values: dict[str, Any], names: set[str]) -> Any:
+    """Shapes of tensors, also in lists, and what else is short."""
+    said = [
+        f"{name} {_outline(value)}"
+        for name, value in values.items()
+        if name in names and _outline(value)
+    ]
+    return [f"  {where}: {', '.join(said)}"] if said else []
+
+
+def _outline(value: Any) -> str:
+    """A value in a few characters; "" where that says nothing."""
+    if isinstance(value, Tensor):
+        return str(tuple(value.shape))
+    if isinstance(value, (list, tuple)) and len(value) < 5:
+        parts = [_outline(x) for x in value]
+        text = ", ".join(parts) if all(parts) else ""
+        brackets = "[]" if isinstance(value, list) else "()"
+        return f"{brackets[0]}{text}{brackets[1]}" if len(text) < 60 else ""
+    if isinstance(value, (list, tuple, str)) and len(value) >= 5:
+        return f"of {len(value)}"
+    plainly = value is None or isinstance(value, (bool, int, float, str))
+    return repr(value) if plainly else ""
 
 
 def _foreign(filename: str) -> bool:
@@ -983,11 +1012,28 @@ def diagnose(
     mine = Mistake("", thing)
     mine.trials[check.__name__, seed] = trial
     return (
-        _known(exercise, check, seed, mine)
+        _unmended(exercise, check, seed, mine)
+        or _known(exercise, check, seed, mine)
         or _done(exercise, check, seed, mine)
         or _slipped(exercise, check, seed, mine)
         or _related(check, seed, mine)
     )
+
+
+def _unmended(
+    exercise: Exercise,
+    check: Callable[[Any], object],
+    seed: int,
+    mine: Mistake,
+) -> str:
+    """Whether code that was to be mended does in each check what it did."""
+    if exercise.kind != "fix":
+        return ""
+    given = Mistake("", exercise.answer(exercise.starter, "<starter>"))
+    shared = _does_the_same(exercise, check, seed, mine, given)
+    if shared < len(exercise.properties()):
+        return ""
+    return "It still does what it did as it was given."
 
 
 def _known(
@@ -1227,10 +1273,6 @@ def _slipped(
     trial = mine.trial(check, seed)
     if isinstance(mine.thing, dict) or isinstance(trial.error, TooSlow):
         return ""
-    if exercise.kind == "fix":
-        given = exercise.answer(exercise.starter, f"<{exercise.name}>")
-        if _does_the_same(exercise, check, seed, mine, Mistake("", given)):
-            return "It still does what it did as it was given."
     tree = ast.parse(exercise.reference)
     for told in slips(tree):
         thing = _made(exercise, tree)
