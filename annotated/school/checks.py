@@ -31,11 +31,11 @@ from annotated.school.relations import near, plain, relation
 from annotated.school.slips import slips
 
 __all__ = [
-    "Wrong", "note", "same", "holds", "sizes", "form", "difference", "ROOM",
-    "LONG", "drawn", "untouched", "same_gradients", "Guess", "predicted",
-    "Exercise", "exercises", "run_code", "SEEDS", "LIMIT", "TooSlow",
-    "Trial", "Verdict", "attempt", "examine", "examine_source", "objection",
-    "defined", "Mistake", "diagnose", "Watched",
+    "Wrong", "note", "same", "holds", "sizes", "form", "difference",
+    "drawn", "untouched", "same_gradients", "predicted", "Exercise",
+    "exercises", "run_code", "SEEDS", "LIMIT", "TooSlow", "Verdict",
+    "attempt", "examine", "examine_source", "objection", "defined",
+    "Mistake",
 ]  # fmt: skip
 
 
@@ -189,8 +189,8 @@ def _name(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-ROOM = 8  # rows and columns of a matrix that is shown
-LONG = 400  # characters of anything else
+_ROOM = 8  # rows and columns of a matrix that is shown
+_LONG = 400  # characters of anything else
 
 
 def drawn(value: Any, digits: int = 4) -> str:
@@ -199,11 +199,11 @@ def drawn(value: Any, digits: int = 4) -> str:
         return _digits(value, max(digits, 6))
     if not isinstance(value, Tensor):
         text = repr(value)
-        return text if len(text) <= LONG else f"{text[:LONG]} …"
+        return text if len(text) <= _LONG else f"{text[:_LONG]} …"
     value = value.detach()
     if plain(value) and value.ndim > 2 and math.prod(value.shape[:-2]) == 1:
         value = value.reshape(value.shape[-2:])
-    fits = value.ndim <= 2 and all(n <= ROOM for n in value.shape)
+    fits = value.ndim <= 2 and all(n <= _ROOM for n in value.shape)
     if not plain(value):
         kind = str(value.layout).removeprefix("torch.")
         return (
@@ -256,7 +256,7 @@ def _nearer(target: Any, yours: Any) -> dict[str, Any]:
         alike = yours.shape == target.shape and yours.numel()
         alike = alike and plain(yours) and plain(target)
         return _nearer_matrix(target, yours) if alike else both
-    if len(repr(target)) <= LONG >= len(repr(yours)) and not any(
+    if len(repr(target)) <= _LONG >= len(repr(yours)) and not any(
         isinstance(x, Tensor) for x in _parts(target)
     ):
         return both
@@ -285,7 +285,7 @@ def _nearer_matrix(target: Tensor, yours: Tensor) -> dict[str, Any]:
     place = _farthest(yours, target)
     if target.ndim > 2:  # the matrix in which they differ most
         both = {n: x[place[:-2]] for n, x in both.items()}
-    if max(both["wanted"].shape, default=0) > ROOM:
+    if max(both["wanted"].shape, default=0) > _ROOM:
         both = {n: x[place[-2:]] for n, x in both.items()}
     shown: dict[str, Any] = dict(both)
     if target.shape != both["wanted"].shape:
@@ -367,12 +367,12 @@ def same_gradients(
 
 
 # E20-checks.md: A prediction
-class Guess(float):
+class _Guess(float):
     """A number that is the same within a share of itself."""
 
     within: float
 
-    def __new__(cls, value: float, within: float = 0.0) -> Guess:
+    def __new__(cls, value: float, within: float = 0.0) -> _Guess:
         found = super().__new__(cls, value)
         found.within = within
         return found
@@ -396,13 +396,13 @@ def predicted(
         holds(not difference(yours, target), f"{name!r} is not so", yours)
         return
     try:
-        yours = Guess(yours, within)
+        yours = _Guess(yours, within)
     except (TypeError, ValueError):
         holds(False, f"{name!r} is {_kind(yours)}, not a number", yours)
     note(yours)
     if not math.isfinite(yours):
         raise Wrong(f"{name!r} is no finite number")
-    if difference(yours, Guess(target, within)):
+    if difference(yours, _Guess(target, within)):
         raise Wrong(f"{name!r} is {_off(yours, target)}", yours=yours)
 
 
@@ -563,7 +563,7 @@ class TooSlow(BaseException):
 
 
 @dataclass(frozen=True)
-class Trial:
+class _Trial:
     """One check with one seed."""
 
     error: BaseException | None
@@ -609,7 +609,7 @@ def attempt(
     thing: Any,
     seed: int,
     limit: float = LIMIT,
-) -> Trial:
+) -> _Trial:
     """Run one check on the student's thing. What goes wrong is kept, not
     swallowed; only Ctrl-C goes through.
     """
@@ -632,7 +632,7 @@ def attempt(
         random.setstate(generators[1])
         torch.set_grad_enabled(graphs)
         _chance.clear()
-    return Trial(error, list(_seen))
+    return _Trial(error, list(_seen))
 
 
 def examine(
@@ -731,7 +731,7 @@ def _tell(
     check: Callable[[Any], object],
     thing: Any,
     seed: int,
-    trial: Trial,
+    trial: _Trial,
     limit: float,
 ) -> tuple[str, str]:
     """Outcome and message of a trial that failed."""
@@ -741,7 +741,7 @@ def _tell(
             f"It was stopped after {limit:g} s of processor time; ours "
             "takes less than two. Is there a loop that does not end?"
         )
-    known = diagnose(exercise, check, seed, trial, thing)
+    known = _diagnose(exercise, check, seed, trial, thing)
     if isinstance(error, Wrong):
         stop = "" if error.what.endswith(("?", ".", "!")) else "."
         parts = [known, f"{_capital(error.what)}{stop}", *_values(error)]
@@ -772,7 +772,7 @@ def _shown(name: str, value: Any, digits: int) -> str:
     return "\n".join([f"  {name:8}{first}", *(margin + x for x in more)])
 
 
-def _crash(trial: Trial) -> str:
+def _crash(trial: _Trial) -> str:
     """The student's lines of a traceback, and the call that led there."""
     error = trial.error
     assert error is not None
@@ -967,12 +967,12 @@ class Mistake:
 
     def __init__(self, sentence: str, thing: Any):
         self.sentence, self.thing = sentence, thing
-        self.trials: dict[tuple[str, int], Trial] = {}
+        self.trials: dict[tuple[str, int], _Trial] = {}
         self.compared: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
 
     def trial(
         self, check: Callable[[Any], object], seed: int, limit: float = 5.0
-    ) -> Trial:
+    ) -> _Trial:
         """attempt, which is made only once for each check and seed."""
         key = (check.__name__, seed)
         if key not in self.trials:
@@ -998,11 +998,11 @@ class Mistake:
         return self.compared[key]
 
 
-def diagnose(
+def _diagnose(
     exercise: Exercise,
     check: Callable[[Any], object],
     seed: int,
-    trial: Trial,
+    trial: _Trial,
     thing: Any,
 ) -> str:
     """What is to be said about a trial that failed: the sentence of the
@@ -1093,7 +1093,7 @@ def _same_answers(
     )
 
 
-def _telling(trial: Trial, right: Trial) -> bool:
+def _telling(trial: _Trial, right: _Trial) -> bool:
     """Whether something came back, and not what is right, that hardly
     comes by chance.
     """
@@ -1116,7 +1116,7 @@ def _rich(value: Any) -> bool:
     return len(set(numbers)) > 4 or any(map(_rich, _parts(value)))
 
 
-def _alike(one: Trial, other: Trial) -> bool:
+def _alike(one: _Trial, other: _Trial) -> bool:
     """Whether all that came back is the same, and what was said of it."""
     if one.error is None and other.error is None:
         return True
@@ -1129,7 +1129,7 @@ def _alike(one: Trial, other: Trial) -> bool:
 
 
 # E20-checks.md: What was done to the arguments
-class Watched:
+class _Watched:
     """Stands for an answer; for each call, the arguments by their names:
     as they were, and whether the call has changed them.
     """
@@ -1195,7 +1195,7 @@ def _done(
     trial = mine.trial(check, seed)
     if isinstance(mine.thing, dict) or isinstance(trial.error, TooSlow):
         return ""
-    yours, ours = Watched(mine.thing), Watched(exercise.ours.thing)
+    yours, ours = _Watched(mine.thing), _Watched(exercise.ours.thing)
     for one in (yours, ours):
         attempt(check, one, seed, limit=5.0)
     pairs = list(zip(yours.calls, ours.calls))
@@ -1273,6 +1273,9 @@ def _slipped(
     trial = mine.trial(check, seed)
     if isinstance(mine.thing, dict) or isinstance(trial.error, TooSlow):
         return ""
+    ours = exercise.ours.trial(check, seed).seen
+    if any(type(x) is not type(y) for x, y in zip(trial.seen, ours)):
+        return ""  # no slip makes a text of a tensor
     tree = ast.parse(exercise.reference)
     for told in slips(tree):
         thing = _made(exercise, tree)
@@ -1294,7 +1297,7 @@ def _made(exercise: Exercise, tree: ast.Module) -> Any:
 
 
 def _follows(
-    trial: Trial, check: Callable[[Any], object], thing: Any, seed: int
+    trial: _Trial, check: Callable[[Any], object], thing: Any, seed: int
 ) -> bool:
     """Whether a thing does in a check what was done in a trial."""
     _followed.append(iter(trial.seen))
