@@ -23,12 +23,14 @@ from annotated.school.checks import (
 )
 from annotated.school.classroom import grade
 from annotated.school.course import (
-    Desk,
+    Workspace,
     exported,
-    reach,
     redirected,
 )
 from annotated.school.examiner import examined
+from annotated.school.milestones import (
+    reach,
+)
 from press.exercises import read_exercises
 from press.mutants import try_out
 
@@ -94,7 +96,7 @@ def test_a_wrong_solution_is_red_in_each_place(name, capsys, folder):
     right = exercise.answer(exercise.reference, f"<student {name} 2>")
     assert grade(lambda: right, name, 1.0) == 1.0
     if exercise.is_part:
-        desk = Desk(folder / "mine")
+        desk = Workspace(folder / "mine")
         desk.keep(exercise, exercise.mutants[0][1])
         said = reach(1, desk)
         assert said.startswith("not reached")
@@ -423,9 +425,9 @@ def test_what_passes_is_kept_and_what_does_not_is_not(
     assert "Kept in mine" in capsys.readouterr().out
     assert "def helper" in (folder / "mine/attention.py").read_text()
     checks.progress()
-    assert "✓ 02-weights" in capsys.readouterr().out
+    assert re.search("✓ +2.1 +02-weights", capsys.readouterr().out)
     checks.reset(WEIGHTS)
-    assert not Desk.here().parts()
+    assert not Workspace.here().parts()
     checks.progress()
     assert "✓" not in capsys.readouterr().out
 
@@ -457,7 +459,9 @@ def test_hints_come_one_by_one_and_the_solution_when_asked_twice(capsys):
 
 
 def test_a_name_that_no_exercise_has_is_refused_with_the_nearest():
-    with pytest.raises(ValueError, match="is it .*attention_weights"):
+    with pytest.raises(
+        ValueError, match="did you mean .*attention_weights"
+    ):
         checks.find("attention_weight")
     with pytest.raises(ValueError, match="which exercise"):
         checks.find({"a": 1})
@@ -468,7 +472,7 @@ def test_a_damaged_progress_file_costs_no_solution(student, folder, capsys):
     (folder / "mine/progress.json").write_text("{")
     checks.progress()
     assert "mine/attention.py" in capsys.readouterr().out
-    assert list(Desk.here().parts()) == [WEIGHTS]
+    assert list(Workspace.here().parts()) == [WEIGHTS]
 
 
 def test_of_a_cell_definitions_are_kept_and_calls_are_not():

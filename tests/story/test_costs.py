@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from annotated import cli, costs
 from annotated.corpora import data
 from annotated.costs import (
+    _PAPER_STEPS,
     PAPER_HOURS,
-    PAPER_STEPS,
     dry_run,
     forward_flops,
     kept_bytes,
@@ -26,11 +26,11 @@ from annotated.costs import (
 from annotated.engine import runner
 from annotated.engine.packing import packed
 from annotated.engine.recipes import RECIPES, Recipe
-from annotated.engine.runner import LOGITS, with_micro_tokens
+from annotated.engine.runner import _LOGITS, with_micro_tokens
 from annotated.engine.trainer import RunConfig, packed_loss
 from annotated.model import Transformer, TransformerConfig, count_parameters
 from annotated.training import copy_corpus
-from tests.engine.test_distributed import in_processes
+from tests.engine.groups import in_processes
 
 
 def shape(vocab: int = 37_000, **changes: Any) -> TransformerConfig:
@@ -231,7 +231,9 @@ def test_a_share_that_does_not_fit_is_taken_in_micro_batches(
 ) -> None:
     recipe = RECIPES["wmt14-en-de-base"]
     config = recipe.config()
-    need = state_bytes(config) + 25_000 * kept_bytes(config) + LOGITS["cpu"]
+    need = (
+        state_bytes(config) + 25_000 * kept_bytes(config) + _LOGITS["cpu"]
+    )
     made = recipe
     for memory, fits in ((1.51 * need, True), (need, False)):
         monkeypatch.setattr(runner, "memory_bytes", lambda _, m=memory: m)
@@ -267,13 +269,13 @@ def test_table_2s_costs_come_out() -> None:
 def test_the_papers_machine_was_used_to_a_third_or_so() -> None:
     assert 0.25 < useful_share("base") < 0.33
     assert 0.38 < useful_share("big") < 0.46
-    assert f"{step_flops(shape()) * PAPER_STEPS['base']:.1e}" == "9.5e+17"
+    assert f"{step_flops(shape()) * _PAPER_STEPS['base']:.1e}" == "9.5e+17"
 
 
 @pytest.mark.parametrize("size", PAPER_HOURS)
 def test_the_recipes_are_the_papers_runs(size: str) -> None:
     recipe = RECIPES[f"wmt14-en-de-{size}"]
-    assert recipe.training.max_steps == PAPER_STEPS[size]
+    assert recipe.training.max_steps == _PAPER_STEPS[size]
     config = recipe.config(37_000, 37_000)
     needed = step_flops(config, recipe.training.batch_tokens)
     needed *= recipe.training.max_steps
