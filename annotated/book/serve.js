@@ -1,0 +1,52 @@
+// Made from book/figures/serve.mjs. Edit it there.
+const serve = (() => {
+const EVERY = 5; // steps between two looks at the word
+const JUDGED = 20; // and between two looks at new words
+const FEW = 32; // of which there are so many, and at the end
+const MANY = 200;
+
+function serve(port, begin) {
+  let learner, word = "", paused = true, asked = false, waiting = false, run = 0;
+  let losses = [], exact = 0, told = 0, spent = 0, due = JUDGED, first = null;
+  const tell = (done) => {
+    if (done || learner.steps >= due) {
+      exact = learner.exact(done ? MANY : FEW);
+      due = learner.steps + JUDGED;
+    }
+    port.postMessage({ run, step: learner.steps, losses, exact, first, ...learner.write(word), word,
+      done, kernel: learner.kernel, spent });
+    losses = [];
+    asked = false;
+    told = performance.now();
+  };
+  const slice = () => {
+    waiting = false;
+    const start = performance.now(), { steps } = learner.set;
+    while (!paused && learner.steps < steps) {
+      losses.push(learner.step());
+      if (first === null && learner.steps % EVERY === 0 && learner.isRight(word)) first = learner.steps;
+      if (performance.now() - start > port.slice) break;
+    }
+    spent += performance.now() - start;
+    const done = learner.steps === steps;
+    if (asked || losses.length && (done || performance.now() - told > 150)) tell(done);
+    paused ||= done;
+    if (!paused) wait();
+  };
+  const wait = () => {
+    if (!waiting && learner) setTimeout(slice);
+    waiting = true;
+  };
+  port.onmessage = ({ data }) => {
+    if (data.word && data.word !== word) [word, first] = [data.word, null];
+    paused = data.pause ?? paused;
+    if (data.go) {
+      learner = begin(data.go);
+      [losses, run, spent, due, first] = [[], data.run, 0, JUDGED, null];
+    }
+    asked = true;
+    wait();
+  };
+}
+return { EVERY, JUDGED, FEW, MANY, serve };
+})();
