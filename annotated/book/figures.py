@@ -94,6 +94,7 @@ def script(name: str) -> str:
         raise ValueError(f"there is no figure {name!r} in book/figures/")
     parts = [folder / f"{part}.js" for part in before.split(", ")]
     text = "".join(part.read_text("utf-8") for part in parts) + own
+    text = re.sub(r"^[ \t]+", "", text, flags=re.M)  # nobody reads it there
     return f'(() => {{\n"use strict";\n{text}}})();\n'
 
 

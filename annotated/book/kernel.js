@@ -26,7 +26,7 @@ function plain(f) {
 }
 
 function heap(base64, megabytes = 64) {
-  const start = 16384; // before it 2,048 rows of eight numbers, for $pack
+  const start = 16384;
   try {
     const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
     const memory = new WebAssembly.Memory({ initial: 16 * megabytes });

@@ -25,7 +25,7 @@ class Learner {
     const { f, start } = heap;
     const set = this.set = { ...USUAL, ...changes }, { width: d, inner, layers, norm } = set;
     Object.assign(this, { f, kernel: heap.kernel, steps: 0, start, end: start, weights: {} });
-    this.next = random(2 * set.seed + 1); // draws the words
+    this.next = random(2 * set.seed + 1);
     const draw = random(2 * set.seed);
     const normal = () => Math.sqrt(-2 * Math.log(1 - draw())) * Math.cos(2 * Math.PI * draw());
     const matrix = (name, rows, cols, value) => {
@@ -59,7 +59,7 @@ class Learner {
       }
       if (norm === "pre") ones(`${side}.norm`);
     }
-    const size = this.size = this.end - start; // the gradients, and Adam's two moments, come next
+    const size = this.size = this.end - start;
     for (const w of Object.values(this.weights)) w.g = w.x + size;
     this.tape = new Tape(heap, start + 4 * size);
     if (set.positions) {

@@ -1,8 +1,8 @@
 // Made from book/figures/serve.mjs. Edit it there.
 const serve = (() => {
-const EVERY = 5; // steps between two looks at the word
-const JUDGED = 20; // and between two looks at new words
-const FEW = 32; // of which there are so many, and at the end
+const EVERY = 5;
+const JUDGED = 20;
+const FEW = 32;
 const MANY = 200;
 
 function serve(port, begin) {
@@ -14,7 +14,7 @@ function serve(port, begin) {
       due = learner.steps + JUDGED;
     }
     port.postMessage({ run, step: learner.steps, losses, exact, first, ...learner.write(word), word,
-      done, kernel: learner.kernel, spent });
+      done, kernel: learner.kernel, seconds: spent / 1000 });
     losses = [];
     asked = false;
     told = performance.now();

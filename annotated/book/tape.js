@@ -3,7 +3,7 @@ const tape = (() => {
 class Tape {
   constructor({ f, add }, start) {
     Object.assign(this, { f, add, one: start, top: start + 8, mark: start + 8, back: [] });
-    f[start] = 1; // what a bias is multiplied by
+    f[start] = 1;
   }
 
   matrix(rows, cols) {

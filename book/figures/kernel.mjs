@@ -31,7 +31,8 @@ export function plain(f) {
 /** Memory with a product on it: f, add, and start, where it is free. base64 is the
  *  product's; without it, or where it does not run, the product is plain. */
 export function heap(base64, megabytes = 64) {
-  const start = 16384; // before it 2,048 rows of eight numbers, for $pack
+  // before it 2,048 rows of eight numbers, for $pack
+  const start = 16384;
   try {
     const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
     const memory = new WebAssembly.Memory({ initial: 16 * megabytes });

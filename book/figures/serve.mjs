@@ -1,12 +1,14 @@
 // serve: the work of the Worker, or of the page where there is none. It hears
 // { go: changes, run, word }, { word } and { pause }, and tells several times a second
-// { run, step, losses, exact, first, text, maps, word, done, kernel, spent }: the losses
+// { run, step, losses, exact, first, text, maps, word, done, kernel, seconds }: the losses
 // since it last told, the share of new words that are right, and the step, of every
 // fifth, at which the word is first written backwards.
 
-export const EVERY = 5; // steps between two looks at the word
-export const JUDGED = 20; // and between two looks at new words
-export const FEW = 32; // of which there are so many, and at the end
+// steps between two looks at the word
+export const EVERY = 5;
+// and between two looks at new words, so many; at the end more of them
+export const JUDGED = 20;
+export const FEW = 32;
 export const MANY = 200;
 
 /** Trains what begin(changes) returns, in slices of time, so that it can hear what is
@@ -20,7 +22,7 @@ export function serve(port, begin) {
       due = learner.steps + JUDGED;
     }
     port.postMessage({ run, step: learner.steps, losses, exact, first, ...learner.write(word), word,
-      done, kernel: learner.kernel, spent });
+      done, kernel: learner.kernel, seconds: spent / 1000 });
     losses = [];
     asked = false;
     told = performance.now();

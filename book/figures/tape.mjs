@@ -7,7 +7,8 @@
 export class Tape {
   constructor({ f, add }, start) {
     Object.assign(this, { f, add, one: start, top: start + 8, mark: start + 8, back: [] });
-    f[start] = 1; // what a bias is multiplied by
+    // what a bias is multiplied by
+    f[start] = 1;
   }
 
   matrix(rows, cols) {
