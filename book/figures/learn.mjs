@@ -60,7 +60,7 @@ const OTHER = ["Your own", {}, ...learns("Your own.")];
 /** The settings that an address asks for; what it does not know, as in the book. */
 export function settings(asked) {
   return Object.fromEntries(Object.entries(USUAL).map(([name, usual]) => {
-    const text = asked[name], known = name === "seed" ? /^\d{1,4}$/.test(text) : text in VALUES[name];
+    const text = asked[name], known = name === "seed" ? /^\d{1,4}$/.test(text) : Object.hasOwn(VALUES[name], text);
     return [name, !known ? usual : typeof usual === "number" ? Number(text) : text];
   }));
 }
