@@ -52,7 +52,7 @@ const OTHER = ["Your own", {}, ...learns("Your own.")];
 
 function settings(asked) {
   return Object.fromEntries(Object.entries(USUAL).map(([name, usual]) => {
-    const text = asked[name], known = name === "seed" ? /^\d{1,4}$/.test(text) : text in VALUES[name];
+    const text = asked[name], known = name === "seed" ? /^\d{1,4}$/.test(text) : Object.hasOwn(VALUES[name], text);
     return [name, !known ? usual : typeof usual === "number" ? Number(text) : text];
   }));
 }
@@ -193,7 +193,7 @@ const figure = {
       head = -1;
       slow.replaceChildren();
       voice.say(`It begins: ${run.name}, seed ${set.seed}.`);
-      work.post({ go: { ...changes, ...(size === "small" ? SMALL : {}) }, run: runs.push(run), word: run.word });
+      work.post({ go: { ...changes, ...(size === "small" ? SMALL : {}) }, run: runs.push(run), word: run.word, pause: false });
       pause(false);
     }
 

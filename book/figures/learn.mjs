@@ -211,7 +211,7 @@ export default {
       head = -1;
       slow.replaceChildren();
       voice.say(`It begins: ${run.name}, seed ${set.seed}.`);
-      work.post({ go: { ...changes, ...(size === "small" ? SMALL : {}) }, run: runs.push(run), word: run.word });
+      work.post({ go: { ...changes, ...(size === "small" ? SMALL : {}) }, run: runs.push(run), word: run.word, pause: false });
       pause(false);
     }
 
