@@ -12,15 +12,28 @@ READY := $(VENV)/.ready
 # two processes of one thread each, a file at a time, the longest first
 PYTEST := python -m pytest -q -n 2 --dist loadfile
 OLD := .venv-torchtext
-# what the unit tests depend on
-TESTED := $(shell find annotated press tests book data benchmarks \
-	-name '*.py' -o -name '*.md' -o -name '*.yml' -o -name '*.toml' \
-	-o -name '*.tsv' -o -name '*.json' -o -name '*.ipynb' \
-	-o -name '*.css' -o -name '*.js' -o -name '*.bib' 2>/dev/null)
+# What `make test` runs again hangs on what has changed: a sentence that was
+# mended runs no unit test, and a unit test that was mended none of the book's.
+BOOK_TESTS := tests/figures tests/pages tests/press tests/site
+UNIT_TESTS := $(filter-out $(BOOK_TESTS),$(sort $(patsubst %/,%,$(dir \
+	$(wildcard tests/*/test_*.py))))) $(wildcard tests/test_*.py)
+files = $(shell find $(1) -type f -not -path '*/__pycache__/*' \
+	-not -path 'data/cache/*' 2>/dev/null)
+UNITS_READ := $(call files,annotated benchmarks data press book/exercises \
+	book/notebooks/exercises book/results $(UNIT_TESTS)) \
+	$(wildcard tests/*.py) pyproject.toml
+BOOK_READS := $(call files,annotated book data press .github $(BOOK_TESTS)) \
+	$(wildcard tests/*.py *.md *.toml *.lock *.cff) Makefile build/tests.names
+# what shows in a minute whether the heart of the package beats
+QUICK := $(foreach name,masks attention multi_head layers model loss schedule \
+	batches tokens search,$(wildcard tests/story/test_$(name)*.py)) \
+	$(foreach name,search trainer checkpoints,$(wildcard tests/engine/test_$(name)*.py))
+# files with tests that take minutes
+LONG := $(shell grep -rl --include='test_*.py' 'mark.exhaustive' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help book epub pdf zip serve test test-torchtext style format notebooks export \
-	check minutes lab classroom slides clean
+.PHONY: help book epub pdf zip serve quick test test-long test-torchtext style format \
+	notebooks export check minutes lab classroom slides clean names
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -40,15 +53,25 @@ zip: $(READY) ## site/ and the notebooks as dist/attention-annotated.zip, after 
 serve: $(READY) ## show site/ in the browser (PORT=8000)
 	@$(PRESS) serve --port $(PORT)
 
+quick: $(READY) ## unit tests of the model, the search and the trainer, in a minute: run this first
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'not slow and not exhaustive' $(QUICK)
+
 test: $(READY) ## style, types, drift, rules, unit tests, every page
 	@$(MAKE) --no-print-directory -j 2 style check
 	@$(MAKE) --no-print-directory build/tests.passed
 	@$(PRESS) execute
 	@echo "All is well."
 
+test-long: $(READY) $(LONG:%.py=build/long/%.passed) ## what takes minutes each; stopped, it goes on where it was
+	@echo "All is well, at length."
+
+build/long/%.passed: %.py $(UNITS_READ)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m exhaustive $<
+	@mkdir -p $(@D) && touch $@
+
 test-torchtext: $(OLD)/.ready ## unit tests with torch 2.3.1, where torchtext loads
 	@$(OLD)/bin/python -c 'import torchtext'
-	@OMP_NUM_THREADS=1 $(OLD)/bin/$(PYTEST) --ignore tests/press -p no:cacheprovider
+	@OMP_NUM_THREADS=1 $(OLD)/bin/$(PYTEST) --ignore tests/press --ignore tests/site -p no:cacheprovider
 	@echo "All is well with torchtext."
 
 export: $(READY) ## write annotated/ and data/pocket/ from the chapters
@@ -87,10 +110,23 @@ lab: $(READY) ## edit the chapters as notebooks in JupyterLab
 clean: ## remove what was built (.venv stays)
 	rm -rf build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# unit tests run when something that they read is newer than their last pass
-build/tests.passed: $(READY) $(TESTED) pyproject.toml
-	@OMP_NUM_THREADS=1 $(BIN)/$(PYTEST)
+# a tier is due when something that it reads is newer than its last time; both
+# are run at once, so that two processes share them evenly
+build/tests.passed: build/units.due build/book.due
+	@OMP_NUM_THREADS=1 $(BIN)/$(PYTEST) $(if $(filter %/units.due,$?),$(UNIT_TESTS)) \
+		$(if $(filter %/book.due,$?),$(BOOK_TESTS))
+	@touch $@
+
+build/units.due: $(READY) $(UNITS_READ)
 	@mkdir -p build && touch $@
+
+build/book.due: $(READY) $(BOOK_READS)
+	@mkdir -p build && touch $@
+
+# the map of the paper names tests: written anew only when there are others
+build/tests.names: names
+	@mkdir -p build && grep -ro --include='test_*.py' '^def test_[a-z0-9_]*' tests | sort > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 # environment.yml, without conda: what it gives to pip, in a folder of its own
 $(OLD)/.ready: environment.yml pyproject.toml

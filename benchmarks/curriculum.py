@@ -24,7 +24,8 @@ from ledger import append, entry_of_runs, make_runs, read
 
 from annotated.book.results import commit
 from annotated.corpora.data import open_data
-from annotated.engine.recipes import PAIR, STACKS, fitted
+from annotated.engine.fit import fitted
+from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import first_model
 from annotated.engine.trainer import Trainer
 
@@ -53,7 +54,7 @@ class Settings:
 def run(settings: Settings, work: Path) -> None:
     """Make the runs that work lacks."""
     steps = settings.steps
-    recipe = PAIR.changed(
+    recipe = RECIPES["pair"].changed(
         data=settings.data,
         d_model=settings.d_model,
         d_ff=4 * settings.d_model,
@@ -61,7 +62,8 @@ def run(settings: Settings, work: Path) -> None:
         batch_tokens=1500,
         max_steps=steps,
         precision="float32",
-        **dict.fromkeys(STACKS, settings.layers),
+        num_encoder_layers=settings.layers,
+        num_decoder_layers=settings.layers,
     )
     data = open_data(recipe)
     tokenizers = data.tokenizers()

@@ -32,6 +32,7 @@ from annotated.search import SearchConfig, plain_beam_search
 from annotated.tokens import UNK
 
 ROOT = Path(__file__).resolve().parents[1]
+MOVING = ROOT / "annotated" / "book" / "moving"
 PAGE = ROOT / "build" / "executed" / "19-pocket-german.ipynb"
 SCRIPT = """
 import { readFileSync } from "node:fs";
@@ -103,7 +104,7 @@ def by_node(figure: dict[str, Any], texts: list[str]) -> list[Any]:
         given, script = Path(folder, "given.json"), Path(folder, "run.mjs")
         given.write_text(json.dumps(figure | {"texts": texts}))
         places = {
-            name: json.dumps((ROOT / f"book/figures/{name}.mjs").as_uri())
+            name: json.dumps((MOVING / f"{name}.mjs").as_uri())
             for name in ("engine", "translate")
         }
         script.write_text(SCRIPT % places, encoding="utf-8")

@@ -1,9 +1,9 @@
 // Trainings in a row: node benchmarks/learn.mjs '{"name": {changes}}' SEEDS. One line of
 // JSON each, with the processor's seconds. benchmarks/learn.py writes the ledger of them.
-import { heap } from "../book/figures/kernel.mjs";
-import { Learner } from "../book/figures/learner.mjs";
-import { PRODUCT } from "../book/figures/product.mjs";
-import { Tape } from "../book/figures/tape.mjs";
+import { heap } from "../annotated/book/moving/kernel.mjs";
+import { Learner } from "../annotated/book/moving/learner.mjs";
+import { PRODUCT } from "../annotated/book/moving/product.mjs";
+import { Tape } from "../annotated/book/moving/tape.mjs";
 
 const room = heap(PRODUCT), WORD = "attention";
 const seconds = () => {

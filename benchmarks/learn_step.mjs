@@ -1,8 +1,8 @@
 // Milliseconds of the processor for a step: node benchmarks/learn_step.mjs KERNEL STEPS
-import { heap } from "../book/figures/kernel.mjs";
-import { Learner } from "../book/figures/learner.mjs";
-import { PRODUCT } from "../book/figures/product.mjs";
-import { Tape } from "../book/figures/tape.mjs";
+import { heap } from "../annotated/book/moving/kernel.mjs";
+import { Learner } from "../annotated/book/moving/learner.mjs";
+import { PRODUCT } from "../annotated/book/moving/product.mjs";
+import { Tape } from "../annotated/book/moving/tape.mjs";
 
 const [kernel, steps] = process.argv.slice(2);
 const learner = new Learner(heap(kernel === "WebAssembly" ? PRODUCT : ""), Tape);

@@ -13,7 +13,8 @@ import torch
 
 from annotated.book.results import entry
 from annotated.engine.files import write_json
-from annotated.school.course import Desk, assembled, captions_translated
+from annotated.school.course import Workspace
+from annotated.school.milestones import assembled, captions_translated
 
 OUT = Path(__file__).resolve().parents[1] / "book/results"
 
@@ -21,7 +22,7 @@ OUT = Path(__file__).resolve().parents[1] / "book/results"
 def main() -> None:
     torch.set_num_threads(1)
     before, wall = time.process_time(), time.perf_counter()
-    with assembled(Desk(Path("nobody"))) as course:
+    with assembled(Workspace(Path("nobody"))) as course:
         said = captions_translated(course)
     seconds = round(time.process_time() - before, 1)
     run = entry(

@@ -50,7 +50,7 @@ TESTS = {
     "schedule": "schedule",
     "loss": "loss",
     "training": "training",
-    "checkpoints": "checkpoints averaging",
+    "checkpoints": "checkpoints interrupted averaging",
     "search": "search",
     "evaluation": "evaluation",
     "alignment": "pocket",
@@ -63,9 +63,12 @@ TESTS = {
     "seq2seq": "seq2seq",
     "engine/packing": "packing",
     "engine/search": "search",
-    "engine/checkpoints": "checkpoints averaging",
-    "engine/trainer": "trainer training precision checkpoints",
-    "engine/distributed": "distributed",
+    "engine/checkpoints": "checkpoints interrupted averaging",
+    "engine/trainer": "trainer training precision checkpoints interrupted",
+    "engine/micro": "micro training",
+    "engine/distributed": (
+        "distributed distributed_accidents distributed_commands"
+    ),
     "corpora/prepare": "prepare",
 }
 SLOW = 12.0  # seconds; a slower test is left out

@@ -35,9 +35,23 @@ from press.paper import address
 from press.project import Project
 
 STORY, ENGINE, NAMES = "api-story", "api-engine", "api-names"
-ROOMS = (
-    "engine", "corpora", "exchange", "commands", "school", "pocket", "book",
-)  # fmt: skip
+# of the sub-packages, and of what lies in none: a line for each
+ROOMS = {
+    "engine": "What trains, searches and translates: packing and kernels, "
+    "the trainer, checkpoints, processes, runs.",
+    "corpora": "Text, from a file to ids: reading, cleaning, tokenizers, "
+    "prepared corpora, treebanks, downloads.",
+    "exchange": "Weights in and out: published models read and written, "
+    "and exports for other engines.",
+    "commands": "The command line, a module for each family of verbs.",
+    "school": "What teaches and judges: exercises, milestones, the "
+    "terminal, marks of a whole class.",
+    "pocket": "The small language: its words, its grammar, its sentences.",
+    "book": "What only the pages need: plots, figures that move, the "
+    "running example, the ledger of results.",
+    "": "The command itself, and the door by which a notebook comes to "
+    "the exercises.",
+}
 SHOWN = 5  # tests of an entry that are named
 FILES = 3  # and their files
 LONG = 70  # characters of a constant's value
@@ -252,22 +266,30 @@ class Reference:
             found[f"{ENGINE}.md"] = self._list(
                 "Reference: the engine room",
                 "What makes the plain forms fast, large, safe or "
-                "convenient; below it the small language, and what only "
-                "the pages of the book need.",
-                sorted(rooms["engine"], key=_door),
+                "convenient, room by room.",
+                sorted(rooms["engine"], key=_place),
+                rooms=True,
             )
         found[f"{NAMES}.md"] = self._names()
         for name in self.entries:
             found[f"{PACKAGE}.{name}.md"] = self._module(name)
         return found
 
-    def _list(self, title: str, about: str, names: list[str]) -> str:
+    def _list(
+        self, title: str, about: str, names: list[str], rooms: bool = False
+    ) -> str:
         """Modules with their names, and what each of them is."""
         lines = [f"# {title}", "", about, ""]
         files = "\n".join(f"{PACKAGE}.{name}" for name in names)
+        seen = None
         for name in names:
+            if rooms and (room := _room(name)) != seen:
+                seen = room
+                head = f"`{PACKAGE}.{room}`" if room else f"`{PACKAGE}`"
+                lines += [f"## {head}", "", ROOMS[room], ""]
+            mark = "###" if rooms else "##"
             lines += [
-                f"## [`{PACKAGE}.{name}`]({PACKAGE}.{name}.md)",
+                f"{mark} [`{PACKAGE}.{name}`]({PACKAGE}.{name}.md)",
                 "",
                 f"From {self._built(name)}.",
                 "",
@@ -634,10 +656,15 @@ def _of(rows: dict[str, list[Any]], whole: str) -> list[Any]:
     ]
 
 
-def _door(name: str) -> int:
-    """The engine first, then the small language, then the pages' own."""
-    top = name.split(".")[0]
-    return ROOMS.index(top) if top in ROOMS else len(ROOMS)
+def _room(name: str) -> str:
+    """The room that a module lies in, "" for none."""
+    top = name.partition(".")[0]
+    return top if top in ROOMS else ""
+
+
+def _place(name: str) -> int:
+    """The engine first, what lies in no room last."""
+    return list(ROOMS).index(_room(name))
 
 
 def _arguments(node: ast.FunctionDef) -> set[str]:

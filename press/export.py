@@ -12,8 +12,8 @@ from pathlib import Path
 from press import files
 from press.chapters import COLUMNS, Chapter, PressError, read_book
 from press.exercises import package_data
-from press.figures import parts
 from press.modules import (
+    MOVING,
     PACKAGE,
     Block,
     Import,
@@ -38,7 +38,9 @@ def export(root: Path, check: bool = False) -> list[str]:
     present = [
         path
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not skip & set(path.relative_to(folder).parts)
+        if path.is_file()
+        and not skip & set(path.relative_to(folder).parts)
+        and path.parent != root / MOVING
     ]
     if check:
         return files.drift(expected, present, root)
@@ -68,9 +70,6 @@ def expected_package(root: Path) -> dict[Path, str | bytes]:
     if "pocket" in packages:  # its lexicon
         for path in sorted((root / "data/pocket/tables").glob("*.tsv")):
             texts[f"pocket/{path.name}"] = path.read_text(encoding="utf-8")
-    if "book" in packages:  # its figures that move
-        for name, text in parts(root).items():
-            texts[f"book/{name}.js"] = text
     if ledger := sorted((root / "book" / "results").glob("*.json")):
         texts["book/results.json"] = _ledger(ledger)
     if (paper := paper_map(root)) is not None:
@@ -231,6 +230,6 @@ def _is_ours(path: Path) -> bool:
     }  # fmt: skip
     if path.name in data or path.match("pocket/*.tsv"):
         return True
-    if path.match("book/*.js") or path.match("runs/*/*"):
+    if path.match("runs/*/*"):
         return True
     return path.suffix == ".py" and MARK.encode() in path.read_bytes()[:500]

@@ -1,30 +1,25 @@
 """Figures that move: checked, and each joined with what it needs.
 
-A module of book/figures/ imports nothing. A page that is opened from a
-folder refuses modules, so the kit and the figure become one classic script,
-which a notebook's output can carry as well. The package has the parts, so
-that the kit is in it once; annotated.book.figures joins them as here.
+Their modules lie in annotated/book/moving/, the one folder of the package
+that is not derived: a wheel that is built from git alone holds them. A
+module imports nothing; annotated.book.scripts makes it and the kit one
+classic script, for a page and for a notebook's output.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
+from annotated.book import scripts as joined
 from press.chapters import PressError
+from press.modules import MOVING
 
-FOLDER = "figures"  # in book/, and in the site's _static/
-KIT = "kit"
-HOSTED = f"\n{KIT}.host("  # in the part of a figure alone
+FOLDER = "figures"  # in the site's _static/
 # characters of a figure with what it needs: `learn` brings a model that
-# trains, half of it, and what is read is less than one photograph
+# trains, which is half of them
 MOST = 48_000
-NEEDS = re.compile(r"^// needs: (.*)$", re.M)
-COMMENT = re.compile(r"^[ \t]*(?:/\*\*.*?\*/|//[^\n]*)\n", re.M | re.S)
-EXPORTED = re.compile(
-    r"^export (?:async )?(?:function|const|class) (\w+)", re.M
-)
 SPACE = '"http://www.w3.org/2000/svg"'  # a name, which is never asked for
 REFUSED = {
     r"^export (?:const|let) \w+ = [^({\[`]*, *\w+ =": "exports two names",
@@ -37,99 +32,46 @@ REFUSED = {
 }
 
 
-def parts(root: Path) -> dict[str, str]:
-    """What the package has of each module of book/figures/: a constant that
-    holds what it exports. The first line of a figure's names the others
-    that come before it, the last hands it to the kit.
-    """
+def _modules(root: Path) -> dict[str, str]:
+    """The modules by name; PressError with what they may not do."""
     modules = {
         path.stem: path.read_text(encoding="utf-8")
-        for path in sorted((root / "book" / FOLDER).glob("*.mjs"))
+        for path in sorted((root / MOVING).glob("*.mjs"))
     }
     problems = [
-        f"book/{FOLDER}/{name}.mjs {fault}"
+        f"{MOVING}/{name}.mjs {fault}"
         for name, text in modules.items()
-        for fault in _faults(name, text, modules)
+        for fault in _faults(text)
     ]
     if problems:
         raise PressError(*problems)
-    return {name: _part(name, text) for name, text in modules.items()}
+    return modules
 
 
 def scripts(root: Path) -> dict[str, str]:
     """The classic script of each figure, by its name."""
-    whole, problems = parts(root), []
-    figures = [name for name, text in whole.items() if HOSTED in text]
-    joined = {name: join(whole, name) for name in figures}
-    for name, text in joined.items():
-        if len(text) > MOST:
-            problems.append(
-                f"book/{FOLDER}/{name}.mjs has, with what it needs, "
-                f"{len(text):,} characters; {MOST:,} are allowed"
-            )
+    try:
+        figures = joined.scripts(_modules(root))
+    except ValueError as error:
+        raise PressError(f"{MOVING}/{error}") from None
+    problems = [
+        f"{MOVING}/{name}.mjs has, with what it needs, "
+        f"{len(text):,} characters; {MOST:,} are allowed"
+        for name, text in figures.items()
+        if len(text) > MOST
+    ]
     if problems:
         raise PressError(*problems)
-    return joined
+    return figures
 
 
-def _is_figure(text: str) -> bool:
-    return re.search(r"^export default \{", text, re.M) is not None
-
-
-def needs(text: str) -> list[str]:
-    """The modules that a figure is given besides the kit."""
-    line = NEEDS.search(text)
-    return re.split(r",\s*", line[1].strip()) if line else []
-
-
-def _faults(name: str, text: str, modules: dict[str, str]) -> Iterator[str]:
+def _faults(text: str) -> Iterator[str]:
     plain = text.replace(SPACE, '""')
     for row, line in enumerate(plain.splitlines(), 1):
         code = re.sub(r"^\s*(?://|/?\*).*", "", line)
         for pattern, fault in REFUSED.items():
             if re.search(pattern, code):
                 yield f"{fault} in line {row}: {line.strip()}"
-    if _is_figure(text) and KIT not in modules:
-        yield f"is a figure, but there is no {KIT}.mjs"
-    for other in needs(text):
-        if other not in modules:
-            yield f"needs {other}, which is not there"
-
-
-def _part(name: str, text: str) -> str:
-    lines = [f"// Made from book/{FOLDER}/{name}.mjs. Edit it there."]
-    lines.append(_closed(name, text))
-    if _is_figure(text):
-        before = needs(text)
-        lines[0] += f" After: {', '.join([KIT, *before])}"
-        given = f"{{ {', '.join(before)} }}"
-        lines.append(f'{KIT}.host("{name}", {name}.figure, {given});')
-    return "\n".join(lines) + "\n"
-
-
-def join(parts: Mapping[str, str], name: str) -> str:
-    """The script of a figure, of the parts that its first line names."""
-    first = parts[name].partition("\n")[0]
-    before = first.partition("After: ")[2].split(", ")
-    own = "".join(parts[each] for each in (*before, name))
-    own = re.sub(r"^[ \t]+", "", own, flags=re.M)
-    return f'(() => {{\n"use strict";\n{own}}})();\n'
-
-
-def _closed(name: str, text: str) -> str:
-    """A module as a constant that has what it exports, without what its
-    comments tell those who read the source.
-    """
-    names = EXPORTED.findall(text)
-    if _is_figure(text):
-        names.append("figure")
-    text = re.sub(r"^export default ", "const figure = ", text, flags=re.M)
-    text = re.sub(r"^export ", "", text, flags=re.M)
-    text = COMMENT.sub("", text)
-    return (
-        f"const {name} = (() => {{\n{text.strip()}\n"
-        f"return {{ {', '.join(names)} }};\n}})();"
-    )
 
 
 def life(moves: dict[str, str]) -> str:

@@ -11,6 +11,7 @@ from functools import cached_property
 from press.chapters import Cell, Chapter, PressError
 
 PACKAGE = "annotated"
+MOVING = f"{PACKAGE}/book/moving"  # JavaScript: the one source in it
 PYTHON = (3, 10)  # the oldest that has to parse the package
 # "model", or "engine.packing" in a sub-package
 MODULE = r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*"

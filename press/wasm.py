@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
-FIGURES = Path(__file__).resolve().parents[1] / "book" / "figures"
+from press.modules import MOVING
+
+FIGURES = Path(__file__).resolve().parents[1] / MOVING
 HEAD = (
     "// product: the bytes of product.wat, as base64. "
     "`python -m press.wasm` writes them.\n"

@@ -24,7 +24,7 @@ from typing import Any
 from safetensors import SafetensorError
 from tqdm import tqdm
 
-from annotated.engine import runs
+from annotated.engine import fit
 from tests.system import Fault, Trace, missing, traced
 
 # what is said of a file that could not be written where that is no error
@@ -105,9 +105,9 @@ def exporting(form: str) -> Operation:
 
 
 def desk() -> Any:
-    from annotated.school.course import Desk
+    from annotated.school.course import Workspace
 
-    return Desk(Path("mine"))
+    return Workspace(Path("mine"))
 
 
 def parts() -> list[Any]:
@@ -342,7 +342,7 @@ class Sweep:
     def clock() -> None:
         """Nothing takes any time, so that equal runs have equal bytes."""
         time.perf_counter = lambda: 0.0
-        runs.training_speed = lambda *args: (100.0, False)
+        fit.training_speed = lambda *args: (100.0, False)
         tqdm.set_lock(threading.RLock())  # none that a killed one keeps
 
     def fresh(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from annotated.engine import runner
+from annotated.engine.log import Log
 from annotated.engine.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,14 +65,14 @@ def at_step(
     monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], None]
 ) -> None:
     """Do something in the middle of a training run, after a step."""
-    step = runner._Log.step
+    step = Log.step
 
     def and_act(log: Any, progress: Any) -> None:
         step(log, progress)
         if progress.step == number:
             action()
 
-    monkeypatch.setattr(runner._Log, "step", and_act)
+    monkeypatch.setattr(Log, "step", and_act)
 
 
 def nodes_of(folder: str) -> Iterator[tuple[str, str, ast.AST]]:

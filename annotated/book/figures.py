@@ -3,19 +3,17 @@
 import base64
 import io
 import json
-import re
-from importlib import resources
 from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from annotated.book.scripts import script
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "plain", "as_svg", "MovingFigure", "script", "figure", "half_weights",
-    "words_of",
+    "plain", "as_svg", "MovingFigure", "figure", "half_weights", "words_of",
 ]  # fmt: skip
 
 
@@ -81,27 +79,10 @@ class MovingFigure:
         return {"image/svg+xml": self.still, "text/html": self.html()}
 
 
-def script(name: str) -> str:
-    """The script of a figure: the parts that its first line names, such
-    as the kit, and then its own. ValueError for an unknown name.
-    """
-    folder = resources.files("annotated") / "book"
-    file = folder / f"{name}.js"
-    there = re.fullmatch(r"\w+", name) and file.is_file()
-    own = file.read_text("utf-8") if there else ""
-    before = own.partition("\n")[0].partition("After: ")[2]
-    if not before:
-        raise ValueError(f"there is no figure {name!r} in book/figures/")
-    parts = [folder / f"{part}.js" for part in before.split(", ")]
-    text = "".join(part.read_text("utf-8") for part in parts) + own
-    text = re.sub(r"^[ \t]+", "", text, flags=re.M)  # nobody reads it there
-    return f'(() => {{\n"use strict";\n{text}}})();\n'
-
-
 def figure(
     name: str, still: Figure, large: bytes = b"", **data: Any
 ) -> MovingFigure:
-    """The figure that book/figures/NAME.mjs draws from data.
+    """The figure that annotated/book/moving/NAME.mjs draws from data.
 
     still is shown where there is no JavaScript; large is what is loaded
     only when the reader asks for it. ValueError for an unknown name.

@@ -192,7 +192,7 @@ def json_of(source: Path | bytes, name: str = "") -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as bad:
         where = name or str(source)
-        raise DataError(f"{where} is no JSON: {bad}") from None
+        raise DataError(f"{where} is not JSON: {bad}") from None
 
 
 _PACKED: dict[str, Any] = {

@@ -75,14 +75,13 @@ from annotated.engine.runner import train_recipe, with_micro_tokens
 from annotated.engine.runs import (
     SCORES,
     Run,
-    going_on,
     read_recipe,
     results_of,
     run_folder,
     validations,
-    with_precision,
 )
 from annotated.engine.search import converted
+from annotated.engine.start import fine_tuning, with_precision
 from annotated.engine.tensors import write_tensors
 from annotated.evaluation import compare, score
 from annotated.exchange.export import FORMS, export_run
@@ -429,7 +428,7 @@ def train(args: list[str]) -> None:
     elif asked.recipe.init is not None:
         # they default to what the other run has
         other = Path(asked.recipe.init)
-        asked = options_over(going_on(RECIPES[name], other))
+        asked = options_over(fine_tuning(RECIPES[name], other))
     asked.act()
 
 

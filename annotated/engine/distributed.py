@@ -25,15 +25,15 @@ from annotated.engine.errors import (
 )
 
 __all__ = [
-    "Result", "rank", "world_size", "process_group", "step_group", "LOST",
-    "all_reduce_sum", "all_gather", "rank_zero_only", "rank_zero_first",
-    "check_same", "NoSync", "data_parallel", "reshard",
-    "gather_on_rank_zero", "full_tensor", "own_part",
+    "rank", "world_size", "process_group", "step_group", "all_reduce_sum",
+    "all_gather", "rank_zero_only", "rank_zero_first", "check_same",
+    "data_parallel", "reshard", "gather_on_rank_zero", "full_tensor",
+    "own_part",
 ]  # fmt: skip
 
 
 # E4-distributed.md: Ranks and groups
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
 def rank() -> int:
@@ -130,7 +130,7 @@ def step_group(minutes: float) -> dist.ProcessGroup | None:
 
 
 # E4-distributed.md: Numbers and objects
-LOST = re.compile(r"gloo|nccl|connection|socket|peer|timed? ?out", re.I)
+_LOST = re.compile(r"gloo|nccl|connection|socket|peer|timed? ?out", re.I)
 
 
 @contextmanager
@@ -139,7 +139,7 @@ def _in_touch() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, TrainingError) or not LOST.search(str(error)):
+        if isinstance(error, TrainingError) or not _LOST.search(str(error)):
             raise
         reason = str(error).split("\n")[0][:160]
         raise TrainingError(
@@ -161,7 +161,7 @@ def all_reduce_sum(
     return total
 
 
-def all_gather(own: Result) -> list[Result]:
+def all_gather(own: _Result) -> list[_Result]:
     """The values of all processes, in rank order."""
     everyone: list[Any] = [own] * world_size()
     if world_size() > 1:
@@ -170,18 +170,18 @@ def all_gather(own: Result) -> list[Result]:
     return everyone
 
 
-def rank_zero_only(action: Callable[[], Result]) -> Result | None:
+def rank_zero_only(action: Callable[[], _Result]) -> _Result | None:
     """Run action in process 0; the others wait, and fail if it fails."""
     return _act(rank() == 0, action)
 
 
-def rank_zero_first(action: Callable[[], Result]) -> Result:
+def rank_zero_first(action: Callable[[], _Result]) -> _Result:
     """Run action in process 0 first, then in all the others."""
     results: Any = _act(rank() == 0, action), _act(rank() > 0, action)
     return results[min(rank(), 1)]
 
 
-def _act(mine: bool, action: Callable[[], Result]) -> Result | None:
+def _act(mine: bool, action: Callable[[], _Result]) -> _Result | None:
     """Run action here if mine. A failure in any process fails all."""
     result, failure = None, None
     if mine:
@@ -213,14 +213,14 @@ def check_same(facts: dict[str, int]) -> None:
 
 
 # E4-distributed.md: Summing gradients
-NoSync = Callable[[], AbstractContextManager[Any]]
+_NoSync = Callable[[], AbstractContextManager[Any]]
 
 
 def data_parallel(
     module: nn.Module,
     group: dist.ProcessGroup | None,
     shard: Sequence[nn.Module] = (),
-) -> tuple[nn.Module, NoSync]:
+) -> tuple[nn.Module, _NoSync]:
     """Wrap a module so that backward sums the gradients of all processes;
     also returns a context in which they are not exchanged. If shard names
     layers, weights, gradients and Adam's moments are sharded over the
@@ -253,7 +253,7 @@ def _fully_sharded(
     module: nn.Module,
     layers: Sequence[nn.Module],
     group: dist.ProcessGroup,
-) -> NoSync:
+) -> _NoSync:
     """Shard a module's weights. RunError if PyTorch is too old."""
     if torch.__version__ < "2.9":  # TorchVersion: 2.10 comes after 2.9
         raise RunError(f"shard needs torch >= 2.9, not {torch.__version__}")

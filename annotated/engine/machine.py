@@ -21,11 +21,8 @@ from annotated.engine.timing import seconds
 
 __all__ = [
     "evaluating", "fused_adam_works", "cores", "pick_device",
-    "TRIM_THRESHOLD", "MMAP_THRESHOLD", "keep_freed_memory", "set_up",
-    "CGROUPS", "GROUPS", "container_limit", "HALF", "matmul_speed",
-    "memory_bytes", "CPUINFO", "IDENTITY", "processor", "measured_folder",
-    "kept", "INSTRUCTIONS", "FASTER", "pick_precision", "measured_speedup",
-    "bfloat16_speedup",
+    "keep_freed_memory", "set_up", "HALF", "matmul_speed", "memory_bytes",
+    "processor", "cached", "pick_precision",
 ]  # fmt: skip
 
 
@@ -54,7 +51,7 @@ def cores() -> int:
     count = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
-    return max(1, int(min(count, container_limit("cpu"))))
+    return max(1, int(min(count, _container_limit("cpu"))))
 
 
 def pick_device(name: str | None = None) -> str:
@@ -75,7 +72,7 @@ def pick_device(name: str | None = None) -> str:
     return name
 
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
 
 
 def keep_freed_memory() -> None:
@@ -85,16 +82,16 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] == "glibc":
         library = ctypes.CDLL(None)
-        library.mallopt(MMAP_THRESHOLD, 2**25)  # the most that it takes
-        library.mallopt(TRIM_THRESHOLD, 2**30)
+        library.mallopt(_MMAP_THRESHOLD, 2**25)  # the most that it takes
+        library.mallopt(_TRIM_THRESHOLD, 2**30)
 
 
 def set_up(device: str) -> None:
     """Prepare this process for training on a device.
 
     A GPU may round the factors of float32 products to 10 fraction bits
-    (TF32), for its tensor cores; sums stay in float32. On a CPU, what a
-    step frees is kept for the next one.
+    (TF32), for its tensor cores; sums stay in float32. On a CPU, memory
+    that a step frees stays with the process, for the next step.
     """
     kind = torch.device(device).type
     if kind == "cuda":
@@ -103,23 +100,23 @@ def set_up(device: str) -> None:
         keep_freed_memory()
 
 
-CGROUPS = Path("/sys/fs/cgroup")
-GROUPS = Path("/proc/self/cgroup")  # of this process
+_CGROUPS = Path("/sys/fs/cgroup")
+_GROUPS = Path("/proc/self/cgroup")  # of this process
 
 
-def container_limit(what: Literal["cpu", "memory"]) -> float:
+def _container_limit(what: Literal["cpu", "memory"]) -> float:
     """The processors, or the bytes of memory, that the control groups of
     this process allow (Linux, versions 1 and 2); infinite if unlimited.
     """
     least = math.inf
-    for line in _words(GROUPS):
+    for line in _words(_GROUPS):
         _, kinds, path = line.split(":", 2)
         if kinds and what not in kinds.split(","):
             continue
-        own = (kinds, what) if kinds else ("", "unified")  # folders
-        roots = [CGROUPS / name for name in own]
-        place = PurePosixPath(path)
-        for group in (place, *place.parents):
+        folders = (kinds, what) if kinds else ("", "unified")
+        roots = [_CGROUPS / name for name in folders]
+        innermost = PurePosixPath(path)
+        for group in (innermost, *innermost.parents):
             for root in roots:
                 inside = root / group.relative_to("/")
                 least = min(least, _allowed(inside, what))
@@ -128,16 +125,16 @@ def container_limit(what: Literal["cpu", "memory"]) -> float:
 
 def _allowed(group: Path, what: str) -> float:
     """The limit of one control group."""
-    found = _words(group / f"{what}.max")  # version 2
-    if not found and what == "cpu":
-        found = _words(group / "cpu.cfs_quota_us")
-        found += _words(group / "cpu.cfs_period_us")
-    elif not found:
-        found = _words(group / "memory.limit_in_bytes")
-    found += ["1"]
+    words = _words(group / f"{what}.max")  # version 2
+    if not words and what == "cpu":
+        words = _words(group / "cpu.cfs_quota_us")
+        words += _words(group / "cpu.cfs_period_us")
+    elif not words:
+        words = _words(group / "memory.limit_in_bytes")
+    words += ["1"]
     # otherwise it is "max", or -1
-    limited = len(found) > 1 and found[0].isdecimal()
-    return int(found[0]) / int(found[1]) if limited else math.inf
+    limited = len(words) > 1 and words[0].isdecimal()
+    return int(words[0]) / int(words[1]) if limited else math.inf
 
 
 def _words(path: Path) -> list[str]:
@@ -173,16 +170,16 @@ def memory_bytes(device: str) -> float:
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:
-        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError):  # not on every system
         return math.inf
-    least = min(whole, container_limit("memory"))
+    least = min(total, _container_limit("memory"))
     return least / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 # E3-ground.md: What was measured is kept
-CPUINFO = Path("/proc/cpuinfo")  # on Linux
-IDENTITY = {  # its lines that do not vary: x86's, then ARM's
+_CPUINFO = Path("/proc/cpuinfo")  # on Linux
+_IDENTITY = {  # its lines that do not vary: x86's, then ARM's
     *("vendor_id", "cpu family", "model", "model name", "stepping"),
     *("flags", "CPU implementer", "CPU architecture", "CPU variant"),
     *("CPU part", "CPU revision", "Features"),
@@ -191,25 +188,25 @@ IDENTITY = {  # its lines that do not vary: x86's, then ARM's
 
 def processor() -> dict[str, str]:
     """What identifies this kind of processor, the same in every call."""
-    found = {"name": platform.processor() or platform.machine()}
+    facts = {"name": platform.processor() or platform.machine()}
     with suppress(OSError):  # not on every system
-        first = CPUINFO.read_text("utf-8").split("\n\n")[0]
+        first = _CPUINFO.read_text("utf-8").split("\n\n")[0]
         for line in first.splitlines():
             name, _, value = line.partition(":")
-            if name.strip() in IDENTITY:
-                found[name.strip()] = value.strip()
-    return found
+            if name.strip() in _IDENTITY:
+                facts[name.strip()] = value.strip()
+    return facts
 
 
-def measured_folder() -> Path:
+def _measured_folder() -> Path:
     """Where measurements are kept; it may be deleted at any time."""
-    own = os.environ.get("ANNOTATED_MEASURED")
-    if own:
-        return Path(own).absolute()
+    chosen = os.environ.get("ANNOTATED_MEASURED")
+    if chosen:
+        return Path(chosen).absolute()
     return Path(platformdirs.user_cache_dir("annotated"), "measured")
 
 
-def kept(
+def cached(
     name: str,
     about: dict[str, Any],
     measure: Callable[[], tuple[float, bool]],
@@ -220,38 +217,30 @@ def kept(
     it returns now. A damaged file is measured again.
     """
     about = {"processor": processor(), "torch": torch.__version__} | about
-    text = json.dumps(about, sort_keys=True)
-    code = hashlib.sha256(text.encode()).hexdigest()[:16]
-    path = measured_folder() / f"{name}-{code}.json"
-    with suppress(OSError):  # it may be unreadable
-        if (found := _value(path)) is not None:
-            return found
+    key = json.dumps(about, sort_keys=True).encode()
+    code = hashlib.sha256(key).hexdigest()[:16]
+    path = _measured_folder() / f"{name}-{code}.json"
+    with suppress(OSError):  # there is none, or it is unreadable
+        try:
+            return _value(path.read_text("utf-8"))
+        except (ValueError, KeyError, TypeError):
+            path.unlink()  # damaged
     value, lasting = measure()
-    text = json.dumps({"value": value} | about, indent=2)
     if lasting and path.is_absolute():  # else a user without a home
-        with suppress(OSError):  # read-only, or a full disk
+        text = json.dumps({"value": value} | about, indent=2)
+        with suppress(OSError, ValueError):  # read-only, or a full disk
             path.parent.mkdir(parents=True, exist_ok=True)
-            keep_first(path, f"{text}\n")
-            return _value(path) or value
+            return _value(keep_first(path, f"{text}\n"))
     return value
 
 
-def _value(path: Path) -> float | None:
-    """The value of a file of kept, if there is one; a damaged file is
-    deleted.
-    """
-    try:
-        return float(json.loads(path.read_text("utf-8"))["value"])
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        path.unlink(missing_ok=True)
-        return None
+def _value(text: str) -> float:
+    return float(json.loads(text)["value"])
 
 
 # E3-ground.md: Which numbers to compute with
-INSTRUCTIONS = {"avx512_bf16", "amx_bf16", "bf16"}  # x86's, and ARM's
-FASTER = 1.4  # times float32's speed: from here on, bfloat16
+_INSTRUCTIONS = {"avx512_bf16", "amx_bf16", "bf16"}  # x86's, and ARM's
+_FASTER = 1.4  # times float32's speed: from here on, bfloat16
 
 
 def pick_precision(device: str) -> tuple[str, str]:
@@ -259,14 +248,14 @@ def pick_precision(device: str) -> tuple[str, str]:
     device, and the reason: the same in every call on a machine.
     ANNOTATED_PRECISION overrides it; UsageError if that is misspelt.
     """
-    own = os.environ.get("ANNOTATED_PRECISION") or "auto"
-    if own not in ("auto", "float32", *HALF):
+    asked = os.environ.get("ANNOTATED_PRECISION") or "auto"
+    if asked not in ("auto", "float32", *HALF):
         raise UsageError(
             "ANNOTATED_PRECISION must be auto, float32, bfloat16 or "
-            f"float16, not {own!r}"
+            f"float16, not {asked!r}"
         )
-    if own != "auto":
-        return own, "ANNOTATED_PRECISION says so"
+    if asked != "auto":
+        return asked, "ANNOTATED_PRECISION says so"
     kind = torch.device(device).type
     if kind == "cuda":
         name = torch.cuda.get_device_name(device)
@@ -280,23 +269,24 @@ def pick_precision(device: str) -> tuple[str, str]:
         return "float32", "bfloat16 has not been measured on Apple GPUs"
     facts = processor()
     flags = facts.get("flags", facts.get("Features"))
-    if flags is not None and not INSTRUCTIONS & set(flags.split()):
+    if flags is not None and not _INSTRUCTIONS & set(flags.split()):
         return "float32", "this processor has no bfloat16 instructions"
-    if kept("bfloat16", {}, measured_speedup) >= FASTER:
+    if cached("bfloat16", {}, _measured_speedup) >= _FASTER:
         return "bfloat16", "measured faster than float32 on this processor"
     return "float32", "bfloat16 was measured no faster on this processor"
 
 
-def measured_speedup() -> tuple[float, bool]:
+def _measured_speedup() -> tuple[float, bool]:
     """How much faster this CPU multiplies large matrices in bfloat16, and
     that this may be kept.
     """
-    ratio = bfloat16_speedup(64)
-    ratio = ratio if ratio < 0.1 else bfloat16_speedup(512)  # emulated
+    ratio = _bfloat16_speedup(64)
+    if ratio >= 0.1:  # otherwise it is emulated
+        ratio = _bfloat16_speedup(512)
     return ratio, True
 
 
-def bfloat16_speedup(n: int) -> float:
+def _bfloat16_speedup(n: int) -> float:
     """How much faster a CPU multiplies n × n matrices in bfloat16 than in
     float32, on one thread: another number of threads would be another
     decision.

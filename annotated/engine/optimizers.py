@@ -14,18 +14,18 @@ from annotated.engine.errors import TrainingError
 from annotated.engine.tensors import put_tensors, take_tensors
 
 __all__ = [
-    "Parameters", "MACHINE", "named_state", "load_named_state",
-    "check_groups", "rehearse", "ChainedOptimizer",
+    "named_state", "load_named_state", "check_groups", "rehearse",
+    "ChainedOptimizer",
 ]  # fmt: skip
 
 
 # E5-trainer.md: An optimizer of your own
-Parameters = Mapping[str, nn.Parameter]
-MACHINE = "fused", "foreach", "capturable"  # how to compute, not what
+_Parameters = Mapping[str, nn.Parameter]
+_MACHINE = "fused", "foreach", "capturable"  # how to compute, not what
 
 
 def named_state(
-    parameters: Parameters, optimizer: torch.optim.Optimizer
+    parameters: _Parameters, optimizer: torch.optim.Optimizer
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """All tensors that an optimizer keeps, as NAME.KEY; and the rest, for
     JSON: its class, its groups with their settings and names, and what it
@@ -47,7 +47,7 @@ def named_state(
     try:
         kept = {names[weight]: values for weight, values in state.items()}
         for group in optimizer.param_groups:
-            own = {k: v for k, v in group.items() if k not in MACHINE}
+            own = {k: v for k, v in group.items() if k not in _MACHINE}
             own["params"] = [names[weight] for weight in group["params"]]
             groups.append({k: _plain(v) for k, v in own.items()})
     except KeyError:
@@ -83,7 +83,7 @@ def _plain(setting: Any) -> Any:
 
 
 def load_named_state(
-    parameters: Parameters,
+    parameters: _Parameters,
     optimizer: torch.optim.Optimizer,
     tensors: Mapping[str, Tensor],
     rest: Mapping[str, Any],
@@ -121,7 +121,7 @@ def _placed(
 
 
 def check_groups(
-    there: Mapping[str, Any],
+    saved: Mapping[str, Any],
     here: Mapping[str, Any],
     scheduled: Collection[str] = ("lr",),
 ) -> None:
@@ -129,9 +129,9 @@ def check_groups(
     named_state gave, have the same class, groups and settings. Those in
     scheduled may differ: they are set anew for each step.
     """
-    groups = there.get("groups", []), here["groups"]
+    groups = saved.get("groups", []), here["groups"]
     facts: list[tuple[str, Any, Any]] = [
-        ("class", there.get("kind"), here["kind"]),
+        ("class", saved.get("kind"), here["kind"]),
         ("number of groups", len(groups[0]), len(groups[1])),
     ]
     for i, (one, other) in enumerate(zip(*groups), 1):
@@ -151,7 +151,7 @@ def check_groups(
 
 @torch.no_grad()
 def rehearse(
-    parameters: Parameters,
+    parameters: _Parameters,
     optimizer: torch.optim.Optimizer,
     scheduled: Collection[str] = ("lr",),
 ) -> dict[str, Tensor]:
@@ -199,16 +199,16 @@ def _sharded(tensor: Tensor) -> bool:
 
 def _numbers(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Settings of the groups and numbers of the optimizer, by name."""
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for group in optimizer.param_groups:
         for key, value in group.items():
             if key != "params":
-                found[key] = [*found.get(key, []), _plain(value)]
+                numbers[key] = [*numbers.get(key, []), _plain(value)]
     for one in _parts(optimizer):
         for key, value in vars(one).items():
             if isinstance(value, (int, float)) and key[0] != "_":
-                found[f".{key}"] = value
-    return found
+                numbers[f".{key}"] = value
+    return numbers
 
 
 @contextmanager

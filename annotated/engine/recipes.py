@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 from annotated.engine.errors import UsageError, check_fields
@@ -14,11 +11,7 @@ from annotated.engine.trainer import RunConfig
 from annotated.model import ModelShape, TransformerConfig
 from annotated.search import SearchConfig
 
-__all__ = [
-    "Recipe", "PARTS", "FITTED", "recipe_of", "synthetic_recipes",
-    "corpus_recipes", "wmt14_recipes", "STACKS", "table3_recipes",
-    "parse_recipes", "PAIR", "RECIPES", "SHAPES", "fitted", "described",
-]  # fmt: skip
+__all__ = ["Recipe", "recipe_of", "described", "RECIPES"]
 
 
 # E9-recipes.md: The parts of a recipe
@@ -50,9 +43,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if unknown := set(self.fit) - set(FITTED):
+        if unknown := set(self.fit) - set(_FITTED):
             raise UsageError(
-                f"fit may only name {', '.join(FITTED)}, not "
+                f"fit may only name {', '.join(_FITTED)}, not "
                 f"{', '.join(sorted(unknown))}"
             )
         if self.training.seed >= 2**63:
@@ -71,14 +64,14 @@ class Recipe:
 
     def flat(self) -> dict[str, Any]:
         """All fields by name, including those of the parts."""
-        parts = [vars(getattr(self, name)).items() for name in PARTS]
-        own = {n: v for n, v in vars(self).items() if n not in PARTS}
-        return own | {n: v for part in parts for n, v in part}
+        parts = [vars(getattr(self, name)).items() for name in _PARTS]
+        flat = {n: v for n, v in vars(self).items() if n not in _PARTS}
+        return flat | {n: v for part in parts for n, v in part}
 
     def unlike(self, other: Recipe) -> dict[str, Any]:
         """The fields whose values differ from those of other."""
-        there = other.flat()
-        return {n: v for n, v in self.flat().items() if v != there[n]}
+        theirs = other.flat()
+        return {n: v for n, v in self.flat().items() if v != theirs[n]}
 
     def changed(self, **changes: Any) -> Recipe:
         """A copy with some fields changed, in whichever part they are,
@@ -86,15 +79,19 @@ class Recipe:
         """
         left = tuple(name for name in self.fit if name not in changes)
         parts, fit = {}, changes.pop("fit", left)
-        for name in PARTS:
+        for name in _PARTS:
             part = getattr(self, name)
-            own = {n: changes.pop(n) for n in vars(part) if n in changes}
-            parts[name] = dataclasses.replace(part, **own)
+            its = {n: changes.pop(n) for n in vars(part) if n in changes}
+            parts[name] = dataclasses.replace(part, **its)
         return dataclasses.replace(self, fit=fit, **parts | changes)
 
 
-PARTS = {"model": ModelShape, "training": RunConfig, "search": SearchConfig}
-FITTED = (  # what can be fitted to corpus, minutes and machine
+_PARTS = {
+    "model": ModelShape,
+    "training": RunConfig,
+    "search": SearchConfig,
+}
+_FITTED = (  # what can be fitted to corpus, minutes and machine
     *("d_model", "d_ff", "num_encoder_layers", "num_decoder_layers"),
     *("dropout", "batch_tokens", "max_steps", "warmup", "rate", "cooldown"),
     *("save_every", "curriculum"),
@@ -106,7 +103,7 @@ def recipe_of(values: Any) -> Recipe:
     TypeError or ValueError if they are not a recipe's.
     """
     values = values | {"fit": tuple(values["fit"])}
-    parts = {name: part(**values[name]) for name, part in PARTS.items()}
+    parts = {name: part(**values[name]) for name, part in _PARTS.items()}
     frozen = tuple(parts["training"].freeze)  # JSON has lists
     parts["training"] = dataclasses.replace(
         parts["training"], freeze=frozen
@@ -114,8 +111,16 @@ def recipe_of(values: Any) -> Recipe:
     return Recipe(**values | parts)
 
 
+def described(new: Recipe, old: Recipe, what: str) -> str:
+    """One line that says, after what, how new differs from old; which
+    fields are fitted does not count.
+    """
+    changes = new.unlike(old.changed(fit=new.fit))
+    return f"{what}: {', '.join(f'{n} {v}' for n, v in changes.items())}"
+
+
 # E9-recipes.md: The table of recipes
-def synthetic_recipes() -> dict[str, Recipe]:
+def _synthetic_recipes() -> dict[str, Recipe]:
     """Copy and reverse (chapter 14), pocket (chapter 19)."""
     copy = (
         Recipe(about="say the input again (chapter 14)", data="copy")
@@ -140,7 +145,7 @@ def synthetic_recipes() -> dict[str, Recipe]:
     return {"copy": copy, "reverse": reverse, "pocket": pocket}
 
 
-def corpus_recipes() -> dict[str, Recipe]:
+def _corpus_recipes() -> dict[str, Recipe]:
     """Multi30k and IWSLT (chapter 20)."""
     captions = (
         Recipe(
@@ -170,9 +175,9 @@ def corpus_recipes() -> dict[str, Recipe]:
     return {"multi30k": captions, "iwslt14": talks, "iwslt17": more_talks}
 
 
-def wmt14_recipes() -> dict[str, Recipe]:
+def _wmt14_recipes() -> dict[str, Recipe]:
     """The models of Table 2, as the paper trained them (§5)."""
-    made = {}
+    recipes = {}
     german = Recipe(
         about="English to German, the paper's base model",
         data="wmt14-en-de",
@@ -182,26 +187,26 @@ def wmt14_recipes() -> dict[str, Recipe]:
         data="wmt14-en-fr",
     ).changed(target="fr", vocab=32_000, tokenizer="wordpiece")
     for base, dropout in ((german, 0.3), (french, 0.1)):
-        made[f"{base.data}-base"] = base
-        made[f"{base.data}-big"] = (
+        recipes[f"{base.data}-base"] = base
+        recipes[f"{base.data}-big"] = (
             base.changed(about=base.about.replace("base", "big"))
             .changed(d_model=1024, d_ff=4096, num_heads=16)
             .changed(dropout=dropout)
             .changed(max_steps=300_000, save_every=600, keep=20)
         )
-    return made
+    return recipes
 
 
-STACKS = "num_encoder_layers", "num_decoder_layers"
-
-
-def table3_recipes() -> dict[str, Recipe]:
+def _table3_recipes() -> dict[str, Recipe]:
     """The rows of Table 3, by name: table3-A-h1 and so on (§6.2)."""
     changes: dict[str, dict[str, Any]] = {
         "base": {},  # d_k and d_v of (A) and (C) are d_model / h
         **{f"A-h{h}": {"num_heads": h} for h in (1, 4, 16, 32)},
         **{f"B-dk{d}": {"d_k": d} for d in (16, 32)},
-        **{f"C-N{n}": dict.fromkeys(STACKS, n) for n in (2, 4, 8)},
+        **{
+            f"C-N{n}": {"num_encoder_layers": n, "num_decoder_layers": n}
+            for n in (2, 4, 8)
+        },
         **{f"C-d{d}": {"d_model": d} for d in (256, 1024)},
         **{f"C-ff{d}": {"d_ff": d} for d in (1024, 4096)},
         **{f"D-drop{p}": {"dropout": p} for p in (0.0, 0.2)},
@@ -209,16 +214,16 @@ def table3_recipes() -> dict[str, Recipe]:
         "big": {},
         **{f"D-eps{e}": {"label_smoothing": e} for e in (0.0, 0.2)},
     }
-    made, plain = {}, wmt14_recipes()
+    recipes, plain = {}, _wmt14_recipes()
     for row, change in changes.items():
         size = "big" if row == "big" else "base"
         recipe = plain[f"wmt14-en-de-{size}"].changed(keep=1, **change)
         about = f"row {row} of Table 3"
-        made[f"table3-{row}"] = recipe.changed(about=about)
-    return made
+        recipes[f"table3-{row}"] = recipe.changed(about=about)
+    return recipes
 
 
-def parse_recipes() -> dict[str, Recipe]:
+def _parse_recipes() -> dict[str, Recipe]:
     """Sentences to trees (§6.3, chapter 24): data is a folder that
     annotated treebank has made.
     """
@@ -249,92 +254,20 @@ def parse_recipes() -> dict[str, Recipe]:
     return {"parse-wsj": wsj, "parse-semi": semi, "parse-small": small}
 
 
-PAIR = (
+_PAIR = (
     Recipe(
         about="your own text: --data and a folder, yours or data prepare's",
         data="pair",
     )
-    .changed(source="source", target="target", vocab=8000, fit=FITTED)
+    .changed(source="source", target="target", vocab=8000, fit=_FITTED)
     .changed(norm="pre", num_heads=4, max_minutes=20.0, alpha=1.0)
     .changed(valid_pairs=1000)
 )
 RECIPES = {
-    **synthetic_recipes(),
-    **corpus_recipes(),
-    **wmt14_recipes(),
-    "pair": PAIR,
-    **table3_recipes(),
-    **parse_recipes(),
+    **_synthetic_recipes(),
+    **_corpus_recipes(),
+    **_wmt14_recipes(),
+    "pair": _PAIR,
+    **_table3_recipes(),
+    **_parse_recipes(),
 }
-
-
-# E9-recipes.md: Fitted to a corpus
-SHAPES = (  # d_model, d_ff, layers, minimum pairs
-    (512, 2048, 6, 400_000),
-    (256, 1024, 3, 60_000),
-    (192, 512, 3, 15_000),
-    (128, 512, 2, 0),
-)
-
-
-def fitted(
-    recipe: Recipe,
-    pairs: int,
-    tokens: int,
-    speed: Callable[[Recipe], float],
-) -> Recipe:
-    """The recipe with the fields in its fit chosen.
-
-    The corpus has this many pairs and target tokens; speed returns the
-    training steps per second of a recipe.
-    """
-    speed = cache(speed)
-
-    def fill(made: Recipe, **choice: Any) -> Recipe:
-        names = choice.keys() & set(recipe.fit)
-        return made.changed(**{n: choice[n] for n in names})
-
-    seconds = 60 * (recipe.training.max_minutes or 60.0) * 0.9
-    first = recipe.init is None
-    passes, least_steps = (30, 1000) if first else (10, 300)
-    most = max(passes * tokens, least_steps * 1500)
-    enough = max(1800 * 1500, min(6000 * 1500, 8 * tokens))
-    made = recipe
-    for d_model, d_ff, layers, least in SHAPES:
-        if pairs < least:
-            continue
-        stacks = dict.fromkeys(STACKS, layers)
-        made = fill(recipe.changed(fit=()), batch_tokens=1500, **stacks)
-        made = fill(made, d_model=d_model, d_ff=d_ff)
-        if seconds * speed(made) * made.training.batch_tokens >= enough:
-            break
-    for size in (1500, 3000, 6000, 12_000, 24_000):
-        made = fill(made, batch_tokens=size)
-        batch = made.training.batch_tokens
-        reach = min(most / batch, seconds * speed(made))
-        if reach <= 20_000 or batch != size:
-            break
-    made = fill(made, max_steps=max(100, int(reach)))
-    steps = made.training.max_steps
-    seen = steps * batch / max(1, tokens)
-    made = fill(
-        made,
-        warmup=max(50, min(4000, steps // 6)) if first else steps // 20 + 1,
-        cooldown=2 * steps // 5,
-        save_every=max(50, steps // 10),
-        dropout=0.0 if seen <= 2 else 0.1 if seen <= 12 else 0.2,
-        curriculum=steps // 2 if seen <= 2 else 0,
-    )
-    # equation 3 peaks at rate / sqrt(d_model · warmup)
-    peak = 0.001 if made.model.d_model > 256 else 0.003
-    peak = peak if first else peak / 10
-    rate = peak * math.sqrt(made.model.d_model * made.training.warmup)
-    return fill(made, rate=round(rate, 3))
-
-
-def described(
-    made: Recipe, recipe: Recipe, what: str = "fitted to the corpus"
-) -> str:
-    """One line that says how made differs from recipe."""
-    new = made.unlike(recipe.changed(fit=made.fit))
-    return f"{what}: {', '.join(f'{n} {v}' for n, v in new.items())}"

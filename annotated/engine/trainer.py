@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -40,10 +40,10 @@ from annotated.engine.errors import (
     check_fields,
 )
 from annotated.engine.machine import HALF, evaluating
+from annotated.engine.micro import PackedBatch, micro_batches, short_first
 from annotated.engine.optimizers import rehearse
 from annotated.engine.packing import (
     PackedTransformer,
-    Packing,
     check_parts,
     chunked_loss,
     compile_layers,
@@ -51,7 +51,6 @@ from annotated.engine.packing import (
 )
 from annotated.model import Transformer
 from annotated.schedule import make_optimizer, set_learning_rate
-from annotated.tokens import BOS, EOS
 from annotated.training import (
     Progress,
     TrainingConfig,
@@ -59,11 +58,7 @@ from annotated.training import (
     seed_dropout,
 )
 
-__all__ = [
-    "RunConfig", "PARTS", "freeze", "PackedBatch", "packed_loss",
-    "LossScale", "split_batch", "micro_batches", "short_first", "Trainer",
-    "ENOUGH", "RESERVE", "training_speed", "BUSY",
-]  # fmt: skip
+__all__ = ["RunConfig", "packed_loss", "Trainer"]
 
 
 # E5-trainer.md: What a run adds to the configuration
@@ -72,15 +67,15 @@ class RunConfig(TrainingConfig):
     """TrainingConfig, plus what depends on the machine and run folder.
 
     A run ends at max_steps or max_minutes, whichever comes first; a
-    cool-down begins early enough for either (see fit_end). The last keep
-    of the checkpoints written every save_every steps are kept; those of
-    save_minutes only guard against a crash. begin_run resolves precision
-    auto; a Trainer that is built directly uses float32.
+    cool-down begins early enough for either (see Trainer.fit_end). The
+    last keep of the checkpoints written every save_every steps are kept;
+    those of save_minutes only guard against a crash. begin_run resolves
+    precision auto; a Trainer that is built directly uses float32.
     """
 
     # maximum tokens per side in a micro-batch (unset: what fits)
     micro_tokens: int | None = None
-    # parts that keep the weights that they begin with
+    # frozen parts: they keep the weights that they begin with
     freeze: tuple[Literal["embeddings", "encoder", "decoder"], ...] = ()
     # number format of the layers; auto picks the fastest here
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -100,58 +95,30 @@ class RunConfig(TrainingConfig):
             positive=("rate", "clip", "max_minutes", "save_minutes"),
             below=1.0,
         )
-        if unknown := set(self.freeze) - {*PARTS}:
+        if unknown := set(self.freeze) - {*_PARTS}:
             raise UsageError(
-                f"freeze may only name {', '.join(PARTS)}, not "
+                f"freeze may only name {', '.join(_PARTS)}, not "
                 f"{', '.join(sorted(unknown))}"
             )
-        if {*PARTS} <= {*self.freeze}:
+        if {*_PARTS} <= {*self.freeze}:
             raise UsageError("freeze leaves nothing to train")
 
 
-PARTS = {
+_PARTS = {
     "embeddings": ("embeddings", "src_positions", "tgt_positions"),
     "encoder": ("encoder",),
     "decoder": ("decoder",),
 }
 
 
-def freeze(model: Transformer, names: Collection[str]) -> None:
-    """Let all parts of a model learn, except the named ones of PARTS."""
-    for name, modules in PARTS.items():
+def _freeze(model: Transformer, names: Collection[str]) -> None:
+    """Let all parts of a model learn, except the named ones of _PARTS."""
+    for name, modules in _PARTS.items():
         for module in modules:
             getattr(model, module).requires_grad_(name not in names)
 
 
 # E5-trainer.md: The loss, packed
-@dataclass(frozen=True)
-class PackedBatch(Batch):
-    """A batch with the packing of each side."""
-
-    source: Packing
-    target: Packing
-
-    @classmethod
-    def of(cls, batch: Batch) -> PackedBatch:
-        """The packed form of a batch; a PackedBatch is returned as is."""
-        if isinstance(batch, cls):
-            return batch
-        places = Packing.of(batch.src), Packing.of(batch.tgt)
-        return cls(batch.src, batch.tgt, batch.labels, *places)
-
-    def moved(self, move: Callable[[Tensor], Tensor]) -> PackedBatch:
-        """A copy with move applied to each of its tensors."""
-        src, tgt, labels = map(move, (self.src, self.tgt, self.labels))
-        source, target = (
-            Packing(move(side.real), move(side.index))
-            for side in (self.source, self.target)
-        )
-        return PackedBatch(src, tgt, labels, source, target)
-
-    def to(self, device: torch.device | str) -> PackedBatch:
-        return self.moved(lambda x: x.to(device, non_blocking=True))
-
-
 def packed_loss(
     model: PackedTransformer, batch: Batch, config: RunConfig
 ) -> tuple[Tensor, Tensor]:
@@ -182,7 +149,7 @@ class _Loss(nn.Module):
 
 # E5-trainer.md: A range that is too small
 @dataclass
-class LossScale:
+class _LossScale:
     """The factor that a float16 loss is multiplied by."""
 
     scale: float = 2.0**16
@@ -190,7 +157,7 @@ class LossScale:
     overflows: int = 0  # attempts at a step that failed
 
     patience = 2000  # steps without overflow before doubling
-    least = 2.0**-8  # an overflow even at this scale has another cause
+    min_scale = 2.0**-8  # an overflow even at this has another cause
 
     def settle(self, parameters: list[nn.Parameter]) -> bool:
         """Unscale the gradients. If one of them has overflowed, halve the
@@ -198,7 +165,7 @@ class LossScale:
         """
         norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf)
         fine = math.isfinite(full_tensor(norm).item())
-        if not fine and self.scale > self.least:
+        if not fine and self.scale > self.min_scale:
             self.scale, self.calm = self.scale / 2, 0
             self.overflows += 1
             return False
@@ -209,82 +176,6 @@ class LossScale:
         if self.calm == self.patience:
             self.scale, self.calm = self.scale * 2, 0
         return True
-
-
-# E5-trainer.md: One batch, several micro-batches, several processes
-def split_batch(
-    corpus: Corpus, pairs: NDArray, count: int, most: int | None = None
-) -> list[NDArray]:
-    """Split a batch into micro-batches of roughly equal token counts.
-
-    There are count of them, or the smallest multiple of count that keeps
-    each within most tokens per side (a single pair may exceed it). If
-    there are too few pairs, some are empty. Pairs keep their order.
-    """
-    sides = [
-        np.cumsum(
-            np.append(0, side.starts[pairs + 1] - side.starts[pairs] + 1)
-        )
-        for side in (corpus.src, corpus.tgt)
-    ]
-    total, parts = sides[0] + sides[1], count
-    while True:
-        goal = total[-1] * np.arange(1, parts) / parts
-        cuts = np.searchsorted((total[1:] + total[:-1]) / 2, goal)
-        ends = np.append(0, np.append(cuts, len(pairs)))
-        largest = max(np.diff(side[ends]).max() for side in sides)
-        if most is None or largest <= most:
-            return np.split(pairs, cuts)
-        if parts >= len(pairs):
-            return np.split(pairs, range(1, parts))  # a pair in each
-        parts += count
-
-
-def micro_batches(
-    corpus: Corpus, pairs: NDArray, most: int | None
-) -> list[tuple[PackedBatch, float]]:
-    """This process's micro-batches, each with the weight of its loss: 1,
-    or 0 for a placeholder.
-    """
-    parts = split_batch(corpus, pairs, world_size(), most)
-    each = len(parts) // world_size()
-    own = parts[rank() * each : (rank() + 1) * each]
-    start, end = torch.tensor([[BOS]]), torch.tensor([[EOS]])
-    nothing = PackedBatch.of(Batch(end, start, end))
-    return [
-        (PackedBatch.of(corpus.batch(p)), 1.0) if len(p) else (nothing, 0.0)
-        for p in own
-    ]
-
-
-# E5-trainer.md: Short sentences first
-def short_first(
-    plan: Sequence[NDArray], lengths: NDArray, steps: int, seed: int
-) -> list[NDArray]:
-    """The batches of plan, reordered so that short pairs come first.
-
-    lengths are those of all pairs. Over this many steps, at most the whole
-    plan, the longest pair allowed grows from the 5 % quantile of lengths
-    to their maximum; the other batches keep their order.
-    """
-    longest = np.array([lengths[pairs].max() for pairs in plan])
-    coming = np.argsort(longest, kind="stable").tolist()
-    draw = np.random.default_rng(seed)
-    steps = min(steps, len(plan))
-    share = np.sqrt(np.linspace(0.05**2, 1, steps + 1)[:-1])
-    limits = np.quantile(lengths, share)
-    allowed = np.searchsorted(longest[coming], limits, "right").tolist()
-    pool: list[int] = []
-    first: list[int] = []
-    for step, count in enumerate(allowed):
-        # if no batch within the limit is left, take the next one
-        pool += coming[len(pool) + step : max(count, step + 1)]
-        place = int(draw.integers(len(pool)))
-        pool[place], pool[-1] = pool[-1], pool[place]
-        first.append(pool.pop())
-    early = set(first)
-    rest = (i for i in range(len(plan)) if i not in early)
-    return [plan[i] for i in (*first, *rest)]
 
 
 # E5-trainer.md: The trainer
@@ -309,7 +200,7 @@ class Trainer(training.Trainer):
         fast = model if type(model) is PackedTransformer else packed(model)
         check_parts(fast, hooks=True)
         super().__init__(fast, corpus, config)
-        freeze(fast, config.freeze)
+        _freeze(fast, config.freeze)
         self.check_same()
         self.group = step_group(self.step_minutes)
         if config.compile:
@@ -321,7 +212,7 @@ class Trainer(training.Trainer):
         # only now: sharding replaces the parameters
         self.optimizer = make_optimizer(fast.parameters())
         half = config.precision == "float16"
-        self.scaling = LossScale() if half else None
+        self.scaling = _LossScale() if half else None
         self.stop = self.stopping = False
         self.clock = self.started = 0.0  # of this process
         self.planned = config  # before fit_end
@@ -346,8 +237,8 @@ class Trainer(training.Trainer):
         settings = repr((self.config, self.model.config)).encode()
         weights = 0
         for parameter in self.model.parameters():
-            whole = full_tensor(parameter.detach()).cpu()
-            weights = zlib.crc32(whole.numpy().tobytes(), weights)
+            numbers = full_tensor(parameter.detach()).cpu().numpy()
+            weights = zlib.crc32(numbers.tobytes(), weights)
         check_same(
             {
                 "training data": fingerprint(self.corpus),
@@ -414,12 +305,12 @@ class Trainer(training.Trainer):
         """
         config, (step, seconds) = self.config, self.since
         taken, left = self.step - step, config.max_steps - self.step
-        if not (config.max_minutes and config.cooldown) or taken < ENOUGH:
+        if not (config.max_minutes and config.cooldown) or taken < _PACE:
             return
         cooldown = min(config.cooldown, config.max_steps)
         pace = (self.seconds - seconds) / taken
         room = (60 * config.max_minutes - self.seconds) / pace
-        fits = int(RESERVE * room)
+        fits = int(_RESERVE * room)
         if room >= left or fits < 1:
             return
         if left >= cooldown and fits > min(cooldown, self.step):
@@ -486,12 +377,16 @@ class Trainer(training.Trainer):
         return sums / work.tokens
 
     def collect(self, means: Tensor, norm: Tensor) -> tuple[float, ...]:
-        """Loss, nll and gradient norm of the step, over all processes."""
+        """The step's loss, nll and gradient norm, summed over all
+        processes. The same exchange sets seconds, by process 0's clock,
+        and stopping, where any process has set stop. PeerError, in all
+        processes but the first, where one of the three is not finite.
+        """
         # three numbers, but the device is waited for only once
         loss, nll, size = torch.stack([*means, full_tensor(norm)]).tolist()
         spent = self.clock + time.perf_counter() - self.started
-        own = [0.0 if rank() else spent, float(self.stop)]
-        shared = torch.tensor([loss, nll, *own], dtype=torch.float64)
+        agreed = [0.0 if rank() else spent, float(self.stop)]
+        shared = torch.tensor([loss, nll, *agreed], dtype=torch.float64)
         shared = all_reduce_sum(shared, self.group)
         loss, nll, self.seconds, stop = shared.tolist()
         self.stopping = stop > 0
@@ -545,10 +440,11 @@ class Trainer(training.Trainer):
         return state | {"noise": self._noise(), "ending": self.ending()}
 
     def _noise(self) -> dict[str, int | None]:
-        own = {
-            n: getattr(self.config, n) for n in ("micro_tokens", "compile")
+        return {
+            "processes": world_size(),
+            "micro_tokens": self.config.micro_tokens,
+            "compile": self.config.compile,
         }
-        return {"processes": world_size()} | own
 
     def rehearse(self) -> dict[str, Tensor]:
         """What moments will be after a step, without their numbers. All
@@ -563,8 +459,10 @@ class Trainer(training.Trainer):
         state: dict[str, Any],
     ) -> None:
         """Restore what these three methods returned, in any trainer."""
-        own = self.parameters()
-        parts = {name: own_part(weights[name], own[name]) for name in own}
+        parts = {
+            name: own_part(weights[name], parameter)
+            for name, parameter in self.parameters().items()
+        }
         super().load(parts, moments, state)
         self.clock = self.seconds
         self.since = self.step, self.seconds
@@ -596,54 +494,5 @@ class _Work:
 
 
 # E5-trainer.md: Minutes that end the run
-ENOUGH = 20  # steps that tell the pace
-RESERVE = 0.97  # of the steps that fit into the minutes left
-
-
-def training_speed(
-    model: PackedTransformer, corpus: Corpus, config: RunConfig
-) -> tuple[float, bool]:
-    """Training steps per second of this process alone, and whether other
-    programs kept it from measuring them. The weights stay as they are.
-    """
-    wall, own = _step_seconds(model, corpus, config)
-    threads = torch.get_num_threads()
-    if next(model.parameters()).device.type != "cpu":
-        return 1 / wall, False
-    if threads > 1:
-        torch.set_num_threads(1)
-        try:
-            _, own = _step_seconds(model, corpus, config)
-        finally:
-            torch.set_num_threads(threads)
-    busy = wall > BUSY * own if threads == 1 else wall * BUSY > own
-    return 1 / min(wall, own), busy
-
-
-BUSY = 1.25  # times as long: other programs take part of the machine
-
-
-def _step_seconds(
-    model: PackedTransformer, corpus: Corpus, config: RunConfig
-) -> tuple[float, float]:
-    """The seconds of a training step by the clock on the wall, and by the
-    processor's: the least of some.
-    """
-    loss, device = _Loss(model, config), next(model.parameters()).device
-    optimizer = make_optimizer(model.parameters())
-    plan = corpus.plan(config.batch_tokens, config.seed, epoch=0)
-    clocks = time.perf_counter, time.process_time
-    spent: list[list[float]] = []
-    for step in range(6):
-        batch = PackedBatch.of(corpus.batch(plan[step % len(plan)]))
-        started = [clock() for clock in clocks]
-        total, _ = loss(batch.to(device))
-        total.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        total.item()  # waits for the device
-        spent.append([clock() - s for clock, s in zip(clocks, started)])
-        if sum(wall for wall, _ in spent[1:]) > 1:
-            break
-    wall, own = map(min, zip(*spent[1:]))
-    return wall, own or wall  # some clocks tick coarsely
+_PACE = 20  # steps that tell it
+_RESERVE = 0.97  # of the steps that fit into the minutes left

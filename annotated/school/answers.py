@@ -7,25 +7,25 @@ import builtins
 import re
 import symtable
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass
 
-__all__ = [
-    "COMPREHENSIONS", "DEFINES", "Statement", "statement", "root", "AROUND",
-    "Parsed", "TOO_MUCH", "SPLIT", "statements_of", "IMPORTS", "COMMANDS",
-    "OF_COMMANDS", "QUIET", "Program", "Answer", "answer_in", "EXAMINER",
-    "CALLED", "MODULES", "INSIDE", "trees", "folded", "borrowed",
-    "reaching", "patching",
-]  # fmt: skip
+__all__ = ["statements_of", "Answer", "answer_in", "borrowed", "reaching"]
 
 
 # E29-answers.md: What a statement does
-COMPREHENSIONS = {"listcomp", "setcomp", "dictcomp", "genexpr"}
-DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_COMPREHENSIONS = {"listcomp", "setcomp", "dictcomp", "genexpr"}
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
-class Statement:
+class _Statement:
     """A statement of a cell, and what it does to names."""
 
     cell: int
@@ -36,7 +36,7 @@ class Statement:
     now: frozenset[str]  # names that it uses at once
     later: frozenset[str]  # that its functions use when they are called
     effects: frozenset[str]  # that its functions change
-    calls: frozenset[tuple[str, str, bool]]  # made at once, as in _Writes
+    calls: frozenset[tuple[str, str, bool]]  # made at once, as in _calls
     patches: bool  # whether a function of it writes into an argument
 
     @property
@@ -54,28 +54,74 @@ class Statement:
         return self.now | self.later | self.changes | self.effects
 
 
-def statement(node: ast.stmt, text: str, cell: int) -> Statement:
+def _statement(node: ast.stmt, text: str, cell: int) -> _Statement:
     """SyntaxError where its names contradict each other."""
     binds, now, later, effects = _names_of(
         symtable.symtable(text, "<cell>", "exec"), inside=False
     )
-    inner = _Writes()
-    writes = _Writes(inner)
-    writes.visit(node)
-    if isinstance(node, ast.AugAssign) and root(node.target):
-        now.add(root(node.target))
-    return Statement(
+    # what is changed at once, and inside of functions
+    changed: tuple[set[str], set[str]] = (set(), set())
+    stored: tuple[set[str], set[str]] = (set(), set())
+    arguments: set[str] = set()
+    calls: set[tuple[str, str, bool]] = set()
+    dropped: list[ast.AST] = []
+    for part, inside in _walk(node):
+        name = _root(_written_to(part))
+        stored[inside].add(name)
+        changed[inside].add(name)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Del):
+            changed[inside].add(part.id)
+        if isinstance(part, _FUNCTIONS):
+            arguments |= {
+                x.arg for x in ast.walk(part.args) if isinstance(x, ast.arg)
+            }
+        if isinstance(part, ast.Expr):
+            dropped.append(part.value)
+        if isinstance(part, ast.Call) and isinstance(
+            part.func, ast.Attribute
+        ):
+            changed[inside].add(_root(part.func))
+        if not inside:
+            calls |= _calls(part, part in dropped)
+    if isinstance(node, ast.AugAssign):
+        now.add(_root(node.target))
+    return _Statement(
         cell=cell,
         text=text,
         kind=_kind(node),
         binds=frozenset(binds),
-        changes=frozenset(writes.roots - {""}),
-        now=frozenset(now),
+        changes=frozenset(changed[False] - {""}),
+        now=frozenset(now - {""}),
         later=frozenset(later),
-        effects=frozenset(effects | inner.roots & later),
-        calls=frozenset(writes.calls),
-        patches=bool(inner.stored & inner.arguments),
+        effects=frozenset(effects | changed[True] & later),
+        calls=frozenset(calls),
+        patches=bool(stored[True] & arguments - {"self", "cls"}),
     )
+
+
+def _walk(
+    node: ast.AST, inside: bool = False
+) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node, and whether it runs only when a function is called."""
+    yield node, inside
+    function = isinstance(node, (*_FUNCTIONS, ast.Lambda))
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                later = function and name == "body"
+                yield from _walk(child, inside or later)
+
+
+def _calls(node: ast.AST, dropped: bool) -> set[tuple[str, str, bool]]:
+    """The calls that a node makes: of which name, with which argument, and
+    whether the result is dropped.
+    """
+    if not isinstance(node, ast.Call):
+        above = getattr(node, "decorator_list", [])
+        return {(_root(one), "", False) for one in above}
+    given = [*node.args, *(k.value for k in node.keywords)]
+    roots = [_root(x) for x in given] or [""]
+    return {(_root(node.func), name, dropped) for name in roots}
 
 
 def _kind(node: ast.stmt) -> str:
@@ -89,7 +135,7 @@ def _kind(node: ast.stmt) -> str:
     simple = isinstance(node, (ast.Assign, ast.AnnAssign))
     if simple and isinstance(node.value, ast.Lambda):  # type: ignore
         return "def"
-    if isinstance(node, DEFINES):
+    if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
         return "def"
     called = getattr(getattr(node, "value", None), "func", None)
     if isinstance(node, ast.Expr) and (
@@ -118,13 +164,13 @@ def _names_of(
             (effects if inside else binds).add(symbol.get_name())
     for child in table.get_children():
         function = child.get_type() == "function"
-        deferred = function and child.get_name() not in COMPREHENSIONS
+        deferred = function and child.get_name() not in _COMPREHENSIONS
         for mine, found in zip(names, _names_of(child, inside or deferred)):
             mine |= found
     return binds, now, later, effects
 
 
-def root(node: ast.AST) -> str:
+def _root(node: ast.AST | None) -> str:
     """The name that a.b[c].d or vars(a)[b] begins with; or ""."""
     while True:
         if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
@@ -132,106 +178,59 @@ def root(node: ast.AST) -> str:
         elif (
             isinstance(node, ast.Call)
             and node.args
-            and (isinstance(node.func, ast.Name) and node.func.id == "vars")
+            and getattr(node.func, "id", "") == "vars"
         ):
             node = node.args[0]
         else:
-            break
-    return node.id if isinstance(node, ast.Name) else ""
+            return str(getattr(node, "id", ""))  # of an ast.Name
 
 
-class _Writes(ast.NodeVisitor):
-    """Names whose value is changed: by a.b = …, a[i] = …, del, a.b(…). The
-    calls that are made: of which name, with which argument, and whether
-    the result is dropped. What stands in a function goes to inner.
+def _written_to(node: ast.AST) -> ast.AST | None:
+    """Of a.b = …, a[i] = …, setattr(a, …), vars(a).update(…), what is
+    written to.
     """
-
-    def __init__(self, inner: _Writes | None = None) -> None:
-        self.inner = inner or self
-        self.stored: set[str] = set()
-        self.roots: set[str] = set()
-        self.calls: set[tuple[str, str, bool]] = set()
-        self.arguments: set[str] = set()
-        self.dropped: ast.AST | None = None
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        names = {
-            a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)
-        }
-        self.inner.arguments |= names - {"self", "cls"}
-        for part in (*node.decorator_list, node.args):
-            self.visit(part)
-        self.calls |= {(root(d), "", False) for d in node.decorator_list}
-        for part in node.body:
-            self.inner.visit(part)
-
-    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        self.inner.visit(node.body)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self.calls |= {(root(d), "", False) for d in node.decorator_list}
-        self.generic_visit(node)
-
-    def visit_Expr(self, node: ast.Expr) -> None:
-        self.dropped = node.value
-        self.generic_visit(node)
-
-    def visit_Attribute(self, node: ast.Attribute | ast.Subscript) -> None:
-        if not isinstance(node.ctx, ast.Load):
-            self.stored.add(root(node))
-            self.roots.add(root(node))
-        self.generic_visit(node)
-
-    visit_Subscript = visit_Attribute
-
-    def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Del):
-            self.roots.add(node.id)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        given = [
-            root(x) for x in (*node.args, *(k.value for k in node.keywords))
-        ]
-        callee, dropped = root(node.func), node is self.dropped
-        if isinstance(node.func, ast.Attribute):
-            self.roots.add(callee)
-        if callee in ("setattr", "delattr") and given:
-            self.stored.add(given[0])
-            self.roots.add(given[0])
-        self.calls |= {(callee, name, dropped) for name in given or [""]}
-        self.generic_visit(node)
+    if isinstance(node, (ast.Attribute, ast.Subscript)):
+        return None if isinstance(node.ctx, ast.Load) else node
+    if not isinstance(node, ast.Call):
+        return None
+    method = getattr(node.func, "attr", "")
+    name = method or _root(node.func)
+    if node.args and name.strip("_") in ("setattr", "delattr"):
+        return node.args[0] if not method or node.args[1:] else None
+    space = getattr(node.func, "value", None)
+    patched = _root(getattr(space, "func", None)) == "vars"
+    patched = patched or getattr(space, "attr", "") == "__dict__"
+    return space if patched else None
 
 
 # E29-answers.md: Cells as IPython reads them
-AROUND = ("time", "capture", "prun")  # magics that run code as it stands
-Parsed = tuple[list[tuple[ast.stmt, str]], str]  # nodes, texts; a reason
-TOO_MUCH = (SyntaxError, ValueError, RecursionError, MemoryError)
-SPLIT = 5  # cells into which a function may have been cut
+_AROUND = ("time", "capture", "prun")  # magics that run code as it stands
+_Parsed = tuple[list[tuple[ast.stmt, str]], str]  # nodes, texts; a reason
+_TOO_MUCH = (SyntaxError, ValueError, RecursionError, MemoryError)
+_SPLIT = 5  # cells into which a function may have been cut
 
 
 def statements_of(
     cells: Sequence[str],
-) -> tuple[list[Statement], dict[int, str]]:
+) -> tuple[list[_Statement], dict[int, str]]:
     """All statements; and by its place, of each cell that is not, or not
     wholly, understood, the reason.
     """
-    found: list[Statement] = []
+    found: list[_Statement] = []
     unknown: dict[int, str] = {}
     place = 0
     while place < len(cells):
         count = 1
         nodes, reason = _parsed(cells[place])
-        rest = list(range(place + 1, len(cells)))[: SPLIT - 1]
+        rest = list(range(place + 1, len(cells)))[: _SPLIT - 1]
         while not nodes and reason and rest and _plain(cells[rest[0]])[1]:
             count += 1
             joined, why = _parsed("\n".join(cells[place : rest.pop(0) + 1]))
             if not why:
                 nodes, reason = joined, ""
         try:
-            new = [statement(node, text, place) for node, text in nodes]
-        except TOO_MUCH as error:
+            new = [_statement(node, text, place) for node, text in nodes]
+        except _TOO_MUCH as error:
             new, reason = [], _said(error)
         if reason:
             unknown[place] = reason
@@ -241,14 +240,14 @@ def statements_of(
     return found, unknown
 
 
-def _plain(text: str) -> Parsed:
+def _plain(text: str) -> _Parsed:
     """The statements of Python source; none where there is a reason."""
     text = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of "\d" in a string
             body = ast.parse(text).body
-    except TOO_MUCH as error:
+    except _TOO_MUCH as error:
         return [], _said(error)
     lines = text.split("\n")
     return [
@@ -286,7 +285,7 @@ def _written(node: ast.stmt, lines: Sequence[str]) -> str:
     return "\n".join(rows)
 
 
-def _parsed(text: str) -> Parsed:
+def _parsed(text: str) -> _Parsed:
     """The statements of a cell, and what is not understood of it."""
     plain, reason = _plain(text)
     if not reason:
@@ -308,7 +307,7 @@ def _parsed(text: str) -> Parsed:
             ]
     except ImportError:
         return [], reason
-    except TOO_MUCH as error:
+    except _TOO_MUCH as error:
         return [], reason or _said(error)
     return found, magics.unknown if turned else reason
 
@@ -347,7 +346,7 @@ class _Magics(ast.NodeTransformer):
         if not node.func.attr.startswith("run_") or len(given) < 2:
             return ""
         name, code = str(given[0]), str(given[-1])
-        if name in AROUND:
+        if name in _AROUND:
             return code
         if node.func.attr == "run_cell_magic":
             self.unknown = f"%%{name} is no cell of Python"
@@ -357,38 +356,54 @@ class _Magics(ast.NodeTransformer):
 
 
 # E29-answers.md: What an answer depends on
-IMPORTS = ("import", "load")
-COMMANDS = {  # of the book
+_IMPORTS = ("import", "load")
+_COMMANDS = {  # of the book
     "check", "hint", "solution", "progress", "reset", "milestone", "grade",
 }  # fmt: skip
-OF_COMMANDS = re.compile(
-    r"import annotated$|(from|import) annotated\.(checks|engine)\b"
-    r"|from annotated import (checks|engine)\b"
+_OF_COMMANDS = re.compile(
+    r"import annotated$|(from|import) annotated\.(checks|school)\b"
+    r"|from annotated import (checks|school)\b"
 )
-QUIET = (
+_QUIET = (
     frozenset(dir(builtins)) - {"setattr", "delattr"}
-    | COMMANDS
+    | _COMMANDS
     | {"display"}
 )
 
 
-class Program:
+def _index(names: Iterable[Collection[str]]) -> dict[str, list[int]]:
+    """For each name, the places at which it is."""
+    found: dict[str, list[int]] = {}
+    for place, several in enumerate(names):
+        for name in several:
+            found.setdefault(name, []).append(place)
+    return found
+
+
+def _closure(
+    names: Collection[str], following: Callable[[str], set[str]]
+) -> set[str]:
+    """Names, and all to which following leads from them."""
+    reached: set[str] = set()
+    left = set(names)
+    while left:
+        name = left.pop()
+        reached.add(name)
+        left |= following(name) - reached
+    return reached
+
+
+class _Program:
     """The statements of cells, and how they depend on each other. Calls
     of the answer itself are trials of it: nothing depends on them.
     """
 
-    def __init__(self, statements: Sequence[Statement], answer: str = ""):
+    def __init__(self, statements: Sequence[_Statement], answer: str = ""):
         self.all, self.answer = list(statements), answer
-        self.binders: dict[str, list[int]] = {}
-        for place, one in enumerate(self.all):
-            for name in one.binds:
-                self.binders.setdefault(name, []).append(place)
-        self.changers: dict[str, list[int]] = {}
-        for place, one in enumerate(self.all):
-            for name in self.changed(one):
-                self.changers.setdefault(name, []).append(place)
+        self.binders = _index(one.binds for one in self.all)
+        self.changers = _index(self.changed(one) for one in self.all)
 
-    def of(self, name: str) -> list[Statement]:
+    def of(self, name: str) -> list[_Statement]:
         return [self.all[place] for place in self.binders.get(name, [])]
 
     def only(self, name: str, *kinds: str) -> bool:
@@ -400,21 +415,19 @@ class Program:
         self, names: Collection[str], without: Collection[str] = ()
     ) -> set[str]:
         """What calls of these names use, and what those use in turn."""
-        found: set[str] = set()
-        left = set(names)
-        while left:
-            name = left.pop()
-            if name not in found and name not in without:
-                found.add(name)
-                left |= {n for one in self.of(name) for n in one.later}
-        return found
 
-    def asks(self, one: Statement) -> bool:
+        def used(name: str) -> set[str]:
+            later = {n for one in self.of(name) for n in one.later}
+            return later - set(without)
+
+        return _closure(set(names) - set(without), used)
+
+    def asks(self, one: _Statement) -> bool:
         """Whether a statement calls one of the book's commands."""
         for callee, _, _ in one.calls:
             texts = [x.text for x in self.of(callee)]
-            named = callee in COMMANDS and not texts
-            if named or any(map(OF_COMMANDS.match, texts)):
+            named = callee in _COMMANDS and not texts
+            if named or any(map(_OF_COMMANDS.match, texts)):
                 return True
         return False
 
@@ -422,32 +435,32 @@ class Program:
         """These, and what they were made of and may share: what changes
         an optimizer changes its model.
         """
-        found: set[str] = set()
-        left = set(names)
-        while left:
-            name = left.pop()
-            if name not in found:
-                found.add(name)
-                for one in self.of(name):
-                    if one.kind in ("value", "other"):
-                        left |= {n for n in one.now if self.is_data(n)}
-        return found
+
+        def shared(name: str) -> set[str]:
+            made = [
+                x for x in self.of(name) if x.kind in ("value", "other")
+            ]
+            return {n for x in made for n in x.now if self.is_data(n)}
+
+        return _closure(names, shared)
 
     def is_data(self, name: str) -> bool:
-        return name in self.binders and not self.only(name, "def", *IMPORTS)
+        return name in self.binders and not self.only(
+            name, "def", *_IMPORTS
+        )
 
-    def changed(self, one: Statement) -> set[str]:
+    def changed(self, one: _Statement) -> set[str]:
         """Names whose value a statement may change. Those of imports are
         not among them: what is patched there is no part of an answer.
         """
         found = set(one.changes)
         for callee, given, dropped in one.calls:
             by = self.of(callee)
-            if self.only(given, "def", *IMPORTS):
+            if self.only(given, "def", *_IMPORTS):
                 if any(x.patches for x in by):
                     found.add(given)
-            elif callee not in QUIET and (
-                dropped or not self.only(callee, *IMPORTS) and by
+            elif callee not in _QUIET and (
+                dropped or not self.only(callee, *_IMPORTS) and by
             ):
                 found.add(given)
         if one.calls and not self.asks(one):
@@ -457,7 +470,7 @@ class Program:
         return {
             name
             for name in found - one.binds
-            if name in self.binders and not self.only(name, *IMPORTS)
+            if name in self.binders and not self.only(name, *_IMPORTS)
         }
 
     def needed(
@@ -585,7 +598,7 @@ def answer_in(
     nothing does, a cell that is not understood and speaks of it.
     """
     statements, unknown = statements_of(cells)
-    program = Program(statements, name)
+    program = _Program(statements, name)
     first, _ = statements_of([starter])
     given = {_plainly(one.text) for one in first}
     old = {
@@ -618,7 +631,7 @@ def answer_in(
     }
     others = set(range(len(statements))) - set(places)
     rest = [statements[place].text for place in sorted(others)]
-    left = patching(rest, texts)
+    left = _patching(rest, texts)
     return Answer(
         _as_cells(program, places), used, unchanged, unknown, left
     )
@@ -627,11 +640,11 @@ def answer_in(
 def _plainly(text: str) -> str:
     try:
         return ast.unparse(ast.parse(text))
-    except TOO_MUCH:  # to write it down again
+    except _TOO_MUCH:  # to write it down again
         return text
 
 
-def _as_cells(program: Program, places: Sequence[int]) -> list[str]:
+def _as_cells(program: _Program, places: Sequence[int]) -> list[str]:
     """What stood in one cell stands in one again."""
     found: list[str] = []
     last = -1
@@ -646,20 +659,14 @@ def _as_cells(program: Program, places: Sequence[int]) -> list[str]:
 
 
 # E29-answers.md: What an answer may not do
-EXAMINER = tuple(
-    f"annotated.{name}"
-    for name in (
-        "checks", "school.checks", "school.answers", "school.examiner",
-        "school.classroom", "school.course", "school.terminal",
-    )
-)  # fmt: skip
-CALLED = {"exec", "eval", "compile", "globals", "__import__"}
-MODULES = {
+_EXAMINER = ("annotated.checks", "annotated.school", "sys.modules")
+_CALLED = {"exec", "eval", "compile", "globals", "__import__"}
+_MODULES = {
     "builtins", "ctypes", "gc", "importlib", "inspect", "_thread",
     "pkgutil", "runpy", "timeit", "code", "codeop", "pydoc", "pdb",
     "marshal",
 }  # fmt: skip
-INSIDE = {  # what leads to the checks, and what is equal to everything
+_INSIDE = {  # what leads to the checks, and what is equal to everything
     "__globals__", "__code__", "__builtins__", "__subclasses__",
     "__closure__", "f_back", "f_globals", "f_locals", "f_builtins",
     "tb_frame", "gi_frame", "cr_frame", "_getframe", "_current_frames",
@@ -670,65 +677,71 @@ INSIDE = {  # what leads to the checks, and what is equal to everything
 }  # fmt: skip
 
 
-def trees(cells: Sequence[str]) -> list[tuple[ast.AST, str]]:
-    """Every node of cells, with the line that it stands on."""
+def _nodes(cells: Sequence[str]) -> list[tuple[ast.AST, str]]:
+    """Every node of cells but docstrings, with the line that it is on."""
     found: list[tuple[ast.AST, str]] = []
     for code in cells:
         try:
-            whole = ast.parse(code)
-        except TOO_MUCH:
+            nodes = list(ast.walk(ast.parse(code)))
+        except _TOO_MUCH:
             continue
         lines = code.split("\n")
-        nodes = list(ast.walk(whole))
         alone = {id(n.value) for n in nodes if isinstance(n, ast.Expr)}
-        for node in nodes:
-            if isinstance(node, ast.Constant) and id(node) in alone:
-                continue  # a docstring
-            row = getattr(node, "lineno", 1)
-            found.append((node, lines[row - 1].strip()))
+        found += [
+            (node, lines[getattr(node, "lineno", 1) - 1].strip())
+            for node in nodes
+            if not (isinstance(node, ast.Constant) and id(node) in alone)
+        ]
     return found
 
 
-def folded(node: ast.AST) -> str:
+def _imports(
+    nodes: Iterable[tuple[ast.AST, str]],
+) -> Iterator[tuple[str, str, str]]:
+    """Of each import: the name here, the module or "", the name there."""
+    for node, _ in nodes:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for one in node.names:
+                here = (one.asname or one.name).split(".")[0]
+                yield here, getattr(node, "module", "") or "", one.name
+
+
+def _folded(node: ast.AST) -> str:
     """The text that a constant, a sum or an f-string of them is; or ""."""
+    value = getattr(node, "value", None)
     if isinstance(node, ast.Constant):
-        if isinstance(node.value, bytes):
-            return node.value.decode("latin-1")
-        return node.value if isinstance(node.value, str) else ""
+        value = value.decode("latin-1") if type(value) is bytes else value
+        return value if isinstance(value, str) else ""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return folded(node.left) + folded(node.right)
+        return _folded(node.left) + _folded(node.right)
     if isinstance(node, ast.JoinedStr):
-        return "".join(map(folded, node.values))
-    if isinstance(node, ast.FormattedValue):
-        return folded(node.value)
-    return ""
+        return "".join(map(_folded, node.values))
+    return (
+        _folded(node.value) if isinstance(node, ast.FormattedValue) else ""
+    )
 
 
 def borrowed(cells: Sequence[str], name: str) -> str:
     """The module of the book from which cells take what has this name; or
     "".
     """
+    nodes = _nodes(cells)
     book = {}  # modules of the book, by the name that they have here
-    for node, _ in trees(cells):
-        if not isinstance(node, (ast.Import, ast.ImportFrom)):
-            continue
-        home = getattr(node, "module", "") or ""
-        for one in node.names:
-            path = f"{home}.{one.name}".strip(".")
-            if path.split(".")[0] in ("annotated", "mine"):
-                if home and one.name == name:
-                    return home
-                known = one.asname or one.name.split(".")[0]
-                book[known] = path
-    for node, _ in trees(cells):
-        if isinstance(node, ast.Attribute) and (
-            node.attr in (name, "__dict__") and root(node) in book
-        ):
-            return book[root(node)]
-        if isinstance(node, ast.Call) and node.args:
-            looked = root(node.func) in ("getattr", "vars")
-            if looked and root(node.args[0]) in book:
-                return book[root(node.args[0])]
+    for here, module, there in _imports(nodes):
+        path = f"{module}.{there}".strip(".")
+        if path.split(".")[0] in ("annotated", "mine"):
+            if module and there == name:
+                return module
+            book[here] = path
+    for node, _ in nodes:
+        owner: ast.AST | None = None
+        if isinstance(node, ast.Attribute):
+            owner = node if node.attr in (name, "__dict__") else None
+        elif isinstance(node, ast.Call) and node.args:
+            looks = _root(node.func) in ("getattr", "vars")
+            owner = node.args[0] if looks else None
+        if _root(owner) in book:
+            return book[_root(owner)]
     return ""
 
 
@@ -736,84 +749,53 @@ def reaching(cells: Sequence[str]) -> str:
     """The line with which cells look for their examiner, or change what
     they have imported; or "".
     """
-    imported = _imported(cells)
-    for node, line in trees(cells):
+    nodes = _nodes(cells)
+    imported = {here for here, _, _ in _imports(nodes)}
+    for node, line in nodes:
         if _closed(node, imported):
             return f"“{line}”"
-    return patching(cells)
+    return _patching(cells)
 
 
-def patching(cells: Sequence[str], among: Sequence[str] = ()) -> str:
+def _patching(cells: Sequence[str], among: Sequence[str] = ()) -> str:
     """The line with which cells change what they, or those among which
     they stand, have imported; or "".
     """
-    imported = _imported([*cells, *among])
-    for node, line in trees(cells):
-        if root(_written_to(node)) in imported:
+    nodes = _nodes(cells)
+    imported = {here for here, _, _ in _imports(nodes + _nodes(among))}
+    for node, line in nodes:
+        if _root(_written_to(node)) in imported:
             return f"“{line}”, which changes what is imported"
     return ""
 
 
-def _imported(cells: Sequence[str]) -> set[str]:
-    return {
-        (one.asname or one.name).split(".")[0]
-        for node, _ in trees(cells)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for one in node.names
-    }
-
-
 def _closed(node: ast.AST, imported: Collection[str]) -> bool:
+    """Whether a node leads to the examiner, or inside the interpreter."""
     if isinstance(node, (ast.Import, ast.ImportFrom)):
-        home = getattr(node, "module", "") or ""
-        paths = [f"{home}.{one.name}".strip(".") for one in node.names]
+        paths = [
+            f"{x}.{y}".strip(".") for _, x, y in _imports([(node, "")])
+        ]
         return any(
-            (MODULES | INSIDE) & set(path.split("."))
-            or path.startswith((*EXAMINER, "sys.modules"))
+            (_MODULES | _INSIDE) & set(path.split("."))
+            or path.startswith(_EXAMINER)
             for path in paths
         )
     if isinstance(node, ast.Attribute):
-        path = ast.unparse(node)
-        known = root(node) in imported
-        return (
-            node.attr in INSIDE
-            or known
-            and (
-                node.attr in MODULES
-                or path.endswith(EXAMINER + ("sys.modules",))
-            )
+        known = _root(node) in imported
+        leads = node.attr in _MODULES or ast.unparse(node).endswith(
+            _EXAMINER
         )
+        return node.attr in _INSIDE or (known and leads)
     if isinstance(node, ast.Name):
-        return node.id in CALLED
-    called = root(node.func) if isinstance(node, ast.Call) else ""
-    if isinstance(node, ast.Call) and called == "getattr" and node.args[1:]:
-        name = folded(node.args[1])
-        known = root(node.args[0]) in imported
-        return name in INSIDE or (known and name in MODULES | {"modules"})
+        return node.id in _CALLED
+    if isinstance(node, ast.Call):
+        if _root(node.func) != "getattr" or not node.args[1:]:
+            return False
+        name = _folded(node.args[1])
+        known = _root(node.args[0]) in imported
+        return name in _INSIDE or (known and name in _MODULES | {"modules"})
     given = getattr(node, "name", None)
-    name = given if isinstance(given, str) else folded(node)
+    name = given if isinstance(given, str) else _folded(node)
     return "annotated." in name or (
-        name.startswith("__") and name in INSIDE
+        name.startswith("__") and name in _INSIDE
     )
-
-
-def _written_to(node: ast.AST) -> ast.AST:
-    """Of a.b = …, a[i] = …, setattr(a, …), vars(a).update(…), what is
-    written to.
-    """
-    if isinstance(node, (ast.Attribute, ast.Subscript)):
-        return ast.Pass() if isinstance(node.ctx, ast.Load) else node
-    if not isinstance(node, ast.Call):
-        return ast.Pass()
-    name = getattr(node.func, "attr", root(node.func))
-    if node.args and name.strip("_") in ("setattr", "delattr"):
-        whole = isinstance(node.func, ast.Attribute) and not node.args[1:2]
-        return ast.Pass() if whole else node.args[0]
-    if isinstance(node.func, ast.Attribute):
-        space = node.func.value
-        if (
-            getattr(space, "attr", "") == "__dict__"
-            or root(getattr(space, "func", ast.Pass())) == "vars"
-        ):
-            return space
-    return ast.Pass()

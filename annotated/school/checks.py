@@ -8,7 +8,6 @@ import base64
 import copy
 import importlib.resources
 import inspect
-import itertools
 import json
 import linecache
 import math
@@ -28,14 +27,14 @@ from torch import Tensor, nn
 
 from annotated.school.answers import answer_in, borrowed, reaching
 from annotated.school.relations import near, plain, relation
+from annotated.school.slips import slips
 
 __all__ = [
     "Wrong", "note", "same", "holds", "sizes", "form", "difference", "ROOM",
     "LONG", "drawn", "untouched", "same_gradients", "Guess", "predicted",
     "Exercise", "exercises", "run_code", "SEEDS", "LIMIT", "TooSlow",
     "Trial", "Verdict", "attempt", "examine", "examine_source", "objection",
-    "defined", "Mistake", "diagnose", "Watched", "NUDGES", "TURNS",
-    "ORDERS", "New", "Change",
+    "defined", "Mistake", "diagnose", "Watched",
 ]  # fmt: skip
 
 
@@ -53,12 +52,15 @@ class Wrong(Exception):
 
 
 _seen: list[Any] = []  # what the student's code has returned in a check
+_followed: list[Iterator[Any]] = []  # what should come back, if any
 _collecting: list[list[tuple[Any, Any]]] = []  # what `same` compares
 
 
 def note(yours: Any) -> None:
     """Remember what came back: a known mistake returns the same."""
     _seen.append(_kept(yours))
+    if _followed and difference(yours, next(_followed[-1], ...)):
+        raise _Otherwise
 
 
 def _kept(value: Any) -> Any:
@@ -983,7 +985,7 @@ def diagnose(
     return (
         _known(exercise, check, seed, mine)
         or _done(exercise, check, seed, mine)
-        or _instead(exercise, check, seed, mine)
+        or _slipped(exercise, check, seed, mine)
         or _related(check, seed, mine)
     )
 
@@ -995,31 +997,44 @@ def _known(
     mine: Mistake,
 ) -> str:
     """The sentence of the mutant that does what was done; or ""."""
-    trial = mine.trial(check, seed)
-    found = [
-        x
+    found = {
+        x.sentence: shared
         for x in exercise.mistakes
-        if _alike(trial, x.trial(check, seed))
-        and _same_answers(mine, x, check, seed)
-    ]
-    if not found or exercise.kind == "predict":  # each check has its own
-        return found[0].sentence if found else ""
+        if (shared := _does_the_same(exercise, check, seed, mine, x))
+    }
+    return max(found, key=found.__getitem__, default="")
+
+
+def _does_the_same(
+    exercise: Exercise,
+    check: Callable[[Any], object],
+    seed: int,
+    mine: Mistake,
+    other: Mistake,
+) -> int:
+    """In how many checks an answer does what a mistake does; 0 where that
+    is not enough to call it by its name.
+    """
+    trial = mine.trial(check, seed)
+    if not _alike(trial, other.trial(check, seed)) or not _same_answers(
+        mine, other, check, seed
+    ):
+        return 0
+    if exercise.kind == "predict":  # each check has its own
+        return 1
     telling = _telling(trial, exercise.ours.trial(check, seed))
-    shared = dict.fromkeys(map(id, found), 0)
-    for other in exercise.properties().values():
-        if other.__name__ == check.__name__:
+    shared = 1
+    for one in exercise.properties().values():
+        if one.__name__ == check.__name__:
             continue
-        own = mine.trial(other, seed)
-        for x in list(found):
-            its = x.trial(other, seed)
-            alike = _alike(own, its)
-            excused = own.error and getattr(other, "form", False)
-            both = (own.error is None) == (its.error is None)
-            if not (alike or excused or telling and both):
-                found.remove(x)
-            shared[id(x)] += alike
-    found.sort(key=lambda x: -shared[id(x)])
-    return found[0].sentence if found else ""
+        own, its = mine.trial(one, seed), other.trial(one, seed)
+        alike = _alike(own, its)
+        excused = own.error and getattr(one, "form", False)
+        both = (own.error is None) == (its.error is None)
+        if not (alike or excused or telling and both):
+            return 0
+        shared += alike
+    return shared
 
 
 def _same_answers(
@@ -1076,32 +1091,24 @@ class Watched:
     def __init__(self, thing: Any):
         self.thing = thing
         self.calls: list[dict[str, tuple[Any, bool]]] = []
-        self.results: list[tuple[Any, dict[str, Any], Any]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.thing, name)
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         if not isinstance(self.thing, type):
-            return self._call(None, self.thing, given, named)
+            with self._watching(self.thing, given, named):
+                return self.thing(*given, **named)
         made = self.thing(*given, **named)
         if isinstance(made, nn.Module):
-            forward, built = made.forward, (made, given, named)
+            forward = made.forward
 
             def watched(*given: Any, **named: Any) -> Any:
-                return self._call(built, forward, given, named)
+                with self._watching(forward, given, named):
+                    return forward(*given, **named)
 
             made.forward = watched
         return made
-
-    def _call(self, built: Any, call: Any, given: Any, named: Any) -> Any:
-        bound = inspect.signature(call).bind(*given, **named)
-        bound.apply_defaults()
-        copies = {name: _kept(x) for name, x in bound.arguments.items()}
-        with self._watching(call, given, named):
-            result = call(*given, **named)
-        self.results.append((built, copies, _kept(result)))
-        return result
 
     @contextmanager
     def _watching(
@@ -1205,140 +1212,52 @@ def _leaves(x: Any) -> list[Any]:
     return [leaf for part in parts for leaf in _leaves(part)] or [x]
 
 
-# E20-checks.md: What would make it right
-def _instead(
+# E20-checks.md: A slip of the pen
+class _Otherwise(BaseException):
+    """Something else has come back than what is followed."""
+
+
+def _slipped(
     exercise: Exercise,
     check: Callable[[Any], object],
     seed: int,
     mine: Mistake,
 ) -> str:
-    """For what else the answer would be right; or ""."""
-    if isinstance(mine.thing, dict):
+    """What slip in our solution does the same; or ""."""
+    trial = mine.trial(check, seed)
+    if isinstance(mine.thing, dict) or isinstance(trial.error, TooSlow):
         return ""
-    watch, thing = Watched(mine.thing), exercise.ours.thing
-    Mistake("", watch).answers(check, seed)
-    wrong = []
-    for built, given, result in watch.results[:12]:
-        run = _ours(thing, built)
-        right = _quietly(run, given, {})
-        if right is not None and difference(result, right):
-            wrong.append((run, given, result, right))
-    if not any(_rich(result) for _, _, result, _ in wrong):
-        return ""
-    _, given, *_ = wrong[0]
-    built = watch.results[0][0]
-    for told, new, parts in _changes(given, built):
-        fits = True
-        for run, given, result, right in wrong:
-            found = _quietly(run, _quietly(new, given), parts)
-            if found is None or difference(result, found):
-                fits = False
-                break
-            fits = fits and bool(difference(found, right))
-        if fits:
-            return f"What comes back would be right {told}."
+    if exercise.kind == "fix":
+        given = exercise.answer(exercise.starter, f"<{exercise.name}>")
+        if _does_the_same(exercise, check, seed, mine, Mistake("", given)):
+            return "It still does what it did as it was given."
+    tree = ast.parse(exercise.reference)
+    for told in slips(tree):
+        thing = _made(exercise, tree)
+        if thing is None or not _follows(trial, check, thing, seed):
+            continue
+        if _does_the_same(exercise, check, seed, mine, Mistake("", thing)):
+            return f"It does what our solution would do {told()}."
     return ""
 
 
-def _quietly(call: Callable[..., Any], *given: Any) -> Any:
-    """What a call returns, or None where it fails."""
+def _made(exercise: Exercise, tree: ast.Module) -> Any:
+    """What tree defines; None where it does not run."""
+    space: dict[str, Any] = {"__name__": exercise.name}
     try:
-        with torch.no_grad(), _limited(1.0):
-            return call(*given)
-    except (Exception, TooSlow):
+        exec(compile(tree, f"<slip {exercise.name}>", "exec"), space)
+    except Exception:
         return None
+    return space.get(exercise.defines)
 
 
-def _ours(thing: Any, built: Any) -> Callable[..., Any]:
-    """Our solution, as an answer was called: with some of its parts in
-    the place of others, or without them.
-    """
-
-    def run(given: dict[str, Any], parts: dict[str, str]) -> Any:
-        values = [_kept(x) for x in given.values()]
-        if built is None:
-            return thing(*values)
-        module, how, more = built
-        state = module.state_dict()
-        how, more = copy.deepcopy((how, more))  # they may be parts of it
-        ours = thing(*how, **more).to(next(module.parameters()).dtype)
-        for part, other in parts.items():
-            for key in [x for x in state if x.startswith(f"{part}.")]:
-                state[key] = state[key.replace(part, other or part, 1)]
-        ours.load_state_dict(state)
-        for part, other in parts.items():
-            if not other:
-                setattr(ours, part, nn.Identity())
-        return ours.train(module.training)(*values)
-
-    return run
-
-
-NUDGES: dict[str, Callable[[Any], Any]] = {
-    "+ 1": lambda x: x + 1,
-    "- 1": lambda x: x - 1,
-    "* 2": lambda x: x * 2,
-    "/ 2": lambda x: x / 2,
-    "** 0.5": lambda x: x**0.5,
-    "** 2": lambda x: x**2,
-    "* -1": lambda x: -x,
-}
-TURNS: dict[str, Callable[[Tensor], Tensor]] = {
-    "transposed": lambda x: x.mT,
-    "turned round along the last axis": lambda x: x.flip(-1),
-    "turned round along the first axis": lambda x: x.flip(0),
-    "shifted by one along the last axis": lambda x: x.roll(1, -1),
-}
-ORDERS: dict[str, Callable[[list[Any]], list[Any]]] = {
-    "turned round": lambda x: x[::-1],
-    "sorted": sorted,
-    "without its first entry": lambda x: x[1:],
-    "without its last entry": lambda x: x[:-1],
-    "with each entry once": lambda x: list(dict.fromkeys(x)),
-    "one more in each entry": lambda x: [y + 1 for y in x],
-}
-New = Callable[[dict[str, Any]], dict[str, Any]]
-Change = tuple[str, New, dict[str, str]]
-
-
-def _nudged(x: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """How an argument may be changed."""
-    if isinstance(x, Tensor) and x.dtype == torch.bool:
-        yield "the other way round (`~`)", lambda y: ~y
-    elif isinstance(x, (Tensor, int, float)) and not isinstance(x, bool):
-        for told, nudge in NUDGES.items():
-            yield f"`{told}`", nudge
-    if isinstance(x, Tensor):
-        yield from TURNS.items()
-    if isinstance(x, list):
-        yield from ORDERS.items()
-    if x is not None:
-        yield "left out", lambda y: None
-
-
-def _changed(name: str, change: Callable[[Any], Any]) -> New:
-    return lambda given: given | {name: change(given[name])}
-
-
-def _moved(sources: dict[str, str]) -> New:
-    return lambda given: given | {x: given[y] for x, y in sources.items()}
-
-
-def _changes(given: dict[str, Any], built: Any) -> Iterator[Change]:
-    """What may have been taken for what."""
-    for name, x in given.items():
-        for told, nudge in _nudged(x):
-            yield f"for `{name}` {told}", _changed(name, nudge), {}
-    for one, other in itertools.permutations(given, 2):
-        if type(given[one]) is type(given[other]) is not type(None):
-            if one < other:
-                told = f"for `{one}` and `{other}` exchanged"
-                yield told, _moved({one: other, other: one}), {}
-            told = f"for `{one}` in the place of `{other}`"
-            yield told, _moved({other: one}), {}
-    children = [n for n, _ in built[0].named_children()] if built else []
-    for part in children:
-        yield f"without `{part}`", _moved({}), {part: ""}
-    for one, other in itertools.permutations(children, 2):
-        told = f"with `{other}` in the place of `{one}`"
-        yield told, _moved({}), {one: other}
+def _follows(
+    trial: Trial, check: Callable[[Any], object], thing: Any, seed: int
+) -> bool:
+    """Whether a thing does in a check what was done in a trial."""
+    _followed.append(iter(trial.seen))
+    try:
+        other = attempt(check, thing, seed, limit=1.0)
+    finally:
+        _followed.pop()
+    return _alike(trial, other)

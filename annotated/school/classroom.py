@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import io
@@ -10,7 +11,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,6 @@ from annotated.engine.errors import DataError, UsageError
 from annotated.engine.files import replacing, write_text
 from annotated.school.answers import answer_in, statements_of
 from annotated.school.checks import (
-    LIMIT,
     SEEDS,
     Exercise,
     TooSlow,
@@ -30,20 +30,14 @@ from annotated.school.checks import (
     exercises,
 )
 from annotated.school.course import source_of
-from annotated.school.examiner import Examiner, Mark, marked
+from annotated.school.examiner import Exam, Examiner, Mark, marked
 
-__all__ = [
-    "HIDDEN", "examiner", "grade", "mark_here", "cells_run", "mark_of",
-    "nothing", "written", "secret", "silent_errors", "overruled",
-    "graded_by", "label_of", "text_of", "lines_of", "repaired", "Classroom",
-    "keep_beside", "not_understood", "notebook_at", "DIFFERS", "Graded",
-    "verdict_of",
-]  # fmt: skip
+__all__ = ["grade", "overruled", "repaired", "Classroom"]
 
 
 # E26-classroom.md: A graded cell
-HIDDEN = "ANNOTATED_HIDDEN"  # names the teacher's file: a seed, and checks
-examiner = cache(Examiner)  # one for this process
+_HIDDEN = "ANNOTATED_HIDDEN"  # names the teacher's file: a seed, and checks
+_examiner = cache(Examiner)  # one for this process
 
 
 def grade(answer: Callable[[], Any], name: str, points: float) -> float:
@@ -53,21 +47,20 @@ def grade(answer: Callable[[], Any], name: str, points: float) -> float:
     standard error stays empty: nbgrader would take either for a mistake.
     """
     exercise = exercises()[name]
-    with silent_errors():
+    with _silent_errors():
         try:
-            mark = mark_here(exercise, answer)
+            mark = _mark_here(exercise, answer)
         except (Exception, KeyboardInterrupt, SystemExit, TooSlow) as error:
-            text = f"stopped · {name}: {type(error).__name__}"
-            mark = Mark(0.0, "stopped", text)
+            mark = Mark.none(exercise, "stopped", type(error).__name__)
     print(mark.text)
     return round(points * mark.share, 2)
 
 
-def mark_here(exercise: Exercise, answer: Callable[[], Any]) -> Mark:
+def _mark_here(exercise: Exercise, answer: Callable[[], Any]) -> Mark:
     """The mark of what this process has run."""
-    cells = cells_run()
+    cells = _cells_run()
     if cells:
-        mark = mark_of(exercise, cells)
+        mark = _mark_of(exercise, cells)
         if mark.share or not _passes(exercise, answer):
             return mark
         more = (
@@ -78,10 +71,10 @@ def mark_here(exercise: Exercise, answer: Callable[[], Any]) -> Mark:
     try:
         thing = answer()
     except NameError:
-        return nothing(exercise)
+        return _nothing(exercise)
     if source := source_of(thing):
-        return mark_of(exercise, [source])
-    return marked(exercise, thing, *secret(exercise.name))  # typed
+        return _mark_of(exercise, [source])
+    return marked(exercise, thing, _exam(exercise.name))  # typed
 
 
 def _passes(exercise: Exercise, answer: Callable[[], Any]) -> bool:
@@ -91,7 +84,7 @@ def _passes(exercise: Exercise, answer: Callable[[], Any]) -> bool:
         return False
 
 
-def cells_run() -> list[str]:
+def _cells_run() -> list[str]:
     """What the cells of this notebook were when they ran; [] elsewhere."""
     if "IPython" not in sys.modules:
         return []
@@ -103,7 +96,7 @@ def cells_run() -> list[str]:
     return list(shell.history_manager.input_hist_raw)[1:]
 
 
-def mark_of(
+def _mark_of(
     exercise: Exercise,
     cells: Sequence[str],
     until: int | None = None,
@@ -113,74 +106,62 @@ def mark_of(
     """The mark of the answer that stands in cells, those before until
     first. tried is what stands where the answer should be.
     """
-    found = answer_in(cells, exercise.defines, exercise.starter, until)
-    if found.cells and not found.given:
-        checks, limit, seeds = secret(exercise.name, hidden)
-        mark = examiner().mark(
-            exercise.name, found.cells, checks, limit, seeds
-        )
-        if found.left:
-            more = f"Not taken along: {found.left}."
+    answer = answer_in(cells, exercise.defines, exercise.starter, until)
+    if answer.cells and not answer.given:
+        exam = _exam(exercise.name, hidden)
+        mark = _examiner().mark(exercise, answer.cells, exam)
+        if answer.left:
+            more = f"Not taken along: {answer.left}."
             mark = dataclasses.replace(mark, text=f"{mark.text}\n\n{more}")
         return mark
-    if written(tried, exercise.starter):
-        text = (
-            f"wrong · {exercise.name}: nothing is called "
-            f"{exercise.defines} in the cell where it should be."
-        )
-        return Mark(0.0, "wrong", text)
-    return nothing(exercise, bool(found.cells))
+    if _written(tried, exercise.starter):
+        why = f"nothing is called {exercise.defines} in the cell"
+        return Mark.none(exercise, "wrong", f"{why} where it should be.")
+    return _nothing(exercise, bool(answer.cells))
 
 
-def nothing(exercise: Exercise, given: bool = False) -> Mark:
+def _nothing(exercise: Exercise, given: bool = False) -> Mark:
     """The mark of an answer that is not there, or as it was given."""
-    name, defines = exercise.name, exercise.defines
-    what = f"nothing is called {defines}; did its cell run?"
+    what = f"nothing is called {exercise.defines}; did its cell run?"
     if given:
-        what = f"{defines} still stands as it was given."
-    text = f"not attempted · {name}: {what}"
-    return Mark(0.0, "not attempted", text)
+        what = f"{exercise.defines} still stands as it was given."
+    return Mark.none(exercise, "not attempted", what)
 
 
-def written(text: str, starter: str) -> bool:
+def _written(text: str, starter: str) -> bool:
     """Whether there is more than comments in it, and not the starter."""
-    (mine, unknown), (given, _) = (
-        statements_of([text]),
-        statements_of([starter]),
-    )
-    old = {one.text for one in given}
-    return bool(unknown) or any(one.text not in old for one in mine)
+    statements, unknown = statements_of([text])
+    given = {one.text for one in statements_of([starter])[0]}
+    return bool(unknown) or any(x.text not in given for x in statements)
 
 
-def secret(
-    name: str, hidden: Path | None = None
-) -> tuple[list[str], float, list[int]]:
-    """What only the teacher has for an exercise: checks, and two more
-    seeds for all of them; with the limit of time between.
+def _exam(name: str, hidden: Path | None = None) -> Exam:
+    """For an exercise: with the teacher's file, what only the teacher has,
+    checks and two more seeds for all of them.
     """
-    path = hidden or os.environ.get(HIDDEN, "")
+    path = hidden or os.environ.get(_HIDDEN, "")
     if not path:
-        return [], LIMIT, list(SEEDS)
-    kept = json_of(Path(path))
-    words = [f"{kept['seed']} {name} {n}".encode() for n in range(2)]
+        return Exam()
+    secret = json_of(Path(path))
+    words = [f"{secret['seed']} {name} {n}".encode() for n in range(2)]
     seeds = [int(hashlib.sha256(x).hexdigest()[:14], 16) for x in words]
-    return list(kept["checks"].get(name, [])), LIMIT, [*SEEDS, *seeds]
+    checks = list(secret["checks"].get(name, []))
+    return Exam(checks, seeds=[*SEEDS, *seeds])
 
 
 @contextmanager
-def silent_errors() -> Iterator[None]:
+def _silent_errors() -> Iterator[None]:
     """Let nothing reach standard error, from Python or from below it."""
     sys.stderr.flush()
-    above, sys.stderr = sys.stderr, io.StringIO()
     below, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
-        yield
+        with redirect_stderr(io.StringIO()):
+            yield
     finally:
         os.dup2(below, 2)
         os.close(below)
         os.close(nowhere)
-        sys.stderr = above
 
 
 # E26-classroom.md: Marks that a notebook cannot write itself
@@ -190,73 +171,93 @@ def overruled(
     """The notebook, with our mark in each graded cell, whatever stood
     there. hidden is the teacher's file, which kernels do not know.
     """
-    new = json.loads(json.dumps(notebook))
-    sources = [text_of(c) for c in new["cells"]]
-    code = [
-        i
-        for i, c in enumerate(new["cells"])
-        if c["cell_type"] == "code" and not label_of(c).get("grade")
-    ]
-    for place, cell in enumerate(new["cells"]):
-        exercise = graded_by(cell)
-        if exercise is None:
-            continue
-        tried = [
-            sources[i]
-            for i in code
-            if label_of(new["cells"][i]).get("grade_id") == exercise.name
-        ]
-        until = sum(i < place for i in code)
-        own = [sources[i] for i in code]
-        try:
-            mark = mark_of(exercise, own, until, "\n".join(tried), hidden)
-        except Exception as error:  # another answer comes after this
-            why = f"stopped · {exercise.name}: {type(error).__name__}"
-            mark = Mark(0.0, "stopped", f"{why}: {error}")
-        text = mark.text
-        said = verdict_of(cell)
-        if said and said[1] not in (mark.outcome, "not run"):
-            text += f"\n\n{DIFFERS} {said[1]}."
-        points = round(exercise.points * mark.share, 2)
-        cell["outputs"] = [
-            {
-                "output_type": "stream",
-                "name": "stdout",
-                "text": f"{text}\n",
-            },
-            {
-                "output_type": "execute_result",
-                "execution_count": cell.get("execution_count"),
-                "metadata": {},
-                "data": {"text/plain": str(points)},
-            },
-        ]
+    new = copy.deepcopy(notebook)
+    for cell in new["cells"]:
+        if exercise := _graded_by(cell):
+            mark = _mark_in(exercise, notebook, hidden)
+            text = mark.text
+            printed = _verdict_of(cell)
+            if printed and printed[1] not in (mark.outcome, "not run"):
+                text += f"\n\n{_DIFFERS} {printed[1]}."
+            points = round(exercise.points * mark.share, 2)
+            cell["outputs"] = [
+                {
+                    "output_type": "stream",
+                    "name": "stdout",
+                    "text": f"{text}\n",
+                },
+                {
+                    "output_type": "execute_result",
+                    "execution_count": cell.get("execution_count"),
+                    "metadata": {},
+                    "data": {"text/plain": str(points)},
+                },
+            ]
     return new
 
 
-def graded_by(cell: dict[str, Any]) -> Exercise | None:
+def _mark_in(
+    exercise: Exercise, notebook: dict[str, Any], hidden: Path | None
+) -> Mark:
+    """The mark of the answer in a notebook, whatever that is."""
+    work = _Work.of(notebook, exercise)
+    tried = "\n".join(work.sources[i] for i in work.labelled)
+    try:
+        return _mark_of(exercise, work.sources, work.until, tried, hidden)
+    except Exception as error:  # another answer comes after this
+        why = f"{type(error).__name__}: {error}"
+        return Mark.none(exercise, "stopped", why)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """Of a notebook, what matters for one exercise."""
+
+    sources: list[str]  # of all cells with a student's code
+    labelled: list[int]  # which of them are for this exercise
+    until: int | None  # how many come before its graded cell
+
+    @classmethod
+    def of(cls, notebook: dict[str, Any], exercise: Exercise) -> _Work:
+        until, places = None, []
+        sources: list[str] = []
+        for cell in notebook["cells"]:
+            if _graded_by(cell) is exercise and until is None:
+                until = len(sources)
+            if _is_code(cell):
+                if _label_of(cell).get("grade_id") == exercise.name:
+                    places.append(len(sources))
+                sources.append(_text_of(cell))
+        return cls(sources, places, until)
+
+
+def _is_code(cell: dict[str, Any]) -> bool:
+    """Whether a student's code may stand in a cell: not in a graded one;
+    in one whose type was changed by accident, yes.
+    """
+    label = _label_of(cell)
+    if cell["cell_type"] != "code":
+        return label.get("grade_id") in exercises()
+    return not label.get("grade")
+
+
+def _graded_by(cell: dict[str, Any]) -> Exercise | None:
     """The exercise that a graded cell is for."""
-    label = label_of(cell)
+    label = _label_of(cell)
     name = str(label.get("grade_id", "")).removeprefix("grade-")
     is_code = cell["cell_type"] == "code" and label.get("grade")
     return exercises().get(name) if is_code else None
 
 
-def label_of(cell: dict[str, Any]) -> dict[str, Any]:
+def _label_of(cell: dict[str, Any]) -> dict[str, Any]:
     """How nbgrader knows a cell."""
     label = cell["metadata"].get("nbgrader", {})
     return label if isinstance(label, dict) else {}
 
 
-def text_of(cell: dict[str, Any]) -> str:
+def _text_of(cell: dict[str, Any]) -> str:
     """What stands in a cell, whose source is a text or a list of lines."""
     return "".join(cell["source"])
-
-
-def lines_of(text: str) -> list[str]:
-    """As a notebook has them: with their ends, which are \\n alone."""
-    *ended, last = text.split("\n")
-    return [f"{line}\n" for line in ended] + ([last] if last else [])
 
 
 # E26-classroom.md: Answers back into their cells
@@ -266,66 +267,46 @@ def repaired(
     """The notebook as it was given, with the answers of the submitted one,
     and the names of those that stood elsewhere.
     """
-    new, moved = json.loads(json.dumps(given)), []
-    own = [c for c in submitted["cells"] if _is_code(c)]
+    new, moved = copy.deepcopy(given), []
     for cell in new["cells"]:
-        label = label_of(cell)
-        if not label.get("solution"):
+        name = str(_label_of(cell).get("grade_id"))
+        if not _label_of(cell).get("solution"):
             continue
-        exercise = exercises().get(label["grade_id"])
+        exercise = exercises().get(name)
         if cell["cell_type"] == "markdown" or exercise is None:
-            said = _longest(label["grade_id"], submitted)  # in words
-            cell["source"] = said or cell["source"]
+            said = [
+                _text_of(one)
+                for one in submitted["cells"]
+                if _label_of(one).get("grade_id") == name
+            ]
+            cell["source"] = (
+                max(said, key=len, default="") or cell["source"]
+            )
             continue
-        code, here = _answer(exercise, own, submitted)
-        cell["source"] = lines_of(code)
+        code, here = _answer(exercise, submitted)
+        cell["source"] = code
         if here != [code]:
-            moved.append(exercise.name)
+            moved.append(name)
     new["cells"] += _others(submitted, given, new)
     return new, moved
 
 
-def _is_code(cell: dict[str, Any]) -> bool:
-    """Whether a student's code may stand in a cell: not in a graded one;
-    in one whose type was changed by accident, yes.
-    """
-    label = label_of(cell)
-    if cell["cell_type"] != "code":
-        return label.get("grade_id") in exercises()
-    return not label.get("grade")
-
-
 def _answer(
-    exercise: Exercise, own: list[dict[str, Any]], notebook: dict[str, Any]
+    exercise: Exercise, notebook: dict[str, Any]
 ) -> tuple[str, list[str]]:
     """What goes into the cell of an exercise, and what stands there."""
-    sources = [text_of(cell) for cell in own]
-    labels = [label_of(cell).get("grade_id") for cell in own]
-    places = [i for i, name in enumerate(labels) if name == exercise.name]
-    here = [sources[i] for i in places]
-    graded = [graded_by(cell) for cell in notebook["cells"]]
-    until = None
-    if exercise in graded:
-        before = notebook["cells"][: graded.index(exercise)]
-        until = sum(map(_is_code, before))
-    found = answer_in(sources, exercise.defines, exercise.starter, until)
-    if found.cells and not found.given:
-        alone = len(places) == 1 and found.places == set(places)
-        return here[0] if alone else found.text, here
-    tried = [text for text in here if written(text, exercise.starter)]
-    if len(here) == 1 and found.given and found.places == set(places):
+    work = _Work.of(notebook, exercise)
+    here = [work.sources[i] for i in work.labelled]
+    answer = answer_in(
+        work.sources, exercise.defines, exercise.starter, work.until
+    )
+    alone = len(here) == 1 and answer.places == set(work.labelled)
+    if alone:
         return here[0], here
+    if answer.cells and not answer.given:
+        return answer.text, here
+    tried = [text for text in here if _written(text, exercise.starter)]
     return (tried or [exercise.starter])[-1], here
-
-
-def _longest(name: str, notebook: dict[str, Any]) -> list[str]:
-    """The longest that stands in the cells of a label."""
-    found = [
-        text_of(cell)
-        for cell in notebook["cells"]
-        if label_of(cell).get("grade_id") == name
-    ]
-    return lines_of(max(found, key=len, default=""))
 
 
 def _others(
@@ -334,22 +315,19 @@ def _others(
     """The cells of a student that are not in the new notebook, as cells
     without a label.
     """
-    known = [text_of(cell).strip() for cell in new["cells"]]
-    known += [text_of(cell).strip() for cell in given["cells"]]
-    found: list[dict[str, Any]] = []
+    known = [_text_of(x).strip() for x in (*new["cells"], *given["cells"])]
+    others: list[dict[str, Any]] = []
     for cell in submitted["cells"]:
-        text = text_of(cell).strip()
-        locked = label_of(cell).get("grade") and not (
-            label_of(cell).get("solution")
-        )
+        text, label = _text_of(cell).strip(), _label_of(cell)
+        locked = label.get("grade") and not label.get("solution")
         if locked or any(text in other for other in known):
             continue
-        data = {
+        metadata = {
             k: v for k, v in cell["metadata"].items() if k != "nbgrader"
         }
-        more = {"id": f"own-{len(found)}"} if "id" in cell else {}
-        found.append(cell | {"metadata": data} | more)
-    return found
+        more = {"id": f"own-{len(others)}"} if "id" in cell else {}
+        others.append(cell | {"metadata": metadata} | more)
+    return others
 
 
 # E26-classroom.md: A folder of notebooks
@@ -368,7 +346,7 @@ class Classroom:
 
     def act(self) -> None:
         if self.what == "mistakes":
-            graded = Graded()
+            graded = _Graded()
             lost = self.each("autograded", graded.add)
             graded.tell()
         else:
@@ -401,13 +379,11 @@ class Classroom:
         """
         top = self.course / folder
         if not top.is_dir():
-            raise UsageError(f"{top} is no folder")
-        found = set(top.glob("*/*/*.ipynb")) | set(top.glob("*/*.ipynb"))
-        used = {path.parent for path in found}
-        found |= {
-            p for p in top.glob("*/*") if p.is_dir() and p not in used
-        }
-        return sorted(found)
+            raise UsageError(f"{top} is not a folder")
+        paths = {*top.glob("*/*/*.ipynb"), *top.glob("*/*.ipynb")}
+        used = {path.parent for path in paths}
+        folders = {path for path in top.glob("*/*") if path.is_dir()}
+        return sorted(paths | folders - used)
 
     def mend(self, path: Path) -> str:
         """Put one notebook right; what there is to say about it."""
@@ -415,49 +391,47 @@ class Classroom:
             raise DataError(
                 f"{path}: a notebook belongs to submitted/NAME/ASSIGNMENT/"
             )
-        given = self.course / "release" / path.parent.name / path.name
-        template = notebook_at(given)
+        given = _notebook_at(
+            self.course / "release" / path.parent.name / path.name
+        )
         raw = path.read_bytes()
-        submitted = notebook_at(path)
-        new, moved = repaired(submitted, template)
-        labels = [label_of(c).get("grade_id") for c in submitted["cells"]]
-        every = [label_of(c).get("grade_id") for c in template["cells"]]
-        said = list(moved)
+        submitted = _notebook_at(path)
+        new, said = repaired(submitted, given)
+        labels = [_label_of(c).get("grade_id") for c in submitted["cells"]]
+        every = [_label_of(c).get("grade_id") for c in given["cells"]]
         if not all(labels.count(x) == 1 for x in every if x):
             said.append("graded cells")
         if not _is_json(raw):
             said.append("written as UTF-8")
         if said:
-            kept = keep_beside(path, raw)
+            copied = _keep_beside(path, raw)
             write_text(path, json.dumps(new, ensure_ascii=False, indent=1))
-            said[-1] += f" (what was submitted is in {kept.name})"
+            said[-1] += f" (what was submitted is in {copied.name})"
         row = ", ".join(said) or "nothing to mend"
-        for cell, reason in not_understood(submitted):
-            row += f"\n    not understood: cell {cell}: {reason}"
+        for number, reason in _not_understood(submitted):
+            row += f"\n    not understood: cell {number}: {reason}"
         return row
 
 
-def keep_beside(path: Path, raw: bytes) -> Path:
+def _keep_beside(path: Path, raw: bytes) -> Path:
     """Keep what was submitted, beside what may have been kept before."""
-    count = 1
-    while True:
-        kept = path.with_suffix(
-            ".as-submitted" if count == 1 else f".as-submitted-{count}"
-        )
-        if not kept.exists():
-            with replacing(kept) as fresh:
-                fresh.write_bytes(raw)
-        if kept.read_bytes() == raw:
-            return kept
+    count, copied = 1, path.with_suffix(".as-submitted")
+    while copied.exists() and copied.read_bytes() != raw:
         count += 1
+        copied = path.with_suffix(f".as-submitted-{count}")
+    if not copied.exists():
+        with replacing(copied) as fresh:
+            fresh.write_bytes(raw)
+    return copied
 
 
-def not_understood(notebook: dict[str, Any]) -> list[tuple[int, str]]:
+def _not_understood(notebook: dict[str, Any]) -> list[tuple[int, str]]:
     """Cells, counted from 1, in which something is not understood."""
-    places = [i for i, c in enumerate(notebook["cells"], 1) if _is_code(c)]
-    sources = [text_of(c) for c in notebook["cells"] if _is_code(c)]
-    _, unknown = statements_of(sources)
-    return [(places[i], reason) for i, reason in unknown.items()]
+    code = [
+        (n, c) for n, c in enumerate(notebook["cells"], 1) if _is_code(c)
+    ]
+    _, unknown = statements_of([_text_of(cell) for _, cell in code])
+    return [(code[i][0], reason) for i, reason in unknown.items()]
 
 
 def _is_json(raw: bytes) -> bool:
@@ -469,37 +443,36 @@ def _is_json(raw: bytes) -> bool:
     return True
 
 
-def notebook_at(path: Path) -> dict[str, Any]:
+def _notebook_at(path: Path) -> dict[str, Any]:
     """A notebook of format 4. DataError with the reason where there is
     none.
     """
-    data = json_of(path)
+    data, no = json_of(path), f"{path} is not a notebook"
     if not isinstance(data, dict):
-        kind = type(data).__name__
-        raise DataError(f"{path} is no notebook: it is a {kind}")
+        raise DataError(f"{no}: it is a {type(data).__name__}")
     if "worksheets" in data:
         raise DataError(
             f"{path} is a notebook of format 3: open it in a Jupyter of "
             "today and save it"
         )
     if not isinstance(data.get("cells"), list):
-        raise DataError(f"{path} is no notebook: it has no cells")
-    for place, cell in enumerate(data["cells"], 1):
+        raise DataError(f"{no}: it has no cells")
+    for number, cell in enumerate(data["cells"], 1):
         try:
             fine = isinstance(cell["metadata"], dict)
             fine &= cell["cell_type"] in ("code", "markdown", "raw")
-            text_of(cell)
+            _text_of(cell)
         except (TypeError, KeyError):
             fine = False
         if not fine:
-            raise DataError(f"{path} is no notebook: cell {place} is none")
+            raise DataError(f"{no}: its cell {number} is not a cell")
     return data
 
 
-DIFFERS = "In the notebook it was:"
+_DIFFERS = "The notebook, which has no hidden checks, had printed:"
 
 
-class Graded:
+class _Graded:
     """The outcomes of each exercise, and how often each known mistake was
     made.
     """
@@ -510,18 +483,15 @@ class Graded:
 
     def add(self, path: Path) -> str:
         """Count one notebook."""
-        cells = notebook_at(path)["cells"]
-        for name, outcome, text in filter(None, map(verdict_of, cells)):
-            self.outcomes.setdefault(name, Counter())[outcome] += 1
-            known = self.known.setdefault(name, Counter())
-            known.update(
-                sentence
-                for sentence, _ in exercises()[name].mutants
-                if sentence in text
-            )
-            known.update(
-                ["the notebook said so itself"] * (DIFFERS in text)
-            )
+        for cell in _notebook_at(path)["cells"]:
+            if verdict := _verdict_of(cell):
+                name, outcome, text = verdict
+                sentences = [x for x, _ in exercises()[name].mutants]
+                known = [x for x in sentences if x in text]
+                if _DIFFERS in text:
+                    known.append("the notebook had printed something else")
+                self.outcomes.setdefault(name, Counter())[outcome] += 1
+                self.known.setdefault(name, Counter()).update(known)
         return ""
 
     def tell(self) -> None:
@@ -533,11 +503,11 @@ class Graded:
                 print(f"  {count:3}  {sentence}")
 
 
-def verdict_of(cell: dict[str, Any]) -> tuple[str, str, str] | None:
+def _verdict_of(cell: dict[str, Any]) -> tuple[str, str, str] | None:
     """Exercise, outcome and text that a graded cell has printed; None of
     any other cell.
     """
-    exercise = graded_by(cell)
+    exercise = _graded_by(cell)
     if exercise is None:
         return None
     text = "".join(

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,16 +43,14 @@ from annotated.school.checks import (
 )
 
 __all__ = [
-    "MEMORY", "WALL", "Lost", "apart", "examined", "missing", "Mark",
-    "marked", "holding", "counting", "parts", "MINE", "changed", "Rejected",
-    "rejected", "some", "lenient", "marked_in_child", "BEGIN", "Examiner",
-    "serve", "warm",
+    "Lost", "examined", "Exam", "Mark", "marked", "Examiner", "serve",
+    "warm",
 ]  # fmt: skip
 
 
 # E29-answers.md: A process of its own
-MEMORY = 4 * 2**30  # bytes that an answer may take, on top of ours
-WALL = 3 * LIMIT  # seconds for all checks together
+_MEMORY = 4 * 2**30  # bytes that an answer may take, on top of ours
+_WALL = 3 * LIMIT  # seconds for all checks together
 
 
 class Lost(Exception):
@@ -62,9 +60,14 @@ class Lost(Exception):
         super().__init__(text)
         self.outcome, self.text = outcome, text
 
+    def verdict(self, exercise: Exercise) -> Verdict:
+        text = f"{self.outcome} · {exercise.name}: {self.text}"
+        of = len(exercise.properties())
+        return Verdict(exercise.name, self.outcome, text, 0, of)
 
-def apart(
-    job: Callable[[], Any], wall: float = WALL, private: Sequence[int] = ()
+
+def _apart(
+    job: Callable[[], Any], wall: float = _WALL, private: Sequence[int] = ()
 ) -> Any:
     """What job returns, in a child that does not have our private files.
     Lost where it does not come back.
@@ -138,12 +141,12 @@ def _serve_once(
 
 
 def _limit_memory() -> None:
-    """Addresses for MEMORY more than now, where that can be said."""
+    """Addresses for _MEMORY more than now, where that can be said."""
     try:
         import resource
 
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + MEMORY
+        most = pages * resource.getpagesize() + _MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     except (ImportError, OSError, ValueError):
         return  # not Linux
@@ -179,29 +182,30 @@ def examined(
     code: str,
     filename: str,
     limit: float = LIMIT,
-    wall: float = WALL,
+    wall: float = _WALL,
 ) -> Verdict:
     """The verdict on the code of a file, run in a child."""
 
     def job() -> dict[str, Any]:
         sys.path.insert(0, str(Path.cwd()))
-        found = examine_source(exercise, code, filename, limit=limit)
-        return dataclasses.asdict(found)
+        verdict = examine_source(exercise, code, filename, limit=limit)
+        return dataclasses.asdict(verdict)
 
     try:
-        return Verdict(**apart(job, wall))
+        return Verdict(**_apart(job, wall))
     except Lost as lost:
-        return missing(exercise, lost)
-
-
-def missing(exercise: Exercise, lost: Lost) -> Verdict:
-    """What there is to say where a child has not answered."""
-    text = f"{lost.outcome} · {exercise.name}: {lost.text}"
-    of = len(exercise.properties())
-    return Verdict(exercise.name, lost.outcome, text, 0, of)
+        return lost.verdict(exercise)
 
 
 # E29-answers.md: The points
+class Exam(NamedTuple):
+    """What an answer has to pass: all checks, with each of the seeds."""
+
+    hidden: Sequence[str] = ()  # the teacher's own checks
+    limit: float = LIMIT
+    seeds: Sequence[int] = SEEDS
+
+
 @dataclasses.dataclass(frozen=True)
 class Mark:
     """The share of the points, from 0 to 1, and why."""
@@ -210,32 +214,29 @@ class Mark:
     outcome: str
     text: str
 
+    @classmethod
+    def none(cls, exercise: Exercise, outcome: str, why: str) -> Mark:
+        """No points, and why."""
+        return cls(0.0, outcome, f"{outcome} · {exercise.name}: {why}")
 
-def marked(
-    exercise: Exercise,
-    thing: Any,
-    hidden: Sequence[str] = (),
-    limit: float = LIMIT,
-    seeds: Sequence[int] = SEEDS,
-) -> Mark:
+
+def marked(exercise: Exercise, thing: Any, exam: Exam) -> Mark:
     """What an answer earns; thing is the answer, or the Verdict that says
     why there is none.
     """
     verdict = thing
     if not isinstance(thing, Verdict):
-        verdict = examine(exercise, thing, hidden, limit, seeds)
+        verdict = examine(exercise, thing, *exam)
     if verdict.outcome == "passed":
         return Mark(1.0, verdict.outcome, verdict.text)
     if verdict is thing or verdict.outcome in ("not attempted", "too slow"):
         return Mark(0.0, verdict.outcome, verdict.text)
-    held = holding(exercise, thing, hidden, limit, seeds)
+    held = _holding(exercise, thing, exam)
     given = 0
     if not exercise.is_part:  # code that was given passes some of them
         starter = exercise.answer(exercise.starter, "<starter>")
-        given = counting(
-            exercise, holding(exercise, starter, hidden, limit, seeds)
-        )
-    count, of = counting(exercise, held), verdict.of
+        given = _counting(exercise, _holding(exercise, starter, exam))
+    count, of = _counting(exercise, held), verdict.of
     share = max(0.0, (count - given) / (of - given))
     said = f"{sum(held.values())} of {of} checks pass."
     if count < sum(held.values()):
@@ -243,35 +244,31 @@ def marked(
     return Mark(share, verdict.outcome, f"{verdict.text}\n\n{said}")
 
 
-def holding(
-    exercise: Exercise,
-    thing: Any,
-    hidden: Sequence[str],
-    limit: float,
-    seeds: Sequence[int],
-) -> dict[str, bool]:
+def _holding(exercise: Exercise, thing: Any, exam: Exam) -> dict[str, bool]:
     """Whether each check holds by itself; none after one without end."""
-    held = dict.fromkeys(exercise.properties(hidden), False)
-    for name, check in exercise.properties(hidden).items():
-        errors = [attempt(check, thing, s, limit).error for s in seeds]
+    checks = exercise.properties(exam.hidden)
+    held = dict.fromkeys(checks, False)
+    for name, check in checks.items():
+        errors = [
+            attempt(check, thing, seed, exam.limit).error
+            for seed in exam.seeds
+        ]
         if any(isinstance(error, TooSlow) for error in errors):
             break
         held[name] = not any(errors)
     return held
 
 
-def counting(exercise: Exercise, held: dict[str, bool]) -> int:
+def _counting(exercise: Exercise, held: dict[str, bool]) -> int:
     """How many of the checks that hold count."""
-    own = exercise.properties()
-    form = {name for name in own if hasattr(own[name], "form")}
+    ours = exercise.properties()
+    form = {name for name in ours if hasattr(ours[name], "form")}
     rest = [held[name] for name in held if name not in form]
-    if not all(rest):
-        return sum(rest)
-    return sum(held.values())
+    return sum(held.values() if all(rest) else rest)
 
 
 # E29-answers.md: Whether the examiner is still the examiner
-def parts(exercise: Exercise, hidden: Sequence[str]) -> dict[str, Any]:
+def _parts(exercise: Exercise, hidden: Sequence[str]) -> dict[str, Any]:
     """The functions of which a verdict is made, by where they are."""
     properties = exercise.properties(hidden)
     own = next(iter(properties.values())).__globals__
@@ -299,13 +296,13 @@ def parts(exercise: Exercise, hidden: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-MINE = ("checks.", "the check.", "the examiner.", "torch.Tensor.")
+_OURS = ("checks.", "the check.", "the examiner.", "torch.Tensor.")
 
 
-def changed(before: dict[str, Any], after: dict[str, Any]) -> str:
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
     """The first part that is another one now; or ""."""
     for name in {**before, **after}:
-        mine = name.startswith(MINE)
+        mine = name.startswith(_OURS)
         if name not in before and not mine:
             continue  # a module that torch has loaded
         if name not in before or before[name] is not after.get(name):
@@ -313,11 +310,11 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> str:
     return ""
 
 
-Rejected = tuple[Callable[[Any], object], Mistake]
+_Rejected = tuple[Callable[[Any], object], Mistake]
 
 
 @cache
-def rejected(name: str) -> list[list[Rejected]]:
+def _rejected(name: str) -> list[list[_Rejected]]:
     """For each check of an exercise, the mistakes that it rejects."""
     exercise = exercises()[name]
     return [
@@ -333,59 +330,57 @@ def rejected(name: str) -> list[list[Rejected]]:
     ]
 
 
-def some(known: Sequence[Sequence[Rejected]]) -> list[Rejected]:
+def _drawn(known: Sequence[Sequence[_Rejected]]) -> list[_Rejected]:
     """A few for each check, that nobody can foresee."""
     draw = random.SystemRandom().sample
     return [one for each in known for one in draw(each, min(4, len(each)))]
 
 
-def lenient(known: Sequence[Rejected]) -> str:
+def _lenient(known: Sequence[_Rejected]) -> str:
     """What is asked by a check that lets a mistake pass which it has
     rejected; or "".
     """
     for check, mistake in known:
         if attempt(check, mistake.thing, 0, 5.0).error is None:
-            return " ".join(
-                (check.__doc__ or "").partition("\n\n")[0].split()
-            )
+            asked = (check.__doc__ or "").partition("\n\n")[0]
+            return " ".join(asked.split())
     return ""
 
 
-def marked_in_child(
+def _marked_in_child(
     exercise: Exercise,
     cells: Sequence[str],
-    hidden: Sequence[str] = (),
-    limit: float = LIMIT,
-    seeds: Sequence[int] = SEEDS,
+    exam: Exam,
     private: Sequence[int] = (),
 ) -> Mark:
     """The mark of an answer's own cells."""
 
-    now, differ, still = parts, changed, lenient  # whatever it replaces
+    # whatever the answer replaces
+    now, differ, still, name = _parts, _changed, _lenient, exercise.name
 
     def job() -> dict[str, Any]:
-        before = now(exercise, hidden)
-        thing = defined(exercise, cells, "the answer", limit)
-        mark = marked(exercise, thing, hidden, limit, seeds)
+        before = now(exercise, exam.hidden)
+        thing = defined(exercise, cells, "the answer", exam.limit)
+        mark = marked(exercise, thing, exam)
         share, outcome, text, what = mark.share, mark.outcome, mark.text, ""
-        if part := differ(before, now(exercise, hidden)):
+        if part := differ(before, now(exercise, exam.hidden)):
             what = f"it has changed {part}"
         elif share and (asked := still(tried)):
             what = f"after it, nothing is wrong any more for “{asked}”"
         if what:
             share, outcome = 0.0, "refused"
-            text = f"refused · {exercise.name}: {what}."
+            text = f"refused · {name}: {what}."
         return {"share": share, "outcome": outcome, "text": text}
 
-    tried = some(rejected(exercise.name))  # before the answer runs
+    tried = _drawn(_rejected(name))  # before the answer runs
     try:
-        return Mark(**apart(job, private=private))
+        return Mark(**_apart(job, private=private))
     except Lost as lost:
-        return Mark(0.0, lost.outcome, missing(exercise, lost).text)
+        return Mark.none(exercise, lost.outcome, lost.text)
 
 
 # E29-answers.md: An examiner that knows no notebook
-BEGIN = "from annotated.school.examiner import serve; serve()"
+_BEGIN = "from annotated.school.examiner import serve; serve()"
 
 
 class Examiner:
@@ -399,20 +394,15 @@ class Examiner:
         self.process: subprocess.Popen[str] | None = None
 
     def mark(
-        self,
-        name: str,
-        cells: Sequence[str],
-        hidden: Sequence[str] = (),
-        limit: float = LIMIT,
-        seeds: Sequence[int] = SEEDS,
+        self, exercise: Exercise, cells: Sequence[str], exam: Exam
     ) -> Mark:
-        """As marked_in_child, there."""
+        """The mark of an answer's own cells, in a child of that process."""
         if self.process is None or self.process.poll() is not None:
             self.process = self.started()
         assert self.process.stdin and self.process.stdout
-        asked = [name, list(cells), list(hidden), limit, list(seeds)]
+        asked = json.dumps([exercise.name, list(cells), exam])
         try:
-            self.process.stdin.write(json.dumps(asked) + "\n")
+            self.process.stdin.write(asked + "\n")
             self.process.stdin.flush()
             mark = Mark(**json.loads(self.process.stdout.readline()))
             if not hasattr(os, "fork"):  # it ends after each answer
@@ -421,9 +411,8 @@ class Examiner:
         except (OSError, ValueError):  # it has ended
             self.process.kill()
             self.process.wait()
-            lost = Lost("crashed", "it ended the examiner's process.")
-            text = missing(exercises()[name], lost).text
-            return Mark(0.0, lost.outcome, text)
+            why = "it ended the examiner's process."
+            return Mark.none(exercise, "crashed", why)
 
     def started(self) -> subprocess.Popen[str]:
         home = str(Path(annotated.__path__[0]).parent)
@@ -434,7 +423,7 @@ class Examiner:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         self.tie.close()  # of one that has ended
         return subprocess.Popen(
-            [sys.executable, "-c", BEGIN],
+            [sys.executable, "-c", _BEGIN],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -451,11 +440,10 @@ def serve() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what answers print
     torch.set_num_threads(1)
     for line in sys.stdin:
-        name, cells, hidden, limit, seeds = json.loads(line)
-        exercise = exercises()[name]
+        name, cells, exam = json.loads(line)
         warm(name)
-        mark = marked_in_child(
-            exercise, cells, hidden, limit, seeds, [answers.fileno()]
+        mark = _marked_in_child(
+            exercises()[name], cells, Exam(*exam), [answers.fileno()]
         )
         answers.write(json.dumps(dataclasses.asdict(mark)) + "\n")
         answers.flush()
@@ -470,4 +458,4 @@ def warm(name: str) -> None:
     """
     exercise = exercises()[name]
     examine(exercise, exercise.answer(exercise.reference, f"<ours {name}>"))
-    rejected(name)
+    _rejected(name)

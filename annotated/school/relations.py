@@ -296,21 +296,21 @@ def _of_rows(yours: Sequence[Any], target: Sequence[Any]) -> Iterator[str]:
     n = len(right)
     less = n - len(ours)
     if less > 0 and ours:
-        if ours == right[:-less]:
+        if _same(ours, right[:-less]):
             yield f"{less} missing at its end; the rest is right."
-        if ours == right[less:]:
+        if _same(ours, right[less:]):
             yield f"{less} missing at its beginning; the rest is right."
     if less < 0 and right:
-        if ours[:less] == right:
+        if _same(ours[:less], right):
             yield f"{-less} too many at its end; the rest is right."
-        if ours[-less:] == right:
+        if _same(ours[-less:], right):
             yield f"{-less} too many at its beginning; the rest is right."
     if len(ours) == n and n > 1:
-        if ours[::-1] == right:
+        if _same(ours[::-1], right):
             yield "It is right but turned round."
-        if n > 2 and ours[1:] == right[:-1]:
+        if n > 2 and _same(ours[1:], right[:-1]):
             yield "It is right but shifted by one: each comes too late."
-        if n > 2 and ours[:-1] == right[1:]:
+        if n > 2 and _same(ours[:-1], right[1:]):
             yield "It is right but shifted by one: each comes too early."
     by = [sorted(map(repr, x)) for x in (ours, right)]
     if by[0] == by[1] and n > 1:

@@ -10,13 +10,13 @@ import select
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 import tyro
 
 from annotated import checks
@@ -24,21 +24,25 @@ from annotated.corpora.reading import python_of
 from annotated.engine.errors import DataError, UsageError, unknown
 from annotated.engine.files import write_text
 from annotated.school.checks import Exercise, exercises
-from annotated.school.course import MILESTONES, Desk, reach, standing_alone
-from annotated.school.examiner import examined, warm
+from annotated.school.course import (
+    Workspace,
+    following,
+    kept,
+    listed,
+    named,
+    standing_alone,
+)
 
 __all__ = [
-    "KEYS", "starter_file", "Session", "usual_file", "watch", "keyboard",
-    "listed", "asked_for", "Exercises", "Milestone", "SIGNS", "WIDTH",
-    "Question", "questions", "plain", "ask", "Questions",
+    "Session", "usual_file", "watch", "Exercises", "Milestone", "Questions",
 ]  # fmt: skip
 
 
 # E22-terminal.md: One exercise and its file
-KEYS = "c check · n next · h hint · s solution · l list · r reset · q quit"
+_KEYS = "c check · n next · h hint · s solution · l list · r reset · q quit"
 
 
-def starter_file(exercise: Exercise) -> str:
+def _starter_file(exercise: Exercise) -> str:
     """What a student begins with."""
     number = f"{exercise.number} " if exercise.number else ""
     lines = [
@@ -61,7 +65,7 @@ def starter_file(exercise: Exercise) -> str:
 class Session:
     """An exercise that is being worked on in a file."""
 
-    desk: Desk
+    workspace: Workspace
     exercise: Exercise
     path: Path
     chosen: list[Exercise]  # what n goes through
@@ -74,24 +78,33 @@ class Session:
         """Make the file, if it is not there."""
         if not self.path.exists():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(self.path, starter_file(self.exercise))
+            write_text(self.path, _starter_file(self.exercise))
             print(f"{self.path} is there for you: open it, write, save.")
 
     def check(self) -> str:
         """Check the file as it is now; the outcome. DataError if it
         cannot be read as Python would read it.
         """
+        from annotated.school.examiner import examined
+
         code = python_of(self.path)
         verdict = examined(self.exercise, code, str(self.path))
         print(verdict.text)
         outcome, passed = verdict.outcome, verdict.passed
         try:
-            self.desk.remember(self.name, outcome=outcome, checks=passed)
-            if verdict.outcome == "passed" and self.exercise.is_part:
-                print(f"\n{self.keep(code)}")
+            self.workspace.remember(
+                self.name, outcome=outcome, checks=passed
+            )
         except OSError as error:
             print(f"\nNothing is remembered: {error}")
-        return verdict.outcome
+            return outcome
+        if outcome == "passed" and self.exercise.is_part:
+            alone = standing_alone(code)
+            again = examined if alone else None
+            code = alone or code
+            said = kept(self.workspace, self.exercise, code, again)
+            print(f"\n{said}")
+        return outcome
 
     def look(self) -> None:
         """Check while watching, which no file ends."""
@@ -99,21 +112,6 @@ class Session:
             self.check()
         except DataError as bad:
             print(f"not read · {bad}")
-
-    def keep(self, code: str) -> str:
-        """Put a solution into mine/; what there is to say about that."""
-        alone = standing_alone(code)
-        if alone is None:
-            self.desk.keep(self.exercise, code)
-            return f"Kept in {self.desk.folder / self.exercise.module}.py."
-        verdict = examined(self.exercise, alone, str(self.path))
-        if verdict.outcome == "passed":
-            self.desk.keep(self.exercise, alone)
-            return f"Kept in {self.desk.folder / self.exercise.module}.py."
-        return (
-            "Not kept: without the lines that define nothing, it is "
-            f"{verdict.text.splitlines()[0]}"
-        )
 
     def press(self, key: str) -> bool:
         """Do what a key stands for; whether to go on."""
@@ -126,23 +124,23 @@ class Session:
         elif key == "s":
             checks.solution(self.name)
         elif key == "l":
-            print(listed(self.desk, self.chosen))
+            print(_listed(self.workspace, self.chosen))
         elif key == "r":
             self.reset()
         elif key == "n":
             self.go_on()
         else:
             return True
-        print(f"\n{KEYS}", flush=True)
+        print(f"\n{_KEYS}", flush=True)
         return True
 
     def reset(self) -> None:
         """Begin anew; what the file was is kept beside it."""
         if self.path.exists():
-            places = (
+            names = (
                 self.path.with_suffix(f".{n}.old") for n in range(1, 1000)
             )
-            old = next(path for path in places if not path.exists())
+            old = next(path for path in names if not path.exists())
             self.path.rename(old)
             print(f"What you had is in {old}.")
         checks.reset(self.name)
@@ -150,17 +148,17 @@ class Session:
 
     def go_on(self) -> None:
         """To the next exercise that has not passed."""
-        later = self.chosen + self.chosen
-        names = [one.name for one in later]
+        names = [one.name for one in self.chosen]
         start = names.index(self.name) + 1 if self.name in names else 0
-        state = self.desk.state()
-        for one in later[start : start + len(self.chosen)]:
-            if state.get(one.name, {}).get("outcome") != "passed":
-                self.exercise, self.path = one, usual_file(one)
-                self.begin()
-                self.look()
-                return
-        print("All of them have passed.")
+        later = self.chosen[start:] + self.chosen[:start]
+        coming = following(self.workspace, later)
+        if coming is None:
+            print("All of them have passed.")
+            return
+        self.exercise = coming
+        self.path = usual_file(coming)
+        self.begin()
+        self.look()
 
 
 def usual_file(exercise: Exercise) -> Path:
@@ -173,10 +171,12 @@ def watch(session: Session, events: Iterator[str]) -> None:
     """Check at once, after each saving, and on the keys' behalf; events
     are keys, or "" for a moment in which none was pressed.
     """
+    from annotated.school.examiner import warm
+
     seen = _stamp(session.path)  # before: it may be saved during a check
     warm(session.name)
     session.look()
-    print(f"\nWatching {session.path} …  {KEYS}", flush=True)
+    print(f"\nWatching {session.path} …  {_KEYS}", flush=True)
     for key in events:
         if key:
             path = session.path
@@ -189,7 +189,7 @@ def watch(session: Session, events: Iterator[str]) -> None:
             warm(session.name)
             print(f"\n{'─' * 60}")
             session.look()
-            print(f"\n{KEYS}", flush=True)
+            print(f"\n{_KEYS}", flush=True)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -201,7 +201,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def keyboard() -> Iterator[str]:
+def _keyboard() -> Generator[str, None, None]:
     """Keys as they are pressed, "" ten times a second."""
     try:
         import termios
@@ -226,51 +226,12 @@ def keyboard() -> Iterator[str]:
 
 
 # E22-terminal.md: The subcommands
-def listed(desk: Desk, chosen: list[Exercise]) -> str:
+def _listed(workspace: Workspace, chosen: list[Exercise]) -> str:
     """A line for each exercise, and which is next."""
-    state, mine = desk.state(), desk.parts()
-    lines, following = [], ""
-    for one in chosen:
-        outcome = state.get(one.name, {}).get("outcome", "not attempted")
-        mark = {"passed": "✓", "not attempted": " "}.get(outcome, "·")
-        if outcome != "passed" and not following:
-            following = one.number or one.name
-        own = f"{mine[one.name].path}" if one.name in mine else ""
-        lines.append(
-            f"{mark} {one.number:>5}  {one.name:23} {one.stars:3} "
-            f"{one.minutes:3} min  {outcome:13} {own}".rstrip()
-        )
-    done = sum(line.startswith("✓") for line in lines)
-    lines.append(f"{done} of {len(chosen)} passed.")
-    if following:
-        lines.append(f"Next: annotated exercises {following}")
-    return "\n".join(lines)
-
-
-def asked_for(which: str, desk: Desk, chosen: list[Exercise]) -> Exercise:
-    """The exercise of a number (4.1, 04.1), of a name (04-heads), of what
-    it defines, or the next one. UsageError where there is none.
-    """
-    if which == "next":
-        state = desk.state()
-        for one in chosen:
-            if state.get(one.name, {}).get("outcome") != "passed":
-                return one
-        raise UsageError("all of these exercises have passed")
-    every = exercises().values()
-    for one in every:
-        if which.lstrip("0") == one.number and one.number:
-            return one
-        if which in (one.name, one.defines):
-            return one
-    of_page = [one for one in every if one.chapter == which.zfill(2)]
-    if len(of_page) == 1:
-        return of_page[0]
-    if of_page:
-        several = ", ".join(one.number for one in of_page)
-        raise UsageError(f"page {which} has several exercises: {several}")
-    known = [x for one in every for x in (one.name, one.defines)]
-    raise UsageError(unknown("exercise", which, known))
+    text, first = listed(workspace, chosen), following(workspace, chosen)
+    if first is None:
+        return text
+    return f"{text}\nNext: annotated exercises {first.number or first.name}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,15 +257,21 @@ class Exercises:
     track: Literal["fast", "all"] = "all"  # list the fast track only
 
     def act(self) -> None:
-        desk, chosen = Desk.here(), self.chosen()
+        workspace, chosen = Workspace.here(), self.chosen()
         if self.which is None:
-            print(listed(desk, chosen))
+            print(_listed(workspace, chosen))
             return
-        exercise = asked_for(self.which, desk, chosen)
+        exercise = (
+            following(workspace, chosen)
+            if self.which == "next"
+            else named(self.which)
+        )
+        if exercise is None:
+            raise UsageError("all of these exercises have passed")
         path = self.file or usual_file(exercise)
         if self.file and not path.is_file():
             raise UsageError(f"{path} is not there, or no file")
-        session = Session(desk, exercise, path, chosen)
+        session = Session(workspace, exercise, path, chosen)
         if self.hint:
             checks.hint(exercise.name)
         elif self.solution:
@@ -319,26 +286,24 @@ class Exercises:
         start = (self.start or "").zfill(2)
         if self.start and not start.isdigit():
             raise UsageError(f"--from is a page, as 03, not {self.start!r}")
-        found = [
+        chosen = [
             one
             for one in exercises().values()
             if one.chapter >= start and self.track in ("all", one.track)
         ]
-        return sorted(found, key=lambda one: one.place)
+        return sorted(chosen, key=lambda one: one.place)
 
     def work(self, session: Session) -> None:
         """Watch, or check once."""
+        import torch
+
         torch.set_num_threads(1)
         session.begin()
-        if self.once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            if session.check() != "passed":
-                raise SystemExit(1)
-            return
-        events = keyboard()
-        try:
-            watch(session, events)
-        finally:
-            events.close()  # type: ignore[attr-defined]
+        if not self.once and sys.stdin.isatty() and sys.stdout.isatty():
+            with closing(_keyboard()) as events:
+                watch(session, events)
+        elif session.check() != "passed":
+            raise SystemExit(1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -350,6 +315,8 @@ class Milestone:
     which: tyro.conf.Positional[str | None] = None  # 1, … (unset: list)
 
     def act(self) -> None:
+        from annotated.school.milestones import MILESTONES, reach
+
         if self.which is None:
             for number, run in MILESTONES.items():
                 first = (run.__doc__ or "").split(";")[0].split(": ", 1)
@@ -357,9 +324,9 @@ class Milestone:
             return
         known = {str(number): number for number in MILESTONES}
         if self.which not in known:
-            listed = ", ".join(known)
-            raise UsageError(f"milestones are {listed}, not {self.which!r}")
-        said = reach(known[self.which], Desk.here())
+            every = ", ".join(known)
+            raise UsageError(f"milestones are {every}, not {self.which!r}")
+        said = reach(known[self.which], Workspace.here())
         print(said)
         if said.startswith("not run"):  # its data are missing
             raise SystemExit(2)
@@ -368,15 +335,15 @@ class Milestone:
 
 
 # E22-terminal.md: Questions
-SIGNS = {
+_SIGNS = {
     "approx": "≈", "beta": "β", "cdot": "·", "epsilon": "ε",
     "infty": "∞", "text": "", "times": "×", "top": "T",
 }  # fmt: skip
-WIDTH = 76
+_WIDTH = 76
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
+class _Question:
     """One of the study guide: choices, each with what is to be said."""
 
     name: str  # 4a
@@ -388,35 +355,35 @@ class Question:
 
 
 @cache
-def questions() -> dict[str, Question]:
+def _questions() -> dict[str, _Question]:
     """All, by name, in the order of the book."""
     file = resources.files("annotated") / "questions.json"
     carried = json.loads(file.read_text(encoding="utf-8"))
-    return {name: Question(name, **x) for name, x in carried.items()}
+    return {name: _Question(name, **x) for name, x in carried.items()}
 
 
-def plain(markdown: str, indent: str = "") -> str:
+def _plain(markdown: str, indent: str = "") -> str:
     """Prose as a terminal shows it: without marks, in short lines."""
-    text = re.sub(r"\\([a-z]+)", lambda m: SIGNS.get(m[1], m[1]), markdown)
+    text = re.sub(r"\\([a-z]+)", lambda m: _SIGNS.get(m[1], m[1]), markdown)
     text = re.sub(r"[*`$]|[{}](?=[^ ]|$)|(?<=[^ ])[{}]", "", text)
     parts = [
         textwrap.fill(
-            part, WIDTH, initial_indent=indent, subsequent_indent=indent
+            part, _WIDTH, initial_indent=indent, subsequent_indent=indent
         )
         for part in re.split(r"\n\s*\n", text)
     ]
     return "\n\n".join(parts)
 
 
-def ask(question: Question) -> bool | None:
+def _ask(question: _Question) -> bool | None:
     """Whether the first answer was right; None if it was left out.
     EOFError where nobody answers any more.
     """
-    print(f"\n{question.name} · {plain(question.title)}\n")
-    print(plain(question.text), end="\n\n")
+    print(f"\n{question.name} · {_plain(question.title)}\n")
+    print(_plain(question.text), end="\n\n")
     letters = "abcdefghi"[: len(question.choices)]
     for letter, (choice, _) in zip(letters, question.choices):
-        print(plain(f"{letter}) {choice}", "     ")[3:])
+        print(_plain(f"{letter}) {choice}", "     ")[3:])
     first: bool | None = None
     while True:
         try:
@@ -434,7 +401,7 @@ def ask(question: Question) -> bool | None:
         right = place == question.right
         first = right if first is None else first
         reason = question.choices[place][1]
-        print(plain(f"{'Right' if right else 'Not so'}: {reason}", "  "))
+        print(_plain(f"{'Right' if right else 'Not so'}: {reason}", "  "))
         if right:
             return first
 
@@ -450,49 +417,51 @@ class Questions:
     which: tyro.conf.Positional[str | None] = None
 
     def act(self) -> None:
-        desk = Desk.here()
+        workspace = Workspace.here()
         if self.which is None:
-            print(self.listed(desk.state().get("questions", {})))
+            print(self.listed(workspace.state().get("questions", {})))
             return
         asked = self.chosen()
         answers = []
         try:
             for question in asked:
-                right = ask(question)
+                right = _ask(question)
                 if right is None:
                     continue
                 answers.append(right)
-                self.remember(desk, question.name, right)
+                self.remember(workspace, question.name, right)
         except EOFError:
             print()
         count = f"{sum(answers)} of {len(asked)}"
         print(f"\n{count} right at the first answer.")
 
-    def chosen(self) -> list[Question]:
+    def chosen(self) -> list[_Question]:
         """UsageError where there is none."""
         which = (self.which or "").lstrip("0") or "0"
-        if which in questions():
-            return [questions()[which]]
+        if which in _questions():
+            return [_questions()[which]]
         page = which.zfill(2)
-        found = [q for q in questions().values() if q.chapter == page]
-        if not found:
-            pages = dict.fromkeys(q.chapter for q in questions().values())
+        several = [q for q in _questions().values() if q.chapter == page]
+        if not several:
+            pages = dict.fromkeys(q.chapter for q in _questions().values())
             told = f"use a page, {' '.join(pages)}, or a question, as 2a"
             raise UsageError(unknown("page", self.which or "", pages, told))
-        return found
+        return several
 
-    def remember(self, desk: Desk, name: str, right: bool) -> None:
+    def remember(
+        self, workspace: Workspace, name: str, right: bool
+    ) -> None:
         """Keep the first answer of all times; without a folder, nothing."""
-        if name not in desk.state().get("questions", {}):
+        if name not in workspace.state().get("questions", {}):
             try:
-                desk.remember("questions", **{name: right})
+                workspace.remember("questions", **{name: right})
             except OSError as error:
                 print(f"  Nothing is remembered: {error}")
 
     def listed(self, known: dict[str, bool]) -> str:
         """A line for each page."""
         pages: dict[str, list[str]] = {}
-        for question in questions().values():
+        for question in _questions().values():
             pages.setdefault(question.chapter, []).append(question.name)
         lines = []
         for page, names in pages.items():

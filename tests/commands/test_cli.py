@@ -31,9 +31,11 @@ from annotated.corpora import fetch as fetching
 from annotated.engine import commands
 from annotated.engine import runs as runs_module
 from annotated.engine import search as decoding
+from annotated.engine import translate as translate_module
 from annotated.engine.errors import UsageError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run, read_metrics
+from annotated.engine.translate import Translation
 from annotated.search import Hypothesis
 from annotated.tokens import SPECIALS, Tokenizer
 from tests.helpers import at_step, content, environment
@@ -956,7 +958,7 @@ def test_ten_thousand_odd_lines_are_answered_in_order(
             for piece in pieces
         ]
 
-    monkeypatch.setattr(runs_module, "search_in_order", echo)
+    monkeypatch.setattr(translate_module, "search_in_order", echo)
     kinds = [k for k in ODD if k not in ("nothing", "no last end", "many")]
     draw = random.Random(0)
     lines: list[bytes] = []
@@ -1002,7 +1004,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def translate(run: Run, lines: list[str], *_: Any, **__: Any) -> Any:
         texts = ["" if i % 4 == 0 else "word" for i in range(len(lines))]
-        return [[runs_module.Translation(t, 0.0, 0.0)] for t in texts]
+        return [[Translation(t, 0.0, 0.0)] for t in texts]
 
     monkeypatch.setattr(Run, "translate", translate)
 

@@ -30,7 +30,8 @@ from annotated.corpora.reading import Part, Text
 from annotated.engine.errors import DataError, RunError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
-from annotated.engine.runs import Run, begin_run
+from annotated.engine.runs import Run
+from annotated.engine.start import begin_run
 from annotated.tokens import Tokenizer
 
 SMALL = {

@@ -247,7 +247,7 @@ def test_whoever_reads_says_the_same(
 
 @pytest.mark.parametrize("content", [b"", b"[1,", b"[" * 100_000, b"{'a'}"])
 def test_what_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(DataError, match="notes is no JSON: "):
+    with pytest.raises(DataError, match="notes is not JSON: "):
         json_of(put(tmp_path / "notes", content))
 
 
@@ -668,9 +668,10 @@ OTHERS = {"Run", "Prepared", "self", "cls", "webbrowser", "os", "base64"}
 READER = "annotated/corpora/reading"
 NOT_A_PERSONS = {
     "is part of the package, which the press has written": """
-        book/figures.script book/paper.counted book/results.ledger
+        book/scripts.script book/paper.counted book/results.ledger
+        school/milestones._run_of_the_book
         school/checks.exercises school/checks._unsealed
-        corpora/registry.registry school/terminal.questions
+        corpora/registry.registry school/terminal._questions
         pocket/words.read_table""",
     "is of a run folder or a corpus, which we have written": """
         book/report.report checkpoints.load_checkpoint
@@ -687,12 +688,12 @@ NOT_A_PERSONS = {
         school/examiner._limit_memory""",
     "comes from a process of ours, or from our page in the browser": """
         book/look.answered engine/distributed._fresh_part
-        school/examiner._read_all school/examiner.apart
+        school/examiner._read_all school/examiner._apart
         school/examiner.mark school/examiner.serve""",
     "is bytes, which are hashed, kept or only looked at": """
         corpora/fetch.file_hash corpora/fetch._download
         engine/files.checksum engine/lock._alive exchange/marian.check_files
-        school/classroom.mend school/classroom.keep_beside
+        school/classroom.mend school/classroom._keep_beside
         school/classroom._is_json
         exchange/marian._tokenizers""",
     "comes from a server, whose errors are caught": "book/paper.fetched",
@@ -703,8 +704,8 @@ NOT_A_PERSONS = {
     "is read by Python itself": """
         school/checks._crash school/course.source_of""",
     "is one key, or one letter, and any byte will do": """
-        school/terminal.keyboard school/terminal.ask""",
-    "is a constant of a notebook's code, which was read": "school/answers.folded",
+        school/terminal._keyboard school/terminal._ask""",
+    "is a constant of a notebook's code, which was read": "school/answers._folded",
     "goes through the reader": "engine/commands._arriving",
     "only sets or asks what kind it is": """
         cli.make_streams_legible school/examiner._serve_once

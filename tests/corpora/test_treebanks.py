@@ -38,8 +38,8 @@ from annotated.corpora.treebanks import (
 )
 from annotated.engine.errors import DataError, UsageError
 from annotated.engine.recipes import RECIPES
-from annotated.engine.runs import begin_run
 from annotated.engine.search import search_in_order
+from annotated.engine.start import begin_run
 from annotated.model import Transformer, TransformerConfig
 from annotated.parsing import (
     brackets,

@@ -22,21 +22,21 @@ from annotated.engine.errors import (
     Stopped,
     UsageError,
 )
-from annotated.engine.recipes import RECIPES, Recipe, fitted
+from annotated.engine.fit import fitted
+from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import (
     FIRST,
     Run,
-    begin_run,
-    going_on,
     read_metrics,
     read_recipe,
 )
-from annotated.engine.trainer import RunConfig, Trainer, freeze
+from annotated.engine.start import begin_run, fine_tuning
+from annotated.engine.trainer import RunConfig, Trainer, _freeze
 from annotated.model import ModelShape, Transformer, TransformerConfig
 from annotated.tokens import Tokenizer
 from annotated.training import copy_corpus
-from tests.engine.test_distributed import together
+from tests.engine.groups import together
 from tests.helpers import SHAPE, TINY, Killed, at_step, content
 
 
@@ -57,7 +57,7 @@ def tuned(other: Path, **changes: Any) -> Recipe:
         "max_steps": 12,
     }
     few |= {"warmup": 3, "cooldown": 6, "rate": 0.1, "batch_tokens": 200}
-    recipe = going_on(RECIPES["reverse"], other)
+    recipe = fine_tuning(RECIPES["reverse"], other)
     few |= {"precision": "float32", "valid_pairs": 100, "dropout": 0.1}
     return recipe.changed(**few | changes)
 
@@ -289,7 +289,7 @@ def test_the_next_trainer_of_a_model_trains_all_of_it() -> None:
     model = Transformer(
         TransformerConfig(**SHAPE | {"positions": "learned"})
     )
-    freeze(model, ["embeddings"])
+    _freeze(model, ["embeddings"])
     left = {n for n, p in model.named_parameters() if not p.requires_grad}
     assert left == {
         "embeddings.target", "src_positions.table", "tgt_positions.table",
@@ -486,11 +486,11 @@ def test_its_own_data_is_looked_back_at_where_it_is_still_there(
         **small,
     )
     train_recipe(recipe, tmp_path / "run", device="cpu")
-    later = going_on(RECIPES["pair"], tmp_path / "run")
+    later = fine_tuning(RECIPES["pair"], tmp_path / "run")
     assert later.old_data == str(folder)
     assert (later.source, later.target) == ("de", "en")
     shutil.rmtree(folder)
-    assert going_on(RECIPES["pair"], tmp_path / "run").old_data is None
+    assert fine_tuning(RECIPES["pair"], tmp_path / "run").old_data is None
 
 
 TINY_SHAPE = {

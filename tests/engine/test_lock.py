@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import multiprocessing
 import os
@@ -17,11 +19,6 @@ from annotated.engine.files import LOCK, check_new
 from annotated.engine.lock import locked
 from annotated.engine.runner import train_recipe
 from tests.helpers import TINY, at_step, content, forking
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "PATIENCE", 0.2)
 
 
 def hold(folder: Path, said: Any) -> None:
@@ -91,37 +88,36 @@ def test_half_a_note_is_no_obstacle(tmp_path: Path) -> None:
             pass
 
 
-@pytest.mark.parametrize("sure", [True, False])
-def test_a_trainer_on_another_machine_shows_life(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, sure: bool
-) -> None:
-    """Where locks do not reach from one machine to the other."""
-    monkeypatch.setattr(lock, "_claim", lambda file: sure)
-    folder = left(tmp_path / "run", pid=7, host="elsewhere")
-    ticks = iter(range(100))
-
-    def touched(_: float) -> None:
-        os.utime(folder / LOCK, (next(ticks), next(ticks)))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(lock.time, "sleep", touched)
-        message = "trained by process 7 on elsewhere"
-        with pytest.raises(RunError, match=message), locked(folder):
-            pass
-    assert "waiting" in capsys.readouterr().err
-    assert json.loads((folder / LOCK).read_text())["pid"] == 7
-    with locked(folder):  # and this one is dead
-        pass
-
-
-def test_a_holder_touches_its_lock(
+def test_where_there_are_no_locks_a_run_begins_nevertheless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "BREATH", 0.001)
+    def unknown(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    with locked(left(tmp_path / "run", pid=7, host="elsewhere")):
+        holder = json.loads((tmp_path / "run" / LOCK).read_text())
+        assert holder["pid"] == os.getpid()
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_lock_that_its_holder_has_just_let_go_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that was opened is deleted already: another is made."""
+    (tmp_path / LOCK).touch()
+    flock, deleted = fcntl.flock, []
+
+    def late(file: Any, how: int) -> None:
+        flock(file, how)
+        if not isinstance(file, int) and not deleted:
+            deleted.append((tmp_path / LOCK).unlink())
+
+    monkeypatch.setattr(fcntl, "flock", late)
     with locked(tmp_path):
-        os.utime(tmp_path / LOCK, (0, 0))
-        while (tmp_path / LOCK).stat().st_mtime == 0:
-            pass
+        assert deleted
+        assert json.loads((tmp_path / LOCK).read_text())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lock_whose_folder_has_been_moved_is_let_go(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from annotated.engine import machine
-from annotated.engine.machine import container_limit, cores, memory_bytes
+from annotated.engine.machine import _container_limit, cores, memory_bytes
 
 GB = 2**30
 # what /proc/self/cgroup says, the files of the groups, and what is allowed
@@ -87,15 +87,15 @@ def limits(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (tmp_path / "self").write_text(groups)
-    monkeypatch.setattr(machine, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(machine, "GROUPS", tmp_path / "self")
+    monkeypatch.setattr(machine, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path / "self")
     return cpu, memory
 
 
 def test_the_limits_of_a_container_are_found(
     limits: tuple[float, float],
 ) -> None:
-    assert (container_limit("cpu"), container_limit("memory")) == limits
+    assert (_container_limit("cpu"), _container_limit("memory")) == limits
 
 
 def test_a_process_has_no_more_than_its_container(
@@ -116,8 +116,8 @@ def test_a_process_has_no_more_than_its_container(
 def test_where_there_are_no_groups_nothing_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "GROUPS", tmp_path / "nothing")
-    assert container_limit("cpu") == container_limit("memory") == math.inf
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path / "nothing")
+    assert _container_limit("cpu") == _container_limit("memory") == math.inf
 
 
 FAULTS = """

@@ -1163,7 +1163,7 @@ GUARDS = {  # each place, and what it asks first
 ITSELF = {  # the model, models of another kind, an exercise, an example
     ("model.py", "Transformer"),
     ("since.py", "DecoderOnly"),
-    ("school/course.py", "equals_torch"),
+    ("school/milestones.py", "_equals_torch"),
     ("book/example.py", "without_mask"),
 }
 

@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
-from annotated.engine import machine, runs
+from annotated.engine import machine, start
 from annotated.engine.errors import UsageError
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import read_metrics, read_recipe
 from annotated.engine.search import SlotCache, converted
-from annotated.engine.trainer import LossScale, RunConfig, Trainer
+from annotated.engine.trainer import RunConfig, Trainer, _LossScale
 from annotated.model import Transformer, TransformerConfig
 from annotated.tokens import PAD
 from annotated.training import Progress, TrainingError, copy_corpus
@@ -37,7 +37,7 @@ def auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "measured"
     monkeypatch.delenv("ANNOTATED_PRECISION", raising=False)
     monkeypatch.setenv("ANNOTATED_MEASURED", str(folder))
-    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text(BF16, "utf-8")
     return folder
 
@@ -48,7 +48,7 @@ def measures(monkeypatch: pytest.MonkeyPatch, *ratios: float) -> list[int]:
     coming = iter(ratios)
     monkeypatch.setattr(
         machine,
-        "bfloat16_speedup",
+        "_bfloat16_speedup",
         lambda n: sizes.append(n) or next(coming),
     )
     return sizes
@@ -85,7 +85,7 @@ def test_a_machine_measures_once_whatever_it_would_find_later(
     threads = torch.get_num_threads()
     first = machine.pick_precision("cpu")
     torch.set_num_threads(threads + 1)
-    cpuinfo = machine.CPUINFO
+    cpuinfo = machine._CPUINFO
     cpuinfo.write_text(BF16.replace("MHz\t\t: 1", "MHz\t\t: 9"), "utf-8")
     try:
         assert machine.pick_precision("cpu") == first
@@ -117,19 +117,19 @@ def test_of_processes_that_measure_at_once_the_first_is_right(
     auto: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
     def slower() -> tuple[float, bool]:
-        assert machine.kept("x", {}, lambda: (2.0, True)) == 2.0
+        assert machine.cached("x", {}, lambda: (2.0, True)) == 2.0
         return 1.0, True
 
-    assert machine.kept("x", {}, slower) == 2.0
-    assert machine.kept("x", {}, lambda: (3.0, True)) == 2.0
+    assert machine.cached("x", {}, slower) == 2.0
+    assert machine.cached("x", {}, lambda: (3.0, True)) == 2.0
     if not links:
 
         def refuse(*_: object) -> None:
             raise OSError("no links here")
 
         monkeypatch.setattr(os, "link", refuse)
-        assert machine.kept("y", {}, lambda: (4.0, True)) == 4.0
-        assert machine.kept("y", {}, lambda: (5.0, True)) == 4.0
+        assert machine.cached("y", {}, lambda: (4.0, True)) == 4.0
+        assert machine.cached("y", {}, lambda: (5.0, True)) == 4.0
     assert not [p for p in auto.iterdir() if p.suffix != ".json"]
 
 
@@ -152,7 +152,7 @@ def test_a_processor_without_the_instructions_is_not_measured(
 ) -> None:
     measures(monkeypatch)  # would end in an error
     for line in ("flags : avx2 fma", "Features : asimd fphp"):
-        machine.CPUINFO.write_text(f"{line}\n", "utf-8")
+        machine._CPUINFO.write_text(f"{line}\n", "utf-8")
         assert machine.pick_precision("cpu") == (
             "float32",
             "this processor has no bfloat16 instructions",
@@ -163,7 +163,7 @@ def test_a_processor_without_the_instructions_is_not_measured(
 def test_a_system_that_shows_no_flags_is_measured(
     auto: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine.CPUINFO.unlink()
+    machine._CPUINFO.unlink()
     sizes = measures(monkeypatch, 2.0, 2.0)
     assert machine.pick_precision("cpu")[0] == "bfloat16" and sizes
 
@@ -211,7 +211,7 @@ def test_what_the_machine_decides_is_said_and_kept(
 ) -> None:
     auto = TINY.changed(precision="auto")
     monkeypatch.setattr(
-        runs, "pick_precision", lambda device: (faster, "so it is")
+        start, "pick_precision", lambda device: (faster, "so it is")
     )
     summary = train_recipe(auto, tmp_path / "run", device="cpu")
     line = f"precision {faster} on cpu: so it is\n"
@@ -222,7 +222,7 @@ def test_what_the_machine_decides_is_said_and_kept(
     # another machine would decide otherwise, and is not asked
     other = {"float32": "bfloat16", "bfloat16": "float32"}[faster]
     monkeypatch.setattr(
-        runs, "pick_precision", lambda device: (other, "of another")
+        start, "pick_precision", lambda device: (other, "of another")
     )
     longer = auto.changed(max_steps=22)
     summary = train_recipe(
@@ -237,8 +237,10 @@ def test_a_killed_run_goes_on_bit_for_bit_in_16_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
     # so that the scale falls before step 8 and rises after it
-    monkeypatch.setattr(LossScale, "patience", 10)
-    monkeypatch.setattr(LossScale.__init__, "__defaults__", (2.0**30, 0, 0))
+    monkeypatch.setattr(_LossScale, "patience", 10)
+    monkeypatch.setattr(
+        _LossScale.__init__, "__defaults__", (2.0**30, 0, 0)
+    )
     half = TINY.changed(precision=precision, dropout=0.1, max_steps=12)
     train_recipe(half, tmp_path / "whole", device="cpu")
 
@@ -355,9 +357,9 @@ def test_without_a_scale_small_gradients_vanish() -> None:
 def test_after_calm_steps_the_scale_doubles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(LossScale, "patience", 5)
+    monkeypatch.setattr(_LossScale, "patience", 5)
     trainer, _ = steps_of("float16", scale=4.0)
-    assert trainer.scaling == LossScale(16.0, 2, 0)
+    assert trainer.scaling == _LossScale(16.0, 2, 0)
 
 
 def test_what_no_scale_mends_is_told(

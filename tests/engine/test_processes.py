@@ -36,7 +36,7 @@ METHODS = {  # of whatever object
 TIED = {  # these end with the process that has started them
     "annotated/book/results.commit": "tied",
     "annotated/engine/search.in_processes": "end_with_parent",
-    "annotated/school/examiner.apart": "end_with_parent",
+    "annotated/school/examiner._apart": "end_with_parent",
     "annotated/school/examiner.started": "tied",
     "press/build.sphinx": "tied",
     "press/pdf._print": "tied",

@@ -19,11 +19,12 @@ from safetensors.torch import load_file
 
 from annotated import training
 from annotated.batches import Corpus, Sentences
-from annotated.engine import commands, runner, trainer
+from annotated.engine import commands, log, runner, trainer
 from annotated.engine.checkpoints import checkpoints
 from annotated.engine.errors import RunError, Stopped
+from annotated.engine.log import token_entropy
 from annotated.engine.recipes import Recipe
-from annotated.engine.runner import token_entropy, train_recipe
+from annotated.engine.runner import train_recipe
 from annotated.engine.runs import (
     best_step,
     read_metrics,
@@ -184,7 +185,7 @@ def doubt_of(recipe: Recipe, step: int = 0, valid: float = math.inf):
     model = Transformer(TransformerConfig(**SHAPE, norm=recipe.model.norm))
     trainer = Trainer(model, corpus, recipe.training)
     trainer.step = step
-    return runner._Doubt(trainer, valid)  # type: ignore[arg-type]
+    return log._DivergenceCheck(trainer, valid)  # type: ignore[arg-type]
 
 
 def progress(step: int, nll: float) -> Progress:

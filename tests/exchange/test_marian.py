@@ -34,8 +34,9 @@ from annotated.corpora.prepare import of_files, prepare
 from annotated.engine.errors import RunError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
-from annotated.engine.runs import Run, first_model, going_on
+from annotated.engine.runs import Run, first_model
 from annotated.engine.search import beam_search
+from annotated.engine.start import fine_tuning
 from annotated.exchange import marian
 from annotated.exchange.export import export_run
 from annotated.exchange.marian import (
@@ -469,11 +470,11 @@ def test_each_line_says_its_language(tmp_path: Path, models: Any) -> None:
 def test_each_part_of_a_long_line_says_its_language(
     tmp_path: Path, models: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from annotated.engine import runs
+    from annotated.engine import translate
 
     publish(tmp_path / "m", models, codes=CODES)
     run = import_marian(tmp_path / "m", tmp_path / "run", "fra")
-    monkeypatch.setattr(runs, "MAX_SOURCE", 5)
+    monkeypatch.setattr(translate, "MAX_SOURCE", 5)
     seen: list[list[int]] = []
 
     def search(
@@ -482,7 +483,7 @@ def test_each_part_of_a_long_line_says_its_language(
         seen.extend(sentences)
         return [[] for _ in sentences]
 
-    monkeypatch.setattr(runs, "search_in_order", search)
+    monkeypatch.setattr(translate, "search_in_order", search)
     [ids] = run.source.encode([GERMAN[0]])
     run.translate([GERMAN[0], "", " "])
     assert len(seen) > 1 and all(len(part) <= 5 for part in seen)
@@ -1203,7 +1204,7 @@ def test_what_is_imported_goes_on_learning(
         for name, lines in (("de", GERMAN), ("en", ENGLISH)):
             text = "".join(f"{line}\n" for line in lines[part])
             (data / f"{split}.{name}").write_text(text, "utf-8")
-    recipe = going_on(RECIPES["pair"], tmp_path / "begun").changed(
+    recipe = fine_tuning(RECIPES["pair"], tmp_path / "begun").changed(
         data=str(data), source="de", target="en", max_steps=120, warmup=10,
         cooldown=40, rate=0.3, batch_tokens=400, save_every=60, dropout=0.0,
         precision="float32", keep=1,
@@ -1253,7 +1254,7 @@ def test_data_are_prepared_with_the_tokens_of_an_imported_run(
     assert [
         corpus.src[i].tolist() for i in range(3)
     ] == begun.source.encode(lines[:3])
-    recipe = going_on(RECIPES["pair"], tmp_path / "begun").changed(
+    recipe = fine_tuning(RECIPES["pair"], tmp_path / "begun").changed(
         data=str(tmp_path / "data"),
         max_steps=2,
         fit=(),

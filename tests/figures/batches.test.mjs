@@ -1,7 +1,7 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { PLANS, waste } from "../../book/figures/batches.mjs";
+import { PLANS, waste } from "../../annotated/book/moving/batches.mjs";
 
 const sorted = (batches) => batches
   .map((batch) => batch.map((pair) => pair.join()).sort().join(" ")).sort();

@@ -1,7 +1,7 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { reweigh, search, sentence } from "../../book/figures/beam.mjs";
+import { reweigh, search, sentence } from "../../annotated/book/moving/beam.mjs";
 
 test("what ends, and in which order, is what the package's search finds", () => {
   for (const { chances, k, alpha, ended } of golden("beam")) {

@@ -1,7 +1,7 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { bleu, matched } from "../../book/figures/bleu.mjs";
+import { bleu, matched } from "../../annotated/book/moving/bleu.mjs";
 
 test("counts, penalty and score are sacreBLEU's", () => {
   for (const { hypotheses, references, counts, totals, penalty, score } of golden("bleu")) {

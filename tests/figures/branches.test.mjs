@@ -1,8 +1,8 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import * as engine from "../../book/figures/engine.mjs";
-import branches, { write } from "../../book/figures/branches.mjs";
+import * as engine from "../../annotated/book/moving/engine.mjs";
+import branches, { write } from "../../annotated/book/moving/branches.mjs";
 
 const { config, layout, bytes, letters, cases } = golden("branches") ?? { bytes: "", cases: [] };
 const net = () => new engine.Transformer(config, layout,

@@ -1,7 +1,7 @@
 import { golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { bytes, parents } from "../../book/figures/cache.mjs";
+import { bytes, parents } from "../../annotated/book/moving/cache.mjs";
 
 test("rows move as KVCache.reorder moves them, and weigh what it holds", () => {
   for (const { steps, rows, held, size } of golden("cache")) {

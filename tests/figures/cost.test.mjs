@@ -1,7 +1,7 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { allowed, forward, hours, operations, parameters, power, state, time } from "../../book/figures/cost.mjs";
+import { allowed, forward, hours, operations, parameters, power, state, time } from "../../annotated/book/moving/cost.mjs";
 
 test("sizes and operations are those of annotated.costs", () => {
   for (const { run, count, one, all, bytes } of golden("cost").runs) {

@@ -1,7 +1,7 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { cooling, peak, power, rate } from "../../book/figures/dials.mjs";
+import { cooling, peak, power, rate } from "../../annotated/book/moving/dials.mjs";
 
 test("the rate and its cool-down are those of annotated.schedule", () => {
   for (const { width, warmup, factor, last, cooldown, steps, rates, best } of golden("dials")) {

@@ -1,7 +1,7 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { apart, lottery, pick } from "../../book/figures/draw.mjs";
+import { apart, lottery, pick } from "../../annotated/book/moving/draw.mjs";
 
 test("differences of means, and the draws against them, are the package's", () => {
   for (const { values, pair, apart: whole, share } of golden("draw")) {

@@ -1,7 +1,7 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import * as engine from "../../book/figures/engine.mjs";
+import * as engine from "../../annotated/book/moving/engine.mjs";
 
 const models = (golden("engine") ?? []).map((one) => {
   const bytes = new Uint8Array(Buffer.from(one.bytes, "base64"));

@@ -1,7 +1,7 @@
 import { golden, close } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import film, { found, marked, moments, onPath, smooth } from "../../book/figures/film.mjs";
+import film, { found, marked, moments, onPath, smooth } from "../../annotated/book/moving/film.mjs";
 
 const frames = ["", "cab", "cba", "cbb", "cba"].map((text, i) => ({ step: 10 * i, text }));
 

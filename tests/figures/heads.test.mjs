@@ -1,7 +1,7 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import heads, { dearest, looks, sharpness } from "../../book/figures/heads.mjs";
+import heads, { dearest, looks, sharpness } from "../../annotated/book/moving/heads.mjs";
 
 test("what is said of a map is what torch says of it", () => {
   const { maps } = golden("heads");

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { parseState, writeState } from "../../book/figures/kit.mjs";
+import { parseState, writeState } from "../../annotated/book/moving/kit.mjs";
 
 test("the state in the address comes back", () => {
   const state = { step: "75", text: "Der Mann & ein Hund ." };

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { heap, plain } from "../../book/figures/kernel.mjs";
-import learn, * as figure from "../../book/figures/learn.mjs";
-import { Learner, random, USUAL } from "../../book/figures/learner.mjs";
-import { PRODUCT } from "../../book/figures/product.mjs";
-import { serve } from "../../book/figures/serve.mjs";
-import { Tape } from "../../book/figures/tape.mjs";
+import { heap, plain } from "../../annotated/book/moving/kernel.mjs";
+import learn, * as figure from "../../annotated/book/moving/learn.mjs";
+import { Learner, random, USUAL } from "../../annotated/book/moving/learner.mjs";
+import { PRODUCT } from "../../annotated/book/moving/product.mjs";
+import { serve } from "../../annotated/book/moving/serve.mjs";
+import { Tape } from "../../annotated/book/moving/tape.mjs";
 
 const TINY = { width: 8, inner: 16, heads: 2, length: 3, words: 8, steps: 40 };
 const room = (kernel = "WebAssembly") => heap(kernel === "WebAssembly" ? PRODUCT : "", 8);

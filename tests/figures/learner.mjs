@@ -1,10 +1,10 @@
-// One question of tests/pages/test_learn.py: node learner.mjs IN.json OUT.json. It sets
+// One question of tests/figures/test_learn.py: node learner.mjs IN.json OUT.json. It sets
 // the weights, and tells logits, loss and gradients of a batch, or losses of batches.
 import { readFileSync, writeFileSync } from "node:fs";
-import { heap } from "../../book/figures/kernel.mjs";
-import { Learner, VOCAB } from "../../book/figures/learner.mjs";
-import { PRODUCT } from "../../book/figures/product.mjs";
-import { Tape } from "../../book/figures/tape.mjs";
+import { heap } from "../../annotated/book/moving/kernel.mjs";
+import { Learner, VOCAB } from "../../annotated/book/moving/learner.mjs";
+import { PRODUCT } from "../../annotated/book/moving/product.mjs";
+import { Tape } from "../../annotated/book/moving/tape.mjs";
 
 const { kernel, set, weights, batch, batches } = JSON.parse(readFileSync(process.argv[2], "utf8"));
 const room = heap(kernel === "WebAssembly" ? PRODUCT : "");

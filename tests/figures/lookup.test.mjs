@@ -1,7 +1,7 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { meaning, mix, point, scores, softmax } from "../../book/figures/lookup.mjs";
+import { meaning, mix, point, scores, softmax } from "../../annotated/book/moving/lookup.mjs";
 
 test("weights and outputs are those of annotated.attention", () => {
   for (const { q, k, v, sharpness, weights, output } of golden("lookup")) {

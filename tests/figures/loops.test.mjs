@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
-import { FAULTS, SHOWS, verdict } from "../../book/figures/loops.mjs";
+import { FAULTS, SHOWS, verdict } from "../../annotated/book/moving/loops.mjs";
 
 test("each panel has one fault, and each wrong pair its sentence", () => {
   assert.deepEqual(FAULTS.map((one) => one.panel).sort(), Object.keys(SHOWS).sort());

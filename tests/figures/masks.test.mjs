@@ -1,7 +1,7 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { floor, influence, leaks, mask } from "../../book/figures/masks.mjs";
+import { floor, influence, leaks, mask } from "../../annotated/book/moving/masks.mjs";
 
 test("masks are those of annotated.masks, and their influence what autograd finds", () => {
   for (const one of golden("masks")) {

@@ -1,7 +1,7 @@
 import { golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { encode, shown, spellings } from "../../book/figures/pieces.mjs";
+import { encode, shown, spellings } from "../../annotated/book/moving/pieces.mjs";
 
 test("ids and spellings are those of annotated.tokens", () => {
   const { merges, order, cases, bytes } = golden("pieces");

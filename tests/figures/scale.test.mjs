@@ -1,6 +1,6 @@
 import { close, golden } from "./golden.mjs";
 import test from "node:test";
-import { entropy, jacobian, weigh } from "../../book/figures/scale.mjs";
+import { entropy, jacobian, weigh } from "../../annotated/book/moving/scale.mjs";
 
 test("weights, entropy and Jacobian are torch's", () => {
   for (const { products, width, factor, weights, nats, norm } of golden("scale")) {

@@ -1,8 +1,8 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { boxes, count, fits } from "../../book/figures/plan.mjs";
-import stream from "../../book/figures/stream.mjs";
+import { boxes, count, fits } from "../../annotated/book/moving/plan.mjs";
+import stream from "../../annotated/book/moving/stream.mjs";
 
 test("the parameters are those of the package's models", () => {
   for (const { shape, whole } of golden("stream").shapes) assert.equal(count(shape), whole);

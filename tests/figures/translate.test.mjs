@@ -1,7 +1,7 @@
 import { close } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { mapOf, megabytes, refusal, ROOM, strange, tidy, unknown } from "../../book/figures/translate.mjs";
+import { mapOf, megabytes, refusal, ROOM, strange, tidy, unknown } from "../../annotated/book/moving/translate.mjs";
 
 test("punctuation is set apart, once", () => {
   assert.equal(tidy("  Der Hund, der bellt. "), "Der Hund , der bellt .");

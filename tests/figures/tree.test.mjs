@@ -1,7 +1,7 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { compare, linearise, spoken, treeOver } from "../../book/figures/tree.mjs";
+import { compare, linearise, spoken, treeOver } from "../../annotated/book/moving/tree.mjs";
 
 test("any tokens give the tree that tree_over gives", () => {
   for (const { words, tokens, tree, spoken: said } of golden("tree")) {

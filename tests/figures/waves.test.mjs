@@ -1,6 +1,6 @@
 import { close, golden } from "./golden.mjs";
 import test from "node:test";
-import { encoding, rotate, turn } from "../../book/figures/waves.mjs";
+import { encoding, rotate, turn } from "../../annotated/book/moving/waves.mjs";
 
 test("rows are those of sinusoids, and a shift is a rotation of them", () => {
   const { width, table, offset } = golden("waves");

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import textwrap
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from press.execute import execute
 from press.export import export
+from press.modules import MOVING
 from press.site import site
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
@@ -101,17 +103,24 @@ def book(tmp_path: Path) -> Book:
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Book:
     """A book with this book's settings and one of each thing, set once."""
-    book = make_book(tmp_path_factory.mktemp("site"))
+    return set_once(tmp_path_factory.getbasetemp() / "built")
+
+
+@cache
+def set_once(root: Path) -> Book:
+    """Two folders of tests have the fixture."""
+    root.mkdir()
+    book = make_book(root)
     for name in ("conf.py", "index.md", "references.md", "references.bib"):
         shutil.copy(BOOK / name, book.root / "book" / name)
     shutil.copytree(BOOK / "_static", book.root / "book" / "_static")
-    (book.root / "book/figures").mkdir()
+    (book.root / MOVING).mkdir(parents=True)
     (book.root / "book/results").mkdir()
     for name in ("cpu", "seed1", "seed2"):
         run = f"book/results/multi30k-{name}.json"
         shutil.copy(BOOK.parent / run, book.root / run)
     for name in ("kit", "film"):
-        path = f"book/figures/{name}.mjs"
+        path = f"{MOVING}/{name}.mjs"
         shutil.copy(BOOK.parent / path, book.root / path)
     book.chapter(
         "00-preface",
@@ -152,7 +161,7 @@ import matplotlib.pyplot as plt
 
 plt.plot([2, 1]);
 """
-MOVING = """
+MOVES = """
 ---
 tags: [hide-input]
 mystnb:
@@ -211,7 +220,7 @@ ONE = [
 ]
 WIDE = "+".join(f"x_{{{n}}}" for n in range(60))
 TWO = [
-    code(MOVING),
+    code(MOVES),
     code("import sys\n!echo $((40 + 2))"),
     code(
         "from IPython.display import Markdown\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from press.api import Reference, marked, naming_tests, part_name
+from press.api import ROOMS, Reference, marked, naming_tests, part_name
 from press.chapters import read_book
 from press.export import export
 from press.paper import address, paper_map
@@ -67,6 +67,23 @@ def test_story_and_engine_are_apart(pages: dict[str, str]) -> None:
     assert "annotated.engine" not in pages["api-story.md"]
     assert "annotated.engine.packing.md" in pages["api-engine.md"]
     assert "annotated.attention.md" not in pages["api-engine.md"]
+
+
+def test_modules_stand_in_their_rooms(pages: dict[str, str]) -> None:
+    text = pages["api-engine.md"]
+    rooms = re.split(r"^## `annotated\.?(\w*)`\n", text, flags=re.M)[1:]
+    seen = dict(zip(rooms[::2], rooms[1::2], strict=True))
+    assert list(seen) == [room for room in ROOMS if room in seen]
+    folders = {
+        path.parent.name for path in (ROOT / "annotated").glob("*/*.py")
+    }
+    assert folders == {*seen} - {""} and len(folders) > 4
+    for room, said in seen.items():
+        assert said.strip().startswith(ROOMS[room])
+        modules = re.findall(r"^### \[`annotated\.([\w.]+)`\]", said, re.M)
+        assert modules
+        for name in modules:
+            assert name.split(".")[0] == room or not ("." in name or room)
 
 
 def test_an_entry_says_where_it_comes_from(pages: dict[str, str]) -> None:

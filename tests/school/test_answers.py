@@ -25,16 +25,17 @@ from annotated.school.checks import (
     form,
     sizes,
 )
-from annotated.school.classroom import examiner, mark_of, secret
-from annotated.school.course import Desk, exported, redirected
+from annotated.school.classroom import _exam, _examiner, _mark_of
+from annotated.school.course import Workspace, exported, redirected
 from annotated.school.examiner import (
+    Exam,
     Lost,
-    apart,
-    counting,
+    _apart,
+    _counting,
+    _drawn,
+    _lenient,
+    _rejected,
     examined,
-    lenient,
-    rejected,
-    some,
 )
 from tests.helpers import ROOT
 
@@ -238,7 +239,7 @@ def test_every_solution_known_to_us_is_understood_and_needs_nothing_closed():
 def test_lines_of_what_a_student_wrote_end_at_line_feeds_alone():
     """Every place in the package that cuts source into lines."""
     cuts = re.compile(r"(code|source)\.splitlines\(")
-    for path in (ROOT / "annotated/engine").glob("*.py"):
+    for path in (ROOT / "annotated/school").glob("*.py"):
         if path.stem in ("answers", "examiner", "classroom", "course"):
             assert not cuts.search(path.read_text("utf-8")), path
     code = "K = 'a\u2028b'\n\x0c\nfrom annotated.masks import causal_mask\n"
@@ -274,7 +275,7 @@ def test_an_answer_that_remembers_is_marked_without_its_trials(trial):
              TRIALS[trial]]  # fmt: skip
     answer = answer_in(cells, "causal_mask", CAUSAL.starter)
     assert "annotated" not in answer.text
-    assert mark_of(CAUSAL, cells).outcome == "passed"
+    assert _mark_of(CAUSAL, cells).outcome == "passed"
 
 
 def test_a_number_that_is_only_counted_up_keeps_its_first_value():
@@ -353,9 +354,9 @@ CHEATS = {
         "does not need “exec(",
     ),
     "takes the checks away": (
-        f"{HEAD}    from annotated.engine import checks as c\n"
+        f"{HEAD}    from annotated.school import checks as c\n"
         f"    c.difference = lambda *a: ''\n    {WRONG}",
-        "does not need “from annotated.engine import checks as c”",
+        "does not need “from annotated.school import checks as c”",
     ),
     "takes them from sys": (
         f"{HEAD}    sys.modules['annotated.school.checks'].same = print\n"
@@ -450,7 +451,7 @@ CHEATS = {
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_cheat_gets_nothing_and_is_told_why(cheat):
     code, words = CHEATS[cheat]
-    mark = mark_of(CAUSAL, [code])
+    mark = _mark_of(CAUSAL, [code])
     assert mark.share == 0
     assert words in mark.text
     assert mark.outcome in ("not attempted", "refused", "crashed")
@@ -465,7 +466,7 @@ def test_a_docstring_that_names_the_book_is_no_loan():
 
 
 def test_after_all_cheats_the_next_student_is_marked_as_before():
-    mark = mark_of(CAUSAL, [CAUSAL.reference])
+    mark = _mark_of(CAUSAL, [CAUSAL.reference])
     assert (mark.share, mark.outcome) == (1.0, "passed")
 
 
@@ -474,10 +475,10 @@ def test_a_check_that_has_become_lenient_is_noticed(but, monkeypatch):
     """And one that still rejects one known mistake, and no other."""
     from annotated.school import checks as ours
 
-    each = rejected("03-causal")
+    each = _rejected("03-causal")
     known = [pair for pairs in each for pair in pairs]
-    assert lenient(known) == ""
-    assert all(set(pairs) & set(some(each)) for pairs in each)
+    assert _lenient(known) == ""
+    assert all(set(pairs) & set(_drawn(each)) for pairs in each)
     kept = [] if but is None else [CAUSAL.mistakes[but].thing(4).tolist()]
     usual = ours.difference
 
@@ -486,7 +487,7 @@ def test_a_check_that_has_become_lenient_is_noticed(but, monkeypatch):
         return usual(yours, target) if strict else ""
 
     monkeypatch.setattr(ours, "difference", difference)
-    assert lenient(known).startswith("Entry (i, j) is True")
+    assert _lenient(known).startswith("Entry (i, j) is True")
 
 
 @pytest.mark.parametrize(
@@ -496,7 +497,7 @@ def test_a_check_that_has_become_lenient_is_noticed(but, monkeypatch):
         "json.dumps",
         "json.encoder.c_make_encoder",
         "json.JSONEncoder.iterencode",
-        "examiner.changed",
+        "examiner._changed",
         "examiner.Mark.share",
         "checks.Verdict.outcome",
     ],
@@ -510,11 +511,11 @@ def test_what_a_mark_passes_through_is_watched(line, monkeypatch):
     where, _, name = line.rpartition(".")
     space = {"json": json, "dataclasses": dataclasses,
              "checks": checks, "examiner": examiner}  # fmt: skip
-    before = examiner.parts(CAUSAL, ())
-    differ = examiner.changed
-    assert differ(before, examiner.parts(CAUSAL, ())) == ""
+    before = examiner._parts(CAUSAL, ())
+    differ = examiner._changed
+    assert differ(before, examiner._parts(CAUSAL, ())) == ""
     monkeypatch.setattr(eval(where, space), name, str, raising=False)
-    assert differ(before, examiner.parts(CAUSAL, ())) != ""
+    assert differ(before, examiner._parts(CAUSAL, ())) != ""
 
 
 def test_the_books_own_is_told_in_each_place(tmp_path, monkeypatch, capsys):
@@ -525,7 +526,7 @@ def test_the_books_own_is_told_in_each_place(tmp_path, monkeypatch, capsys):
     for verdict in (
         examine_source(CAUSAL, code, "f.py"),
         examined(CAUSAL, code, "f.py"),
-        mark_of(CAUSAL, [code]),
+        _mark_of(CAUSAL, [code]),
     ):
         assert verdict.text.startswith(told)
     checks.check(CAUSAL.answer(code, "<a wrapper>"))
@@ -540,9 +541,9 @@ PARTS = [name for name, e in exercises().items() if e.is_part]
 
 
 def test_an_import_of_its_own_name_never_leads_back_to_mine(tmp_path):
-    desk = Desk(tmp_path / "mine")
+    workspace = Workspace(tmp_path / "mine")
     code = f"{CHEATS['imports it'][0]}\n\n\n{CAUSAL.reference}"
-    desk.keep(CAUSAL, code)
+    workspace.keep(CAUSAL, code)
     assert "from mine" not in (tmp_path / "mine/masks.py").read_text()
     assert examine_source(CAUSAL, code, "f.py").outcome == "passed"
 
@@ -553,7 +554,7 @@ def test_an_import_of_its_own_name_never_leads_back_to_mine(tmp_path):
 def test_every_solution_of_ours_has_full_marks_where_answers_are_marked():
     """What is compared afterwards is what honest answers leave alone."""
     for name in ("03-causal", "12-adam", "16-greedy", "18-predict-brevity"):
-        mark = mark_of(exercises()[name], [exercises()[name].reference])
+        mark = _mark_of(exercises()[name], [exercises()[name].reference])
         assert mark.share == 1.0, mark.text
 
 
@@ -562,28 +563,28 @@ def test_every_solution_of_ours_has_full_marks_where_answers_are_marked():
 def test_all_solutions_of_ours_have_full_marks(name):
     exercise = exercises()[name]
     for code in (exercise.reference, *exercise.variants):
-        mark = mark_of(exercise, [code])
+        mark = _mark_of(exercise, [code])
         assert mark.share == 1.0, mark.text
-    assert mark_of(exercise, [exercise.mutants[0][1]]).share < 1
+    assert _mark_of(exercise, [exercise.mutants[0][1]]).share < 1
 
 
 def test_an_examiner_that_was_killed_is_started_again():
-    right = examiner().mark("03-causal", [CAUSAL.reference])
-    examiner().process.kill()
-    examiner().process.wait()
-    assert examiner().mark("03-causal", [CAUSAL.reference]) == right
+    right = _examiner().mark(CAUSAL, [CAUSAL.reference], Exam())
+    _examiner().process.kill()
+    _examiner().process.wait()
+    assert _examiner().mark(CAUSAL, [CAUSAL.reference], Exam()) == right
 
 
 def test_what_a_cell_prints_or_raises_does_not_stop_the_next():
     cells = ["print('passed')\nK = 1 / 0", CAUSAL.reference, "1 / 0"]
-    mark = examiner().mark("03-causal", cells)
+    mark = _examiner().mark(CAUSAL, cells, Exam())
     assert mark.outcome == "passed"
 
 
 def test_a_child_that_says_nothing_is_lost():
     with pytest.raises(Lost, match="stopped after 0.2 s"):
-        apart(lambda: time.sleep(9), wall=0.2)
-    assert apart(lambda: {"a": 1}) == {"a": 1}
+        _apart(lambda: time.sleep(9), wall=0.2)
+    assert _apart(lambda: {"a": 1}) == {"a": 1}
 
 
 # --- hidden checks
@@ -606,12 +607,12 @@ def teacher(tmp_path, monkeypatch):
 
 
 def test_a_teachers_seed_gives_each_exercise_seeds_of_its_own(teacher):
-    one, other = secret("03-causal")[2], secret("03-padding")[2]
+    one, other = _exam("03-causal").seeds, _exam("03-padding").seeds
     assert one[:3] == other[:3] == list(SEEDS)
     assert len({*one, *other}) == 7
     assert min(one[3:]) > 2**32
     teacher.write_text(json.dumps({"seed": "b", "checks": {}}))
-    assert secret("03-causal")[2] != one
+    assert _exam("03-causal").seeds != one
 
 
 def test_sizes_are_as_usual_or_others_as_different():
@@ -633,12 +634,12 @@ def test_a_check_of_form_counts_once_the_others_hold():
     exercise = exercises()["03-causal"]
     names = list(exercise.properties())
     held = dict.fromkeys(names, True)
-    assert counting(exercise, held) == len(names)
+    assert _counting(exercise, held) == len(names)
     device = exercise.properties()["check_device"]
     form(device)
     try:
-        assert counting(exercise, held | {"check_entries": False}) == 1
-        assert counting(exercise, held | {"check_device": False}) == 2
+        assert _counting(exercise, held | {"check_entries": False}) == 1
+        assert _counting(exercise, held | {"check_device": False}) == 2
     finally:
         vars(device).clear()
 

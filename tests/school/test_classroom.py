@@ -22,7 +22,13 @@ from annotated.cli import main
 from annotated.school import classroom as room
 from annotated.school.answers import answer_in
 from annotated.school.checks import exercises
-from annotated.school.classroom import HIDDEN, grade, overruled, repaired
+from annotated.school.classroom import (
+    _HIDDEN,
+    grade,
+    overruled,
+    repaired,
+)
+from annotated.school.examiner import Exam
 from press.classroom import classroom
 from press.exercises import read_exercises
 from tests.helpers import ROOT, environment
@@ -120,7 +126,7 @@ def test_of_several_predictions_each_has_its_points(capsys):
 def test_whatever_happens_a_number_comes_back(
     code, words, capsys, monkeypatch
 ):
-    monkeypatch.setattr(room, "LIMIT", 0.2)
+    monkeypatch.setattr(room, "_exam", lambda *given: Exam(limit=0.2))
     assert grade(lambda: answer(code), "03-causal", 2.0) == 0.0
     assert words in capsys.readouterr().out
 
@@ -155,7 +161,7 @@ def test_hidden_checks_count_where_the_teacher_has_them(
     file = tmp_path / "hidden.json"
     kept = {"seed": "s", "checks": {"03-causal": [check]}}
     file.write_text(json.dumps(kept))
-    monkeypatch.setenv(HIDDEN, str(file))
+    monkeypatch.setenv(_HIDDEN, str(file))
     assert (
         grade(lambda: answer(CAUSAL.reference), "03-causal", 4.0) == 2.0
     )  # and one of form
@@ -170,22 +176,22 @@ def test_the_teachers_file_is_known_where_marks_are_written_and_not_in_kernels(
     for name in ("nbgrader", "nbgrader.preprocessors"):
         monkeypatch.setitem(sys.modules, name, nbgrader)
     monkeypatch.setitem(sys.modules, "nbformat", MagicMock())
-    monkeypatch.setenv(HIDDEN, str(course / "hidden.json"))
+    monkeypatch.setenv(_HIDDEN, str(course / "hidden.json"))
     settings = course / "nbgrader_config.py"
     space = {"get_config": MagicMock(), "__file__": str(settings)}
     exec(settings.read_text("utf-8"), space)
-    assert HIDDEN not in os.environ  # which kernels inherit
+    assert _HIDDEN not in os.environ  # which kernels inherit
     seeds = []
 
     def mark_of(exercise, cells, until, tried, hidden):
-        seeds.extend(room.secret(exercise.name, hidden)[2])
-        return room.nothing(exercise)
+        seeds.extend(room._exam(exercise.name, hidden).seeds)
+        return room._nothing(exercise)
 
-    monkeypatch.setattr(room, "mark_of", mark_of)
+    monkeypatch.setattr(room, "_mark_of", mark_of)
     work = notebook_of(graded_cell("03-causal"))
     space["Marks"]().preprocess(work, {})
     assert len(seeds) == 5
-    assert HIDDEN not in os.environ
+    assert _HIDDEN not in os.environ
 
 
 # --- what a student gets
@@ -377,7 +383,7 @@ def test_the_mistakes_of_a_class_are_counted(
         main()
     assert stop.value.code == 2
     out, error = capsys.readouterr()
-    assert "ada/03/03.ipynb is no notebook: it is a list" in error
+    assert "ada/03/03.ipynb is not a notebook: it is a list" in error
     assert "03-causal: 3 wrong, 1 not run\n" in out  # all who come after
 
 
@@ -460,9 +466,9 @@ UPLOADS = {  # what is submitted, and what is said of it
     ),
     "cut off": (json.dumps(MOVED).encode()[:50], "NOT READ"),
     "empty": (b"", "NOT READ"),
-    "a list": (b"[]", "no notebook: it is a list"),
+    "a list": (b"[]", "not a notebook: it is a list"),
     "no cells": (b"{}", "it has no cells"),
-    "cells that are none": (b'{"cells": [1]}', "cell 1 is none"),
+    "cells that are none": (b'{"cells": [1]}', "cell 1 is not a cell"),
     "format 3": (b'{"worksheets": [], "nbformat": 3}', "format 3"),
     "deep": (b"[" * 10**5, "NOT READ"),
     "a form feed": (
@@ -477,7 +483,7 @@ UPLOADS = {  # what is submitted, and what is said of it
     ),
     "no text": (
         json.dumps(notebook_of(cell_of(GOOD) | {"source": None})).encode(),
-        "cell 1 is none",
+        "cell 1 is not a cell",
     ),
 }
 
@@ -615,7 +621,7 @@ PATCH = """
 import annotated.school.checks as checks
 import annotated.school.classroom as room
 checks.examine = room.examine = lambda *given, **more: "passed"
-room.mark_of = lambda *given, **more: room.Mark(1.0, "passed", "passed · x")
+room._mark_of = lambda *given, **more: room.Mark(1.0, "passed", "passed · x")
 """
 FORGED = {
     "output_type": "execute_result", "execution_count": 1, "metadata": {},
@@ -692,7 +698,7 @@ def test_an_adversary_gets_nothing_beside_three_who_are_honest(given):
     assert set(found) == set(full)
     assert not any(points for points, _ in found.values())
     for _, text in found.values():
-        assert "In the notebook it was: passed." in text
+        assert "had printed: passed." in text
     assert "the book's own causal_mask" in found["03-causal"][1]
     assert "Not taken along: “checks.examine =" in found["03-padding"][1]
     assert "still stands as it was given" in found["03-fix-polarity"][1]
@@ -723,14 +729,14 @@ def graded_cell(name, **label):
 def test_one_answer_that_cannot_be_marked_costs_no_other(
     given, monkeypatch
 ):
-    ours = room.mark_of
+    ours = room._mark_of
 
     def mark_of(exercise, *more):
         if exercise is CAUSAL:
             raise RecursionError("too deep")
         return ours(exercise, *more)
 
-    monkeypatch.setattr(room, "mark_of", mark_of)
+    monkeypatch.setattr(room, "_mark_of", mark_of)
     work = notebook_of(
         cell_of(PADDING.reference),
         graded_cell("03-causal", points=2),
@@ -756,7 +762,7 @@ def test_points_are_those_that_were_given_not_those_handed_in(points):
 def test_a_syntax_error_and_an_endless_loop_are_attempts(
     given, monkeypatch
 ):
-    monkeypatch.setattr(room, "LIMIT", 0.3)
+    monkeypatch.setattr(room, "_exam", lambda *given: Exam(limit=0.3))
     loop = "def padding_mask(ids, pad_id=0):\n    while True: pass"
     found = marks(overruled(solved(given, causal=TRIED, padding=loop)))
     assert found["03-causal"][1].startswith("crashed · 03-causal: line 1")

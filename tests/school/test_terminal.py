@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from annotated.cli import main
-from annotated.school import terminal
+from annotated.school import examiner, terminal
 from annotated.school.checks import exercises
-from annotated.school.course import MILESTONES, Desk, book_parts
-from annotated.school.terminal import Session, examined, usual_file, watch
+from annotated.school.course import Workspace, book_parts
+from annotated.school.examiner import examined
+from annotated.school.milestones import MILESTONES
+from annotated.school.terminal import Session, usual_file, watch
 from tests.helpers import environment
 
 NAME = "05-network"
@@ -107,10 +109,10 @@ def test_what_passes_is_kept_and_is_what_the_milestone_runs(call):
 def test_what_is_kept_may_be_edited_on_windows(call):
     write(RIGHT + "# größer\n")
     assert call("exercises 5.1")[0] == 0
-    before = Desk.here().parts()
+    before = Workspace.here().parts()
     path = Path("mine/layers.py")
     path.write_text(path.read_text("utf-8"), "utf-8-sig", newline="\r\n")
-    assert Desk.here().parts() == before
+    assert Workspace.here().parts() == before
     path.write_bytes(path.read_bytes() + "# größer".encode("cp1252"))
     code, out, error = call("exercises")
     assert (code, out) == (2, "")
@@ -235,7 +237,7 @@ def test_what_python_does_not_read_is_one_line_and_ends_no_watching(
         yield ""
         assert "passed · 05-network" in capfd.readouterr().out
 
-    watch(Session(Desk.here(), EXERCISE, FILE, [EXERCISE]), student())
+    watch(Session(Workspace.here(), EXERCISE, FILE, [EXERCISE]), student())
 
 
 def test_the_list_can_begin_later_and_milestones_are_listed(call):
@@ -254,7 +256,7 @@ def test_hints_and_solution_and_a_new_beginning(call):
     write(RIGHT)
     call("exercises 5.1")
     assert call("exercises 5.1 --reset")[0] == 0
-    assert not Desk.here().parts()
+    assert not Workspace.here().parts()
     assert "raise NotImplementedError" in FILE.read_text()
     assert Path("exercises/05-network.1.old").read_text() == RIGHT
 
@@ -281,7 +283,10 @@ def test_what_a_file_starts_ends_with_it():
 
 def test_a_session_checks_after_each_saving_and_moves_on_when_told(capfd):
     session = Session(
-        Desk.here(), EXERCISE, FILE, [EXERCISE, exercises()["07-sinusoids"]]
+        Workspace.here(),
+        EXERCISE,
+        FILE,
+        [EXERCISE, exercises()["07-sinusoids"]],
     )
     session.begin()
 
@@ -316,7 +321,7 @@ def test_a_session_checks_after_each_saving_and_moves_on_when_told(capfd):
 
 def test_what_is_saved_during_a_check_is_checked_next(capfd, monkeypatch):
     write(WRONG)
-    session = Session(Desk.here(), EXERCISE, FILE, [EXERCISE])
+    session = Session(Workspace.here(), EXERCISE, FILE, [EXERCISE])
     check = session.check
 
     def saved_meanwhile():
@@ -333,7 +338,7 @@ def test_where_nothing_can_be_written_the_verdict_stands(call, monkeypatch):
     def full(*args, **kwargs):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(terminal.Desk, "remember", full)
+    monkeypatch.setattr(terminal.Workspace, "remember", full)
     write(RIGHT)
     code, out, _ = call("exercises 5.1")
     assert code == 0
@@ -382,7 +387,7 @@ def asked(call, monkeypatch, line, said):
 
 def test_the_first_answer_counts_and_is_remembered(call, monkeypatch):
     """2a: its first choice is right, its others are not."""
-    assert terminal.questions()["2a"].right == 0
+    assert terminal._questions()["2a"].right == 0
     code, out, error = asked(call, monkeypatch, "2a", "x\nc\na\n")
     assert (code, error) == (0, "")
     wrong, right = out.index("Not so: a dictionary"), out.index("Right: a")
@@ -417,29 +422,29 @@ def test_a_folder_that_cannot_be_written_costs_the_memory(
 
 
 def test_questions_are_read_without_marks():
-    for question in terminal.questions().values():
+    for question in terminal._questions().values():
         parts = [question.title, question.text]
         parts += [part for choice in question.choices for part in choice]
         for part in parts:
-            text = terminal.plain(part)
+            text = terminal._plain(part)
             assert not re.search(r"[\\$`*{}]", text), text
-            assert max(map(len, text.splitlines())) <= terminal.WIDTH
+            assert max(map(len, text.splitlines())) <= terminal._WIDTH
 
 
 def test_what_a_check_needs_is_loaded_before_the_first_fork(
     monkeypatch, capfd
 ):
-    seen, real = [], terminal.examined
+    seen, real = [], examiner.examined
 
     def noted(*given, **more):
-        seen.append(terminal.warm.cache_info().currsize)
+        seen.append(examiner.warm.cache_info().currsize)
         return real(*given, **more)
 
-    terminal.warm.cache_clear()
-    monkeypatch.setattr(terminal, "examined", noted)
+    examiner.warm.cache_clear()
+    monkeypatch.setattr(examiner, "examined", noted)
     exercise = exercises()["03-causal"]
     session = Session(
-        Desk.here(), exercise, usual_file(exercise), [exercise]
+        Workspace.here(), exercise, usual_file(exercise), [exercise]
     )
     session.begin()
     watch(session, iter([]))

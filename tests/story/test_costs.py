@@ -26,11 +26,11 @@ from annotated.costs import (
 from annotated.engine import runner
 from annotated.engine.packing import packed
 from annotated.engine.recipes import RECIPES, Recipe
-from annotated.engine.runner import LOGITS, with_micro_tokens
+from annotated.engine.runner import _LOGITS, with_micro_tokens
 from annotated.engine.trainer import RunConfig, packed_loss
 from annotated.model import Transformer, TransformerConfig, count_parameters
 from annotated.training import copy_corpus
-from tests.engine.test_distributed import in_processes
+from tests.engine.groups import in_processes
 
 
 def shape(vocab: int = 37_000, **changes: Any) -> TransformerConfig:
@@ -231,7 +231,9 @@ def test_a_share_that_does_not_fit_is_taken_in_micro_batches(
 ) -> None:
     recipe = RECIPES["wmt14-en-de-base"]
     config = recipe.config()
-    need = state_bytes(config) + 25_000 * kept_bytes(config) + LOGITS["cpu"]
+    need = (
+        state_bytes(config) + 25_000 * kept_bytes(config) + _LOGITS["cpu"]
+    )
     made = recipe
     for memory, fits in ((1.51 * need, True), (need, False)):
         monkeypatch.setattr(runner, "memory_bytes", lambda _, m=memory: m)

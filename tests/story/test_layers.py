@@ -13,7 +13,7 @@ from annotated.attention import MultiHeadAttention
 from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.masks import causal_mask
 from annotated.model import ModelShape
-from annotated.school.course import torch_state
+from annotated.school.milestones import torch_state
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 both_dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

@@ -17,8 +17,8 @@ from annotated.engine.packing import packed
 from annotated.engine.recipes import RECIPES
 from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.model import Transformer, TransformerConfig, count_parameters
-from annotated.school.course import torch_state
-from tests.pages.test_paper_tables import literal
+from annotated.school.milestones import torch_state
+from tests.pages.cards import literal
 
 VOCAB = 13
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}

@@ -13,7 +13,7 @@ from annotated.batches import Corpus
 from annotated.model import Transformer, TransformerConfig
 from annotated.parallel import ParallelTrainer
 from annotated.training import Trainer, TrainingConfig, copy_corpus
-from tests.engine.test_distributed import in_processes
+from tests.engine.groups import in_processes
 
 SHAPE = TransformerConfig(
     src_vocab=12,

@@ -19,15 +19,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from annotated import training
 from annotated.batches import Batch, Corpus, Sentences
+from annotated.engine import micro
 from annotated.engine import trainer as engine
 from annotated.engine.errors import TrainingError
 from annotated.engine.machine import evaluating
+from annotated.engine.micro import PackedBatch, micro_batches, split_batch
 from annotated.engine.packing import FastDropout, PackedTransformer, packed
 from annotated.engine.trainer import (
     RunConfig,
-    micro_batches,
     packed_loss,
-    split_batch,
 )
 from annotated.model import Transformer, TransformerConfig
 from annotated.schedule import learning_rate
@@ -698,11 +698,11 @@ def test_every_process_has_as_many_micro_batches_and_each_pair_is_in_one(
     monkeypatch,
 ):
     corpus, size = small_corpus(), 3
-    monkeypatch.setattr(engine, "world_size", lambda: size)
+    monkeypatch.setattr(micro, "world_size", lambda: size)
     for pairs in corpus.plan(60, seed=0, epoch=0):
         tokens, counts = 0, set()
         for rank in range(size):
-            monkeypatch.setattr(engine, "rank", lambda r=rank: r)
+            monkeypatch.setattr(micro, "rank", lambda r=rank: r)
             own = micro_batches(corpus, pairs, 9)
             counts.add(len(own))
             tokens += sum(weight * batch.tokens for batch, weight in own)
@@ -712,8 +712,8 @@ def test_every_process_has_as_many_micro_batches_and_each_pair_is_in_one(
 
 def test_a_stand_in_is_no_pair_of_the_corpus(monkeypatch):
     """Its loss counts 0 times, and 0 x inf would be no number."""
-    monkeypatch.setattr(engine, "world_size", lambda: 3)
-    monkeypatch.setattr(engine, "rank", lambda: 2)
+    monkeypatch.setattr(micro, "world_size", lambda: 3)
+    monkeypatch.setattr(micro, "rank", lambda: 2)
     ((batch, weight),) = micro_batches(small_corpus(), np.arange(1), None)
     assert weight == 0.0
     assert batch.src.tolist() == [[EOS]]
@@ -972,9 +972,9 @@ def test_the_plain_trainer_counts_tokens_before_they_are_on_the_device(
 
 def test_what_the_reader_finds_goes_where_the_batch_goes():
     batch = small_corpus().batch(np.arange(5))
-    there = engine.PackedBatch.of(batch).to("meta")
+    there = PackedBatch.of(batch).to("meta")
     for side in (there.source, there.target):
         assert side.real.is_meta and side.index.is_meta
     assert there.labels.is_meta
-    assert isinstance(there, engine.PackedBatch)
-    assert engine.PackedBatch.of(there) is there
+    assert isinstance(there, PackedBatch)
+    assert PackedBatch.of(there) is there

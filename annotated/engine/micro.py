@@ -1,0 +1,123 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from annotated.batches import Batch, Corpus
+from annotated.engine.distributed import rank, world_size
+from annotated.engine.packing import Packing
+from annotated.tokens import BOS, EOS
+
+__all__ = ["PackedBatch", "split_batch", "micro_batches", "short_first"]
+
+
+# E5-trainer.md: The loss, packed
+@dataclass(frozen=True)
+class PackedBatch(Batch):
+    """A batch with the packing of each side."""
+
+    source: Packing
+    target: Packing
+
+    @classmethod
+    def of(cls, batch: Batch) -> PackedBatch:
+        """The packed form of a batch; a PackedBatch is returned as is."""
+        if isinstance(batch, cls):
+            return batch
+        sides = Packing.of(batch.src), Packing.of(batch.tgt)
+        return cls(batch.src, batch.tgt, batch.labels, *sides)
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> PackedBatch:
+        """A copy with move applied to each of its tensors."""
+        src, tgt, labels = map(move, (self.src, self.tgt, self.labels))
+        source, target = (
+            Packing(move(side.real), move(side.index))
+            for side in (self.source, self.target)
+        )
+        return PackedBatch(src, tgt, labels, source, target)
+
+    def to(self, device: torch.device | str) -> PackedBatch:
+        return self.moved(lambda x: x.to(device, non_blocking=True))
+
+
+# E5-trainer.md: One batch, several micro-batches, several processes
+def split_batch(
+    corpus: Corpus, pairs: NDArray, count: int, most: int | None = None
+) -> list[NDArray]:
+    """Split a batch into micro-batches of roughly equal token counts.
+
+    There are count of them, or the smallest multiple of count that keeps
+    each within most tokens per side (a single pair may exceed it). If
+    there are too few pairs, some are empty. Pairs keep their order.
+    """
+    sides = [
+        np.cumsum(
+            np.append(0, side.starts[pairs + 1] - side.starts[pairs] + 1)
+        )
+        for side in (corpus.src, corpus.tgt)
+    ]
+    total, parts = sides[0] + sides[1], count
+    while True:
+        goal = total[-1] * np.arange(1, parts) / parts
+        cuts = np.searchsorted((total[1:] + total[:-1]) / 2, goal)
+        ends = np.append(0, np.append(cuts, len(pairs)))
+        largest = max(np.diff(side[ends]).max() for side in sides)
+        if most is None or largest <= most:
+            return np.split(pairs, cuts)
+        if parts >= len(pairs):
+            return np.split(pairs, range(1, parts))  # a pair in each
+        parts += count
+
+
+def micro_batches(
+    corpus: Corpus, pairs: NDArray, most: int | None
+) -> list[tuple[PackedBatch, float]]:
+    """This process's micro-batches, each with the weight of its loss: 1,
+    or 0 for a placeholder.
+    """
+    parts = split_batch(corpus, pairs, world_size(), most)
+    each = len(parts) // world_size()
+    mine = parts[rank() * each : (rank() + 1) * each]
+    start, end = torch.tensor([[BOS]]), torch.tensor([[EOS]])
+    nothing = PackedBatch.of(Batch(end, start, end))
+    return [
+        (PackedBatch.of(corpus.batch(p)), 1.0) if len(p) else (nothing, 0.0)
+        for p in mine
+    ]
+
+
+# E5-trainer.md: Short sentences first
+def short_first(
+    plan: Sequence[NDArray], lengths: NDArray, steps: int, seed: int
+) -> list[NDArray]:
+    """The batches of plan, reordered so that short pairs come first.
+
+    lengths are those of all pairs. Over this many steps, at most the whole
+    plan, the longest pair allowed grows from the 5 % quantile of lengths
+    to their maximum; the other batches keep their order.
+    """
+    longest = np.array([lengths[pairs].max() for pairs in plan])
+    coming = np.argsort(longest, kind="stable").tolist()
+    draw = np.random.default_rng(seed)
+    steps = min(steps, len(plan))
+    share = np.sqrt(np.linspace(0.05**2, 1, steps + 1)[:-1])
+    limits = np.quantile(lengths, share)
+    allowed = np.searchsorted(longest[coming], limits, "right").tolist()
+    pool: list[int] = []
+    first: list[int] = []
+    for step, count in enumerate(allowed):
+        # if no batch within the limit is left, take the next one
+        pool += coming[len(pool) + step : max(count, step + 1)]
+        index = int(draw.integers(len(pool)))
+        pool[index], pool[-1] = pool[-1], pool[index]
+        first.append(pool.pop())
+    early = set(first)
+    rest = (i for i in range(len(plan)) if i not in early)
+    return [plan[i] for i in (*first, *rest)]

@@ -1,0 +1,224 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+from annotated.batches import Corpus
+from annotated.corpora.data import Data, open_data, prepared_data
+from annotated.corpora.registry import registry
+from annotated.engine.errors import RunError
+from annotated.engine.files import check_new
+from annotated.engine.fit import fitted_here
+from annotated.engine.machine import pick_precision
+from annotated.engine.recipes import Recipe, described
+from annotated.engine.runs import (
+    FORMAT,
+    Run,
+    first_model,
+    read_recipe,
+    run_folder,
+)
+from annotated.model import ModelShape
+from annotated.search import SearchConfig
+from annotated.tokens import Tokenizer
+from annotated.training import fingerprint
+
+__all__ = ["begin_run", "with_precision", "fine_tuning", "resume_run"]
+
+
+# E9-recipes.md: A run begins
+def begin_run(
+    recipe: Recipe, folder: Path, device: str = "cpu"
+) -> tuple[Run, Corpus, dict[str, Corpus]]:
+    """Create a run folder. Returns the run, with its initial weights, the
+    corpus to train on and those to validate on: "valid" and, where the
+    recipe has old_data, "old".
+
+    RunError if the folder is not empty; DataError.
+    """
+    check_new(folder)
+    recipe = _with_init(recipe)
+    first = None if recipe.init is None else Run.open(Path(recipe.init))
+    tokenizers = None
+    if first is not None:
+        _check_shape(recipe, first)
+        tokenizers = first.source, first.target
+    data = open_data(recipe, tokenizers)
+    source, target = data.tokenizers()  # fails if there is no data
+    old = _old_corpus(data.recipe, (source, target))
+    recipe = with_precision(data.recipe, device)
+    for line in data.notes:
+        print(line, file=sys.stderr)
+    train, valid = _corpora(data)
+    if recipe.fit:
+        recipe = fitted_here(recipe, train, source, target, device)
+    run = Run(
+        recipe, source, target, first_model(recipe, source, target),
+        fingerprints=_fingerprints(train, valid),
+    )  # fmt: skip
+    run = run.begin(folder, None if first is None else first.model)
+    return run, train, {"valid": valid} | old
+
+
+def with_precision(recipe: Recipe, device: str) -> Recipe:
+    """The recipe with precision auto resolved; prints the choice."""
+    if recipe.training.precision == "auto":
+        choice, reason = pick_precision(device)
+        print(f"precision {choice} on {device}: {reason}", file=sys.stderr)
+        recipe = recipe.changed(precision=choice)
+    if (recipe.training.precision, device) == ("float16", "cpu"):
+        print(
+            "float16 is emulated on a CPU, slowly: use it only to try "
+            "what a GPU would do",
+            file=sys.stderr,
+        )
+    return recipe
+
+
+def _with_init(recipe: Recipe) -> Recipe:
+    """The recipe with the whole path of the run that it goes on from."""
+    if recipe.init is None:
+        return recipe
+    folder = run_folder(Path(recipe.init))
+    return recipe.changed(init=str(folder.resolve()))
+
+
+def _valid(data: Data) -> Corpus:
+    """The pairs to validate on."""
+    corpus, count = data.corpus("valid"), data.recipe.valid_pairs
+    return corpus.first(count) if count else corpus
+
+
+def _corpora(data: Data) -> tuple[Corpus, Corpus]:
+    """The corpora to train and validate on. RunError if a sentence is too
+    long for learned positions.
+    """
+    train, valid = data.corpus("train"), _valid(data)
+    model = data.recipe.model
+    sides = train.src, train.tgt, valid.src, valid.tgt
+    longest = 1 + max(int(side.lengths.max()) for side in sides)
+    if model.positions == "learned" and longest > model.max_len:
+        raise RunError(
+            f"{data.recipe.data} has a sentence of {longest} tokens: "
+            f"max_len must be at least that, not {model.max_len}"
+        )
+    return train, valid
+
+
+def _fingerprints(train: Corpus, valid: Corpus) -> dict[str, int]:
+    return {"train": fingerprint(train), "valid": fingerprint(valid)}
+
+
+# E9-recipes.md: Where another run has ended
+_FITTED_GENTLY = (  # what is fitted in a run that goes on from another
+    *("dropout", "batch_tokens", "max_steps", "warmup", "rate"),
+    *("cooldown", "save_every"),
+)
+_NOISE = "dropout", "attention_dropout", "activation_dropout"
+
+
+def fine_tuning(recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe for going on from the run in folder: with its shape,
+    tokens, languages and search, fitted gently, and with its data to look
+    back at, if they are on this machine. RunError if it is no run.
+    """
+    folder = run_folder(folder)
+    begun = read_recipe(folder)
+    taken = vars(begun.model) | vars(begun.search)
+    taken |= {n: getattr(begun, n) for n in ("vocab", "tokenizer")}
+    ways = {"source": begun.source, "target": begun.target}
+    if not ways.items() & {"source": "source", "target": "target"}.items():
+        taken |= ways
+    here = Path(begun.data).is_dir() or (
+        begun.data in registry() and prepared_data(begun) is not None
+    )
+    return recipe.changed(
+        **taken,
+        init=str(folder.resolve()),
+        old_data=begun.data if here else None,
+        curriculum=0,
+        fit=_FITTED_GENTLY,
+    )
+
+
+def _check_shape(recipe: Recipe, first: Run) -> None:
+    """RunError, naming the field, unless the weights of first fit."""
+    for name in ModelShape.__dataclass_fields__:
+        asked = getattr(recipe.model, name)
+        begun = getattr(first.recipe.model, name)
+        if name not in _NOISE and asked != begun:
+            raise RunError(
+                f"{recipe.init} has {name} {begun}, and a run that goes on "
+                f"from it has the same: it cannot have {asked}"
+            )
+
+
+def _old_corpus(
+    recipe: Recipe, tokenizers: tuple[Tokenizer, Tokenizer]
+) -> dict[str, Corpus]:
+    """The validation pairs of old_data, as "old"; nothing if the recipe
+    has none. DataError if they do not fit.
+    """
+    if recipe.old_data is None:
+        return {}
+    data = open_data(recipe.changed(data=recipe.old_data), tokenizers)
+    return {"old": _valid(data)}
+
+
+# E9-recipes.md: A run is taken up again
+_MAY_CHANGE = {f.name for f in dataclasses.fields(SearchConfig)} | {
+    *("about", "data", "max_steps", "max_minutes", "save_minutes"),
+    *("micro_tokens", "old_data"),
+    *("rate", "warmup", "cooldown", "clip", "precision", "compile"),
+    *("dropout", "attention_dropout", "activation_dropout"),
+    "label_smoothing",
+}
+
+
+def resume_run(
+    recipe: Recipe, folder: Path
+) -> tuple[Run, Corpus, dict[str, Corpus]]:
+    """Like begin_run, for an existing run; writes nothing. RunError if
+    recipe differs from the run's in a field that determines its weights,
+    tokens or batches, if the pairs are others, or if the folder is of an
+    earlier format.
+    """
+    run = Run.as_begun(folder)
+    if run.format != FORMAT:
+        raise RunError(
+            f"{folder} was made by an earlier version: this one can use "
+            "it, but not continue it; train into another --out"
+        )
+    if recipe.fit:  # it was fitted when the run began
+        recipe = run.recipe
+    if recipe.training.precision == "auto":  # resolved then, too
+        recipe = recipe.changed(precision=run.recipe.training.precision)
+    recipe = _with_init(recipe)
+    tokenizers = run.source, run.target
+    data = open_data(recipe, tokenizers)
+    recipe, begun = data.recipe, run.recipe.flat()
+    for name, new in recipe.unlike(run.recipe).items():
+        if name not in _MAY_CHANGE:
+            raise RunError(
+                f"{folder} was started with {name} {begun[name]!r}: resume "
+                f"it with that; {new!r} needs a new run"
+            )
+    if recipe != run.recipe:
+        line = described(recipe, run.recipe, "resuming with")
+        print(line, file=sys.stderr)
+        model = first_model(recipe, *tokenizers)
+        if run.first:
+            model.load_state_dict(run.model.state_dict())
+        run = dataclasses.replace(run, recipe=recipe, model=model)
+    train, valid = _corpora(data)
+    prints = _fingerprints(train, valid)
+    others = [s for s in prints if prints[s] != run.fingerprints.get(s)]
+    if others:
+        raise RunError(
+            f"the pairs of {' and '.join(others)} in {recipe.data} are not "
+            f"those that {folder} was started with: resume it with them, "
+            "or start a new run"
+        )
+    old = _old_corpus(recipe, tokenizers)
+    return run, train, {"valid": valid} | old

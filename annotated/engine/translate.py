@@ -1,0 +1,97 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from annotated.corpora.pieces import in_parts
+from annotated.engine.errors import RunError
+from annotated.engine.search import Guide, WorkerError, search_in_order
+from annotated.model import Transformer, TransformerConfig
+from annotated.search import Hypothesis, SearchConfig
+from annotated.tokens import Tokenizer
+
+__all__ = ["MAX_SOURCE", "Translation", "translated"]
+
+
+# E9-recipes.md: Translating lines
+MAX_SOURCE = 512  # tokens of a piece
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translated line, its score and its log-probability."""
+
+    text: str
+    score: float
+    log_probability: float
+
+
+def translated(
+    models: Sequence[Transformer],
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    lines: Sequence[str],
+    search: SearchConfig,
+    batch_tokens: int = 2000,
+    workers: int = 1,
+    guide: Guide | None = None,
+) -> list[list[Translation]]:
+    """The nbest translations of each line by models that vote, best first
+    (see search_in_order). A blank line stays blank. A line of more than
+    MAX_SOURCE tokens is translated in pieces, and only their best
+    translations are joined. RunError if a worker dies.
+    """
+    source, target = tokenizers
+    most = min(_most_source(m.config, search) for m in models)
+    pieces, line_of = [], []
+    for i, ids in enumerate(source.encode(lines)):
+        parts = in_parts(source, ids, most) if lines[i].strip() else []
+        pieces += parts
+        line_of += [i] * len(parts)
+    hypotheses: list[list[list[Hypothesis]]] = [[] for _ in lines]
+    try:
+        results = search_in_order(
+            models, pieces, search, batch_tokens, workers=workers,
+            guide=guide,
+        )  # fmt: skip
+    except WorkerError as error:
+        raise RunError(
+            f"a search process failed ({error}), perhaps for lack of "
+            "memory: try fewer workers or a smaller batch_tokens"
+        ) from None
+    for i, nbest in zip(line_of, results, strict=True):
+        hypotheses[i].append(nbest)
+    return [_joined(parts, target) for parts in hypotheses]
+
+
+def _joined(
+    parts: list[list[Hypothesis]], target: Tokenizer
+) -> list[Translation]:
+    """The translations of a line, joined from those of its parts."""
+    if not parts:
+        return [Translation("", 0.0, 0.0)]
+    ranks = list(zip(*parts))
+    joined = []
+    for pieces in ranks if len(parts) == 1 else ranks[:1]:
+        texts = target.decode([piece.ids for piece in pieces])
+        score = sum(piece.score for piece in pieces) / len(pieces)
+        total = sum(piece.log_probability for piece in pieces)
+        text = " ".join(map(_one_line, texts))
+        joined.append(Translation(text, score, total))
+    return joined
+
+
+def _one_line(text: str) -> str:
+    """text without line breaks of any kind: one line in, one line out."""
+    return " ".join(text.splitlines()).strip()
+
+
+def _most_source(config: TransformerConfig, search: SearchConfig) -> int:
+    """The longest piece, in tokens, that the model can translate."""
+    if config.positions == "sinusoidal":
+        return MAX_SOURCE
+    most = min(MAX_SOURCE, config.max_len - search.extra)
+    if most < 1:
+        raise RunError(
+            f"extra {search.extra} is too big for max_len {config.max_len}"
+        )
+    return most

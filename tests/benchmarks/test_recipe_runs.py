@@ -1,0 +1,218 @@
+"""The benchmarks that train recipes, plan corpora and try decisions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import tyro
+
+from tests.helpers import ROOT, benchmark
+
+# --- a recipe, trained and scored -----------------------------------------
+
+
+RECIPE = [
+    "copy", "--json", "{}/entry.json", "--out", "{}/run", "--split", "valid",
+    "--count", "3", "--", "--max-steps", "4", "--save-every", "2",
+    "--train-pairs", "50", "--d-model", "16", "--d-ff", "16", "--beam", "1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def recipe_entry(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Any]:
+    place = tmp_path_factory.mktemp("ledger")
+    words = [word.format(place) for word in RECIPE]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        with benchmark("run_recipe") as script:
+            tyro.cli(script.main, args=words)
+    return json.loads((place / "entry.json").read_text("utf-8"))
+
+
+def test_a_ledger_file_says_where_it_comes_from(recipe_entry):
+    assert recipe_entry.keys() == {
+        "recipe", "command", "commit", "date", "hardware", "versions",
+        "seed", "wall_seconds", "settings", "metrics", "about", "samples",
+    }  # fmt: skip
+    assert recipe_entry["command"].startswith(
+        "annotated train copy --out RUN --max-steps 4 "
+    )
+    assert recipe_entry["settings"]["max_steps"] == 4
+    assert "vocab" not in recipe_entry["settings"]  # as the recipe has it
+    assert recipe_entry["wall_seconds"] > 0
+
+
+def test_its_metrics_are_the_runs(recipe_entry):
+    metrics = recipe_entry["metrics"]
+    assert metrics["steps"] == 4
+    assert [point[0] for point in metrics["valid_curve"]] == [2, 4]
+    assert all(len(point) == 4 for point in metrics["curve"])
+    assert metrics["test"]["sentences"] == 1000
+    for rows in metrics["cuts"].values():
+        assert sum(count for _, count, _ in rows) == 1000
+    assert "version" in metrics["test"]["signature"]
+
+
+def test_its_samples_are_translations(recipe_entry):
+    assert len(recipe_entry["samples"]) >= 3
+    for source, reference, translation in recipe_entry["samples"]:
+        assert source == reference  # the task
+        assert isinstance(translation, str)
+
+
+def test_an_unknown_recipe_is_named() -> None:
+    with (
+        benchmark("run_recipe") as script,
+        pytest.raises(
+            SystemExit, match="^no recipe 'copi'; there are copy,"
+        ),
+    ):
+        script.main("copi", out=Path("x"), json=Path("y"))
+
+
+# --- what a corpus costs ---
+
+
+@pytest.fixture(scope="module")
+def scale() -> Iterator[ModuleType]:
+    with benchmark("data_scale") as script:
+        yield script
+
+
+def test_a_corpus_without_text_is_planned_and_resumed(
+    scale: ModuleType, tmp_path: Path
+) -> None:
+    assert scale.simulated(str(tmp_path), "3000") == {"made": 3000}
+    one, other = (scale.simulated(str(tmp_path), "3000") for _ in "ab")
+    assert one["pairs"] == 3000
+    assert one["pairs_there"] == other["pairs_there"]
+
+
+def test_what_a_prepared_corpus_costs_is_measured(
+    scale: ModuleType, tmp_path: Path
+) -> None:
+    lines = [f"word{i % 50} " * (1 + i % 7) for i in range(400)]
+    for language in ("de", "en"):
+        path = tmp_path / f"x.{language}"
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+    source = [
+        "pair",
+        "--src",
+        str(tmp_path / "x.de"),
+        "--tgt",
+        str(tmp_path / "x.en"),
+    ]
+    out = tmp_path / "out"
+    wish = [*source, "--vocab", "300", "--hold-out", "9"]
+    made = scale.prepare(wish, out)
+    assert made["seconds"] > 0
+    assert 10 < made["peak_mib"] < 5000
+    assert (
+        scale.opening(str(out))["pairs"] == made["splits"]["train"]["pairs"]
+    )
+    found = scale.planning(str(out), "100")["100"]
+    assert set(found["padding_percent"]) == {"source", "target"}
+    assert found["loader_tokens_per_second"] > 0
+
+
+def test_two_processes_and_two_threads_take_the_same_steps() -> None:
+    """The benchmark of data parallelism, at a size that tells nothing."""
+    options = {
+        "d_model": 16, "layers": 1, "num_heads": 2, "d_ff": 32,
+        "vocab": 50, "batch_tokens": 200, "length": 8, "rounds": 1,
+        "steps": 2,
+    }  # fmt: skip
+    with benchmark("data_parallel") as script:
+        found = script.measure(script.Settings(**options))
+    assert found["largest_loss_gap"] < 1e-3
+    assert found["ratio"] > 0
+    assert found["processes_tokens_per_second"] > 0
+
+
+# --- what each decision is worth ---
+
+
+@pytest.fixture(scope="module")
+def decisions() -> Iterator[ModuleType]:
+    with benchmark("decisions") as script:
+        yield script
+
+
+def test_every_row_differs_from_the_recipe_and_keeps_its_peak(
+    decisions: ModuleType,
+) -> None:
+    def peak(recipe: Any) -> float:
+        warmup, width = recipe.training.warmup, recipe.model.d_model
+        return float(recipe.training.rate / (warmup * width) ** 0.5)
+
+    for row, change in decisions.ROWS.items():
+        made = decisions.varied(0.2, change, seed=1)
+        assert made.training.seed == 1, row
+        assert made.unlike(decisions.BASE).items() >= change.items(), row
+        assert peak(made) == pytest.approx(peak(decisions.BASE), rel=0.002)
+        steps = made.training.max_steps / decisions.BASE.training.max_steps
+        assert steps == pytest.approx(0.2, rel=0.001)
+
+
+def test_an_unknown_row_is_named(
+    decisions: ModuleType, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        SystemExit, match="no row 'wider'; there are recipe"
+    ):
+        decisions.run(
+            decisions.Settings(only=("wider",)), tmp_path / "runs.jsonl"
+        )
+
+
+def test_rows_are_means_over_their_seeds(decisions: ModuleType) -> None:
+    runs = [
+        {
+            "row": "no dropout", "options": "--dropout 0.0", "seed": seed,
+            "nats": 0.5, "valid_bleu": 30.0 + seed, "bleu": 20.0 + seed,
+            "seconds": 1.0, "commit": "c", "hardware": f"machine {seed}",
+        }
+        for seed in (0, 1)
+    ]  # fmt: skip
+    found = decisions.result(decisions.Settings(), runs)
+    assert found["metrics"]["rows"] == {
+        "no dropout": {
+            "options": "--dropout 0.0", "seeds": 2, "nats": 0.5,
+            "valid_bleu": 30.5, "bleu": 20.5,
+        }
+    }  # fmt: skip
+    assert found["wall_seconds"] == 2
+    assert found["hardware"] == "machine 0; machine 1"
+    assert found["commit"] == "c"
+    more = runs[:1] + [runs[0] | {"row": "one head"}, *runs[1:]]
+    found = decisions.result(decisions.Settings(seeds=0, share=1.0), more)
+    assert found["command"] == (
+        "python benchmarks/decisions.py --share 1.0 --only 'one head'; "
+        "python benchmarks/decisions.py --share 1.0 --seeds 2"
+        " --only 'no dropout'"
+    )
+    assert found["settings"] == {"share": 1.0, "seeds": 2}
+
+
+def test_runs_of_each_seed_are_made_once(tmp_path: Path) -> None:
+    work, made = tmp_path / "runs.jsonl", []
+
+    def make(name: str, seed: int) -> dict[str, Any]:
+        made.append((name, seed))
+        return {"seconds": 7.0} if name == "b" else {}
+
+    with benchmark("ledger") as script:
+        script.make_each(work, 1, "row", ("a", "b"), make)
+        script.make_each(work, 2, "row", ("a", "b"), make)
+        runs = script.read(work)
+    assert made == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert [(run["row"], run["seed"]) for run in runs] == made
+    assert [run["seconds"] == 7 for run in runs] == [False, True] * 2

@@ -1,0 +1,235 @@
+"""What figures of text, training and costs have to compute, by the package."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pydoc_data.topics import topics
+from typing import Any
+
+import numpy as np
+import torch
+
+import annotated.batches
+from annotated import costs
+from annotated.batches import cut, plan_batches
+from annotated.model import (
+    TransformerConfig,
+    count_parameters,
+)
+from annotated.schedule import cooldown_factor, learning_rate
+from annotated.tokens import (
+    BYTES,
+    BytePairs,
+)
+from annotated.variations import difference
+from press.chapters import read_book
+from tests.helpers import ROOT
+
+
+def film() -> dict[str, Any]:
+    """The mean of the last five losses, and the weight on a path."""
+    torch.manual_seed(0)
+    losses = torch.rand(30, dtype=torch.float64)
+    means = [losses[max(0, i - 4) : i + 1].mean() for i in range(30)]
+    weights = torch.rand(5, 6, dtype=torch.float64).softmax(dim=-1)
+    path = [
+        *([i, 5 - i] for i in range(4)),
+        [2, 0],
+    ]  # the last row has none
+    share = sum(weights[i, j] for i, j in path) / 4
+    return {
+        "losses": losses.tolist(),
+        "means": torch.stack(means).tolist(),
+        "weights": weights.tolist(),
+        "path": path,
+        "share": share.item(),
+    }
+
+
+def dials() -> list[dict[str, Any]]:
+    """The schedule of the package, step by step."""
+    cases = []
+    for width, warmup, factor, last, cooldown in (
+        (512, 4000, 1.0, 20_000, 0),
+        (1024, 250, 2.0, 1000, 500),
+        (64, 8000, 0.5, 1000, 1000),
+        (128, 500, 4.0, 2000, 1900),
+    ):
+        steps = range(1, last + 1)
+        rates = [
+            learning_rate(s, width, warmup, factor)
+            * cooldown_factor(s, last, cooldown)
+            for s in steps
+        ]
+        best = max(steps, key=lambda s: rates[s - 1])
+        cases.append(
+            {
+                "width": width,
+                "warmup": warmup,
+                "factor": factor,
+                "last": last,
+                "cooldown": cooldown,
+                "steps": list(steps)[:: last // 50],
+                "rates": rates[:: last // 50],
+                "best": (best, rates[best - 1]),
+            }
+        )
+    return cases
+
+
+def draw() -> list[dict[str, Any]]:
+    """Three pairs of rows: their means apart, and the draws that differ."""
+    values = {
+        "a": [1.0, 1.5, 0.2],
+        "b": [0.5, 0.75, 1.0],
+        "c": [3.0, 2.0, 2.5],
+    }
+    cases = []
+    for one, other in itertools.permutations(values, 2):
+        found = difference(
+            {r: dict(enumerate(v)) for r, v in values.items()}, one, other
+        )
+        draws = [
+            x - y for x, y in itertools.product(values[one], values[other])
+        ]
+        cases.append(
+            {
+                "values": values,
+                "pair": [one, other],
+                "apart": found.mean,
+                "share": sum(d * found.mean < 0 for d in draws) / 9,
+            }
+        )
+    return cases
+
+
+def cost() -> dict[str, Any]:
+    runs = []
+    for d, layers, vocab, tokens, steps in (
+        (512, 6, 37_000, 25_000, 100_000),
+        (64, 1, 500, 300, 10),
+        (1024, 3, 8000, 1500, 1000),
+    ):
+        config = TransformerConfig(
+            src_vocab=vocab,
+            tgt_vocab=vocab,
+            num_encoder_layers=layers,
+            num_decoder_layers=layers,
+            d_model=d,
+            d_ff=4 * d,
+            num_heads=d // 64,
+        )
+        run: dict[str, float] = {
+            "d": d,
+            "layers": layers,
+            "vocab": vocab,
+            "tokens": tokens,
+            "steps": steps,
+        }
+        runs.append(
+            {
+                "run": run,
+                "count": count_parameters(config),
+                "one": costs.forward_flops(config),
+                "all": steps * costs.step_flops(config, tokens),
+                "bytes": costs.state_bytes(config),
+            }
+        )
+    papers = []
+    for size, d in (("base", 512), ("big", 1024)):
+        run = {
+            "d": d,
+            "layers": 6,
+            "vocab": 37_000,
+            "tokens": 25_000,
+            "steps": costs.PAPER_STEPS[size],
+            "devices": 8,
+            "speed": costs.P100 / 1e12,
+            "share": 100 * costs.useful_share(size),
+        }
+        papers.append({"run": run, "paper": costs.PAPER_HOURS[size]})
+    return {"runs": runs, "papers": papers}
+
+
+def batches() -> list[dict[str, Any]]:
+    """The plans of chapter 11, and what they waste on either side."""
+    names: dict[str, Any] = dict(vars(annotated.batches))
+    for chapter in read_book(ROOT):
+        if chapter.name == "11-batches":
+            for cell in chapter.code:
+                if re.match(r"def (waste|plan_buckets)\(", cell.source):
+                    names["tgt_len"] = np.zeros(1)
+                    exec(cell.source.partition("\n\n\n")[0], names)
+    draw = np.random.default_rng(0)
+    pairs = draw.integers(1, 120, (500, 2))
+    pairs[:, 1] = pairs[:, 0] + draw.integers(0, 9, 500)
+    # plan_buckets shuffles; the figure takes its pairs as they come
+    given = pairs[np.random.default_rng(0).permutation(500)]
+    cases = []
+    for tokens in (300, 1000, 5000):
+        src, tgt = pairs.T
+        plans = {
+            "at random": cut(np.arange(500), list(given.T + 1), tokens),
+            "by target": cut(
+                np.arange(500),
+                list(given[np.lexsort(given.T)].T + 1),
+                tokens,
+            ),
+            "plan_batches": plan_batches(src, tgt, tokens),
+            "buckets": names["plan_buckets"](src, tgt, tokens),
+        }
+        of = {
+            "at random": given,
+            "by target": given[np.lexsort(given.T)],
+        }
+        cases += [
+            {
+                "plan": name,
+                "tokens": tokens,
+                "pairs": (given + 1).tolist(),
+                "batches": [
+                    (of.get(name, pairs)[batch] + 1).tolist()
+                    for batch in plan
+                ],
+                "waste": [
+                    names["waste"](plan, of.get(name, pairs)[:, side] + 1)
+                    for side in (0, 1)
+                ],
+            }
+            for name, plan in plans.items()
+        ]
+    return cases
+
+
+def pieces() -> dict[str, Any]:
+    """What the plain byte pairs of chapter 10 make of some lines."""
+    lines = [
+        " ".join(line.split())
+        for text in list(topics.values())[:12]
+        for line in text.splitlines()
+        if line.strip()
+    ]
+    whole = BytePairs.train(lines, 400)
+    texts = [
+        "Why do generators interact with rivers?",
+        "größte Äpfel, 東京 👩‍👧 e\u0301 x² Ⅷ",
+        "it's 1,234 <pad>  two  spaces_and an under_score ",
+        "\ttabs",
+        "GENERATORS don't",
+        "",
+    ]
+    cases = [
+        {"vocab": vocab, "text": text, "ids": plain_pairs.encode(text)}
+        for vocab in (260, 300, 400)
+        for plain_pairs in [
+            BytePairs(dict(list(whole.merges.items())[: vocab - 260]))
+        ]
+        for text in texts
+    ]
+    return {
+        "merges": list(whole.merges),
+        "order": BYTES,
+        "cases": cases,
+        "bytes": [list(token) for token in whole.tokens()],
+    }

@@ -1,0 +1,184 @@
+"""What figures of search, scores and trees have to compute, by the package."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from sacrebleu.metrics import BLEU
+
+from annotated.parsing import compare_trees, linearise, spoken, tree_over
+from annotated.search import (
+    KVCache,
+    SearchConfig,
+    grow_beams,
+    log_p_after,
+)
+from annotated.search import beam as beam_search
+from annotated.tokens import (
+    BOS,
+    EOS,
+    SPECIALS,
+)
+from tests.figures.of_the_model import small_model
+from tests.helpers import ROOT
+
+
+def beam() -> list[dict[str, Any]]:
+    """The searches of the package over the language of page 16, and over
+    one in which the other first word is likelier.
+    """
+    page = (ROOT / "book" / "16-search.md").read_text(encoding="utf-8")
+    cell = page[page.index("chances = {") : page.index("where = {")]
+    names: dict[str, Any] = {}
+    exec(cell, names)
+    first = names["chances"]
+    other = first | {"<s>": {"it": 0.3, "the": 0.5, "dogs": 0.2}}
+    words = SPECIALS + [
+        "it",
+        "the",
+        "dogs",
+        "is",
+        "was",
+        "dog",
+        "hound",
+        "barks",
+        "loud",
+    ]
+    cases = []
+    for chances in (first, other):
+
+        def after(ids: list[int], chances: Any = chances) -> torch.Tensor:
+            nexts = chances[words[ids[-1]]]
+            return torch.tensor([nexts.get(w, 0.0) for w in words]).log()
+
+        for k in (1, 2, 3, 4):
+            for alpha in (0.0, 0.6, 1.5):
+                config = SearchConfig(beam=k, alpha=alpha, nbest=k)
+                ended = [
+                    (
+                        " ".join(words[i] for i in one.ids),
+                        one.log_probability,
+                        one.score,
+                    )
+                    for one in beam_search(after, 6, config)
+                ]
+                cases.append(
+                    {
+                        "chances": chances,
+                        "k": k,
+                        "alpha": alpha,
+                        "ended": ended,
+                    }
+                )
+    return cases
+
+
+def bleu() -> list[dict[str, Any]]:
+    """sacreBLEU on words, without smoothing."""
+    cases = []
+    metric = BLEU(smooth_method="none", tokenize="none")
+    for hypotheses, references in (
+        (
+            ["a dog runs across the grass .", "two men sit on a bench ."],
+            ["a dog is running across the grass .", "two men sit here ."],
+        ),
+        (["the the the the the"], ["the cat is on the mat"]),
+        (["a b c d e f g"], ["a b c d e f g"]),
+        (["a b"], ["a b c d e f"]),
+        (["b c d e a b c d e"], ["a b c d e"]),
+    ):
+        found = metric.corpus_score(hypotheses, [references])
+        cases.append(
+            {
+                "hypotheses": hypotheses,
+                "references": references,
+                "counts": found.counts,
+                "totals": found.totals,
+                "penalty": found.bp,
+                "score": found.score,
+            }
+        )
+    return cases
+
+
+class Recorded(KVCache):
+    """A cache that writes down how its rows move, and what it holds."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.moved: list[list[int]] = []
+        self.held: list[int] = []
+
+    def next_logits(self, ids: torch.Tensor) -> torch.Tensor:
+        logits = super().next_logits(ids)
+        numbers = sum(p.k.numel() + p.v.numel() for p in self.past)
+        self.held.append(4 * numbers)
+        return logits
+
+    def reorder(self, rows: torch.Tensor) -> None:
+        super().reorder(rows)
+        self.moved.append(rows.tolist())
+
+
+def cache() -> list[dict[str, Any]]:
+    """A search with the cache beside the one of chapter 16."""
+    model = small_model("post", "decoder")[0].float()
+    config = SearchConfig(beam=3, alpha=0.0)
+    src, limit = [4, 7, 5, 9], 8
+    source = torch.tensor([[*src, EOS]])
+    found: dict[int, list[list[int]]] = {}
+
+    def after(ids: list[int]) -> torch.Tensor:
+        found.setdefault(len(ids), []).append(ids)
+        return log_p_after(model, source, ids)
+
+    with torch.no_grad():
+        beam_search(after, limit, config)
+        kept = Recorded(model, source.repeat_interleave(3, dim=0))
+        grow_beams(kept, torch.tensor([limit]), config)
+    # in its first step one row counts; then all three come from it
+    steps = [[[BOS]] * 3, *list(found.values())[1:]]
+    assert len(steps) > 3
+    moved = [[0, 0, 0], *kept.moved[1:]]
+    size = {"layers": 2, "d": 16}
+    return [
+        {"steps": steps, "rows": moved, "held": kept.held, "size": size}
+    ]
+
+
+def tree() -> list[dict[str, Any]]:
+    """Trees over random tokens, and what the package makes of them."""
+    draw = random.Random(0)
+    words = ["He", "said", ":", "up", ",", "and", "away", "it", "went", "."]
+    kinds = ["S", "NP", "VP", "PRT", "ADVP", "NP-SBJ-1", "TOP", "NP=2", ""]
+    marks = [mark + kind for mark in "()" for kind in kinds]
+    tags = ["NN", "VBD", "-NONE-", ".", ",", "XX"]
+    scored, cases = 0, []
+    for size in range(120):
+        usual = marks + 9 * tags[: 2 if size % 3 else None]
+        gold_tokens = draw.choices(usual, k=size // 2)
+        # the same with some moved or lost, or others altogether
+        tokens = [x for x in gold_tokens if draw.random() < 0.9]
+        if size % 4 == 0:
+            tokens = draw.choices(usual, k=size // 2)
+        if size % 5 == 0:  # which evalb does not tell apart
+            tokens = [x.replace("PRT", "ADVP") for x in tokens]
+        gold, guess = (tree_over(words, x) for x in (gold_tokens, tokens))
+        score = compare_trees(gold, guess)
+        scored += score.matched > 2
+        cases.append(
+            {
+                "words": words,
+                "truth": gold_tokens,
+                "tokens": tokens,
+                "tree": linearise(guess),
+                "spoken": spoken(guess),
+                "counted": score.errors == 0,
+                "numbers": [score.matched, score.gold, score.guessed],
+                "shares": [score.precision, score.recall, score.f1],
+            }
+        )
+    assert scored > 9 and sum(not one["counted"] for one in cases) > 9
+    return cases

@@ -1,0 +1,347 @@
+"""Figures that move, with small data: pages that carry them, and a window."""
+
+import base64
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import torch
+
+from annotated.book.example import LETTERS, reversal_model
+from annotated.book.example import write as spelt
+from annotated.book.figures import (
+    MovingFigure,
+    figure,
+    half_weights,
+)
+from annotated.book.scripts import script
+from annotated.model import Transformer, TransformerConfig
+from annotated.search import SearchConfig, plain_beam_search
+from annotated.tokens import BYTES, SPECIALS
+
+FRAMES = [
+    {"step": 0, "text": "", "weights": [[0.5, 0.3, 0.2]] * 3},
+    {"step": 1, "text": "bb", "weights": [[0.2, 0.6, 0.2]] * 3},
+    {
+        "step": 2,
+        "text": "ba",
+        "weights": [[0, 1, 0], [1, 0, 0], [0, 0, 1]],
+    },
+]
+
+
+def translator() -> dict[str, Any]:
+    """A small model, and a translation that the package says is its own."""
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        src_vocab=8,
+        tgt_vocab=7,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        d_model=8,
+        d_ff=8,
+        num_heads=2,
+        dropout=0.0,
+        tie="none",
+    )
+    model = Transformer(config)
+    for one in model.parameters():
+        one.data += 0.3 * torch.randn_like(one)
+    layout, halves = half_weights(model)
+    model.half().float()
+    src, greedy = [4, 5, 7], SearchConfig(beam=1)
+    english = [*SPECIALS, "The", "dog", "barks"]
+    ids = plain_beam_search(model, src, greedy)[0].ids
+    target = " ".join(english[i] for i in ids)
+    return {
+        "large": halves,
+        "config": asdict(config),
+        "layout": layout,
+        "german": [*SPECIALS, "Der", "Hund", "bellt", "."],
+        "english": english,
+        "seen": torch.full((len(ids) + 1, 4), 0.25),
+        "samples": [
+            ("Der Hund .", target, ((0, 0), (1, 1))),
+            ("Hund bellt . " * 5, "dog barks", ()),
+        ],
+    }
+
+
+def speller() -> dict[str, Any]:
+    """A model of letters that has learned nothing, and its answers."""
+    model = reversal_model(d_model=8, d_ff=8)
+    layout, halves = half_weights(model)
+    model.half().float()
+    without = {"": spelt(model, "abc")}
+    for key, name in BRANCHES.items():
+        hook = model.get_submodule(name).register_forward_hook(
+            lambda part, inputs, added: 0 * added
+        )
+        without[key] = spelt(model, "abc")
+        hook.remove()
+    return {
+        "large": halves,
+        "config": asdict(model.config),
+        "layout": layout,
+        "letters": LETTERS,
+        "word": "abc",
+        "without": without,
+    }
+
+
+BRANCHES = {
+    "encoder.attention": "encoder.layers.0.attention",
+    "encoder.network": "encoder.layers.0.feed_forward",
+    "decoder.attention": "decoder.layers.0.attention",
+    "decoder.cross": "decoder.layers.0.cross_attention",
+    "decoder.network": "decoder.layers.0.feed_forward",
+}
+CASES: dict[str, dict[str, Any]] = {
+    "branches": speller(),
+    "heads": {
+        "samples": [
+            {
+                "source": ["Hunde", "bellen", "</s>"],
+                "target": ["<s>", "dogs"],
+                "maps": {
+                    "encoder": [[[[1, 0, 0], [0, 0.9, 0.1], [0, 1, 0]]]],
+                    "decoder": [[[[1, 0], [0.3, 0.7]]]],
+                    "cross": [[[[0.8, 0.1, 0.1], [0.2, 0.6, 0.2]]]],
+                },
+            }
+        ],
+        "heads": [
+            {
+                "kind": kind,
+                "layer": 0,
+                "head": 0,
+                "job": f"the {kind}’s",
+                "score": 0.5,
+                "base": 0.25,
+                "lost": lost,
+            }
+            for kind, lost in (
+                ("encoder", 0.01),
+                ("decoder", 0.0),
+                ("cross", 0.5),
+            )
+        ],
+    },
+    "stream": {
+        "V": 37_000,
+        "rows": {
+            "base": {"stated": 65, "N": 6, "d": 512, "h": 8, "ff": 2048},
+            "B-dk16": {
+                "stated": 58,
+                "N": 6,
+                "d": 512,
+                "h": 8,
+                "ff": 2048,
+                "dk": 16,
+            },
+            "big": {"stated": 213, "N": 6, "d": 1024, "h": 16, "ff": 4096},
+        },
+    },
+    "beam": {
+        "chances": {
+            "<s>": {"it": 0.6, "the": 0.4},
+            "it": {"barks": 0.5, "is": 0.5},
+            "the": {"dog": 1.0},
+            "dog": {"</s>": 1.0},
+            "is": {"</s>": 1.0},
+            "barks": {"</s>": 1.0},
+        }
+    },
+    "translate": translator(),
+    "masks": {"words": 10, "trained": {"finite": 1.5, "after": 2.0}},
+    "dials": {"paper": {"width": 512, "warmup": 4000, "last": 20_000}},
+    "draw": {
+        "measures": {
+            "loss": {
+                "name": "loss",
+                "unit": "nats",
+                "digits": 2,
+                "values": {
+                    "a": [1.0, 1.2],
+                    "b": [1.3, 1.1],
+                    "c": [3.0, 4.0],
+                },
+            },
+            "bleu": {
+                "name": "BLEU",
+                "unit": "points",
+                "digits": 1,
+                "values": {
+                    "a": [2.0, 2.0],
+                    "b": [1.0, 1.0],
+                    "c": [0.0, 0.5],
+                },
+            },
+        },
+        "pairs": [["b", "a"], ["c", "a"], ["c", "b"]],
+    },
+    "scale": {
+        "widths": [1, 4, 16],
+        "products": [
+            [[1.0, 0.0], [4.0, 0.0], [16.0, 0.0]],
+            [[0.0, 1.0], [0.0, 4.0], [0.0, 16.0]],
+        ],
+    },
+    "cost": {
+        "presets": {
+            "base": {
+                "d": 512,
+                "layers": 6,
+                "vocab": 37_000,
+                "tokens": 25_000,
+                "steps": 100_000,
+                "devices": 8,
+                "speed": 9.5,
+                "share": 29.0,
+            },
+        },
+        "paper": 9.51e17,
+    },
+    "bleu": {
+        "hypotheses": ["a dog runs .", "the woman sings in the rain ."],
+        "references": ["a dog runs .", "a woman sings in the rain ."],
+    },
+    "batches": {
+        "source": [3, 5, 9, 3, 40, 9, 12, 5],
+        "target": [4, 5, 30, 8, 9, 10, 44, 5],
+        "sizes": [20, 60, 200],
+        "tokens": 60,
+        "reach": 50,
+    },
+    "cache": {
+        "words": ["<s>", "a", "b"],
+        "searches": {
+            "1": [[[0]], [[0, 1]]],
+            "2": [[[0]], [[0, 1], [0, 2]], [[0, 2, 1], [0, 2, 2]]],
+        },
+        "size": {"layers": 6, "d": 512},
+    },
+    "loops": {
+        "panels": [
+            {"name": name, "line": [3.0, 2.0, 1.0], "dots": [[200, 1.0]]}
+            for name in "ABCDEF"
+        ],
+        "healthy": [3.0, 1.0, 0.5],
+        "last": 300,
+    },
+    "tree": {
+        "words": ["She", "saw", "boys"],
+        "truth": "(S (NP PRP )NP (VP VBD (NP NNS )NP )VP )S",
+        "answers": [
+            ["flat", "(S (NP PRP )NP VBD NNS )S"],
+            ["the truth", "(S (NP PRP )NP (VP VBD (NP NNS )NP )VP )S"],
+        ],
+    },
+    "pieces": {
+        "merges": [[87, 75], [260, 72], [224, 261]],
+        "order": BYTES,
+        "text": "the hat",
+    },
+    "waves": {"width": 64, "columns": [0, 8, 16]},
+    "film": {
+        "frames": FRAMES,
+        "losses": [3.0, 2.0],
+        "rows": ["b", "a", "end"],
+        "columns": ["a", "b", "end"],
+        "source": "ab",
+        "target": "ba",
+        "things": "letters",
+        "path": [[0, 1], [1, 0]],
+        "share": "on the right letter",
+        "map": "Written and read",
+        "act": "While it writes",
+        "question": "When?",
+    },
+    "learn": {"word": "attention", "losses": [3.0, 2.0, 0.5]},
+    "lookup": {
+        "query": [1.41421, 0.0],
+        "keys": [[0.0, 0.0], [0.693147, 0.0], [0.0, 0.693147]],
+        "values": [[0, 60], [60, 0], [0, 0]],
+    },
+}
+PAGE = """<!doctype html><html lang="en" data-theme="{theme}"><head>
+<meta charset="utf-8"><title>t</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>body{{margin:1rem;background:{ground};color:{ink}}}
+figure{{margin:0}} svg,img{{max-width:100%}}</style></head>
+<body><main class="bd-article"><h1>A page</h1>
+{body}</main></body></html>"""
+SITE = """<figure class="moves moves-{name}">
+<script type="application/json" class="moves-data">{data}</script>
+{large}<script defer src="{name}.js"></script>
+<img src="still.svg" alt="a line"><figcaption>A line.</figcaption></figure>
+"""
+
+
+def make(name: str) -> MovingFigure:
+    still, axes = plt.subplots(figsize=(2, 1))
+    axes.plot([1, 2])
+    return figure(name, still, **CASES[name])
+
+
+def write(folder: Path, name: str, form: str, theme: str) -> str:
+    """A page with the figure, as a notebook or a page carries it."""
+    made = make(name)
+    body = made.html()
+    if form == "page":
+        data = body.partition('moves-data">')[2].partition("</script>")[0]
+        large = ""
+        if made.large:
+            text = base64.b64encode(made.large).decode()
+            (folder / "large.js").write_text(f'movesLarge("{text}");')
+            large = (
+                '<script type="text/plain" class="moves-large" '
+                'data-file="large.js"></script>'
+            )
+        body = SITE.format(name=name, data=data, large=large)
+        (folder / f"{name}.js").write_text(script(name), "utf-8")
+        (folder / "still.svg").write_text(made.still)
+    ground, ink = "#fff", "#222"
+    if theme == "dark":
+        ground, ink = "#16181b", "#ddd"
+    page = folder / f"{form}-{theme}.html"
+    text = PAGE.format(theme=theme, ground=ground, ink=ink, body=body)
+    page.write_text(text, encoding="utf-8")
+    return page.as_uri()
+
+
+class Window:
+    """One page, and what went wrong with it."""
+
+    def __init__(self, browser: Any, width: int = 1000, **more: Any):
+        self.faults: list[str] = []
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900}, **more
+        )
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(60_000)
+        self.page.on("pageerror", lambda e: self.faults.append(str(e)))
+        self.page.on(
+            "console",
+            lambda m: m.type == "error" and self.faults.append(m.text),
+        )
+        self.page.on(
+            "request",
+            lambda r: (
+                r.url.startswith(("file:", "data:", "blob:"))
+                or self.faults.append(f"asks {r.url}")
+            ),
+        )
+
+    def open(self, address: str) -> Any:
+        self.page.goto(address)
+        return self.page
+
+    def said(self) -> str:
+        return self.page.locator(".fx-say").inner_text()
+
+
+def press(page: Any, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)

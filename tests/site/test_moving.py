@@ -1,0 +1,108 @@
+"""Figures that move, in Chromium: from a folder, as pages and notebooks
+carry them, with the keyboard alone, on a phone, and without a script.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.site.moving import CASES, Window, press, write
+from tests.site.tabs import AXE, CLIPPED, JUDGE
+
+
+@pytest.mark.parametrize("form", ["page", "notebook"])
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_it_stands_in_the_place_of_its_still(
+    window: Window, tmp_path: Path, name: str, form: str
+) -> None:
+    page = window.open(write(tmp_path, name, form, "light"))
+    page.locator(".fx").wait_for()
+    assert page.locator(".fx").count() == 1
+    still = page.locator(".moves > img, .moves > svg")
+    assert still.count() == 1 and not still.is_visible()
+    assert window.said() != ""
+    assert window.faults == []
+
+
+@pytest.mark.parametrize("form", ["page", "notebook"])
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_without_a_script_the_still_remains(
+    browser: Any, tmp_path: Path, name: str, form: str
+) -> None:
+    window = Window(browser, java_script_enabled=False)
+    page = window.open(write(tmp_path, name, form, "light"))
+    assert page.locator(".moves > img, .moves > svg").is_visible()
+    assert page.locator(".fx").count() == 0
+    window.context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_it_keeps_nobody_out_and_fits_a_phone(
+    browser: Any, tmp_path: Path, name: str, theme: str
+) -> None:
+    window = Window(browser, width=390, bypass_csp=True)
+    page = window.open(write(tmp_path, name, "page", theme))
+    page.locator(".fx").wait_for()
+    page.evaluate(
+        "document.querySelectorAll('details').forEach(x => x.open = true)"
+    )
+    assert page.evaluate(CLIPPED) == []
+    page.add_script_tag(path=str(AXE))
+    assert page.evaluate(JUDGE) == []
+    assert window.faults == []
+    window.context.close()
+
+
+def test_film_moves_with_the_keyboard(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "film", "page", "light"))
+    assert window.said().startswith(
+        "After 0 steps it writes nothing: 0 of 2"
+    )
+    page.get_by_role("slider").focus()
+    press(page, "ArrowRight", "ArrowRight")
+    assert window.said() == (
+        "After 2 steps it writes “ba”: 2 of 2 letters in the right place, "
+        "at a loss of 2.50. 100 % of its attention is on the right letter."
+    )
+    page.locator("[role=gridcell]").first.focus()
+    press(page, "ArrowRight")
+    told = "While it writes b, it gives b (place 2) 1.00."
+    assert page.get_by_text(told).is_visible()
+    page.get_by_role("button", name="Earlier").focus()
+    press(page, "Enter")
+    assert "“bb”: 1 of 2" in window.said()
+    page.wait_for_function("location.hash === '#film:step=1'")
+    page.get_by_role("button", name="before step 1").click()
+    assert page.get_by_text(
+        "Not so: it is right for the first"
+    ).is_visible()
+    assert window.faults == []
+
+
+def test_the_address_has_the_state(window: Window, tmp_path: Path) -> None:
+    address = write(tmp_path, "film", "page", "light")
+    page = window.open(f"{address}#film:step=1")
+    page.locator(".fx").wait_for()
+    assert window.said().startswith("After 1 steps")
+
+
+def test_a_notebook_keeps_its_own_address(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "film", "notebook", "light"))
+    page.get_by_role("button", name="Later").click()
+    page.wait_for_timeout(500)
+    assert "#" not in page.url
+
+
+def test_a_broken_address_breaks_no_figure(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(f"{write(tmp_path, 'cost', 'page', 'light')}#50%")
+    page.locator(".fx").wait_for()
+    assert "takes 12 hours." in window.said()
+    assert window.faults == []

@@ -1,0 +1,158 @@
+"""The figures of text, training and costs, moved with the keyboard."""
+
+from pathlib import Path
+
+from tests.site.moving import Window, press, write
+
+
+def test_dials_are_turned(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "dials", "page", "light"))
+    assert window.said() == (
+        "The rate is largest in step 4,000, 7.0·10⁻⁴, and 3.1·10⁻⁴ in the "
+        "last; 20 % of the run is warm-up."
+    )
+    page.get_by_role("slider", name="width").focus()
+    press(page, "ArrowRight", "ArrowRight")
+    assert "step 4,000, 3.5·10⁻⁴" in window.said()
+    page.get_by_role("slider", name="cool-down").focus()
+    press(page, "End")
+    assert "and 7.8·10⁻⁹ in the last" in window.said()
+    page.get_by_role("button", name="The paper's").focus()
+    press(page, "Enter")
+    assert "step 4,000, 7.0·10⁻⁴" in window.said()
+    assert window.faults == []
+
+
+def test_a_table_of_single_runs_is_drawn(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "draw", "page", "light"))
+    assert window.said().startswith("All seeds: each large dot")
+    page.get_by_role("button", name="those with a small").click()
+    told = page.get_by_text(
+        "1 of 3 can. Their differences are at most 0.10"
+    )
+    assert told.is_visible()
+    again = page.get_by_role("button", name="Train each row once: draw")
+    again.focus()
+    flipped = []
+    for number in range(1, 9):
+        press(page, "Enter")
+        said = window.said()
+        assert said.startswith(f"Draw {number}: ")
+        assert said.endswith("and 0.25 in all possible ones.")
+        flipped.append("1 of 3 comparisons" in said and "(b > a)" in said)
+    assert any(flipped) and not all(flipped)
+    mean = sum(flipped) / len(flipped)
+    assert f"On average it is {mean:.1f} in your 8 draws" in said
+    page.get_by_role("button", name="BLEU", exact=True).focus()
+    press(page, "Enter")
+    assert ": 0 of 3 comparisons contradict" in window.said()
+    page.wait_for_function("location.hash === '#draw:measure=bleu&draw=8'")
+    page.get_by_role("button", name="All seeds").focus()
+    press(page, "Enter")
+    assert window.said().startswith("All seeds")
+    assert window.faults == []
+
+
+def test_cost_is_a_link(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "cost", "page", "light"))
+    assert window.said() == (
+        "This run needs 9.5·10¹⁷ operations, 1.0 times what the paper's "
+        "base model needs, and takes 12 hours."
+    )
+    page.get_by_role("slider", name="steps").focus()
+    press(page, "ArrowRight")
+    assert "takes 36 hours." in window.said()
+    page.get_by_role("slider", name="devices").focus()
+    press(page, "Home")
+    assert "takes 12 days." in window.said()
+    page.wait_for_function("location.hash.includes('devices=1&')")
+    link = page.url.replace("vocab=37000", "vocab=36500")
+    page.goto("about:blank")
+    page.goto(link)
+    assert "takes 12 days." in window.said()
+    assert page.get_by_text("36,500").is_visible()  # no step of the slider
+    page.get_by_role("button", name="base").click()
+    assert "takes 12 hours." in window.said()
+    assert window.faults == []
+
+
+def test_batches_are_composed(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "batches", "page", "light"))
+    assert window.said() == (
+        "8 pairs at random, 60 tokens per batch: 2 steps per epoch, and "
+        "padding is 63.6 % of the source's places and 59.2 % of the "
+        "target's."
+    )
+    page.get_by_role("button", name="by target").focus()
+    press(page, "Enter")
+    assert window.said().startswith("8 pairs sorted by target, 60 tokens")
+    page.get_by_role("slider", name="tokens per batch").focus()
+    press(page, "Home")
+    assert "20 tokens per batch: 6 steps per epoch" in window.said()
+    page.wait_for_function(
+        "location.hash === '#batches:order=by+target&tokens=20'"
+    )
+    page.get_by_role("slider", name="look at batch").focus()
+    press(page, "Home")
+    told = (
+        "Batch 1 of 6, by length: 3 pairs. Source: 13 tokens in 15 places."
+    )
+    assert page.get_by_text(told).is_visible()
+    press(page, "End")
+    told = "1 pair. Source: 12 tokens in 12 places. Target: 44 tokens in 44"
+    assert page.get_by_text(told).is_visible()
+    assert window.faults == []
+
+
+def test_loops_are_matched(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "loops", "page", "light"))
+    assert window.said() == "0 of 6 are right, 6 are open."
+    wrong = page.get_by_label("The fault of panel E")
+    wrong.focus()
+    page.keyboard.type("rate")
+    assert page.get_by_text("Not so: close, since both learn").is_visible()
+    assert window.said() == "0 of 6 are right, 5 are open."
+    for panel, fault in {
+        "A": "rate too high",
+        "B": "mean of the sentences' means",
+        "C": "no shift",
+        "D": "validation with dropout",
+        "E": "shuffled targets",
+        "F": "no causal mask",
+    }.items():
+        page.get_by_label(f"The fault of panel {panel}").select_option(
+            label=fault
+        )
+    assert window.said().startswith("All six.")
+    assert page.get_by_text("Right: ").count() == 6
+    assert window.faults == []
+
+
+def test_pieces_are_merged_one_by_one(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "pieces", "page", "light"))
+    assert window.said() == (
+        "7 characters are 5 tokens with a vocabulary of 263. The newest "
+        "token is “␣the”, of “␣” and “the”; this text has it once."
+    )
+    page.get_by_role("button", name="One less").focus()
+    press(page, "Enter")
+    assert "6 tokens with a vocabulary of 262." in window.said()
+    page.get_by_role("slider", name="vocabulary").focus()
+    press(page, "Home")
+    assert "8 tokens" in window.said()
+    assert "a token is a byte" in window.said()
+    page.get_by_label("Your text").fill("ä")
+    assert window.said().startswith("1 character is 3 tokens")
+    page.wait_for_function(
+        "location.hash === '#pieces:vocab=260&text=%C3%A4'"
+    )
+    page.get_by_role("button", name="One merge more").focus()
+    press(page, "Enter")
+    assert "is “th”, of “t” and “h”; this text has it nowhere." in (
+        window.said()
+    )
+    assert window.faults == []

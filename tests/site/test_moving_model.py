@@ -1,0 +1,207 @@
+"""The figures of the model, moved with the keyboard."""
+
+from pathlib import Path
+
+from tests.site.moving import CASES, Window, press, write
+
+
+def test_lookup_answers_the_query(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "lookup", "page", "light"))
+    assert window.said() == (
+        "The weights are 0.25, 0.50, 0.25, so the output is (30.0, 15.0): "
+        "drawn to value 2."
+    )
+    page.get_by_role("slider", name="sharpness").focus()
+    press(page, "Home")
+    assert "plain mean" in window.said()
+    press(page, "End")
+    assert "value 2 itself" in window.said()
+    page.get_by_role("button", name="key 3").focus()
+    press(page, "Enter")
+    page.get_by_role("slider", name="right").focus()
+    press(page, "End")
+    assert "value 3 itself" in window.said()
+    page.wait_for_function("location.hash.includes('k3=2.5%2C0.693')")
+    assert window.faults == []
+
+
+def test_lookup_can_be_dragged(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "lookup", "page", "light"))
+    box = page.locator(".fx svg").first.bounding_box()
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    unit = box["width"] * 220 / 232 / 5
+    page.mouse.move(middle[0] + 1.414 * unit, middle[1])
+    page.mouse.down()
+    page.mouse.move(middle[0], middle[1] - 2.5 * unit, steps=4)
+    page.mouse.up()
+    assert "drawn to value 3" in window.said()
+
+
+def test_stream_finds_the_vocabulary(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "stream", "page", "light"))
+    assert window.said() == (
+        "This shape has 63.1 million parameters; it is the row “base” of "
+        "Table 3, which says 65. With V = 37,000, 0 of the 3 counts fit."
+    )
+    page.get_by_role("slider", name="vocabulary").focus()
+    press(page, *["ArrowRight"] * 16)
+    assert "With V = 41,000, 2 of the 3 counts fit, all but big." in (
+        window.said()
+    )
+    press(page, *["ArrowLeft"] * 20)
+    assert "With V = 36,000, 1 of the 3 counts fit: big." in window.said()
+    page.get_by_role("button", name="big", exact=True).focus()
+    press(page, "Enter")
+    assert "has 213.2 million parameters; it is the row “big”" in (
+        window.said()
+    )
+    kept = page.evaluate("document.activeElement.dataset.row")
+    assert kept == "big"  # the rows are drawn anew, the focus stays
+    page.get_by_role("button", name="cross-attention").focus()
+    press(page, "Enter")
+    told = "weights (b, 16, t, s); gives (b, t, 1024). 4,200,448 parameters"
+    assert page.get_by_text(told).is_visible()
+    page.wait_for_function("location.hash === '#stream:row=big&V=36000'")
+    page.get_by_role("slider", name="heads").focus()
+    press(page, "ArrowRight")
+    assert "and is no row of Table 3" in window.said()
+    page.wait_for_function(
+        "location.hash === '#stream:N=6&d=1024&h=32&ff=4096&V=36000'"
+    )
+    assert window.faults == []
+
+
+def test_stream_begins_as_the_address_says(
+    window: Window, tmp_path: Path
+) -> None:
+    address = write(tmp_path, "stream", "page", "light")
+    window.open(f"{address}#stream:row=B-dk16&V=41000")
+    assert "it is the row “B-dk16” of Table 3, which says 58" in (
+        window.said()
+    )
+
+
+def test_heads_are_chosen(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "heads", "page", "light"))
+    assert window.said().startswith(
+        "encoder 1.1: the largest weight of a row is 0.97 on average. Most "
+        "of all it looks from “Hunde” at “Hunde” (1.00)."
+    )
+    page.get_by_role("button", name="cross 1.1").focus()
+    press(page, "Enter")
+    assert "looks from “<s>” at “Hunde” (0.80)" in window.said()
+    assert "without it 50.0 % of the sentences are" in window.said()
+    page.locator("[role=gridcell]").first.focus()
+    press(page, "ArrowDown", "ArrowRight")
+    told = "From “dogs” it gives “bellen” 0.60."
+    assert page.get_by_text(told).is_visible()
+    page.get_by_role("button", name="the encoder’s own").click()
+    assert page.get_by_text("Not so: it is cross 1.1").is_visible()
+    page.wait_for_function(
+        "location.hash === '#heads:sentence=0&head=cross+1.1'"
+    )
+    assert window.faults == []
+
+
+def test_branches_are_switched_off(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "branches", "page", "light"))
+    without = CASES["branches"]["without"]
+    assert f"With all branches it writes “{without['']}”" in window.said()
+    decoder = page.get_by_role("group", name="Decoder")
+    decoder.get_by_role("button", name="cross-attention").focus()
+    press(page, "Enter")
+    told = (
+        "Without the decoder’s cross-attention it writes "
+        f"“{without['decoder.cross']}”"
+    )
+    assert told in window.said()
+    page.get_by_role("button", name="Load the model").focus()
+    press(page, "Enter")
+    word = page.get_by_label("A word")
+    word.wait_for()
+    assert told in window.said()  # the page's model says what Python's did
+    decoder.get_by_role("button", name="feed-forward").focus()
+    press(page, "Enter")
+    assert "cross-attention and the decoder’s feed-forward" in (
+        window.said()
+    )
+    word.fill("residuals")
+    assert "residuals →" in page.locator(".fx-mono").inner_text()
+    assert "In training every word had 3 letters." in window.said()
+    assert window.faults == []
+
+
+def test_masks_are_edited_with_the_keyboard(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "masks", "page", "light"))
+    assert "no position depends on the token" in window.said()
+    page.locator("[role=gridcell]").first.focus()
+    press(page, *["ArrowDown"], *["ArrowRight"] * 5, "Enter")
+    assert page.get_by_text("Query 2 may attend to key 6.").is_visible()
+    assert "no position depends" in window.said()
+    page.get_by_role("slider", name="layers").focus()
+    press(page, "ArrowRight")
+    assert "2 of 6 positions depend on the token" in window.said()
+    assert "guessing, 2.30, down to 1.54." in window.said()
+    page.get_by_role("button", name="−10 before it").focus()
+    press(page, "Enter")
+    assert "came to 1.50." in window.said()
+    page.wait_for_function(
+        "location.hash === '#masks:kind=causal&how=finite&real=6"
+        "&layers=2&cells=15'"
+    )
+    assert window.faults == []
+
+
+def test_masks_begin_as_the_address_says(
+    window: Window, tmp_path: Path
+) -> None:
+    address = write(tmp_path, "masks", "page", "light")
+    page = window.open(f"{address}#masks:kind=ahead&real=4&layers=1")
+    page.locator(".fx").wait_for()
+    assert "3 of 4 positions" in window.said()
+
+
+def test_scale_divides(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "scale", "page", "light"))
+    assert window.said().startswith(
+        "At d_k = 1, divided by its root, the largest weight is 0.73"
+    )
+    page.get_by_role("slider", name="d_k").focus()
+    press(page, "End")
+    assert "the largest weight is 0.98" in window.said()
+    page.get_by_role("button", name="no", exact=True).focus()
+    press(page, "Enter")
+    assert "undivided, the largest weight is 1.00" in window.said()
+    assert "Jacobian 0.000; over 2 queries it is 0.000." in window.said()
+    page.get_by_role("button", name="Another query").focus()
+    press(page, "Enter")
+    assert page.get_by_role(
+        "img", name="key 1 0.00, key 2 1.00"
+    ).is_visible()
+    assert window.faults == []
+
+
+def test_waves_turn_alike_everywhere(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "waves", "page", "light"))
+    assert window.said() == (
+        "From position 3 to 7, columns 8 and 9 turn by 72.5°: "
+        "(0.81, 0.58) becomes (0.80, −0.60)."
+    )
+    page.get_by_role("slider", name="position").focus()
+    press(page, "Home")
+    assert "turn by 72.5°: (0.00, 1.00) becomes (0.95, 0.30)." in (
+        window.said()
+    )
+    page.get_by_role("slider", name="offset k").focus()
+    press(page, "Home")
+    assert "From position 0 to −20" in window.said()
+    page.get_by_role("button", name="16, 17").focus()
+    press(page, "Enter")
+    assert "columns 16 and 17 turn by −114.6°" in window.said()
+    assert window.faults == []

@@ -1,0 +1,221 @@
+"""The figures of search, scores and trees, and the translator, moved with
+the keyboard.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from annotated.book.look import look
+from tests.site.moving import CASES, Window, press, write
+
+
+@pytest.mark.parametrize("form", ["page", "notebook"])
+def test_translate_loads_the_model_when_asked(
+    window: Window, tmp_path: Path, form: str
+) -> None:
+    asked: list[str] = []
+    window.page.on("request", lambda r: asked.append(r.url))
+    page = window.open(write(tmp_path, "translate", form, "light"))
+    source, target, _ = CASES["translate"]["samples"][0]
+    assert "Load the model to translate it" in window.said()
+    assert not any("large.js" in url for url in asked)
+    page.get_by_role("button", name="Load the model, 0.0 MB").focus()
+    press(page, "Enter")
+    page.get_by_role("button", name="Translate").wait_for()
+    assert f"“{source}” becomes “{target}”. That is right." in window.said()
+    page.get_by_label("A German sentence").fill("Der Esel.")
+    press(page, "Enter")
+    assert "“Der Esel .” becomes" in window.said()
+    assert "It has never met “Esel”." in window.said()
+    for given, reason in {
+        " ": "nothing to translate",
+        "Hund " * 41: "41 words",
+    }.items():
+        page.get_by_label("A German sentence").fill(given)
+        press(page, "Enter")
+        assert reason in window.said()
+    page.get_by_label("A German sentence").fill("der Esel.")
+    press(page, "Enter")
+    assert "“der” (but “Der”), “Esel”." in window.said()
+    words = page.get_by_role("group", name="The translation, word by word")
+    assert words.get_by_role("button").last.inner_text()[:5] == "(end)"
+    words.get_by_role("button").first.click()
+    page.locator(".fx-row", has_text="Instead of").get_by_role(
+        "button"
+    ).first.click()
+    assert "You chose its first words" in window.said()
+    page.get_by_role("button", name="English at English").click()
+    page.get_by_role("group", name="head").get_by_role(
+        "button", name="2"
+    ).click()
+    page.get_by_role("button", name="Silence this head").click()
+    assert "Silent: decoder 1.2." in window.said()
+    assert window.faults == []
+
+
+def test_any_run_can_be_looked_into(browser: Any) -> None:
+    """The figure of chapter 19, answered by a server of this machine."""
+    with look(Path("pocket")) as (server, address):
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        window = Window(browser)
+        page = window.open(address)
+        said = page.locator(".fx-say", has_text="becomes")
+        said.wait_for()
+        assert "That is right. A beam of 4 finds the same." in window.said()
+        page.get_by_label("A source sentence", exact=True).fill(
+            "Der Hund bellt ."
+        )
+        press(page, "Enter")
+        page.get_by_text("“Der Hund bellt .” becomes").wait_for()
+        words = page.get_by_role(
+            "group", name="The translation, word by word"
+        )
+        assert words.get_by_role("button").last.inner_text()[:5] == "(end)"
+        words.get_by_role("button").first.click()
+        page.locator(".fx-row", has_text="Instead of").get_by_role(
+            "button"
+        ).first.click()
+        page.get_by_text("You chose its first words").wait_for()
+        page.get_by_role("button", name="target at target").click()
+        page.get_by_role("group", name="head").get_by_role(
+            "button", name="2"
+        ).click()
+        page.get_by_role("button", name="Silence this head").click()
+        page.get_by_text("Silent: decoder 2.2.").wait_for()
+        page.get_by_label("A source sentence", exact=True).fill(
+            "Hund " * 61
+        )
+        press(page, "Enter")
+        page.get_by_text("does not answer: the sentence has 61").wait_for()
+        window.context.close()
+        server.shutdown()
+        thread.join()
+    asked = [fault for fault in window.faults if "asks" in fault]
+    assert asked and all(f"asks {address}" in fault for fault in asked)
+    refused = [fault for fault in window.faults if fault not in asked]
+    assert all("400" in fault for fault in refused) and len(refused) == 1
+
+
+def test_a_link_to_a_sentence_speaks_of_that_sentence(
+    window: Window, tmp_path: Path
+) -> None:
+    address = write(tmp_path, "translate", "page", "light")
+    window.open(f"{address}#translate:text=Der+Hund+%26+%3Cb%3E+50%25")
+    window.page.locator(".fx").wait_for()
+    assert window.said().endswith(
+        "Load the model to translate “Der Hund & <b> 50%”."
+    )
+    assert window.faults == []
+
+
+def test_a_model_that_is_not_there_is_said_so(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "translate", "page", "light"))
+    (tmp_path / "large.js").unlink()
+    page.get_by_role("button", name="Load the model").click()
+    page.get_by_text(
+        "could not be loaded: large.js cannot be read"
+    ).wait_for()
+    assert page.get_by_role("button", name="Load the model").is_enabled()
+
+
+def test_beam_goes_on_a_word_at_a_time(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "beam", "page", "light"))
+    assert window.said() == "A beam of 2 is about to choose its first word."
+    page.get_by_role("button", name="Next word").focus()
+    press(page, "Enter")
+    assert window.said() == "Step 1: kept “it”, “the”."
+    press(page, "Enter")
+    assert "kept “the dog”, “it barks”; dropped “it is”." in window.said()
+    press(page, "Enter")
+    assert "“the dog” wins with -0.92." in window.said()
+    page.get_by_role("slider", name="beam").focus()
+    press(page, "ArrowLeft")
+    assert "“it barks” wins with -1.20." in window.said()
+    page.get_by_role("slider", name="is").focus()
+    press(page, "Home")  # “it” after the start
+    assert "“the dog” wins with -0.01." in window.said()
+    assert window.faults == []
+
+
+def test_bleu_follows_what_is_written(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "bleu", "page", "light"))
+    page.get_by_role("button", name="2", exact=True).focus()
+    press(page, "Enter")
+    assert "Sentence 2 shares 6, 5, 4, 3 runs" in window.said()
+    page.get_by_label("The translation").fill("a woman sings in the rain .")
+    assert "7, 6, 5, 4 runs" in window.said()
+    assert window.said().endswith("the BLEU of all 2 sentences is 100.0.")
+    page.get_by_label("The translation").fill("")
+    assert "With 4 words for 11" in window.said()
+    assert window.said().endswith("is 17.4.")
+    page.wait_for_function("location.hash === '#bleu:edit=2&t2='")
+    page.get_by_role("button", name="As it was").focus()
+    press(page, "Enter")
+    assert "6, 5, 4, 3 runs" in window.said()
+    assert window.faults == []
+
+
+def test_a_tree_is_edited_and_scored(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "tree", "page", "light"))
+    assert window.said() == (
+        "2 of 2 brackets of the answer are right, and 2 of the truth's 4 "
+        "are found: precision 100.0 %, recall 50.0 %, F1 66.7 %."
+    )
+    page.get_by_role("button", name="the truth").focus()
+    press(page, "Enter")
+    assert window.said().endswith("recall 100.0 %, F1 100.0 %.")
+    tokens = page.get_by_role("group", name="Choose a token")
+    tokens.get_by_role("button", name="(VP").focus()
+    press(page, "Enter")
+    page.get_by_role("button", name="Earlier").focus()
+    press(page, "Enter", "Enter", "Enter")
+    field = page.get_by_label("The tokens of the answer")
+    assert field.input_value().startswith("(S (VP (NP PRP )NP VBD")
+    assert "3 of 4 brackets of the answer are right, and 3 of" in (
+        window.said()
+    )
+    assert page.get_by_role("row", name="VP 0–3 She saw boys").is_visible()
+    page.get_by_role("button", name="Take out").focus()
+    press(page, "Enter")
+    assert window.said().startswith("This is no tree over the words, and")
+    assert page.get_by_text(
+        "As a tree: (S (NP PRP )NP VBD (NP"
+    ).is_visible()
+    field.fill("(S PRP , NNS")
+    assert "evalb leaves the sentence out" in window.said()
+    page.wait_for_function(
+        "location.hash === '#tree:tokens=%28S+PRP+%2C+NNS'"
+    )
+    assert window.faults == []
+
+
+def test_the_cache_moves_its_rows(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "cache", "page", "light"))
+    assert window.said().startswith("Step 1: 1 new position is computed")
+    page.get_by_role("button", name="Next step").focus()
+    press(page, "Enter")
+    assert "row 1 from row 0: 1 position of each copied." in window.said()
+    press(page, "Enter")
+    assert window.said() == (
+        "Step 3: row 0 from row 1: 2 positions of each copied. 2 new "
+        "positions are computed (framed); without a cache it would be 6."
+    )
+    assert page.get_by_role("button", name="Next step").is_disabled()
+    told = "kept 144 kB, copied 72 kB"
+    assert page.get_by_role("img", name=told).is_visible()
+    page.get_by_role("slider", name="beam").focus()
+    press(page, "ArrowLeft")
+    assert window.said().startswith("Step 1: 1 new")
+    assert window.faults == []
