@@ -36,12 +36,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "2 layers": {"layers": 2},
     "no warm-up": {"warmup": OFF},
     "rate × 10": {"rate": 10},
-    "rate × 3": {"rate": 3},
     "rate × 0.1": {"rate": 0.1},
-    "1 head": {"heads": 1},
-    "no norms": {"norm": "none"},
-    "norms before": {"norm": "pre"},
-    "small": {"width": 32, "inner": 128, "words": 32},
 }
 
 
@@ -50,7 +45,7 @@ class Settings:
     """What to measure."""
 
     seeds: int = 3
-    rounds: int = 5
+    rounds: int = 3
     """of the times, in each of which all take turns"""
     steps: int = 30
     """of a round"""
