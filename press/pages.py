@@ -46,6 +46,25 @@ class summary(nodes.TextElement):
     """<summary>, always visible."""
 
 
+class States(SphinxPostTransform):
+    """Links to a figure in a certain state, which press.site gives as the
+    title: the figure's script reads it. Elsewhere they lead to the figure.
+    """
+
+    default_priority = 199
+    formats = ("html",)
+
+    def run(self, **options: Any) -> None:
+        for link in self.document.findall(nodes.reference):
+            state = link.get("reftitle", "")
+            if not re.fullmatch(r"\w+:[\w.=&%+-]*", state):
+                continue
+            del link["reftitle"]
+            if self.app.builder.name == "html":
+                page = link.get("refuri", "").partition("#")[0]
+                link["refuri"] = f"{page}#{state}"
+
+
 class Tables(SphinxPostTransform):
     """Tables of words that have many columns: wide, or a card per row.
     Numbers below zero have a minus sign, not the hyphen of code.
@@ -490,6 +509,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_post_transform(Tables)
     app.add_post_transform(Names)
     app.add_post_transform(Notes)
+    app.add_post_transform(States)
     app.connect("config-inited", know_site)
     app.connect("env-updated", read_names)
     app.connect("html-page-context", describe)

@@ -359,6 +359,11 @@ class _Book:
             if label and label not in self.labels:
                 return match[0]
             anchor = anchor or label
+            state = ""
+            if anchor and ":" in anchor:  # of a figure, see pages.py
+                page = f"{name}.md" if name or not chapter else chapter.file
+                state = f' "{anchor}"'
+                anchor = self._moving(page, anchor)
             here = name is None or (chapter and name == chapter.name)
             if image or (name and name not in self._names):
                 return match[0]
@@ -373,16 +378,25 @@ class _Book:
             place = f"#{anchor}" if anchor else ""
             if here and not place:
                 return str(text)  # an exercise on its chapter's page
-            return f"[{text}]({'' if here else f'{name}.ipynb'}{place})"
+            page = "" if here else f"{name}.ipynb"
+            return f"[{text}]({page}{place}{state})"
 
         markdown = re.sub(
             r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]"
-            r"\((?:(?:(?:\./)?([\w-]+)\.md)?(?:#([\w.-]+))?|([\w-]+))\)",
+            r"\((?:(?:(?:\./)?([\w-]+)\.md)?(?:#([\w.-]+(?::[\w.=&%+-]*)?))?|([\w-]+))\)",
             link,
             markdown,
         )
         markdown = numbers.once(markdown)
         return re.sub(r"\{cite(?::\w+)?\}`([^`]+)`", self._cite, markdown)
+
+    def _moving(self, page: str, state: str) -> str:
+        """The label of the figure of a state, `learn:mask=0`."""
+        figure = state.partition(":")[0]
+        for label, (file, _) in self.labels.items():
+            if file == page and label.endswith(f"-{figure}"):
+                return label
+        raise PressError(f"book/{page} has no figure fig-…-{figure}")
 
     @cached_property
     def _names(self) -> set[str]:

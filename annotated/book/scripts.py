@@ -15,6 +15,7 @@ _EXPORTED = re.compile(
     r"^export (?:async )?(?:function|const|class) (\w+)", re.M
 )
 _COMMENT = re.compile(r"^[ \t]*(?:/\*\*.*?\*/|//[^\n]*)\n", re.M | re.S)
+_INDENT = re.compile(r"^[ \t]+", re.M)
 
 
 def scripts(modules: Mapping[str, str]) -> dict[str, str]:
@@ -44,15 +45,15 @@ def scripts(modules: Mapping[str, str]) -> dict[str, str]:
 
 
 def _closed(name: str, text: str) -> str:
-    """A module as a constant that has what it exports, without what its
-    comments tell those who read the source.
+    """A module as a constant that has what it exports, without comments
+    and indentation, which are for those who read the source.
     """
     names = _EXPORTED.findall(text)
     if _FIGURE.search(text):
         names.append("figure")
     text = _FIGURE.sub("const figure = ", text)
     text = re.sub(r"^export ", "", text, flags=re.M)
-    text = _COMMENT.sub("", text)
+    text = _INDENT.sub("", _COMMENT.sub("", text))
     return (
         f"// {name}.mjs\nconst {name} = (() => {{\n{text.strip()}\n"
         f"return {{ {', '.join(names)} }};\n}})();"

@@ -166,7 +166,7 @@ MOVES = """
 tags: [hide-input]
 mystnb:
   image: {alt: "A still"}
-  figure: {caption: "It *moves*.", name: fig-moving}
+  figure: {caption: "It *moves*.", name: fig-moving-film}
 ---
 import base64
 import json
@@ -194,7 +194,8 @@ ONE = [
     "*Needs nothing.*\n\n**What it is for.** One idea carries it. "
     "The rest follows, as one will see below.",
     ":::{admonition} Paper §3\n:class: paper\nIt says $a$.\n:::",
-    "## Section\n\nSee [the next](03-two.md) and [](#fig-line).",
+    "## Section\n\nSee [the next](03-two.md), [moved](03-two.md#film:step=1), "
+    "and [](#fig-line).",
     "{cite}`vaswani2017attention` is cited, and "
     "[Post](https://arxiv.org/abs/1804.08771) linked.",
     code("ONE = 1", "export", "hide-input"),

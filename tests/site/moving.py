@@ -258,6 +258,7 @@ CASES: dict[str, dict[str, Any]] = {
         "act": "While it writes",
         "question": "When?",
     },
+    "learn": {"word": "attention", "losses": [3.0, 2.0, 0.5]},
     "lookup": {
         "query": [1.41421, 0.0],
         "keys": [[0.0, 0.0], [0.693147, 0.0], [0.0, 0.693147]],
@@ -328,7 +329,7 @@ class Window:
         self.page.on(
             "request",
             lambda r: (
-                r.url.startswith(("file:", "data:"))
+                r.url.startswith(("file:", "data:", "blob:"))
                 or self.faults.append(f"asks {r.url}")
             ),
         )

@@ -183,6 +183,10 @@ def test_links_and_anchors_lead_somewhere(folder: Path) -> None:
             target, anchor = unquote(parts.path), unquote(parts.fragment)
             if not (folder / target).exists():
                 wrong.append(f"{name} -> {link}: no page")
+            elif ":" in anchor:  # a figure in a certain state
+                figure = f'class="moves moves-{anchor.partition(":")[0]}'
+                if figure not in texts[target or name]:
+                    wrong.append(f"{name} -> {link}: no figure")
             elif anchor and target in names and anchor not in names[target]:
                 wrong.append(f"{name} -> {link}: no anchor")
     assert wrong == []

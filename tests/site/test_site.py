@@ -15,6 +15,7 @@ from PIL import Image
 from press import previews
 from press.chapters import PressError, read_book
 from press.formulas import mathml, plain
+from press.notebooks import expected_notebooks
 from press.pages import _fold_with_output, _write_minus, fold
 from press.polish import polish
 from press.references import ARXIV, works
@@ -538,7 +539,7 @@ def test_a_figure_that_moves_has_its_still_its_data_and_its_script(
     text = page(built, "03-two")
     start = text.index('<figure class="moves moves-film')
     moving = text[start : text.index("</figure>", start)]
-    assert 'id="fig-moving"' in moving
+    assert 'id="fig-moving-film"' in moving
     assert re.search(r'<img [^>]*alt="A still"', moving)
     assert "Figure 3.1" in moving
     data = re.search(r'class="moves-data">([^<]*)</script>', moving)
@@ -549,6 +550,23 @@ def test_a_figure_that_moves_has_its_still_its_data_and_its_script(
     assert 'movesLarge("QUJD");' in texts[0]
     assert "kit.host(" in texts[1]
     assert "QUJD" not in text  # not before anybody asks
+
+
+def test_a_link_leads_to_a_figure_in_a_state(built: Book) -> None:
+    assert 'href="03-two.html#film:step=1"' in page(built, "02-one")
+    path = built.root / "book" / "notebooks" / "02-one.ipynb"
+    notebook = expected_notebooks(built.root)[path]
+    assert "[moved](03-two.ipynb)" in notebook
+
+
+def test_a_state_of_no_figure_is_refused(built: Book) -> None:
+    before = built.read("book/02-one.md")
+    built.write("book/02-one.md", before.replace("#film:", "#pilm:"))
+    with pytest.raises(
+        PressError, match="03-two.md has no figure fig-…-pilm"
+    ):
+        proof(built.root)
+    built.write("book/02-one.md", before)
 
 
 def test_a_page_does_not_link_to_itself(built: Book) -> None:
