@@ -16,6 +16,7 @@ import torch
 
 from annotated.book.tree_plots import plot_tree
 from annotated.cli import dispatch
+from annotated.corpora import treebanks
 from annotated.corpora.treebanks import (
     TreeOptions,
     prepare_trees,
