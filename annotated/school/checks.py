@@ -16,6 +16,7 @@ import re
 import signal
 import threading
 import traceback
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -1290,7 +1291,10 @@ def _made(exercise: Exercise, tree: ast.Module) -> Any:
     """What tree defines; None where it does not run."""
     space: dict[str, Any] = {"__name__": exercise.name}
     try:
-        exec(compile(tree, f"<slip {exercise.name}>", "exec"), space)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # not theirs
+            code = compile(tree, f"<slip {exercise.name}>", "exec")
+        exec(code, space)
     except Exception:
         return None
     return space.get(exercise.defines)
