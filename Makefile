@@ -19,15 +19,21 @@ UNIT_TESTS := $(filter-out $(BOOK_TESTS),$(sort $(patsubst %/,%,$(dir \
 	$(wildcard tests/*/test_*.py))))) $(wildcard tests/test_*.py)
 files = $(shell find $(1) -type f -not -path '*/__pycache__/*' \
 	-not -path 'data/cache/*' 2>/dev/null)
-UNITS_READ := $(call files,annotated benchmarks data press book/exercises \
-	book/notebooks/exercises book/results $(UNIT_TESTS)) \
+# files among the unit tests that read a page are the book's, too
+PAGE_READERS := $(shell grep -rlE --include='test_*.py' \
+	'read_(chapter|book)\(|"book/[0-9AE]|"book"( / "[0-9AE]|\))|tests\.pages' $(UNIT_TESTS))
+UNITS_READ := $(filter-out $(PAGE_READERS),$(call files,annotated benchmarks data press \
+	book/exercises book/notebooks/exercises book/results $(UNIT_TESTS))) \
 	$(wildcard tests/*.py) pyproject.toml
-BOOK_READS := $(call files,annotated book data press .github $(BOOK_TESTS)) \
-	$(wildcard tests/*.py *.md *.toml *.lock *.cff) Makefile build/tests.names
+# and what unit tests and tests of the book share
+SHARED := $(filter-out $(wildcard tests/*/test_*.py),$(wildcard tests/*/*.py)) \
+	$(wildcard tests/*.py tests/story/test_multi_head.py tests/book/test_paper_copy.py)
+BOOK_READS := $(call files,annotated book data press .github $(BOOK_TESTS)) $(PAGE_READERS) \
+	$(SHARED) $(wildcard *.md *.toml *.lock *.cff) Makefile build/tests.names
 # what shows in a minute whether the heart of the package beats
-QUICK := $(foreach name,masks attention multi_head layers model loss schedule \
-	batches tokens search,$(wildcard tests/story/test_$(name)*.py)) \
-	$(foreach name,search trainer checkpoints,$(wildcard tests/engine/test_$(name)*.py))
+QUICK := $(wildcard $(foreach name,masks attention multi_head layers model loss schedule \
+	batches tokens search,tests/story/test_$(name).py) $(foreach name,trainer checkpoints, \
+	tests/engine/test_$(name).py))
 # files with tests that take minutes
 LONG := $(shell grep -rl --include='test_*.py' 'mark.exhaustive' tests)
 
@@ -53,7 +59,7 @@ zip: $(READY) ## site/ and the notebooks as dist/attention-annotated.zip, after 
 serve: $(READY) ## show site/ in the browser (PORT=8000)
 	@$(PRESS) serve --port $(PORT)
 
-quick: $(READY) ## unit tests of the model, the search and the trainer, in a minute: run this first
+quick: $(READY) ## the model, its loss, search, training and checkpoints in a minute: run this first
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'not slow and not exhaustive' $(QUICK)
 
 test: $(READY) ## style, types, drift, rules, unit tests, every page
@@ -65,7 +71,7 @@ test: $(READY) ## style, types, drift, rules, unit tests, every page
 test-long: $(READY) $(LONG:%.py=build/long/%.passed) ## what takes minutes each; stopped, it goes on where it was
 	@echo "All is well, at length."
 
-build/long/%.passed: %.py $(UNITS_READ)
+build/long/%.passed: %.py $(UNITS_READ) $(BOOK_READS)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m exhaustive $<
 	@mkdir -p $(@D) && touch $@
 
@@ -113,8 +119,9 @@ clean: ## remove what was built (.venv stays)
 # a tier is due when something that it reads is newer than its last time; both
 # are run at once, so that two processes share them evenly
 build/tests.passed: build/units.due build/book.due
-	@OMP_NUM_THREADS=1 $(BIN)/$(PYTEST) $(if $(filter %/units.due,$?),$(UNIT_TESTS)) \
-		$(if $(filter %/book.due,$?),$(BOOK_TESTS))
+	@OMP_NUM_THREADS=1 $(BIN)/$(PYTEST) $(if $(filter %/units.due,$?),$(if \
+		$(filter %/book.due,$?),tests,$(UNIT_TESTS) $(PAGE_READERS:%=--ignore=%)), \
+		$(BOOK_TESTS) $(PAGE_READERS))
 	@touch $@
 
 build/units.due: $(READY) $(UNITS_READ)

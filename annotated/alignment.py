@@ -16,10 +16,10 @@ def alignment_error_rate(
     A link is (source, target), or (sentence, source, target) to rate many
     sentences at once. 0 where there is nothing to find and nothing found.
     """
-    sure, found = set(gold), set(predicted)
-    if not sure and not found:
+    sure, given = set(gold), set(predicted)
+    if not sure and not given:
         return 0.0
-    return 1 - 2 * len(sure & found) / (len(sure) + len(found))
+    return 1 - 2 * len(sure & given) / (len(sure) + len(given))
 
 
 def heaviest_links(weights: Tensor) -> set[tuple[int, int]]:

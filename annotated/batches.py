@@ -87,9 +87,9 @@ def pad_rows(
     tail = [] if after is None else [after]
     longest = len(head) + max(map(len, rows), default=0) + len(tail)
     padded = np.full((len(rows), longest), PAD)
-    for place, row in zip(padded, rows, strict=True):
+    for line, row in zip(padded, rows, strict=True):
         content = [*head, *row, *tail]
-        place[: len(content)] = content
+        line[: len(content)] = content
     return torch.from_numpy(padded)
 
 

@@ -31,26 +31,26 @@ def save_weights(model: Transformer, path: Path) -> None:
 # 15-checkpoints.md: What the next step depends on
 def save_checkpoint(trainer: Trainer, folder: Path) -> Path:
     """Write folder/STEP, whole or not at all."""
-    place = folder / f"{trainer.step:08d}"
-    fresh, old = (folder / f".{place.name}{end}" for end in ("", ".old"))
+    path = folder / f"{trainer.step:08d}"
+    fresh, old = (folder / f".{path.name}{end}" for end in ("", ".old"))
     for left in (fresh, old):  # by a run that was killed in here
         shutil.rmtree(left, ignore_errors=True)
     fresh.mkdir(parents=True)
     save_file(trainer.weights(), fresh / "model.safetensors")
     save_file(trainer.moments(), fresh / "optimizer.safetensors")
     (fresh / "state.json").write_text(json.dumps(trainer.state()))
-    if place.exists():  # of an earlier run
-        place.rename(old)
-    fresh.rename(place)
+    if path.exists():  # of an earlier run
+        path.rename(old)
+    fresh.rename(path)
     shutil.rmtree(old, ignore_errors=True)
-    return place
+    return path
 
 
-def load_checkpoint(trainer: Trainer, place: Path) -> None:
+def load_checkpoint(trainer: Trainer, path: Path) -> None:
     """Continue from a checkpoint. TrainingError if its data differ."""
-    weights = load_file(place / "model.safetensors")
-    moments = load_file(place / "optimizer.safetensors")
-    state = json.loads((place / "state.json").read_text())
+    weights = load_file(path / "model.safetensors")
+    moments = load_file(path / "optimizer.safetensors")
+    state = json.loads((path / "state.json").read_text())
     trainer.load(weights, moments, state)
 
 
@@ -73,25 +73,25 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
 
 # 15-checkpoints.md: The last, or the best?
 def choose_checkpoints(
-    places: Sequence[Path],
+    paths: Sequence[Path],
     count: int,
     nll: Mapping[int, float] | None = None,
 ) -> list[Path]:
-    """The last count of places or, where nll is given, the best count.
+    """The last count of paths or, where nll is given, the best count.
 
-    places are checkpoints named by their steps, the oldest first; nll is
+    paths are checkpoints named by their steps, the oldest first; nll is
     the validation loss by step. RunError if there are fewer than count,
     or fewer that were validated.
     """
     check_whole("the number of checkpoints", count, least=1)
     what = "checkpoints"
     if nll is not None:
-        places = [p for p in places if int(p.name) in nll]
-        places = sorted(places, key=lambda p: -nll[int(p.name)])
+        paths = [p for p in paths if int(p.name) in nll]
+        paths = sorted(paths, key=lambda p: -nll[int(p.name)])
         what = "validated checkpoints"
-    if len(places) < count:
+    if len(paths) < count:
         raise RunError(
-            f"{count} {what} are wanted, but there are {len(places)}: a "
+            f"{count} {what} are wanted, but there are {len(paths)}: a "
             "run keeps as many as keep says"
         )
-    return list(places[-count:])
+    return list(paths[-count:])

@@ -12,8 +12,7 @@ from annotated.seq2seq import RNN
 
 __all__ = [
     "Recurrent", "Convolution", "SeparableConvolution", "SelfAttention",
-    "restricted_attention", "RestrictedSelfAttention", "hears",
-    "path_length", "one_step",
+    "RestrictedSelfAttention", "path_length",
 ]  # fmt: skip
 
 
@@ -92,7 +91,9 @@ class SelfAttention(nn.Module):
         return 2 * n**2 * self.d
 
 
-def restricted_attention(q: Tensor, k: Tensor, v: Tensor, r: int) -> Tensor:
+def _restricted_attention(
+    q: Tensor, k: Tensor, v: Tensor, r: int
+) -> Tensor:
     """Attention to the r positions around each one (§4), which computes
     only their scores.
 
@@ -105,8 +106,8 @@ def restricted_attention(q: Tensor, k: Tensor, v: Tensor, r: int) -> Tensor:
         return F.pad(x, (0, 0, half, half)).unfold(-2, 2 * half + 1, 1)
 
     scores = q.unsqueeze(-2) @ windows(k) / math.sqrt(q.size(-1))
-    there = windows(torch.ones_like(k[..., :1])) > 0  # not beyond an end
-    weights = scores.masked_fill(~there, -math.inf).softmax(dim=-1)
+    inside = windows(torch.ones_like(k[..., :1])) > 0  # not beyond an end
+    weights = scores.masked_fill(~inside, -math.inf).softmax(dim=-1)
     return (weights @ windows(v).transpose(-2, -1)).squeeze(-2)
 
 
@@ -118,14 +119,16 @@ class RestrictedSelfAttention(nn.Module):
         self.d, self.r = d, r
 
     def forward(self, x: Tensor) -> Tensor:
-        return restricted_attention(x, x, x, self.r)
+        return _restricted_attention(x, x, x, self.r)
 
     def operations(self, n: int) -> int:
         return 2 * (2 * (self.r // 2) + 1) * n * self.d
 
 
 # 09-why-self-attention.md: How far apart
-def hears(layer: Callable[[Tensor], Tensor], n: int, d: int) -> Tensor:
+def _dependence(
+    layer: Callable[[Tensor], Tensor], n: int, d: int
+) -> Tensor:
     """Which outputs depend on which inputs: (n, n) of bool, by gradient.
 
     Row i is output i, column j input j; d is the width of the layer.
@@ -153,11 +156,12 @@ def path_length(
     for layers in range(n + 1):
         if (reached > 0)[wanted].all():
             return layers
-        reached = (hears(layer_at(layers), n, d).float() @ reached).sign()
+        depends = _dependence(layer_at(layers), n, d).float()
+        reached = (depends @ reached).sign()
     raise ValueError(f"{n} layers do not connect all {n} positions")
 
 
-def one_step(layer: Recurrent, states: Tensor) -> Tensor:
+def _one_step(layer: Recurrent, states: Tensor) -> Tensor:
     """One step of all cells at once: each takes its own vector as input
     and its left neighbour's as the state before. The shape of states.
     """

@@ -11,16 +11,15 @@ from annotated.engine.trainer import RunConfig
 from annotated.model import TransformerConfig, count_parameters
 
 __all__ = [
-    "P100", "PAPER_HOURS", "PAPER_STEPS", "paper_cost", "forward_flops",
-    "step_flops", "useful_share", "kept_bytes", "state_bytes",
-    "ASSUMED_SHARE", "dry_run",
+    "P100", "PAPER_HOURS", "paper_cost", "forward_flops", "step_flops",
+    "useful_share", "kept_bytes", "state_bytes", "dry_run",
 ]  # fmt: skip
 
 
 # 22-costs.md: What the paper charges
 P100 = 9.5e12  # sustained operations per second (footnote 5)
 PAPER_HOURS = {"base": 12.0, "big": 84.0}  # §5.2, on eight P100s
-PAPER_STEPS = {"base": 100_000, "big": 300_000}
+_PAPER_STEPS = {"base": 100_000, "big": 300_000}
 
 
 def paper_cost(hours: float, gpus: int = 8, speed: float = P100) -> float:
@@ -59,7 +58,7 @@ def useful_share(size: str) -> float:
     """
     preset = getattr(TransformerConfig, size)
     config = preset(src_vocab=37_000, tgt_vocab=37_000)
-    needed = step_flops(config) * PAPER_STEPS[size]
+    needed = step_flops(config) * _PAPER_STEPS[size]
     return needed / paper_cost(PAPER_HOURS[size])
 
 
@@ -106,7 +105,7 @@ def state_bytes(
 
 
 # 22-costs.md: Before you pay: how long training takes
-ASSUMED_SHARE = 0.4  # of a matrix product's speed, reached in training
+_ASSUMED_SHARE = 0.4  # of a matrix product's speed, reached in training
 
 
 def dry_run(
@@ -148,8 +147,8 @@ def _hours(
     return {
         "here": f"{speed / 1e12:.2f} TFLOP/s in matrix products on "
         f"{world_size()} × {device}",
-        "hours here": f"{least / ASSUMED_SHARE:,.1f}, at "
-        f"{ASSUMED_SHARE:.0%} of that speed; {least:,.1f} at full speed",
+        "hours here": f"{least / _ASSUMED_SHARE:,.1f}, at "
+        f"{_ASSUMED_SHARE:.0%} of that speed; {least:,.1f} at full speed",
         "hours, 8 × P100": f"{theirs:,.1f}, if used as efficiently as "
         f"for the paper's {size} model",
         "cost by Table 2": f"{paper_cost(theirs):.1e} operations",

@@ -1,8 +1,7 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-__all__ = ["score", "split_hyphens", "compare"]
+__all__ = ["score", "compare"]
 
 
 # 18-evaluation.md: A number needs a signature
@@ -31,9 +30,9 @@ def score(
     _check_sides(hypotheses, references)
     bleu, chrf = BLEU(), CHRF()
     equal = sum(h == r for h, r in zip(hypotheses, references))
-    found = bleu.corpus_score(hypotheses, [references])
+    total = bleu.corpus_score(hypotheses, [references])
     scores: dict[str, Any] = {
-        "bleu": round(found.score, 2),
+        "bleu": round(total.score, 2),
         "signature": str(bleu.get_signature()),
         "chrf": round(chrf.corpus_score(hypotheses, [references]).score, 2),
         "exact_match": round(100 * equal / len(references), 2),
@@ -54,7 +53,7 @@ def _check_sides(*sides: Sequence[str]) -> None:
         raise ValueError("there is nothing to score")
 
 
-def split_hyphens(line: str) -> str:
+def _split_hyphens(line: str) -> str:
     """Tokenise line with 13a, then split at inner hyphens: a-b becomes
     a ##AT##-##AT## b, the form on which the paper's BLEU was computed.
     """
@@ -70,12 +69,12 @@ def _split_bleu(
 ) -> dict[str, Any]:
     bleu = BLEU(tokenize="none", force=True)  # force: it *is* tokenised
     sides = [
-        [split_hyphens(x) for x in y] for y in (hypotheses, references)
+        [_split_hyphens(x) for x in y] for y in (hypotheses, references)
     ]
-    found = bleu.corpus_score(sides[0], [sides[1]])
+    total = bleu.corpus_score(sides[0], [sides[1]])
     signature = str(bleu.get_signature())
     return {
-        "split_bleu": round(found.score, 2),
+        "split_bleu": round(total.score, 2),
         "split_signature": signature.replace("tok:none", "tok:13a+hyphens"),
     }
 
@@ -95,67 +94,26 @@ def compare(
     direction (approximate randomisation). Raises ValueError as score does.
     """
     _check_sides(hypotheses, others, references)
-    found = {}
-    for name, counts, total in (
-        ("bleu", _bleu_counts, _bleu_of),
-        ("chrf", _chrf_counts, _chrf_of),
-    ):
+    metrics: dict[str, BLEU | CHRF] = {"bleu": BLEU(), "chrf": CHRF()}
+    verdicts = {}
+    for name, metric in metrics.items():
         one, other = (
-            np.array([counts(h, r) for h, r in zip(side, references)])
+            # what sacreBLEU's own paired tests begin with
+            np.array(metric._extract_corpus_statistics(side, [references]))
             for side in (hypotheses, others)
         )
-        found[name] = _verdict(total, one, other, draws)
-    return found
-
-
-def _bleu_counts(hypothesis: str, reference: str) -> list[int]:
-    bleu = BLEU(effective_order=True)  # else it warns: one sentence
-    found = bleu.sentence_score(hypothesis, [reference])
-    return [*found.counts, *found.totals, found.sys_len, found.ref_len]
-
-
-def _bleu_of(counts: list[int]) -> float:
-    both, said, (ours, wanted) = counts[:4], counts[4:8], counts[8:]
-    return BLEU.compute_bleu(both, said, ours, wanted, "exp").score
-
-
-def _chrf_counts(hypothesis: str, reference: str) -> list[int]:
-    lines = ["".join(line.split()) for line in (hypothesis, reference)]
-    counts = []
-    for n in range(1, CHRF.CHAR_ORDER + 1):
-        said, wanted = (
-            Counter(x[i : i + n] for i in range(len(x) - n + 1))
-            for x in lines
-        )
-        shared = (said & wanted).total()
-        # sacreBLEU leaves out what a reference is too short for
-        said_here = said.total() if wanted else 0
-        counts += [said_here, wanted.total(), shared]
-    return counts
-
-
-def _chrf_of(counts: list[int]) -> float:
-    rows = zip(counts[::3], counts[1::3], counts[2::3])
-    some = [row for row in rows if row[0] and row[1]]
-    precision = sum(both / said for said, _, both in some)
-    recall = sum(both / wanted for _, wanted, both in some)
-    if not precision:
-        return 0.0
-    weight = CHRF.BETA**2
-    mean = (1 + weight) / (weight * precision + recall) / len(some)
-    return 100 * mean * precision * recall
+        verdicts[name] = _verdict(metric, one, other, draws)
+    return verdicts
 
 
 def _verdict(
-    total: Callable[[list[int]], float],
-    one: NDArray,
-    other: NDArray,
-    draws: int,
+    metric: BLEU | CHRF, one: NDArray, other: NDArray, draws: int
 ) -> dict[str, float]:
     """Compare two systems by their counts, one row per sentence."""
 
     def score(sums: NDArray) -> NDArray:
-        return np.array([total(row) for row in sums.tolist()])
+        total = metric._compute_score_from_stats
+        return np.array([total(row).score for row in sums.tolist()])
 
     n, draw = len(one), np.random.default_rng(0)
     # bootstrap: how often each draw contains each sentence
@@ -166,7 +124,7 @@ def _verdict(
     keep = draw.integers(2, size=(draws, n))
     mixed = keep @ one + (1 - keep) @ other
     chance = score(mixed) - score(one.sum(0) + other.sum(0) - mixed)
-    difference = total(one.sum(0).tolist()) - total(other.sum(0).tolist())
+    [difference] = score(one.sum(0)[None]) - score(other.sum(0)[None])
     larger = (abs(chance) >= abs(difference) - 1e-9).sum()
     return {
         "difference": round(difference, 2),

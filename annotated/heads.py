@@ -24,8 +24,8 @@ from annotated.search import SearchConfig, plain_beam_search
 from annotated.tokens import BOS, EOS, PAD, UNK, Tokenizer
 
 __all__ = [
-    "HeadMaps", "known_ids", "head_maps", "WRITTEN", "gold_links", "Job",
-    "gold_jobs", "Head", "knocked_out", "judge",
+    "HeadMaps", "head_maps", "Job", "gold_jobs", "Head", "knocked_out",
+    "judge",
 ]  # fmt: skip
 
 
@@ -44,7 +44,7 @@ class HeadMaps:
     weights: dict[str, NDArray[Any]]
 
 
-def known_ids(tokenizer: Tokenizer, line: str) -> list[int]:
+def _known_ids(tokenizer: Tokenizer, line: str) -> list[int]:
     """Ids of space-separated words. Raises ValueError for unknown ones."""
     [ids] = tokenizer.encode([line])
     strange = [w for w, i in zip(line.split(), ids) if i == UNK]
@@ -65,12 +65,12 @@ def head_maps(
     Words are separated by spaces. target defaults to the model's own
     greedy translation. Raises ValueError for unknown words.
     """
-    src = known_ids(german, source)
+    src = _known_ids(german, source)
     if target is None:
         [best] = plain_beam_search(model, src, SearchConfig(beam=1))
         tgt = best.ids
     else:
-        tgt = known_ids(english, target)
+        tgt = _known_ids(english, target)
     src, tgt = [*src, EOS], [BOS, *tgt]
     device = next(model.parameters()).device
     with evaluating(model):
@@ -84,7 +84,7 @@ def head_maps(
 
 
 # 25-heads.md: A job, and how well a head does it
-WRITTEN = {  # tags of the German word that is being translated
+_WRITTEN = {  # tags of the German word that is being translated
     "a noun": ("NN", "NE"),
     "a pronoun": ("PPER",),
     "an article or adjective": ("ART", "PDAT", "PPOSAT", "ADJA"),
@@ -93,7 +93,7 @@ WRITTEN = {  # tags of the German word that is being translated
 }
 
 
-def gold_links(pair: Pair) -> dict[tuple[str, str], Links]:
+def _gold_links(pair: Pair) -> dict[tuple[str, str], Links]:
     """The links of all possible jobs: {(place, job): {(query, key), …}}.
 
     Row j of the decoder has read j words and is about to write word j;
@@ -120,7 +120,7 @@ def gold_links(pair: Pair) -> dict[tuple[str, str], Links]:
     for name, links in word_links(english).items():
         past = {(a, b + 1) for a, b in links if b < a}
         jobs["decoder", f"writing: {name}"] = past
-    for name, labels in WRITTEN.items():
+    for name, labels in _WRITTEN.items():
         links = {(j, i) for i, j in aligned if german[i].label in labels}
         jobs["cross", f"writing {name}"] = links
     return {job: links for job, links in jobs.items() if links}
@@ -167,7 +167,7 @@ def gold_jobs(pairs: Sequence[Pair]) -> list[Job]:
     links: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
     helped: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for s, pair in enumerate(pairs):
-        for job, found in gold_links(pair).items():
+        for job, found in _gold_links(pair).items():
             links.setdefault(job, []).extend((s, *x) for x in found)
             here = {q for q, _ in found}
             if job[0] == "encoder":  # the translations of its words

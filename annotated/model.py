@@ -21,8 +21,7 @@ from annotated.masks import causal_mask, padding_mask, window_mask
 
 __all__ = [
     "Transformer", "Encoder", "Decoder", "ModelShape", "TransformerConfig",
-    "make_attention", "make_network", "make_last_norm", "make_positions",
-    "count_parameters",
+    "make_positions", "count_parameters",
 ]  # fmt: skip
 
 
@@ -96,13 +95,13 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList()
         for _ in range(config.num_encoder_layers):
             layer = EncoderLayer(
-                attention=make_attention(config),
-                feed_forward=make_network(config),
+                attention=_make_attention(config),
+                feed_forward=_make_network(config),
                 dropout=config.dropout,
                 pre_norm=config.norm == "pre",
             )
             self.layers.append(layer)
-        self.norm = make_last_norm(config)
+        self.norm = _make_last_norm(config)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x (batch, src_len, d_model) -> the same shape."""
@@ -119,14 +118,14 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList()
         for _ in range(config.num_decoder_layers):
             layer = DecoderLayer(
-                attention=make_attention(config),
-                cross_attention=make_attention(config),
-                feed_forward=make_network(config),
+                attention=_make_attention(config),
+                cross_attention=_make_attention(config),
+                feed_forward=_make_network(config),
                 dropout=config.dropout,
                 pre_norm=config.norm == "pre",
             )
             self.layers.append(layer)
-        self.norm = make_last_norm(config)
+        self.norm = _make_last_norm(config)
 
     def forward(
         self,
@@ -207,21 +206,21 @@ class TransformerConfig(ModelShape):
         return cls(**{"dropout": 0.3} | shape | fields)
 
 
-def make_attention(c: TransformerConfig) -> MultiHeadAttention:
+def _make_attention(c: TransformerConfig) -> MultiHeadAttention:
     """The attention of any of the three places (§3.2.3)."""
     return MultiHeadAttention(
         c.d_model, c.num_heads, c.d_k, c.d_v, c.attention_dropout, c.bias
     )
 
 
-def make_network(c: TransformerConfig) -> FeedForward:
+def _make_network(c: TransformerConfig) -> FeedForward:
     """The feed-forward network of a layer (§3.3)."""
     return FeedForward(
         c.d_model, c.d_ff, c.activation_dropout, c.bias, c.activation
     )
 
 
-def make_last_norm(c: TransformerConfig) -> nn.Module:
+def _make_last_norm(c: TransformerConfig) -> nn.Module:
     """The norm after a pre-norm stack; after post-norm there is none."""
     return nn.LayerNorm(c.d_model) if c.norm == "pre" else nn.Identity()
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from annotated.pocket.trees import Tree, leaf, node
 
 __all__ = [
-    "linearise", "PUNCTUATION", "without_tags", "tree_over", "SKIPPED",
-    "brackets", "bare", "Bracketing", "compare_trees", "spoken",
-    "compare_all", "right_branching", "TABLE4",
+    "linearise", "without_tags", "tree_over", "SKIPPED", "brackets", "bare",
+    "Bracketing", "compare_trees", "compare_all", "right_branching",
+    "TABLE4",
 ]  # fmt: skip
 
 
@@ -24,7 +24,7 @@ def linearise(tree: Tree) -> list[str]:
     return [mark + part.label for mark, part in tree.walk()]
 
 
-PUNCTUATION = frozenset([",", ":", "``", "''", "."])  # tags, not words
+_PUNCTUATION = frozenset([",", ":", "``", "''", "."])  # tags, not words
 
 
 def without_tags(tree: Tree) -> Tree:
@@ -32,7 +32,7 @@ def without_tags(tree: Tree) -> Tree:
     punctuation, as in Vinyals et al. (2015).
     """
     leaves = [
-        tag if tag.label in PUNCTUATION else tag._replace(label="XX")
+        tag if tag.label in _PUNCTUATION else tag._replace(label="XX")
         for tag in tree.leaves()
     ]
     return tree.over(iter(leaves)) or tree
@@ -75,7 +75,7 @@ def tree_over(words: Sequence[str], tokens: Iterable[str]) -> Tree:
 
 
 # 24-parsing.md: How good is a tree?
-SKIPPED = PUNCTUATION | {"-NONE-"}
+SKIPPED = _PUNCTUATION | {"-NONE-"}
 
 
 def brackets(tree: Tree) -> Counter[tuple[str, int, int]]:
@@ -85,7 +85,7 @@ def brackets(tree: Tree) -> Counter[tuple[str, int, int]]:
     Punctuation and traces do not count as words; TOP and constituents
     without words are left out; labels end before - or =; PRT is ADVP.
     """
-    found: Counter[tuple[str, int, int]] = Counter()
+    counts: Counter[tuple[str, int, int]] = Counter()
     starts, words = [], 0  # of open constituents; words so far
     for mark, part in tree.walk():
         if mark == "(":
@@ -96,8 +96,8 @@ def brackets(tree: Tree) -> Counter[tuple[str, int, int]]:
             start, label = starts.pop(), bare(part.label)
             label = "ADVP" if label == "PRT" else label
             if words > start and label != "TOP":
-                found[label, start, words] += 1
-    return found
+                counts[label, start, words] += 1
+    return counts
 
 
 def bare(label: str) -> str:
@@ -140,9 +140,9 @@ def compare_trees(gold: Tree, guess: Tree) -> Bracketing:
     """Score guess against gold; if their words differ, count an error.
     Like evalb, skip a guess that is punctuation alone.
     """
-    if not spoken(guess):
+    if not _spoken(guess):
         return Bracketing()
-    if spoken(gold) != spoken(guess):
+    if _spoken(gold) != _spoken(guess):
         return Bracketing(errors=1)
     ours, theirs = brackets(guess), brackets(gold)
     return Bracketing(
@@ -154,7 +154,7 @@ def compare_trees(gold: Tree, guess: Tree) -> Bracketing:
     )
 
 
-def spoken(tree: Tree) -> list[str]:
+def _spoken(tree: Tree) -> list[str]:
     """The words that evalb counts: no punctuation, no traces."""
     return [w.word for w in tree.leaves() if w.label not in SKIPPED]
 

@@ -23,21 +23,18 @@ from annotated.model import Transformer
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
-    "Length", "length_penalty", "SearchConfig", "Hypothesis",
-    "output_limit", "After", "log_probabilities", "log_p_after", "greedy",
-    "beam", "settled", "source_rows", "plain_beam_search",
-    "CachedAttention", "CachedCrossAttention", "CachedSelfAttention",
-    "cache_of", "check_cache", "Part", "with_parts", "KVCache",
-    "best_of_batch", "collect_finished", "grow_beams", "cached_beam_search",
-    "alignment",
+    "length_penalty", "SearchConfig", "Hypothesis", "output_limit", "After",
+    "log_probabilities", "log_p_after", "greedy", "beam", "settled",
+    "source_rows", "plain_beam_search", "CachedSelfAttention", "with_parts",
+    "KVCache", "cached_beam_search", "alignment",
 ]  # fmt: skip
 
 
 # 16-search.md: Long sentences pay for every word
-Length = TypeVar("Length", float, Tensor)
+_Length = TypeVar("_Length", float, Tensor)
 
 
-def length_penalty(length: Length, alpha: float) -> Length:
+def length_penalty(length: _Length, alpha: float) -> _Length:
     """((5 + length) / 6)^alpha, where length counts EOS (§6.1)."""
     return ((5 + length) / 6) ** alpha
 
@@ -201,14 +198,14 @@ def plain_beam_search(
 
 
 # 17-memory.md: What may be kept
-class CachedAttention(nn.Module):
+class _CachedAttention(nn.Module):
     """An attention block that keeps keys and values between its calls:
     at first those of memory (rows, length, d_model).
     """
 
     def __init__(self, block: MultiHeadAttention, memory: Tensor):
         super().__init__()
-        check_cache(block)
+        _check_cache(block)
         self.block = block
         self.k, self.v = self.keys_values(memory)
 
@@ -227,7 +224,7 @@ class CachedAttention(nn.Module):
         return self.block.w_o(heads.transpose(1, 2).flatten(2))
 
 
-class CachedCrossAttention(CachedAttention):
+class _CachedCrossAttention(_CachedAttention):
     """Cross-attention whose keys and values are made once."""
 
     def forward(
@@ -236,7 +233,7 @@ class CachedCrossAttention(CachedAttention):
         return self.attend(self.queries(x), mask)
 
 
-class CachedSelfAttention(CachedAttention):
+class CachedSelfAttention(_CachedAttention):
     """Self-attention of the newest position; keeps the window newest
     keys and values, or all.
     """
@@ -253,20 +250,20 @@ class CachedSelfAttention(CachedAttention):
         return self.attend(self.queries(x))
 
 
-def cache_of(
+def _cache_of(
     block: MultiHeadAttention, memory: Tensor
 ) -> CachedSelfAttention:
     """The cache that block brings along, or that of the paper's."""
-    own = getattr(block, "cache", None)
-    return own(memory) if own else CachedSelfAttention(block, memory)
+    make = getattr(block, "cache", None)
+    return make(memory) if make else CachedSelfAttention(block, memory)
 
 
-def check_cache(block: MultiHeadAttention) -> None:
+def _check_cache(block: MultiHeadAttention) -> None:
     """TypeError if block computes its weights in a way of its own and
     brings no cache along.
     """
-    own = type(block).weights is not MultiHeadAttention.weights
-    if own and not hasattr(block, "cache"):
+    usual = type(block).weights is MultiHeadAttention.weights
+    if not usual and not hasattr(block, "cache"):
         raise TypeError(
             f"there is no cache for {type(block).__name__}: translate "
             "with plain_beam_search, or give it a method cache"
@@ -274,10 +271,10 @@ def check_cache(block: MultiHeadAttention) -> None:
 
 
 # 17-memory.md: One step through the decoder
-Part = TypeVar("Part", bound=nn.Module)
+_Part = TypeVar("_Part", bound=nn.Module)
 
 
-def with_parts(module: Part, **parts: nn.Module) -> Part:
+def with_parts(module: _Part, **parts: nn.Module) -> _Part:
     """A copy of a module in which parts replace those of their names.
     Everything else, weights included, is shared with the module.
     """
@@ -299,10 +296,10 @@ class KVCache:
         blocks, layers = attention_blocks(model), nn.ModuleList()
         for i, layer in enumerate(model.decoder.layers):
             nothing = self.memory[:, :0]  # (rows, 0, d_model)
-            past = cache_of(blocks[f"decoder.{i}"], nothing)
+            past = _cache_of(blocks[f"decoder.{i}"], nothing)
             if model.config.window is not None:
                 past.window = 1 + model.config.window // 2
-            cross = CachedCrossAttention(blocks[f"cross.{i}"], self.memory)
+            cross = _CachedCrossAttention(blocks[f"cross.{i}"], self.memory)
             self.past.append(past)
             layers.append(
                 with_parts(layer, attention=past, cross_attention=cross)
@@ -327,7 +324,7 @@ class KVCache:
 
 
 # 17-memory.md: A batch of beams
-def best_of_batch(
+def _best_of_batch(
     log_p: Tensor, totals: Tensor, at_limit: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log_p (batch · beam, vocab) and live totals (batch, beam) -> totals,
@@ -344,12 +341,12 @@ def best_of_batch(
     log_p.masked_fill_(barred, -math.inf)
     grown = totals[:, :, None] + log_p
     grown = grown.flatten(1)  # (batch, beam · vocab)
-    best, place = grown.topk(min(ranks, grown.size(1)))  # (batch, ranks)
+    best, index = grown.topk(min(ranks, grown.size(1)))  # (batch, ranks)
     check_numbers(best)
-    return best, place // vocab, place % vocab
+    return best, index // vocab, index % vocab
 
 
-def collect_finished(
+def _collect_finished(
     ended: list[Hypothesis],
     ids: Tensor,
     best: Tensor,
@@ -369,7 +366,7 @@ def collect_finished(
     return sorted(ended + now, key=lambda h: -h.score)[: config.nbest]
 
 
-def grow_beams(
+def _grow_beams(
     cache: KVCache, limit: Tensor, config: SearchConfig
 ) -> list[list[Hypothesis]]:
     """Beam search over the rows of a cache, config.beam per sentence."""
@@ -383,11 +380,11 @@ def grow_beams(
     while unfinished and cache.length < max(limits):
         log_p = log_probabilities(cache.next_logits(ids[:, -1]))
         at_limit = limit <= cache.length
-        best, parent, token = best_of_batch(log_p, totals, at_limit)
+        best, parent, token = _best_of_batch(log_p, totals, at_limit)
         rows = first + parent  # (batch, ranks), as best and token
         for i in unfinished:
             now = best[i], rows[i], token[i]
-            ended[i] = collect_finished(ended[i], ids, *now, config)
+            ended[i] = _collect_finished(ended[i], ids, *now, config)
         totals, order = best.masked_fill(token == EOS, -math.inf).topk(beam)
         rows = rows.gather(1, order).flatten()  # (batch · beam,)
         cache.reorder(rows)
@@ -412,7 +409,7 @@ def cached_beam_search(
     with evaluating(model):
         check_steps(model, lambda src: KVCache(model, src).next_logits)
         cache = KVCache(model, src.repeat_interleave(config.beam, dim=0))
-        return grow_beams(cache, src.new_tensor(limits), config)
+        return _grow_beams(cache, src.new_tensor(limits), config)
 
 
 # 17-memory.md: A look at what was found

@@ -27,10 +27,8 @@ from annotated.search import CachedSelfAttention
 from annotated.tokens import PAD
 
 __all__ = [
-    "RMSNorm", "SwiGLU", "rotate", "RotaryAttention", "CachedRotary",
-    "GroupedQueryAttention", "CachedGroups", "RotaryGroups",
-    "CachedRotaryGroups", "DecoderOnly", "take", "NoPositions",
-    "drop_positions", "ELDERS", "swap",
+    "RMSNorm", "SwiGLU", "rotate", "RotaryAttention",
+    "GroupedQueryAttention", "DecoderOnly", "NoPositions", "swap",
 ]  # fmt: skip
 
 
@@ -120,10 +118,10 @@ class RotaryAttention(MultiHeadAttention):
         return attention_weights(self.turn(q), self.turn(k), mask)
 
     def cache(self, memory: Tensor) -> CachedSelfAttention:
-        return CachedRotary(self, memory)
+        return _CachedRotary(self, memory)
 
 
-class CachedRotary(CachedSelfAttention):
+class _CachedRotary(CachedSelfAttention):
     """A KV cache whose keys are turned when they come."""
 
     block: RotaryAttention
@@ -179,10 +177,10 @@ class GroupedQueryAttention(MultiHeadAttention):
         return self.spread(self.groups(x))
 
     def cache(self, memory: Tensor) -> CachedSelfAttention:
-        return CachedGroups(self, memory)
+        return _CachedGroups(self, memory)
 
 
-class CachedGroups(CachedSelfAttention):
+class _CachedGroups(CachedSelfAttention):
     """A KV cache that stores each group once, not once per head."""
 
     block: GroupedQueryAttention
@@ -199,17 +197,17 @@ class CachedGroups(CachedSelfAttention):
         return self.block.w_o(heads.transpose(1, 2).flatten(2))
 
 
-class RotaryGroups(RotaryAttention, GroupedQueryAttention):
+class _RotaryGroups(RotaryAttention, GroupedQueryAttention):
     """Grouped-query attention with rotary positions."""
 
     def cache(self, memory: Tensor) -> CachedSelfAttention:
-        return CachedRotaryGroups(self, memory)
+        return _CachedRotaryGroups(self, memory)
 
 
-class CachedRotaryGroups(CachedRotary, CachedGroups):
+class _CachedRotaryGroups(_CachedRotary, _CachedGroups):
     """Each group is stored once; its keys are turned when they come."""
 
-    block: RotaryGroups
+    block: _RotaryGroups
 
 
 # 26-since-2017.md: One stack
@@ -234,17 +232,18 @@ class DecoderOnly(nn.Module):
         source = self.embeddings.read_source(src)
         x = torch.cat([source, self.embeddings.read_target(tgt)], dim=1)
         padding = torch.cat([src, tgt], dim=1) == PAD
-        x = take(x, padding.int().argsort(dim=1, stable=True))  # pads last
+        order = padding.int().argsort(dim=1, stable=True)  # padding last
+        x = _gather(x, order)
         x = self.dropout(x + self.positions(x.size(1)))
         x = self.stack(x, causal_mask(x.size(1), x.device))
         first = (src != PAD).sum(dim=1, keepdim=True)  # start of tgt
         where = first + torch.arange(tgt.size(1), device=tgt.device)
-        return self.embeddings.logits(take(x, where))
+        return self.embeddings.logits(_gather(x, where))
 
 
-def take(x: Tensor, places: Tensor) -> Tensor:
-    """Gather x (batch, length, d) at places (batch, n) -> (batch, n, d)."""
-    return x.gather(1, places[..., None].expand(-1, -1, x.size(-1)))
+def _gather(x: Tensor, index: Tensor) -> Tensor:
+    """x (batch, length, d) at index (batch, n) -> (batch, n, d)"""
+    return x.gather(1, index[..., None].expand(-1, -1, x.size(-1)))
 
 
 # 26-since-2017.md: Putting them in
@@ -262,14 +261,14 @@ class NoPositions(nn.Module):
         return self.zero.expand(length, 1)
 
 
-def drop_positions(model: nn.Module) -> None:
+def _drop_positions(model: nn.Module) -> None:
     """Remove the positional encodings of a model, in place."""
     for name, part in model.named_children():
         if isinstance(part, (SinusoidalPositions, LearnedPositions)):
             setattr(model, name, NoPositions())
 
 
-ELDERS: dict[str, type[nn.Module]] = {
+_ELDERS: dict[str, type[nn.Module]] = {
     "RMSNorm": nn.LayerNorm,
     "SwiGLU": FeedForward,
 }
@@ -292,11 +291,12 @@ def swap(model: nn.Module, *parts: str, groups: int = 1) -> nn.Module:
         "SwiGLU": lambda _: SwiGLU(c.d_model, c.d_ff, c.activation_dropout),
         "rotary": lambda _: RotaryAttention(*size, c.d_k, c.d_v, **block),
         "grouped": lambda _: GroupedQueryAttention(*size, groups, **block),
-        "rotary grouped": lambda _: RotaryGroups(*size, groups, **block),
+        "rotary grouped": lambda _: _RotaryGroups(*size, groups, **block),
     }
     for part in parts:
         if part == "no positions" or "rotary" in part:
-            drop_positions(model)
+            _drop_positions(model)
         if part != "no positions":
-            replace(model, ELDERS.get(part, MultiHeadAttention), make[part])
+            kind = _ELDERS.get(part, MultiHeadAttention)
+            replace(model, kind, make[part])
     return model

@@ -21,8 +21,7 @@ from annotated.engine.files import write_text
 
 __all__ = [
     "count_pairs", "merge_pair", "learn_merges", "PAD", "BOS", "EOS", "UNK",
-    "SPECIALS", "BYTES", "byte_ids", "WORD", "split_words", "BytePairs",
-    "Tokenizer",
+    "SPECIALS", "byte_ids", "split_words", "BytePairs", "Tokenizer",
 ]  # fmt: skip
 
 
@@ -78,18 +77,18 @@ SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
 
 # the bytes of ids 4 to 259: characters that can be seen come first, as in
 # GPT-2 (the order decides ties alone)
-BYTES = sorted(
+_BYTES = sorted(
     range(256), key=lambda b: b == 32 or not chr(b).isprintable()
 )
 
 
 def byte_ids(text: str) -> tuple[int, ...]:
     """The ids of the bytes of a text."""
-    return tuple(len(SPECIALS) + BYTES.index(b) for b in text.encode())
+    return tuple(len(SPECIALS) + _BYTES.index(b) for b in text.encode())
 
 
 # 10-tokens.md: Where words begin
-WORD = re.compile(
+_WORD = re.compile(
     r"'(?:s|t|re|ve|m|ll|d)"  # the ends of it's, don't, we're
     r"| ?[^\W\d_]+"  # letters, and the space before them
     r"| ?\d+"  # digits
@@ -103,7 +102,7 @@ def split_words(line: str) -> list[str]:
     so that its first word has the same tokens as it has elsewhere. Half
     of a character, a lone surrogate, is read as U+FFFD.
     """
-    return WORD.findall(f" {valid_line(line)}") if line else []
+    return _WORD.findall(f" {valid_line(line)}") if line else []
 
 
 # 10-tokens.md: Encode and decode
@@ -125,21 +124,21 @@ class BytePairs:
 
     def encode(self, line: str) -> list[int]:
         """The ids of a line."""
-        found: list[int] = []
+        line_ids: list[int] = []
         for word in split_words(line):
             ids = byte_ids(word)
             while pairs := self.merges.keys() & zip(ids, ids[1:]):
                 pair = min(pairs, key=lambda p: self.merges[p])
                 ids = merge_pair(ids, pair, self.merges[pair])
-            found += ids
-        return found
+            line_ids += ids
+        return line_ids
 
     def tokens(self) -> list[bytes]:
         """The bytes of each id; a special has none."""
-        found = [b""] * len(SPECIALS) + [bytes([b]) for b in BYTES]
+        tokens = [b""] * len(SPECIALS) + [bytes([b]) for b in _BYTES]
         for a, b in self.merges:
-            found.append(found[a] + found[b])
-        return found
+            tokens.append(tokens[a] + tokens[b])
+        return tokens
 
     def decode(self, ids: Iterable[int]) -> str:
         """The line of these ids; what is not UTF-8 becomes U+FFFD."""

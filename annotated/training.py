@@ -33,8 +33,7 @@ from annotated.tokens import PAD, SPECIALS
 
 __all__ = [
     "copy_corpus", "TrainingConfig", "Progress", "Trainer", "batch_loss",
-    "seed_dropout", "greedy_accuracy", "validate", "scores", "COUNTERS",
-    "fingerprint",
+    "seed_dropout", "greedy_accuracy", "validate", "scores", "fingerprint",
 ]  # fmt: skip
 
 
@@ -105,7 +104,7 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.step = self.tokens = 0  # so far
         self.seconds = 0.0
-        self.epoch = self.place = 0  # of the next batch
+        self.epoch = self.batch_index = 0  # the next batch, and its epoch
 
     def plan(self, epoch: int) -> list[NDArray]:
         """The batches of an epoch (chapter 11), in their order."""
@@ -124,12 +123,12 @@ class Trainer:
         plan = self.plan(self.epoch)
         while self.step < self.config.max_steps:
             started, epoch = time.perf_counter(), self.epoch
-            batch = self.corpus.batch(plan[self.place])
+            batch = self.corpus.batch(plan[self.batch_index])
             loss, nll, norm = self.learn(batch)
             self.tokens += batch.tokens
-            self.place += 1
-            if self.place == len(plan):  # the next epoch, in another order
-                self.epoch, self.place = epoch + 1, 0
+            self.batch_index += 1
+            if self.batch_index == len(plan):  # an epoch in another order
+                self.epoch, self.batch_index = epoch + 1, 0
                 plan = self.plan(self.epoch)
             self.seconds += time.perf_counter() - started
             yield Progress(
@@ -150,7 +149,7 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), self.config.clip or math.inf
         )
-        # three numbers, but the device is waited for only once
+        # three numbers in one message: here the step waits for the device
         loss, nll, size = torch.stack([*means, norm]).tolist()
         if not math.isfinite(loss + nll + size):
             raise TrainingError(self.trouble(loss, nll, size))
@@ -170,10 +169,10 @@ class Trainer:
 
     def trouble(self, loss: float, nll: float, norm: float) -> str:
         """Which step, which numbers, which pairs, and what to try."""
-        pairs = sorted(self.plan(self.epoch)[self.place].tolist())
+        pairs = sorted(self.plan(self.epoch)[self.batch_index].tolist())
         return (
             f"step {self.step + 1} has loss {loss} and gradient norm "
-            f"{norm} (epoch {self.epoch}, batch {self.place}: pairs "
+            f"{norm} (epoch {self.epoch}, batch {self.batch_index}: pairs "
             f"{pairs[:8]} …): lower rate, raise warmup, or look at these "
             "pairs"
         )
@@ -194,7 +193,7 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """What a later run needs besides these tensors."""
-        counters = {name: getattr(self, name) for name in COUNTERS}
+        counters = {name: getattr(self, name) for name in _COUNTERS}
         _, rest = named_state(self.parameters(), self.optimizer)
         return counters | {"order": self.order(), "optimizer": rest}
 
@@ -216,7 +215,7 @@ class Trainer:
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(weights[name])
-        for name in COUNTERS:
+        for name in _COUNTERS:
             setattr(self, name, state[name])
 
     def check(self, state: dict[str, Any]) -> None:
@@ -226,8 +225,8 @@ class Trainer:
                 f"the checkpoint was made with {state['order']}, this run "
                 f"has {self.order()}: the batches would not be the same"
             )
-        _, own = named_state(self.parameters(), self.optimizer)
-        check_groups(state.get("optimizer", {}), own, self.scheduled)
+        _, ours = named_state(self.parameters(), self.optimizer)
+        check_groups(state.get("optimizer", {}), ours, self.scheduled)
 
     def order(self) -> dict[str, int]:
         """What the order of the batches depends on."""
@@ -261,7 +260,7 @@ def greedy_accuracy(
     without an error, which is greedy search's exact match.
     """
     device = next(model.parameters()).device
-    tokens = right = whole = 0
+    tokens = right = exact = 0
     with evaluating(model):
         for batch in corpus.batches(batch_tokens):
             batch = batch.to(device)
@@ -269,8 +268,8 @@ def greedy_accuracy(
             hit = model(batch.src, batch.tgt).argmax(-1) == batch.labels
             tokens += int(real.sum())
             right += int((hit & real).sum())
-            whole += int((hit | ~real).all(dim=1).sum())
-    return right / tokens, whole / len(corpus)
+            exact += int((hit | ~real).all(dim=1).sum())
+    return right / tokens, exact / len(corpus)
 
 
 # 14-training.md: Looking without touching
@@ -298,7 +297,7 @@ def scores(loss: float, nll: float) -> dict[str, float]:
 
 
 # 15-checkpoints.md: What the next step depends on
-COUNTERS = ("step", "epoch", "place", "tokens", "seconds")
+_COUNTERS = ("step", "epoch", "batch_index", "tokens", "seconds")
 
 
 def fingerprint(corpus: Corpus) -> int:

@@ -8,14 +8,13 @@ from typing import Any
 from annotated.engine.recipes import RECIPES, Recipe
 
 __all__ = [
-    "SMALL", "in_small", "small_rows", "small_runs", "Difference",
-    "difference", "COMPARISONS", "ABOUT_EQUAL", "Variation", "TABLE3",
-    "System", "TABLE2",
+    "small_rows", "small_runs", "Difference", "difference", "Variation",
+    "TABLE3", "TABLE2",
 ]  # fmt: skip
 
 
 # 23-variations.md: The same table, small
-SMALL = {
+_SMALL = {
     "data": "pocket",
     "source": "de",
     "target": "en",
@@ -29,7 +28,7 @@ SMALL = {
 }
 
 
-def in_small(recipe: Recipe, steps: int, seed: int = 0) -> Recipe:
+def _in_small(recipe: Recipe, steps: int, seed: int = 0) -> Recipe:
     """A row of Table 3 with an eighth of the width and half the depth, to
     train on Pocket German (chapter 19) for the given number of steps.
 
@@ -46,13 +45,13 @@ def in_small(recipe: Recipe, steps: int, seed: int = 0) -> Recipe:
         "max_len": model.max_len // 8,
     }
     schedule = {"max_steps": steps, "warmup": max(1, 2 * steps // 5)}
-    return recipe.changed(**SMALL, **sizes, **schedule, seed=seed)
+    return recipe.changed(**_SMALL, **sizes, **schedule, seed=seed)
 
 
 def small_rows(steps: int, seed: int = 0) -> dict[str, Recipe]:
-    """All rows of Table 3, scaled down by in_small, by name."""
+    """All rows of Table 3, scaled down by _in_small, by name."""
     return {
-        row: in_small(RECIPES[f"table3-{row}"], steps, seed)
+        row: _in_small(RECIPES[f"table3-{row}"], steps, seed)
         for row in TABLE3
     }
 
@@ -63,12 +62,12 @@ def small_runs(
     """The sweep's runs of that many steps in a ledger: row -> seed -> the
     run's metrics.
     """
-    found: dict[str, dict[int, dict[str, Any]]] = {}
+    runs: dict[str, dict[int, dict[str, Any]]] = {}
     for file in [f for f in ledger.values() if f["recipe"] == "table3"]:
         if file["settings"]["steps"] == steps:
             for row, run in file["metrics"]["runs"].items():
-                found.setdefault(row, {})[file["seed"]] = run
-    return {row: found[row] for row in TABLE3 if row in found}
+                runs.setdefault(row, {})[file["seed"]] = run
+    return {row: runs[row] for row in TABLE3 if row in runs}
 
 
 # 23-variations.md: How much is luck?
@@ -114,7 +113,7 @@ def difference(
 
 
 # 23-variations.md: What does one run prove?
-COMPARISONS = (  # clear in Table 3: (worse row, better row)
+_COMPARISONS = (  # clear in Table 3: (worse row, better row)
     ("A-h1", "base"),
     ("A-h32", "base"),
     ("B-dk16", "base"),
@@ -130,7 +129,7 @@ COMPARISONS = (  # clear in Table 3: (worse row, better row)
     ("base", "D-eps0.0"),
     ("D-eps0.2", "base"),
 )
-ABOUT_EQUAL = (  # in Table 3: no row is clearly the worse one
+_ABOUT_EQUAL = (  # in Table 3: no row is clearly the worse one
     ("A-h16", "base"),
     ("D-drop0.2", "base"),
     ("E-learned", "base"),
@@ -173,7 +172,7 @@ TABLE3 = {
 
 # 23-variations.md: Table 2: what was bought, and for how much
 @dataclass(frozen=True)
-class System:
+class _System:
     """A row of Table 2; None where the paper gives no number."""
 
     german: float | None = None  # BLEU on newstest2014, from English
@@ -183,14 +182,14 @@ class System:
 
 
 TABLE2 = {
-    "ByteNet": System(23.75),
-    "Deep-Att + PosUnk": System(None, 39.2, None, 1.0e20),
-    "GNMT + RL": System(24.6, 39.92, 2.3e19, 1.4e20),
-    "ConvS2S": System(25.16, 40.46, 9.6e18, 1.5e20),
-    "MoE": System(26.03, 40.56, 2.0e19, 1.2e20),
-    "Deep-Att + PosUnk ensemble": System(None, 40.4, None, 8.0e20),
-    "GNMT + RL ensemble": System(26.30, 41.16, 1.8e20, 1.1e21),
-    "ConvS2S ensemble": System(26.36, 41.29, 7.7e19, 1.2e21),
-    "base": System(27.3, 38.1, 3.3e18, 3.3e18),
-    "big": System(28.4, 41.8, 2.3e19, 2.3e19),
+    "ByteNet": _System(23.75),
+    "Deep-Att + PosUnk": _System(None, 39.2, None, 1.0e20),
+    "GNMT + RL": _System(24.6, 39.92, 2.3e19, 1.4e20),
+    "ConvS2S": _System(25.16, 40.46, 9.6e18, 1.5e20),
+    "MoE": _System(26.03, 40.56, 2.0e19, 1.2e20),
+    "Deep-Att + PosUnk ensemble": _System(None, 40.4, None, 8.0e20),
+    "GNMT + RL ensemble": _System(26.30, 41.16, 1.8e20, 1.1e21),
+    "ConvS2S ensemble": _System(26.36, 41.29, 7.7e19, 1.2e21),
+    "base": _System(27.3, 38.1, 3.3e18, 3.3e18),
+    "big": _System(28.4, 41.8, 2.3e19, 2.3e19),
 }

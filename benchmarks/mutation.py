@@ -43,29 +43,31 @@ TESTS = {
     "masks": "masks",
     "layers": "layers",
     "embeddings": "embeddings positions",
-    "model": "model",
+    "model": "model configuration",
     "complexity": "complexity",
     "tokens": "tokens",
     "batches": "batches",
     "schedule": "schedule",
     "loss": "loss",
-    "training": "training",
+    "training": "training two_trainers",
     "checkpoints": "checkpoints interrupted averaging",
-    "search": "search",
+    "search": "story/search cache engine/search search_numbers",
     "evaluation": "evaluation",
     "alignment": "pocket",
     "parallel": "parallel",
     "costs": "costs",
     "variations": "variations",
     "parsing": "parsing",
-    "heads": "heads",
-    "since": "since",
+    "heads": "heads heads_runs",
+    "since": "since since_runs",
     "seq2seq": "seq2seq",
-    "engine/packing": "packing",
-    "engine/search": "search",
+    "engine/packing": "packing packed_attention chunked_loss",
+    "engine/search": "engine/search search_batches search_numbers cache",
     "engine/checkpoints": "checkpoints interrupted averaging",
-    "engine/trainer": "trainer training precision checkpoints interrupted",
-    "engine/micro": "micro training",
+    "engine/trainer": (
+        "trainer two_trainers training precision checkpoints interrupted"
+    ),
+    "engine/micro": "micro two_trainers",
     "engine/distributed": (
         "distributed distributed_accidents distributed_commands"
     ),
@@ -149,10 +151,13 @@ def attack(settings: Settings, module: str, limit: float) -> None:
 
 
 def file_of_tests(root: Path, name: str) -> Path:
-    """Where tests/*/test_NAME.py is; FileNotFoundError if there is none."""
-    for path in sorted((root / "tests").rglob(f"test_{name}.py")):
+    """Where test_NAME.py is, in any folder of tests/ or, as FOLDER/NAME,
+    in that one; FileNotFoundError if there is none.
+    """
+    folder, _, stem = name.rpartition("/")
+    for path in sorted((root / "tests" / folder).rglob(f"test_{stem}.py")):
         return path
-    raise FileNotFoundError(f"tests/*/test_{name}.py")
+    raise FileNotFoundError(f"tests/{folder or '*'}/test_{stem}.py")
 
 
 def copy(folder: Path) -> None:

@@ -132,11 +132,18 @@ def seal(data: Any) -> str:
 
 def read_exercises(root: Path) -> list[Exercise]:
     """All exercises in the order of the book; every problem at once."""
+    paths = sorted((root / "book" / "exercises").glob("*.md"))
+    texts = ((path, path.read_text(encoding="utf-8")) for path in paths)
+    return list(_read(tuple(texts)))
+
+
+@cache  # every page that has one asks
+def _read(texts: tuple[tuple[Path, str], ...]) -> list[Exercise]:
     found: list[Exercise] = []
     problems: list[str] = []
-    for path in sorted((root / "book" / "exercises").glob("*.md")):
+    for path, text in texts:
         try:
-            found.append(_parse(path, path.read_text(encoding="utf-8")))
+            found.append(_parse(path, text))
         except PressError as error:
             problems += error.problems
     names = {exercise.name for exercise in found}

@@ -7,7 +7,7 @@ import io
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -44,54 +44,50 @@ class Matrix:
     starter: str = ""  # the outcome
     unsolved: str = "not attempted"  # what it should be
     given: list[str] = field(default_factory=list)  # for nothing
-    symptom: list[str] = field(
-        default_factory=list
-    )  # what is wrong with it
+    symptom: list[str] = field(default_factory=list)  # wrong with it
     seconds: float = 0.0
 
     def problems(self) -> list[str]:
-        where = f"book/exercises/{self.exercise}.md"
-        found = [
-            f"{where}: {name} is rejected by {', '.join(sorted(failed))}"
-            for name, failed in self.right.items()
-            if failed
-        ]
-        found += [
-            f"{where}: {name} survives: {self.sentences[name]}"
-            for name, failed in self.wrong.items()
-            if not failed
-        ]
-        found += [
-            f"{where}: the author of {name} does not read its sentence, "
-            f"but: {self.told[name]}"
-            for name, failed in self.wrong.items()
-            if failed and self.sentences[name] not in self.told[name]
-        ]
         caught = set().union(*self.wrong.values())
-        found += [
-            f"{where}: {check} catches no mutant"
-            for check in self.checks
-            if check not in caught
+        problems = [
+            *self.symptom,
+            *self.given,
+            *(
+                f"{name} is rejected by {', '.join(sorted(failed))}"
+                for name, failed in self.right.items()
+                if failed
+            ),
+            *(
+                f"{check} catches no mutant"
+                for check in self.checks
+                if check not in caught
+            ),
         ]
+        for name, failed in self.wrong.items():
+            sentence, told = self.sentences[name], self.told[name]
+            if not failed:
+                problems.append(f"{name} survives: {sentence}")
+            elif sentence not in told:
+                problems.append(
+                    f"the author of {name} does not read its sentence, "
+                    f"but: {told}"
+                )
+            if _printed_alike(told):
+                problems.append(
+                    f"of {name}, what is wanted and what came back are "
+                    f"printed alike: {told}"
+                )
         if self.starter != self.unsolved:
-            found.append(
-                f"{where}: the starter is '{self.starter}', not "
-                f"'{self.unsolved}'"
+            problems.append(
+                f"the starter is '{self.starter}', not '{self.unsolved}'"
             )
-        found += [f"{where}: {what}" for what in self.symptom]
-        found += [f"{where}: {what}" for what in self.given]
-        found += [
-            f"{where}: of {name}, what is wanted and what came back are "
-            f"printed alike: {told}"
-            for name, told in self.told.items()
-            if _printed_alike(told)
-        ]
         if self.seconds > SECONDS:
-            found.append(
-                f"{where}: checking the reference took {self.seconds:.1f} "
-                f"s of processor time, not at most {SECONDS:g}"
+            problems.append(
+                f"checking the reference took {self.seconds:.1f} s of "
+                f"processor time, not at most {SECONDS:g}"
             )
-        return found
+        where = f"book/exercises/{self.exercise}.md"
+        return [f"{where}: {what}" for what in problems]
 
     def table(self) -> str:
         """A row for each solution, a column for each check."""
@@ -136,40 +132,29 @@ def try_out(exercise: Exercise) -> Matrix:
     checks = carried.properties(exercise.cells["hidden"])
     matrix = Matrix(exercise.name, list(checks))
 
-    def failed(code: str, name: str) -> set[str]:
-        thing = _answer(carried, code, name)
+    def rejecting(one: Mistake, seeds: Sequence[int] = SEEDS) -> set[str]:
         return {
-            check
-            for check, function in checks.items()
-            if any(
-                attempt(function, thing, seed, 10).error is not None
-                for seed in SEEDS
-            )
+            name
+            for name, check in checks.items()
+            if any(one.trial(check, seed, 10).error for seed in seeds)
         }
 
-    matrix.right["reference"] = failed(carried.reference, "reference")
-    for place, code in enumerate(carried.variants, 1):
-        matrix.right[f"variant {place}"] = failed(code, f"variant {place}")
+    codes = {"reference": carried.reference}
+    codes |= {f"variant {n}": x for n, x in enumerate(carried.variants, 1)}
+    for name, code in codes.items():
+        right = Mistake("", _answer(carried, code, name))
+        matrix.right[name] = rejecting(right)
     for name, answer in _other_kinds(carried.ours.thing).items():
-        matrix.right[name] = {
-            check
-            for check, function in checks.items()
-            if attempt(function, answer, SEEDS[0], 10).error is not None
-        }
+        matrix.right[name] = rejecting(Mistake("", answer), SEEDS[:1])
     matrix.given = _given(exercise, checks)
-    for place, mistake in enumerate(_mistakes(carried), 1):
-        name = f"mutant {place}"
-        code = carried.mutants[place - 1][1]
-        matrix.sentences[name] = mistake.sentence
-        matrix.wrong[name] = {
-            check
-            for check, function in checks.items()
-            if any(mistake.trial(function, s).error for s in SEEDS)
-        }
-        # once more, from its source: it has to do the same again
-        thing = _answer(carried, code, f"told {name}")
+    mutants = {f"mutant {n}": x for n, x in enumerate(carried.mutants, 1)}
+    for name, (sentence, code) in mutants.items():
+        # from its source: it has to do what the one that is carried does
+        thing = _answer(carried, code, name)
         verdict = examine(carried, thing, exercise.cells["hidden"])
-        matrix.told[name] = verdict.text
+        matrix.told[name], matrix.sentences[name] = verdict.text, sentence
+    for name, mistake in zip(mutants, carried.mistakes):
+        matrix.wrong[name] = rejecting(mistake)
     starter = _answer(carried, carried.starter, "starter")
     verdict = examine(carried, starter)
     matrix.starter = verdict.outcome
@@ -245,13 +230,6 @@ def _printed_alike(told: str) -> bool:
         if part.startswith(f"{name} ")
     }
     return len(shown) == 2 and shown["wanted"] == shown["yours"]
-
-
-def _mistakes(carried: Carried) -> list[Mistake]:
-    """The mutants, whose trials are made once for the whole matrix."""
-    for place, (_, code) in enumerate(carried.mutants, 1):
-        _answer(carried, code, f"mutant {place}")  # says which cannot run
-    return carried.mistakes
 
 
 def _symptom(exercise: Exercise, told: str) -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from press.chapters import Chapter, PressError, headings, read_chapter
@@ -107,6 +108,15 @@ class _Guide:
         self.root = page.parent.parent
         self.chapter: Chapter | None = None  # of the last outline
         self.questions: list[Question] = []
+
+    @cached_property
+    def exercises(self) -> list[Exercise]:
+        return read_exercises(self.root)
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """The number of each exercise that grades itself."""
+        return numbers_in_pages(self.root)
 
     def fill(self, match: re.Match[str]) -> str:
         kind, title, inside = match[1], match[2].strip(), match[3]
@@ -238,21 +248,20 @@ class _Guide:
 
     def link(self, exercise: Exercise) -> str:
         page = next(self.page.parent.glob(f"{exercise.chapter}-*.md"))
-        number = numbers_in_pages(self.root)[exercise.name]
+        number = self.places[exercise.name]
         return f"[{number}]({page.name}#ex-graded-{exercise.name})"
 
     def graded(self, chapter: Chapter, track: str) -> list[Exercise]:
         """Its exercises that grade themselves, as the page has them."""
-        places = numbers_in_pages(self.root)
         found = [
             e
-            for e in read_exercises(self.root)
+            for e in self.exercises
             if e.chapter == chapter.number
-            and e.name in places
+            and e.name in self.places
             and track in ("all", e.facts["track"])
         ]
         return sorted(
-            found, key=lambda e: int(places[e.name].split(".")[1])
+            found, key=lambda e: int(self.places[e.name].split(".")[1])
         )
 
     def inventory(self) -> str:

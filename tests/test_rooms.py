@@ -21,7 +21,7 @@ else:
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 ROOMS: dict[str, Any] = PROJECT["tool"]["annotated"]["rooms"]
 PACKAGE = ROOT / "annotated"
-PLAIN = "attention masks layers embeddings model".split()
+PLAIN = ["attention", "masks", "layers", "embeddings", "model"]
 DOORS = {"checks", "cli", "__main__"}  # to school and commands
 
 

@@ -27,10 +27,10 @@ def check_new(folder: Path) -> None:
     """RunError unless folder is empty, does not exist, or has a lock and
     no recipe: it is then of a run that has just been begun.
     """
-    whole = folder.absolute()
-    there = next(path for path in (whole, *whole.parents) if path.exists())
-    if not there.is_dir():
-        raise RunError(f"{there} is a file: choose another --out")
+    path = folder.absolute()
+    first = next(p for p in (path, *path.parents) if p.exists())
+    if not first.is_dir():
+        raise RunError(f"{first} is a file: choose another --out")
     names = {path.name for path in folder.glob("*")}
     if names and (LOCK not in names or "recipe.json" in names):
         raise RunError(

@@ -60,13 +60,9 @@ def fitted(
         if pairs < least:
             continue
         chosen = choose(
-            recipe.changed(fit=()),
-            batch_tokens=1500,
-            d_model=d_model,
-            d_ff=d_ff,
-            num_encoder_layers=layers,
-            num_decoder_layers=layers,
-        )
+            recipe.changed(fit=()), batch_tokens=1500, d_model=d_model,
+            d_ff=d_ff, num_encoder_layers=layers, num_decoder_layers=layers,
+        )  # fmt: skip
         batch = chosen.training.batch_tokens
         if seconds * speed(chosen) * batch >= enough:
             break
@@ -111,9 +107,8 @@ def training_speed(
             _, processor = _step_seconds(model, corpus, config)
         finally:
             torch.set_num_threads(threads)
-        busy = wall * _BUSY > processor
-    else:
-        busy = wall > _BUSY * processor
+    alone = threads == 1
+    busy = wall > _BUSY * processor if alone else wall * _BUSY > processor
     return 1 / min(wall, processor), busy
 
 
@@ -162,12 +157,12 @@ def fitted_here(
         "threads": torch.get_num_threads(),
         "corpus": fingerprint(corpus),
     }
+    names = "batch_tokens", "precision", "compile", "clip", "seed"
     slowed = False
 
     def speed(recipe: Recipe) -> float:
         config = recipe.config(len(source), len(target))
-        how = dataclasses.asdict(recipe.training)
-        names = "batch_tokens", "precision", "compile", "clip", "seed"
+        how = {name: getattr(recipe.training, name) for name in names}
 
         def measure() -> tuple[float, bool]:
             nonlocal slowed
@@ -177,8 +172,7 @@ def fitted_here(
             slowed = slowed or busy
             return steps, not busy
 
-        about = here | dataclasses.asdict(config)
-        about |= {name: how[name] for name in names}
+        about = here | dataclasses.asdict(config) | how
         processes = int(os.environ.get("WORLD_SIZE", "1"))
         return processes * cached("speed", about, measure)
 

@@ -58,12 +58,12 @@ def replace(
     make: Callable[[Any], nn.Module],
 ) -> int:
     """Replace each part of the kind with make(part); return how many."""
-    found = [
+    parts = [
         (parent, name, part)
         for parent in model.modules()
         for name, part in parent.named_children()
         if isinstance(part, kind)
     ]
-    for parent, name, part in found:
+    for parent, name, part in parts:
         setattr(parent, name, make(part))
-    return len(found)
+    return len(parts)

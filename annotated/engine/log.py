@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tqdm import tqdm
 from annotated.batches import Corpus
 from annotated.engine.distributed import rank
 from annotated.engine.files import write_text
-from annotated.engine.runs import read_metrics, validations, writing
+from annotated.engine.runs import read_metrics, writing
 from annotated.engine.trainer import Trainer
 from annotated.training import Progress
 
@@ -36,11 +37,8 @@ def _board(folder: Path, step: int) -> Any:
     if rank() or importlib.util.find_spec("tensorboard") is None:
         return None
     module = importlib.import_module("torch.utils.tensorboard")
-    return module.SummaryWriter(
-        str(folder / "tensorboard"),
-        purge_step=step + 1 if step else None,
-        flush_secs=20,
-    )
+    path, after = str(folder / "tensorboard"), step + 1 if step else None
+    return module.SummaryWriter(path, purge_step=after, flush_secs=20)
 
 
 def _scalars(entry: dict[str, Any], start: str = "") -> dict[str, float]:
@@ -68,9 +66,8 @@ class Log:
             text = "".join(f"{json.dumps(e)}\n" for e in before)
             with writing(path.name):
                 write_text(path, text)
-            nll = validations(folder).values()
-            best = min(nll, default=math.inf)
-            self.divergence = _DivergenceCheck(trainer, best)
+            nll = [e["valid"]["nll"] for e in before if "valid" in e]
+            self.divergence = _DivergenceCheck(trainer, nll)
         file = Path(os.devnull) if rank() else path
         self.file = file.open("a", buffering=1, encoding="utf-8")  # by line
         most = trainer.config.max_minutes
@@ -176,12 +173,12 @@ _FALLING = 0.98  # of the best validation nll: below it, a run has improved
 
 
 class _DivergenceCheck:
-    """Whether a run has learned more than the tokens' frequencies; best is
-    its lowest validation nll so far.
+    """Whether a run has learned more than the tokens' frequencies; nll is
+    that of its validations so far.
     """
 
-    def __init__(self, trainer: Trainer, best: float = math.inf):
-        config, self.best = trainer.config, best
+    def __init__(self, trainer: Trainer, nll: Sequence[float] = ()):
+        config, self.best = trainer.config, min(nll, default=math.inf)
         self.entropy = token_entropy(trainer.corpus)
         self.due = max(config.warmup, trainer.step) + _WINDOW
         self.recent: deque[float] = deque(maxlen=_WINDOW)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,9 +29,9 @@ from annotated.tokens import BOS, EOS, PAD, UNK
 
 __all__ = [
     "Packing", "PackedMask", "PackedAttention", "SHORT", "FastDropout",
-    "PackedTransformer", "own_way", "check_parts", "packed", "check_paper",
-    "PAPER_PARTS", "Start", "check_steps", "check_compiler",
-    "compile_layers", "chunked_loss",
+    "PackedTransformer", "check_parts", "packed", "check_paper",
+    "PAPER_PARTS", "check_steps", "check_compiler", "compile_layers",
+    "chunked_loss",
 ]  # fmt: skip
 
 
@@ -61,9 +61,6 @@ class Packing:
 
     real: Tensor  # (batch, length) of bool
     index: Tensor  # (tokens,): flat index of each real token
-    _heads: dict[int, _Heads] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
     @classmethod
     def of(cls, ids: Tensor) -> Packing:
@@ -73,12 +70,14 @@ class Packing:
 
     @property
     def full(self) -> bool:
-        """Whether there is no padding. Always False while compiling, so
-        that one graph serves both cases.
-        """
-        if torch.compiler.is_compiling():
-            return False
+        """Whether there is no padding."""
         return len(self.index) == self.real.numel()
+
+    def _as_views(self) -> bool:
+        """Whether pack and pad copy nothing: without padding; but never
+        while compiling, so that one graph serves both cases.
+        """
+        return not torch.compiler.is_compiling() and self.full
 
     @property
     def mask(self) -> Tensor | None:
@@ -88,19 +87,13 @@ class Packing:
     def pack(self, x: Tensor) -> Tensor:
         """(batch, length, …) -> (tokens, …)"""
         x = x.flatten(0, 1)
-        return x if self.full else x.index_select(0, self.index)
+        return x if self._as_views() else x.index_select(0, self.index)
 
     def pad(self, x: Tensor) -> Tensor:
         """(tokens, …) -> (batch, length, …)"""
-        if not self.full:
+        if not self._as_views():
             x = _Spread.apply(x, self.index, self.real.numel())
         return x.unflatten(0, self.real.shape)
-
-    def heads(self, count: int) -> _Heads:
-        """The places of this many heads, found once."""
-        if count not in self._heads:
-            self._heads[count] = _Heads.of(self, count)
-        return self._heads[count]
 
 
 # E2-packing.md: Attention over a packed batch
@@ -178,15 +171,12 @@ class PackedAttention(MultiHeadAttention):
         return self.w_o(mask.queries.pack(heads))
 
 
-# whether torch tells of autocast by device (its versions compare)
-_TELLS = torch.__version__ >= "2.4"
-
-
 def _narrowed(x: Tensor) -> Tensor:
     """x in autocast's dtype, where that is on: it would cast x for every
     map that reads it.
     """
-    if not _TELLS or x.dtype != torch.float32:
+    told = hasattr(torch, "get_autocast_dtype")  # torch 2.4 on
+    if not told or x.dtype != torch.float32:
         return x
     device = x.device.type
     on = torch.is_autocast_enabled(device)
@@ -210,37 +200,38 @@ def _fused_attention(
 # E2-packing.md: In 16 bits on a CPU
 @dataclass(frozen=True)
 class _Heads:
-    """The places of the heads of packed tokens.
+    """Where the heads of packed tokens stand in padded batches.
 
     split copies (tokens, heads · d) -> (batch · heads, length, d), with
     zeros as padding; join is its inverse.
     """
 
     shape: tuple[int, int]  # batch · heads, length
-    row: Tensor  # of each place: 1 + token · heads + head, or 0: padding
-    place: Tensor  # (tokens, heads): of each row
+    source: Tensor  # (batch · heads · length,): 1 + token · heads + head,
+    # or 0 for padding
+    index: Tensor  # (tokens, heads): where each of them goes
 
     @classmethod
     def of(cls, packing: Packing, count: int) -> _Heads:
-        """The places of count heads."""
+        """The indices of count heads."""
         tokens, (batch, length) = len(packing.index), packing.real.shape
         rows = 1 + torch.arange(tokens * count).view(tokens, count)
-        place = torch.arange(batch * count * length)
-        place = place.view(batch, count, length).transpose(1, 2)
+        index = torch.arange(batch * count * length)
+        index = index.view(batch, count, length).transpose(1, 2)
         return cls(
             (batch * count, length),
             packing.pad(rows).transpose(1, 2).flatten(),
-            packing.pack(place),
+            packing.pack(index),
         )
 
     def split(self, x: Tensor) -> Tensor:
-        rows = x.unflatten(-1, (self.place.size(1), -1)).flatten(0, 1)
+        rows = x.unflatten(-1, (self.index.size(1), -1)).flatten(0, 1)
         rows = F.pad(rows, (0, 0, 1, 0))  # row 0 is zeros
-        return rows.index_select(0, self.row).unflatten(0, self.shape)
+        return rows.index_select(0, self.source).unflatten(0, self.shape)
 
     def join(self, x: Tensor) -> Tensor:
-        rows = x.flatten(0, 1).index_select(0, self.place.flatten())
-        return rows.unflatten(0, self.place.shape).flatten(1)
+        rows = x.flatten(0, 1).index_select(0, self.index.flatten())
+        return rows.unflatten(0, self.index.shape).flatten(1)
 
 
 class _ShortAttention(torch.autograd.Function):
@@ -254,7 +245,9 @@ class _ShortAttention(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: PackedMask,
         heads: int,
     ) -> Tensor:  # fmt: skip
-        queries, keys = mask.queries.heads(heads), mask.keys.heads(heads)
+        queries = keys = _Heads.of(mask.queries, heads)
+        if mask.keys is not mask.queries:
+            keys = _Heads.of(mask.keys, heads)
         q, k, v = queries.split(q), keys.split(k), keys.split(v)
         scale = 1 / math.sqrt(q.size(-1))
         scores = torch.bmm(q, k.mT).float().mul_(scale)
@@ -352,10 +345,10 @@ class PackedTransformer(Transformer):
         target = Packing.of(tgt) if target is None else target
         memory = _narrowed(self._encode(src, source))
         x = self.embeddings.read_target(target.pack(tgt))
-        x = self._placed(x, target, self.tgt_positions(tgt.size(1)))
-        own = PackedMask.to(target, target, True, self.config.window)
-        across = PackedMask.to(target, source)
-        return self.decoder(x, memory, own, across), target
+        x = self._add_positions(x, target, self.tgt_positions(tgt.size(1)))
+        mask = PackedMask.to(target, target, True, self.config.window)
+        memory_mask = PackedMask.to(target, source)
+        return self.decoder(x, memory, mask, memory_mask), target
 
     def encode(self, src: Tensor) -> Tensor:
         packing = Packing.of(src)
@@ -363,12 +356,15 @@ class PackedTransformer(Transformer):
 
     def _encode(self, src: Tensor, packing: Packing) -> Tensor:
         x = self.embeddings.read_source(packing.pack(src))
-        x = self._placed(x, packing, self.src_positions(src.size(1)))
+        table = self.src_positions(src.size(1))
+        x = self._add_positions(x, packing, table)
         window = self.config.window
         mask = PackedMask.to(packing, packing, window=window)
         return self.encoder(x, mask)
 
-    def _placed(self, x: Tensor, packing: Packing, table: Tensor) -> Tensor:
+    def _add_positions(
+        self, x: Tensor, packing: Packing, table: Tensor
+    ) -> Tensor:
         """x (tokens, d_model) plus the rows of table at its positions."""
         position = packing.index % len(table)
         return self.dropout(x + F.embedding(position, table))
@@ -382,8 +378,8 @@ class PackedTransformer(Transformer):
         return maps
 
 
-def own_way(part: nn.Module, hooks: bool = False) -> str:
-    """What this object does otherwise than its class says: a method that
+def _departure(part: nn.Module, hooks: bool = False) -> str:
+    """What this object does that its class does not say: a method that
     was replaced or, unless hooks are allowed, a hook. "" if nothing.
     """
     replaced = [
@@ -404,15 +400,15 @@ def check_parts(model: Transformer, hooks: bool = False) -> None:
     """
     with torch.device("meta"):
         paper = dict(Transformer(model.config).named_modules())
-    found = dict(model.named_modules(remove_duplicate=False))
-    for name in {**paper, **found}:
-        kind, part = type(paper.get(name)), found.get(name)
-        own = "missing" if part is None else own_way(part, hooks)
-        if not own and type(part) not in (kind, _FAST.get(kind)):
-            own = type(part).__name__
-        if own:
+    parts = dict(model.named_modules(remove_duplicate=False))
+    for name in {**paper, **parts}:
+        kind, part = type(paper.get(name)), parts.get(name)
+        wrong = "missing" if part is None else _departure(part, hooks)
+        if not wrong and type(part) not in (kind, _FAST.get(kind)):
+            wrong = type(part).__name__
+        if wrong:
             raise RunError(
-                f"{name or 'the model'} is {own}, which the model's "
+                f"{name or 'the model'} is {wrong}, which the model's "
                 "config does not say: only the plain model computes it"
             )
 
@@ -425,8 +421,9 @@ _FAST: dict[Any, Any] = {  # plain part: its fast version
 
 
 def _make_fast(model: PackedTransformer) -> None:
-    """Turn each plain part into its fast version, in place. For the whole
-    process, cuDNN's attention is turned off.
+    """Turn each plain part into its fast version, in place: these classes
+    have other methods, but nothing to keep. For the whole process, cuDNN's
+    attention is turned off.
     """
     for part in model.modules():
         part.__class__ = _FAST.get(type(part), type(part))
@@ -446,7 +443,7 @@ def packed(model: Transformer) -> PackedTransformer:
 
 
 # E2-packing.md: Models of another kind
-_SAID = "eps", "num_heads", "d_k", "d_v", "activation", "pre_norm", "scale"
+_ALIKE = "eps", "num_heads", "d_k", "d_v", "activation", "pre_norm", "scale"
 
 
 def check_paper(
@@ -461,27 +458,27 @@ def check_paper(
         paper = Transformer(config)
     usual = {"eps": 1e-5, "scale": math.sqrt(config.d_model)}
     for name, part in model.named_modules():
-        own, kind = vars(part), type(part)
-        said = vars(paper.get_submodule(name))
+        values, kind = vars(part), type(part)
+        expected = vars(paper.get_submodule(name))
         if known is not None:
-            said = said | usual
+            expected = expected | usual
             if kind not in known:
                 raise RunError(
                     f"{name} is {kind.__name__}, which has no place in "
                     "this form"
                 )
-        for key in _SAID:
-            if key in own and own[key] != said[key]:
+        for key in _ALIKE:
+            if key in values and values[key] != expected[key]:
                 raise RunError(
-                    f"{name} has {key} {own[key]}, which has no place "
+                    f"{name} has {key} {values[key]}, which has no place "
                     "in this form"
                 )
         if isinstance(part, SinusoidalPositions):
             waves = sinusoids(len(part.table), config.d_model)
             if not (part.table.cpu() - waves).abs().max() < 0.01:
                 raise RunError(f"{name} has another table than sinusoids")
-    one = {"all": (e.source, e.output), "decoder": (e.output,), "none": ()}
-    if any(table is not e.target for table in one[config.tie]):
+    tied = {"all": (e.source, e.output), "decoder": (e.output,), "none": ()}
+    if any(table is not e.target for table in tied[config.tie]):
         raise RunError(
             f"the embeddings are not one matrix, as tie {config.tie} says"
         )
@@ -493,18 +490,19 @@ PAPER_PARTS = {  # the classes of the paper's model, in either form
     *(LearnedPositions, nn.LayerNorm, nn.Linear, nn.Dropout, nn.Identity),
     *(nn.ModuleList, *_FAST.values()),
 }
-Start = Callable[[Tensor], Callable[[Tensor], Tensor]]
+_Start = Callable[[Tensor], Callable[[Tensor], Tensor]]
 
 
-def check_steps(model: Transformer, start: Start) -> None:
+def check_steps(model: Transformer, start: _Start) -> None:
     """TypeError, naming a part, if a cache gets wrong a model that is not
     the paper's. start(src) begins a search of one hypothesis per row; what
     it returns takes the newest tokens (rows,) to logits (rows, vocab).
     """
     strange = [
-        f"{name or 'the model'} is {own_way(part) or type(part).__name__}"
+        f"{name or 'the model'} is "
+        f"{_departure(part) or type(part).__name__}"
         for name, part in model.named_modules()
-        if own_way(part) or not _known(type(part))
+        if _departure(part) or not _known(type(part))
     ]
     if strange and (_passed_over(model) or not _same(model, start)):
         raise TypeError(
@@ -516,8 +514,8 @@ def check_steps(model: Transformer, start: Start) -> None:
 
 def _known(kind: type) -> bool:
     """Whether it is of the paper's model, or what converted makes of it."""
-    made = kind.__module__
-    ours = made == "annotated.engine.search" or ".quantized." in made
+    module = kind.__module__
+    ours = module == "annotated.engine.search" or ".quantized." in module
     return ours or kind in PAPER_PARTS
 
 
@@ -535,7 +533,7 @@ def _passed_over(model: Transformer) -> bool:
     )
 
 
-def _same(model: Transformer, start: Start) -> bool:
+def _same(model: Transformer, start: _Start) -> bool:
     """Whether steps and model agree, as far as rounding allows."""
     config, first = model.config, next(model.parameters())
 
@@ -548,14 +546,14 @@ def _same(model: Transformer, start: Start) -> bool:
     src[:, -1], src[1, -1:], tgt[:, 0] = EOS, PAD, BOS
     step = start(src)
     steps = [step(tgt[:, i]) for i in range(tgt.size(1))]
-    found, whole = torch.stack(steps, dim=1), model(src, tgt)
+    cached, full = torch.stack(steps, dim=1), model(src, tgt)
     exact = all(p.dtype.itemsize >= 4 for p in model.parameters())
     exact = exact and not any(
         ".quantized." in type(part).__module__ for part in model.modules()
     )
-    size = whole.masked_fill(~whole.isfinite(), 0.0).abs().max().item()
+    size = full.masked_fill(~full.isfinite(), 0.0).abs().max().item()
     near = {"rtol": 0.0, "atol": (1e-4 if exact else 0.1) * size}
-    return torch.allclose(found, whole, **near, equal_nan=True)
+    return torch.allclose(cached, full, **near, equal_nan=True)
 
 
 # E2-packing.md: Compiled layers
@@ -612,14 +610,14 @@ class _ChunkedLoss(torch.autograd.Function):
         dw = torch.zeros_like(weight if learn else weight[:0])
         db = None if bias is None else torch.zeros_like(bias)
         for first in range(0, len(x), rows):
-            here = x[first : first + rows]
+            chunk = x[first : first + rows]
             label = labels[first : first + rows, None]
-            logits = (here @ narrow.T).to(wide)
+            logits = (chunk @ narrow.T).to(wide)
             logits = logits if bias is None else logits.add_(bias)
             log_p = logits.log_softmax(dim=-1)
-            own = log_p.gather(1, label).sum()
-            nll = nll - own
-            loss = loss - (1 - smoothing) * own
+            likelihood = log_p.gather(1, label).sum()
+            nll = nll - likelihood
+            loss = loss - (1 - smoothing) * likelihood
             if smoothing:  # 0 · -inf would be NaN
                 loss = loss - share * log_p.sum()
             if learn:
@@ -631,7 +629,7 @@ class _ChunkedLoss(torch.autograd.Function):
                     db += p.sum(dim=0)
                 p = p.to(x.dtype)
                 torch.mm(p, narrow, out=dx[first : first + rows])
-                _add_product(dw, p.T, here)
+                _add_product(dw, p.T, chunk)
         if learn:
             # smoothing subtracts one share from every word's gradient
             dx -= share * narrow.sum(dim=0)

@@ -199,14 +199,12 @@ def _wmt14_recipes() -> dict[str, Recipe]:
 
 def _table3_recipes() -> dict[str, Recipe]:
     """The rows of Table 3, by name: table3-A-h1 and so on (§6.2)."""
+    stacks = "num_encoder_layers", "num_decoder_layers"
     changes: dict[str, dict[str, Any]] = {
         "base": {},  # d_k and d_v of (A) and (C) are d_model / h
         **{f"A-h{h}": {"num_heads": h} for h in (1, 4, 16, 32)},
         **{f"B-dk{d}": {"d_k": d} for d in (16, 32)},
-        **{
-            f"C-N{n}": {"num_encoder_layers": n, "num_decoder_layers": n}
-            for n in (2, 4, 8)
-        },
+        **{f"C-N{n}": dict.fromkeys(stacks, n) for n in (2, 4, 8)},
         **{f"C-d{d}": {"d_model": d} for d in (256, 1024)},
         **{f"C-ff{d}": {"d_ff": d} for d in (1024, 4096)},
         **{f"D-drop{p}": {"dropout": p} for p in (0.0, 0.2)},

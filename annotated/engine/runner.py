@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import math
 import os
 import shutil
@@ -295,8 +296,10 @@ def _had_checkpoints(folder: Path, save_every: int) -> bool:
     """Whether a run folder without checkpoints shows signs of any."""
     saved = folder / "checkpoints"
     names = ["model.safetensors", "summary.json"]
-    if best_step(folder) != 0:  # not the weights that it begins with
-        names.append("best.safetensors")
+    best, first = folder / "best.safetensors", folder / FIRST
+    begun = best.exists() and first.exists()  # from another's weights
+    if not (begun and filecmp.cmp(best, first, shallow=False)):
+        names.append(best.name)
     steps = [entry["step"] for entry in read_metrics(folder)]
     return (
         any((folder / name).exists() for name in names)
@@ -313,7 +316,7 @@ def _finish(trainer: Trainer, sets: _Sets, folder: Path) -> dict[str, Any]:
     """
     config = trainer.config
     scores, averaged, weights = _chosen(trainer, sets["valid"], folder)
-    part = trainer.place / len(trainer.plan(trainer.epoch))
+    part = trainer.batch_index / len(trainer.plan(trainer.epoch))
     summary: dict[str, Any] = {
         "steps": trainer.step,
         "epochs": round(trainer.epoch + part, 2),

@@ -28,19 +28,19 @@ from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "FORMAT", "read_recipe", "run_folder", "read_metrics", "validations",
+    "read_recipe", "run_folder", "read_metrics", "validations",
     "results_of", "SCORES", "best_step", "writing", "FIRST", "Run",
     "first_model",
 ]  # fmt: skip
 
 
 # E9-recipes.md: A run and its folder
-FORMAT = 2  # of a run folder; 1, the first, had no number
+_FORMAT = 2  # of a run folder; 1, the first, had no number
 
 
 def read_recipe(folder: Path) -> Recipe:
     """The recipe of a run folder. RunError if it is missing, damaged or
-    of a later format.
+    of another format.
     """
     recipe, _ = _read(folder)
     return recipe
@@ -65,17 +65,15 @@ def _read(folder: Path) -> tuple[Recipe, dict[str, Any]]:
         )
     try:
         values = dict(json.loads(path.read_text("utf-8")))
+        if (form := values.pop("format", 1)) != _FORMAT:
+            raise RunError(
+                f"{folder} has format {form}, but this version reads "
+                f"format {_FORMAT}: use the version that made it"
+            )
         about = {
-            "format": values.pop("format", 1),
             "fingerprints": dict(values.pop("fingerprints", {})),
             "first": str(values.pop("first", "")),
         }
-        if about["format"] not in (1, FORMAT):
-            raise RunError(
-                f"{folder} has format {about['format']}, but this version "
-                f"reads formats 1 and {FORMAT}: use the version that made "
-                "it"
-            )
         return recipe_of(values), about
     except RunError:
         raise
@@ -161,7 +159,6 @@ class Run:
     others: tuple[Transformer, ...] = ()
     fingerprints: Mapping[str, int] = field(default_factory=dict)
     first: str = ""
-    format: int = FORMAT  # of its folder
 
     def write(self, folder: Path) -> None:
         """Write the tokenizers, then the recipe, whose presence marks the
@@ -174,7 +171,7 @@ class Run:
     def write_recipe(self, folder: Path) -> None:
         """Write recipe.json alone, in place of the one that is there."""
         values = {
-            "format": FORMAT,
+            "format": _FORMAT,
             "fingerprints": dict(self.fingerprints),
             **({"first": self.first} if self.first else {}),
             **dataclasses.asdict(self.recipe),
@@ -182,9 +179,8 @@ class Run:
         write_json(folder / "recipe.json", values)
 
     def begin(self, folder: Path, first: Transformer | None = None) -> Run:
-        """Write everything into a new folder; returns the run with its
-        initial weights: those that it has, or those of first. After an
-        error the folder is new again.
+        """Write a new run, with the weights that it has or those of first,
+        into a new folder, which after an error is new again; returns it.
         """
         # where it is missing later, somebody has deleted it
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)

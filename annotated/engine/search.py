@@ -22,7 +22,7 @@ from torch import Tensor
 from annotated.attention import MultiHeadAttention
 from annotated.batches import pad_rows
 from annotated.engine.errors import RunError
-from annotated.engine.hooks import attention_blocks
+from annotated.engine.hooks import attention_blocks, replace
 from annotated.engine.machine import cores, evaluating
 from annotated.engine.packing import check_steps
 from annotated.engine.processes import end_with_parent
@@ -40,32 +40,30 @@ from annotated.search import (
 from annotated.tokens import BOS, EOS, PAD, UNK
 
 __all__ = [
-    "closing", "SlotCache", "turning", "unturned", "Beams", "Allowed",
-    "Guide", "BeamSearch", "COMPACT", "best_continuations", "mean_log_p",
-    "HalfLinear", "converted", "Models", "beam_search", "batches_by_length",
-    "WORTH", "search_in_order", "HANGS", "WorkerError", "in_processes",
+    "Allowed", "Guide", "converted", "beam_search", "batches_by_length",
+    "search_in_order", "WorkerError",
 ]  # fmt: skip
 
 
 # E6-search.md: Slots
-def closing(done: Tensor) -> Callable[[Tensor], Tensor]:
+def _row_compactor(done: Tensor) -> Callable[[Tensor], Tensor]:
     """A function that removes the done sentences, (batch,) of bool, from
     a tensor (batch, …) in place: unfinished rows from the end fill the
-    gaps, so that as few rows as possible are copied.
+    free ones, so that as few rows as possible are copied.
     """
     left = len(done) - int(done.sum())
-    gaps = done[:left].nonzero()[:, 0]
-    movers = (~done[left:]).nonzero()[:, 0] + left
+    free = done[:left].nonzero()[:, 0]
+    last = (~done[left:]).nonzero()[:, 0] + left
 
-    def keep(x: Tensor) -> Tensor:
-        if len(gaps):
-            x.index_copy_(0, gaps, x.index_select(0, movers))
+    def compact(x: Tensor) -> Tensor:
+        if len(free):
+            x.index_copy_(0, free, x.index_select(0, last))
         return x[:left]
 
-    return keep
+    return compact
 
 
-class SlotCache:
+class _SlotCache:
     """The keys and values of a batch, each (batch, heads, keys, d): those
     of the source once per sentence, those of the target once per slot.
     """
@@ -73,7 +71,7 @@ class SlotCache:
     def __init__(self, model: Transformer, src: Tensor, slots: int):
         self.model, self.src = model, src
         real = src != PAD
-        self.words = None if bool(real.all()) else real[:, None, None]
+        self.mask = None if bool(real.all()) else real[:, None, None]
         self.length = 0  # positions
         self.source: list[_SourceAttention] = []
         self.target: list[_SlotAttention] = []
@@ -102,51 +100,48 @@ class SlotCache:
             # a hypothesis has one slot per position, in order
             nearest = self.length - config.window // 2
             seen = seen & (seen.cumsum(dim=-1) >= nearest)
-        own = _bias(seen[:, None], config.num_heads, x)
-        across = _bias(self.words, config.num_heads, x)
-        x = self.decoder(x, self.memory, own, across)
+        bias = _bias(seen[:, None], config.num_heads, x)
+        source_bias = _bias(self.mask, config.num_heads, x)
+        x = self.decoder(x, self.memory, bias, source_bias)
         return model.logits(x, self.memory, self.src)
 
-    def compact(self, kept: Tensor) -> None:
+    def keep_slots(self, kept: Tensor) -> None:
         """Keep only these slots of each sentence: (batch, slots)."""
-        places = kept[:, None, :, None]
+        index = kept[:, None, :, None]
         for slots in self.target:
             slots.used = kept.size(1)
             for cache in (slots.k, slots.v):
-                cache[:, :, : slots.used] = cache.take_along_dim(places, 2)
+                cache[:, :, : slots.used] = cache.take_along_dim(index, 2)
 
-    def keep(self, keep: Callable[[Tensor], Tensor]) -> None:
-        """Remove the finished sentences; keep comes from closing."""
-        if self.words is not None:
-            self.words = keep(self.words)
-        self.memory, self.src = keep(self.memory), keep(self.src)
+    def compact(self, rows: Callable[[Tensor], Tensor]) -> None:
+        """Remove the finished sentences; rows is a _row_compactor."""
+        if self.mask is not None:
+            self.mask = rows(self.mask)
+        self.memory, self.src = rows(self.memory), rows(self.src)
         for source in self.source:
-            source.k, source.v = keep(source.k), keep(source.v)
+            source.k, source.v = rows(source.k), rows(source.v)
         for slots in self.target:
-            left = len(keep(slots.k[:, :, : slots.used]))
-            keep(slots.v[:, :, : slots.used])
+            left = len(rows(slots.k[:, :, : slots.used]))
+            rows(slots.v[:, :, : slots.used])
             slots.k, slots.v = slots.k[:left], slots.v[:left]
 
 
-def turning(block: MultiHeadAttention) -> Callable[[Tensor, int], Tensor]:
-    """block.turn(heads, first), which turns queries or keys of the
-    positions from first on; or unturned, if block has none.
+def _rotation(
+    block: MultiHeadAttention,
+) -> Callable[[Tensor, int], Tensor] | None:
+    """block.turn(heads, first), which rotates queries or keys of the
+    positions from first on; None if block has none.
 
-    TypeError if block computes its weights in another way of its own.
+    TypeError if block computes its weights in another way.
     """
     turn = getattr(block, "turn", None)
-    own = type(block).weights is not MultiHeadAttention.weights
-    if own and turn is None:
+    usual = type(block).weights is MultiHeadAttention.weights
+    if turn is None and not usual:
         raise TypeError(
             f"there is no cache for {type(block).__name__}: translate "
             "with plain_beam_search, or give it a method turn"
         )
-    return turn or unturned
-
-
-def unturned(heads: Tensor, first: int) -> Tensor:
-    """heads as they are: without rotary positions nothing is turned."""
-    return heads
+    return turn
 
 
 class _SourceAttention(torch.nn.Module):
@@ -156,7 +151,7 @@ class _SourceAttention(torch.nn.Module):
 
     def __init__(self, block: MultiHeadAttention, memory: Tensor):
         super().__init__()
-        turning(block)  # refuses what no cache knows
+        _rotation(block)  # refuses what no cache knows
         self.block = block
         self.k = block.split(block.w_k(memory)).contiguous()
         self.v = block.split(block.w_v(memory)).contiguous()
@@ -165,7 +160,7 @@ class _SourceAttention(torch.nn.Module):
         self, x: Tensor, memory: Tensor, mask: Tensor | None
     ) -> Tensor:
         q = self.block.split(self.block.w_q(x))
-        return _look(self.block, q, self.k, self.v, mask)
+        return _attend(self.block, q, self.k, self.v, mask)
 
 
 class _SlotAttention(torch.nn.Module):
@@ -176,32 +171,33 @@ class _SlotAttention(torch.nn.Module):
     ):
         super().__init__()
         self.block, self.used, self.position = block, 0, 0
-        self.turn = turning(block)
-        room = (len(memory), block.num_heads, slots)
-        self.k = memory.new_empty(*room, block.d_k)
-        self.v = memory.new_empty(*room, block.d_v)
+        self.rotation = _rotation(block)
+        shape = (len(memory), block.num_heads, slots)
+        self.k = memory.new_empty(*shape, block.d_k)
+        self.v = memory.new_empty(*shape, block.d_v)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         new = slice(self.used, self.used + x.size(1))
         self.used = new.stop
         block = self.block
-        self.k[:, :, new] = self.placed(block.split(block.w_k(x)))
+        self.k[:, :, new] = self.rotated(block.split(block.w_k(x)))
         self.v[:, :, new] = block.split(block.w_v(x))
-        q = self.placed(block.split(block.w_q(x)))
+        q = self.rotated(block.split(block.w_q(x)))
         self.position += 1
         k, v = self.k[:, :, : self.used], self.v[:, :, : self.used]
-        return _look(block, q, k, v, mask)
+        return _attend(block, q, k, v, mask)
 
-    def placed(self, heads: Tensor) -> Tensor:
-        """Turn heads (batch, heads, width, d_k) by the newest position,
-        which all hypotheses share.
+    def rotated(self, heads: Tensor) -> Tensor:
+        """heads (batch, heads, width, d_k), rotated by the newest
+        position, which all hypotheses share.
         """
-        if self.turn is unturned:
+        if self.rotation is None:
             return heads
-        return self.turn(heads[:, :, :, None], self.position)[:, :, :, 0]
+        heads = heads[:, :, :, None]
+        return self.rotation(heads, self.position)[:, :, :, 0]
 
 
-def _look(
+def _attend(
     block: MultiHeadAttention,
     q: Tensor,
     k: Tensor,
@@ -234,7 +230,7 @@ def _bias(mask: Tensor | None, heads: int, like: Tensor) -> Tensor | None:
 
 # E6-search.md: The state of a search
 @dataclass
-class Beams:
+class _Beams:
     """The state of the unfinished sentences: row i of every tensor belongs
     to one sentence.
     """
@@ -254,7 +250,7 @@ class Beams:
     @classmethod
     def begin(
         cls, limits: list[int], prefix: Tensor, nbest: int
-    ) -> "Beams":
+    ) -> "_Beams":
         """One empty hypothesis per sentence."""
         limit = torch.tensor(limits, device=prefix.device)
         number = torch.arange(len(limits), device=prefix.device)
@@ -266,9 +262,9 @@ class Beams:
         state = limit, done, prefix, scores, ids, ids == BOS
         return cls(number, *state, ended, ended_ids)
 
-    def keep(self, keep: Callable[[Tensor], Tensor]) -> "Beams":
+    def compact(self, rows: Callable[[Tensor], Tensor]) -> "_Beams":
         """The state without the finished sentences."""
-        return Beams(*map(keep, vars(self).values()))
+        return _Beams(*map(rows, vars(self).values()))
 
 
 # E6-search.md: The search
@@ -277,7 +273,7 @@ Allowed = Callable[[Tensor, Tensor], Tensor]
 Guide = Callable[[Sequence[Sequence[int]], torch.device], Allowed]
 
 
-class BeamSearch:
+class _BeamSearch:
     """A beam search in progress for a batch of sentences."""
 
     def __init__(
@@ -296,9 +292,9 @@ class BeamSearch:
         src = source_rows(models[0], sentences)
         prefix = pad_rows([np.asarray(p) for p in prefixes])
         self.config, self.limits, self.length = config, set(limits), 0
-        self.beams = Beams.begin(limits, prefix.to(device), config.nbest)
+        self.beams = _Beams.begin(limits, prefix.to(device), config.nbest)
         slots = 1 + (max(limits) - 1) * config.beam
-        self.caches = [SlotCache(m, src, slots) for m in models]
+        self.caches = [_SlotCache(m, src, slots) for m in models]
         self.results: list[list[Hypothesis]] = [[] for _ in sentences]
         self.allowed = guide and guide(sentences, device)
         # check less often on a GPU, where each check waits for the device
@@ -311,10 +307,10 @@ class BeamSearch:
             log_p = self.next_log_p()
             # greedy search needs only one continuation
             ranks = 2 * self.config.beam if self.config.beam > 1 else 1
-            best = best_continuations(self.beams.scores, log_p, ranks)
+            best = _best_continuations(self.beams.scores, log_p, ranks)
             self.end(*best)
             if self.length < max(self.limits):
-                self.live_on(*best)
+                self.extend(*best)
             self.retire()
         return self.results
 
@@ -323,7 +319,7 @@ class BeamSearch:
         beams = self.beams
         newest = beams.ids[:, :, -1]
         logits = [c.next_logits(newest, beams.seen) for c in self.caches]
-        log_p = mean_log_p(logits)
+        log_p = _mean_log_p(logits)
         log_p[:, :, PAD] = log_p[:, :, BOS] = -math.inf
         free = log_p
         if self.allowed:
@@ -351,26 +347,25 @@ class BeamSearch:
         ends = (token == EOS) & ~beams.done[:, None]
         scores = best.masked_fill(~ends, -math.inf) / penalty
         scores = torch.cat([beams.ended, scores], dim=1)
-        beams.ended, places = scores.topk(self.config.nbest)
+        beams.ended, index = scores.topk(self.config.nbest)
         ids = beams.ids[:, :, 1:].take_along_dim(parent[:, :, None], 1)
-        room = beams.ended_ids.size(2) - ids.size(2)
-        ids = torch.cat(
-            [beams.ended_ids, F.pad(ids, (0, room), value=EOS)], 1
-        )
-        beams.ended_ids = ids.take_along_dim(places[:, :, None], 1)
+        missing = beams.ended_ids.size(2) - ids.size(2)
+        ids = F.pad(ids, (0, missing), value=EOS)
+        ids = torch.cat([beams.ended_ids, ids], dim=1)
+        beams.ended_ids = ids.take_along_dim(index[:, :, None], 1)
 
-    def live_on(self, best: Tensor, parent: Tensor, token: Tensor) -> None:
+    def extend(self, best: Tensor, parent: Tensor, token: Tensor) -> None:
         """Give each of the best unfinished hypotheses a slot."""
         beams = self.beams
         best = best.masked_fill(token == EOS, -math.inf)
         width = min(self.config.beam, best.size(1))
-        beams.scores, places = best.topk(width)
-        rows = parent.gather(1, places)[:, :, None]
-        token = token.gather(1, places)[:, :, None]
+        beams.scores, index = best.topk(width)
+        rows = parent.gather(1, index)[:, :, None]
+        token = token.gather(1, index)[:, :, None]
         ids = beams.ids.take_along_dim(rows, 1)
         beams.ids = torch.cat([ids, token], dim=2)
         seen = beams.seen.take_along_dim(rows, 1)
-        if self.length % COMPACT == 0:
+        if self.length % _COMPACT_STEPS == 0:
             seen = self.compacted(seen)
         itself = torch.eye(width, dtype=torch.bool, device=best.device)
         itself = itself.expand(len(best), -1, -1)
@@ -378,14 +373,14 @@ class BeamSearch:
 
     def compacted(self, seen: Tensor) -> Tensor:
         """Drop the slots that no living hypothesis uses."""
-        lives = seen.any(dim=1)
-        most = int(lives.sum(dim=1).max())
+        used = seen.any(dim=1)
+        most = int(used.sum(dim=1).max())
         if 4 * most > 3 * seen.size(2):
             return seen  # too little to gain
-        order = lives.byte().argsort(descending=True, stable=True)
+        order = used.byte().argsort(descending=True, stable=True)
         kept = order[:, :most]
         for cache in self.caches:
-            cache.compact(kept)
+            cache.keep_slots(kept)
         return seen.take_along_dim(kept[:, None], 2)
 
     def retire(self) -> None:
@@ -403,10 +398,10 @@ class BeamSearch:
         if bool(beams.done.any()):
             check_numbers(beams.scores + beams.ended[:, :1])
             self.report()
-            keep = closing(beams.done)
-            self.beams = beams.keep(keep)
+            rows = _row_compactor(beams.done)
+            self.beams = beams.compact(rows)
             for cache in self.caches:
-                cache.keep(keep)
+                cache.compact(rows)
 
     def report(self) -> None:
         """Collect the results of the finished sentences."""
@@ -420,14 +415,14 @@ class BeamSearch:
                     penalty = length_penalty(
                         len(ids) + 1, self.config.alpha
                     )
-                    found = Hypothesis(ids, score * penalty, score)
-                    self.results[number].append(found)
+                    best = Hypothesis(ids, score * penalty, score)
+                    self.results[number].append(best)
 
 
-COMPACT = 8  # steps between compactions
+_COMPACT_STEPS = 8  # steps between compactions
 
 
-def best_continuations(
+def _best_continuations(
     scores: Tensor, log_p: Tensor, ranks: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """scores (batch, width) of the hypotheses, log_p (batch, width, vocab)
@@ -435,11 +430,11 @@ def best_continuations(
     each (batch, ranks), best first.
     """
     total = (scores[:, :, None] + log_p).flatten(1)
-    best, place = total.topk(min(ranks, total.size(1)))
-    return best, place // log_p.size(2), place % log_p.size(2)
+    best, index = total.topk(min(ranks, total.size(1)))
+    return best, index // log_p.size(2), index % log_p.size(2)
 
 
-def mean_log_p(logits: list[Tensor]) -> Tensor:
+def _mean_log_p(logits: list[Tensor]) -> Tensor:
     """The logits of each model, (…, vocab) -> the log of the mean of their
     probabilities, in at least float32.
     """
@@ -450,13 +445,19 @@ def mean_log_p(logits: list[Tensor]) -> Tensor:
 
 
 # E6-search.md: Ensembles, prefixes, precision
-class HalfLinear(torch.nn.Linear):
-    """A linear map that multiplies in the dtype of its weights, whatever
-    that of its input, which its output has.
+class _HalfLinear(torch.nn.Module):
+    """A linear map that multiplies in a dtype of its own, whatever that of
+    its input, which its output has.
     """
 
+    def __init__(self, linear: torch.nn.Linear, dtype: torch.dtype):
+        super().__init__()
+        linear = linear.to(dtype)
+        self.weight, self.bias = linear.weight, linear.bias
+
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
+        narrow = x.to(self.weight.dtype)
+        return F.linear(narrow, self.weight, self.bias).to(x.dtype)
 
 
 def converted(model: Transformer, dtype: torch.dtype) -> Transformer:
@@ -479,21 +480,24 @@ def converted(model: Transformer, dtype: torch.dtype) -> Transformer:
     model = copy.deepcopy(model)
     if next(model.parameters()).device.type != "cpu":
         return model.to(dtype)
-    for part in model.modules():
-        if type(part) is not torch.nn.Linear:
-            continue
-        if dtype == torch.float32:
-            part.weight.data = part.weight.data.t().contiguous().t()
-        else:
-            part.to(dtype).__class__ = HalfLinear
+
+    def convert(linear: torch.nn.Linear) -> torch.nn.Module:
+        if type(linear) is not torch.nn.Linear:
+            return linear  # it may compute something else
+        if dtype != torch.float32:
+            return _HalfLinear(linear, dtype)
+        linear.weight.data = linear.weight.data.t().contiguous().t()
+        return linear
+
+    replace(model, torch.nn.Linear, convert)
     return model
 
 
-Models = Transformer | Sequence[Transformer]
+_Models = Transformer | Sequence[Transformer]
 
 
 def beam_search(
-    model: Models,
+    model: _Models,
     sentences: Sequence[Sequence[int]],
     config: SearchConfig = SearchConfig(),
     prefixes: Sequence[Sequence[int]] | None = None,
@@ -514,13 +518,13 @@ def beam_search(
         for each in models:
             stack.enter_context(evaluating(each))
             check_steps(each, partial(_steps, each))
-        search = BeamSearch(models, sentences, config, prefixes, guide)
+        search = _BeamSearch(models, sentences, config, prefixes, guide)
         return search.run()
 
 
 def _steps(model: Transformer, src: Tensor) -> Callable[[Tensor], Tensor]:
     """The steps of a search of one hypothesis, as check_steps wants."""
-    cache = SlotCache(model, src, 64)
+    cache = _SlotCache(model, src, 64)
 
     def step(ids: Tensor) -> Tensor:
         seen = ids.new_ones(len(ids), 1, cache.length + 1).bool()
@@ -567,11 +571,11 @@ def batches_by_length(
     return batches
 
 
-WORTH = 300  # source tokens that justify starting a process
+_PROCESS_TOKENS = 300  # source tokens that justify starting a process
 
 
 def search_in_order(
-    model: Models,
+    model: _Models,
     sentences: Sequence[Sequence[int]],
     config: SearchConfig = SearchConfig(),
     batch_tokens: int = 2000,
@@ -593,18 +597,18 @@ def search_in_order(
     workers = min(workers, cores())
     if workers > 1 and next(models[0].parameters()).device.type == "cpu":
         tokens = sum(len(s) + 1 for s in sentences)
-        share = max(WORTH, math.ceil(tokens / workers))
+        share = max(_PROCESS_TOKENS, math.ceil(tokens / workers))
         batch_tokens = min(batch_tokens, share)
     else:
         workers = 1  # a GPU's context does not survive a fork
     batches = batches_by_length(sentences, batch_tokens, batch_size)
     job = partial(_search_some, models, sentences, config, prefixes, guide)
     workers = min(workers, len(batches))
-    found: Iterable[tuple[int, Any]] = enumerate(map(job, batches))
+    answered: Iterable[tuple[int, Any]] = enumerate(map(job, batches))
     if workers > 1:
-        found = in_processes(job, batches, workers)
+        answered = _in_processes(job, batches, workers)
     results: list[list[Hypothesis]] = [[] for _ in sentences]
-    for number, answers in found:
+    for number, answers in answered:
         for i, hypotheses in zip(batches[number], answers):
             results[i] = hypotheses
     return results
@@ -620,24 +624,24 @@ def _search_some(
     which: list[int],
 ) -> list[list[Hypothesis]]:
     """Translate a batch, given by the indices of its sentences."""
-    begun = prefixes and [prefixes[i] for i in which]
+    chosen = prefixes and [prefixes[i] for i in which]
     some = [sentences[i] for i in which]
-    return beam_search(models, some, config, begun, guide)
+    return beam_search(models, some, config, chosen, guide)
 
 
-HANGS = 3600.0  # seconds without any answer
+_TIMEOUT = 3600.0  # seconds without any answer
 
 
 class WorkerError(RuntimeError):
     """A worker process has died or hangs."""
 
 
-def in_processes(
+def _in_processes(
     job: Callable[[list[int]], Any], batches: list[list[int]], workers: int
 ) -> Iterator[tuple[int, Any]]:
     """Yield each batch's number and answers, as they arrive. Raises what
     a job raises; WorkerError if a process dies or none answers within
-    HANGS seconds.
+    _TIMEOUT seconds.
     """
     # forking takes no time, where it is safe
     method = "fork" if sys.platform == "linux" else "spawn"
@@ -657,9 +661,9 @@ def in_processes(
             busy[line], batch = todo.pop()
             line.send(batch)
         while busy:
-            ready: list[Any] = wait([*busy], timeout=HANGS)
+            ready: list[Any] = wait([*busy], timeout=_TIMEOUT)
             if not ready:
-                raise WorkerError(f"no answer in {HANGS:.0f} seconds")
+                raise WorkerError(f"no answer in {_TIMEOUT:.0f} seconds")
             for line in ready:
                 number = busy.pop(line)
                 try:

@@ -12,13 +12,7 @@ from annotated.engine.files import check_new
 from annotated.engine.fit import fitted_here
 from annotated.engine.machine import pick_precision
 from annotated.engine.recipes import Recipe, described
-from annotated.engine.runs import (
-    FORMAT,
-    Run,
-    first_model,
-    read_recipe,
-    run_folder,
-)
+from annotated.engine.runs import Run, first_model, read_recipe, run_folder
 from annotated.model import ModelShape
 from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
@@ -53,10 +47,9 @@ def begin_run(
     train, valid = _corpora(data)
     if recipe.fit:
         recipe = fitted_here(recipe, train, source, target, device)
-    run = Run(
-        recipe, source, target, first_model(recipe, source, target),
-        fingerprints=_fingerprints(train, valid),
-    )  # fmt: skip
+    model = first_model(recipe, source, target)
+    prints = _fingerprints(train, valid)
+    run = Run(recipe, source, target, model, fingerprints=prints)
     run = run.begin(folder, None if first is None else first.model)
     return run, train, {"valid": valid} | old
 
@@ -181,15 +174,9 @@ def resume_run(
 ) -> tuple[Run, Corpus, dict[str, Corpus]]:
     """Like begin_run, for an existing run; writes nothing. RunError if
     recipe differs from the run's in a field that determines its weights,
-    tokens or batches, if the pairs are others, or if the folder is of an
-    earlier format.
+    tokens or batches, or if the pairs are others.
     """
     run = Run.as_begun(folder)
-    if run.format != FORMAT:
-        raise RunError(
-            f"{folder} was made by an earlier version: this one can use "
-            "it, but not continue it; train into another --out"
-        )
     if recipe.fit:  # it was fitted when the run began
         recipe = run.recipe
     if recipe.training.precision == "auto":  # resolved then, too

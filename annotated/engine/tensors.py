@@ -23,12 +23,12 @@ def write_tensors(
     metadata: dict[str, str] | None = None,
 ) -> None:
     """Write tensors by name. OSError where there is no room."""
-    whole = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
+    copies = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
     path.touch()
-    rights = path.stat().st_mode  # safetensors lets only the owner read
+    mode = path.stat().st_mode  # safetensors lets only the owner read
     try:
-        safetensors.torch.save_file(whole, path, metadata)
-        path.chmod(rights)
+        safetensors.torch.save_file(copies, path, metadata)
+        path.chmod(mode)
     except safetensors.SafetensorError as error:
         raise OSError(f"{path}: not written ({error})") from None
 
@@ -54,25 +54,25 @@ def check_fit(
     """RunError unless tensors, read from path, have the names and shapes
     of like.
     """
-    there, here = (
+    shapes, expected = (
         {name: tuple(t.shape) for name, t in some.items()}
         for some in (tensors, like)
     )
-    for name in sorted(here.keys() | there.keys()):
-        if here.get(name) != there.get(name):
+    for name in sorted(shapes.keys() | expected.keys()):
+        if shapes.get(name) != expected.get(name):
             raise RunError(
                 f"{path} does not fit the model: {name} is "
-                f"{there.get(name, 'absent')} in the file, not "
-                f"{here.get(name, 'absent')}"
+                f"{shapes.get(name, 'absent')} in the file, not "
+                f"{expected.get(name, 'absent')}"
             )
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Read a model's parameters. RunError where they do not fit."""
-    own = dict(model.named_parameters())
-    weights = read_tensors(path, own)
+    parameters = dict(model.named_parameters())
+    weights = read_tensors(path, parameters)
     with torch.no_grad():
-        for name, parameter in own.items():
+        for name, parameter in parameters.items():
             parameter.copy_(weights[name])
 
 
@@ -105,8 +105,8 @@ def take_tensors(
         raise TypeError(f"{path} is a {type(value).__name__}")
     rest, tensors = {}, {}
     for key, each in value.items():
-        below = f"{path}.{key}" if path else key
-        rest[key], some = take_tensors(each, below)
+        inner = f"{path}.{key}" if path else key
+        rest[key], some = take_tensors(each, inner)
         tensors |= some
     return rest, tensors
 

@@ -4,12 +4,12 @@ import math
 import time
 from collections.abc import Callable
 
-__all__ = ["SHORTEST", "COARSE", "seconds"]
+__all__ = ["seconds"]
 
 
 # E3-ground.md: A stopwatch
-SHORTEST = 1e-3  # seconds that a measurement takes at least
-COARSE = 1e-4  # seconds: a clock whose ticks are longer will not do
+_SHORTEST = 1e-3  # seconds that a measurement takes at least
+_COARSE = 1e-4  # seconds: a clock whose ticks are longer will not do
 
 
 def seconds(
@@ -49,7 +49,7 @@ def _repeats(action: Callable[[], object]) -> int:
     """How many calls the shortest measurement needs, a power of 2."""
     number = 1
     action()  # the first call pays for allocation and set-up
-    while _spent(time.perf_counter, action, number) < SHORTEST:
+    while _spent(time.perf_counter, action, number) < _SHORTEST:
         number *= 2
     return number
 
@@ -59,4 +59,4 @@ def _clock() -> Callable[[], float]:
     start = now = time.process_time()
     while now == start:
         now = time.process_time()
-    return time.process_time if now - start < COARSE else time.perf_counter
+    return time.process_time if now - start < _COARSE else time.perf_counter

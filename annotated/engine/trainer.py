@@ -122,7 +122,10 @@ def _freeze(model: Transformer, names: Collection[str]) -> None:
 def packed_loss(
     model: PackedTransformer, batch: Batch, config: RunConfig
 ) -> tuple[Tensor, Tensor]:
-    """training.batch_loss, without padding and in config's precision."""
+    """training.batch_loss, without padding and in config's precision: two
+    scalars in nats, the training loss and the negative log-likelihood of
+    the labels, each a sum over the batch's target tokens (no mean).
+    """
     half, device = HALF.get(config.precision), batch.src.device.type
     b = PackedBatch.of(batch)
     with torch.autocast(device, half) if half else nullcontext():
@@ -258,7 +261,7 @@ class Trainer(training.Trainer):
             started, epoch = time.perf_counter(), self.epoch
             work, after = next(works)
             loss, nll, norm = self.learn(work)
-            self.epoch, self.place = after
+            self.epoch, self.batch_index = after
             self.tokens += work.tokens
             self.clock += time.perf_counter() - started
             self.fit_end()
@@ -281,7 +284,7 @@ class Trainer(training.Trainer):
 
     def batches(self) -> Iterator[tuple[_Work, tuple[int, int]]]:
         """The batches from here on, each with the place after it."""
-        epoch, place = self.epoch, self.place
+        epoch, place = self.epoch, self.batch_index
         while True:
             plan = self.plan(epoch)
             for i in range(place, len(plan)):

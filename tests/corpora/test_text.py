@@ -699,7 +699,7 @@ NOT_A_PERSONS = {
     "comes from a server, whose errors are caught": "book/paper.fetched",
     "is a published model's, refused in one line": "exchange/marian._json",
     "is tokens, which become text": """
-        corpora/tokenizers.valid_line evaluation.split_hyphens
+        corpora/tokenizers.valid_line evaluation._split_hyphens
         tokens.decode""",
     "is read by Python itself": """
         school/checks._crash school/course.source_of""",

@@ -189,8 +189,8 @@ def test_the_numbers_of_a_state_are_json_and_come_back_as_they_were(saved):
     trainer, place = saved
     state = json.loads((place / "state.json").read_text())
     assert state == trainer.state()
-    assert [state[name] for name in training.COUNTERS] == [
-        getattr(trainer, name) for name in training.COUNTERS
+    assert [state[name] for name in training._COUNTERS] == [
+        getattr(trainer, name) for name in training._COUNTERS
     ]
 
 

@@ -434,23 +434,20 @@ def test_a_full_disk_at_the_start_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_of_a_later_format_is_refused_in_a_line(run: Path) -> None:
-    assert (
-        json.loads((run / "recipe.json").read_text())["format"]
-        == runs.FORMAT
-    )
-    replaced(format=runs.FORMAT + 1)(run)
-    with pytest.raises(RunError, match="has format 3, but this version"):
-        Run.open(run)
-
-
-def test_a_folder_of_an_earlier_format_is_used_but_not_continued(
-    run: Path,
+@pytest.mark.parametrize(
+    ("number", "says"), [(..., 1), (1, 1), (runs._FORMAT + 1, 3)]
+)
+def test_a_folder_of_another_format_is_refused_in_a_line(
+    run: Path, number: Any, says: int
 ) -> None:
-    replaced(format=..., fingerprints=...)(run)
+    """The first format had no number."""
+    about = json.loads((run / "recipe.json").read_text())
+    assert about["format"] == runs._FORMAT
+    replaced(format=number)(run)
     before = content(run)
-    Run.open(run)
-    with pytest.raises(RunError, match="made by an earlier version"):
+    with pytest.raises(RunError, match=f"has format {says}, but this ver"):
+        Run.open(run)
+    with pytest.raises(RunError, match="use the version that made it"):
         train_recipe(TINY, run, resume=True)
     assert content(run) == before
 

@@ -36,14 +36,6 @@ from tests.engine.trainings import (
 )
 from tests.helpers import Killed, forking
 
-
-@pytest.fixture(scope="module")
-def uninterrupted():
-    trainer = new_trainer()
-    run(trainer)
-    return weights(trainer), trainer.tokens
-
-
 # --- taken up as if nothing had happened ----------------------------------
 
 
@@ -69,6 +61,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(
     assert trainer.tokens == tokens
 
 
+@pytest.mark.slow  # its threads wait for each other
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_it_is_so_on_any_number_of_threads(threads, tmp_path):
     before = torch.get_num_threads()

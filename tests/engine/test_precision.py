@@ -19,7 +19,7 @@ from annotated.engine.errors import UsageError
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import read_metrics, read_recipe
-from annotated.engine.search import SlotCache, converted
+from annotated.engine.search import _SlotCache, converted
 from annotated.engine.trainer import RunConfig, Trainer, _LossScale
 from annotated.model import Transformer, TransformerConfig
 from annotated.tokens import PAD
@@ -431,7 +431,7 @@ def test_a_search_in_bfloat16_rounds_in_linear_maps_only() -> None:
     one = torch.ones(2, 1, 1, dtype=torch.bool)
     with torch.no_grad():
         exact, rough = (
-            SlotCache(m, src, slots=3).next_logits(src[:, :1], one)
+            _SlotCache(m, src, slots=3).next_logits(src[:, :1], one)
             for m in (model, half)
         )
     assert rough.dtype == torch.float32 and not torch.equal(exact, rough)

@@ -35,7 +35,7 @@ METHODS = {  # of whatever object
 }
 TIED = {  # these end with the process that has started them
     "annotated/book/results.commit": "tied",
-    "annotated/engine/search.in_processes": "end_with_parent",
+    "annotated/engine/search._in_processes": "end_with_parent",
     "annotated/school/examiner._apart": "end_with_parent",
     "annotated/school/examiner.started": "tied",
     "press/build.sphinx": "tied",
@@ -88,13 +88,13 @@ sum(range(10**15))  # keeps Python's lock: no thread gets a turn
 """
 WORKERS = """
 import os, time
-from annotated.engine.search import in_processes
+from annotated.engine.search import _in_processes
 
 def job(which):
     os.write({out}, b"x")
     sum(range(10**15))
 
-for _ in in_processes(job, [[0], [1]], workers=2):
+for _ in _in_processes(job, [[0], [1]], workers=2):
     pass
 """
 TIED_COMMAND = """

@@ -185,7 +185,7 @@ def doubt_of(recipe: Recipe, step: int = 0, valid: float = math.inf):
     model = Transformer(TransformerConfig(**SHAPE, norm=recipe.model.norm))
     trainer = Trainer(model, corpus, recipe.training)
     trainer.step = step
-    return log._DivergenceCheck(trainer, valid)  # type: ignore[arg-type]
+    return log._DivergenceCheck(trainer, [valid])  # type: ignore[arg-type]
 
 
 def progress(step: int, nll: float) -> Progress:

@@ -19,7 +19,7 @@ from annotated.model import (
 )
 from annotated.schedule import cooldown_factor, learning_rate
 from annotated.tokens import (
-    BYTES,
+    _BYTES,
     BytePairs,
 )
 from annotated.variations import difference
@@ -143,7 +143,7 @@ def cost() -> dict[str, Any]:
             "layers": 6,
             "vocab": 37_000,
             "tokens": 25_000,
-            "steps": costs.PAPER_STEPS[size],
+            "steps": costs._PAPER_STEPS[size],
             "devices": 8,
             "speed": costs.P100 / 1e12,
             "share": 100 * costs.useful_share(size),
@@ -229,7 +229,7 @@ def pieces() -> dict[str, Any]:
     ]
     return {
         "merges": list(whole.merges),
-        "order": BYTES,
+        "order": _BYTES,
         "cases": cases,
         "bytes": [list(token) for token in whole.tokens()],
     }

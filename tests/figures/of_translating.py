@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from sacrebleu.metrics import BLEU
 
-from annotated.parsing import compare_trees, linearise, spoken, tree_over
+from annotated.parsing import _spoken, compare_trees, linearise, tree_over
 from annotated.search import (
     KVCache,
     SearchConfig,
-    grow_beams,
+    _grow_beams,
     log_p_after,
 )
 from annotated.search import beam as beam_search
@@ -137,7 +137,7 @@ def cache() -> list[dict[str, Any]]:
     with torch.no_grad():
         beam_search(after, limit, config)
         kept = Recorded(model, source.repeat_interleave(3, dim=0))
-        grow_beams(kept, torch.tensor([limit]), config)
+        _grow_beams(kept, torch.tensor([limit]), config)
     # in its first step one row counts; then all three come from it
     steps = [[[BOS]] * 3, *list(found.values())[1:]]
     assert len(steps) > 3
@@ -174,7 +174,7 @@ def tree() -> list[dict[str, Any]]:
                 "truth": gold_tokens,
                 "tokens": tokens,
                 "tree": linearise(guess),
-                "spoken": spoken(guess),
+                "_spoken": _spoken(guess),
                 "counted": score.errors == 0,
                 "numbers": [score.matched, score.gold, score.guessed],
                 "shares": [score.precision, score.recall, score.f1],

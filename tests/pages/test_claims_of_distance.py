@@ -22,7 +22,7 @@ from annotated.complexity import (
     RestrictedSelfAttention,
     SelfAttention,
     SeparableConvolution,
-    one_step,
+    _one_step,
     path_length,
 )
 from annotated.costs import P100, PAPER_HOURS, paper_cost
@@ -231,7 +231,7 @@ def test_a_row_of_table_1_holds_for_our_layer(row: str) -> None:
         wanted = causal_mask(n) if past else torch.ones(n, n).bool()
         levels: Any = partial(layer_at, 4)
         if row == "recurrent":
-            levels = partial(one_level, partial(one_step, Recurrent(4)))
+            levels = partial(one_level, partial(_one_step, Recurrent(4)))
         assert path_length(levels, wanted, 4) == path(n, d, w)
     assert len(waited) == 1
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from annotated.corpora.data import open_data
 from annotated.corpora.registry import registry
 from annotated.corpora.treebanks import split_articles
-from annotated.costs import P100, PAPER_HOURS, PAPER_STEPS, paper_cost
+from annotated.costs import _PAPER_STEPS, P100, PAPER_HOURS, paper_cost
 from annotated.embeddings import sinusoids
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.trainer import RunConfig
@@ -220,7 +220,7 @@ def test_the_hours_are_the_steps_times_a_step(
     """5.2 p1: on eight P100s; within a tenth, which is what the paper's
     rounding leaves.
     """
-    assert (PAPER_STEPS[size], PAPER_HOURS[size]) == (steps, hours)
+    assert (_PAPER_STEPS[size], PAPER_HOURS[size]) == (steps, hours)
     assert hours == pytest.approx(steps * seconds / 3600, rel=0.1)
     assert paper_cost(hours) == paper_cost(hours, gpus=8, speed=P100)
     recipe = RECIPES["table3-base" if size == "base" else "table3-big"]

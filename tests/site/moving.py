@@ -18,7 +18,7 @@ from annotated.book.figures import (
 from annotated.book.scripts import script
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import SearchConfig, plain_beam_search
-from annotated.tokens import BYTES, SPECIALS
+from annotated.tokens import _BYTES, SPECIALS
 
 FRAMES = [
     {"step": 0, "text": "", "weights": [[0.5, 0.3, 0.2]] * 3},
@@ -240,7 +240,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "pieces": {
         "merges": [[87, 75], [260, 72], [224, 261]],
-        "order": BYTES,
+        "order": _BYTES,
         "text": "the hat",
     },
     "waves": {"width": 64, "columns": [0, 8, 16]},

@@ -57,18 +57,21 @@ def _program() -> str | None:
 
 
 @contextmanager
-def started() -> Iterator[Any]:
+def started(name: str = "chromium") -> Iterator[Any]:
     """A browser; each thread needs its own. Without one the test is skipped."""
     sync_api = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed"
     )
     with sync_api.sync_playwright() as driver:
-        path = _program() or driver.chromium.executable_path
+        kind = getattr(driver, name)
+        path, options = kind.executable_path, []
+        if name == "chromium":
+            path = _program() or path
+            # a container's root has no sandbox
+            options = ["--no-sandbox"] if os.geteuid() == 0 else []
         if not Path(path).exists():
-            pytest.skip("no Chromium here (CHROMIUM=… may name one)")
-        # a container's root has no sandbox
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = driver.chromium.launch(executable_path=path, args=options)
+            pytest.skip(f"no {name} here (CHROMIUM=… may name a Chromium)")
+        browser = kind.launch(executable_path=path, args=options)
         yield browser
         browser.close()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -171,18 +173,26 @@ def test_what_is_said_goes_to_the_output_above_it(between: str) -> None:
     assert said.parent is (page if between == "a value" else hidden[0])
 
 
-def test_a_prediction_without_one_right_choice_is_told(built: Book) -> None:
-    before = built.read("book/03-two.md")
+@pytest.fixture
+def lent(built: Book) -> Iterator[Book]:
+    """The small book, put back as it was without being set once more."""
+    kept = built.root.with_name("kept")
+    shutil.copytree(built.root, kept)
+    yield built
+    shutil.rmtree(built.root)
+    kept.rename(built.root)
+
+
+def test_a_prediction_without_one_right_choice_is_told(lent: Book) -> None:
+    before = lent.read("book/03-two.md")
     for choices in ("- one — no.\n- two — no.", "- one\n- two — ✓ yes."):
-        built.write(
+        lent.write(
             "book/03-two.md",
             f"{before}\n:::{{admonition}} Predict\n:class: predict\n"
             f"{choices}\n:::\n",
         )
         with pytest.raises(PressError, match="choice"):
-            site(built.root)
-    built.write("book/03-two.md", before)
-    site(built.root)
+            site(lent.root)
 
 
 def test_the_first_page_is_made_from_the_chapters(built: Book) -> None:
@@ -257,23 +267,21 @@ def test_a_picture_is_drawn_once(
     assert other == b"again"
 
 
-def test_a_description_has_words_and_no_marks(built: Book) -> None:
+def test_a_description_has_words_and_no_marks(lent: Book) -> None:
     """The words of the glossary are buttons on the page."""
-    before = built.read("book/A1-notation.md")
+    before = lent.read("book/A1-notation.md")
     title = "## Words of one"
     table = (
         "### One\n\n| word | paper | code | field | meaning |\n"
         "|---|---|---|---|---|\n| idea | a | b | c | what *carries* |"
     )
-    built.write(
+    lent.write(
         "book/A1-notation.md",
         before.replace(f"(words-02)=\n{title}", "## Words, by chapter")
         + f"\n(words-02)=\n{table}\n",
     )
-    site(built.root)
-    text = page(built, "02-one")
-    built.write("book/A1-notation.md", before)
-    site(built.root)
+    site(lent.root)
+    text = page(lent, "02-one")
     assert 'popovertarget="note-word-idea"' in text
     told = re.findall('escription" content="([^"]*)"', text)
     assert len(told) == 2
@@ -281,29 +289,27 @@ def test_a_description_has_words_and_no_marks(built: Book) -> None:
         assert words.startswith("What it is for. One idea carries it.")
 
 
-def test_the_first_page_has_cards_for_what_promises(built: Book) -> None:
-    built.write(
+def test_the_first_page_has_cards_for_what_promises(lent: Book) -> None:
+    lent.write(
         "book/cards.yml",
         "02-one: See it rise & fall.\nA1-notation: What is what.\n",
     )
-    index = built.read("book/index.md")
-    built.write(
+    index = lent.read("book/index.md")
+    lent.write(
         "book/index.md", f"{index}\n%(printed 02-one the value is)\n"
     )
     with pytest.raises(PressError, match="value is.*it is not printed"):
-        site(built.root)
-    built.write("book/index.md", index)
-    site(built.root)
-    text = page(built, "index")
+        site(lent.root)
+    lent.write("book/index.md", index)
+    site(lent.root)
+    text = page(lent, "index")
     card = text[text.index('<ul class="cards">') :].partition("</ul>")[0]
     assert '<li><a href="02-one.html"><span class="picture"><img' in card
     assert "<span>See it rise &amp; fall.</span>" in card
     [picture] = re.findall(r'src="([^"]+)"', card)
-    assert (built.root / "site" / picture).read_text().startswith("<?xml")
+    assert (lent.root / "site" / picture).read_text().startswith("<?xml")
     assert "One idea carries it.</p>" not in text
     assert text.count("What is what.") == 1 and "What is what." not in card
-    (built.root / "book/cards.yml").unlink()
-    site(built.root)
 
 
 def test_what_is_searched_is_a_section_without_those_inside_it() -> None:

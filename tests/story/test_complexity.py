@@ -28,10 +28,10 @@ from annotated.complexity import (
     RestrictedSelfAttention,
     SelfAttention,
     SeparableConvolution,
-    hears,
-    one_step,
+    _dependence,
+    _one_step,
+    _restricted_attention,
     path_length,
-    restricted_attention,
 )
 from annotated.layers import FeedForward
 from annotated.masks import causal_mask, window_mask
@@ -90,7 +90,7 @@ def test_restricted_attention_is_attention_with_the_window_mask(seed, n, r):
     q, k, v = torch.randn(3, 2, 3, n, 4, dtype=torch.float64).unbind()
     v = v[..., :3]
     masked = attention(q, k, v, window_mask(n, r))
-    torch.testing.assert_close(restricted_attention(q, k, v, r), masked)
+    torch.testing.assert_close(_restricted_attention(q, k, v, r), masked)
 
 
 def test_restricted_attention_has_the_gradients_of_the_mask():
@@ -239,19 +239,19 @@ def test_only_recurrence_waits_for_every_position(kind):
 
 def test_who_hears_whom_in_one_layer():
     n, d = 9, 4
-    assert hears(SelfAttention(d), n, d).all()
-    assert hears(nn.Linear(d, d), n, d).equal(
+    assert _dependence(SelfAttention(d), n, d).all()
+    assert _dependence(nn.Linear(d, d), n, d).equal(
         everything(n) & torch.eye(n).bool()
     )
-    assert hears(Recurrent(d), n, d).equal(causal_mask(n))
-    window = hears(RestrictedSelfAttention(d, 5), n, d)
+    assert _dependence(Recurrent(d), n, d).equal(causal_mask(n))
+    window = _dependence(RestrictedSelfAttention(d, 5), n, d)
     assert window.equal(window_mask(n, 5))
     near = causal_mask(n) & ~causal_mask(n).tril(-3)
-    assert hears(Convolution(d, 3), n, d).equal(near)
-    assert hears(SeparableConvolution(d, 3), n, d).equal(near)
-    gaps = hears(Convolution(d, 2, dilation=4), n, d)
+    assert _dependence(Convolution(d, 3), n, d).equal(near)
+    assert _dependence(SeparableConvolution(d, 3), n, d).equal(near)
+    gaps = _dependence(Convolution(d, 2, dilation=4), n, d)
     assert gaps[8].nonzero().flatten().tolist() == [4, 8]
-    middle = hears(Convolution(d, 3, causal=False), n, d)
+    middle = _dependence(Convolution(d, 3, causal=False), n, d)
     assert middle.equal(window_mask(n, 3))
 
 
@@ -259,7 +259,7 @@ def test_who_hears_whom_in_one_layer():
 def test_paths_are_as_long_as_table_1_says(n):
     d, k, r = 4, 3, 5
     past, every = causal_mask(n), everything(n)
-    step = partial(one_step, Recurrent(d))
+    step = partial(_one_step, Recurrent(d))
     found = {
         "self-attention": path_length(lambda i: SelfAttention(d), every, d),
         "recurrent": path_length(lambda i: step, past, d),
@@ -290,7 +290,7 @@ def test_the_picture_of_the_routes_has_the_lengths_that_are_measured():
         "self-attention": path_length(lambda i: SelfAttention(4), every, 4),
         # from state to state; the picture also has the step into the first
         "recurrent": 1
-        + path_length(lambda i: partial(one_step, step), past, 4),
+        + path_length(lambda i: partial(_one_step, step), past, 4),
         "convolution": path_length(lambda i: Convolution(4, 3), past, 4),
         "dilated convolution": path_length(
             lambda i: Convolution(4, 3, dilation=3**i), past, 4
@@ -311,12 +311,12 @@ def test_the_paths_multiplied_are_those_of_the_whole_stack():
     stack = nn.Sequential(*(Convolution(4, 3) for _ in range(3)))
     reached = torch.eye(12)
     for layer in stack:
-        reached = hears(layer, 12, 4).float() @ reached
-    assert hears(stack, 12, 4).equal(reached > 0)
+        reached = _dependence(layer, 12, 4).float() @ reached
+    assert _dependence(stack, 12, 4).equal(reached > 0)
 
 
 def test_the_steps_of_the_cells_end_in_the_recurrent_layer():
-    """one_step moves states as the layer does: n steps are its forward."""
+    """_one_step moves states as the layer does: n steps are its forward."""
     n, layer = 7, Recurrent(5).double()
     x = torch.randn(2, n, 5, dtype=torch.float64)
     states = torch.zeros_like(x)
@@ -324,7 +324,7 @@ def test_the_steps_of_the_cells_end_in_the_recurrent_layer():
         before = torch.cat([torch.zeros_like(x[:, :1]), states[:, :-1]], 1)
         states = layer.step(x, before)
     torch.testing.assert_close(states, layer(x))
-    moved = one_step(layer, x)
+    moved = _one_step(layer, x)
     torch.testing.assert_close(
         moved[:, 1:], layer.step(x[:, 1:], x[:, :-1])
     )
@@ -351,7 +351,7 @@ def test_a_layer_hears_what_it_compares():
         return (x - x.roll(1, dims=1)).square()
 
     both = torch.eye(6) + torch.eye(6).roll(-1, dims=1)
-    assert hears(change, 6, 3).equal(both > 0)
+    assert _dependence(change, 6, 3).equal(both > 0)
 
 
 # --- the ledger and the scripts that wrote it

@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from annotated import cli, costs
 from annotated.corpora import data
 from annotated.costs import (
+    _PAPER_STEPS,
     PAPER_HOURS,
-    PAPER_STEPS,
     dry_run,
     forward_flops,
     kept_bytes,
@@ -269,13 +269,13 @@ def test_table_2s_costs_come_out() -> None:
 def test_the_papers_machine_was_used_to_a_third_or_so() -> None:
     assert 0.25 < useful_share("base") < 0.33
     assert 0.38 < useful_share("big") < 0.46
-    assert f"{step_flops(shape()) * PAPER_STEPS['base']:.1e}" == "9.5e+17"
+    assert f"{step_flops(shape()) * _PAPER_STEPS['base']:.1e}" == "9.5e+17"
 
 
 @pytest.mark.parametrize("size", PAPER_HOURS)
 def test_the_recipes_are_the_papers_runs(size: str) -> None:
     recipe = RECIPES[f"wmt14-en-de-{size}"]
-    assert recipe.training.max_steps == PAPER_STEPS[size]
+    assert recipe.training.max_steps == _PAPER_STEPS[size]
     config = recipe.config(37_000, 37_000)
     needed = step_flops(config, recipe.training.batch_tokens)
     needed *= recipe.training.max_steps

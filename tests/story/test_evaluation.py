@@ -18,7 +18,7 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from annotated.book import results
 from annotated.book.results import ledger
-from annotated.evaluation import compare, score, split_hyphens
+from annotated.evaluation import _split_hyphens, compare, score
 
 HYPOTHESES = [
     "a dog runs across the grass .",
@@ -110,8 +110,8 @@ def test_nothing_to_score_is_refused() -> None:
 
 def test_words_are_split_at_inner_hyphens_only() -> None:
     split = "Rhein ##AT##-##AT## Main ##AT##-##AT## Region"
-    assert split_hyphens("Rhein-Main-Region") == split
-    assert split_hyphens("Haus- und Hof - ja") == "Haus- und Hof - ja"
+    assert _split_hyphens("Rhein-Main-Region") == split
+    assert _split_hyphens("Haus- und Hof - ja") == "Haus- und Hof - ja"
 
 
 # what perl makes of these
@@ -136,7 +136,7 @@ PERL = {
 def test_hyphens_are_split_as_the_published_script_splits_them(
     line: str,
 ) -> None:
-    assert split_hyphens(line) == PERL[line]
+    assert _split_hyphens(line) == PERL[line]
 
 
 @pytest.mark.skipif(shutil.which("perl") is None, reason="needs perl")
@@ -152,7 +152,7 @@ def test_perl_says_the_same() -> None:
         capture_output=True,
         check=True,
     )
-    found = [split_hyphens(line) for line in lines]
+    found = [_split_hyphens(line) for line in lines]
     assert done.stdout.decode().split("\n")[:-1] == found
 
 
@@ -160,7 +160,7 @@ def test_split_compounds_counts_the_split_words() -> None:
     hyp = ["Der SPD-Politiker fordert eine EU-weite Regelung."]
     ref = ["Der CDU-Politiker fordert eine EU-weite Regelung."]
     # by hand: 11 tokens on both sides, of which one is wrong, the second
-    assert len(split_hyphens(hyp[0]).split()) == 11
+    assert len(_split_hyphens(hyp[0]).split()) == 11
     product = 10 / 11 * 8 / 10 * 7 / 9 * 6 / 8
     found = score(hyp, ref, split_compounds=True)
     assert found["split_bleu"] == round(100 * product**0.25, 2)

@@ -252,6 +252,7 @@ def digest(kind):
     return hashlib.sha256(trained.encode()).hexdigest()
 
 
+@pytest.mark.slow  # its processes wait for each other
 def test_training_is_the_same_in_every_process():
     run = subprocess.run(
         [sys.executable, "-c", PROBE],

@@ -14,13 +14,13 @@ from annotated.costs import PAPER_HOURS, forward_flops, paper_cost
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.model import count_parameters
 from annotated.variations import (
-    ABOUT_EQUAL,
-    COMPARISONS,
+    _ABOUT_EQUAL,
+    _COMPARISONS,
     TABLE2,
     TABLE3,
     Difference,
+    _in_small,
     difference,
-    in_small,
     small_rows,
     small_runs,
 )
@@ -84,11 +84,11 @@ def test_rows_a_cost_the_same() -> None:
 
 
 def test_comparisons_are_clear_in_the_paper() -> None:
-    assert len(COMPARISONS) == len(set(COMPARISONS)) >= 8
-    for worse, better in COMPARISONS:
+    assert len(_COMPARISONS) == len(set(_COMPARISONS)) >= 8
+    for worse, better in _COMPARISONS:
         gap = math.log(TABLE3[worse].perplexity / TABLE3[better].perplexity)
         assert gap > 0.015, (worse, better)
-    for one, other in ABOUT_EQUAL:
+    for one, other in _ABOUT_EQUAL:
         gap = math.log(TABLE3[one].perplexity / TABLE3[other].perplexity)
         assert abs(gap) < 0.01, (one, other)
         assert abs(TABLE3[one].bleu - TABLE3[other].bleu) < 0.35
@@ -131,10 +131,10 @@ def test_rows_in_small_differ_from_each_other_and_share_the_rest() -> None:
 
 
 def test_in_small_takes_any_recipe() -> None:
-    made = in_small(Recipe(about="", data="x").changed(d_k=128), 10)
+    made = _in_small(Recipe(about="", data="x").changed(d_k=128), 10)
     assert (made.model.d_k, made.model.d_v) == (16, 8)
     assert (made.training.max_steps, made.training.seed) == (10, 0)
-    shortest = in_small(Recipe(about="", data="x"), 2, seed=5)
+    shortest = _in_small(Recipe(about="", data="x"), 2, seed=5)
     assert (shortest.training.warmup, shortest.training.seed) == (1, 5)
 
 
@@ -489,7 +489,7 @@ def test_rows_differ_from_base_as_the_figures_are_described(
 
 
 def test_depth_and_big_are_reversed_and_width_is_not(nats: Values) -> None:
-    for worse, better in COMPARISONS:
+    for worse, better in _COMPARISONS:
         if better in ("C-N8", "big") or worse in ("C-N4", "A-h1"):
             assert verdict(nats, worse, better) == "smaller"
         if worse in ("A-h32", "B-dk16", "B-dk32", "C-d256", "C-ff1024"):
