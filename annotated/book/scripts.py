@@ -14,8 +14,7 @@ _NEEDS = re.compile(r"^// needs: (.*)$", re.M)
 _EXPORTED = re.compile(
     r"^export (?:async )?(?:function|const|class) (\w+)", re.M
 )
-_COMMENT = re.compile(r"^[ \t]*(?:/\*\*.*?\*/|//[^\n]*)\n", re.M | re.S)
-_INDENT = re.compile(r"^[ \t]+", re.M)
+_UNREAD = re.compile(r"(?ms)^[ \t]*(?:(?:/\*\*.*?\*/|//[^\n]*)\n[ \t]*)*")
 
 
 def scripts(modules: Mapping[str, str]) -> dict[str, str]:
@@ -53,7 +52,7 @@ def _closed(name: str, text: str) -> str:
         names.append("figure")
     text = _FIGURE.sub("const figure = ", text)
     text = re.sub(r"^export ", "", text, flags=re.M)
-    text = _INDENT.sub("", _COMMENT.sub("", text))
+    text = _UNREAD.sub("", text)
     return (
         f"// {name}.mjs\nconst {name} = (() => {{\n{text.strip()}\n"
         f"return {{ {', '.join(names)} }};\n}})();"
