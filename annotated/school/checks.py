@@ -1277,6 +1277,8 @@ def _slipped(
     ours = exercise.ours.trial(check, seed).seen
     if any(type(x) is not type(y) for x, y in zip(trial.seen, ours)):
         return ""  # no slip makes a text of a tensor
+    if not ours or isinstance(trial.error, (AttributeError, TypeError)):
+        return ""
     tree = ast.parse(exercise.reference)
     for told in slips(tree):
         thing = _made(exercise, tree)
