@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from annotated.engine.errors import (
     DataError,
@@ -21,13 +22,13 @@ from annotated.engine.errors import (
 )
 
 __all__ = [
-    "COMMANDS", "ENVIRONMENT", "usage", "obey", "main", "SIMILAR",
-    "similar", "make_streams_legible",
+    "COMMANDS", "MODULES", "dispatch", "load", "main",
+    "make_streams_legible",
 ]  # fmt: skip
 
 
 # E12-command-line.md: The program
-COMMANDS = {
+COMMANDS = {  # what each does
     "recipes": "list what can be trained",
     "data": "list, show or prepare corpora",
     "train": "train RECIPE --out RUN",
@@ -49,17 +50,32 @@ COMMANDS = {
     "doctor": "say what this machine has, and what is missing",
     "completion": "print what makes bash, zsh or fish complete a command",
 }
+MODULES = {  # where each is: a class, which has the command's name
+    "commands.train": ("recipes", "train"),
+    "commands.data": ("data",),
+    "commands.translate": ("translate",),
+    "commands.evaluate": ("evaluate",),
+    "commands.average": ("average",),
+    "commands.exchange": ("export", "import"),
+    "book.sweep": ("sweep",),
+    "commands.trees": ("treebank", "parse"),
+    "commands.pages": ("report", "look", "paper"),
+    "school.terminal": ("exercises", "milestone", "questions"),
+    "school.classroom": ("classroom",),
+    "commands.doctor": ("doctor",),
+    "commands.completion": ("completion",),
+}
 
 
 # torch reads these when it is imported
-ENVIRONMENT = {
+_ENVIRONMENT = {
     "GOMP_SPINCOUNT": "1000",  # waiting threads do not spin for long
     "KMP_BLOCKTIME": "1",  # the same, for Intel's OpenMP
     "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # Apple's GPU falls back to the CPU
 }
 
 
-def usage() -> str:
+def _usage() -> str:
     """The text of annotated --help."""
     each = "\n".join(
         f"  {name:10} {what}" for name, what in COMMANDS.items()
@@ -72,11 +88,11 @@ def usage() -> str:
     )
 
 
-def obey(args: Sequence[str]) -> None:
+def dispatch(args: Sequence[str]) -> None:
     """Run a command line. Raises the errors that main reports."""
     name, rest = (args[0] if args else "--help"), list(args[1:])
     if name in ("-h", "--help"):
-        print(usage())
+        print(_usage())
         return
     if name.startswith("-"):
         raise UsageError(f"the subcommand comes first, before {name}")
@@ -85,12 +101,24 @@ def obey(args: Sequence[str]) -> None:
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if several and name not in ("train", "evaluate"):
         raise UsageError(f"{name} runs in one process: omit torchrun")
-    for variable, value in ENVIRONMENT.items():
+    for variable, value in _ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
-    if name == "doctor":  # it runs where torch does not
-        importlib.import_module("annotated.engine.doctor").doctor(rest)
-        return
-    importlib.import_module("annotated.engine.commands").obey(name, rest)
+    command = load(name)
+    if name in ("train", "doctor"):  # they read their arguments themselves
+        command(rest)
+    else:
+        options = importlib.import_module("annotated.commands.options")
+        options.run(command, name, rest)
+
+
+def load(name: str) -> Any:
+    """The options of a subcommand, a class or several; of train and
+    doctor, the function.
+    """
+    [module] = [m for m, names in MODULES.items() if name in names]
+    home = importlib.import_module(f"annotated.{module}")
+    own = name in ("train", "doctor")
+    return getattr(home, name if own else name.title())
 
 
 def main() -> None:
@@ -102,7 +130,7 @@ def main() -> None:
     debug = len(args) < len(sys.argv) - 1
     debug = debug or bool(os.environ.get("ANNOTATED_DEBUG"))
     try:
-        obey(args)
+        dispatch(args)
         sys.stdout.flush()
     except BrokenPipeError:
         # the reader has closed the pipe: there is nothing to flush
@@ -147,7 +175,7 @@ def _complain(what: str) -> None:
     print(who, " ".join(what.split()), file=sys.stderr)
 
 
-SIMILAR = str.maketrans(
+_SIMILAR = str.maketrans(
     {
         "✓": "+", "✗": "x", "★": "*", "•": "*", "·": "-", "→": "->",
         "…": "...", "–": "-", "−": "-", "“": '"', "”": '"', "×": "x",
@@ -156,17 +184,17 @@ SIMILAR = str.maketrans(
 )  # fmt: skip
 
 
-def similar(error: UnicodeError) -> tuple[str, int]:
+def _similar(error: UnicodeError) -> tuple[str, int]:
     """ASCII for what an encoding lacks: what looks like it, or a number."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    text = error.object[error.start : error.end].translate(SIMILAR)
+    text = error.object[error.start : error.end].translate(_SIMILAR)
     return text.encode("ascii", "backslashreplace").decode(), error.end
 
 
 def make_streams_legible() -> None:
     """No character that is printed or typed ends the program."""
-    codecs.register_error("similar", similar)
+    codecs.register_error("similar", _similar)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="similar")

@@ -33,8 +33,8 @@ from annotated.book.baselines import (
     word_by_word,
 )
 from annotated.book.results import entry
-from annotated.corpora.data import open_data
 from annotated.corpora.prepare import Prepared
+from annotated.engine.data import open_data
 from annotated.engine.recipes import RECIPES
 from annotated.evaluation import score
 

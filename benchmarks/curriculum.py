@@ -23,7 +23,7 @@ import tyro
 from ledger import append, entry_of_runs, make_runs, read
 
 from annotated.book.results import commit
-from annotated.corpora.data import open_data
+from annotated.engine.data import open_data
 from annotated.engine.fit import fitted
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import first_model

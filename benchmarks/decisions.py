@@ -28,7 +28,7 @@ from ledger import annotated, append, entry_of_runs, make_runs, read, typed
 from run_recipe import curves
 
 from annotated.book.results import commit
-from annotated.corpora.data import TextData
+from annotated.engine.data import TextData
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.runs import Run
 

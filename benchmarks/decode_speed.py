@@ -167,7 +167,7 @@ def draw_task(settings: Settings) -> Task:
 
 def run_task(settings: Settings) -> Task:
     """A trained run and the first sentences of its test set."""
-    from annotated.corpora.data import open_data
+    from annotated.engine.data import open_data
     from annotated.engine.runs import Run
 
     assert settings.run is not None

@@ -38,8 +38,8 @@ from torch import Tensor, nn
 from annotated.attention import MultiHeadAttention
 from annotated.batches import Batch, Corpus, Sentences, cut
 from annotated.book.results import commit
-from annotated.corpora.data import open_data
 from annotated.embeddings import Embeddings, SinusoidalPositions
+from annotated.engine.data import open_data
 from annotated.engine.hooks import replace
 from annotated.engine.packing import FastDropout
 from annotated.engine.runs import Run

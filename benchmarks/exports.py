@@ -24,9 +24,10 @@ import tyro
 from ledger import write
 
 from annotated.book.results import entry
-from annotated.corpora.data import open_data
+from annotated.corpora.sentencepieces import vocabulary
+from annotated.engine.data import open_data
 from annotated.engine.runs import Run
-from annotated.exchange.export import export_run, vocabulary
+from annotated.exchange.export import export_run
 from annotated.tokens import BOS, EOS
 
 NEEDS = {

@@ -23,7 +23,7 @@ from ledger import annotated, write
 from run_recipe import corpus, curves
 
 from annotated.book.results import entry
-from annotated.corpora.data import open_data
+from annotated.engine.data import open_data
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run, read_recipe
 

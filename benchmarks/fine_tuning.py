@@ -24,8 +24,9 @@ from ledger import annotated, write
 from run_recipe import told_of
 
 from annotated.book.results import entry
-from annotated.corpora.data import load_pairs, open_data
+from annotated.corpora.pairs import load_pairs
 from annotated.corpora.prepare import Prepared
+from annotated.engine.data import open_data
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run, read_metrics, read_recipe
 from annotated.tokens import Tokenizer

@@ -399,8 +399,8 @@ def parts_of(items: list[Any], count: int) -> list[list[Any]]:
 def learn(bench: Bench) -> dict[str, Any]:
     """A training that converges, and the BLEU of what it gives."""
     # here, not above: they want packages that the rest can do without
-    from annotated.corpora.data import open_data
     from annotated.corpora.registry import data_folder, registry
+    from annotated.engine.data import open_data
     from annotated.engine.recipes import RECIPES
     from annotated.engine.runner import train_recipe
     from annotated.engine.runs import Run

@@ -53,7 +53,7 @@ TESTS = {
     "checkpoints": "checkpoints interrupted averaging",
     "search": "story/search cache engine/search search_numbers",
     "evaluation": "evaluation",
-    "alignment": "pocket",
+    "alignment": "alignment",
     "parallel": "parallel",
     "costs": "costs",
     "variations": "variations",
@@ -71,7 +71,7 @@ TESTS = {
     "engine/distributed": (
         "distributed distributed_accidents distributed_commands"
     ),
-    "corpora/prepare": "prepare",
+    "corpora/prepare": "prepare preparation prepare_refused prepared_runs",
 }
 SLOW = 12.0  # seconds; a slower test is left out
 RULE = (

@@ -31,7 +31,8 @@ from ledger import typed, write
 from parsing import all_and_short, lines
 
 from annotated.book.results import entry
-from annotated.corpora.treebanks import read_tree, tree_scores
+from annotated.corpora.treebanks import read_tree
+from annotated.engine.parsing import tree_scores
 from annotated.parsing import linearise, tree_over
 
 TAG = "XX"  # over every word: what kind it is, a parser has to find out

@@ -34,8 +34,8 @@ from ledger import write
 from run_recipe import annotated, curves
 
 from annotated.book.results import entry
-from annotated.corpora.treebanks import tree_guide, tree_scores
 from annotated.engine.machine import cores
+from annotated.engine.parsing import tree_guide, tree_scores
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run, read_recipe
 from annotated.engine.search import Guide

@@ -28,8 +28,8 @@ from ledger import write
 from annotated.book.results import entry
 from annotated.embeddings import SinusoidalPositions
 from annotated.engine.search import beam_search
-from annotated.exchange.marian import (
-    WEIGHTS,
+from annotated.exchange.marian import WEIGHTS
+from annotated.exchange.published import (
     Published,
     import_marian,
     read_published,

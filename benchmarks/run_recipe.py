@@ -25,8 +25,8 @@ from ledger import annotated, write
 
 from annotated.book.baselines import words
 from annotated.book.results import entry
-from annotated.corpora.data import TextData, open_data, prepared_data
 from annotated.corpora.prepare import Prepared
+from annotated.engine.data import TextData, open_data, prepared_data
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run, read_metrics, read_recipe
 from annotated.evaluation import score

@@ -20,7 +20,7 @@ from typing import Annotated
 
 import tyro
 
-from annotated.corpora.data import open_data
+from annotated.engine.data import open_data
 from annotated.engine.runs import Run
 from annotated.engine.tensors import read_tensors, write_tensors
 

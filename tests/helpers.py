@@ -103,7 +103,7 @@ def forking() -> Any:
     """
     context = multiprocessing.get_context("forkserver")
     broken = ["tests.broken"] if "BROKEN" in os.environ else []
-    preload = ["annotated.engine.commands", "annotated.cli", "pytest"]
+    preload = ["annotated.commands.train", "annotated.cli", "pytest"]
     context.set_forkserver_preload([*preload, *broken])
     return context
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from annotated.corpora.cleaning import WORD
+from annotated.corpora.cleaning import WORD_OR_MARK
 
 __all__ = ["words", "dictionary", "word_by_word", "nearest_captions"]
 
@@ -16,7 +16,7 @@ __all__ = ["words", "dictionary", "word_by_word", "nearest_captions"]
 # 20-multi30k.md: How good is that?
 def words(line: str) -> list[str]:
     """The words and punctuation marks of a line."""
-    return WORD.findall(line)
+    return WORD_OR_MARK.findall(line)
 
 
 def dictionary(src: Sequence[str], tgt: Sequence[str]) -> dict[str, str]:

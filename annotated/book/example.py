@@ -16,10 +16,9 @@ from annotated.tokens import BOS, EOS, SPECIALS
 
 __all__ = [
     "LETTERS", "VOCAB", "reversal_model", "letter_ids", "reversal_batch",
-    "train_reversal", "greedy", "write", "exact", "Nothing",
-    "without_networks", "without_norms", "without_factor", "Unmasked",
-    "without_mask", "EncoderReplaces", "DecoderReplaces",
-    "without_residuals", "NoPositions", "without_positions", "without_root",
+    "train_reversal", "write", "exact", "Nothing", "without_networks",
+    "without_norms", "without_factor", "without_mask", "without_residuals",
+    "without_positions", "without_root",
 ]  # fmt: skip
 
 
@@ -110,7 +109,7 @@ def train_reversal(
 
 # E15-running-example.md: Asking
 @torch.no_grad()
-def greedy(model: nn.Module, src: Tensor, limit: int) -> Tensor:
+def _greedy(model: nn.Module, src: Tensor, limit: int) -> Tensor:
     """Greedy search for each row of src: token ids, (words, limit).
 
     Everything after the first EOS is EOS.
@@ -132,7 +131,7 @@ def write(model: nn.Module, word: str, limit: int | None = None) -> str:
     """
     src = torch.tensor([[*letter_ids(word), EOS]])
     limit = len(word) + 3 if limit is None else limit
-    ids = [*greedy(model, src, limit)[0].tolist(), EOS]
+    ids = [*_greedy(model, src, limit)[0].tolist(), EOS]
     return "".join([*"····", *LETTERS][i] for i in ids[: ids.index(EOS)])
 
 
@@ -140,7 +139,7 @@ def exact(model: nn.Module, length: int = 9, words: int = 200) -> float:
     """The share of new random words that the model reverses exactly."""
     generator = torch.Generator().manual_seed(2017)
     src, _, labels = reversal_batch(length, words, generator)
-    written = greedy(model, src, length + 1)
+    written = _greedy(model, src, length + 1)
     return (written == labels).all(dim=1).float().mean().item()
 
 
@@ -175,7 +174,7 @@ def without_factor(model: Transformer) -> None:
             part.w_q.register_forward_hook(stretched(part))
 
 
-class Unmasked(nn.Module):
+class _Unmasked(nn.Module):
     """An attention that ignores its mask."""
 
     def __init__(self, attention: nn.Module):
@@ -192,10 +191,10 @@ def without_mask(model: Transformer) -> None:
     """Take the causal mask out of the decoder (chapter 03)."""
     layers: Any = model.decoder.layers
     for layer in layers:
-        layer.attention = Unmasked(layer.attention)
+        layer.attention = _Unmasked(layer.attention)
 
 
-class EncoderReplaces(nn.Module):
+class _EncoderReplaces(nn.Module):
     """An encoder layer whose sub-layers replace their input."""
 
     def __init__(self, layer: Any):
@@ -208,7 +207,7 @@ class EncoderReplaces(nn.Module):
         return part.norm2(part.feed_forward(x))
 
 
-class DecoderReplaces(EncoderReplaces):
+class _DecoderReplaces(_EncoderReplaces):
     """A decoder layer whose sub-layers replace their input."""
 
     def forward(  # type: ignore[override]
@@ -227,13 +226,13 @@ class DecoderReplaces(EncoderReplaces):
 def without_residuals(model: Transformer) -> None:
     """Take the residual connections out (chapter 05)."""
     for stack, kind in (
-        (model.encoder, EncoderReplaces),
-        (model.decoder, DecoderReplaces),
+        (model.encoder, _EncoderReplaces),
+        (model.decoder, _DecoderReplaces),
     ):
         stack.layers = nn.ModuleList(map(kind, stack.layers))
 
 
-class NoPositions(nn.Module):
+class _NoPositions(nn.Module):
     """Position encodings that say nothing: zeros, (length, 1)."""
 
     def forward(self, length: int) -> Tensor:
@@ -243,7 +242,7 @@ class NoPositions(nn.Module):
 def without_positions(model: Transformer) -> None:
     """Take the position encodings out (chapter 07)."""
     for side in ("src_positions", "tgt_positions"):
-        setattr(model, side, NoPositions())
+        setattr(model, side, _NoPositions())
 
 
 def without_root(model: Transformer) -> None:

@@ -23,15 +23,12 @@ from annotated.heads import knocked_out
 from annotated.search import log_p_after
 from annotated.tokens import BOS, EOS, UNK
 
-__all__ = [
-    "WIDEST", "MOST", "answer", "greedy_steps", "pieces", "all_maps",
-    "LOOK", "page", "LONGEST", "POLICY", "Handler", "look",
-]  # fmt: skip
+__all__ = ["answer", "page", "look"]
 
 
 # E27-look.md: One answer
-WIDEST = 60  # pieces of a sentence: maps beyond that cannot be read
-MOST = 5  # likely pieces at each step
+_WIDEST = 60  # pieces of a sentence: maps beyond that cannot be read
+_MOST = 5  # likely pieces at each step
 
 
 def answer(run: Run, question: dict[str, Any]) -> dict[str, Any]:
@@ -44,9 +41,9 @@ def answer(run: Run, question: dict[str, Any]) -> dict[str, Any]:
     """
     text = str(question["text"]).strip()
     [src] = run.source.encode([text])
-    if not 0 < len(src) <= WIDEST:
+    if not 0 < len(src) <= _WIDEST:
         raise ValueError(
-            f"the sentence has {len(src)} pieces; 1 to {WIDEST} can be "
+            f"the sentence has {len(src)} pieces; 1 to {_WIDEST} can be "
             "drawn"
         )
     heads = []
@@ -54,9 +51,9 @@ def answer(run: Run, question: dict[str, Any]) -> dict[str, Any]:
         block, _, number = str(name).rpartition(".")
         heads.append((block, int(number)))
     with evaluating(run.model), knocked_out(run.model, heads):
-        steps = list(greedy_steps(run, src, question.get("prefix", [])))
+        steps = list(_greedy_steps(run, src, question.get("prefix", [])))
         ids = [step["id"] for step in steps[:-1]]
-        maps = all_maps(run, src, ids)
+        maps = _all_maps(run, src, ids)
     [said] = run.target.decode([ids])
     four = replace(run.recipe.search, beam=4, nbest=1)
     beam = "" if heads else run.translate([text], four)[0][0].text
@@ -70,7 +67,7 @@ def answer(run: Run, question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def greedy_steps(
+def _greedy_steps(
     run: Run, src: Sequence[int], prefix: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """The steps of a greedy search after a prefix: the id taken, its
@@ -79,29 +76,29 @@ def greedy_steps(
     model, extra = run.model, run.recipe.search.extra
     source = torch.tensor([[*src, EOS]])
     ids = [BOS]
-    limit = min(len(src) + extra, 2 * WIDEST)
+    limit = min(len(src) + extra, 2 * _WIDEST)
     while ids[-1] != EOS:
         chances = log_p_after(model, source, ids).exp()
-        best = chances.topk(MOST).indices.tolist()
+        best = chances.topk(_MOST).indices.tolist()
         at = len(ids) - 1
         taken = prefix[at] if at < len(prefix) else best[0]
         ids.append(EOS if at == limit else int(taken))
-        names = dict(zip(best, pieces(run, best)))
+        names = dict(zip(best, _pieces(run, best)))
         yield {
             "id": ids[-1],
             "p": chances[ids[-1]].item(),
-            "piece": pieces(run, ids[-1:])[0],
+            "piece": _pieces(run, ids[-1:])[0],
             "likely": [[i, chances[i].item(), names[i]] for i in best],
         }
 
 
-def pieces(run: Run, ids: Sequence[int]) -> list[str]:
+def _pieces(run: Run, ids: Sequence[int]) -> list[str]:
     """Each id as text; the end in brackets."""
     texts = ["".join(run.target.tokens([i])) for i in ids]
     return ["(end)" if i == EOS else t for i, t in zip(ids, texts)]
 
 
-def all_maps(
+def _all_maps(
     run: Run, src: Sequence[int], ids: Sequence[int]
 ) -> dict[str, Any]:
     """The weights of all heads, as lists: {"cross.0": [head][row][key]}."""
@@ -114,7 +111,7 @@ def all_maps(
 
 
 # E27-look.md: The page
-LOOK = Template("""<!doctype html>
+_LOOK = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>$title</title><style>
@@ -157,18 +154,18 @@ def page(run: Run) -> str:
         b"",
     )
     about, html = escape(recipe.about), figure.html()
-    return LOOK.substitute(title=escape(title), about=about, figure=html)
+    return _LOOK.substitute(title=escape(title), about=about, figure=html)
 
 
 # E27-look.md: The server
-LONGEST = 20_000  # bytes of a question
-POLICY = (
+_LONGEST = 20_000  # bytes of a question
+_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src "
     "'unsafe-inline'; connect-src 'self'; img-src data:"
 )
 
 
-class Handler(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler):
     """GET /SECRET/ is the page, POST /SECRET/ask an answer."""
 
     run: Run
@@ -192,7 +189,7 @@ class Handler(BaseHTTPRequestHandler):
         """What the model says to a question, after a code of HTTP."""
         size = int(self.headers.get("Content-Length") or 0)
         try:
-            if size > LONGEST:
+            if size > _LONGEST:
                 raise ValueError("the sentence is too long")
             question = json.loads(self.rfile.read(size))
             with self.turn:
@@ -212,7 +209,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
-        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("Content-Security-Policy", _POLICY)
         self.send_header("X-Frame-Options", "DENY")
         self.send_header("Referrer-Policy", "no-referrer")
         self.end_headers()
@@ -237,7 +234,7 @@ def look(
         "secret": secret,
         "turn": threading.Lock(),
     }
-    kind = type("Handler", (Handler,), own)
+    kind = type("Handler", (_Handler,), own)
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), kind)
     except (OSError, OverflowError) as error:

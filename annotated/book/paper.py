@@ -21,21 +21,16 @@ from annotated.engine.errors import DataError, UsageError, unknown
 from annotated.engine.files import write_text
 
 __all__ = [
-    "VOID", "Reader", "kinds", "inside", "KEPT", "MATHML", "PASSING",
-    "FONTS", "DROPPED", "LABELS", "DISPLAYS", "shown", "formulas", "mark",
-    "BLOCKS", "plain", "wrapped", "SECTION", "CAPTION", "BODY", "Split",
-    "plain_title", "run_in", "SOURCES", "TITLE", "MISSING", "copy_path",
-    "keep", "fetched", "NUMBERED", "counted", "split", "whole_sections",
-    "Words", "words", "said", "CARD", "ORDER", "KIND", "named", "script",
+    "copy_path", "keep", "counted", "split", "words", "named", "script",
     "put_beside",
 ]  # fmt: skip
 
 
 # E28-paper.md: A page as a tree
-VOID = {"br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
+_VOID = {"br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
 
 
-class Reader(HTMLParser):
+class _Reader(HTMLParser):
     """The elements of a page, in `root`."""
 
     def __init__(self) -> None:
@@ -49,7 +44,7 @@ class Reader(HTMLParser):
         """One element more, inside those that are open."""
         given = {name: value or "" for name, value in attrs}
         element = SubElement(self.open[-1], tag, given)
-        if tag not in VOID:
+        if tag not in _VOID:
             self.open.append(element)
 
     def handle_endtag(self, tag: str) -> None:
@@ -67,123 +62,123 @@ class Reader(HTMLParser):
             last.text = (last.text or "") + data
 
 
-def kinds(element: Element) -> set[str]:
+def _kinds(element: Element) -> set[str]:
     """Its classes, without the prefix of LaTeXML."""
     names = element.get("class", "").split()
     return {name.removeprefix("ltx_") for name in names}
 
 
-def inside(element: Element, kind: str) -> Element | None:
+def _inside(element: Element, kind: str) -> Element | None:
     """The first element of a kind, at any depth."""
-    return next((e for e in element.iter() if kind in kinds(e)), None)
+    return next((e for e in element.iter() if kind in _kinds(e)), None)
 
 
 # E28-paper.md: What is shown of an element
-KEPT = {
+_KEPT = {
     "code", "em", "li", "ol", "p", "strong", "sub", "sup", "table",
     "tbody", "td", "th", "thead", "tr", "ul",
 }  # fmt: skip
-MATHML = {
+_MATHML = {
     "math", "menclose", "mfrac", "mi", "mn", "mo", "mover", "mpadded",
     "mroot", "mrow", "mspace", "msqrt", "mstyle", "msub", "msubsup",
     "msup", "mtable", "mtd", "mtext", "mtr", "munder", "munderover",
 }  # fmt: skip
-PASSING = {
+_PASSING = {
     "accent", "colspan", "columnalign", "display", "fence", "mathvariant",
     "rowspan", "separator", "stretchy",
 }  # fmt: skip
-FONTS = {"font_bold": "strong", "font_italic": "em"}
-DROPPED = {
+_FONTS = {"font_bold": "strong", "font_italic": "em"}
+_DROPPED = {
     "annotation", "annotation-xml", "button", "figure", "head", "nav",
     "script", "style", "svg", "template",
 }  # fmt: skip
-LABELS = {"ERROR", "note_mark", "note_type", "tag_item", "tag_note"}
-DISPLAYS = {"equation", "equationgroup"}
+_LABELS = {"ERROR", "note_mark", "note_type", "tag_item", "tag_note"}
+_DISPLAYS = {"equation", "equationgroup"}
 
 
-def shown(element: Element) -> str:
+def _shown(element: Element) -> str:
     """HTML that holds nothing but text, formulas, lists and tables."""
-    tag, own = element.tag, kinds(element)
-    if tag in DROPPED or own & LABELS:
+    tag, own = element.tag, _kinds(element)
+    if tag in _DROPPED or own & _LABELS:
         return ""
     if "note" in own:
-        return f"<sup>{escape(mark(element))}</sup>"
-    if own & DISPLAYS:
-        rows = formulas(element, shown)
+        return f"<sup>{escape(_mark(element))}</sup>"
+    if own & _DISPLAYS:
+        rows = _formulas(element, _shown)
         lines = "".join(f"<div>{row}</div>" for row in rows)
         return f'<div class="equation">{lines}</div>'
     text = escape(element.text or "", quote=False)
     for child in element:
-        text += shown(child) + escape(child.tail or "", quote=False)
-    tag = next((FONTS[name] for name in FONTS if name in own), tag)
-    if tag not in KEPT | MATHML:
+        text += _shown(child) + escape(child.tail or "", quote=False)
+    tag = next((_FONTS[name] for name in _FONTS if name in own), tag)
+    if tag not in _KEPT | _MATHML:
         return text
     passing = "".join(
         f' {name}="{escape(value)}"'
         for name, value in element.items()
-        if name in PASSING
+        if name in _PASSING
     )
     return f"<{tag}{passing}>{text}</{tag}>"
 
 
-def formulas(
+def _formulas(
     block: Element, show: Callable[[Element], str]
 ) -> Iterator[str]:
     """Each row of a displayed formula, with its number."""
     rows = [e for e in block.iter() if e.tag == "tr"] or [block]
     for row in rows:
         found = [show(e) for e in row.iter() if e.tag == "math"]
-        number = inside(row, "tag_equation")
+        number = _inside(row, "tag_equation")
         if found:
             last = [] if number is None else [show(number).strip()]
             yield " ".join([*found, *last])
 
 
-def mark(note: Element) -> str:
+def _mark(note: Element) -> str:
     """The sign of a footnote."""
-    sign = inside(note, "note_mark")
+    sign = _inside(note, "note_mark")
     return "" if sign is None else (sign.text or "").strip()
 
 
-BLOCKS = {"li", "ol", "p", "table", "tr", "ul"}
+_BLOCKS = {"li", "ol", "p", "table", "tr", "ul"}
 
 
-def plain(element: Element) -> str:
+def _plain(element: Element) -> str:
     """Text, with blank lines between blocks and TeX for formulas."""
-    tag, own = element.tag, kinds(element)
-    if tag in DROPPED or own & LABELS:
+    tag, own = element.tag, _kinds(element)
+    if tag in _DROPPED or own & _LABELS:
         return ""
     if tag == "math":
         tex = " ".join(element.get("alttext", "").split())
         return f"${tex.removeprefix(chr(92) + 'displaystyle').strip()}$"
     if "note" in own:
-        return f"[{mark(element)}]"
-    if own & DISPLAYS:
-        return "\n\n" + "\n\n".join(formulas(element, plain)) + "\n\n"
+        return f"[{_mark(element)}]"
+    if own & _DISPLAYS:
+        return "\n\n" + "\n\n".join(_formulas(element, _plain)) + "\n\n"
     text = " ".join((element.text or "").split("\n"))
     for child in element:
-        text += plain(child) + " ".join((child.tail or "").split("\n"))
+        text += _plain(child) + " ".join((child.tail or "").split("\n"))
     if tag in {"td", "th"}:
         return f"{text.strip()} | " if text.strip() else ""
     if tag == "tr":
         text = text.strip().removesuffix(" |")
-    return f"\n\n{text}\n\n" if tag in BLOCKS else text
+    return f"\n\n{text}\n\n" if tag in _BLOCKS else text
 
 
-def wrapped(text: str) -> str:
+def _wrapped(text: str) -> str:
     """Paragraphs of at most 76 columns."""
     blocks = [" ".join(part.split()) for part in text.split("\n\n")]
     return "\n\n".join(textwrap.fill(b, 76) for b in blocks if b)
 
 
 # E28-paper.md: The parts of the paper
-SECTION = re.compile(r"S(\d+)(?:\.SS(\d+))?(?:\.SSS(\d+))?$")
-CAPTION = re.compile(r"(fig|table)\w*\s*(\d+)", re.I)
-BODY = 4  # the number of the first footnote that is not on the title page
+_SECTION = re.compile(r"S(\d+)(?:\.SS(\d+))?(?:\.SSS(\d+))?$")
+_CAPTION = re.compile(r"(fig|table)\w*\s*(\d+)", re.I)
+_BODY = 4  # the number of the first footnote that is not on the title page
 
 
 @dataclass
-class Split:
+class _Split:
     """The parts of the paper: elements, by name."""
 
     parts: dict[str, list[Element]] = field(default_factory=dict)
@@ -193,14 +188,14 @@ class Split:
 
     def walk(self, element: Element, section: str = "") -> None:
         """Collect an element's parts, and those inside it."""
-        own, name = kinds(element), element.get("id", "")
-        if found := SECTION.match(name):
+        own, name = _kinds(element), element.get("id", "")
+        if found := _SECTION.match(name):
             section = ".".join(filter(None, found.groups()))
         elif own & {"appendix", "bibliography"}:
             section = ""
         elif "abstract" in own:
             section = "abstract"
-        if plain_title(element).startswith("Acknowledg"):
+        if _plain_title(element).startswith("Acknowledg"):
             section = "acknowledgements"
         if element.tag == "figure":
             self.figure(element)
@@ -210,7 +205,7 @@ class Split:
             self.add("abstract p1", element)
         else:
             if "paragraph" in own:
-                run_in(element)
+                _run_in(element)
             for child in element:
                 self.walk(child, section)
 
@@ -220,23 +215,23 @@ class Split:
 
     def paragraph(self, para: Element, section: str) -> None:
         """A paragraph of a section: its text, formulas and points."""
-        text = "".join(plain(e) for e in para if e.tag == "p").strip()
+        text = "".join(_plain(e) for e in para if e.tag == "p").strip()
         goes_on = self.display and text[:1].islower()
         before = self.paragraphs.get(section, 0)
         if text and not goes_on:
             self.paragraphs[section] = before = before + 1
         name = f"{section} p{max(1, before)}"
         for block in para:
-            own = kinds(block)
-            self.display = bool(own & DISPLAYS)
+            own = _kinds(block)
+            self.display = bool(own & _DISPLAYS)
             if own & {"itemize", "enumerate"}:
-                points = [e for e in block if "item" in kinds(e)]
+                points = [e for e in block if "item" in _kinds(e)]
                 for place, point in enumerate(points, 1):
                     self.add(f"{section} point {place}", point)
                 continue
             if self.display:
-                tag = inside(block, "tag_equation")
-                number = "" if tag is None else plain(tag).strip(" ()")
+                tag = _inside(block, "tag_equation")
+                number = "" if tag is None else _plain(tag).strip(" ()")
                 formula = f"eq {number}" if number else f"{section} eq"
                 self.add(formula, block)
             self.add(name, block)
@@ -247,17 +242,17 @@ class Split:
         for element in para.iter():
             if element.tag == "figure":
                 self.figure(element)
-            elif "role_footnote" in kinds(element):
-                content = inside(element, "note_content")
+            elif "role_footnote" in _kinds(element):
+                content = _inside(element, "note_content")
                 if content is not None:
-                    self.add(f"fn {BODY + self.notes}", content)
+                    self.add(f"fn {_BODY + self.notes}", content)
                 self.notes += 1
 
     def figure(self, figure: Element) -> None:
         """A figure's caption, and a table with it."""
-        caption = inside(figure, "caption")
-        found = caption is not None and CAPTION.match(
-            plain(caption).strip()
+        caption = _inside(figure, "caption")
+        found = caption is not None and _CAPTION.match(
+            _plain(caption).strip()
         )
         if caption is None or not found:
             for child in figure:  # panels with captions of their own
@@ -266,22 +261,22 @@ class Split:
         name = f"{found[1].lower()} {found[2]}"
         if name not in self.parts:
             self.add(name, caption)
-            table = inside(figure, "tabular")
+            table = _inside(figure, "tabular")
             if table is not None:
                 self.add(name, table)
 
 
-def plain_title(element: Element) -> str:
+def _plain_title(element: Element) -> str:
     """The title of a section, if it is one and has one."""
     for child in element:
-        if "title" in kinds(child):
-            return " ".join(plain(child).split())
+        if "title" in _kinds(child):
+            return " ".join(_plain(child).split())
     return ""
 
 
-def run_in(section: Element) -> None:
+def _run_in(section: Element) -> None:
     """The title of a small section at the start of its first paragraph."""
-    first, title = inside(section, "p"), plain_title(section)
+    first, title = _inside(section, "p"), _plain_title(section)
     if first is not None and title:
         heading = Element("strong")
         heading.text, heading.tail = title, f" {first.text or ''}"
@@ -290,12 +285,12 @@ def run_in(section: Element) -> None:
 
 
 # E28-paper.md: The reader's copy
-SOURCES = (
+_SOURCES = (
     "https://arxiv.org/html/1706.03762v7",
     "https://ar5iv.labs.arxiv.org/html/1706.03762",
 )
-TITLE = "attention is all you need"
-MISSING = "there is no copy of the paper yet: run `annotated paper`"
+_TITLE = "attention is all you need"
+_MISSING = "there is no copy of the paper yet: run `annotated paper`"
 
 
 def copy_path() -> Path:
@@ -307,7 +302,7 @@ def keep(file: Path | None = None) -> Path:
     """Keep the paper: a file that you have saved, or as arXiv or ar5iv
     have it. DataError if it cannot be had, or is something else.
     """
-    text = fetched() if file is None else text_of(file)
+    text = _fetched() if file is None else text_of(file)
     split(text, "what was fetched" if file is None else str(file))
     path = copy_path()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -315,9 +310,9 @@ def keep(file: Path | None = None) -> Path:
     return path
 
 
-def fetched() -> str:
+def _fetched() -> str:
     """The page from the first place that has it."""
-    for address in SOURCES:
+    for address in _SOURCES:
         request = urllib.request.Request(
             address, headers={"User-Agent": AGENT}
         )
@@ -328,12 +323,12 @@ def fetched() -> str:
             reason = getattr(error, "reason", error)  # of a URLError
             failure = " ".join(str(reason).split())[:120]
     raise DataError(
-        f"the paper could not be fetched ({failure}): save {SOURCES[0]} "
+        f"the paper could not be fetched ({failure}): save {_SOURCES[0]} "
         "from your browser, and give the file with --file"
     )
 
 
-NUMBERED = re.compile(r"(\d(?:\.\d)*) p(\d+)$")
+_NUMBERED = re.compile(r"(\d(?:\.\d)*) p(\d+)$")
 
 
 @cache
@@ -342,7 +337,7 @@ def counted() -> dict[str, int]:
     file = resources.files("annotated.book") / "paper.json"
     numbers: dict[str, int] = {}
     for part in json.loads(file.read_text("utf-8")):
-        if found := NUMBERED.match(part["item"]):
+        if found := _NUMBERED.match(part["item"]):
             numbers[found[1]] = int(found[2])
     return numbers
 
@@ -351,16 +346,16 @@ def split(text: str, origin: str) -> dict[str, list[Element]]:
     """The parts of the paper, and its sections, by name. DataError if the
     page is not the paper.
     """
-    reader, found = Reader(), Split()
+    reader, found = _Reader(), _Split()
     reader.feed(text)
     found.walk(reader.root)
-    title = inside(reader.root, "title_document")
-    told = "" if title is None else " ".join(plain(title).split())
-    if TITLE not in told.lower():
+    title = _inside(reader.root, "title_document")
+    told = "" if title is None else " ".join(_plain(title).split())
+    if _TITLE not in told.lower():
         named = f"its title is “{told[:60]}”" if told else "it has no title"
         raise DataError(
             f"{origin} is not the paper: {named}; wanted is the HTML of "
-            f"{SOURCES[0]}"
+            f"{_SOURCES[0]}"
         )
     missing = [s for s in counted() if s not in found.paragraphs]
     if missing:
@@ -368,10 +363,10 @@ def split(text: str, origin: str) -> dict[str, list[Element]]:
             f"{origin} is not the whole paper: it has no section "
             f"{', '.join(missing)}"
         )
-    return {**found.parts, **whole_sections(found)}
+    return {**found.parts, **_whole_sections(found)}
 
 
-def whole_sections(found: Split) -> dict[str, list[Element]]:
+def _whole_sections(found: _Split) -> dict[str, list[Element]]:
     """Each section; and its paragraphs, where their count is another."""
     sections: dict[str, list[Element]] = {}
     for section, count in counted().items():
@@ -390,7 +385,7 @@ def whole_sections(found: Split) -> dict[str, list[Element]]:
 
 
 @dataclass(frozen=True)
-class Words:
+class _Words:
     """Parts of the paper: HTML in a notebook, text elsewhere."""
 
     html: str
@@ -403,40 +398,40 @@ class Words:
         return f"<blockquote>{self.html}</blockquote>"
 
 
-def words(name: str) -> Words:
+def words(name: str) -> _Words:
     """A part of the paper from your copy: "3.2.1", "3.2.1 p4", "eq 1",
     "table 3", "fig 2", "fn 4". DataError without a copy, UsageError for a
     part that the paper does not have.
     """
     path = copy_path()
     if not path.exists():
-        raise DataError(MISSING)
+        raise DataError(_MISSING)
     parts = split(text_of(path), str(path))
     exact = re.match(r"(?:fig|table|eq|fn) \d+|.*", name.strip())
     known = exact[0] if exact else ""
     if known not in parts:
         hint = 'name a section (3.2.1), "table 3", "fig 2", "eq 1", "fn 4"'
         raise UsageError(unknown("part of the paper", known, parts, hint))
-    return said(parts, [known])
+    return _said(parts, [known])
 
 
-def said(parts: dict[str, list[Element]], names: list[str]) -> Words:
+def _said(parts: dict[str, list[Element]], names: list[str]) -> _Words:
     """Those of the names that there are, one after the other."""
     every = [e for name in names for e in parts.get(name, [])]
     # a formula may be named, and stand in a paragraph that is named too
     found = [*{id(e): e for e in every[::-1]}.values()][::-1]
-    html = "".join(f"<div>{shown(e)}</div>" for e in found)
-    return Words(html, wrapped("\n\n".join(map(plain, found))))
+    html = "".join(f"<div>{_shown(e)}</div>" for e in found)
+    return _Words(html, _wrapped("\n\n".join(map(_plain, found))))
 
 
 # E28-paper.md: Beside the cards
-CARD = re.compile(
+_CARD = re.compile(
     r'<div class="[^"]*\bpaper\b[^"]*admonition[^"]*">\s*'
     r'<p class="admonition-title">(.*?)</p>',
     re.S,
 )
-ORDER = ("first", "second", "third")
-KIND = {
+_ORDER = ("first", "second", "third")
+_KIND = {
     "Figure": "fig", "Table": "table", "equation": "eq",
     "footnote": "fn",
 }  # fmt: skip
@@ -452,13 +447,13 @@ def named(title: str) -> list[str]:
     if found := re.search(r"paragraphs? (\d)(?: (and|to) (\d))?", title):
         last = int(found[3] or found[1])
         names = [f"{own} p{n}" for n in range(int(found[1]), last + 1)]
-    elif found := re.search(rf"({'|'.join(ORDER)}) point", title):
-        names = [f"{own} point {ORDER.index(found[1]) + 1}"]
+    elif found := re.search(rf"({'|'.join(_ORDER)}) point", title):
+        names = [f"{own} point {_ORDER.index(found[1]) + 1}"]
     elif "opening" in title:
         names = [f"{own} p1"]
     if "formula" in title:
         names.insert(0, f"{own} eq")
-    numbered = re.findall(rf"({'|'.join(KIND)}) (\d)", title)
+    numbered = re.findall(rf"({'|'.join(_KIND)}) (\d)", title)
     formula = any(kind == "equation" for kind, _ in numbered)
     if own and not names and not formula:
         names = [own]
@@ -466,7 +461,7 @@ def named(title: str) -> list[str]:
         names.append("abstract p1")
     for kind, number in numbered:
         if kind != "equation" or not names:  # it stands in its paragraph
-            names.append(f"{KIND[kind]} {number}")
+            names.append(f"{_KIND[kind]} {number}")
     if "acknowledgements" in title:
         names.append("acknowledgements p1")
     return names
@@ -478,13 +473,13 @@ def script(folder: Path) -> str:
     """
     path = copy_path()
     if not path.exists():
-        raise DataError(MISSING)
+        raise DataError(_MISSING)
     parts = split(text_of(path), str(path))
     cards: dict[str, str] = {}
     for page in sorted(folder.glob("*.html")):
-        for title in CARD.findall(page.read_text("utf-8")):
+        for title in _CARD.findall(page.read_text("utf-8")):
             bare = " ".join(unescape(re.sub("<[^>]*>", "", title)).split())
-            html = said(parts, named(bare)).html
+            html = _said(parts, named(bare)).html
             if html:
                 cards[bare] = html
     told = json.dumps(cards, ensure_ascii=False).replace("</", "<\\/")

@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 __all__ = [
-    "PAPER", "INK", "use_book_style", "plot_grid", "plot_attention",
-    "plot_mask", "plot_heads", "plot_links",
+    "INK", "use_book_style", "plot_grid", "plot_attention", "plot_mask",
+    "plot_heads", "plot_links",
 ]  # fmt: skip
 
 
 # E1-plots.md: The look
-PAPER = "#fcfcfa"  # opaque, so that figures stay legible on a dark page
+_PAPER = "#fcfcfa"  # opaque, so that figures stay legible on a dark page
 INK = "#333333"
 
 
@@ -27,8 +27,8 @@ def use_book_style() -> None:
     tell apart, a light background, and sharp SVG in notebooks.
     """
     look = {
-        "figure.facecolor": PAPER,
-        "axes.facecolor": PAPER,
+        "figure.facecolor": _PAPER,
+        "axes.facecolor": _PAPER,
         "patch.edgecolor": INK,  # seaborn's white would vanish
         "axes.spines.top": False,
         "axes.spines.right": False,

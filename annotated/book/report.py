@@ -12,19 +12,15 @@ from matplotlib.figure import Figure
 
 from annotated.book.figures import as_svg
 from annotated.book.plots import plot_attention, use_book_style
-from annotated.corpora.data import open_data, prepared_data
 from annotated.corpora.registry import registry
 from annotated.costs import step_flops
+from annotated.engine.data import open_data, prepared_data
 from annotated.engine.errors import DataError, RunError, UsageError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run, read_metrics, run_folder
 from annotated.search import alignment
 
-__all__ = [
-    "curves", "svg", "WIDEST", "shown", "translations", "table", "flat",
-    "plainly", "facts", "settings", "named", "PAGE", "report", "LEGEND",
-    "own_pairs",
-]  # fmt: skip
+__all__ = ["curves", "svg", "named", "report", "own_pairs"]
 
 
 # E24-report.md: Pictures
@@ -71,15 +67,15 @@ def svg(figure: Figure, what: str) -> str:
 
 
 # E24-report.md: Translations
-WIDEST = 30  # tokens of a sentence whose attention is drawn
+_WIDEST = 30  # tokens of a sentence whose attention is drawn
 
 
-def shown(tokens: Sequence[str]) -> list[str]:
+def _shown(tokens: Sequence[str]) -> list[str]:
     """Tokens for Matplotlib, to which two $ are a formula."""
     return [token.replace("$", r"\$") for token in tokens]
 
 
-def translations(
+def _translations(
     run: Run, lines: Sequence[str], references: Sequence[str] = ()
 ) -> str:
     """The lines, their translations, scores and attention, as HTML."""
@@ -95,10 +91,10 @@ def translations(
             f'<span class="faint">{escape(beside)}</span></p>'
         )
         [src], [tgt] = run.source.encode([line]), run.target.encode([text])
-        if max(len(src), len(tgt)) <= WIDEST:
+        if max(len(src), len(tgt)) <= _WIDEST:
             weights = alignment(run.model, src, tgt)[-1].mean(0)
-            names = shown([*run.source.tokens(src), "⟨end⟩"])
-            rows = shown([*run.target.tokens(tgt), "⟨end⟩"])
+            names = _shown([*run.source.tokens(src), "⟨end⟩"])
+            rows = _shown([*run.target.tokens(tgt), "⟨end⟩"])
             plot_attention(weights, rows, names, annotate=False)
             what = f"What each token of “{text}” looked at in “{line}”"
             parts.append(svg(plt.gcf(), what))
@@ -106,25 +102,26 @@ def translations(
 
 
 # E24-report.md: Tables
-def table(rows: Iterable[tuple[str, Any]]) -> str:
+def _table(rows: Iterable[tuple[str, Any]]) -> str:
     """Names and values as a table; numbers in a reader's form."""
     each = "".join(
-        f"<tr><th>{escape(name)}</th><td>{escape(plainly(value))}</td></tr>"
+        f"<tr><th>{escape(name)}</th>"
+        f"<td>{escape(_plainly(value))}</td></tr>"
         for name, value in rows
     )
     return f"<table>{each}</table>"
 
 
-def flat(values: dict[str, Any], above: str = "") -> Iterator[Any]:
+def _flat(values: dict[str, Any], above: str = "") -> Iterator[Any]:
     """{"valid": {"nll": 1.2}} -> ("valid nll", 1.2)"""
     for name, value in values.items():
         if isinstance(value, dict):
-            yield from flat(value, f"{above}{name} ")
+            yield from _flat(value, f"{above}{name} ")
         else:
             yield f"{above}{name}", value
 
 
-def plainly(value: Any) -> str:
+def _plainly(value: Any) -> str:
     """2900000.0 -> 2,900,000; 0.00123456 -> 0.001235"""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "unset"}[value]
@@ -132,11 +129,11 @@ def plainly(value: Any) -> str:
         whole = float(value).is_integer() and abs(value) < 1e15
         return f"{int(value):,}" if whole else f"{value:.4g}"
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(plainly, value))
+        return ", ".join(map(_plainly, value))
     return str(value)
 
 
-def facts(run: Run) -> list[tuple[str, Any]]:
+def _facts(run: Run) -> list[tuple[str, Any]]:
     """The model in numbers: size, and what a step costs."""
     config, batch = run.model.config, run.recipe.training.batch_tokens
     count = sum(weight.numel() for weight in run.model.parameters())
@@ -149,12 +146,12 @@ def facts(run: Run) -> list[tuple[str, Any]]:
     ]
 
 
-def settings(run: Run) -> str:
+def _settings(run: Run) -> str:
     """Every field of the recipe; those in bold were changed."""
     usual = RECIPES.get(named(run) or "", run.recipe).flat()
     cells = []
     for field, value in run.recipe.flat().items():
-        text = f"{escape(field)} = {escape(plainly(value))}"
+        text = f"{escape(field)} = {escape(_plainly(value))}"
         own = value != usual[field]
         text = f"<b>{text}</b>" if own else text
         cells.append(f"<li>{text}</li>")
@@ -170,7 +167,7 @@ def named(run: Run) -> str | None:
 
 
 # E24-report.md: The page
-PAGE = Template("""<!doctype html>
+_PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>$title</title><style>
@@ -207,7 +204,7 @@ def report(folder: Path, lines: Sequence[str] | None = None) -> str:
             summary = dict(json.loads(path.read_text("utf-8")))
         except (TypeError, ValueError) as error:
             raise RunError(f"{path} is damaged: {error}") from None
-        parts += ["<h2>Result</h2>", table(flat(summary))]
+        parts += ["<h2>Result</h2>", _table(_flat(summary))]
     parts.append("<h2>Training</h2>")
     drawn = curves(read_metrics(folder))
     what = "Loss, learning rate and gradient norm by step"
@@ -215,16 +212,17 @@ def report(folder: Path, lines: Sequence[str] | None = None) -> str:
     parts.append(none if drawn is None else svg(drawn, what))
     own = own_pairs(run) if lines is None else (lines, [])
     if own[0]:
-        parts += ["<h2>Translations</h2>", LEGEND, translations(run, *own)]
-    parts += ["<h2>Model</h2>", table(facts(run))]
+        heading = "<h2>Translations</h2>"
+        parts += [heading, _LEGEND, _translations(run, *own)]
+    parts += ["<h2>Model</h2>", _table(_facts(run))]
     parts.append("<h2>Settings</h2>")
     if named(run):
         parts.append(f"<p>In bold: not as in {escape(name)}.</p>")
-    parts.append(settings(run))
-    return PAGE.substitute(title=escape(name), body="".join(parts))
+    parts.append(_settings(run))
+    return _PAGE.substitute(title=escape(name), body="".join(parts))
 
 
-LEGEND = (
+_LEGEND = (
     "<p>One row per output token, one column per source token. The darker "
     "a cell, the more attention that output token paid to that source "
     "token (last decoder layer, mean of its heads).</p>"

@@ -7,17 +7,16 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 __all__ = [
-    "Color", "PALETTE", "BLUE", "ORANGE", "GREEN", "PINK", "GREY", "LEGEND",
-    "tint", "rounded", "label", "box", "arrow", "plus", "branch", "stream",
-    "frame",
+    "BLUE", "ORANGE", "GREEN", "PINK", "GREY", "LEGEND", "tint", "label",
+    "box", "arrow", "branch", "stream", "frame",
 ]  # fmt: skip
 
 
 # E1-plots.md: Boxes along a stream
-Color = tuple[float, float, float]
+_Color = tuple[float, float, float]
 
-PALETTE: list[Color] = sns.color_palette("colorblind")
-BLUE, ORANGE, GREEN, PINK = (PALETTE[i] for i in (0, 1, 2, 4))
+_PALETTE: list[_Color] = sns.color_palette("colorblind")
+BLUE, ORANGE, GREEN, PINK = (_PALETTE[i] for i in (0, 1, 2, 4))
 GREY = (0.45, 0.45, 0.45)
 LEGEND = (
     "b  sentences", "s  source tokens", "t  target tokens",
@@ -26,12 +25,12 @@ LEGEND = (
 )  # fmt: skip
 
 
-def tint(color: Color, share: float) -> list[float]:
+def tint(color: _Color, share: float) -> list[float]:
     """The colour, mixed with white."""
     return [1 - (1 - channel) * share for channel in color]
 
 
-def rounded(
+def _rounded(
     ax: Axes, left: float, low: float, size: tuple[float, float],
     radius: float, **style: Any,
 ) -> None:  # fmt: skip
@@ -53,11 +52,11 @@ def label(
 
 
 def box(
-    ax: Axes, x: float, y: float, text: str, color: Color,
+    ax: Axes, x: float, y: float, text: str, color: _Color,
     shape: str = "", width: float = 2.3, height: float = 0.86,
 ) -> None:  # fmt: skip
     """A box around (x, y): what it does and, below, a shape."""
-    rounded(
+    _rounded(
         ax, x - width / 2, y - height / 2, (width, height), 0.15, zorder=3,
         lw=1.4, facecolor=tint(color, 0.2), edgecolor=color,
     )  # fmt: skip
@@ -70,7 +69,7 @@ def arrow(
     ax: Axes,
     start: tuple[float, float],
     end: tuple[float, float],
-    color: Color,
+    color: _Color,
     way: str = "straight",
 ) -> None:
     """An arrow: straight, "across" and then up, or "up" and across."""
@@ -85,15 +84,15 @@ def arrow(
     )  # fmt: skip
 
 
-def plus(ax: Axes, x: float, y: float, color: Color) -> None:
+def _plus(ax: Axes, x: float, y: float, color: _Color) -> None:
     """A sum, as a plus in a circle."""
     ax.plot(x, y, "o", ms=14, mfc="white", mec=color, mew=1.6, zorder=4)
     ax.plot(x, y, "+", ms=8, color=color, mew=1.6, zorder=5)
 
 
 def branch(
-    ax: Axes, x: float, y: float, side: int, color: Color,
-    text: str, fill: Color, shape: str,
+    ax: Axes, x: float, y: float, side: int, color: _Color,
+    text: str, fill: _Color, shape: str,
 ) -> None:  # fmt: skip
     """Leave the stream at x to one side (-1 or 1), compute what the text
     says, be added, be normed.
@@ -102,12 +101,12 @@ def branch(
     arrow(ax, (x, y - 0.75), (beside, y - 0.43), color, "across")
     box(ax, beside, y, text, fill, shape)
     arrow(ax, (beside, y + 0.43), (x + side * 0.22, y + 0.8), color, "up")
-    plus(ax, x, y + 0.8, color)
+    _plus(ax, x, y + 0.8, color)
     box(ax, x, y + 1.4, "LayerNorm", GREY, width=1.9, height=0.46)
 
 
 def stream(
-    ax: Axes, x: float, side: int, color: Color,
+    ax: Axes, x: float, side: int, color: _Color,
     length: str, tokens: str, top: float,
 ) -> None:  # fmt: skip
     """The stream of one stack, from its tokens up to the top."""
@@ -115,7 +114,7 @@ def stream(
     box(ax, x, 0.3, tokens, GREY, width=2.9, height=0.56)
     arrow(ax, (x, 0.58), (x, 1.48), color)
     box(ax, x, 1.8, "row of E, · √d", PINK, width=2.4, height=0.6)
-    plus(ax, x, 2.7, color)
+    _plus(ax, x, 2.7, color)
     box(ax, x + side * 2.2, 2.7, "position", GREY, width=1.6, height=0.5)
     arrow(ax, (x + side * 1.4, 2.7), (x + side * 0.22, 2.7), color)
     inner = "left" if side < 0 else "right"
@@ -125,10 +124,10 @@ def stream(
 
 def frame(
     ax: Axes, left: float, right: float, top: float,
-    color: Color, name: str, side: str,
+    color: _Color, name: str, side: str,
 ) -> None:  # fmt: skip
     """A dashed frame around what is repeated, named at its side."""
-    rounded(
+    _rounded(
         ax, left, 3.55, (right - left, top - 3.55), 0.3, zorder=0, lw=1.2,
         ls=(0, (4, 3)), facecolor=tint(color, 0.07), edgecolor=color,
     )  # fmt: skip

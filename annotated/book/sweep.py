@@ -14,7 +14,7 @@ import tyro
 
 from annotated.batches import Corpus
 from annotated.book.results import entry
-from annotated.corpora.data import TextData
+from annotated.engine.data import TextData
 from annotated.engine.errors import RunError, UsageError, check_whole
 from annotated.engine.files import write_json
 from annotated.engine.fit import training_speed
@@ -28,16 +28,13 @@ from annotated.tokens import Tokenizer
 from annotated.training import greedy_accuracy
 from annotated.variations import small_rows
 
-__all__ = [
-    "SENTENCES", "SNAPSHOTS", "KEPT", "SharedData", "shared_data",
-    "one_run", "LEAST", "TRAINING", "Sweep",
-]  # fmt: skip
+__all__ = ["SharedData", "shared_data", "one_run", "Sweep"]
 
 
 # E19-sweep.md: One run
-SENTENCES = 300  # of the validation split that are translated
-SNAPSHOTS = 50  # per run; the last KEPT of them are averaged
-KEPT = 5
+_SENTENCES = 300  # of the validation split that are translated
+_SNAPSHOTS = 50  # per run; the last KEPT of them are averaged
+_KEPT = 5
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,8 @@ def shared_data(recipe: Recipe) -> SharedData:
         data.tokenizers(),
         data.corpus("train"),
         data.corpus("valid"),
-        lines[:SENTENCES],
-        references[:SENTENCES],
+        lines[:_SENTENCES],
+        references[:_SENTENCES],
     )
 
 
@@ -76,15 +73,15 @@ def one_run(
     run = Run(recipe, *data.tokenizers, model)
     trainer = Trainer(model, data.train, recipe.training)
     last = recipe.training.max_steps
-    every, losses = max(1, last // SNAPSHOTS), []
+    every, losses = max(1, last // _SNAPSHOTS), []
     total: dict[str, torch.Tensor] = {}
     for progress in trainer.steps():
         if progress.step > last - last // 10:
             losses.append(progress.nll)
         left = last - progress.step
-        if left % every == 0 and left < KEPT * every:
+        if left % every == 0 and left < _KEPT * every:
             for name, weight in trainer.weights().items():
-                total[name] = total.get(name, 0) + weight / KEPT
+                total[name] = total.get(name, 0) + weight / _KEPT
     search = recipe.search
     greedy = dataclasses.replace(search, beam=1)
     unpenalised = dataclasses.replace(search, alpha=0.0)
@@ -119,8 +116,8 @@ def _bleu(
 
 
 # E19-sweep.md: All of them
-LEAST = 20  # fewest steps that a run may have
-TRAINING = 0.75  # share of the minutes; the rest is for evaluation
+_LEAST = 20  # fewest steps that a run may have
+_TRAINING = 0.75  # share of the minutes; the rest is for evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +141,11 @@ class Sweep:
             raise UsageError(
                 f"minutes must be positive, not {self.minutes:g}"
             )
-        least = {"seeds": 1, "first_seed": 0, "steps": LEAST}
+        least = {"seeds": 1, "first_seed": 0, "steps": _LEAST}
         for name, bound in least.items():
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), bound)
-        known = small_rows(LEAST)
+        known = small_rows(_LEAST)
         if strange := set(self.only) - known.keys():
             raise UsageError(
                 f"no row {min(strange)!r}; there are {', '.join(known)}"
@@ -200,17 +197,17 @@ class Sweep:
 
     def steps_that_fit(self, data: SharedData, device: str) -> int:
         """How many steps each run can have. UsageError if too few."""
-        rows, each = small_rows(LEAST), 0.0
+        rows, each = small_rows(_LEAST), 0.0
         for row in self.only or rows:
             model = first_model(rows[row], *data.tokenizers).to(device)
             speed, _ = training_speed(model, data.train, rows[row].training)
             each += 1 / speed
-        per_minute = 60 * TRAINING / (each * self.seeds)
+        per_minute = 60 * _TRAINING / (each * self.seeds)
         fit = int(self.minutes * per_minute)
-        if fit < LEAST:
+        if fit < _LEAST:
             raise UsageError(
                 f"{self.minutes:g} minutes allow only {fit} steps per run: "
-                f"give at least {math.ceil(LEAST / per_minute)} minutes"
+                f"give at least {math.ceil(_LEAST / per_minute)} minutes"
             )
         return fit
 
@@ -221,7 +218,7 @@ class Sweep:
         end = time.monotonic() + 60 * self.minutes
         device = pick_device(self.device)
         steps = self.steps_of_files()
-        data = shared_data(small_rows(LEAST)["base"])
+        data = shared_data(small_rows(_LEAST)["base"])
         self.out.mkdir(parents=True, exist_ok=True)
         steps = steps or self.steps_that_fit(data, device)
         made = total = 0
@@ -263,7 +260,7 @@ class Sweep:
             wall_seconds=spent + file.get("wall_seconds", 0.0),
             settings={
                 "steps": steps,
-                "sentences": SENTENCES,
+                "sentences": _SENTENCES,
                 "base": base.unlike(RECIPES["table3-base"]),
             },
             packages=("numpy", "sacrebleu"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from annotated.corpora.treebanks import levels
+from annotated.engine.parsing import levels
 from annotated.parsing import SKIPPED, bare
 from annotated.pocket.trees import Tree
 

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from annotated.corpora.reading import fault, no_text
 from annotated.engine.errors import check_fields
 
-__all__ = [
-    "Division", "Cleaning", "WORD", "count_words", "detokenized", "remarks",
-    "divide",
-]  # fmt: skip
+__all__ = ["Division", "Cleaning", "WORD_OR_MARK", "remarks", "divide"]
 
 
 # E7-text.md: From a name to files
@@ -29,12 +26,12 @@ class Division:
     valid: int | None = None  # the remainder of its pairs; None: no pair
     test: int | None = None
 
-    def place(self, number: int, source: str) -> str:
+    def split(self, number: int, source: str) -> str:
         """The split of a pair."""
         if self.by == "source":
             number = zlib.crc32(source.encode("utf-8", "replace"))
-        places = {self.valid: "valid", self.test: "test"}
-        return places.get(number % self.of, "train")
+        held_out = {self.valid: "valid", self.test: "test"}
+        return held_out.get(number % self.of, "train")
 
 
 # E7-text.md: What is left out
@@ -65,7 +62,7 @@ class Cleaning:
         """A line after cleaning, which is still one line."""
         if self.unescape:  # &#10; is a line break
             text = " ".join(html.unescape(text).splitlines())
-        text = detokenized(text) if self.detokenize else text
+        text = _detokenized(text) if self.detokenize else text
         return text.lower() if self.lower else text
 
     def objection(self, src: str, tgt: str) -> str | None:
@@ -79,7 +76,7 @@ class Cleaning:
         short = max(len(src), len(tgt)) <= most
         if short and self.ratio is None and self.min_words <= 1:
             return None
-        counts = sorted(map(count_words, (src, tgt)))
+        counts = sorted(map(_count_words, (src, tgt)))
         if counts[0] < self.min_words:
             return f"fewer than {self.min_words} words"
         if counts[1] > most:
@@ -89,12 +86,12 @@ class Cleaning:
         return None
 
 
-WORD = re.compile(r"\w+|[^\w\s]")
+WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 
 
-def count_words(line: str) -> int:
+def _count_words(line: str) -> int:
     """The number of words and punctuation marks."""
-    return len(WORD.findall(line))
+    return len(WORD_OR_MARK.findall(line))
 
 
 _CLOSING = r"[.,;:!?%)\]}»”]|n't\b|'(?:s|t|re|ve|ll|d|m)\b"
@@ -107,7 +104,7 @@ _REJOINED = [
 ]
 
 
-def detokenized(line: str) -> str:
+def _detokenized(line: str) -> str:
     """A line without the spaces that a tokeniser put around punctuation,
     by rules shared by English, French, Italian and Spanish.
     """
@@ -124,19 +121,19 @@ def remarks(lines: Sequence[str]) -> list[str]:
     escaped = sum(bool(_ESCAPED.search(line)) for line in lines)
     apart = sum(bool(re.search(r"\w [.,](?: |$)", x)) for x in lines)
     joined = sum(bool(re.search(r"\w[.,](?: |$)", x)) for x in lines)
-    found = []
+    notes = []
     if escaped > len(lines) / 100:
-        found.append(
+        notes.append(
             "the text is escaped (&quot; for a quotation mark): prepare "
             "it with --unescape, or translations will be escaped too"
         )
     if apart > 4 * joined:
-        found.append(
+        notes.append(
             'the text is tokenised (" ." for a full stop): prepare it with '
             "--detokenize, or translations will be tokenised too, and "
             "the model will do badly on ordinary text"
         )
-    return found
+    return notes
 
 
 # E7-text.md: One split, pair by pair
@@ -151,7 +148,7 @@ def divide(
     train pairs are divided among the splits; dropped counts the others by
     reason. Pairs are numbered after cleaning.
     """
-    number, place = 0, split
+    number, part = 0, split
     for src, tgt in pairs:
         # as it will be written: &nbsp; is a blank side, &amp; one word
         src, tgt = cleaning.line(src), cleaning.line(tgt)
@@ -160,5 +157,5 @@ def divide(
                 dropped[why] += 1
                 continue
             number += 1
-            place = division.place(number, src)
-        yield place, src, tgt
+            part = division.split(number, src)
+        yield part, src, tgt

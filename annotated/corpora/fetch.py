@@ -15,16 +15,13 @@ from tqdm import tqdm
 from annotated.corpora.registry import folder_of, registry
 from annotated.engine.errors import DataError
 
-__all__ = [
-    "PAUSES", "PATIENCE", "LONGEST", "AGENT", "fetch", "PASSING",
-    "file_hash",
-]  # fmt: skip
+__all__ = ["PATIENCE", "AGENT", "fetch", "file_hash"]
 
 
 # E7-text.md: Getting a file
-PAUSES = (0, 1, 4)  # seconds before each try
+_PAUSES = (0, 1, 4)  # seconds before each try
 PATIENCE = 30  # seconds to wait for a server's response
-LONGEST = 60  # seconds to wait when a server asks for a pause
+_LONGEST = 60  # seconds to wait when a server asks for a pause
 AGENT = "attention-annotated (a textbook's downloader; urllib)"
 
 
@@ -35,35 +32,35 @@ def fetch(name: str, file: str, url: str = "") -> Path:
     file differs or cannot be downloaded.
     """
     entry, folder = registry()[name], folder_of(name)
-    known, place = entry.get("sha256", {}).get(file, ""), folder / file
+    known, path = entry.get("sha256", {}).get(file, ""), folder / file
     url = f"{url or entry['url']}/{file}"
-    part = place.with_name(f".{place.name}.{os.getpid()}")
+    part = path.with_name(f".{path.name}.{os.getpid()}")
     failure: Exception | None = None
-    pauses, asked = list(PAUSES), 0.0
+    pauses, asked = list(_PAUSES), 0.0
     try:
         while pauses:
             time.sleep(max(pauses.pop(0), asked))
-            if place.exists():
-                state = place.stat()
-                _compare(place, known, (state.st_size, state.st_mtime_ns))
-                return place
+            if path.exists():
+                state = path.stat()
+                _compare(path, known, (state.st_size, state.st_mtime_ns))
+                return path
             before = _size(part) if known else 0
             try:
                 _download(url, part, before)
-                if known and (found := file_hash(part, known)) != known:
-                    failure = OSError(f"its hash is {found}, not {known}")
+                if wrong := _wrong_hash(part, known):
+                    failure = OSError(wrong)
                     break  # it would be the same again
-                part.replace(place)
-                return place
+                part.replace(path)
+                return path
             except (OSError, ValueError, http.client.HTTPException) as bad:
                 failure, asked = bad, _pause(bad)
                 code = getattr(bad, "code", 500)
-                if code not in PASSING:
+                if code not in _PASSING:
                     break
                 if code == 416:  # there is no rest: begin again
                     part.unlink(missing_ok=True)
                 if known and _size(part) > before:
-                    pauses = list(PAUSES)  # it gets on
+                    pauses = list(_PAUSES)  # it gets on
     finally:
         part.unlink(missing_ok=True)
     reason = " ".join(str(failure).split())[:160]
@@ -75,7 +72,7 @@ def fetch(name: str, file: str, url: str = "") -> Path:
     )
 
 
-PASSING = {408, 416, 429, *range(500, 600)}  # troubles that may pass
+_PASSING = {408, 416, 429, *range(500, 600)}  # troubles that may pass
 
 
 def _download(url: str, part: Path, first: int) -> None:
@@ -89,13 +86,13 @@ def _download(url: str, part: Path, first: int) -> None:
         goes_on = answer.status == 206  # else it begins again
         with part.open("ab" if goes_on else "wb") as file:
             length = int(answer.headers.get("Content-Length") or 0)
-            whole = length and length + file.tell()
+            total = length and length + file.tell()
             look: Any = {"desc": part.name, "disable": None}  # on a tty
             bar = tqdm.wrapattr(file, "write", length or None, **look)
             with bar as shown:
                 shutil.copyfileobj(answer, shown)
-            if whole and file.tell() != whole:
-                raise OSError(f"got {file.tell():,} of {whole:,} bytes")
+            if total and file.tell() != total:
+                raise OSError(f"got {file.tell():,} of {total:,} bytes")
 
 
 def _size(path: Path) -> int:
@@ -103,28 +100,36 @@ def _size(path: Path) -> int:
 
 
 def _pause(error: Exception) -> float:
-    """The seconds that a server asks to wait, at most LONGEST."""
+    """The seconds that a server asks to wait, at most _LONGEST."""
     said = getattr(error, "headers", None) or {}
     seconds = said.get("Retry-After") or ""
-    return min(LONGEST, int(seconds)) if seconds.isdigit() else 0.0
+    return min(_LONGEST, int(seconds)) if seconds.isdigit() else 0.0
 
 
 @cache  # an archive may have many parts
-def _compare(place: Path, known: str, version: tuple[int, int]) -> None:
+def _compare(path: Path, known: str, version: tuple[int, int]) -> None:
     """DataError unless the file has the hash in the registry."""
-    if known and (found := file_hash(place, known)) != known:
+    if wrong := _wrong_hash(path, known):
         raise DataError(
-            f"{place} does not match the registry: its hash is {found}, "
-            f"not {known}. Delete it to download it again, or use it as "
-            "your own data, from another folder"
+            f"{path} does not match the registry: {wrong}. Delete it to "
+            "download it again, or use it as your own data, from another "
+            "folder"
         )
 
 
-def file_hash(path: Path, known: str = "") -> str:
-    """The file's SHA-256, or its MD5 if known begins with md5:."""
-    md5 = known.startswith("md5:")
-    digest = hashlib.new("md5" if md5 else "sha256", usedforsecurity=False)
+def _wrong_hash(path: Path, known: str) -> str:
+    """How a file's hash differs from the registry's, which is a SHA-256,
+    an MD5 that begins with md5:, or unknown; "" if it does not.
+    """
+    md5 = "md5:" if known.startswith("md5:") else ""
+    actual = known and md5 + file_hash(path, "md5" if md5 else "sha256")
+    return "" if actual == known else f"its hash is {actual}, not {known}"
+
+
+def file_hash(path: Path, algorithm: str = "sha256") -> str:
+    """The hash of a file by one of hashlib's algorithms, in hexadecimal."""
+    digest = hashlib.new(algorithm, usedforsecurity=False)
     with path.open("rb") as file:
         while chunk := file.read(2**20):
             digest.update(chunk)
-    return "md5:" * md5 + digest.hexdigest()
+    return digest.hexdigest()

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,32 +22,34 @@ from tqdm import tqdm
 from annotated.batches import Corpus, Sentences, id_type
 from annotated.corpora.cleaning import Cleaning, Division, divide, remarks
 from annotated.corpora.fetch import file_hash
-from annotated.corpora.pieces import kind_of, load_tokenizer, vocabulary
-from annotated.corpora.reading import (
-    CURES,
-    Part,
-    Text,
+from annotated.corpora.pairs import (
+    TextPair,
     columns_of,
     own_files,
     parts_of,
 )
+from annotated.corpora.reading import CURES, Text
 from annotated.corpora.registry import data_folder, registry
+from annotated.corpora.sentencepieces import (
+    kind_of,
+    load_tokenizer,
+    vocabulary,
+)
 from annotated.corpora.tokenizers import ValidLines
 from annotated.engine.errors import DataError, RunError, check_fields
 from annotated.engine.files import new_folder, write_json
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "FORMAT", "CHUNK", "SIDES", "Preparation", "tokenizers_in",
-    "registered", "of_folder", "usual_folder", "of_files", "prepare",
-    "encode_pairs", "Prepared",
+    "Preparation", "registered", "of_folder", "usual_folder", "of_files",
+    "prepare", "encode_pairs", "Prepared",
 ]  # fmt: skip
 
 
 # E8-prepare.md: What to prepare
-FORMAT = 2  # version of a prepared folder
-CHUNK = 10_000  # pairs in memory at a time
-SIDES = "source", "target"
+_FORMAT = 2  # version of a prepared folder
+_CHUNK = 10_000  # pairs in memory at a time
+_SIDES = "source", "target"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,7 @@ class Preparation:
     name: str
     source: str  # the language to translate from
     target: str  # the language to translate into
-    parts: dict[str, list[Part]]  # by split
+    parts: dict[str, list[TextPair]]  # by split
     cleaning: Cleaning = Cleaning(max_words=250)
     division: Division = Division()
     vocab: int = 8000  # maximum vocabulary size
@@ -70,7 +72,7 @@ class Preparation:
         check_fields(self)
         if self.source == self.target:
             raise ValueError(f"source and target are both {self.source!r}")
-        for name in ("source", "target"):  # part of the names of files
+        for name in _SIDES:  # part of the names of files
             if not re.fullmatch(r"\w[\w.-]*", getattr(self, name)):
                 raise ValueError(
                     f"{name} must be the name of a language, not "
@@ -87,7 +89,7 @@ class Preparation:
             if path.is_file()  # reading reports the others
         }
         if self.tokens is not None:
-            paths |= {(self.tokens / f"{s}.json").resolve() for s in SIDES}
+            paths |= {(self.tokens / f"{s}.json").resolve() for s in _SIDES}
         hashes = {str(path): file_hash(path) for path in sorted(paths)}
         values = dataclasses.asdict(self) | {"files": hashes}
 
@@ -100,7 +102,7 @@ class Preparation:
         """The same, with the tokenizers of a run or of a prepared folder.
         DataError if it has none.
         """
-        source, target = tokenizers_in(folder)
+        source, target = _tokenizers_in(folder)
         return dataclasses.replace(
             self,
             tokens=folder,
@@ -110,11 +112,11 @@ class Preparation:
         )
 
 
-def tokenizers_in(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+def _tokenizers_in(folder: Path) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers of a run or of a prepared folder. DataError if they
     are missing or damaged.
     """
-    files = [folder / f"{side}.json" for side in SIDES]
+    files = [folder / f"{side}.json" for side in _SIDES]
     for file in files:
         if not file.is_file():
             raise DataError(f"{folder} has no vocabulary: no {file.name}")
@@ -209,12 +211,12 @@ def of_files(
     return Preparation(**usual | changes)
 
 
-def _part(src: Path, tgt: Path | None) -> Part:
+def _part(src: Path, tgt: Path | None) -> TextPair:
     """Two files in the format of their suffix, or one with two columns."""
     if tgt is None:
-        return Part(Text(src), Text(src), "tsv")
+        return TextPair(Text(src), Text(src), "tsv")
     marked = src.suffix in (".sgm", ".xml")
-    return Part(Text(src), Text(tgt), "segments" if marked else "lines")
+    return TextPair(Text(src), Text(tgt), "segments" if marked else "lines")
 
 
 def _language(path: Path, unknown: str) -> str:
@@ -235,31 +237,32 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
     """
     settings = preparation.settings()
     if (out / "corpus.json").exists():
-        there = Prepared.open(out)
-        if there.settings == settings:
+        present = Prepared.open(out)
+        if present.settings == settings:
             print(f"{out} is already prepared", file=sys.stderr)
-            return there
-        changed = ", ".join(_unlike(settings, there.settings))
+            return present
+        changed = ", ".join(_unlike(settings, present.settings))
         raise RunError(
             f"{out} was prepared with another {changed}: delete it, or "
             "choose another --out"
         )
-    with new_folder(out) as whole:
-        work = whole.with_name(f"{out.name}.text")
+    with new_folder(out) as fresh:
+        work = fresh.with_name(f"{out.name}.text")
         work.mkdir()
-        splits, found = _clean(preparation, work)
-        for remark in found:
-            print(f"{preparation.name}: {remark}", file=sys.stderr)
-        pairs = splits["train"]["pairs"]
-        tokenizers = _vocabularies(preparation, work, whole, pairs)
-        for split, card in splits.items():
-            _encode(work, whole, split, tokenizers, card)
-            if split != "train":
-                for side in SIDES:
-                    language = getattr(preparation, side)
-                    text = work / f"{split}.{side}"
-                    text.rename(whole / f"{split}.{language}")
-        _write_manifest(whole, splits, settings, tokenizers, found)
+        cards, notes = _clean(preparation, work)
+        for note in notes:
+            print(f"{preparation.name}: {note}", file=sys.stderr)
+        pairs = cards["train"]["pairs"]
+        tokenizers = _vocabularies(preparation, work, pairs)
+        for side, tokenizer in zip(_SIDES, tokenizers):
+            tokenizer.save(fresh / f"{side}.json")
+        for split, card in cards.items():
+            _encode(work, fresh, split, tokenizers, card)
+            for side in _SIDES if split != "train" else ():
+                language = getattr(preparation, side)
+                text = work / f"{split}.{side}"
+                text.rename(fresh / f"{split}.{language}")
+        _write_manifest(fresh, cards, settings, tokenizers, notes)
     return Prepared.open(out)
 
 
@@ -285,68 +288,52 @@ def _clean(
     cards: dict[str, dict[str, Any]] = {}
     files: dict[str, list[Any]] = {}
     kept, first = Counter[str](), list[str]()
-    name, cleaning = preparation.name, preparation.cleaning
     with ExitStack() as stack:
         for split, parts in preparation.parts.items():
             dropped, before = Counter[str](), kept.total()
-            reading = _Reading(parts)
             pairs = tqdm(
-                reading,
+                chain.from_iterable(p.pairs(strict=False) for p in parts),
                 desc=f"reading {split}",
                 unit=" pairs",
                 disable=None,
             )
-            for place, *sides in divide(
-                split, pairs, cleaning, preparation.division, dropped
-            ):
-                if place not in files:
-                    paths = [work / f"{place}.{side}" for side in SIDES]
+            rules = preparation.cleaning, preparation.division
+            for to, *sides in divide(split, pairs, *rules, dropped):
+                if to not in files:
+                    paths = [work / f"{to}.{side}" for side in _SIDES]
                     opened = [path.open("wb") for path in paths]
-                    files[place] = list(map(stack.enter_context, opened))
-                if any("\n" in side for side in sides):
-                    raise DataError(
-                        f"{reading.place}: cleaning has made two lines of "
-                        "one; this is a fault of the program, not of the "
-                        "file"
-                    )
+                    files[to] = list(map(stack.enter_context, opened))
                 # invalid bytes become U+FFFD, as in Tokenizer
-                for file, line in zip(files[place], ValidLines(sides)):
+                for file, line in zip(files[to], ValidLines(sides)):
                     file.write(line.encode() + b"\n")
-                kept[place] += 1
-                if len(first) < CHUNK:
+                kept[to] += 1
+                if len(first) < _CHUNK:
                     first += sides
             read = kept.total() - before + dropped.total()
-            wrong = {why: dropped[why] for why in CURES if dropped[why]}
-            if sum(wrong.values()) > 0.01 * read:
-                told = ". ".join(
-                    f"{count:,} of {read:,} pairs: {why}; {CURES[why]}"
-                    for why, count in wrong.items()
-                )
-                raise DataError(f"{name}, {split}: {told}")
+            _check_text(f"{preparation.name}, {split}", read, dropped)
             cards[split] = {"read": read, "dropped": dict(dropped)}
     for split in ("train", "valid"):
         if not kept[split]:
             raise DataError(
-                f"{name}: no pairs left for {split}: {cards['train']}"
+                f"{preparation.name}: no pairs left for {split}: "
+                f"{cards['train']}"
             )
-    made = {
+    counted = {
         split: {"dropped": {}} | cards.get(split, {}) | {"pairs": count}
         for split, count in kept.items()
     }
-    return made, remarks(first)
+    return counted, remarks(first)
 
 
-class _Reading:
-    """The pairs of some parts; place says where the last one is."""
-
-    def __init__(self, parts: Sequence[Part]):
-        self.parts = parts
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        for part in self.parts:
-            for number, pair in enumerate(part.pairs(strict=False), 1):
-                self.place = f"{part.src}, line {number}"
-                yield pair
+def _check_text(name: str, read: int, dropped: Counter[str]) -> None:
+    """DataError if more than 1 % of the pairs read is not text."""
+    wrong = {why: dropped[why] for why in CURES if dropped[why]}
+    if sum(wrong.values()) > 0.01 * read:
+        told = ". ".join(
+            f"{count:,} of {read:,} pairs: {why}; {CURES[why]}"
+            for why, count in wrong.items()
+        )
+        raise DataError(f"{name}: {told}")
 
 
 class _Lines:
@@ -361,25 +348,19 @@ class _Lines:
 
 
 def _vocabularies(
-    preparation: Preparation, work: Path, whole: Path, pairs: int
+    preparation: Preparation, work: Path, pairs: int
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Learn the tokenizers from the clean text, or take those of another
-    folder, and save them.
+    """The tokenizers, learned from the clean text of so many pairs, or
+    those of another folder.
     """
     if preparation.tokens is not None:
-        source, target = tokenizers_in(preparation.tokens)
-        source.save(whole / "source.json")
-        target.save(whole / "target.json")
-        return source, target
+        return _tokenizers_in(preparation.tokens)
     files = work / "train.source", work / "train.target"
     step = -(-pairs // preparation.vocab_pairs)
     texts = [files] if preparation.shared else [files[:1], files[1:]]
     kinds: Any = preparation.vocab, preparation.tokenizer
-    made = [Tokenizer.train(_Lines(t, step), *kinds) for t in texts]
-    source, target = made[0], made[-1]
-    source.save(whole / "source.json")
-    target.save(whole / "target.json")
-    return source, target
+    learned = [Tokenizer.train(_Lines(t, step), *kinds) for t in texts]
+    return learned[0], learned[-1]
 
 
 def encode_pairs(
@@ -400,25 +381,25 @@ def encode_pairs(
 
 def _encode(
     work: Path,
-    whole: Path,
+    out: Path,
     split: str,
     tokenizers: tuple[Tokenizer, Tokenizer],
     card: dict[str, Any],
 ) -> None:
     """Write the ids of a split and add its counts to card."""
     kind = id_type(max(map(len, tokenizers)))
-    texts = [Text(work / f"{split}.{side}") for side in SIDES]
-    pairs = Part(texts[0], texts[1]).pairs(strict=False)
+    texts = [Text(work / f"{split}.{side}") for side in _SIDES]
+    pairs = TextPair(texts[0], texts[1]).pairs(strict=False)
     with (
-        closing(_Rows(whole / f"{split}.src", kind)) as src,
-        closing(_Rows(whole / f"{split}.tgt", kind)) as tgt,
+        closing(_Rows(out / f"{split}.src", kind)) as src,
+        closing(_Rows(out / f"{split}.tgt", kind)) as tgt,
     ):
         read = 0
-        while chunk := list(islice(pairs, CHUNK)):
+        while chunk := list(islice(pairs, _CHUNK)):
             read += len(chunk)
-            made = encode_pairs(tokenizers, columns_of(chunk), kind)
-            src.add(made.src)
-            tgt.add(made.tgt)
+            rows = encode_pairs(tokenizers, columns_of(chunk), kind)
+            src.add(rows.src)
+            tgt.add(rows.tgt)
     if read != card["pairs"]:
         raise DataError(
             f"{split}: {card['pairs']:,} clean pairs were written, but "
@@ -466,29 +447,29 @@ class _Rows:
 
 
 def _write_manifest(
-    whole: Path,
-    splits: dict[str, dict[str, Any]],
+    folder: Path,
+    cards: dict[str, dict[str, Any]],
     settings: dict[str, Any],
     tokenizers: tuple[Tokenizer, Tokenizer],
-    found: list[str],
+    notes: list[str],
 ) -> None:
     """Write corpus.json, the last of the folder's files."""
     manifest = {
-        "format": FORMAT,
+        "format": _FORMAT,
         "source_vocab": len(tokenizers[0]),
         "target_vocab": len(tokenizers[1]),
-        "splits": splits,
-        "remarks": found,
+        "splits": cards,
+        "remarks": notes,
         "settings": settings,
         "files": {
             path.name: {
                 "bytes": path.stat().st_size,
                 "sha256": file_hash(path),
             }
-            for path in sorted(whole.iterdir())
+            for path in sorted(folder.iterdir())
         },
     }
-    write_json(whole / "corpus.json", manifest)
+    write_json(folder / "corpus.json", manifest)
 
 
 # E8-prepare.md: Opening it again
@@ -501,7 +482,10 @@ class Prepared:
 
     @classmethod
     def open(cls, folder: Path) -> Prepared:
-        """Read the manifest. DataError if the folder is incomplete."""
+        """Read the manifest. DataError if there is none, if it is damaged
+        or of another format, or if a file is missing or has another size
+        than it says.
+        """
         path = folder / "corpus.json"
         if not path.is_file():
             raise DataError(
@@ -514,19 +498,19 @@ class Prepared:
             raise DataError(
                 f"{path} is damaged: prepare the corpus again"
             ) from None
-        if form != FORMAT:
+        if form != _FORMAT:
             raise DataError(
                 f"{folder} has format {form}, but this version reads "
-                f"format {FORMAT}: prepare the corpus again"
+                f"format {_FORMAT}: prepare the corpus again"
             )
         for name, card in files.items():
             file = folder / name
             size = file.stat().st_size if file.exists() else None
             if size != card["bytes"]:
-                there = "is missing" if size is None else f"has {size:,}"
+                now = "is missing" if size is None else f"has {size:,}"
                 raise DataError(
                     f"{file} should have {card['bytes']:,} bytes but "
-                    f"{there}: prepare the corpus again"
+                    f"{now}: prepare the corpus again"
                 )
         return cls(folder, manifest)
 
@@ -543,7 +527,9 @@ class Prepared:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def corpus(self, split: str, source: str | None = None) -> Corpus:
-        """A split, memory-mapped; swapped if source is its target."""
+        """A split, memory-mapped; swapped if source is its target.
+        DataError if there is no such split, or its files are damaged.
+        """
         if split not in self.manifest["splits"]:
             raise DataError(
                 f"{self.folder} has no split {split!r}; it has "
@@ -561,7 +547,7 @@ class Prepared:
         self, source: str | None = None
     ) -> tuple[Tokenizer, Tokenizer]:
         """The tokenizers of both sides, ordered as in corpus."""
-        src, tgt = tokenizers_in(self.folder)
+        src, tgt = _tokenizers_in(self.folder)
         back = source == self.settings["target"]
         return (tgt, src) if back else (src, tgt)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
-import html
 import io
 import json
 import lzma
@@ -18,18 +17,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from annotated.corpora.fetch import fetch
-from annotated.corpora.registry import folder_of, registry
 from annotated.engine.errors import DataError
 
 __all__ = [
-    "Text", "MARKS", "CURES", "decoded", "text_of", "python_of", "json_of",
-    "no_text", "fault", "Part", "read_lines", "read_pair", "columns_of",
-    "parts_of", "splits_of", "own_files",
+    "Text", "CURES", "decoded", "read_lines", "text_of", "python_of",
+    "json_of", "PACKED", "no_text", "fault",
 ]  # fmt: skip
 
 
@@ -54,7 +50,7 @@ class Text:
                 file: Any = stack.enter_context(self.path.open("rb"))
                 if self.member:
                     file = _member(stack, file, self)
-                unpack = _PACKED.get(Path(self.member or self.path).suffix)
+                unpack = PACKED.get(Path(self.member or self.path).suffix)
                 yield stack.enter_context(unpack(file)) if unpack else file
         except _DAMAGE as bad:
             raise DataError(
@@ -85,7 +81,7 @@ class Text:
                 raise DataError(f"{self} is empty")
 
 
-MARKS = {  # with which Windows begins a file
+_MARKS = {  # with which Windows begins a file
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
@@ -108,12 +104,12 @@ def decoded(
     does, after the lines before the bad one.
     """
     blocks, first = iter(blocks), b""
-    while any(mark.startswith(first) for mark in MARKS):
+    while any(mark.startswith(first) for mark in _MARKS):
         if not (block := next(blocks, b"")):
             break
         first += block
-    found = [mark for mark in MARKS if first.startswith(mark)]
-    mark, kind = (found[0], MARKS[found[0]]) if found else (b"", "utf-8")
+    mark = next((m for m in _MARKS if first.startswith(m)), b"")
+    kind = _MARKS.get(mark, "utf-8")
     errors = "surrogatepass" if kind != "utf-8" else "surrogateescape"
     decode = codecs.getincrementaldecoder(kind)(errors).decode
     number, rest = 1, [""]  # of a line that is incomplete
@@ -141,6 +137,15 @@ def decoded(
             raise DataError(
                 f"{name}, line {number}, byte {byte}: {why}; {cures[why]}"
             )
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 file, plain, .gz, .xz or .bz2.
+
+    Raises DataError, with file and line, if the file is missing, empty,
+    damaged or not UTF-8, or has a NUL byte.
+    """
+    return list(Text(path).lines())
 
 
 def _bytes_of(source: Path | bytes) -> bytes:
@@ -195,7 +200,7 @@ def json_of(source: Path | bytes, name: str = "") -> Any:
         raise DataError(f"{where} is not JSON: {bad}") from None
 
 
-_PACKED: dict[str, Any] = {
+PACKED: dict[str, Any] = {
     ".gz": gzip.open,
     ".xz": lzma.open,
     ".bz2": bz2.open,
@@ -222,9 +227,9 @@ def _member(stack: ExitStack, file: IO[bytes], text: Text) -> IO[bytes]:
         tar = tarfile.open(fileobj=file, mode="r:*")  # noqa: SIM115
         stack.enter_context(tar)
         for info in tar:
-            found = f"/{info.name}".endswith(end) and tar.extractfile(info)
-            if found:
-                return stack.enter_context(found)
+            named = f"/{info.name}".endswith(end)
+            if named and (member := tar.extractfile(info)):
+                return stack.enter_context(member)
     raise DataError(f"{text.path} has no member {text.member}")
 
 
@@ -237,172 +242,6 @@ def no_text(line: str) -> re.Match[str] | None:
     return None if plain else _NO_TEXT.search(line)
 
 
-def fault(found: re.Match[str]) -> str:
+def fault(match: re.Match[str]) -> str:
     """What is wrong with a text in which no_text has found this."""
-    return "a NUL byte" if found[0] == "\0" else "not UTF-8 text"
-
-
-# E7-text.md: Two sides
-def _talks(text: Text, strict: bool) -> Iterator[str]:
-    """The lines of a talk with its title and description only."""
-    for line in text.lines(strict):
-        if not re.match(r"\s*<(?!title|description)", line):
-            yield re.sub(r"</?(title|description)>", "", line).strip()
-
-
-def _segments(text: Text, strict: bool) -> Iterator[str]:
-    """The contents of each <seg>…</seg>, on one line."""
-    whole = "\n".join(text.lines(strict))
-    for found in re.findall(r"(?is)<seg\b[^>]*>(.*?)</seg>", whole):
-        yield " ".join(html.unescape(found).split())
-
-
-_FORMS: dict[str, Any] = {
-    "lines": Text.lines,
-    "talks": _talks,
-    "segments": _segments,
-}
-
-
-@dataclass(frozen=True)
-class Part:
-    """A piece of a corpus: two texts, or one with a column per side."""
-
-    src: Text
-    tgt: Text
-    form: str = "lines"
-    columns: tuple[int, int] = (0, 1)
-
-    def pairs(self, strict: bool = True) -> Iterator[tuple[str, str]]:
-        """Its pairs. DataError if a file cannot be read, or if one side
-        is longer than the other.
-        """
-        if self.form == "tsv":
-            yield from _rows(self.src, *self.columns, strict)
-            return
-        read = _FORMS[self.form]
-        sides = read(self.src, strict), read(self.tgt, strict)
-        for number, pair in enumerate(zip_longest(*sides)):
-            if None in pair:  # one side has ended before the other
-                counts = [number, number]
-                longer = 1 - pair.index(None)
-                counts[longer] += 1 + sum(1 for _ in sides[longer])
-                raise DataError(
-                    f"{self.src} has {counts[0]} lines but {self.tgt} has "
-                    f"{counts[1]}: line i of one must translate line i of "
-                    "the other"
-                )
-            yield pair
-
-
-def _rows(
-    text: Text, one: int, other: int, strict: bool
-) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(text.lines(strict), start=1):
-        cells = line.split("\t")
-        if len(cells) <= max(one, other):
-            raise DataError(
-                f"{text}, line {number}: {len(cells)} columns, but "
-                f"{max(one, other) + 1} are needed"
-            )
-        yield cells[one], cells[other]
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, plain, .gz, .xz or .bz2.
-
-    Raises DataError, with file and line, if the file is missing, empty,
-    damaged or not UTF-8, or has a NUL byte.
-    """
-    return list(Text(path).lines())
-
-
-def read_pair(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
-    """The lines of two files that translate each other line by line.
-
-    Raises DataError if they differ in their number of lines.
-    """
-    return columns_of(Part(Text(src), Text(tgt)).pairs())
-
-
-def columns_of(
-    pairs: Iterable[tuple[str, str]],
-) -> tuple[list[str], list[str]]:
-    """Pairs as two lists: all sources, all targets."""
-    found = list(pairs)
-    return [src for src, _ in found], [tgt for _, tgt in found]
-
-
-# E7-text.md: From a name to files
-def parts_of(name: str, split: str, source: str, target: str) -> list[Part]:
-    """The pieces of a split of a registered data set, downloaded.
-
-    Raises DataError for an unknown split or language.
-    """
-    entry = registry()[name]
-    for what, value, there in (
-        ("split", split, splits_of(entry)),
-        ("language", source, entry["languages"]),
-        ("language", target, entry["languages"]),
-    ):
-        if value not in there:
-            raise DataError(
-                f"{name} has no {what} {value!r}; it has {', '.join(there)}"
-            )
-    card = entry["splits"].get(split, entry["splits"]["train"])
-    pieces = card.get("parts", [card])
-    return [_registered(name, piece, source, target) for piece in pieces]
-
-
-def splits_of(entry: dict[str, Any]) -> list[str]:
-    """The splits of a data set, including those cut from train."""
-    divided = [k for k in entry.get("divide", {}) if k in ("valid", "test")]
-    return [*entry["splits"], *divided]
-
-
-def _registered(
-    name: str, piece: dict[str, Any], source: str, target: str
-) -> Part:
-    """A piece of a registered split, its files found or downloaded."""
-    names = registry()[name].get("names", {})
-    other = target if source == "en" else source
-    sides = []
-    for role, language in (("src", source), ("ref", target)):
-        words = {
-            "language": names.get(language, language),
-            "other": names.get(other, other),
-            "role": role,
-        }
-        file, member, url = (
-            piece.get(key, "").format(**words)
-            for key in ("file", "member", "url")
-        )
-        sides.append(_text(name, file, member, url))
-    columns = piece.get("columns", ["en", "other"])
-    en = columns.index("en"), columns.index("other")
-    order = en if source == "en" else en[::-1]
-    return Part(sides[0], sides[1], piece.get("form", "lines"), order)
-
-
-def _text(name: str, file: str, member: str, url: str) -> Text:
-    """A file, or a member of an archive that may be unpacked already."""
-    folder = folder_of(name)
-    for place in (member, Path(member).name) if member else ():
-        if (folder / place).is_file():
-            return Text(folder / place)
-    return Text(fetch(name, file, url), member)
-
-
-# E7-text.md: One split, pair by pair
-def own_files(
-    folder: Path, split: str, source: str, target: str
-) -> tuple[Path, Path]:
-    """The files of a split in your own folder, compressed or not."""
-    found = []
-    for language in (source, target):
-        names = [f"{split}.{language}{end}" for end in ("", *_PACKED)]
-        there = [folder / n for n in names if (folder / n).is_file()]
-        if not there:
-            raise DataError(f"{folder} has none of {', '.join(names)}")
-        found.append(there[0])
-    return found[0], found[1]
+    return "a NUL byte" if match[0] == "\0" else "not UTF-8 text"

@@ -24,8 +24,8 @@ def registry() -> dict[str, Any]:
 
 def data_folder() -> Path:
     """$ANNOTATED_DATA, or a folder in the user's cache."""
-    own = os.environ.get("ANNOTATED_DATA")
-    return Path(own or platformdirs.user_cache_dir("annotated"))
+    chosen = os.environ.get("ANNOTATED_DATA")
+    return Path(chosen or platformdirs.user_cache_dir("annotated"))
 
 
 def folder_of(name: str) -> Path:

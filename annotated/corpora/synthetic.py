@@ -9,11 +9,11 @@ from annotated.corpora.cleaning import Division
 from annotated.engine.errors import DataError
 from annotated.pocket import SPLITS, pocket_pairs
 
-__all__ = ["SYMBOLS", "SYNTHETIC", "synthetic_pairs"]
+__all__ = ["SYNTHETIC", "synthetic_pairs"]
 
 
 # E7-text.md: Text without a file
-SYMBOLS = tuple("abcdefghijklmnop")
+_SYMBOLS = tuple("abcdefghijklmnop")
 SYNTHETIC = {  # name: the languages of its two sides
     "copy": ("symbols", "symbols"),
     "reverse": ("symbols", "symbols"),
@@ -28,10 +28,10 @@ def synthetic_pairs(
     on the fly. The splits (train, valid, test, …) share no pairs.
     DataError for an unknown split.
     """
-    there = SPLITS if name == "pocket" else ("train", "valid", "test")
-    if split not in there:
+    splits = SPLITS if name == "pocket" else ("train", "valid", "test")
+    if split not in splits:
         raise DataError(
-            f"{name} has no split {split!r}; it has {', '.join(there)}"
+            f"{name} has no split {split!r}; it has {', '.join(splits)}"
         )
     if name == "pocket":
         pairs = pocket_pairs(count, split, seed)
@@ -47,6 +47,6 @@ def _symbol_lines(split: str, seed: int) -> Iterator[str]:
     draw = np.random.default_rng(seed)
     division = Division("source", of=10, valid=0, test=1)
     while True:
-        line = " ".join(draw.choice(SYMBOLS, draw.integers(1, 11)))
-        if division.place(0, line) == split:
+        line = " ".join(draw.choice(_SYMBOLS, draw.integers(1, 11)))
+        if division.split(0, line) == split:
             yield line

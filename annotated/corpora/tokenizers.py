@@ -17,8 +17,7 @@ from tokenizers import (
 from annotated.engine.errors import UsageError
 
 __all__ = [
-    "valid_line", "ValidLines", "byte_pairs", "word_level", "whole_words",
-    "MOST_CHARACTERS", "word_pieces", "LONG", "encoded", "KINDS",
+    "valid_line", "ValidLines", "word_level", "word_pieces", "encoded",
     "learn_pieces", "read_tokenizer",
 ]  # fmt: skip
 
@@ -46,7 +45,7 @@ class ValidLines:
 
 
 # E16-tokenizers.md: Byte pairs
-def byte_pairs(
+def _byte_pairs(
     lines: Iterable[str], vocab: int, specials: Sequence[str]
 ) -> tokenizers.Tokenizer:
     """Learn byte pairs, until there are vocab tokens or no more pairs."""
@@ -81,7 +80,7 @@ def word_level(
     return inner
 
 
-def whole_words(
+def _whole_words(
     lines: Iterable[str], vocab: int, specials: Sequence[str]
 ) -> tokenizers.Tokenizer:
     """The most frequent words; vocab counts the specials too."""
@@ -93,7 +92,7 @@ def whole_words(
 
 
 # E16-tokenizers.md: Word pieces
-MOST_CHARACTERS = 1000  # web text has more than fit into a vocabulary
+_MOST_CHARACTERS = 1000  # web text has more than fit into a vocabulary
 
 
 def _characters(lines: Iterable[str]) -> list[str]:
@@ -105,7 +104,7 @@ def _characters(lines: Iterable[str]) -> list[str]:
         words = split.pre_tokenize_str(line)
         inside.update("".join(word[1:] for word, _ in words))
     seen = [c for c in counts if split.pre_tokenize_str(c)]  # no spaces
-    common = sorted(seen, key=lambda c: (-counts[c], c))[:MOST_CHARACTERS]
+    common = sorted(seen, key=lambda c: (-counts[c], c))[:_MOST_CHARACTERS]
     return sorted(common + [f"##{c}" for c in common if c in inside])
 
 
@@ -145,7 +144,7 @@ def word_pieces(
     return inner
 
 
-LONG = 100  # characters: from here on we spell a word ourselves
+_LONG = 100  # characters: from here on we spell a word ourselves
 
 
 def encoded(
@@ -172,31 +171,31 @@ def encoded(
 
 def _long(line: str) -> bool:
     return (
-        len(line) > LONG and max(map(len, line.split()), default=0) > LONG
+        len(line) > _LONG and max(map(len, line.split()), default=0) > _LONG
     )
 
 
 def _longest(word: str, pieces: dict[str, int], most: int) -> list[int]:
     """A word as the longest pieces, from left to right, or <unk>."""
-    found, start = list[int](), 0
+    ids, start = list[int](), 0
     while start < len(word):
         head = "##" if start else ""
         for end in range(min(len(word), start + most), start, -1):
             number = pieces.get(head + word[start:end])
             if number is not None:
-                found.append(number)
+                ids.append(number)
                 start = end
                 break
         else:
             return [pieces["<unk>"]]
-    return found
+    return ids
 
 
 # E16-tokenizers.md: One of the three
-KINDS: dict[str, Callable[..., tokenizers.Tokenizer]] = {
-    "bpe": byte_pairs,
+_KINDS: dict[str, Callable[..., tokenizers.Tokenizer]] = {
+    "bpe": _byte_pairs,
     "wordpiece": word_pieces,
-    "word": whole_words,
+    "word": _whole_words,
 }
 
 
@@ -206,11 +205,11 @@ def learn_pieces(
     """Learn at most vocab tokens of a kind, from lines that are read as
     they come. UsageError where the kind is none or vocab is too small.
     """
-    if kind not in KINDS:
+    if kind not in _KINDS:
         raise UsageError(
-            f"tokenizer must be one of {', '.join(KINDS)}, not {kind!r}"
+            f"tokenizer must be one of {', '.join(_KINDS)}, not {kind!r}"
         )
-    inner = KINDS[kind](ValidLines(lines), max(vocab, 0), specials)
+    inner = _KINDS[kind](ValidLines(lines), max(vocab, 0), specials)
     least = inner.get_vocab_size()
     if least > vocab:
         raise UsageError(

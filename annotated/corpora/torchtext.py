@@ -6,15 +6,15 @@ from typing import Any
 
 from annotated.tokens import SPECIALS, Tokenizer
 
-__all__ = ["TORCHTEXT", "from_torchtext", "torchtext_pairs"]
+__all__ = ["from_torchtext", "torchtext_pairs"]
 
 
 # E16-tokenizers.md: torchtext, where it loads
-TORCHTEXT = ("<pad>", "<bos>", "<eos>", "<unk>")  # its names for SPECIALS
+_SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")  # its names for SPECIALS
 
 
 def from_torchtext(
-    vocab: Any, specials: Sequence[str] = TORCHTEXT
+    vocab: Any, specials: Sequence[str] = _SPECIALS
 ) -> tuple[Tokenizer, list[int]]:
     """A torchtext vocabulary as a word tokenizer, and for each new id the
     word's old id: old_embedding[rows] is in the new order.
@@ -23,8 +23,8 @@ def from_torchtext(
     if it lacks any of them, or has no words.
     """
     theirs = list(vocab.get_itos())
-    place = {word: i for i, word in enumerate(theirs)}
-    if absent := [name for name in specials if name not in place]:
+    index = {word: i for i, word in enumerate(theirs)}
+    if absent := [name for name in specials if name not in index]:
         raise ValueError(
             f"the vocabulary has no {', '.join(absent)}: give its names "
             "for padding, start, end and unknown as specials, in this order"
@@ -33,7 +33,7 @@ def from_torchtext(
     words = [word for word in theirs if word not in known]
     if not words:
         raise ValueError("the vocabulary has no words")
-    rows = [place[word] for word in (*specials, *words)]
+    rows = [index[word] for word in (*specials, *words)]
     return Tokenizer.of_words(words), rows
 
 
@@ -51,5 +51,5 @@ def torchtext_pairs(
                 f"item {number} is not a pair of strings: {item!r}"
             )
         for side, line in zip(sides, pair, strict=True):
-            side.append(" ".join(line.split("\n")).strip())
+            side.append(line.replace("\n", " ").strip())
     return sides

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from annotated.corpora.reading import Text, columns_of
+from annotated.corpora.pairs import columns_of
+from annotated.corpora.reading import Text
 from annotated.engine.errors import DataError
 from annotated.engine.files import new_folder, write_text
-from annotated.engine.runs import Run
-from annotated.engine.search import Allowed, Guide
-from annotated.parsing import (
-    Bracketing,
-    bare,
-    brackets,
-    compare_all,
-    compare_trees,
-    linearise,
-    tree_over,
-    without_tags,
-)
+from annotated.parsing import bare, linearise, without_tags
 from annotated.pocket.trees import Tree, leaf, node
-from annotated.search import SearchConfig
-from annotated.tokens import EOS, PAD, SPECIALS
 
 __all__ = [
-    "read_trees", "read_tree", "cleaned", "read_treebank", "split_articles",
-    "word_class", "known_words", "reads", "TreeOptions", "prepare_trees",
-    "tree_scores", "levels", "f1_by", "recall_by_label", "tree_guide",
-    "parse_lines", "escaped", "OnlyTrees",
+    "read_trees", "read_tree", "read_treebank", "split_articles", "reads",
+    "TreeOptions", "prepare_trees",
 ]  # fmt: skip
 
 
@@ -53,10 +34,10 @@ def read_trees(path: Path) -> Iterator[tuple[int, Tree]]:
 
 def read_tree(text: str) -> Tree:
     """Parse a text as one tree. Raises DataError if it is not one."""
-    found = list(_trees_in(text.splitlines(), "the text"))
-    if len(found) != 1:
-        raise DataError(f"expected one tree, found {len(found)}")
-    return found[0][1]
+    trees = [tree for _, tree in _trees_in(text.splitlines(), "the text")]
+    if len(trees) != 1:
+        raise DataError(f"expected one tree, found {len(trees)}")
+    return trees[0]
 
 
 def _trees_in(
@@ -117,7 +98,7 @@ def _closed(inside: list[str | Tree], outermost: bool) -> Tree | str:
 
 
 # E18-treebanks.md: What is trained on
-def cleaned(tree: Tree) -> Tree | None:
+def _clean_tree(tree: Tree) -> Tree | None:
     """The tree below a single TOP, without traces, constituents that they
     leave empty, function tags and indices; None if no word is left.
 
@@ -137,17 +118,17 @@ def cleaned(tree: Tree) -> Tree | None:
 
 def _plain(tree: Tree) -> Tree:
     """A copy whose labels have no functions, indices or alternatives."""
-    made: list[list[Tree]] = [[]]  # of each open node
+    children: list[list[Tree]] = [[]]  # of each open node
     for mark, part in tree.walk():
         if mark == "(":
-            made.append([])
+            children.append([])
         elif mark == "":
-            made[-1].append(part)
+            children[-1].append(part)
         else:
             label = bare(part.label).split("|")[0] or part.label
-            children = made.pop()
-            made[-1].append(node(label, *children))
-    return made[0][0]
+            inside = children.pop()
+            children[-1].append(node(label, *inside))
+    return children[0][0]
 
 
 def read_treebank(path: Path) -> dict[str, list[Tree]]:
@@ -161,33 +142,33 @@ def read_treebank(path: Path) -> dict[str, list[Tree]]:
         if not files:
             raise DataError(f"{path} has no file ending in .mrg")
         return {
-            str(p.relative_to(path)): _clean([t for _, t in read_trees(p)])
+            str(p.relative_to(path)): _clean(t for _, t in read_trees(p))
             for p in files
         }
     trees = dict(read_trees(path))
     name = _MRG.sub("", path.name.replace(".oneline", ""))
-    found = sorted(path.parent.glob(f"{name}.idx*"))
-    if not found:
-        return {path.name: _clean(list(trees.values()))}
+    index = next(iter(sorted(path.parent.glob(f"{name}.idx*"))), None)
+    if index is None:
+        return {path.name: _clean(trees.values())}
     articles = {}
-    for number, line in enumerate(Text(found[0]).lines(), start=1):
+    for number, line in enumerate(Text(index).lines(), start=1):
         try:
             article, first, count = line.split("\t")
             lines = range(int(first), int(first) + int(count))
         except ValueError:
             raise DataError(
-                f"{found[0]}, line {number}: {line!r} is not an article, a "
+                f"{index}, line {number}: {line!r} is not an article, a "
                 "line and a number of trees, with tabs between"
             ) from None
-        articles[article] = _clean([trees[i] for i in lines if i in trees])
+        articles[article] = _clean(trees[i] for i in lines if i in trees)
     return articles
 
 
 _MRG = re.compile(r"\.(mrg|tree|parse|ptb|brackets)(\.(gz|xz|bz2))?$")
 
 
-def _clean(trees: list[Tree]) -> list[Tree]:
-    return [tree for tree in map(cleaned, trees) if tree is not None]
+def _clean(trees: Iterable[Tree]) -> list[Tree]:
+    return [tree for tree in map(_clean_tree, trees) if tree is not None]
 
 
 def split_articles(names: Sequence[str]) -> dict[str, list[str]]:
@@ -196,20 +177,19 @@ def split_articles(names: Sequence[str]) -> dict[str, list[str]]:
     each for valid and test. Raises DataError if there are too few.
     """
     split: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
-    wsj = [re.search(r"wsj_(\d\d)\d\d\.", name) for name in names]
-    for i, (name, found) in enumerate(zip(names, wsj, strict=True)):
-        if all(wsj) and found:
-            section = int(found[1])
-            place = {22: "valid", 23: "test"}.get(section, "train")
-            if place == "train" and not 2 <= section <= 21:
+    wsj = (re.search(r"wsj_(\d\d)\d\d\.", name) for name in names)
+    sections = [int(match[1]) for match in wsj if match]
+    for i, name in enumerate(names):
+        part = {4: "valid", 12: "test"}.get(i % 16, "train")
+        if len(sections) == len(names):
+            part = {22: "valid", 23: "test"}.get(sections[i], "train")
+            if part == "train" and not 2 <= sections[i] <= 21:
                 continue
-        else:
-            place = {4: "valid", 12: "test"}.get(i % 16, "train")
-        split[place].append(name)
-    for place, articles in split.items():
+        split[part].append(name)
+    for part, articles in split.items():
         if not articles:
             raise DataError(
-                f"none of {len(names)} articles is left for {place}: a "
+                f"none of {len(names)} articles is left for {part}: a "
                 "treebank is split by article, and needs at least 13, or "
                 "sections 02 to 23 of the Wall Street Journal"
             )
@@ -217,7 +197,7 @@ def split_articles(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 # E18-treebanks.md: Unknown words
-def word_class(word: str) -> str:
+def _word_class(word: str) -> str:
     """The class of a rare word: capitals, digits, hyphens, its ending."""
     marks = ""
     if word[:1].isupper():
@@ -228,12 +208,12 @@ def word_class(word: str) -> str:
     return f"<{marks}~{end}>"
 
 
-def known_words(trees: Sequence[Tree], vocab: int) -> set[str]:
+def _known_words(trees: Sequence[Tree], vocab: int) -> set[str]:
     """The most common words that occur at least twice, as many as fit into
     vocab together with the classes of rare words.
     """
     counts = Counter(w.word for tree in trees for w in tree.leaves())
-    classes = len({word_class(word) for word in counts})
+    classes = len({_word_class(word) for word in counts})
     twice = [word for word, count in counts.items() if count > 1]
     twice.sort(key=lambda word: (-counts[word], word))
     return set(twice[: max(0, vocab - classes - 4)])
@@ -241,7 +221,7 @@ def known_words(trees: Sequence[Tree], vocab: int) -> set[str]:
 
 def reads(words: Sequence[str], known: set[str]) -> str:
     """A sentence as the model reads it: rare words become classes."""
-    return " ".join(w if w in known else word_class(w) for w in words)
+    return " ".join(w if w in known else _word_class(w) for w in words)
 
 
 # E18-treebanks.md: A folder to train on
@@ -278,16 +258,16 @@ def prepare_trees(
         for name, articles in split.items()
     }
     if options.silver is not None:
-        trees["silver"] = _clean([t for _, t in read_trees(options.silver)])
-    counts = {name: len(found) for name, found in trees.items()}
+        trees["silver"] = _clean(t for _, t in read_trees(options.silver))
+    counts = {name: len(these) for name, these in trees.items()}
     withheld = trees.pop("withheld", [])
     trees["train"] += trees.pop("silver", [])
-    known = known_words(trees["train"], options.vocab)
+    known = _known_words(trees["train"], options.vocab)
     with new_folder(out) as fresh:
-        for name, found in trees.items():
+        for name, these in trees.items():
             most = options.max_words if name == "train" else None
             lines = []
-            for tree in found:
+            for tree in these:
                 words = [leaf.word for leaf in tree.leaves()]
                 if most is None or len(words) <= most:
                     shown = tree if options.tags else without_tags(tree)
@@ -303,152 +283,3 @@ def prepare_trees(
 
 def _write_lines(path: Path, lines: Sequence[str]) -> None:
     write_text(path, "\n".join(lines) + "\n")
-
-
-# E18-treebanks.md: Parsing, and how good it is
-def tree_scores(
-    sentences: Sequence[str], found: Sequence[str], gold: Sequence[str]
-) -> dict[str, Any]:
-    """Bracketing scores of linearised trees, found against gold, one per
-    sentence. repaired counts outputs that were not trees over the words.
-
-    A guessed tree gets the gold tree's tags, so that the same punctuation
-    is left out of both.
-    """
-    ours, theirs, repaired = [], [], 0
-    for words, guess, right in zip(sentences, found, gold, strict=True):
-        tree = tree_over(words.split(), guess.split())
-        repaired += linearise(tree)[1:-1] != guess.split()
-        theirs.append(tree_over(words.split(), right.split()))
-        ours.append(tree.over(iter(theirs[-1].leaves())) or tree)
-    total = compare_all(theirs, ours)
-    whole = total.exact / max(1, total.sentences)
-    return {
-        "f1": round(total.f1, 2),
-        "precision": round(total.precision, 2),
-        "recall": round(total.recall, 2),
-        "exact_match": round(100 * whole, 2),
-        "sentences": total.sentences,
-        "errors": total.errors,
-        "repaired": repaired,
-    }
-
-
-def levels(tree: Tree) -> int:
-    """The depth of a tree in nodes, including the leaf."""
-    deepest = depth = 1
-    for mark, _ in tree.walk():
-        depth += {"(": 1, "": 0, ")": -1}[mark]
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def f1_by(
-    gold: Sequence[Tree],
-    guesses: Sequence[Tree],
-    key: Callable[[Tree], int],
-    steps: Sequence[int],
-) -> list[tuple[str, float]]:
-    """F1 of the sentences whose gold tree has a key from one step up to,
-    but not including, the next, for each such range.
-    """
-    rows = []
-    for low, high in itertools.pairwise(steps):
-        pairs = zip(gold, guesses, strict=True)
-        chosen = [pair for pair in pairs if low <= key(pair[0]) < high]
-        total = sum((compare_trees(*pair) for pair in chosen), Bracketing())
-        rows.append((f"{low}–{high - 1}", total.f1))
-    return rows
-
-
-def recall_by_label(
-    gold: Sequence[Tree], guesses: Sequence[Tree], least: int = 50
-) -> list[tuple[str, float]]:
-    """Recall, in percent, of every label that occurs at least least times
-    in gold, worst first.
-    """
-    there, found = Counter[str](), Counter[str]()
-    for tree, guess in zip(gold, guesses, strict=True):
-        right = brackets(tree)
-        both = right & brackets(guess)
-        there.update(label for label, *_ in right.elements())
-        found.update(label for label, *_ in both.elements())
-    rows = [
-        (label, 100 * found[label] / count)
-        for label, count in there.items()
-        if count >= least
-    ]
-    return sorted(rows, key=lambda row: row[1])
-
-
-def tree_guide(run: Run) -> Guide | None:
-    """A guide that lets a parsing run write only trees, else None."""
-    if run.recipe.target != "tree":
-        return None
-    place = run.target.inner.get_vocab()
-    return OnlyTrees(tuple(sorted(place, key=place.__getitem__)))
-
-
-def parse_lines(
-    run: Run, lines: Sequence[str], search: SearchConfig, workers: int = 1
-) -> list[Tree | None]:
-    """Parse each line into a tree over its words, None for a blank line.
-    Raises RunError if a worker dies.
-    """
-    known = set(run.source.inner.get_vocab())
-    sentences = [escaped(line).split() for line in lines]
-    found = run.translate(
-        [reads(words, known) for words in sentences],
-        search,
-        workers=workers,
-        guide=tree_guide(run),
-    )
-    return [
-        tree_over(words, best[0].text.split()) if words else None
-        for words, best in zip(sentences, found, strict=True)
-    ]
-
-
-def escaped(text: str) -> str:
-    """Write brackets that are words as -LRB- and -RRB-, as treebanks do."""
-    return text.replace("(", "-LRB-").replace(")", "-RRB-")
-
-
-# E18-treebanks.md: Trees and nothing else
-@dataclass(frozen=True)
-class OnlyTrees:
-    """A guide that lets a search write only trees over the words of its
-    sentence. An object, so that it can be sent to another process.
-    """
-
-    names: Sequence[str]  # of the output tokens, by id
-
-    def __call__(
-        self, sentences: Sequence[Sequence[int]], device: torch.device
-    ) -> Allowed:
-        place = {name: i for i, name in enumerate(self.names)}
-        kinds = [
-            n[0] if n[0] in "()" else n in SPECIALS for n in self.names
-        ]
-        partners = [place.get(f"){name[1:]}", PAD) for name in self.names]
-        opens, closes, tags = (
-            torch.tensor([k == kind for k in kinds], device=device)
-            for kind in ("(", ")", False)
-        )
-        partner = torch.tensor(partners, device=device)
-        words = torch.tensor([len(s) for s in sentences], device=device)
-
-        def allowed(ids: Tensor, number: Tensor) -> Tensor:
-            left = words[number, None] - tags[ids].sum(dim=2)
-            depth = (opens[ids].long() - closes[ids].long()).cumsum(dim=2)
-            now = depth[:, :, -1:]
-            level = opens[ids] & (depth == now)
-            last = level * torch.arange(ids.size(2), device=device)
-            inner = ids.gather(2, last.argmax(dim=2, keepdim=True))
-            may = (left > 0)[:, :, None] & (opens | tags)
-            closing = (now > 0) & ~opens[ids[:, :, -1:]]
-            may.scatter_(2, partner[inner], closing)
-            may[:, :, EOS] = (left == 0) & (now[:, :, 0] == 0)
-            return may
-
-        return allowed

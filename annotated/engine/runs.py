@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from annotated.corpora.fetch import file_hash
-from annotated.corpora.pieces import load_tokenizer, same_tokens
+from annotated.corpora.sentencepieces import load_tokenizer, same_tokens
 from annotated.engine.checkpoints import checkpoints
 from annotated.engine.errors import RunError
 from annotated.engine.files import replacing, write_json

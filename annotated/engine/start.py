@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from annotated.batches import Corpus
-from annotated.corpora.data import Data, open_data, prepared_data
 from annotated.corpora.registry import registry
+from annotated.engine.data import Data, open_data, prepared_data
 from annotated.engine.errors import RunError
 from annotated.engine.files import check_new
 from annotated.engine.fit import fitted_here

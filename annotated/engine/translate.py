@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from annotated.corpora.pieces import in_parts
+from annotated.corpora.sentencepieces import in_parts
 from annotated.engine.errors import RunError
 from annotated.engine.search import Guide, WorkerError, search_in_order
 from annotated.model import Transformer, TransformerConfig

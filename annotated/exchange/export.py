@@ -1,7 +1,6 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
 import dataclasses
-import importlib
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,33 +12,49 @@ import torch
 from torch import Tensor, nn
 
 from annotated.attention import MultiHeadAttention
-from annotated.corpora.pieces import vocabulary
+from annotated.corpora.sentencepieces import optional_import, vocabulary
 from annotated.embeddings import SinusoidalPositions
 from annotated.engine.errors import RunError
 from annotated.engine.files import new_folder, write_json
 from annotated.engine.packing import PAPER_PARTS, check_paper
 from annotated.engine.runs import Run
 from annotated.engine.tensors import write_tensors
-from annotated.exchange.marian import check_leaves, write_transformers
-from annotated.model import Transformer
+from annotated.exchange.transformers import write_transformers
+from annotated.model import ModelShape, Transformer
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 
 __all__ = [
-    "write_ctranslate2", "CALLED", "POSITIONS", "AXES", "write_onnx",
-    "FORMS", "export_run",
+    "FORMATS", "unsupported", "write_ctranslate2", "write_onnx",
+    "export_run",
 ]  # fmt: skip
 
 
-# E11-export.md: What all forms share
-def _wanted(package: str) -> Any:
-    """Import an optional package. RunError, with the command that
-    installs it, if it is missing.
+# E11-export.md: What all formats share
+FORMATS = "safetensors", "onnx", "ctranslate2", "transformers"
+
+
+def unsupported(shape: ModelShape) -> dict[str, str]:
+    """What of a shape a format cannot express, by format; those that
+    express all of it are left out.
     """
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        top = package.split(".")[0]
-        raise RunError(f"{error}: pip install {top}") from None
+    usual = (shape.d_model // shape.num_heads,) * 2
+    odd, other = [], []
+    if shape.window is not None:
+        odd.append("a window")
+    if (shape.key_size, shape.value_size) != usual:
+        odd.append("a d_k or d_v other than d_model / num_heads")
+    if shape.positions == "learned":
+        other.append("learned positions")
+    if shape.norm == "pre" and shape.tie != "all":
+        other.append(f"norm pre with tie {shape.tie}")
+    reasons = {"ctranslate2": odd, "transformers": odd + other}
+    return {to: " and ".join(why) for to, why in reasons.items() if why}
+
+
+def _check_supported(shape: ModelShape, to: str) -> None:
+    """RunError where a format cannot express something of a shape."""
+    if why := unsupported(shape).get(to):
+        raise RunError(f"{to} does not support {why}")
 
 
 # E11-export.md: CTranslate2
@@ -56,15 +71,16 @@ def write_ctranslate2(
     """
     check_paper(model, PAPER_PARTS)
     config = model.config
-    check_leaves(config, "ctranslate2")
-    specs = _wanted("ctranslate2.specs.transformer_spec")
-    kinds = _wanted("ctranslate2.specs.common_spec").Activation
+    _check_supported(config, "ctranslate2")
+    package, where = "ctranslate2", "ctranslate2.specs"
+    specs = optional_import(f"{where}.transformer_spec", package)
+    kinds = optional_import(f"{where}.common_spec", package).Activation
     layers = config.num_encoder_layers, config.num_decoder_layers
     spec = specs.TransformerSpec.from_config(
         layers,
         config.num_heads,
         pre_norm=config.norm == "pre",
-        activation=getattr(kinds, CALLED[config.activation]),
+        activation=getattr(kinds, _ACTIVATIONS[config.activation]),
     )
     _fill_stack(spec.encoder, model, "encoder")
     _fill_stack(spec.decoder, model, "decoder")
@@ -83,8 +99,8 @@ def write_ctranslate2(
     spec.save(str(folder))
 
 
-CALLED = {"relu": "RELU", "silu": "SWISH", "gelu": "GELU"}
-POSITIONS = 1024  # of source and output; the table doubles as it grows
+_ACTIVATIONS = {"relu": "RELU", "silu": "SWISH", "gelu": "GELU"}
+_POSITIONS = 1024  # of source and output; the table doubles as it grows
 
 
 def _array(x: Tensor) -> Any:
@@ -116,27 +132,27 @@ def _fill_attention(
 
 def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
     """Fill in the embeddings, positions and layers of one of the stacks."""
-    reads, place = model.embeddings.source, model.src_positions
+    table, positions = model.embeddings.source, model.src_positions
     embeddings = spec.embeddings
     if name == "decoder":
-        reads, place = model.embeddings.target, model.tgt_positions
+        table, positions = model.embeddings.target, model.tgt_positions
     else:
         embeddings = embeddings[0]  # the encoder has a list of them
-    embeddings.weight = _array(reads)
-    if isinstance(place, SinusoidalPositions):
-        place(POSITIONS)  # an exported table cannot grow
-    spec.position_encodings.encodings = _array(place.table)
+    embeddings.weight = _array(table)
+    if isinstance(positions, SinusoidalPositions):
+        positions(_POSITIONS)  # an exported table cannot grow
+    spec.position_encodings.encodings = _array(positions.table)
     stack: Any = getattr(model, name)
     if model.config.norm == "pre":
         _fill_norm(spec.layer_norm, stack.norm)
     for out, layer in zip(spec.layer, stack.layers, strict=True):
-        own, last = out.self_attention, layer.norm2
-        _fill_attention(own, layer.attention, together=True)
-        _fill_norm(own.layer_norm, layer.norm1)
+        inner, last = out.self_attention, layer.norm2
+        _fill_attention(inner, layer.attention, together=True)
+        _fill_norm(inner.layer_norm, layer.norm1)
         if name == "decoder":
-            other, last = out.attention, layer.norm3
-            _fill_attention(other, layer.cross_attention, together=False)
-            _fill_norm(other.layer_norm, layer.norm2)
+            cross, last = out.attention, layer.norm3
+            _fill_attention(cross, layer.cross_attention, together=False)
+            _fill_norm(cross.layer_norm, layer.norm2)
         ffn, net = out.ffn, layer.feed_forward
         _fill(ffn.linear_0, net.inner.weight, net.inner.bias)
         _fill(ffn.linear_1, net.outer.weight, net.outer.bias)
@@ -144,7 +160,7 @@ def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
 
 
 # E11-export.md: ONNX
-AXES = {  # the axes of each array that vary in length
+_AXES = {  # the axes of each array that vary in length
     "src": {0: "batch", 1: "src_len"},
     "tgt": {0: "batch", 1: "tgt_len"},
     "memory": {0: "batch", 1: "src_len"},
@@ -156,14 +172,14 @@ def write_onnx(model: Transformer, folder: Path) -> None:
     """Write encoder.onnx and decoder.onnx. RunError if onnx is missing,
     or if the model has a part that its config does not say.
     """
-    _wanted("onnx")
+    optional_import("onnx", "onnx")
     check_paper(model)
     folder.mkdir(parents=True, exist_ok=True)
     plain = Transformer(model.config)  # operators that all runtimes have
     plain.load_state_dict(model.state_dict())
-    for place in (plain.src_positions, plain.tgt_positions):
-        if isinstance(place, SinusoidalPositions):
-            place(POSITIONS)  # the table in a graph cannot grow
+    for positions in (plain.src_positions, plain.tgt_positions):
+        if isinstance(positions, SinusoidalPositions):
+            positions(_POSITIONS)  # the table in a graph cannot grow
     tgt = torch.tensor([[BOS, 4, 4, 4], [BOS, 5, 5, 5]])
     memory = torch.zeros(2, 3, model.config.d_model)
     src = torch.tensor([[4, 5, EOS], [4, EOS, PAD]])
@@ -194,11 +210,11 @@ def _write(
 ) -> None:
     how: dict[str, Any] = {}
     if "dynamic_shapes" in inspect.signature(torch.onnx.export).parameters:
-        _wanted("onnxscript")
-        most = {"batch": None, "src_len": POSITIONS, "tgt_len": POSITIONS}
+        optional_import("onnxscript", "onnxscript")
+        most = {"batch": None, "src_len": _POSITIONS, "tgt_len": _POSITIONS}
         sizes = {n: torch.export.Dim(n, max=m) for n, m in most.items()}
         shapes = tuple(
-            {i: sizes[axis] for i, axis in AXES[name].items()}
+            {i: sizes[axis] for i, axis in _AXES[name].items()}
             for name in inputs
         )
         large = sum(p.numel() for p in graph.parameters()) > 2**28
@@ -206,7 +222,7 @@ def _write(
         how |= {"external_data": large, "verbose": False}
     else:  # torch before 2.6 has only the older exporter
         names = (*inputs, output)
-        how |= {"dynamic_axes": {name: AXES[name] for name in names}}
+        how |= {"dynamic_axes": {name: _AXES[name] for name in names}}
         how |= {"opset_version": 17}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own parts
@@ -221,9 +237,6 @@ def _write(
 
 
 # E11-export.md: A run
-FORMS = "safetensors", "onnx", "ctranslate2", "transformers"
-
-
 def export_run(
     run: Run,
     to: str,
@@ -240,6 +253,7 @@ def export_run(
     for name, weight in run.model.named_parameters():
         if not bool(weight.isfinite().all()):
             raise RunError(f"{name} has numbers that are not finite")
+    _check_supported(run.model.config, to)
     model = deepcopy(run.model).cpu().eval()  # the caller's stays unchanged
     with new_folder(folder) as fresh:
         if to == "onnx":

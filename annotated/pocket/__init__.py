@@ -92,7 +92,7 @@ def depth(meaning: Meaning) -> int:
     """How deeply clauses are nested below the main clause."""
     first, second = _nesting(meaning.clause), 0
     if meaning.second is not None:
-        below = meaning.conjunction in words.BELOW
+        below = meaning.conjunction in words.SUBORDINATING
         second = below + _nesting(meaning.second)
     return max(first, second)
 

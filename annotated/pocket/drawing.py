@@ -9,14 +9,13 @@ from annotated.pocket import words
 from annotated.pocket.meaning import Clause, Meaning, Phrase
 
 __all__ = [
-    "Option", "Words", "Draw", "CHOICES", "nouns_of", "clear",
-    "draw_meaning", "draw_front",
+    "Draw", "CHOICES", "nouns_of", "clear", "draw_meaning", "draw_front",
 ]  # fmt: skip
 
 
 # E14-pocket-sentences.md: Choices from a hash
-Option = TypeVar("Option")
-Words = tuple[str, ...]
+_Option = TypeVar("_Option")
+_Words = tuple[str, ...]
 
 
 class Draw:
@@ -28,7 +27,7 @@ class Draw:
     def __init__(self, name: str):
         self.name, self.block, self.number = name, 0, 0
 
-    def below(self, n: int) -> int:
+    def randbelow(self, n: int) -> int:
         """Draw an integer from 0 to n - 1."""
         if self.number < 1 << 32:
             digest = sha512(f"{self.name} {self.block}".encode()).digest()
@@ -37,9 +36,9 @@ class Draw:
         self.number, digit = divmod(self.number, n)
         return digit
 
-    def pick(self, options: Sequence[Option]) -> Option:
+    def choice(self, options: Sequence[_Option]) -> _Option:
         """Draw one of the options."""
-        return options[self.below(len(options))]
+        return options[self.randbelow(len(options))]
 
 
 # E14-pocket-sentences.md: Who and what
@@ -54,14 +53,14 @@ _FREE = (
 
 
 @lru_cache
-def nouns_of(kinds: str) -> Words:
+def nouns_of(kinds: str) -> _Words:
     """The nouns of these kinds."""
     nouns = words.NOUNS.items()
     return tuple(name for name, row in nouns if row.kind in kinds)
 
 
 @lru_cache
-def _adjectives_of(noun: str) -> Words:
+def _adjectives_of(noun: str) -> _Words:
     """The adjectives that go with a noun, a name or a pronoun."""
     kind = words.NOUNS[noun].kind if noun in words.NOUNS else "p"
     young = noun in ("Kind", "Junge", "Mädchen")
@@ -83,28 +82,28 @@ def _gaps_of(kind: str) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _draw_adjectives(draw: Draw, noun: str) -> Words:
+def _draw_adjectives(draw: Draw, noun: str) -> _Words:
     """No adjective (2 times in 3), one, or a size and another."""
     options = _adjectives_of(noun)
-    if draw.below(3):
+    if draw.randbelow(3):
         return ()
-    if draw.below(4):
-        return (draw.pick(options),)
+    if draw.randbelow(4):
+        return (draw.choice(options),)
     sizes = [word for word in options if word in ("klein", "groß")]
     others = [word for word in options if word not in sizes]
-    return tuple(draw.pick(group) for group in (sizes, others) if group)
+    return tuple(draw.choice(group) for group in (sizes, others) if group)
 
 
 def _draw_noun(
-    draw: Draw, kinds: str, only: Words = (), extra: Words = ()
+    draw: Draw, kinds: str, only: _Words = (), extra: _Words = ()
 ) -> Phrase:
     """A noun, perhaps plural, perhaps with adjectives.
 
     only: the allowed determiners; extra: more of them in the singular.
     """
-    noun = draw.pick(nouns_of(kinds))
+    noun = draw.choice(nouns_of(kinds))
     mass = not words.NOUNS[noun].german_plural
-    plural = not mass and draw.below(3) == 0
+    plural = not mass and draw.randbelow(3) == 0
     options = CHOICES["mass" if mass else "plural"]
     if not (mass or plural):
         options = CHOICES["singular"] + extra
@@ -112,26 +111,26 @@ def _draw_noun(
         options = tuple(word for word in options if word in only)
     if noun in CHOICES["unowned"]:  # meine Frau is my wife
         options = tuple(w for w in options if w not in words.OWNERS)
-    determiner = draw.pick(options)
+    determiner = draw.choice(options)
     return Phrase(noun, determiner, plural, _draw_adjectives(draw, noun))
 
 
 def _draw_phrase(
     draw: Draw,
     kinds: str,
-    pronouns: Words,
+    pronouns: _Words,
     taken: set[str],
-    only: Words,
-    extra: Words = (),
+    only: _Words,
+    extra: _Words = (),
 ) -> Phrase:
     """Draw a pronoun, name or noun not in taken, and add it to taken."""
     persons = "p" in kinds
     while True:
-        choice = draw.below(10)
+        choice = draw.randbelow(10)
         if pronouns and choice < (3 if persons else 1):
-            phrase = Phrase(draw.pick(pronouns), "pronoun")
+            phrase = Phrase(draw.choice(pronouns), "pronoun")
         elif persons and choice < 5:
-            phrase = Phrase(draw.pick(tuple(words.NAMES)), "name")
+            phrase = Phrase(draw.choice(tuple(words.NAMES)), "name")
         else:
             phrase = _draw_noun(draw, kinds, only, extra)
         if phrase.noun not in taken:
@@ -154,7 +153,7 @@ def _draw_roles(
     nicht negates definite objects, kein indefinite ones.
     """
     roles: dict[str, Any] = dict(given)
-    definite: Words = words.DEFINITE if negated else ()
+    definite: _Words = words.DEFINITE if negated else ()
     if "subject" not in roles:
         pronouns = CHOICES["person"] if "p" in verb.subject else ()
         extra = () if negated else ("every", "no")
@@ -185,31 +184,31 @@ def _draw_roles(
 def _draw_time(draw: Draw, clause: Clause) -> Clause:
     """Perhaps add a time or an adverb, never both."""
     aspect, tense = words.VERBS[clause.verb].aspect, clause.tense
-    choice = draw.below(6)
+    choice = draw.randbelow(6)
     passing = aspect in "ape" or clause.predicate in CHOICES["passing"]
     plain = tense in ("present", "past")
     if choice < 2 and passing and tense not in words.MIDDLE:
         options = CHOICES[f"time {tense}" if plain else "time later"]
         options = options[: 2 if clause.negated else 3]
-        return clause._replace(time=draw.pick(options))
+        return clause._replace(time=draw.choice(options))
     denied = clause.negated or clause.subject.determiner == "no"
     if choice == 2 and plain and not denied and (passing or aspect == "s"):
         adverbs = CHOICES["adverb" if passing else "adverb s"]
-        return clause._replace(middle=draw.pick(adverbs))
+        return clause._replace(middle=draw.choice(adverbs))
     return clause
 
 
 def _draw_adverbials(draw: Draw, clause: Clause) -> Clause:
     """Perhaps add a time or an adverb, and perhaps a place or a goal."""
     verb, clause = words.VERBS[clause.verb], _draw_time(draw, clause)
-    runs = clause.verb == "laufen" and draw.below(2) == 0
+    runs = clause.verb == "laufen" and draw.randbelow(2) == 0
     if runs or clause.verb == "gehen":
-        preposition = draw.pick(("in", "zu"))
+        preposition = draw.choice(("in", "zu"))
         phrase = _draw_noun(draw, "lh", words.DEFINITE)
         return clause._replace(goal=(preposition, phrase))
     moves = clause.verb in CHOICES["no place"] and clause.verb != "laufen"
-    if verb.aspect in "ap" and not moves and draw.below(6) == 0:
-        preposition = draw.pick(("in", "in", "hinter"))
+    if verb.aspect in "ap" and not moves and draw.randbelow(6) == 0:
+        preposition = draw.choice(("in", "in", "hinter"))
         kinds = "lh" if preposition == "in" else "h"
         phrase = _draw_noun(draw, kinds, ("the", "a", "my", "our"))
         if phrase.determiner != "the":
@@ -253,24 +252,25 @@ def _draw_clause(
     """
     verb, given = words.VERBS[name], given or {}
     used = {name, *taken, *(phrase.noun for phrase in given.values())}
-    tense = draw.pick(CHOICES[f"tense {verb.aspect}"])
-    negated = draw.below(6) == 0 and tense not in ("progressive", "already")
+    tense = draw.choice(CHOICES[f"tense {verb.aspect}"])
+    takes_not = tense not in ("progressive", "already")
+    negated = draw.randbelow(6) == 0 and takes_not
     roles = _draw_roles(draw, verb, negated, given, used)
     if tense == "already" and roles["subject"].determiner == "no":
         tense = "past"
     described = CHOICES["described"]
     describable = [r for r in roles if roles[r].determiner in described]
     if depth and describable:
-        role = draw.pick(describable)
+        role = draw.choice(describable)
         roles[role] = _draw_relative(draw, roles[role], depth, used)
     clause = Clause(name, **roles, tense=tense, negated=negated)
     if name == "sein":  # "will be" only for passing states, not "old"
-        word = draw.pick(_adjectives_of(clause.subject.noun))
+        word = draw.choice(_adjectives_of(clause.subject.noun))
         if tense == "will" and word not in CHOICES["passing"]:
             clause = clause._replace(tense="present")
         clause = clause._replace(predicate=word)
     inner = any(p.determiner == "relative" for p in roles.values())
-    if inner and name != "gehen" and draw.below(3):
+    if inner and name != "gehen" and draw.randbelow(3):
         return clause  # relative clauses are kept short
     return _draw_adverbials(draw, clause)
 
@@ -283,7 +283,7 @@ def _draw_relative(
     gaps = _gaps_of(words.NOUNS[head.noun].kind)
     gaps = tuple((name, role) for name, role in gaps if name not in taken)
     while gaps:
-        name, role = draw.pick(gaps)
+        name, role = draw.choice(gaps)
         clause = _draw_clause(draw, name, {role: known}, depth - 1, taken)
         if role in ("dative", "prepositional") or clear(clause):
             first = head.adjectives[:1]
@@ -310,11 +310,11 @@ def _askable(clause: Clause) -> list[str]:
 
 def _draw_question(draw: Draw) -> Meaning:
     """A question: yes or no; about a role; or where, when or why."""
-    clause = _draw_clause(draw, draw.pick(_FREE))
+    clause = _draw_clause(draw, draw.choice(_FREE))
     if clause.subject.determiner == "no":
         subject = clause.subject._replace(determiner="the")
         clause = clause._replace(subject=subject)
-    asked = draw.pick(_askable(clause)) if draw.below(2) else ""
+    asked = draw.choice(_askable(clause)) if draw.randbelow(2) else ""
     if asked != "why":
         clause = clause._replace(negated=False)
     if asked and asked not in words.ASKED:
@@ -340,19 +340,19 @@ def _resumed(phrase: Phrase) -> Phrase | None:
 def _draw_next(draw: Draw, subject: Phrase, depth: int) -> Clause:
     """Another clause, half the time about the same person."""
     pronoun = _resumed(subject)
-    if pronoun and draw.below(2):
+    if pronoun and draw.randbelow(2):
         people = [v for v in _FREE if "p" in words.VERBS[v].subject]
-        name, given = draw.pick(people), {"subject": pronoun}
+        name, given = draw.choice(people), {"subject": pronoun}
     else:
-        name, given = draw.pick(_FREE), {}
+        name, given = draw.choice(_FREE), {}
     return _draw_clause(draw, name, given, depth, (subject.noun,))
 
 
 def _draw_two(draw: Draw, depth: int) -> Meaning:
     """Two clauses, coordinated or one subordinate to the other."""
-    clause = _draw_clause(draw, draw.pick(_FREE), {}, depth)
+    clause = _draw_clause(draw, draw.choice(_FREE), {}, depth)
     second = _draw_next(draw, clause.subject, depth)
-    conjunction = draw.pick(tuple(words.CONJUNCTIONS))
+    conjunction = draw.choice(tuple(words.CONJUNCTIONS))
     if conjunction == "if" and "past" in (clause.tense, second.tense):
         conjunction = "because"
     return Meaning("statement", clause, conjunction, second)
@@ -360,8 +360,8 @@ def _draw_two(draw: Draw, depth: int) -> Meaning:
 
 def _draw_telling(draw: Draw, depth: int) -> Meaning:
     """A person says, believes, hopes or asks something."""
-    name = draw.pick(CHOICES["telling"])
-    negated = name in ("sagen", "glauben") and draw.below(4) == 0
+    name = draw.choice(CHOICES["telling"])
+    negated = name in ("sagen", "glauben") and draw.randbelow(4) == 0
     roles = _draw_roles(draw, words.VERBS[name], negated, {}, set())
     inner = _draw_next(draw, roles["subject"], depth)
     clause = Clause(name, **roles, complement=inner, negated=negated)
@@ -370,7 +370,7 @@ def _draw_telling(draw: Draw, depth: int) -> Meaning:
 
 def draw_meaning(draw: Draw, deep: bool = False) -> Meaning:
     """Draw a meaning; a deep one nests clauses in clauses."""
-    choice = draw.below(20)
+    choice = draw.randbelow(20)
     if choice < 4 and not deep:
         return _draw_question(draw)
     if choice < 6:
@@ -378,17 +378,17 @@ def draw_meaning(draw: Draw, deep: bool = False) -> Meaning:
     if choice < 10:
         return _draw_two(draw, int(deep))
     depth = 2 if deep else int(choice < 14)
-    clause = _draw_clause(draw, draw.pick(_FREE), {}, depth)
+    clause = _draw_clause(draw, draw.choice(_FREE), {}, depth)
     return Meaning("statement", clause)
 
 
 def draw_front(draw: Draw, meaning: Meaning) -> str:
     """Draw what German puts first, "" for the subject."""
     clause = meaning.clause
-    if meaning.mood == "question" or draw.below(3):
+    if meaning.mood == "question" or draw.randbelow(3):
         return ""
     options = [role for role in ("time", "place") if getattr(clause, role)]
-    if meaning.conjunction in words.BELOW:
+    if meaning.conjunction in words.SUBORDINATING:
         options.append("second")
     for role in ("accusative", "dative", "prepositional"):
         phrase = getattr(clause, role)
@@ -399,4 +399,4 @@ def draw_front(draw: Draw, meaning: Meaning) -> str:
             plain = clear(clause) and not clause.denied_by_kein
         if plain:
             options.append(role)
-    return draw.pick(options) if options else ""
+    return draw.choice(options) if options else ""

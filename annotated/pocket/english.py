@@ -1,16 +1,21 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+import re
 from collections.abc import Iterator
 
 from annotated.pocket import words
 from annotated.pocket.meaning import SPECIAL, Clause, Meaning, Phrase
 from annotated.pocket.trees import Part, Tree, leaf, node
 
-__all__ = ["english_phrase", "english_clause", "english_sentence"]
+__all__ = ["english_sentence"]
 
 
 # E13-pocket-grammar.md: English phrases
-def english_phrase(
+_AUXILIARIES = words.read_table("auxiliaries.tsv")  # be, was, have, do
+_PREPOSITIONS = {"in": "in", "hinter": "behind", "zu": "to"}
+
+
+def _english_phrase(
     phrase: Phrase, case: str, key: str, negated: bool = False
 ) -> Tree:
     """A noun phrase; case: subject, object or preposition.
@@ -60,7 +65,7 @@ def _english_prepositional(
     preposition: str, phrase: Phrase, key: str, *word_keys: str
 ) -> Tree:
     """A preposition, with its own keys, and its noun phrase."""
-    tree = english_phrase(phrase, "preposition", key)
+    tree = _english_phrase(phrase, "preposition", key)
     label = "WHPP" if tree.label == "WHNP" else "PP"
     return node(label, _english_preposition(preposition, *word_keys), tree)
 
@@ -81,6 +86,24 @@ def _english_time(time: str, key: str) -> Tree:
     return node("PP", leaf("IN", "in", key + "P"), tree)
 
 
+def _third_person(word: str) -> str:
+    """The third person singular: reads, watches, carries, has."""
+    if re.search(r"(s|sh|ch|x|o)$", word):
+        return word + "es"
+    if re.search(r"[^aeiou]y$", word):
+        return word[:-1] + "ies"
+    return "has" if word == "have" else word + "s"
+
+
+def _ing(word: str) -> str:
+    """The -ing form: reading, writing, running."""
+    if re.search(r"[^e]e$", word):
+        return word[:-1] + "ing"
+    if re.search(r"^[^aeiou]*[aeiou][^aeiouwxy]$", word):
+        return word + word[-1] + "ing"
+    return word + "ing"
+
+
 # E13-pocket-grammar.md: The English clause
 def _english_verbs(
     clause: Clause, key: str, person: str, support: bool
@@ -95,7 +118,7 @@ def _english_verbs(
         return [leaf("MD", tense, t, m), leaf("VB", verb.english, v)]
     if tense == "progressive":
         finite = leaf(present, _form("be", person), t, m)
-        return [finite, leaf("VBG", words.ing(verb.english), v)]
+        return [finite, leaf("VBG", _ing(verb.english), v)]
     if tense == "already":
         finite = leaf(present, _form("have", person), t)
         return [finite, leaf("VBN", verb.past_participle, v)]
@@ -114,12 +137,12 @@ def _english_verbs(
     if tense == "past":
         head = verb.past
     elif person == "er":
-        head = words.third_person(head)
+        head = _third_person(head)
     return [leaf(tag, head, t, own), *rest]
 
 
 def _form(name: str, person: str) -> str:
-    return str(getattr(words.AUXILIARIES[name], person))
+    return str(getattr(_AUXILIARIES[name], person))
 
 
 def _verb_group(
@@ -175,7 +198,7 @@ def _english_objects(
             yield role, tree
             continue
         negated = role == "accusative" and clause.denied_by_kein
-        yield role, english_phrase(phrase, "object", own, negated)
+        yield role, _english_phrase(phrase, "object", own, negated)
         if preposition:
             word = _english_preposition(preposition, *keys)
             yield "left", node("PP", word)
@@ -200,7 +223,7 @@ def _english_rest(clause: Clause, key: str, front: str) -> list[Part]:
         tree = _english_prepositional(into, phrase, own, own + "P")
         parts.append(("goal", tree))
     if clause.place:
-        where = words.PREPOSITIONS[clause.place[0]]
+        where = _PREPOSITIONS[clause.place[0]]
         own, phrase = key + "l", clause.place[1]
         tree = _english_prepositional(where, phrase, own, own + "P")
         parts.append(("place", tree))
@@ -208,13 +231,13 @@ def _english_rest(clause: Clause, key: str, front: str) -> list[Part]:
         parts.append(("time", _english_time(clause.time, key + "t")))
     if clause.complement:
         that = words.VERBS[clause.verb].slots[0].english
-        _, inner = english_clause(clause.complement, key + "c")
+        _, inner = _english_clause(clause.complement, key + "c")
         tree = node("SBAR", leaf("IN", that, key + "C"), node("S", *inner))
         parts.append(("complement", tree))
     return parts
 
 
-def english_clause(
+def _english_clause(
     clause: Clause,
     key: str,
     front: str = "",
@@ -228,7 +251,7 @@ def english_clause(
     """
     role = "dative" if clause.verb == "gefallen" else "subject"
     phrase = getattr(clause, role)
-    subject = english_phrase(phrase, "subject", key + role[0])
+    subject = _english_phrase(phrase, "subject", key + role[0])
     parts = _english_rest(clause, key, front)
     first: Tree | None = dict(parts).get(front)
     rest = [tree for own, tree in parts if own != front]
@@ -254,7 +277,7 @@ def english_clause(
 
 def _english_relative(clause: Clause, key: str) -> Tree:
     """A relative clause that begins with who, that, to whom, for which."""
-    pronoun, rest = english_clause(clause, key, clause.gap)
+    pronoun, rest = _english_clause(clause, key, clause.gap)
     return node("SBAR", pronoun, node("S", *rest))
 
 
@@ -263,7 +286,7 @@ def english_sentence(meaning: Meaning, front: str = "") -> Tree:
     mood, clause, conjunction, second = meaning
     if mood == "question":
         end, asked = leaf(".", "?", "E"), clause.asked
-        first, parts = english_clause(clause, "1", asked, invert=True)
+        first, parts = _english_clause(clause, "1", asked, invert=True)
         if not asked:
             return node("SQ", *parts, end)
         if asked in words.ASKED:
@@ -272,17 +295,18 @@ def english_sentence(meaning: Meaning, front: str = "") -> Tree:
     end = leaf(".", ".", "E")
     moved = front if front in ("time", "place") else ""
     if second is None:
-        first, parts = english_clause(clause, "1", moved)
+        first, parts = _english_clause(clause, "1", moved)
         return node("S", first, *parts, end)
     comma = leaf(",", ",", "K")
-    inner = node("S", *english_clause(second, "2")[1])
-    if conjunction not in words.BELOW:
-        first, parts = english_clause(clause, "1", moved)
+    inner = node("S", *_english_clause(second, "2")[1])
+    if conjunction not in words.SUBORDINATING:
+        first, parts = _english_clause(clause, "1", moved)
         word = leaf("CC", conjunction, "C")
         before = comma if conjunction == "but" else None
         return node("S", node("S", first, *parts), before, word, inner, end)
     lower = node("SBAR", leaf("IN", conjunction, "C"), inner)
     if front == "second":
-        return node("S", lower, comma, *english_clause(clause, "1")[1], end)
-    first, parts = english_clause(clause, "1", moved, last=lower)
+        upper = _english_clause(clause, "1")[1]
+        return node("S", lower, comma, *upper, end)
+    first, parts = _english_clause(clause, "1", moved, last=lower)
     return node("S", first, *parts, end)

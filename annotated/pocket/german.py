@@ -4,14 +4,15 @@ from annotated.pocket import words
 from annotated.pocket.meaning import SPECIAL, Clause, Meaning, Phrase
 from annotated.pocket.trees import Part, Tree, leaf, node
 
-__all__ = [
-    "COMMA", "CLOSING", "german_phrase", "german_clause", "german_sentence",
-]  # fmt: skip
+__all__ = ["german_phrase", "german_clause", "german_sentence"]
 
 
 # E13-pocket-grammar.md: German phrases
-COMMA = leaf("$,", ",")
-CLOSING = leaf("$,", ",", "closing")  # dropped before other punctuation
+_ENDINGS = words.read_table("endings.tsv")
+_CONTRACTIONS = {"in dem": "im", "zu dem": "zum", "zu der": "zur"}
+
+_COMMA = leaf("$,", ",")
+_CLOSING = leaf("$,", ",", "closing")  # dropped before other punctuation
 
 
 def german_phrase(
@@ -45,7 +46,7 @@ def german_phrase(
 
 
 def _ending(series: str, case: str, phrase: Phrase) -> str:
-    return str(getattr(words.ENDINGS[f"{series} {case}"], phrase.column))
+    return str(getattr(_ENDINGS[f"{series} {case}"], phrase.column))
 
 
 def _german_prepositional(
@@ -55,7 +56,7 @@ def _german_prepositional(
     tree = german_phrase(phrase, case, key)
     if phrase.determiner == "the":
         article, *others = tree.children
-        fused = words.CONTRACTIONS.get(f"{preposition} {article.word}")
+        fused = _CONTRACTIONS.get(f"{preposition} {article.word}")
         if fused:
             word = leaf("APPRART", fused, key + "P", key + "D")
             return node("PP", word, node("NP", *others))
@@ -180,14 +181,14 @@ def german_clause(
         inner = german_clause(clause.complement, key + "c", "final")
         head = leaf("KOUS", word, key + "C")
         said = node("SBAR", head, node("S", *inner))
-        ordered += [COMMA, said, CLOSING]
+        ordered += [_COMMA, said, _CLOSING]
     return ordered
 
 
 def _german_relative(clause: Clause, key: str) -> list[Tree]:
     """A relative clause between commas: pronoun first, verb last."""
     pronoun, *rest = german_clause(clause, key, "final", clause.gap)
-    return [COMMA, node("SBAR", pronoun, node("S", *rest)), CLOSING]
+    return [_COMMA, node("SBAR", pronoun, node("S", *rest)), _CLOSING]
 
 
 def german_sentence(meaning: Meaning, front: str = "") -> Tree:
@@ -206,7 +207,7 @@ def german_sentence(meaning: Meaning, front: str = "") -> Tree:
             order = "first"
         parts = german_clause(clause, "1", order, clause.asked, *before)
         return _punctuated(node("S", *parts, end))
-    if second is not None and conjunction in words.BELOW:
+    if second is not None and conjunction in words.SUBORDINATING:
         inner = node("S", *german_clause(second, "2", "final"))
         word = leaf("KOUS", words.CONJUNCTIONS[conjunction], "C")
         lower = node("SBAR", word, inner)
@@ -214,7 +215,7 @@ def german_sentence(meaning: Meaning, front: str = "") -> Tree:
             parts = german_clause(clause, "1", "second", "", lower, comma)
             return _punctuated(node("S", *parts, end))
         parts = german_clause(clause, "1", "second", front or "subject")
-        return _punctuated(node("S", *parts, COMMA, lower, end))
+        return _punctuated(node("S", *parts, _COMMA, lower, end))
     parts = german_clause(clause, "1", "second", front or "subject")
     if second is None:
         return _punctuated(node("S", *parts, end))
@@ -228,11 +229,11 @@ def german_sentence(meaning: Meaning, front: str = "") -> Tree:
 def _punctuated(tree: Tree) -> Tree:
     """Drop closing commas that come before other punctuation."""
     leaves = tree.leaves()
-    if CLOSING not in leaves:
+    if _CLOSING not in leaves:
         return tree
     following = [*(leaf.label for leaf in leaves[1:]), ""]
     kept = [
-        None if one == CLOSING and label in ("$,", "$.") else one
+        None if one == _CLOSING and label in ("$,", "$.") else one
         for one, label in zip(leaves, following)
     ]
     return tree.over(iter(kept)) or tree

@@ -7,7 +7,7 @@ from annotated.pocket import Pair, words
 from annotated.pocket.meaning import SPECIAL
 from annotated.pocket.trees import Tree
 
-__all__ = ["Links", "word_links", "head_of", "antecedent"]
+__all__ = ["Links", "word_links", "antecedent"]
 
 
 # E14-pocket-sentences.md: What belongs to what
@@ -33,11 +33,13 @@ def word_links(leaves: Sequence[Tree]) -> dict[str, Links]:
 
     for key, here in at.items():
         if found := re.fullmatch(r"(.*[a-z])(D|A\d)", key):
-            link("article or adjective → noun", here, head_of(found[1], at))
+            noun = _head_of(found[1], at)
+            link("article or adjective → noun", here, noun)
         elif found := re.fullmatch(r"(.*[a-z])r[a-z]", key):
-            link("relative pronoun → noun", here, head_of(found[1], at))
+            link("relative pronoun → noun", here, _head_of(found[1], at))
         elif key.endswith("T"):
-            subject, other = head_of(key[:-1] + "s", at), at[key[:-1] + "V"]
+            subject = _head_of(key[:-1] + "s", at)
+            other = at[key[:-1] + "V"]
             link("verb → its other half", here, other)
             link("other half → verb", other, here)
             link("verb → subject", here, subject)
@@ -47,7 +49,7 @@ def word_links(leaves: Sequence[Tree]) -> dict[str, Links]:
     return links
 
 
-def head_of(phrase: str, at: dict[str, list[int]]) -> list[int]:
+def _head_of(phrase: str, at: dict[str, list[int]]) -> list[int]:
     """The positions of a phrase's noun, name or pronoun."""
     return at.get(phrase + "N") or at.get(phrase) or []
 
@@ -69,4 +71,4 @@ def antecedent(pair: Pair) -> Links:
         return set()
     leaves = pair.source_tree.leaves()
     at = {k: [i] for i, leaf in enumerate(leaves) for k in leaf.keys}
-    return {(at[key][0], head_of("1s", at)[0])}
+    return {(at[key][0], _head_of("1s", at)[0])}

@@ -6,11 +6,10 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 __all__ = [
-    "read_table", "Slot", "read_slot", "NOUNS", "NAMES", "ADJECTIVES",
-    "VERBS", "PRONOUNS", "DETERMINERS", "OWNERS", "DEFINITE", "ENDINGS",
-    "FINITE", "AUXILIARIES", "DAYS", "MIDDLE", "ASKED", "CONJUNCTIONS",
-    "BELOW", "PREPOSITIONS", "CONTRACTIONS", "german_noun",
-    "german_present", "third_person", "ing",
+    "read_table", "NOUNS", "NAMES", "ADJECTIVES", "VERBS", "PRONOUNS",
+    "DETERMINERS", "OWNERS", "DEFINITE", "FINITE", "DAYS", "MIDDLE",
+    "ASKED", "CONJUNCTIONS", "SUBORDINATING", "german_noun",
+    "german_present",
 ]  # fmt: skip
 
 
@@ -33,7 +32,7 @@ def read_table(name: str) -> dict[str, Any]:
     return rows
 
 
-class Slot(NamedTuple):
+class _Slot(NamedTuple):
     """An object that a verb takes, and how each language marks it."""
 
     role: str  # accusative, dative, prepositional or complement
@@ -43,7 +42,7 @@ class Slot(NamedTuple):
     kinds: str
 
 
-def read_slot(text: str) -> Slot:
+def _read_slot(text: str) -> _Slot:
     """Parse a slot as the table writes it: A:tn, D/to:p, A.auf/for:pa."""
     match = re.fullmatch(r"([ADC])\.?(\w*)/?(\w*):(\w*)", text)
     if match is None:
@@ -51,7 +50,7 @@ def read_slot(text: str) -> Slot:
     letter, german, english, kinds = match.groups()
     case = {"A": "accusative", "D": "dative", "C": "complement"}[letter]
     role = "prepositional" if german and kinds else case
-    return Slot(role, case, german, english, kinds)
+    return _Slot(role, case, german, english, kinds)
 
 
 def _particles(kind: str) -> dict[str, str]:
@@ -64,23 +63,19 @@ NOUNS = read_table("nouns.tsv")
 NAMES = {"Anna": "she", "Jonas": "he", "Lena": "she", "Paul": "he"}
 ADJECTIVES = read_table("adjectives.tsv")
 VERBS = {
-    name: row._replace(slots=tuple(map(read_slot, row.slots.split())))
+    name: row._replace(slots=tuple(map(_read_slot, row.slots.split())))
     for name, row in read_table("verbs.tsv").items()
 }
 PRONOUNS = read_table("pronouns.tsv")
 DETERMINERS = read_table("determiners.tsv")
 OWNERS = ("my", "your", "his", "our")
 DEFINITE = ("the", "this", *OWNERS)
-ENDINGS = read_table("endings.tsv")
 FINITE = read_table("finite.tsv")
-AUXILIARIES = read_table("auxiliaries.tsv")  # English: be, was, have, do
 DAYS = _particles("day")
 MIDDLE = _particles("middle")  # adverbs, and tenses that use one
 ASKED = _particles("question")
 CONJUNCTIONS = _particles("conjunction")
-BELOW = ("because", "although", "if")  # these begin a subordinate clause
-PREPOSITIONS = {"in": "in", "hinter": "behind", "zu": "to"}
-CONTRACTIONS = {"in dem": "im", "zu dem": "zum", "zu der": "zur"}
+SUBORDINATING = ("because", "although", "if")
 
 
 def german_noun(name: str, case: str, plural: bool) -> str:
@@ -101,21 +96,3 @@ def german_present(name: str, person: str) -> str:
     first, third = plural.removesuffix("n"), row.third
     forms = {"ich": first, "du": second, "er": third, "wir": plural}
     return str(forms[person])
-
-
-def third_person(word: str) -> str:
-    """The third person singular: reads, watches, carries, has."""
-    if re.search(r"(s|sh|ch|x|o)$", word):
-        return word + "es"
-    if re.search(r"[^aeiou]y$", word):
-        return word[:-1] + "ies"
-    return "has" if word == "have" else word + "s"
-
-
-def ing(word: str) -> str:
-    """The -ing form: reading, writing, running."""
-    if re.search(r"[^e]e$", word):
-        return word[:-1] + "ing"
-    if re.search(r"^[^aeiou]*[aeiou][^aeiouwxy]$", word):
-        return word + word[-1] + "ing"
-    return word + "ing"

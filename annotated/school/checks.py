@@ -12,9 +12,11 @@ import json
 import linecache
 import math
 import random
+import re
 import signal
 import threading
 import traceback
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,11 +32,11 @@ from annotated.school.relations import near, plain, relation
 from annotated.school.slips import slips
 
 __all__ = [
-    "Wrong", "note", "same", "holds", "sizes", "form", "difference", "ROOM",
-    "LONG", "drawn", "untouched", "same_gradients", "Guess", "predicted",
-    "Exercise", "exercises", "run_code", "SEEDS", "LIMIT", "TooSlow",
-    "Trial", "Verdict", "attempt", "examine", "examine_source", "objection",
-    "defined", "Mistake", "diagnose", "Watched",
+    "Wrong", "note", "same", "holds", "sizes", "form", "difference",
+    "drawn", "untouched", "same_gradients", "predicted", "Exercise",
+    "exercises", "run_code", "SEEDS", "LIMIT", "TooSlow", "Verdict",
+    "attempt", "examine", "examine_source", "objection", "defined",
+    "Mistake",
 ]  # fmt: skip
 
 
@@ -188,8 +190,8 @@ def _name(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-ROOM = 8  # rows and columns of a matrix that is shown
-LONG = 400  # characters of anything else
+_ROOM = 8  # rows and columns of a matrix that is shown
+_LONG = 400  # characters of anything else
 
 
 def drawn(value: Any, digits: int = 4) -> str:
@@ -198,11 +200,11 @@ def drawn(value: Any, digits: int = 4) -> str:
         return _digits(value, max(digits, 6))
     if not isinstance(value, Tensor):
         text = repr(value)
-        return text if len(text) <= LONG else f"{text[:LONG]} …"
+        return text if len(text) <= _LONG else f"{text[:_LONG]} …"
     value = value.detach()
     if plain(value) and value.ndim > 2 and math.prod(value.shape[:-2]) == 1:
         value = value.reshape(value.shape[-2:])
-    fits = value.ndim <= 2 and all(n <= ROOM for n in value.shape)
+    fits = value.ndim <= 2 and all(n <= _ROOM for n in value.shape)
     if not plain(value):
         kind = str(value.layout).removeprefix("torch.")
         return (
@@ -255,7 +257,7 @@ def _nearer(target: Any, yours: Any) -> dict[str, Any]:
         alike = yours.shape == target.shape and yours.numel()
         alike = alike and plain(yours) and plain(target)
         return _nearer_matrix(target, yours) if alike else both
-    if len(repr(target)) <= LONG >= len(repr(yours)) and not any(
+    if len(repr(target)) <= _LONG >= len(repr(yours)) and not any(
         isinstance(x, Tensor) for x in _parts(target)
     ):
         return both
@@ -284,7 +286,7 @@ def _nearer_matrix(target: Tensor, yours: Tensor) -> dict[str, Any]:
     place = _farthest(yours, target)
     if target.ndim > 2:  # the matrix in which they differ most
         both = {n: x[place[:-2]] for n, x in both.items()}
-    if max(both["wanted"].shape, default=0) > ROOM:
+    if max(both["wanted"].shape, default=0) > _ROOM:
         both = {n: x[place[-2:]] for n, x in both.items()}
     shown: dict[str, Any] = dict(both)
     if target.shape != both["wanted"].shape:
@@ -366,12 +368,12 @@ def same_gradients(
 
 
 # E20-checks.md: A prediction
-class Guess(float):
+class _Guess(float):
     """A number that is the same within a share of itself."""
 
     within: float
 
-    def __new__(cls, value: float, within: float = 0.0) -> Guess:
+    def __new__(cls, value: float, within: float = 0.0) -> _Guess:
         found = super().__new__(cls, value)
         found.within = within
         return found
@@ -395,13 +397,13 @@ def predicted(
         holds(not difference(yours, target), f"{name!r} is not so", yours)
         return
     try:
-        yours = Guess(yours, within)
+        yours = _Guess(yours, within)
     except (TypeError, ValueError):
         holds(False, f"{name!r} is {_kind(yours)}, not a number", yours)
     note(yours)
     if not math.isfinite(yours):
         raise Wrong(f"{name!r} is no finite number")
-    if difference(yours, Guess(target, within)):
+    if difference(yours, _Guess(target, within)):
         raise Wrong(f"{name!r} is {_off(yours, target)}", yours=yours)
 
 
@@ -562,7 +564,7 @@ class TooSlow(BaseException):
 
 
 @dataclass(frozen=True)
-class Trial:
+class _Trial:
     """One check with one seed."""
 
     error: BaseException | None
@@ -608,13 +610,14 @@ def attempt(
     thing: Any,
     seed: int,
     limit: float = LIMIT,
-) -> Trial:
+) -> _Trial:
     """Run one check on the student's thing. What goes wrong is kept, not
     swallowed; only Ctrl-C goes through.
     """
     _seen.clear()
     error: BaseException | None = None
     generators = torch.get_rng_state(), random.getstate()
+    graphs = torch.is_grad_enabled()
     torch.manual_seed(seed)
     random.seed(seed)
     _chance[:] = [] if seed in SEEDS else [random.Random(seed)]
@@ -628,8 +631,9 @@ def attempt(
     finally:
         torch.set_rng_state(generators[0])
         random.setstate(generators[1])
+        torch.set_grad_enabled(graphs)
         _chance.clear()
-    return Trial(error, list(_seen))
+    return _Trial(error, list(_seen))
 
 
 def examine(
@@ -728,7 +732,7 @@ def _tell(
     check: Callable[[Any], object],
     thing: Any,
     seed: int,
-    trial: Trial,
+    trial: _Trial,
     limit: float,
 ) -> tuple[str, str]:
     """Outcome and message of a trial that failed."""
@@ -738,7 +742,7 @@ def _tell(
             f"It was stopped after {limit:g} s of processor time; ours "
             "takes less than two. Is there a loop that does not end?"
         )
-    known = diagnose(exercise, check, seed, trial, thing)
+    known = _diagnose(exercise, check, seed, trial, thing)
     if isinstance(error, Wrong):
         stop = "" if error.what.endswith(("?", ".", "!")) else "."
         parts = [known, f"{_capital(error.what)}{stop}", *_values(error)]
@@ -769,7 +773,7 @@ def _shown(name: str, value: Any, digits: int) -> str:
     return "\n".join([f"  {name:8}{first}", *(margin + x for x in more)])
 
 
-def _crash(trial: Trial) -> str:
+def _crash(trial: _Trial) -> str:
     """The student's lines of a traceback, and the call that led there."""
     error = trial.error
     assert error is not None
@@ -781,9 +785,12 @@ def _crash(trial: Trial) -> str:
     ]
     lines: list[str] = []
     last = in_check[-1] if in_check else 0
-    for frame, row in frames[last + 1 :]:
-        if _foreign(frame.f_code.co_filename):
-            continue
+    theirs = [
+        (frame, row)
+        for frame, row in frames[last + 1 :]
+        if not _foreign(frame.f_code.co_filename)
+    ]
+    for frame, row in theirs:
         code = frame.f_code
         source = linecache.getline(code.co_filename, row).strip()
         lines.append(f"  line {row}, in {code.co_name}: {source}")
@@ -792,17 +799,40 @@ def _crash(trial: Trial) -> str:
         source = linecache.getline(frame.f_code.co_filename, row).strip()
         lines.append(f"  what you gave or returned was used in: {source}")
     lines.append(f"  {type(error).__name__}: {error}")
+    if theirs:
+        frame, row = theirs[-1]
+        source = linecache.getline(frame.f_code.co_filename, row)
+        used = set(re.findall(r"\w+", source))
+        lines += _seen_there("there", frame.f_locals, used)
     if in_check:
-        frame = frames[last][0]
-        given = {
-            name: tuple(value.shape)
-            for name, value in frame.f_locals.items()
-            if isinstance(value, Tensor)
-        }
-        if given:
-            shapes = ", ".join(f"{n} {s}" for n, s in given.items())
-            lines.append(f"  the check had: {shapes}")
+        given = frames[last][0].f_locals
+        lines += _seen_there("the check had", given, set(given))
     return "\n".join(lines)
+
+
+def _seen_there(where: str, values: dict[str, Any], names: set[str]) -> Any:
+    """Shapes of tensors, also in lists, and what else is short."""
+    said = [
+        f"{name} {_outline(value)}"
+        for name, value in values.items()
+        if name in names and _outline(value)
+    ]
+    return [f"  {where}: {', '.join(said)}"] if said else []
+
+
+def _outline(value: Any) -> str:
+    """A value in a few characters; "" where that says nothing."""
+    if isinstance(value, Tensor):
+        return str(tuple(value.shape))
+    if isinstance(value, (list, tuple)) and len(value) < 5:
+        parts = [_outline(x) for x in value]
+        text = ", ".join(parts) if all(parts) else ""
+        brackets = "[]" if isinstance(value, list) else "()"
+        return f"{brackets[0]}{text}{brackets[1]}" if len(text) < 60 else ""
+    if isinstance(value, (list, tuple, str)) and len(value) >= 5:
+        return f"of {len(value)}"
+    plainly = value is None or isinstance(value, (bool, int, float, str))
+    return repr(value) if plainly else ""
 
 
 def _foreign(filename: str) -> bool:
@@ -938,12 +968,12 @@ class Mistake:
 
     def __init__(self, sentence: str, thing: Any):
         self.sentence, self.thing = sentence, thing
-        self.trials: dict[tuple[str, int], Trial] = {}
+        self.trials: dict[tuple[str, int], _Trial] = {}
         self.compared: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
 
     def trial(
         self, check: Callable[[Any], object], seed: int, limit: float = 5.0
-    ) -> Trial:
+    ) -> _Trial:
         """attempt, which is made only once for each check and seed."""
         key = (check.__name__, seed)
         if key not in self.trials:
@@ -969,11 +999,11 @@ class Mistake:
         return self.compared[key]
 
 
-def diagnose(
+def _diagnose(
     exercise: Exercise,
     check: Callable[[Any], object],
     seed: int,
-    trial: Trial,
+    trial: _Trial,
     thing: Any,
 ) -> str:
     """What is to be said about a trial that failed: the sentence of the
@@ -983,11 +1013,28 @@ def diagnose(
     mine = Mistake("", thing)
     mine.trials[check.__name__, seed] = trial
     return (
-        _known(exercise, check, seed, mine)
+        _unmended(exercise, check, seed, mine)
+        or _known(exercise, check, seed, mine)
         or _done(exercise, check, seed, mine)
         or _slipped(exercise, check, seed, mine)
         or _related(check, seed, mine)
     )
+
+
+def _unmended(
+    exercise: Exercise,
+    check: Callable[[Any], object],
+    seed: int,
+    mine: Mistake,
+) -> str:
+    """Whether code that was to be mended does in each check what it did."""
+    if exercise.kind != "fix":
+        return ""
+    given = Mistake("", exercise.answer(exercise.starter, "<starter>"))
+    shared = _does_the_same(exercise, check, seed, mine, given)
+    if shared < len(exercise.properties()):
+        return ""
+    return "It still does what it did as it was given."
 
 
 def _known(
@@ -1047,7 +1094,7 @@ def _same_answers(
     )
 
 
-def _telling(trial: Trial, right: Trial) -> bool:
+def _telling(trial: _Trial, right: _Trial) -> bool:
     """Whether something came back, and not what is right, that hardly
     comes by chance.
     """
@@ -1070,7 +1117,7 @@ def _rich(value: Any) -> bool:
     return len(set(numbers)) > 4 or any(map(_rich, _parts(value)))
 
 
-def _alike(one: Trial, other: Trial) -> bool:
+def _alike(one: _Trial, other: _Trial) -> bool:
     """Whether all that came back is the same, and what was said of it."""
     if one.error is None and other.error is None:
         return True
@@ -1083,7 +1130,7 @@ def _alike(one: Trial, other: Trial) -> bool:
 
 
 # E20-checks.md: What was done to the arguments
-class Watched:
+class _Watched:
     """Stands for an answer; for each call, the arguments by their names:
     as they were, and whether the call has changed them.
     """
@@ -1149,7 +1196,7 @@ def _done(
     trial = mine.trial(check, seed)
     if isinstance(mine.thing, dict) or isinstance(trial.error, TooSlow):
         return ""
-    yours, ours = Watched(mine.thing), Watched(exercise.ours.thing)
+    yours, ours = _Watched(mine.thing), _Watched(exercise.ours.thing)
     for one in (yours, ours):
         attempt(check, one, seed, limit=5.0)
     pairs = list(zip(yours.calls, ours.calls))
@@ -1227,10 +1274,9 @@ def _slipped(
     trial = mine.trial(check, seed)
     if isinstance(mine.thing, dict) or isinstance(trial.error, TooSlow):
         return ""
-    if exercise.kind == "fix":
-        given = exercise.answer(exercise.starter, f"<{exercise.name}>")
-        if _does_the_same(exercise, check, seed, mine, Mistake("", given)):
-            return "It still does what it did as it was given."
+    ours = exercise.ours.trial(check, seed).seen
+    if any(type(x) is not type(y) for x, y in zip(trial.seen, ours)):
+        return ""  # no slip makes a text of a tensor
     tree = ast.parse(exercise.reference)
     for told in slips(tree):
         thing = _made(exercise, tree)
@@ -1245,14 +1291,17 @@ def _made(exercise: Exercise, tree: ast.Module) -> Any:
     """What tree defines; None where it does not run."""
     space: dict[str, Any] = {"__name__": exercise.name}
     try:
-        exec(compile(tree, f"<slip {exercise.name}>", "exec"), space)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # not theirs
+            code = compile(tree, f"<slip {exercise.name}>", "exec")
+        exec(code, space)
     except Exception:
         return None
     return space.get(exercise.defines)
 
 
 def _follows(
-    trial: Trial, check: Callable[[Any], object], thing: Any, seed: int
+    trial: _Trial, check: Callable[[Any], object], thing: Any, seed: int
 ) -> bool:
     """Whether a thing does in a check what was done in a trial."""
     _followed.append(iter(trial.seen))

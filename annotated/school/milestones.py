@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from annotated.corpora.reading import parts_of
+from annotated.corpora.pairs import parts_of
 from annotated.engine.errors import DataError
 from annotated.parsing import linearise, right_branching, tree_over
 from annotated.pocket import pocket_pairs
@@ -82,7 +82,10 @@ def _equals_torch(course: dict[str, Any]) -> str:
     model = course["Transformer"](11, 12, 20, 3, 2).double().eval()
     src = torch.tensor([[5, 6, 7, 8], [9, 4, 0, 0]])
     tgt = torch.tensor([[1, 8, 7], [1, 4, 0]])
-    source, target = (
+    shape: dict[str, Any] = {"nhead": 3, "dim_feedforward": 20}
+    shape |= {"dropout": 0.0, "batch_first": True}
+    shape |= {"dtype": torch.float64}
+    memory, x = (
         table[ids] * 12**0.5
         + course["sinusoids"](ids.size(1), 12, torch.float64)
         for ids, table in (
@@ -90,21 +93,18 @@ def _equals_torch(course: dict[str, Any]) -> str:
             (tgt, model.embeddings.target),
         )
     )
-    theirs = nn.Transformer(
-        12, 3, 2, 2, 20, dropout=0.0, batch_first=True, dtype=torch.float64
-    )
-    theirs.encoder.norm = theirs.decoder.norm = None  # not in the paper
-    layers = *theirs.encoder.layers, *theirs.decoder.layers
-    for ours, layer in zip((*model.encoder, *model.decoder), layers):
-        layer.load_state_dict(torch_state(ours.state_dict()))
     hidden = src == 0
-    x = theirs(
-        source,
-        target,
-        tgt_mask=torch.ones(3, 3, dtype=torch.bool).triu(1),
-        src_key_padding_mask=hidden,
-        memory_key_padding_mask=hidden,
-    )
+    for layer in model.encoder:
+        theirs = nn.TransformerEncoderLayer(12, **shape)
+        theirs.load_state_dict(torch_state(layer.state_dict()))
+        memory = theirs(memory, src_key_padding_mask=hidden)
+    future = torch.ones(3, 3, dtype=torch.bool).triu(1)
+    for layer in model.decoder:
+        other = nn.TransformerDecoderLayer(12, **shape)
+        other.load_state_dict(torch_state(layer.state_dict()))
+        x = other(
+            x, memory, tgt_mask=future, memory_key_padding_mask=hidden
+        )
     gap = (model(src, tgt) - x @ model.embeddings.output.T).abs().max()
     if not gap < 1e-9:
         raise AssertionError(f"the logits differ by up to {gap:.2g}")

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["ROUNDING", "near", "relation", "plain", "NAMED"]
+__all__ = ["near", "relation", "plain"]
 
 
 # E20-checks.md: What one answer is to the other
-ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 2e-2}
+_ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 
 def near(yours: Tensor, target: Tensor) -> Tensor:
@@ -23,7 +23,7 @@ def near(yours: Tensor, target: Tensor) -> Tensor:
     """
     if not target.is_floating_point():
         return yours == target
-    within = ROUNDING.get(target.dtype, 2e-3)
+    within = _ROUNDING.get(target.dtype, 2e-3)
     return torch.isclose(
         yours, target, rtol=within, atol=within / 10, equal_nan=True
     )
@@ -120,7 +120,7 @@ def _axis(axis: int, x: Tensor) -> str:
     return " along the last axis" if last else f" along axis {axis}"
 
 
-NAMED: dict[str, Callable[[Tensor], Tensor]] = {
+_NAMED: dict[str, Callable[[Tensor], Tensor]] = {
     "the square of": torch.square,
     "the root of": torch.sqrt,
     "the reciprocal of": torch.reciprocal,
@@ -159,7 +159,7 @@ def _of_numbers(yours: Tensor, target: Tensor) -> Iterator[str]:
     if several and near(gap, gap[:1].expand_as(gap)).all():
         way = "large" if gap[0] > 0 else "small"
         yield f"Each number is too {way}, by {abs(float(gap[0])):.4g}."
-    for name, function in NAMED.items():
+    for name, function in _NAMED.items():
         if several and near(yours, function(target)).all():
             yield f"Each number is {name} what was wanted."
 

@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-__all__ = ["KIN", "TAKEN", "LONG", "Slip", "slips"]
+__all__ = ["slips"]
 
 
 # E20-checks.md: A slip of the pen
-KIN = [  # names that are taken for each other
+_KIN = [  # names that are taken for each other
     "sum mean amax amin median prod", "min max", "argmax argmin",
     "sigmoid tanh relu softmax log_softmax exp", "sin cos", "any all",
     "relu gelu leaky_relu abs", "log log2 log10", "sqrt square",
     "tril triu", "zeros_like ones_like", "eval train", "randn rand",
     "rand_like randn_like", "float double half", "BOS EOS PAD",
 ]  # fmt: skip
-TAKEN = {
+_TAKEN = {
     ast.Lt: "LtE Gt GtE", ast.LtE: "Lt GtE Gt", ast.Gt: "GtE Lt LtE",
     ast.GtE: "Gt LtE Lt", ast.Eq: "NotEq LtE GtE Lt Gt",
     ast.NotEq: "Eq Gt Lt", ast.In: "NotIn", ast.NotIn: "In",
@@ -29,11 +29,11 @@ TAKEN = {
     ast.Pow: "Mult", ast.Mod: "FloorDiv", ast.FloorDiv: "Mod Div",
     ast.BitAnd: "BitOr", ast.BitOr: "BitAnd", ast.And: "Or", ast.Or: "And",
 }  # fmt: skip
-LONG = 50  # characters of ours that are told
-Slip = Callable[[], str]  # says which it is
+_LONG = 50  # characters of ours that are told
+_Slip = Callable[[], str]  # says which it is
 
 
-def slips(tree: ast.Module) -> Iterator[Slip]:
+def slips(tree: ast.Module) -> Iterator[_Slip]:
     """Make slips in tree, one after the other: each is there until the
     next is asked for.
     """
@@ -64,12 +64,12 @@ def _swapped(one: ast.AST, other: ast.AST) -> str:
 
 def _said(node: ast.AST) -> str:
     text = ast.unparse(node).partition("\n")[0]
-    return f"`{text if len(text) <= LONG else text[: LONG - 2] + ' …'}`"
+    return f"`{text if len(text) <= _LONG else text[: _LONG - 2] + ' …'}`"
 
 
 def _put(
-    block: list[ast.stmt], place: int, new: list[ast.stmt], told: Slip
-) -> Iterator[Slip]:
+    block: list[ast.stmt], place: int, new: list[ast.stmt], told: _Slip
+) -> Iterator[_Slip]:
     old = block[place]
     for part in new:
         ast.fix_missing_locations(ast.copy_location(part, old))
@@ -116,15 +116,14 @@ def _expressions(
 
 def _of_statement(
     node: ast.stmt,
-) -> Iterator[tuple[Slip, list[ast.stmt]]]:
+) -> Iterator[tuple[_Slip, list[ast.stmt]]]:
     if isinstance(node, (ast.Import, ast.ImportFrom, ast.Return)):
         return
     if isinstance(node, ast.If):
         test = node.test
         yield lambda: f"without asking {_said(test)}", node.body
-        yield lambda: f"without the case {_said(test)}", (
-            node.orelse or [ast.Pass()]
-        )
+        rest = node.orelse or [ast.Pass()]
+        yield lambda: f"without the case {_said(test)}", rest
         return
     yield lambda: f"without {_said(node)}", [ast.Pass()]
     if isinstance(node, (ast.For, ast.While)):
@@ -144,9 +143,10 @@ def _of_statement(
 
 def _instead(node: Any, scope: Any) -> Iterator[Any]:
     """What may have been written for an expression."""
-    op = node.ops[0] if isinstance(node, ast.Compare) else None
-    op = op or getattr(node, "op", None)
-    for name in TAKEN.get(type(op), "").split():
+    op: Any = getattr(node, "op", None)
+    if isinstance(node, ast.Compare):
+        op = node.ops[0]
+    for name in _TAKEN.get(type(op), "").split():
         new, other = copy.copy(node), getattr(ast, name)()
         if isinstance(node, ast.Compare):
             new.ops = [other, *node.ops[1:]]
@@ -192,9 +192,9 @@ def _of_parts(node: Any) -> Iterator[Any]:
         for edge in ("lower", "upper", "step"):
             if value := getattr(node, edge):
                 for other in (None, *_beside(value)):
-                    new = copy.copy(node)
-                    setattr(new, edge, other)
-                    yield new
+                    cut = copy.copy(node)
+                    setattr(cut, edge, other)
+                    yield cut
     if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
         for place, part in enumerate(node.generators):
             if part.ifs:
@@ -223,7 +223,7 @@ def _values(value: Any) -> list[Any]:
 
 def _kin(name: str) -> list[str]:
     """The names that are taken for this one."""
-    groups = [group.split() for group in KIN]
+    groups = [group.split() for group in _KIN]
     return [x for group in groups if name in group for x in group]
 
 

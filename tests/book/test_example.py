@@ -6,8 +6,8 @@ from torch import nn
 
 from annotated.book.example import (
     VOCAB,
+    _greedy,
     exact,
-    greedy,
     letter_ids,
     reversal_batch,
     reversal_model,
@@ -56,7 +56,7 @@ def test_a_model_that_goes_on_for_ever_is_stopped():
     model = Answers(lambda written: written[:, :1].expand(-1, 40))
     assert write(model, "abc") == "cccccc"
     src = torch.tensor([[*letter_ids("ab"), EOS]])
-    assert greedy(model, src, 7).shape == (1, 7)
+    assert _greedy(model, src, 7).shape == (1, 7)
 
 
 def test_equal_seeds_give_equal_models_and_equal_losses():

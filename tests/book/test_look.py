@@ -16,8 +16,14 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from annotated.book.look import LONGEST, WIDEST, answer, greedy_steps, look
-from annotated.cli import obey
+from annotated.book.look import (
+    _LONGEST,
+    _WIDEST,
+    _greedy_steps,
+    answer,
+    look,
+)
+from annotated.cli import dispatch
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.runs import Run, run_folder
 from annotated.pocket import pocket_pairs
@@ -123,7 +129,7 @@ def test_a_silent_head_changes_what_follows_and_nothing_later(
     ("question", "said"),
     [
         ({"text": "  "}, "0 pieces; 1 to 60"),
-        ({"text": "Hund " * (WIDEST + 1)}, "61 pieces; 1 to 60"),
+        ({"text": "Hund " * (_WIDEST + 1)}, "61 pieces; 1 to 60"),
         (
             {"text": "Hund", "silent": ["cross.9.0"]},
             "no head 0 in 'cross.9'",
@@ -171,7 +177,7 @@ def test_another_name_for_this_machine_is_not_known(
 
 def test_what_is_no_question_is_refused(address: str) -> None:
     assert ask(address, b"{")[0] == 400
-    code, reply = ask(address, b'"' + b"x" * LONGEST + b'"')
+    code, reply = ask(address, b'"' + b"x" * _LONGEST + b'"')
     assert code == 400 and "too long" in reply
 
 
@@ -198,7 +204,7 @@ def test_a_port_that_is_taken_and_a_folder_that_is_no_run(
     with pytest.raises(RunError), look(tmp_path):
         raise AssertionError
     with pytest.raises(RunError, match="is not a run folder"):
-        obey(["look", "--run", str(tmp_path), "--no-browser"])
+        dispatch(["look", "--run", str(tmp_path), "--no-browser"])
 
 
 def test_weights_that_are_no_numbers_are_one_sentence() -> None:
@@ -209,7 +215,7 @@ def test_weights_that_are_no_numbers_are_one_sentence() -> None:
     for ask in (
         lambda: run.translate(["Die Frau schläft ."]),
         lambda: run.translate(["Die Frau schläft ."] * 60, workers=2),
-        lambda: list(greedy_steps(run, [5, 6], [])),
+        lambda: list(_greedy_steps(run, [5, 6], [])),
     ):
         with pytest.raises(RunError, match="numbers are not finite"):
             ask()

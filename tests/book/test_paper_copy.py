@@ -26,7 +26,7 @@ from annotated.book.paper import (
     split,
     words,
 )
-from annotated.cli import obey
+from annotated.cli import dispatch
 from annotated.engine.errors import DataError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -356,15 +356,15 @@ def test_without_a_network_it_says_what_to_do(
 def test_the_command_keeps_prints_and_refuses(
     saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    obey(["paper", "--file", str(saved), "3.2.1", "p3"])
+    dispatch(["paper", "--file", str(saved), "3.2.1", "p3"])
     out, err = capsys.readouterr()
     assert out == "Salt comes third.\n" and str(copy_path()) in err
-    obey(["paper", "fn", "4"])
+    dispatch(["paper", "fn", "4"])
     assert capsys.readouterr().out == "Sieved beforehand.\n"
     with pytest.raises(UsageError, match="unknown part of the paper '9.9'"):
-        obey(["paper", "9.9"])
+        dispatch(["paper", "9.9"])
     with pytest.raises(DataError, match="has no section|not the paper"):
-        obey(["paper", "--file", __file__])
+        dispatch(["paper", "--file", __file__])
 
 
 @pytest.mark.slow

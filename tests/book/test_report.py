@@ -14,8 +14,15 @@ import matplotlib.pyplot as plt
 import torch
 
 from annotated.book.plots import plot_attention
-from annotated.book.report import curves, flat, plainly, report, shown, svg
-from annotated.cli import obey
+from annotated.book.report import (
+    _flat,
+    _plainly,
+    _shown,
+    curves,
+    report,
+    svg,
+)
+from annotated.cli import dispatch
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
@@ -41,8 +48,8 @@ def page(run: Path) -> str:
 
 def test_it_says_what_the_folder_says(run: Path, page: str) -> None:
     summary = json.loads((run / "summary.json").read_text())
-    for name, value in flat(summary):
-        assert f"<th>{name}</th><td>{plainly(value)}</td>" in page
+    for name, value in _flat(summary):
+        assert f"<th>{name}</th><td>{_plainly(value)}</td>" in page
     assert f"{summary['parameters']:,}" in page
     assert "<b>max_steps = 20</b>" in page  # changed from the recipe's
     assert "<li>alpha = 0.6</li>" in page  # as in the recipe
@@ -67,7 +74,7 @@ def test_its_translations_are_the_runs(run: Path, page: str) -> None:
 def test_a_long_line_is_translated_and_not_drawn(run, monkeypatch) -> None:
     lines = ["a b c", "k"]
     for widest, pictures in ((500, 1 + len(lines)), (0, 1)):
-        monkeypatch.setattr("annotated.book.report.WIDEST", widest)
+        monkeypatch.setattr("annotated.book.report._WIDEST", widest)
         said = report(run, lines)
         assert said.count("<svg role") == pictures
         assert said.count("<h3>") == len(lines)
@@ -112,7 +119,7 @@ def test_a_token_is_no_formula() -> None:
     with pytest.raises(ValueError):
         svg(plt.gcf(), "")
     plt.close("all")
-    plot_attention(weights, shown(tokens))
+    plot_attention(weights, _shown(tokens))
     assert "$x^^$" in svg(plt.gcf(), "")
 
 
@@ -120,19 +127,19 @@ def test_the_command_overwrites_nothing(run, tmp_path, capsys) -> None:
     out, text = tmp_path / "r.html", tmp_path / "mine.txt"
     text.write_text("a b\n")
     line = ["report", "--run", str(run), "--out", str(out)]
-    obey([*line, "--text", str(text)])
+    dispatch([*line, "--text", str(text)])
     assert capsys.readouterr().out == f"{out.as_uri()}\n"
     assert out.read_text("utf-8").endswith("</html>\n")
     with pytest.raises(UsageError, match="exists: choose another --out"):
-        obey(line)
+        dispatch(line)
     with pytest.raises(UsageError, match="there is no folder"):
-        obey([*line[:-1], str(tmp_path / "not" / "there.html")])
+        dispatch([*line[:-1], str(tmp_path / "not" / "there.html")])
 
 
 def test_what_is_no_run_leaves_no_file(tmp_path) -> None:
     with pytest.raises(RunError, match="not a run folder"):
         line = ["report", "--run", str(tmp_path), "--out"]
-        obey([*line, str(tmp_path / "r.html")])
+        dispatch([*line, str(tmp_path / "r.html")])
     assert not list(tmp_path.iterdir())
 
 
@@ -145,4 +152,4 @@ def test_what_is_no_run_leaves_no_file(tmp_path) -> None:
     ],
 )  # fmt: skip
 def test_numbers_are_a_readers(value, text) -> None:
-    assert plainly(value) == text
+    assert _plainly(value) == text

@@ -101,7 +101,7 @@ def test_averaging_takes_the_last_five_snapshots(
     data: SharedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one snapshot, the mean is the last model."""
-    monkeypatch.setattr(module, "KEPT", 1)
+    monkeypatch.setattr(module, "_KEPT", 1)
     found = one_run(tiny_rows(20, 0)["base"], data)
     for name in ("perplexity", "accuracy", "bleu"):
         assert found[f"mean_{name}"] == pytest.approx(found[name], rel=1e-6)

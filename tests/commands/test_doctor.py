@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from annotated.cli import obey
-from annotated.engine import doctor, machine
-from annotated.engine.doctor import examine, folders, packages
+from annotated.cli import dispatch
+from annotated.commands import doctor
+from annotated.commands.doctor import examine, folders, packages
+from annotated.engine import machine
 from annotated.engine.errors import RunError, UsageError
 from tests.helpers import environment
 
@@ -20,7 +21,7 @@ def marks(findings) -> dict[str, str]:
 
 def test_here_nothing_is_in_the_way(capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("ANNOTATED_DATA", str(tmp_path / "not" / "yet"))
-    obey(["doctor"])
+    dispatch(["doctor"])
     said = capsys.readouterr().out
     assert said.endswith("\nNothing is in the way.\n")
     for what in ("Python", "annotated", "packages", "torch", "precision"):
@@ -100,7 +101,7 @@ def test_a_folder_that_cannot_be_written_is_in_the_way(monkeypatch) -> None:
     [found] = folders()
     assert found.mark == "✗" and "ANNOTATED_DATA" in found.remedy
     with pytest.raises(RunError, match="^one thing is in the way"):
-        obey(["doctor"])
+        dispatch(["doctor"])
 
 
 def test_little_memory_is_told_and_is_not_in_the_way(monkeypatch) -> None:
@@ -137,6 +138,6 @@ def test_what_is_set_is_shown(monkeypatch) -> None:
 
 def test_it_takes_no_options(capsys) -> None:
     with pytest.raises(UsageError, match="doctor takes no options"):
-        obey(["doctor", "--all"])
-    obey(["doctor", "--help"])
+        dispatch(["doctor", "--all"])
+    dispatch(["doctor", "--help"])
     assert capsys.readouterr().out.startswith("usage: annotated doctor")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +15,6 @@ import pytest
 from annotated.cli import main
 from annotated.engine.recipes import RECIPES
 from tests.helpers import content
-
-TINY = (
-    "--train-pairs 50 --num-encoder-layers 1 --num-decoder-layers 1 "
-    "--d-model 16 --d-ff 16 --num-heads 2 --batch-tokens 200 "
-    "--max-steps 2 --save-every 2 --keep 1 --precision float32"
-)
 
 
 def command(line: str) -> int:
@@ -37,14 +32,16 @@ def command(line: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def place(
+    finished: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """A folder with a run, and with many things that are none."""
     folder = tmp_path_factory.mktemp("mistakes")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("ANNOTATED_DATA", str(folder / "data"))
         patch.setattr("annotated.corpora.fetch.PAUSES", ())
-        assert command(f"train copy --device cpu --out run {TINY}") == 0
+        shutil.copytree(finished, "run")
         recipe = json.loads(Path("run/recipe.json").read_text())
         for name, text in {
             "begun/recipe.json": json.dumps(recipe),
@@ -87,7 +84,7 @@ WRONG = {  # for each field of a recipe, a value that it cannot have
     "precision": "float8", "max-minutes": "nan", "curriculum": "-1",
     "save-every": "0", "save-minutes": "-2", "keep": "0", "beam": "0",
     "alpha": "-1", "extra": "x", "nbest": "0", "limit": "0",
-    "init": "nowhere", "freeze": "heads", "old-data": "nowhere",
+    "init": "nowhere", "freeze": "heads", "old-data": "nowhere --train-pairs 99",
 }  # fmt: skip
 LINES = [
     "trane", "recipes copy", "recipes --x",
@@ -140,7 +137,8 @@ LINES = [
     "train pair --out o --data pair --source de --target fr",
     "train multi30k --out o", "train wmt14-en-de-base --out o",
     "train parse-wsj --out o", "train pocket --out o --source fr",
-    "train copy --out o --source de", "train pocket --out o --vocab 3",
+    "train copy --out o --source de",
+    "train pocket --out o --vocab 3 --train-pairs 300",
     "train copy --out folder --resume", "train copy --out nowhere --resume",
     "train copy --out broken --resume", "train copy --out other --resume",
     "train copy --out list --resume", "train copy --out short.txt --resume",
@@ -154,7 +152,7 @@ LINES = [
     "train copy --out o --fit about", "train copy --out o --about",
     "train copy --out o --nbest 5 --beam 4", "train copy --dry-run --shape",
     "train pair --data pair --source de --target en --out o --tie x",
-    "train copy --out o --positions learned --max-len 3",
+    "train copy --out o --positions learned --max-len 3 --train-pairs 99",
     *(
         f"train copy --out o --{name} {wrong}"
         for name, wrong in WRONG.items()
@@ -248,7 +246,7 @@ def test_a_wrong_line_is_answered_with_one_line_and_code_2(
     ("line", "meant"),
     [
         ("trian copy", "did you mean train or treebank?"),
-        ("translate", "translate: missing: --run PATH the run folder"),
+        ("translate", "translate: missing: --run"),
         ("train cpoy --out o", "did you mean copy?"),
         ("train multi3k --out o", "did you mean multi30k?"),
         ("train copy --out o --data pokcet", "did you mean pocket?"),
@@ -258,7 +256,13 @@ def test_a_wrong_line_is_answered_with_one_line_and_code_2(
         ("translate --run run --jsno", "did you mean --json"),
         ("data prepare pair --vocba 3", "did you mean --vocab"),
         ("evaluate --run run --split trian", "it has train, valid, test"),
-        ("data lst", "Available subcommands: list, show, prepare"),
+        ("data lst", "did you mean list?"),
+        ("data fetch", "use list, show, prepare"),
+        ("data", "data: give one of list, show, prepare"),
+        ("train copy --out o --d-model wide", "--d-model: invalid int"),
+        ("train copy --out", "argument --out: expected one argument"),
+        ("exercises --form x", "did you mean --from?"),
+        ("export --run x --out y --to pdf", "choose from"),
         ("train xyz --out o", "annotated recipes lists them"),
         ("data show xyz", "annotated data list lists them"),
     ],

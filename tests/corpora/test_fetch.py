@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty data folder; downloads are tried without pauses."""
     folder = tmp_path / "data"
     monkeypatch.setenv("ANNOTATED_DATA", str(folder))
-    monkeypatch.setattr(fetching, "PAUSES", (0, 0, 0))
+    monkeypatch.setattr(fetching, "_PAUSES", (0, 0, 0))
     return folder
 
 
@@ -124,7 +125,8 @@ def server(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    serve = partial(httpd.serve_forever, poll_interval=0.01)
+    thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     entry = {
         "url": f"http://127.0.0.1:{httpd.server_port}",
@@ -136,6 +138,9 @@ def server(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     }
     monkeypatch.setattr(fetching, "registry", lambda: {"ours": entry})
     monkeypatch.setattr(fetching, "folder_of", lambda name: data / name)
+    monkeypatch.setattr(
+        fetching, "_LONGEST", 0
+    )  # of the pauses it asks for
     Server.asked, Server.how, Server.headers_sent = [], [], []
     Server.stalled = threading.Event()
     yield data / "ours"
@@ -198,6 +203,7 @@ def test_a_server_that_is_asked_too_often_says_how_long_to_wait(
 ) -> None:
     waited: list[float] = []
     monkeypatch.setattr(time, "sleep", waited.append)
+    monkeypatch.setattr(fetching, "_LONGEST", 60)
     Server.how = ["429", "503"]
     assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
     assert waited == [0, 7, 7]

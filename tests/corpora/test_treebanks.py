@@ -15,28 +15,27 @@ import pytest
 import torch
 
 from annotated.book.tree_plots import plot_tree
-from annotated.cli import obey
-from annotated.corpora.data import open_data
+from annotated.cli import dispatch
+from annotated.corpora import treebanks
 from annotated.corpora.treebanks import (
-    OnlyTrees,
     TreeOptions,
-    cleaned,
-    escaped,
-    f1_by,
-    known_words,
-    levels,
-    parse_lines,
     prepare_trees,
     read_tree,
     read_treebank,
     read_trees,
     reads,
-    recall_by_label,
     split_articles,
-    tree_scores,
-    word_class,
 )
+from annotated.engine.data import open_data
 from annotated.engine.errors import DataError, UsageError
+from annotated.engine.parsing import (
+    OnlyTrees,
+    f1_by,
+    levels,
+    parse_lines,
+    recall_by_label,
+    tree_scores,
+)
 from annotated.engine.recipes import RECIPES
 from annotated.engine.search import search_in_order
 from annotated.engine.start import begin_run
@@ -134,7 +133,7 @@ def test_trees_may_be_deeper_than_pythons_stack() -> None:
     assert linearise(tree_over(["it"], tokens))[1:-1] == tokens
     assert levels(tree) == deep + 1
     assert linearise(without_tags(tree))[deep] == "XX"
-    assert linearise(cleaned(tree) or tree)[1:-1] == tokens
+    assert linearise(treebanks._clean_tree(tree) or tree)[1:-1] == tokens
     assert list(brackets(tree).elements()) == brackets_
     assert compare_trees(tree, tree).exact == 1
 
@@ -164,12 +163,12 @@ def test_trees_may_be_deeper_than_pythons_stack() -> None:
     ],
 )  # fmt: skip
 def test_a_tree_is_cleaned(raw: str, clean: str) -> None:
-    assert str(cleaned(read_tree(raw))) == clean
+    assert str(treebanks._clean_tree(read_tree(raw))) == clean
 
 
 def test_a_tree_of_traces_alone_is_nothing(tmp_path: Path) -> None:
     empty = "( (S (NP (-NONE- *))) )"
-    assert cleaned(read_tree(empty)) is None
+    assert treebanks._clean_tree(read_tree(empty)) is None
     found = read_treebank(file(tmp_path, f"{empty}\n{TINY}\n"))
     assert [len(trees) for trees in found.values()] == [1]
 
@@ -247,16 +246,15 @@ def test_too_few_articles_are_told() -> None:
 def test_a_rare_word_is_read_by_its_looks(
     word: str, its_class: str
 ) -> None:
-    assert word_class(word) == its_class
     assert reads(["the", word], {"the"}) == f"the {its_class}"
 
 
 def test_known_are_words_that_come_twice_and_as_many_as_fit() -> None:
     trees = [read_tree("(S (A a) (A a) (B b) (C c))")] * 2
     trees.append(read_tree("(S (A once))"))
-    assert known_words(trees, 100) == {"a", "b", "c"}
+    assert treebanks._known_words(trees, 100) == {"a", "b", "c"}
     # one class and four special tokens leave room for one word of six
-    assert known_words(trees, 6) == {"a"}
+    assert treebanks._known_words(trees, 6) == {"a"}
 
 
 # --- a folder to train on --------------------------------------------------
@@ -374,29 +372,29 @@ def test_from_a_treebank_to_trees(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder, run = str(tmp_path / "out"), str(tmp_path / "run")
-    obey(["treebank", str(bank(tmp_path)), "--out", folder])
+    dispatch(["treebank", str(bank(tmp_path)), "--out", folder])
     assert json.loads(capfd.readouterr().out)["train"] == 36
     small = "--d-model 16 --d-ff 16 --num-heads 2 --max-steps 2 --keep 1"
-    obey(
+    dispatch(
         ["train", "parse-small", "--data", folder, "--out", run]
         + [*small.split(), "--save-every", "2", "--precision", "float32"]
     )
     capfd.readouterr()
     use = ["--run", run, "--beam", "2", "--extra", "20"]
     use += ["--precision", "float32", "--workers", "1"]
-    obey(["evaluate", *use, "--split", "test", "--json"])
+    dispatch(["evaluate", *use, "--split", "test", "--json"])
     scores = json.loads(capfd.readouterr().out)
     assert (scores["sentences"], scores["errors"]) == (2, 0)
     assert 0 <= scores["f1"] <= 100
     text = b"The dog ( barks )\n\nUnheard-of words\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    obey(["parse", *use])
+    dispatch(["parse", *use])
     first, blank, last = capfd.readouterr().out.splitlines()
     assert read_tree(first).words() == "The dog -LRB- barks -RRB-"
     assert blank == ""
     assert read_tree(last).words() == "Unheard-of words"
     with pytest.raises(UsageError, match="needs translations"):
-        obey(["evaluate", *use, "--split", "test", "--against", run])
+        dispatch(["evaluate", *use, "--split", "test", "--against", run])
 
 
 def test_a_sentence_longer_than_any_seen_gets_its_tree(
@@ -418,7 +416,7 @@ def test_a_run_that_writes_no_trees_cannot_parse(tmp_path: Path) -> None:
     recipe = RECIPES["copy"].changed(d_model=8, train_pairs=50)
     begin_run(recipe.changed(precision="float32"), tmp_path / "run")
     with pytest.raises(ValueError, match="no weights|not trees"):
-        obey(["parse", "--run", str(tmp_path / "run")])
+        dispatch(["parse", "--run", str(tmp_path / "run")])
 
 
 NAMES = [*SPECIALS, "(S", ")S", "(NP", ")NP", "DT", "NN", "."]
@@ -511,10 +509,6 @@ def test_errors_are_told_by_size_and_by_label() -> None:
     assert recall_by_label(gold, guess, least=2)[-1] == ("S", 100.0)
 
 
-def test_brackets_are_words_in_a_sentence() -> None:
-    assert escaped("f(x)") == "f-LRB-x-RRB-"
-
-
 def test_the_model_reads_brackets_as_its_treebank_wrote_them() -> None:
     """-LRB- was in training, so it is no rare word."""
     read: list[str] = []
@@ -524,15 +518,21 @@ def test_the_model_reads_brackets_as_its_treebank_wrote_them() -> None:
         return [[SimpleNamespace(text="NN NN NN")] for _ in lines]
 
     known = SimpleNamespace(
-        get_vocab=lambda: {"the": 4, "cat": 5, "-LRB-": 6, "-RRB-": 7}
+        get_vocab=lambda: {
+            "the": 4,
+            "cat": 5,
+            "-LRB-": 6,
+            "-RRB-": 7,
+            "f-LRB-x-RRB-": 8,
+        }
     )
     run: Any = SimpleNamespace(
         source=SimpleNamespace(inner=known),
         recipe=SimpleNamespace(target="en"),
         translate=translate,
     )
-    parse_lines(run, ["the cat ( the cat )"], SearchConfig())
-    assert read == ["the cat -LRB- the cat -RRB-"]
+    parse_lines(run, ["the cat ( f(x) )"], SearchConfig())
+    assert read == ["the cat -LRB- f-LRB-x-RRB- -RRB-"]
 
 
 # --- drawings --------------------------------------------------------------

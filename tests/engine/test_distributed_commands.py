@@ -509,7 +509,7 @@ def evaluated(run: str, text: str) -> tuple[str, list[int]]:
     Run.translate = counting  # type: ignore[method-assign]
     try:
         with contextlib.redirect_stdout(said):
-            cli.obey(
+            cli.dispatch(
                 f"evaluate --run {run} --against {run} {line} --device cpu "
                 "--precision float32 --extra 2 --beam 2".split()
             )

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from annotated.cli import main, obey
-from annotated.corpora.data import open_data
+from annotated.cli import dispatch, main
 from annotated.corpora.prepare import of_files, prepare
 from annotated.engine import runner
+from annotated.engine.data import open_data
 from annotated.engine.errors import (
     DataError,
     RunError,
@@ -375,7 +375,9 @@ def test_a_shell_says_little(
     monkeypatch.chdir(other.parent)
     out = tmp_path / "run"
     words = ["train", "reverse", "--init", other.name, "--out", str(out)]
-    obey([*words, "--max-steps", "10", "--freeze", "encoder", "embeddings"])
+    dispatch(
+        [*words, "--max-steps", "10", "--freeze", "encoder", "embeddings"]
+    )
     told = json.loads(capsys.readouterr().out)
     assert told["steps"] == 10
     assert {"valid", "before"} <= told.keys()
@@ -385,7 +387,7 @@ def test_a_shell_says_little(
     assert made.model == TINY.model or made.model.d_model == 16
     # and goes on, told the same or, elsewhere, nothing
     assert made.init == str(other.resolve())
-    obey([*words, "--resume", "--max-steps", "12"])
+    dispatch([*words, "--resume", "--max-steps", "12"])
     assert json.loads(capsys.readouterr().out)["steps"] == 12
 
 
@@ -433,9 +435,9 @@ def test_data_with_other_tokens_are_refused_and_can_be_prepared(
     files = ["--src", str(tmp_path / "text.src")]
     files += ["--tgt", str(tmp_path / "text.tgt"), "--hold-out", "5"]
     prepare = ["data", "prepare", "pair", *files, "--out"]
-    obey([*prepare, str(tmp_path / "own"), "--vocab", "300"])
+    dispatch([*prepare, str(tmp_path / "own"), "--vocab", "300"])
     tokens = ["--tokens", str(other)]
-    obey([*prepare, str(tmp_path / "fits"), *tokens])
+    dispatch([*prepare, str(tmp_path / "fits"), *tokens])
     for side in ("source", "target"):
         name = f"{side}.json"
         taken = (tmp_path / "fits" / name).read_bytes()

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from annotated.engine import machine, start
-from annotated.engine.errors import UsageError
+from annotated.engine.errors import TrainingError, UsageError
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import read_metrics, read_recipe
@@ -23,7 +23,7 @@ from annotated.engine.search import _SlotCache, converted
 from annotated.engine.trainer import RunConfig, Trainer, _LossScale
 from annotated.model import Transformer, TransformerConfig
 from annotated.tokens import PAD
-from annotated.training import Progress, TrainingError, copy_corpus
+from annotated.training import Progress, copy_corpus
 from tests.helpers import SHAPE, TINY, Killed, at_step
 
 BF16 = "flags\t\t: fpu fma avx512_bf16\nmodel name\t: One\ncpu MHz\t\t: 1\n"

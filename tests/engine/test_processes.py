@@ -42,7 +42,7 @@ TIED = {  # these end with the process that has started them
     "press/pdf._print": "tied",
 }
 FREE = {  # and these do not, for a reason
-    "annotated/engine/commands.act": "the user's browser, not ours",
+    "annotated/commands/pages.act": "the user's browser, not ours",
     "press/serve.serve": "the user's browser, not ours",
     "press/execute._execute": "ipykernel looks itself whether its parent lives",
     "press/format._formatted": "ruff reads one cell and ends; what the "

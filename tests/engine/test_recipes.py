@@ -9,21 +9,17 @@ from typing import Any
 
 import pytest
 
-from annotated.corpora.data import open_data
 from annotated.corpora.registry import registry
+from annotated.engine.data import open_data
 from annotated.engine.errors import (
     DataError,
     RunError,
 )
-from annotated.engine.recipes import (
-    RECIPES,
-    ModelShape,
-    Recipe,
-    recipe_of,
-)
+from annotated.engine.recipes import RECIPES, Recipe, recipe_of
 from annotated.engine.runner import train_recipe
 from annotated.engine.start import begin_run, resume_run
 from annotated.model import (
+    ModelShape,
     Transformer,
     TransformerConfig,
 )

@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 
 from annotated import training
 from annotated.batches import Corpus, Sentences
-from annotated.engine import commands, log, runner, trainer
+from annotated.commands.average import Average
+from annotated.engine import log, runner, trainer
 from annotated.engine.checkpoints import checkpoints
 from annotated.engine.errors import RunError, Stopped
 from annotated.engine.log import token_entropy
@@ -470,7 +471,7 @@ def test_the_last_step_is_validated_and_can_be_the_best(
     last = run / "checkpoints" / "00000012" / "model.safetensors"
     assert (run / "best.safetensors").read_bytes() == last.read_bytes()
     out = tmp_path / "best"
-    commands.Average(run=run, best=1, out=out).act()
+    Average(run=run, best=1, out=out).act()
     one, other = load_file(out / "model.safetensors"), load_file(last)
     assert all(torch.equal(one[name], other[name]) for name in other)
     losses = [e["step"] for e in read_metrics(run) if "loss" in e]

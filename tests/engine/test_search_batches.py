@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annotated.batches import Sentences
-from annotated.corpora.treebanks import OnlyTrees
 from annotated.engine import search as decoding
+from annotated.engine.parsing import OnlyTrees
 from annotated.engine.search import beam_search, search_in_order
 from annotated.model import Transformer
 from annotated.search import SearchConfig

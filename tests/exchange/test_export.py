@@ -15,19 +15,19 @@ import torch
 
 from annotated import cli
 from annotated.batches import pad_rows
-from annotated.corpora.pieces import vocabulary
+from annotated.corpora.sentencepieces import vocabulary
 from annotated.engine.errors import RunError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run
 from annotated.engine.search import beam_search
 from annotated.exchange.export import (
-    FORMS,
+    FORMATS,
     export_run,
+    unsupported,
     write_ctranslate2,
     write_onnx,
 )
-from annotated.exchange.marian import cannot_leave
 from annotated.model import ModelShape, Transformer, TransformerConfig
 from annotated.pocket import pocket_pairs
 from annotated.search import SearchConfig
@@ -391,7 +391,7 @@ ALONE_CHANGED = {  # one object, whose class and configuration say less
 }
 
 
-@pytest.mark.parametrize("to", FORMS)
+@pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("told", ALONE_CHANGED)
 def test_no_form_leaves_without_a_change_of_one_object(
     run: Run, told: str, to: str, tmp_path: Path
@@ -459,19 +459,19 @@ SHAPED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("to", FORMS)
+@pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("kind", SHAPED)
-def test_what_cannot_leave_is_known_before(
+def test_what_unsupported_is_known_before(
     kind: str, to: str, run: Run, tmp_path: Path
 ) -> None:
-    """cannot_leave, which train and appendix A6 ask, is what exports do."""
+    """unsupported, which train and appendix A6 ask, is what exports do."""
     if to in ("onnx", "ctranslate2"):
         pytest.importorskip(to)
     sizes = {"src_vocab": len(run.source), "tgt_vocab": len(run.target)}
     model = random_model(**sizes | SHAPED[kind])
     fields = ModelShape.__dataclass_fields__
     shape = ModelShape(**{n: getattr(model.config, n) for n in fields})
-    never = cannot_leave(shape).get(to)
+    never = unsupported(shape).get(to)
     changed = dataclasses.replace(run, model=model)
     if never is None:
         export_run(changed, to, tmp_path / "new")
@@ -486,12 +486,12 @@ def test_what_cannot_leave_is_known_before(
 def test_training_says_so_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cli.obey(["train", "copy", "--dry-run", "--device", "cpu"])
+    cli.dispatch(["train", "copy", "--dry-run", "--device", "cpu"])
     said = capsys.readouterr().out.splitlines()
     every = "safetensors, onnx, ctranslate2, transformers"
     assert any(line.split(None, 2)[2:] == [every] for line in said)
     learned = ["train", "copy", "--positions", "learned", "--window", "4"]
-    cli.obey([*learned, "--dry-run", "--device", "cpu"])
+    cli.dispatch([*learned, "--dry-run", "--device", "cpu"])
     said = capsys.readouterr().out.splitlines()
     assert said[-3:] == [
         "export to       safetensors, onnx",
@@ -500,7 +500,7 @@ def test_training_says_so_first(
     ]
     small = ["--max-steps", "1", "--cooldown", "0", "--train-pairs", "50"]
     out = ["--out", str(tmp_path / "run"), "--device", "cpu"]
-    cli.obey([*learned, *small, *out])
+    cli.dispatch([*learned, *small, *out])
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "no export to ctranslate2: a window"
 
@@ -510,4 +510,4 @@ def test_every_recipe_but_these_leaves_in_every_form(name: str) -> None:
     """Two rows of Table 3, and trees, whose words are not the text's."""
     never = {"table3-B-dk16", "table3-B-dk32", "table3-E-learned"}
     never |= {"parse-small"}
-    assert bool(cannot_leave(RECIPES[name].model)) == (name in never)
+    assert bool(unsupported(RECIPES[name].model)) == (name in never)

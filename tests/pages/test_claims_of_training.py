@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from annotated.corpora.data import open_data
 from annotated.corpora.registry import registry
 from annotated.corpora.treebanks import split_articles
 from annotated.costs import _PAPER_STEPS, P100, PAPER_HOURS, paper_cost
 from annotated.embeddings import sinusoids
+from annotated.engine.data import open_data
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.trainer import RunConfig
 from annotated.engine.trainer import Trainer as FastTrainer

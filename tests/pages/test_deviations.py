@@ -15,7 +15,7 @@ import torch
 from annotated.batches import Batch
 from annotated.book.example import reversal_model
 from annotated.book.results import ledger
-from annotated.corpora.data import open_data
+from annotated.engine.data import open_data
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run
 from annotated.evaluation import score

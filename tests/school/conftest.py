@@ -1,4 +1,6 @@
-"""The course that `make classroom` writes, once for all tests of it."""
+"""What the tests of the school share: a folder of their own, and the course
+that `make classroom` writes, once for all.
+"""
 
 import json
 
@@ -20,3 +22,11 @@ def course(tmp_path_factory):
 @pytest.fixture
 def given(course):
     return json.loads((course / "source/03/03.ipynb").read_text("utf-8"))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Whatever is kept is kept there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ANNOTATED_MINE", raising=False)
+    return tmp_path

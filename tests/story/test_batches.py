@@ -19,7 +19,7 @@ from annotated.batches import (
     pad_rows,
     plan_batches,
 )
-from annotated.corpora.data import load_pairs
+from annotated.corpora.pairs import load_pairs
 from annotated.tokens import BOS, EOS, PAD
 
 ROWS = [[4, 5, 6], [], [7], [8, 9]]

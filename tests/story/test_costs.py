@@ -11,7 +11,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from annotated import cli, costs
-from annotated.corpora import data
 from annotated.costs import (
     _PAPER_STEPS,
     PAPER_HOURS,
@@ -23,7 +22,7 @@ from annotated.costs import (
     step_flops,
     useful_share,
 )
-from annotated.engine import runner
+from annotated.engine import data, runner
 from annotated.engine.packing import packed
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.runner import _LOGITS, with_micro_tokens
@@ -372,7 +371,7 @@ def foreseen() -> str:
 
     costs.matmul_speed = measure
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        cli.obey(["train", "copy", "--dry-run", "--device", "cpu"])
+        cli.dispatch(["train", "copy", "--dry-run", "--device", "cpu"])
     return f"{len(measured)}: {out.getvalue()}"
 
 

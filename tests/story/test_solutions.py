@@ -24,7 +24,7 @@ import torch
 from annotated.attention import MultiHeadAttention
 from annotated.book import example
 from annotated.book.results import ledger
-from annotated.corpora.treebanks import OnlyTrees, levels
+from annotated.engine.parsing import OnlyTrees, levels
 from annotated.engine.search import search_in_order
 from annotated.model import Transformer, TransformerConfig
 from annotated.parsing import linearise, tree_over

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import models, processors
 
 import annotated.corpora.tokenizers as engine
-from annotated.corpora.pieces import unknown_words
+from annotated.corpora.sentencepieces import unknown_words
 from annotated.corpora.torchtext import from_torchtext, torchtext_pairs
 from annotated.tokens import (
     BOS,
@@ -153,7 +153,7 @@ def test_long_words_are_spelt_as_the_library_spells_short_ones(lines):
     )
     short = tokenizer.encode(lines)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "LONG", 0)  # all of them are long
+        patch.setattr(engine, "_LONG", 0)  # all of them are long
         assert tokenizer.encode(lines) == short
 
 
@@ -379,7 +379,7 @@ def test_it_learns_the_same_from_lines_that_come_and_go(kind):
 
 def test_word_pieces_keep_the_commonest_characters(monkeypatch):
     rare = [chr(0x4E00 + i) + "x" for i in range(50)]
-    monkeypatch.setattr(engine, "MOST_CHARACTERS", 9)
+    monkeypatch.setattr(engine, "_MOST_CHARACTERS", 9)
     made = Tokenizer.train(
         ["the river is the sea"] * 9 + rare, 60, "wordpiece"
     )

@@ -1,4 +1,4 @@
-"""Pocket German: the grammar, its pairs and its splits."""
+"""What the grammar draws: its properties, splits and samples."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import chain, islice, product
 from pathlib import Path
 
 import pytest
-import torch
 
-from annotated.alignment import alignment_error_rate, heaviest_links
 from annotated.pocket import (
     Pair,
     draw_pairs,
+    english,
+    german,
     pocket_pairs,
     realise,
     split_of,
@@ -22,427 +22,19 @@ from annotated.pocket import (
     write_samples,
 )
 from annotated.pocket.drawing import clear
-from annotated.pocket.german import german_phrase
 from annotated.pocket.meaning import Clause, Meaning, Phrase
-from annotated.pocket.trees import Tree, leaf, node
-
-FRAU, MANN, KIND = Phrase("Frau"), Phrase("Mann"), Phrase("Kind")
-JUNGE, BUCH, HUND = Phrase("Junge"), Phrase("Buch"), Phrase("Hund")
-ANNA, PAUL = Phrase("Anna", "name"), Phrase("Paul", "name")
-ME, YOU, HE, SHE, WE, THEY = (
-    Phrase(word, "pronoun")
-    for word in ("I", "you", "he", "she", "we", "they")
+from annotated.pocket.trees import Tree
+from tests.pocket.phrases import (
+    ANNA,
+    FRAU,
+    HUND,
+    KIND,
+    MANN,
+    PAUL,
+    PERSONS,
+    THEY,
+    WE,
 )
-IT = Phrase("it", "pronoun")
-WHO, WHAT = Phrase("who", "question"), Phrase("what", "question")
-
-
-def says(*clause, **more) -> Meaning:
-    return Meaning("statement", Clause(*clause, **more))
-
-
-def asks(*clause, **more) -> Meaning:
-    return Meaning("question", Clause(*clause, **more))
-
-
-def about(noun: str, plural: bool = False) -> Phrase:
-    return Phrase(noun, "relative", plural)
-
-
-# by hand: German, English, the meaning, and what German puts first
-BY_HAND = {
-    # agreement: articles, adjectives, weak nouns
-    "Ein alter Mann sieht den Hund .": (
-        "An old man sees the dog .",
-        says("sehen", Phrase("Mann", "a", False, ("alt",)), HUND),
-    ),
-    "Ich kaufe ein rotes Buch .": (
-        "I buy a red book .",
-        says("kaufen", ME, Phrase("Buch", "a", False, ("rot",))),
-    ),
-    "Du hilfst den Kindern .": (
-        "You help the children .",
-        says("helfen", YOU, dative=Phrase("Kind", plural=True)),
-    ),
-    "Die Frau sieht diesen müden Jungen .": (
-        "The woman sees this tired boy .",
-        says("sehen", FRAU, Phrase("Junge", "this", False, ("müde",))),
-    ),
-    "Wir trinken kalten Tee .": (
-        "We drink cold tea .",
-        says("trinken", WE, Phrase("Tee", "bare", False, ("kalt",))),
-    ),
-    "Du liest zwei alte Zeitungen .": (
-        "You read two old newspapers .",
-        says("lesen", YOU, Phrase("Zeitung", "two", True, ("alt",))),
-    ),
-    "Unser Kind sucht meinen Hund .": (
-        "Our child looks for my dog .",
-        says("suchen", Phrase("Kind", "our"), Phrase("Hund", "my")),
-    ),
-    "Das Kind spielt mit vielen Hunden .": (
-        "The child plays with many dogs .",
-        says("spielen", KIND, prepositional=Phrase("Hund", "many", True)),
-    ),
-    # verb second
-    "Heute liest die Frau das Buch .": (
-        "Today the woman reads the book .",
-        says("lesen", FRAU, BUCH, time="today"),
-        "time",
-    ),
-    "Den Hund sieht die Frau .": (
-        "The woman sees the dog .",
-        says("sehen", FRAU, HUND),
-        "accusative",
-    ),
-    "Im Garten singen wir .": (
-        "In the garden we sing .",
-        says("singen", WE, place=("in", Phrase("Garten"))),
-        "place",
-    ),
-    # separable verbs
-    "Der Mann ruft am Abend das Kind an .": (
-        "The man calls the child in the evening .",
-        says("anrufen", MANN, KIND, time="evening"),
-    ),
-    "Sie holt ihn ab .": ("She picks him up .", says("abholen", SHE, HE)),
-    "Sie haben das Kind abgeholt .": (
-        "They picked up the child .",
-        says("abholen", THEY, KIND, tense="past"),
-    ),
-    # modals, perfect, what German says with adverbs
-    "Ich muss die Tür aufmachen .": (
-        "I have to open the door .",
-        says("aufmachen", ME, Phrase("Tür"), tense="have_to"),
-    ),
-    "Kein Hund will schlafen .": (
-        "No dog wants to sleep .",
-        says("schlafen", Phrase("Hund", "no"), tense="want_to"),
-    ),
-    "Die Frau ist in die Stadt gegangen .": (
-        "The woman went into the city .",
-        says("gehen", FRAU, tense="past", goal=("in", Phrase("Stadt"))),
-    ),
-    "Anna geht zur Schule .": (
-        "Anna goes to the school .",
-        says("gehen", ANNA, goal=("zu", Phrase("Schule"))),
-    ),
-    "Anna schreibt gerade einen Brief .": (
-        "Anna is writing a letter .",
-        says("schreiben", ANNA, Phrase("Brief", "a"), tense="progressive"),
-    ),
-    "Die Frau liest gerade das Buch .": (
-        "The woman is reading the book .",
-        says("lesen", FRAU, BUCH, tense="progressive"),
-    ),
-    "Paul hat das Buch schon gelesen .": (
-        "Paul has already read the book .",
-        says("lesen", PAUL, BUCH, tense="already"),
-    ),
-    "Hunde laufen gern .": (
-        "Dogs like to run .",
-        says("laufen", Phrase("Hund", "bare", True), tense="likes"),
-    ),
-    "Jede Katze ist heute müde .": (
-        "Every cat is tired today .",
-        says(
-            "sein", Phrase("Katze", "every"), predicate="müde", time="today"
-        ),
-    ),
-    # order of the objects
-    "Die Frau gibt heute dem Kind das Buch .": (
-        "The woman gives the child the book today .",
-        says("geben", FRAU, BUCH, KIND, time="today"),
-    ),
-    "Wir zeigen es ihm .": (
-        "We show it to him .",
-        says("zeigen", WE, IT, HE),
-    ),
-    "Der Frau gefallen die Bücher .": (
-        "The woman likes the books .",
-        says("gefallen", Phrase("Buch", plural=True), dative=FRAU),
-        "dative",
-    ),
-    # negation
-    "Das Kind liest das Buch nicht .": (
-        "The child does not read the book .",
-        says("lesen", KIND, BUCH, negated=True),
-    ),
-    "Das Kind hat keinen Apfel gegessen .": (
-        "The child did not eat an apple .",
-        says(
-            "essen", KIND, Phrase("Apfel", "a"), tense="past", negated=True
-        ),
-    ),
-    "Er kann keine Milch trinken .": (
-        "He cannot drink any milk .",
-        says(
-            "trinken",
-            HE,
-            Phrase("Milch", "bare"),
-            tense="can",
-            negated=True,
-        ),
-    ),
-    "Ich warte nicht auf dich .": (
-        "I do not wait for you .",
-        says("warten", ME, prepositional=YOU, negated=True),
-    ),
-    # questions
-    "Hat die Frau das Buch gelesen ?": (
-        "Did the woman read the book ?",
-        asks("lesen", FRAU, BUCH, tense="past"),
-    ),
-    "Wen rufst du an ?": (
-        "Whom do you call ?",
-        asks("anrufen", YOU, WHO, asked="accusative"),
-    ),
-    "Wer isst den Käse ?": (
-        "Who eats the cheese ?",
-        asks("essen", WHO, Phrase("Käse"), asked="subject"),
-    ),
-    "Mit wem spielt das Kind ?": (
-        "With whom does the child play ?",
-        asks("spielen", KIND, prepositional=WHO, asked="prepositional"),
-    ),
-    "Warum können sie nicht schlafen ?": (
-        "Why can they not sleep ?",
-        asks("schlafen", THEY, tense="can", negated=True, asked="why"),
-    ),
-    # relative clauses
-    "Der Junge , der das Buch liest , schläft .": (
-        "The boy who reads the book sleeps .",
-        says(
-            "schlafen",
-            Phrase("Junge", relative=Clause("lesen", about("Junge"), BUCH)),
-        ),
-    ),
-    "Ich habe die Kinder , denen der Mann hilft , gesehen .": (
-        "I saw the children whom the man helps .",
-        says(
-            "sehen",
-            ME,
-            Phrase(
-                "Kind",
-                plural=True,
-                relative=Clause("helfen", MANN, dative=about("Kind", True)),
-            ),
-            tense="past",
-        ),
-    ),
-    "Sie findet eine Tasche , die Paul dem Kind zeigt .": (
-        "She finds a bag that Paul shows to the child .",
-        says(
-            "finden",
-            SHE,
-            Phrase(
-                "Tasche",
-                "a",
-                relative=Clause("zeigen", PAUL, about("Tasche"), KIND),
-            ),
-        ),
-    ),
-    "Die Frau , auf die wir warten , lacht .": (
-        "The woman for whom we wait laughs .",
-        says(
-            "lachen",
-            Phrase(
-                "Frau",
-                relative=Clause("warten", WE, prepositional=about("Frau")),
-            ),
-        ),
-    ),
-    # subordinate and coordinate clauses
-    "Weil sie müde ist , schläft Anna .": (
-        "Because she is tired , Anna sleeps .",
-        Meaning(
-            "statement",
-            Clause("schlafen", ANNA),
-            "because",
-            Clause("sein", SHE, predicate="müde"),
-        ),
-        "second",
-    ),
-    "Wir haben gearbeitet , obwohl sie uns angerufen haben .": (
-        "We worked although they called us .",
-        Meaning(
-            "statement",
-            Clause("arbeiten", WE, tense="past"),
-            "although",
-            Clause("anrufen", THEY, WE, tense="past"),
-        ),
-    ),
-    "Ich stehe auf , aber du wirst zurückkommen .": (
-        "I get up , but you will come back .",
-        Meaning(
-            "statement",
-            Clause("aufstehen", ME),
-            "but",
-            Clause("zurückkommen", YOU, tense="will"),
-        ),
-    ),
-    "Der Mann fragt , ob sie einkaufen sollen .": (
-        "The man asks whether they should shop .",
-        says(
-            "fragen",
-            MANN,
-            complement=Clause("einkaufen", THEY, tense="should"),
-        ),
-    ),
-}
-
-
-@pytest.mark.parametrize("german", BY_HAND)
-def test_a_meaning_is_said_as_a_person_wrote_it(german):
-    english, *meant = BY_HAND[german]
-    pair = realise(*meant)
-    assert (pair.source, pair.target) == (german, english)
-
-
-def test_words_are_aligned_as_a_person_aligned_them():
-    sings = Clause("singen", about("Junge"), tense="likes")
-    boy = Phrase("Junge", relative=sings)
-    pair = realise(says("anrufen", FRAU, boy, negated=True))
-    german, english = pair.source.split(), pair.target.split()
-    assert {(german[i], english[j]) for i, j in pair.alignment} == {
-        ("Die", "The"),
-        ("Frau", "woman"),
-        ("ruft", "does"),
-        ("ruft", "call"),
-        ("den", "the"),
-        ("Jungen", "boy"),
-        ("der", "who"),
-        ("gern", "likes"),
-        ("gern", "to"),
-        ("singt", "likes"),
-        ("singt", "sing"),
-        ("nicht", "not"),
-        ("an", "call"),
-        (".", "."),
-    }
-
-
-def test_trees_are_what_a_person_bracketed():
-    pair = realise(
-        says("helfen", ME, dative=KIND, tense="can", negated=True)
-    )
-    assert str(pair.source_tree) == (
-        "(S (NP (PPER Ich)) (VMFIN kann) (VP (NP (ART dem) (NN Kind)) "
-        "(PTKNEG nicht) (VVINF helfen)) ($. .))"
-    )
-    assert str(pair.target_tree) == (
-        "(S (NP (PRP I)) (VP (MD cannot) (VP (VB help) (NP (DT the) "
-        "(NN child)))) (. .))"
-    )
-
-
-@pytest.mark.parametrize(
-    ("determiner", "plural", "forms"),
-    [
-        (
-            "the",
-            False,
-            "der alte Junge, den alten Jungen, dem alten Jungen",
-        ),
-        (
-            "a",
-            False,
-            "ein alter Junge, einen alten Jungen, einem alten Jungen",
-        ),
-        (
-            "the",
-            True,
-            "die alten Jungen, die alten Jungen, den alten Jungen",
-        ),
-        (
-            "two",
-            True,
-            "zwei alte Jungen, zwei alte Jungen, zwei alten Jungen",
-        ),
-        (
-            "many",
-            True,
-            "viele alte Jungen, viele alte Jungen, vielen alten Jungen",
-        ),
-    ],
-)
-def test_a_noun_phrase_has_the_forms_of_its_cases(
-    determiner, plural, forms
-):
-    phrase = Phrase("Junge", determiner, plural, ("alt",))
-    found = []
-    for case in ("nominative", "accusative", "dative"):
-        found.append(german_phrase(phrase, case, "").words())
-    assert ", ".join(found) == forms
-
-
-PERSONS = ("ich", "du", "er", "wir")
-
-
-@pytest.mark.parametrize(
-    ("verb", "forms"),
-    [
-        ("lesen", "lese liest liest lesen"),
-        ("schlafen", "schlafe schläfst schläft schlafen"),
-        ("warten", "warte wartest wartet warten"),
-        ("einladen", "lade lädst lädt laden"),
-    ],
-)
-def test_a_verb_has_the_forms_of_its_persons(verb, forms):
-    found = [words.german_present(verb, person) for person in PERSONS]
-    assert " ".join(found) == forms
-
-
-@pytest.mark.parametrize(
-    ("word", "third", "ing"),
-    [
-        ("go", "goes", "going"),
-        ("carry", "carries", "carrying"),
-        ("wash", "washes", "washing"),
-        ("write", "writes", "writing"),
-        ("run", "runs", "running"),
-        ("open", "opens", "opening"),
-        ("play", "plays", "playing"),
-        ("see", "sees", "seeing"),
-    ],
-)
-def test_english_verbs_have_the_right_endings(word, third, ing):
-    assert words.third_person(word) == third
-    assert words.ing(word) == ing
-
-
-def test_a_tree_is_printed_as_treebanks_print_it():
-    boy = node("NP", leaf("DT", "the"), None, leaf("NN", "boy", "1sN"))
-    assert str(boy) == "(NP (DT the) (NN boy))"
-    assert boy.words() == "the boy"
-    assert [one.keys for one in boy.leaves()] == [(), ("1sN",)]
-
-
-def test_a_tree_over_fewer_leaves_has_no_empty_node():
-    inner = node("PP", leaf("IN", "for"))
-    tree = node("S", leaf("NN", "boy"), inner, leaf(".", "."))
-    boy, _, stop = tree.leaves()
-    fewer = tree.over(iter([boy._replace(word="Boy"), None, stop]))
-    assert str(fewer) == "(S (NN Boy) (. .))"
-
-
-def test_a_faulty_line_of_a_table_is_named(tmp_path, monkeypatch):
-    (tmp_path / "nouns.tsv").write_text("german\tkind\nFrau\tp\nMann\n")
-    monkeypatch.setattr(words.resources, "files", lambda package: tmp_path)
-    with pytest.raises(
-        ValueError, match="nouns.tsv, line 3: expected 2 cells, got 1"
-    ):
-        words.read_table("nouns.tsv")
-
-
-def test_a_faulty_slot_of_a_verb_is_named():
-    with pytest.raises(
-        ValueError, match="verbs.tsv: 'X:p' is not a valid slot"
-    ):
-        words.read_slot("X:p")
-
-
-# --- properties of what is drawn ------------------------------------------
 
 SPLITS = ("train", "valid", "test", "generalisation")
 
@@ -481,7 +73,14 @@ def depth_of(tree: Tree) -> int:
 def german_words() -> set[str]:
     """Every form that the tables allow, computed without the rules."""
     found = {",", ".", "?", *words.NAMES, "im", "zum", "zur"}
-    found |= {"am", "Abend", "jeden", "Tag", "nicht", *words.PREPOSITIONS}
+    found |= {
+        "am",
+        "Abend",
+        "jeden",
+        "Tag",
+        "nicht",
+        *english._PREPOSITIONS,
+    }
     for table in (
         words.DAYS,
         words.MIDDLE,
@@ -495,7 +94,7 @@ def german_words() -> set[str]:
     for row in words.DETERMINERS.values():
         stems[row.endings].add(row.stem)
     stems["relative"] = {""}
-    for row in words.ENDINGS.values():
+    for row in german._ENDINGS.values():
         for stem in stems.get(row.series.split()[0], ()):
             found |= {stem + ending for ending in row[1:]}
     for word, end in product(
@@ -528,9 +127,9 @@ def english_words() -> set[str]:
         "should",
         "can",
     }
-    found |= {*words.PREPOSITIONS.values(), *words.MIDDLE, *words.ASKED}
+    found |= {*english._PREPOSITIONS.values(), *words.MIDDLE, *words.ASKED}
     found |= {*words.CONJUNCTIONS}
-    for row in words.AUXILIARIES.values():
+    for row in english._AUXILIARIES.values():
         found |= set(row[1:])
     for noun in words.NOUNS.values():
         found |= {noun.english, noun.english_plural}
@@ -540,11 +139,11 @@ def english_words() -> set[str]:
     for row in words.PRONOUNS.values():
         found |= {row.english, row.english_object}
     for base in ("like", "want", "have"):
-        found |= {base, words.third_person(base)}
+        found |= {base, english._third_person(base)}
     for verb in words.VERBS.values():
         base = verb.english
         found |= {base, verb.particle, verb.past, verb.past_participle}
-        found |= {words.third_person(base), words.ing(base)}
+        found |= {english._third_person(base), english._ing(base)}
         found |= {slot.english for slot in verb.slots}
     return found
 
@@ -852,8 +451,6 @@ def test_no_pairs_are_drawn_where_none_are_wanted():
     assert pocket_pairs(0) == []
 
 
-# --- samples, alignments --------------------------------------------------
-
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "pocket"
 
 
@@ -880,25 +477,3 @@ def test_committed_samples_are_what_the_grammar_says(split, fresh_samples):
         str(pair.source_tree),
         str(pair.target_tree),
     ]
-
-
-@pytest.mark.parametrize(
-    ("gold", "predicted", "rate"),
-    [
-        ({(0, 0), (1, 2)}, {(0, 0), (1, 2)}, 0.0),
-        ({(0, 0), (1, 2)}, {(0, 0), (1, 1)}, 0.5),
-        ({(0, 0)}, {(0, 0), (1, 1), (2, 2)}, 0.5),
-        ({(0, 0)}, set(), 1.0),
-        (set(), set(), 0.0),
-        ([(0, 1, 1), (1, 1, 1)], [(0, 1, 1), (0, 1, 1)], 1 / 3),
-    ],
-)
-def test_the_alignment_error_rate_is_what_one_computes_by_hand(
-    gold, predicted, rate
-):
-    assert alignment_error_rate(gold, predicted) == pytest.approx(rate)
-
-
-def test_the_heaviest_links_are_the_largest_weights_of_the_rows():
-    weights = torch.tensor([[0.1, 0.9], [0.2, 0.8], [0.7, 0.3]])
-    assert heaviest_links(weights) == {(1, 0), (1, 1), (0, 2)}

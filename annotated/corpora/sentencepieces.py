@@ -13,26 +13,27 @@ from annotated.engine.files import write_text
 from annotated.tokens import SPECIALS, UNK, Tokenizer
 
 __all__ = [
-    "imported", "SentencePieces", "codes_of", "MARK", "load_tokenizer",
+    "optional_import", "SentencePieces", "codes_of", "load_tokenizer",
     "vocabulary", "kind_of", "unknown_words", "same_tokens", "in_parts",
 ]  # fmt: skip
 
 
-# E25-published-weights.md: Tokens of its own
-def imported(package: str) -> Any:
-    """A package of the extra [import]. RunError where it is missing."""
+# E16-tokenizers.md: Tokens of a published model
+def optional_import(
+    package: str, install: str = "'attention-annotated[import]'"
+) -> Any:
+    """Import an optional package. RunError, with what to install, if it
+    is missing.
+    """
     try:
         return importlib.import_module(package)
-    except ImportError:
-        raise RunError(
-            f"{package} is missing: pip install "
-            "'attention-annotated[import]'"
-        ) from None
+    except ImportError as error:
+        raise RunError(f"{error}: pip install {install}") from None
 
 
 class SentencePieces(Tokenizer):
     """The tokens of a published model: a sentencepiece model cuts a line
-    into pieces, whose place in a list is their id.
+    into pieces, whose index in a list is their id.
 
     pieces begins with SPECIALS. If code, such as ">>deu<<", is given, it
     is put before each line that does not begin with another code of the
@@ -40,7 +41,7 @@ class SentencePieces(Tokenizer):
     """
 
     def __init__(self, model: bytes, pieces: Sequence[str], code: str = ""):
-        make = imported("sentencepiece").SentencePieceProcessor
+        make = optional_import("sentencepiece").SentencePieceProcessor
         try:
             self.processor = make(model_proto=model)
             self.processor.encode("a")  # an empty model fails only here
@@ -71,20 +72,20 @@ class SentencePieces(Tokenizer):
         """The ids of each line, behind its language's code if it has one.
         Names of specials in a text are text.
         """
-        found = []
+        rows = []
         for line in map(valid_line, lines):
-            head, text = self.divided(line)
+            code, text = self._divided(line)
             pieces = self.processor.encode(text, out_type=str)
-            found.append([self.ids.get(p, UNK) for p in [*head, *pieces]])
-        return found
+            rows.append([self.ids.get(p, UNK) for p in [*code, *pieces]])
+        return rows
 
-    def divided(self, line: str) -> tuple[list[str], str]:
+    def _divided(self, line: str) -> tuple[list[str], str]:
         """The code that stands before a line, and the rest of the line."""
         if not self.code:
             return [], line
-        own, end, rest = line.partition("<<")
-        if own + end in self.ids and own.startswith(">>"):
-            return [own + end], rest
+        code, end, rest = line.partition("<<")
+        if code + end in self.ids and code.startswith(">>"):
+            return [code + end], rest
         return [self.code], line
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
@@ -108,7 +109,7 @@ class SentencePieces(Tokenizer):
     def text(self) -> str:
         """All that it is, as JSON."""
         model = base64.b64encode(self.model).decode("ascii")
-        values = {MARK: model, "pieces": self.pieces, "code": self.code}
+        values = {_MARK: model, "pieces": self.pieces, "code": self.code}
         return json.dumps(values, ensure_ascii=False, indent=0)
 
 
@@ -117,7 +118,7 @@ def codes_of(pieces: Sequence[str]) -> list[str]:
     return [p for p in pieces if p.startswith(">>") and p.endswith("<<")]
 
 
-MARK = "sentencepiece"  # the first key of its file
+_MARK = "sentencepiece"  # the first key of its file
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -129,11 +130,11 @@ def load_tokenizer(path: Path) -> Tokenizer:
             begins = file.read(64).decode("utf-8", "replace")
     except OSError:
         begins = ""
-    if f'"{MARK}"' not in begins:
+    if f'"{_MARK}"' not in begins:
         return Tokenizer.load(path)
     try:
         values = json.loads(path.read_text("utf-8"))
-        model = base64.b64decode(values[MARK], validate=True)
+        model = base64.b64decode(values[_MARK], validate=True)
         return SentencePieces(model, values["pieces"], values["code"])
     except RunError:
         raise

@@ -1,66 +1,26 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
-from collections import Counter
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from annotated.batches import Corpus
-from annotated.corpora.cleaning import Cleaning, Division, divide, remarks
-from annotated.corpora.pieces import same_tokens
-from annotated.corpora.prepare import Prepared, encode_pairs, usual_folder
-from annotated.corpora.reading import (
+from annotated.corpora.cleaning import remarks
+from annotated.corpora.pairs import (
     columns_of,
+    load_pairs,
     own_files,
-    parts_of,
     read_pair,
 )
+from annotated.corpora.prepare import Prepared, encode_pairs, usual_folder
 from annotated.corpora.registry import registry
+from annotated.corpora.sentencepieces import same_tokens
 from annotated.corpora.synthetic import SYNTHETIC, synthetic_pairs
-from annotated.engine.errors import DataError, unknown
+from annotated.engine.errors import DataError
 from annotated.engine.recipes import Recipe
 from annotated.tokens import Tokenizer
 
-__all__ = [
-    "load_pairs", "TextData", "PreparedData", "Data", "open_data",
-    "prepared_data",
-]  # fmt: skip
-
-
-# E7-text.md: One split, pair by pair
-def load_pairs(
-    name: str, split: str, source: str, target: str
-) -> tuple[list[str], list[str]]:
-    """The source and target lines of a split of a registered data set, or
-    of your own folder with files SPLIT.LANGUAGE (or .gz, .xz, .bz2).
-
-    Raises DataError for an unknown data set, split or language.
-    """
-    known = registry()
-    if name in known:
-        if split == "train" and known[name].get("large"):
-            raise DataError(
-                f"{name} is too large to read at every start: prepare it "
-                f"once with annotated data prepare {name}"
-            )
-        entry = known[name]
-        parts = parts_of(name, split, source, target)
-        rows = divide(
-            split if split in entry["splits"] else "train",
-            (pair for part in parts for pair in part.pairs()),
-            Cleaning(**entry.get("clean", {})),
-            Division(**entry.get("divide", {})),
-            Counter(),
-        )
-        return columns_of((s, t) for place, s, t in rows if place == split)
-    if Path(name).is_dir():
-        return read_pair(*own_files(Path(name), split, source, target))
-    otherwise = (
-        f"annotated data list lists them; or give a folder with "
-        f"train.{source}, train.{target}, valid.{source}, valid.{target}"
-    )
-    names = [*SYNTHETIC, *known]
-    raise DataError(unknown("data set", name, names, otherwise))
+__all__ = ["TextData", "PreparedData", "Data", "open_data", "prepared_data"]
 
 
 # E9-recipes.md: From a recipe to numbers

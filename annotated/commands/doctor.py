@@ -16,17 +16,17 @@ import annotated
 from annotated.engine.errors import RunError, UsageError
 
 __all__ = [
-    "PACKAGE", "Finding", "REQUIREMENT", "packages", "requirements",
-    "pytorch", "machine", "folders", "examine", "REMEDY", "doctor",
+    "packages", "requirements", "pytorch", "machine", "folders", "examine",
+    "doctor",
 ]  # fmt: skip
 
 
 # E23-doctor.md: A look at the machine
-PACKAGE = "attention-annotated"  # as pip knows it
+_PACKAGE = "attention-annotated"  # as pip knows it
 
 
 @dataclass(frozen=True)
-class Finding:
+class _Finding:
     """What was looked at, its state, how to mend it, and how it is."""
 
     what: str
@@ -40,19 +40,19 @@ class Finding:
 
 
 # E23-doctor.md: Packages
-REQUIREMENT = re.compile(
+_REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)\s*(?:>=\s*(?P<least>[\d.]+))?[^;]*"
     r"(?:;.*extra\s*==\s*['\"](?P<extra>\w+)['\"])?"
 )
 
 
-def packages(lines: Sequence[str] | None = None) -> Iterator[Finding]:
+def packages(lines: Sequence[str] | None = None) -> Iterator[_Finding]:
     """What is missing or too old of these requirements, or of this
     package's own. An extra is one finding.
     """
     trouble: dict[str, list[str]] = {}
     for line in requirements() if lines is None else lines:
-        found = REQUIREMENT.match(line)
+        found = _REQUIREMENT.match(line)
         if found is None:
             continue
         name, least, extra = found.group("name", "least", "extra")
@@ -65,17 +65,17 @@ def packages(lines: Sequence[str] | None = None) -> Iterator[Finding]:
         if least and _numbers(version) < _numbers(least):
             wrong.append(f"{name} {version} (from {least} on)")
     needed = trouble.pop("", [])
-    yield Finding(
+    yield _Finding(
         "packages",
         f"missing: {', '.join(needed)}" if needed else "all that is needed",
-        f"pip install --upgrade {PACKAGE}" if needed else "",
+        f"pip install --upgrade {_PACKAGE}" if needed else "",
         "✗" if needed else "✓",
     )
     for extra, wrong in trouble.items():
-        yield Finding(
+        yield _Finding(
             f"extra [{extra}]",
             f"missing: {', '.join(wrong)}" if wrong else "installed",
-            f"if you want it: pip install '{PACKAGE}[{extra}]'"
+            f"if you want it: pip install '{_PACKAGE}[{extra}]'"
             if wrong
             else "",
             "–" if wrong else "✓",
@@ -92,22 +92,22 @@ def requirements() -> list[str]:
     has not been installed, but is run from its source.
     """
     try:
-        return metadata.requires(PACKAGE) or []
+        return metadata.requires(_PACKAGE) or []
     except metadata.PackageNotFoundError:
         return []
 
 
 # E23-doctor.md: PyTorch, and what it runs on
-def pytorch() -> Iterator[Finding]:
+def pytorch() -> Iterator[_Finding]:
     """Whether it can be imported and understands this numpy."""
     torch = importlib.import_module("torch")
     numpy = importlib.import_module("numpy")
     torch.from_numpy(numpy.zeros(1)).numpy()  # fails if built for another
     built = torch.version.cuda or torch.version.hip
     made = f"for {built}" if built else "for the processor"
-    yield Finding("torch", f"{torch.__version__}, {made}")
+    yield _Finding("torch", f"{torch.__version__}, {made}")
     if shutil.which("nvidia-smi") and not torch.cuda.is_available():
-        yield Finding(
+        yield _Finding(
             "GPU",
             "there is an NVIDIA driver, but torch does not see a GPU",
             "install torch for your CUDA: https://pytorch.org/get-started",
@@ -115,7 +115,7 @@ def pytorch() -> Iterator[Finding]:
         )
 
 
-def machine() -> Iterator[Finding]:
+def machine() -> Iterator[_Finding]:
     """Processors, memory, device, and the precision that auto means."""
     from annotated.engine.machine import (
         cores,
@@ -124,10 +124,10 @@ def machine() -> Iterator[Finding]:
         pick_precision,
     )
 
-    yield Finding("processors", str(cores()))
+    yield _Finding("processors", str(cores()))
     giga = memory_bytes("cpu") / 2**30
     small = giga < 4
-    yield Finding(
+    yield _Finding(
         "memory",
         f"{giga:.0f} GiB",
         "little: if memory runs out, try --batch-tokens 2000" * small,
@@ -135,12 +135,12 @@ def machine() -> Iterator[Finding]:
     )
     device = pick_device()
     precision, why = pick_precision(device)
-    yield Finding("device", device)
-    yield Finding("precision", f"{precision}: {why}")
+    yield _Finding("device", device)
+    yield _Finding("precision", f"{precision}: {why}")
 
 
 # E23-doctor.md: Folders
-def folders() -> Iterator[Finding]:
+def folders() -> Iterator[_Finding]:
     """Whether data can be kept, and how much room there is."""
     from annotated.corpora.registry import data_folder
 
@@ -154,32 +154,33 @@ def folders() -> Iterator[Finding]:
     except OSError as error:
         state += f": {error.strerror}"
         mend = "set ANNOTATED_DATA to a folder that you can write to"
-        yield Finding("data", state, mend, "✗")
+        yield _Finding("data", state, mend, "✗")
         return
     full = "set ANNOTATED_DATA to a folder on another disk" * (free < 1)
-    yield Finding("data", state, full, "✗" if full else "✓")
+    yield _Finding("data", state, full, "✗" if full else "✓")
 
 
 # E23-doctor.md: All of it
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[_Finding]:
     """Everything, one finding after another (appendix A5)."""
     system = f"{platform.python_version()} on {platform.platform()}"
-    yield Finding("Python", f"{system}, {sys.executable}")
+    yield _Finding("Python", f"{system}, {sys.executable}")
     home = Path(annotated.__file__).parent
-    yield Finding("annotated", f"{annotated.__version__}, {home}")
+    yield _Finding("annotated", f"{annotated.__version__}, {home}")
     for name in sorted(os.environ):
         if name.startswith(("ANNOTATED_", "CUDA_VISIBLE", "OMP_NUM")):
-            yield Finding(name, os.environ[name])
+            yield _Finding(name, os.environ[name])
     for look in (packages, pytorch, machine, folders):
         try:
             yield from look()
         except Exception as error:  # whatever it is, is what we look for
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            yield Finding(look.__name__, reason, REMEDY[look.__name__], "✗")
+            name = look.__name__
+            yield _Finding(name, reason, _REMEDY[name], "✗")
 
 
-REMEDY = {
-    "packages": f"pip install --upgrade {PACKAGE}",
+_REMEDY = {
+    "packages": f"pip install --upgrade {_PACKAGE}",
     "pytorch": "pip install --upgrade --force-reinstall torch numpy",
     "machine": "if torch is named above, mend that first",
     "folders": "set ANNOTATED_DATA to a folder that you can write to",

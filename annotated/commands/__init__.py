@@ -1,0 +1,1 @@
+"""Exported from the book; edit the chapter, then run `make export`."""

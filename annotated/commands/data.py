@@ -1,0 +1,182 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from annotated.commands.options import Flag, given, usage_errors
+from annotated.corpora.pairs import splits_of
+from annotated.corpora.registry import data_folder, registry
+from annotated.engine.errors import DataError, UsageError, unknown
+
+__all__ = ["List", "Show", "Prepare", "Data"]
+
+
+# E12-command-line.md: Data
+@dataclasses.dataclass(frozen=True)
+class List:
+    """List the data sets, and which of them are on this machine."""
+
+    def act(self) -> None:
+        for name, entry in registry().items():
+            print(f"{name:12} {entry['about']}; {_here(name, entry)}")
+            print(f"{'':12} {entry['title']}")
+
+
+def _here(name: str, entry: dict[str, Any]) -> str:
+    """The state of a data set in the data folder."""
+    folder = data_folder() / entry.get("folder", name)
+    full = folder.is_dir() and any(folder.iterdir())
+    ready = list(data_folder().glob(f"prepared/{name}.*/corpus.json"))
+    return "prepared" if ready else "here" if full else "not downloaded"
+
+
+@dataclasses.dataclass(frozen=True)
+class Show:
+    """Show the card of a data set, or how a folder was prepared."""
+
+    name: tyro.conf.Positional[str]  # a data set, or a prepared folder
+
+    def act(self) -> None:
+        if (Path(self.name) / "corpus.json").is_file():
+            self._show_prepared(Path(self.name))
+            return
+        known = registry()
+        if self.name not in known:
+            listed = (
+                "annotated data list lists them; or give a folder that "
+                "data prepare made"
+            )
+            raise DataError(unknown("data set", self.name, known, listed))
+        entry = known[self.name]
+        rows = {
+            "title": entry["title"],
+            "pairs": entry["about"],
+            "languages": ", ".join(entry["languages"]),
+            "splits": ", ".join(splits_of(entry)),
+            "clean": entry.get("clean", "as it is"),
+            "from": entry["url"],
+            "homepage": entry["homepage"],
+            "licence": entry["licence"],
+            "cite": entry["citation"],
+            "folder": data_folder() / entry.get("folder", self.name),
+            "state": _here(self.name, entry),
+        }
+        for key, value in rows.items():
+            print(f"{key:10} {value}")
+
+    def _show_prepared(self, folder: Path) -> None:
+        from annotated.corpora.prepare import Prepared
+
+        corpus = Prepared.open(folder)
+        corpus.check()
+        print(json.dumps(corpus.settings, indent=1, ensure_ascii=False))
+        print(f"{corpus.report()}\n{corpus.fingerprint}: intact")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepare:
+    """Clean and encode a corpus into a folder that opens instantly."""
+
+    name: tyro.conf.Positional[str]  # data set, your own folder, or pair
+    out: Path | None = None  # the folder to create
+    src: Path | None = None  # pair: the source file
+    tgt: Path | None = None  # pair: its translation, unless a column of src
+    # pair: two files for validation (unset: hold out part of src)
+    valid: tuple[Path, Path] | None = None
+    # pair: two files for the test (unset: hold out part of src)
+    test: tuple[Path, Path] | None = None
+    # pair: hold out one in this many source sentences
+    hold_out: int = 100
+    source: str | None = None  # the language to translate from
+    target: str | None = None  # the language to translate into
+    vocab: int | None = None  # maximum vocabulary size
+    # kind of tokens
+    tokenizer: Literal["bpe", "wordpiece", "word"] | None = None
+    separate: Flag = False  # one vocabulary per side
+    # maximum number of pairs to learn the vocabulary from
+    vocab_pairs: int | None = None
+    # take the vocabulary of this run or prepared folder instead
+    tokens: Path | None = None
+    min_words: int | None = None  # drop pairs with fewer words on a side
+    max_words: int | None = None  # drop pairs with more words on a side
+    # drop pairs with one side more than this many times longer
+    ratio: float | None = None
+    lower: Flag = False  # convert to lower case
+    unescape: Flag = False  # decode &quot; and other HTML entities
+    detokenize: Flag = False  # rejoin punctuation to words
+    json: Flag = False  # print the report as JSON, on one line
+
+    def act(self) -> None:
+        from annotated.corpora.prepare import prepare, usual_folder
+
+        with usage_errors():
+            preparation = self._preparation()
+        if self.out is None and self.name not in registry():
+            raise UsageError("data prepare: give --out, a new folder")
+        languages = preparation.source, preparation.target
+        usual = usual_folder(preparation.name, *languages)
+        corpus = prepare(preparation, self.out or usual)
+        if self.json:
+            print(json.dumps(corpus.manifest["splits"]))
+        else:
+            print(f"{corpus.report()}")
+            print(f"{corpus.folder}: {corpus.fingerprint}")
+
+    def _preparation(self) -> Any:
+        """The Preparation asked for. UsageError or ValueError if it is
+        invalid.
+        """
+        from annotated.corpora.prepare import (
+            of_files,
+            of_folder,
+            registered,
+        )
+
+        names = ("source", "target", "vocab", "tokenizer", "vocab_pairs")
+        changes = given(self, *names)
+        if self.separate:
+            changes["shared"] = False
+        if self.name == "pair":
+            if self.src is None:
+                raise UsageError("data prepare pair: give --src and --tgt")
+            changes |= given(self, "valid", "test", "hold_out")
+            preparation = of_files(self.src, self.tgt, **changes)
+        elif self.name in registry():
+            preparation = registered(self.name, **changes)
+        elif Path(self.name).is_dir():
+            if not (self.source and self.target):
+                raise UsageError(
+                    "data prepare: a folder needs --source and --target"
+                )
+            preparation = of_folder(Path(self.name), **changes)
+        else:
+            known = ["pair", *registry()]
+            listed = (
+                "use pair, a folder, or a name that annotated data list "
+                "lists"
+            )
+            raise UsageError(unknown("data set", self.name, known, listed))
+        rules = ["min_words", "max_words", "ratio"]
+        rules += ["lower", "unescape", "detokenize"]
+        cleaning = dataclasses.replace(
+            preparation.cleaning, **given(self, *rules)
+        )
+        preparation = dataclasses.replace(preparation, cleaning=cleaning)
+        if self.tokens is None:
+            return preparation
+        from annotated.engine.runs import run_folder
+
+        clash = given(self, "vocab", "tokenizer", "vocab_pairs", "separate")
+        if clash:
+            raise UsageError(
+                "data prepare: --tokens brings a vocabulary, so omit "
+                f"{', '.join(f'--{n}' for n in clash).replace('_', '-')}"
+            )
+        return preparation.with_tokens(run_folder(self.tokens))
+
+
+Data = List | Show | Prepare

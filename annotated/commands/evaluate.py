@@ -1,0 +1,163 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from annotated.commands.options import Flag
+from annotated.commands.translate import SearchOptions, tell_empty
+from annotated.corpora.pairs import read_pair
+from annotated.corpora.reading import read_lines
+from annotated.engine.data import open_data
+from annotated.engine.distributed import (
+    all_gather,
+    process_group,
+    rank,
+    world_size,
+)
+from annotated.engine.errors import RunError, UsageError
+from annotated.engine.files import write_json
+from annotated.engine.machine import pick_device
+from annotated.engine.parsing import tree_guide, tree_scores
+from annotated.engine.runs import SCORES, Run, run_folder
+from annotated.evaluation import compare, score
+
+__all__ = ["Evaluate"]
+
+
+# E12-command-line.md: Evaluate
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluate(SearchOptions):
+    """Translate a test set and score it against its references."""
+
+    split: str | None = None  # a split of the recipe's data: valid or test
+    src: Path | None = None  # a file to translate instead; needs --ref
+    ref: Path | None = None  # its reference translations
+    # where the data is now, if it has been moved (unset: as in training)
+    data: str | None = None
+    # another run, or a file of translations, to compare with
+    against: Path | None = None
+    # add BLEU as the paper counted it: words split at hyphens
+    split_compounds: Flag = False
+    # with --split: keep the scores in the run folder, for its model card
+    keep: Flag = False
+    json: Flag = False  # print JSON, one object on one line
+
+    def act(self) -> None:
+        """Translate, score, compare, print."""
+        given = [v is not None for v in (self.split, self.src, self.ref)]
+        if given not in ([True, False, False], [False, True, True]):
+            raise UsageError("evaluate: give --split, or --src with --ref")
+        if self.data is not None and self.split is None:
+            raise UsageError("evaluate: --data goes with --split")
+        if self.keep and (self.split is None or self.ensemble):
+            raise UsageError(
+                "evaluate: --keep goes with --split, and with a single run"
+            )
+        with process_group(self.device) as own:
+            scores = dataclasses.replace(self, device=own).scores()
+            if rank() == 0:
+                if self.keep:
+                    self._keep(scores)
+                if scores.get("bleu") == 0 < scores["exact_match"]:
+                    print(
+                        "BLEU is 0 because no translation has four tokens, "
+                        "and it counts runs of up to four: look at chrf "
+                        "and exact_match",
+                        file=sys.stderr,
+                    )
+                print(json.dumps(scores) if self.json else _table(scores))
+
+    def _keep(self, scores: dict[str, Any]) -> None:
+        """Add the scores of the split to those of the run."""
+        path = run_folder(self.run) / SCORES
+        kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        own = {n: v for n, v in scores.items() if n != "against"}
+        write_json(path, kept | {str(self.split): own})
+
+    def scores(self) -> dict[str, Any]:
+        """The scores of the whole test set, in every process."""
+        run = self.open()
+        if self.src is not None and self.ref is not None:
+            src, ref = read_pair(self.src, self.ref)
+        else:
+            recipe = run.recipe
+            if self.data is not None:
+                recipe = recipe.changed(data=self.data)
+            src, ref = open_data(recipe).text(str(self.split))
+        rival = self._rival(run, len(src))
+        started = time.perf_counter()
+        found = self._translated(run, src)
+        seconds = round(time.perf_counter() - started, 2)
+        if rank() == 0:
+            tell_empty(src, found)
+        if run.recipe.target == "tree":
+            scores = tree_scores(src, found, ref)
+        else:
+            scores = score(found, ref, self.split_compounds)
+        scores |= {"seconds": seconds}
+        if rival is not None:
+            if isinstance(rival, Run):
+                rival = self._translated(rival, src)
+            tests = compare(found, rival, ref)
+            scores["against"] = score(rival, ref, self.split_compounds) | {
+                f"{name}_difference": test for name, test in tests.items()
+            }
+        return scores
+
+    def _translated(self, run: Run, src: list[str]) -> list[str]:
+        """A run's translation of src, divided among the processes."""
+        search, workers = self.search(run), self.processes(run)
+        own = src[rank() :: world_size()]
+        found = run.translate(
+            own, search, workers=workers, guide=tree_guide(run)
+        )
+        parts = all_gather([best[0].text for best in found])
+        whole = list(src)
+        for i, part in enumerate(parts):
+            whole[i :: len(parts)] = part
+        return whole
+
+    def _rival(self, run: Run, count: int) -> Run | list[str] | None:
+        """The other run, or the output of another system."""
+        if self.against is None:
+            return None
+        if run.recipe.target == "tree":
+            raise UsageError("evaluate: --against needs translations")
+        if not run_folder(self.against).is_dir():
+            lines = read_lines(self.against)
+            if len(lines) != count:
+                raise UsageError(
+                    f"{self.against} has {len(lines)} lines, but the test "
+                    f"set has {count}"
+                )
+            return lines
+        other = Run.open(self.against, device=pick_device(self.device))
+        ours, theirs = (
+            f"{r.recipe.source} to {r.recipe.target}" for r in (run, other)
+        )
+        if ours != theirs:
+            raise RunError(
+                f"{self.against} translates {theirs}, {self.run} {ours}"
+            )
+        return other
+
+
+def _table(scores: dict[str, Any]) -> str:
+    """Scores as text, one per line, next to the other system's."""
+    others = scores.pop("against", {})
+    rows = []
+    for name, value in scores.items():
+        other = others.pop(name, value)
+        beside = "" if other == value else other
+        rows.append(f"{name:15} {value!s:12} {beside}".rstrip())
+    for name, test in others.items():
+        rows.append(
+            f"{name:15} {test['difference']:+.2f}, in 95 % of draws "
+            f"{test['low']:+.2f} to {test['high']:+.2f}, "
+            f"p = {test['p']:.3g}"
+        )
+    return "\n".join(rows)

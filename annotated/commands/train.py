@@ -1,0 +1,123 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+
+import tyro
+
+from annotated.commands.options import Flag, parse
+from annotated.costs import dry_run
+from annotated.engine.distributed import process_group, rank, rank_zero_only
+from annotated.engine.errors import RunError, UsageError, unknown
+from annotated.engine.machine import pick_device
+from annotated.engine.recipes import RECIPES, Recipe
+from annotated.engine.runner import train_recipe, with_micro_tokens
+from annotated.engine.runs import read_recipe
+from annotated.engine.start import fine_tuning, with_precision
+from annotated.exchange.export import FORMATS, unsupported
+
+__all__ = ["Recipes", "Train", "train"]
+
+
+# E12-command-line.md: Train
+@dataclasses.dataclass(frozen=True)
+class Recipes:
+    """List the recipes that can be trained."""
+
+    def act(self) -> None:
+        width = max(map(len, RECIPES))
+        for name, recipe in RECIPES.items():
+            print(f"{name:{width}}  {recipe.about}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train a recipe. Its fields are options; its values, defaults."""
+
+    recipe: tyro.conf.OmitArgPrefixes[Recipe]
+    out: Path | None = None  # the run folder, new unless resuming
+    resume: Flag = False  # continue from the newest checkpoint in --out
+    dry_run: Flag = False  # print what training would take, and exit
+    shard: Flag = False  # shard the weights over the processes
+    # cpu, cuda or mps (unset: a GPU if there is one)
+    device: str | None = None
+
+    def act(self) -> None:
+        """Train, and print the run's summary as JSON."""
+        if self.out is None and not self.dry_run:
+            raise UsageError("train: give --out, a folder for the run")
+        with process_group(self.device) as own:
+            if self.out is None or self.dry_run:
+                rank_zero_only(lambda: self._foresee(pick_device(own)))
+                return
+            if rank() == 0:
+                for form, why in unsupported(self.recipe.model).items():
+                    print(f"no export to {form}: {why}", file=sys.stderr)
+            summary = train_recipe(
+                self.recipe,
+                self.out,
+                resume=self.resume or _started_again(self.out),
+                device=own,
+                shard=self.shard,
+            )
+            if rank() == 0:
+                print(json.dumps(summary))
+
+    def _foresee(self, device: str) -> None:
+        """Measure this device, and print what the run would take."""
+        recipe = with_precision(self.recipe, device)
+        recipe = with_micro_tokens(recipe, device)
+        print(dry_run(recipe.config(), recipe.training, device))
+        never = unsupported(recipe.model)
+        forms = [form for form in FORMATS if form not in never]
+        print(f"{'export to':16}{', '.join(forms)}")
+        for form, why in never.items():
+            print(f"{'no export to':16}{form}: {why}")
+
+
+def _started_again(out: Path) -> bool:
+    """Whether a launcher has restarted this command on an existing run."""
+    counts = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+    again = any(os.environ.get(name, "0") != "0" for name in counts)
+    return again and (out / "recipe.json").is_file()
+
+
+def train(args: list[str]) -> None:
+    """annotated train RECIPE …"""
+    if not args or args[0] in ("-h", "--help"):
+        print("usage: annotated train RECIPE --out RUN\n")
+        Recipes().act()
+        return
+    name, *rest = args
+    if name.startswith("-"):
+        raise UsageError(f"train: the recipe comes first, before {name}")
+    if name not in RECIPES:
+        listed = "annotated recipes lists them"
+        raise UsageError(unknown("recipe", name, RECIPES, listed))
+
+    options = (word.partition("=")[0] for word in rest)
+    typed = {option.lstrip("-").replace("-", "_") for option in options}
+
+    def options_over(recipe: Recipe) -> Train:
+        fit = tuple(field for field in recipe.fit if field not in typed)
+        default = Train(recipe=recipe.changed(fit=fit))
+        return parse(Train, f"train {name}", rest, default=default)
+
+    asked = options_over(RECIPES[name])
+    if asked.resume and asked.out is not None:
+        # options not given default to the run's values, not the recipe's
+        begun = read_recipe(asked.out)
+        if begun.about != asked.recipe.about:
+            raise RunError(
+                f"{asked.out} was started as {begun.about!r}, not as "
+                f"{asked.recipe.about!r}"
+            )
+        asked = options_over(begun)
+    elif asked.recipe.init is not None:
+        # they default to what the other run has
+        other = Path(asked.recipe.init)
+        asked = options_over(fine_tuning(RECIPES[name], other))
+    asked.act()

@@ -1,0 +1,187 @@
+"""Exported from the book; edit the chapter, then run `make export`."""
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from annotated.commands.options import Flag, given, usage_errors
+from annotated.corpora.reading import CURES, decoded
+from annotated.corpora.sentencepieces import unknown_words
+from annotated.engine.distributed import all_gather, rank
+from annotated.engine.errors import UsageError, check_whole
+from annotated.engine.machine import HALF, pick_device, pick_precision
+from annotated.engine.runs import Run
+from annotated.engine.search import converted
+from annotated.search import SearchConfig
+from annotated.tokens import Tokenizer
+
+__all__ = ["SearchOptions", "Translate", "tell_empty", "arriving"]
+
+
+# E12-command-line.md: Translate
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """The options that translate, evaluate and parse share."""
+
+    run: Path  # the run folder
+    ensemble: tuple[Path, ...] = ()  # other runs to form an ensemble with
+    beam: int | None = None  # hypotheses per step (unset: the recipe's)
+    # exponent of the length penalty (unset: the recipe's)
+    alpha: float | None = None
+    # tokens by which an output may exceed its source
+    extra: int | None = None
+    # cpu, cuda or mps (unset: a GPU if there is one)
+    device: str | None = None
+    # number format of the search; auto picks the fastest here
+    precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = (
+        "auto"
+    )
+    # search processes on a CPU (unset: one per core)
+    workers: int | None = None
+
+    def open(self) -> Run:
+        """Load the run and those that vote with it onto the device.
+        RunError or UsageError, before any work is done.
+        """
+        if self.workers is not None:
+            check_whole("workers", self.workers, least=1)
+        device = pick_device(self.device)
+        run = Run.open(self.run, *self.ensemble, device=device)
+        choice, why = str(self.precision), "as requested"
+        if choice == "auto":  # process 0 decides
+            first = rank() == 0
+            own = pick_precision(device) if first else (choice, why)
+            choice, why = all_gather(own)[0]
+        if choice == "float32" and device != "cpu":
+            return run
+        if choice == "int8" and device != "cpu":
+            raise UsageError(
+                f"--precision int8 needs --device cpu, not {device}"
+            )
+        if choice != "float32" and rank() == 0:
+            print(f"searching in {choice}: {why}", file=sys.stderr)
+        kinds = {"float32": torch.float32, "int8": torch.qint8} | HALF
+        model, *others = (
+            converted(each, kinds[choice])
+            for each in (run.model, *run.others)
+        )
+        return dataclasses.replace(run, model=model, others=tuple(others))
+
+    def processes(self, run: Run) -> int:
+        """The number of processes to search with."""
+        if next(run.model.parameters()).device.type != "cpu":
+            return 1
+        # on systems other than Linux they take seconds to start
+        usual = torch.get_num_threads() if sys.platform == "linux" else 1
+        return self.workers or usual
+
+    def search(self, run: Run, **changes: Any) -> SearchConfig:
+        """The recipe's search, as changed by the command line."""
+        changes |= given(self, "beam", "alpha", "extra")
+        with usage_errors():
+            return dataclasses.replace(run.recipe.search, **changes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Translate(SearchOptions):
+    """Translate standard input to standard output, line by line."""
+
+    nbest: int = 1  # translations per line; above 1, numbered and scored
+    json: Flag = False  # write JSON, one object per input line
+    batch_tokens: int = 2000  # source tokens per batch
+
+    def act(self) -> None:
+        """Read, translate, write, until the input ends."""
+        check_whole("batch_tokens", self.batch_tokens, least=1)
+        run = self.open()
+        search = self.search(run, nbest=self.nbest)
+        number, workers = 0, self.processes(run)
+        told: set[str] = set()  # unknown words
+        for lines in arriving():
+            strange = unknown_words(run.source, lines)
+            if fresh := [word for word in strange if word not in told]:
+                print(_unread(fresh, run.source), file=sys.stderr)
+                told.update(fresh)
+            translated = run.translate(
+                lines, search, self.batch_tokens, workers
+            )
+            best = [each[0].text for each in translated]
+            tell_empty(lines, best, number)
+            for found in translated:
+                if self.json:
+                    each = [dataclasses.asdict(one) for one in found]
+                    answer = {"line": number, "translations": each}
+                    texts = [json.dumps(answer, ensure_ascii=False)]
+                elif self.nbest > 1:
+                    texts = [
+                        f"{number}\t{h.score:.4f}\t{h.text}" for h in found
+                    ]
+                else:
+                    texts = [found[0].text]
+                for text in texts:
+                    line = f"{text}\n".encode("utf-8", "replace")
+                    sys.stdout.buffer.write(line)
+                number += 1
+            sys.stdout.buffer.flush()
+
+
+def tell_empty(
+    lines: Sequence[str], texts: Sequence[str], before: int = 0
+) -> None:
+    """Say on standard error which lines, after this many others, have an
+    empty translation without being blank.
+    """
+    pairs = enumerate(zip(lines, texts), start=before + 1)
+    empty = [
+        str(i) for i, (line, text) in pairs if line.strip() and not text
+    ]
+    if empty:
+        listed = ", ".join(empty[:10]) + " …" * (len(empty) > 10)
+        print(f"empty translation of line {listed}", file=sys.stderr)
+
+
+def _unread(words: Sequence[str], tokenizer: Tokenizer) -> str:
+    """What standard error says of words that the model cannot read."""
+    listed = ", ".join(w[:40] + "…" * (len(w) > 40) for w in words[:10])
+    listed += " …" * (len(words) > 10)
+    hint = ""
+    for word in words:
+        bare = word.rstrip(".,!?;:")
+        if bare != word and not unknown_words(tokenizer, [bare]):
+            hint = f"; put a space before punctuation: {bare}"
+            hint += f" {word.removeprefix(bare)}"
+            break
+    return f"not in the run's vocabulary: {listed}{hint}"
+
+
+def arriving() -> Iterator[list[str]]:
+    """Yield lines of standard input as they arrive, read as Text.lines
+    reads a file. DataError, after the lines before, as there.
+    """
+    source: Any = sys.stdin.buffer
+    blocks = iter(partial(source.read1, 2**16), b"")
+    told = False
+    for text in decoded(blocks, "standard input", cures=CURES | _TYPED):
+        if not told and (lost := _LOST.search(text)):
+            told = True
+            print(
+                f"{lost[0]}: if the shell has put ? for a letter, {_UTF8}",
+                file=sys.stderr,
+            )
+        yield text.removesuffix("\n").split("\n")
+
+
+_UTF8 = (  # how to send any letter to a program
+    "on Windows first type chcp 65001 (in cmd) or $OutputEncoding = "
+    "[Text.Encoding]::UTF8 (in PowerShell); elsewhere use iconv"
+)
+_TYPED = {"not UTF-8 text": _UTF8}
+# a word in which a shell may have put ? for a letter; of a long one, a part
+_LOST = re.compile(r"\w{0,40}\?[^\W\d]\w{0,40}")

@@ -1,0 +1,194 @@
+"""annotated evaluate, and runs that vote."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from annotated.commands.evaluate import Evaluate
+from annotated.engine import search as decoding
+from annotated.engine.runs import Run
+from annotated.tokens import SPECIALS, Tokenizer
+from tests.commands.conftest import Call
+
+KEYS = ["bleu", "signature", "chrf", "exact_match", "sentences", "seconds"]
+
+
+def test_json_has_the_promised_keys(
+    call: Call, run: Path, pair: str
+) -> None:
+    done = call(f"evaluate --run {run} {pair} --json")
+    assert (done.code, done.out.count("\n")) == (0, 1)
+    scores = json.loads(done.out)
+    assert list(scores) == KEYS
+    assert scores["sentences"] == 3
+    assert scores["exact_match"] >= 33.3  # the blank line, at least
+    assert "tok:13a|" in scores["signature"]
+
+
+def test_without_json_there_is_a_table(
+    call: Call, run: Path, pair: str
+) -> None:
+    done = call(f"evaluate --run {run} {pair}")
+    assert [line.split()[0] for line in done.out.splitlines()] == KEYS
+
+
+def test_split_compounds_adds_keys_of_its_own(
+    call: Call, run: Path, pair: str
+) -> None:
+    done = call(f"evaluate --run {run} {pair} --split-compounds --json")
+    scores = json.loads(done.out)
+    assert [*KEYS[:-1], "split_bleu", "split_signature", "seconds"] == (
+        list(scores)
+    )
+    assert "tok:13a|" in scores["signature"]
+    assert "tok:13a+hyphens|" in scores["split_signature"]
+
+
+def test_two_runs_are_compared(
+    call: Call, run: Path, pair: str, tmp_path: Path
+) -> None:
+    other = shutil.copytree(run, tmp_path / "other")
+    line = f"evaluate --run {run} {pair} --against {other} --json"
+    scores = json.loads(call(line).out)
+    assert list(scores) == [*KEYS, "against"]
+    assert scores["against"]["bleu"] == scores["bleu"]
+    same = {"difference": 0.0, "low": 0.0, "high": 0.0, "p": 1.0}
+    for name in ("bleu_difference", "chrf_difference"):
+        assert scores["against"][name] == same
+
+
+def test_a_run_is_compared_with_translations_in_a_file(
+    call: Call, run: Path, pair: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "others.txt"
+    file.write_bytes((tmp_path / "ref").read_bytes())
+    line = f"evaluate --run {run} {pair} --against {file}"
+    scores = json.loads(call(f"{line} --json").out)
+    assert scores["against"]["exact_match"] == 100.0
+    assert scores["against"]["chrf_difference"]["difference"] == (
+        pytest.approx(scores["chrf"] - 100, abs=0.02)
+    )
+    table = call(line).out.splitlines()
+    assert "100.0" in next(x for x in table if x.startswith("exact_match"))
+    assert "p = " in next(x for x in table if "bleu_difference" in x)
+
+
+def test_bleu_0_beside_lines_that_are_right_is_explained(
+    call: Call, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Evaluate, "_translated", lambda *x: x[-1])
+    for text, told in (("a b c\nb\n", True), ("a b c d\nb\n", False)):
+        (tmp_path / "text").write_text(text)
+        files = f"--src {tmp_path}/text --ref {tmp_path}/text --json"
+        done = call(f"evaluate --run {run} {files}")
+        assert json.loads(done.out)["exact_match"] == 100
+        assert ("no translation has four tokens" in done.err) == told
+
+
+@pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16"])
+def test_files_from_windows_are_scored_as_others_are(
+    call: Call, run: Path, tmp_path: Path, coding: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Evaluate, "_translated", lambda *x: x[-1])
+    (tmp_path / "src").write_text("ä b c d\ne\n", "utf-8")
+    (tmp_path / "ref").write_text("ä b c d\r\ne\r\n", coding)
+    files = f"--src {tmp_path}/src --ref {tmp_path}/ref --json"
+    done = call(f"evaluate --run {run} {files} --against {tmp_path}/ref")
+    scores = json.loads(done.out)
+    assert scores["exact_match"] == scores["against"]["exact_match"] == 100
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"a\nb\n", "has 2 lines, but the test set has 3"),
+        (b"", "is empty"),
+        (b"a\n\xff\nb\n", "line 2, byte 1: not UTF-8"),
+    ],
+)
+def test_translations_that_do_not_belong_are_refused(
+    call: Call, run: Path, pair: str, tmp_path: Path,
+    content: bytes, complaint: str,
+) -> None:  # fmt: skip
+    (tmp_path / "others").write_bytes(content)
+    line = f"evaluate --run {run} {pair} --against {tmp_path / 'others'}"
+    assert complaint in call(line).complaint
+
+
+def test_another_run_that_is_none_is_refused(
+    call: Call, run: Path, pair: str, tmp_path: Path
+) -> None:
+    line = f"evaluate --run {run} {pair} --against"
+    done = call(f"{line} {tmp_path / 'nowhere'}")
+    assert "nowhere cannot be read" in done.complaint
+    assert "is not a run folder" in call(f"{line} {tmp_path}").complaint
+
+
+def test_a_run_of_other_languages_is_refused(
+    call: Call, run: Path, pair: str, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    recipe = json.loads((other / "recipe.json").read_text())
+    (other / "recipe.json").write_text(
+        json.dumps(recipe | {"source": "en"})
+    )
+    done = call(f"evaluate --run {run} {pair} --against {other}")
+    assert "translates en to symbols" in done.complaint
+
+
+def test_a_split_of_the_recipes_data_is_scored(
+    call: Call, run: Path
+) -> None:
+    line = f"evaluate --run {run} --split valid --beam 1 --extra 1 --json"
+    assert json.loads(call(line).out)["sentences"] == 1000
+    done = call(f"evaluate --run {run} --split dev")
+    assert "copy has no split 'dev'; it has train, valid" in done.complaint
+
+
+def test_runs_vote(call: Call, run: Path, early: Path, pair: str) -> None:
+    wish = f"translate --run {run} --beam 2 --json --precision float32"
+    done = call(f"{wish} --ensemble {early}", b"a b c\n")
+    [found] = json.loads(done.out)["translations"]
+    runs = [Run.open(folder) for folder in (run, early)]
+    search = dataclasses.replace(runs[0].recipe.search, beam=2)
+    [[best]] = decoding.beam_search(
+        [one.model for one in runs],
+        runs[0].source.encode(["a b c"]),
+        search,
+    )
+    assert found["log_probability"] == pytest.approx(best.log_probability)
+    alone = json.loads(call(wish, b"a b c\n").out)["translations"][0]
+    assert found["log_probability"] != pytest.approx(
+        alone["log_probability"]
+    )
+    scored = call(f"evaluate --run {run} --ensemble {early} --json {pair}")
+    assert json.loads(scored.out)["sentences"] == 3
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_runs_that_vote_have_the_same_words(
+    call: Call, run: Path, early: Path, side: str
+) -> None:
+    file = early / f"{side}.json"
+    known = Tokenizer.load(file).inner.get_vocab()
+    words = sorted(known.keys() - set(SPECIALS), key=known.__getitem__)
+    Tokenizer.of_words(words[::-1]).save(file)
+    done = call(f"translate --run {run} --ensemble {early}", b"a b\n")
+    assert str(early) in done.complaint
+    assert "their vocabularies differ" in done.complaint
+
+
+def test_a_run_that_cannot_vote_is_told_of(
+    call: Call, run: Path, tmp_path: Path
+) -> None:
+    absent = tmp_path / "absent"
+    done = call(f"translate --run {run} --ensemble {absent}", b"a b\n")
+    assert done.complaint.startswith(
+        f"annotated: {absent} is not a run folder"
+    )
