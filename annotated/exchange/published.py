@@ -189,8 +189,7 @@ def _check_search(about: Mapping[str, Any], folder: Path) -> None:
 def _exported(
     folder: Path, config: Mapping[str, Any]
 ) -> tuple[Tokenizer, Tokenizer, tuple[Rows, Rows]]:
-    """The tokenizers of a run that was exported, whose rows are in order.
-    """
+    """The tokenizers of an exported run; their rows are in order."""
     names = "pad_token_id", "decoder_start_token_id", "eos_token_id"
     if any(config.get(name) != IDS[name] for name in names):
         where = folder / "config.json"
