@@ -402,7 +402,6 @@ KEEPERS = {
     "training.Trainer.state": "the only way out of an optimizer",
     "checkpoints.average_weights": "weights of checkpoints",
     "checkpoints.save_weights": "weights of a model",
-    "school/checks._ours.run": "an answer's weights in our solution",
     "school/checks.attempt": "the random numbers of a notebook",
     "commands/average.Average.act": "a mean of weights",
     "school/milestones._equals_torch": "layers side by side",
@@ -465,7 +464,6 @@ def test_every_place_that_keeps_a_state_is_known() -> None:
     assert {
         w for w, calls in found.items() if "state_dict" in " ".join(calls)
     } == {
-        "school/checks._ours.run",
         "school/milestones._equals_torch",
         "exchange/export.write_onnx",
         "exchange/marian.marian_weights",
