@@ -64,7 +64,7 @@ def _read(folder: Path) -> tuple[Recipe, dict[str, Any]]:
             "recipe.json"
         )
     try:
-        values = dict(json.loads(path.read_text("utf-8")))
+        values = json.loads(path.read_text("utf-8"))
         if (form := values.pop("format", 1)) != _FORMAT:
             raise RunError(
                 f"{folder} has format {form}, but this version reads "
@@ -110,7 +110,7 @@ def results_of(folder: Path) -> dict[str, dict[str, Any]]:
         if not path.is_file():
             continue
         try:
-            values = dict(json.loads(path.read_text("utf-8")))
+            values = json.loads(path.read_text("utf-8"))
             parts = values if key is None else {key: values.get(key, {})}
             for split, scores in parts.items():
                 results[split] = results.get(split, {}) | dict(scores)

@@ -267,8 +267,9 @@ def export_run(
             weights = dict(model.named_parameters())
             write_tensors(weights, fresh / "model.safetensors")
         if to in ("safetensors", "transformers"):
-            recipe = dataclasses.asdict(run.recipe)
-            write_json(fresh / "recipe.json", recipe)
+            # where it trained, and from what, stays with the run
+            bare = dataclasses.replace(run, fingerprints={}, first="")
+            bare.write_recipe(fresh)
         if to in ("safetensors", "onnx"):  # the others have their own
             config = dataclasses.asdict(model.config)
             write_json(fresh / "config.json", config)

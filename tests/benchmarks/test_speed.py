@@ -6,7 +6,6 @@ import functools
 import json
 import math
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +18,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from annotated.tokens import PAD, SPECIALS
-from tests.helpers import benchmark
 
 TINY = [
     "--d-model=16", "--layers=1", "--num-heads=2", "--d-ff=32",
@@ -27,12 +25,6 @@ TINY = [
     "--rounds=20", "--warmup=1", "--rate=0.003", "--threads=1",
     "--precision", "float32", "bfloat16",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def speed() -> Iterator[ModuleType]:
-    with benchmark("train_speed") as script:
-        yield script
 
 
 @pytest.fixture(scope="module")

@@ -133,7 +133,7 @@ def multi30k(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             path.write_bytes(gzip.compress(b"a dog runs\n" * 20))
     monkeypatch.setenv("ANNOTATED_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(urllib.request, "urlopen", no_network)
-    monkeypatch.setattr(fetching, "PAUSES", (0,))
+    monkeypatch.setattr(fetching, "_PAUSES", (0,))
     known = fetching.registry()
     del known["multi30k"]["sha256"]  # these are not the real files
     monkeypatch.setattr(fetching, "registry", lambda: known)

@@ -40,7 +40,7 @@ def place(
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("ANNOTATED_DATA", str(folder / "data"))
-        patch.setattr("annotated.corpora.fetch.PAUSES", ())
+        patch.setattr("annotated.corpora.fetch._PAUSES", ())
         shutil.copytree(finished, "run")
         recipe = json.loads(Path("run/recipe.json").read_text())
         for name, text in {

@@ -174,7 +174,7 @@ def tree() -> list[dict[str, Any]]:
                 "truth": gold_tokens,
                 "tokens": tokens,
                 "tree": linearise(guess),
-                "_spoken": _spoken(guess),
+                "spoken": _spoken(guess),
                 "counted": score.errors == 0,
                 "numbers": [score.matched, score.gold, score.guessed],
                 "shares": [score.precision, score.recall, score.f1],

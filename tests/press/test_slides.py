@@ -48,7 +48,10 @@ def test_a_deck_has_the_title_the_figures_and_the_questions(
     page = (made / "02-one.html").read_text("utf-8")
     title, section, line, answer = sections(page)
     assert "<h1>2 · One</h1>" in title
-    assert "<h2>Section</h2><p>See the next and Figure 2.1.</p>" in section
+    assert (
+        "<h2>Section</h2><p>See the next, moved, and Figure 2.1.</p>"
+        in section
+    )
     assert 'alt="A rising line"' in line
     assert "<strong>Figure 2.1.</strong> A line that <em>rises" in line
     assert "<details>" not in line
