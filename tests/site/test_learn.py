@@ -152,7 +152,7 @@ def test_it_pauses_and_goes_on(window: Window, tmp_path: Path) -> None:
     press(page, "Enter")
     page.get_by_text(re.compile(r"^Step \d")).wait_for()
     press(page, "Enter")  # Pause
-    assert page.get_by_role("button", name="Go on").is_visible()
+    page.get_by_role("button", name="Go on").wait_for()
     page.wait_for_timeout(150)
     bar = "document.querySelector('.fx progress').value"
     step = page.evaluate(bar)

@@ -208,7 +208,7 @@ def test_the_first_page_is_made_from_the_chapters(built: Book) -> None:
     assert "One idea carries it.</p>" in text
     assert "<b>37.8 BLEU</b>" in text and "took\n26 minutes" in text
     assert "%(" not in text
-    assert '<meta name="description" content="“Attention Is' in text
+    assert '<meta name="description" content="A small Transformer' in text
     one = page(built, "02-one")
     assert '<meta property="og:title" content="2 · One">' in one
     assert len(re.findall('<meta name="viewport"', one)) == 1
