@@ -1280,12 +1280,15 @@ def _slipped(
     if not ours or isinstance(trial.error, (AttributeError, TypeError)):
         return ""
     tree = ast.parse(exercise.reference)
-    for told in slips(tree):
-        thing = _made(exercise, tree)
-        if thing is None or not _follows(trial, check, thing, seed):
-            continue
-        if _does_the_same(exercise, check, seed, mine, Mistake("", thing)):
-            return f"It does what our solution would do {told()}."
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a slip's are not the student's
+        for told in slips(tree):
+            thing = _made(exercise, tree)
+            if thing is None or not _follows(trial, check, thing, seed):
+                continue
+            other = Mistake("", thing)
+            if _does_the_same(exercise, check, seed, mine, other):
+                return f"It does what our solution would do {told()}."
     return ""
 
 
@@ -1293,10 +1296,7 @@ def _made(exercise: Exercise, tree: ast.Module) -> Any:
     """What tree defines; None where it does not run."""
     space: dict[str, Any] = {"__name__": exercise.name}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # not theirs
-            code = compile(tree, f"<slip {exercise.name}>", "exec")
-        exec(code, space)
+        exec(compile(tree, f"<slip {exercise.name}>", "exec"), space)
     except Exception:
         return None
     return space.get(exercise.defines)
