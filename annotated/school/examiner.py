@@ -331,7 +331,7 @@ def _rejected(name: str) -> list[list[_Rejected]]:
 
 
 def _drawn(known: Sequence[Sequence[_Rejected]]) -> list[_Rejected]:
-    """A few for each check, that nobody can foresee."""
+    """A few for each check, which nobody can foresee."""
     draw = random.SystemRandom().sample
     return [one for each in known for one in draw(each, min(4, len(each)))]
 

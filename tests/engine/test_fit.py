@@ -19,7 +19,6 @@ from annotated.engine import (
 )
 from annotated.engine.fit import fitted
 from annotated.engine.micro import PackedBatch
-from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import (
     RECIPES,
     Recipe,
@@ -41,10 +40,10 @@ from annotated.training import copy_corpus
 from tests.engine.folders import (
     own_corpus,
 )
-from tests.helpers import SHAPE
 
 # --- fitted to a corpus ---------------------------------------------------
-
+from tests.engine.small import small_model
+from tests.helpers import SHAPE
 
 Speed = Callable[[Recipe], float]
 
@@ -200,12 +199,6 @@ def test_where_all_was_given_nothing_is_said_to_be_fitted(
     recipe = own_corpus(tmp_path / "own").changed(fit=PAIR.fit)
     begin_run(recipe, tmp_path / "run")
     assert "fitted" not in capsys.readouterr().err
-
-
-def small_model(**changes: Any) -> PackedTransformer:
-    torch.manual_seed(0)
-    shape = SHAPE | {"dropout": 0.0} | changes
-    return PackedTransformer(TransformerConfig(**shape))
 
 
 # --- how fast a machine trains --------------------------------------------

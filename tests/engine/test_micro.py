@@ -14,27 +14,13 @@ from torch import Tensor
 
 from annotated.batches import Corpus, Sentences
 from annotated.engine.micro import PackedBatch, short_first, split_batch
-from annotated.engine.packing import PackedTransformer
 from annotated.engine.trainer import (
     RunConfig,
     Trainer,
     _LossScale,
 )
-from annotated.model import TransformerConfig
 from annotated.training import copy_corpus
-from tests.helpers import SHAPE
-
-
-def small_model(**changes: Any) -> PackedTransformer:
-    torch.manual_seed(0)
-    shape = SHAPE | {"dropout": 0.0} | changes
-    return PackedTransformer(TransformerConfig(**shape))
-
-
-def small_trainer(**config: Any) -> Trainer:
-    corpus = copy_corpus(20, vocab=12, length=5)
-    return Trainer(small_model(), corpus, RunConfig(**config))
-
+from tests.engine.small import small_model, small_trainer
 
 # --- the batches ----------------------------------------------------------
 

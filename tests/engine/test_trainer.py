@@ -22,7 +22,6 @@ from annotated import training
 from annotated.engine import micro, optimizers
 from annotated.engine import trainer as engine
 from annotated.engine.errors import PeerError, UsageError
-from annotated.engine.packing import PackedTransformer
 from annotated.engine.trainer import (
     RunConfig,
     Trainer,
@@ -30,21 +29,9 @@ from annotated.engine.trainer import (
     _LossScale,
     packed_loss,
 )
-from annotated.model import Transformer, TransformerConfig
+from annotated.model import Transformer
 from annotated.training import copy_corpus, fingerprint, seed_dropout
-from tests.helpers import SHAPE
-
-
-def small_model(**changes: Any) -> PackedTransformer:
-    torch.manual_seed(0)
-    shape = SHAPE | {"dropout": 0.0} | changes
-    return PackedTransformer(TransformerConfig(**shape))
-
-
-def small_trainer(**config: Any) -> Trainer:
-    corpus = copy_corpus(20, vocab=12, length=5)
-    return Trainer(small_model(), corpus, RunConfig(**config))
-
+from tests.engine.small import small_model, small_trainer
 
 # --- minutes that end the run ---------------------------------------------
 
