@@ -49,6 +49,18 @@ def _format(options: Options) -> int:
     return _report(format_book(options.root), False)
 
 
+def _release(options: Options) -> int:
+    from datetime import date
+
+    from press.export import export
+    from press.notebooks import notebooks
+    from press.release import release
+
+    written = release(options.root, options.version, date.today())
+    made = [*export(options.root), *notebooks(options.root)]
+    return _report([*written, *made], False)
+
+
 def _samples(options: Options) -> int:
     from press.checks import samples
 
@@ -210,6 +222,10 @@ def _parser() -> argparse.ArgumentParser:
             "--check", action="store_true", help="only compare, exit 1"
         )
     add("format", _format, "format the exported cells of the chapters")
+    version = (
+        "make the sources those of a version, and what is made of them"
+    )
+    add("release", _release, version).add_argument("version")
     add("check", _check, "say what has drifted, and which rules are broken")
     rules = add("rules", _rules, "say which rules the pages break")
     rules.add_argument("pages", nargs="*", metavar="PAGE")
