@@ -16,7 +16,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-if sys.version_info < (3, 10):  # noqa: UP036: a clone is not installed
+if sys.version_info < (3, 10):  # noqa: UP036
     sys.exit("This needs Python 3.10 or newer.")
 if hasattr(sys.stdout, "reconfigure"):
     sys.stdout.reconfigure(errors="replace")
