@@ -12,6 +12,7 @@ from press.chapters import PressError
 
 ROOT = Path(__file__).resolve().parent.parent
 Options = argparse.Namespace
+RELEASE = "make the sources those of a version, and what is made of them"
 
 # Each command imports what it needs: Jupyter and Sphinx start slowly.
 
@@ -222,10 +223,7 @@ def _parser() -> argparse.ArgumentParser:
             "--check", action="store_true", help="only compare, exit 1"
         )
     add("format", _format, "format the exported cells of the chapters")
-    version = (
-        "make the sources those of a version, and what is made of them"
-    )
-    add("release", _release, version).add_argument("version")
+    add("release", _release, RELEASE).add_argument("version")
     add("check", _check, "say what has drifted, and which rules are broken")
     rules = add("rules", _rules, "say which rules the pages break")
     rules.add_argument("pages", nargs="*", metavar="PAGE")

@@ -45,7 +45,7 @@ from annotated.school.checks import (
 )
 
 __all__ = [
-    "Lost", "examined", "answer", "Exam", "Mark", "marked", "Examiner",
+    "Lost", "examined", "answer_anew", "Exam", "Mark", "marked", "Examiner",
     "serve", "warm",
 ]  # fmt: skip
 
@@ -210,7 +210,9 @@ def _examined_anew(
     exercise: Exercise, code: str, filename: str, limit: float, wall: float
 ) -> Verdict:
     """The same where there is no fork: in a new interpreter."""
-    begin = "from annotated.school.examiner import answer; answer()"
+    begin = (
+        "from annotated.school.examiner import answer_anew; answer_anew()"
+    )
     with TemporaryDirectory() as folder, tied() as tie:
         said = Path(folder) / "verdict.json"
         asked = [exercise.name, code, filename, limit, str(said)]
@@ -235,7 +237,7 @@ def _examined_anew(
     return Lost("crashed", text).verdict(exercise)
 
 
-def answer() -> None:
+def answer_anew() -> None:
     """What that interpreter does."""
     name, code, filename, limit, path = json.loads(sys.stdin.read())
     sys.stdin = io.StringIO()

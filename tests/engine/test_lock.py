@@ -94,6 +94,7 @@ def test_where_there_are_no_locks_a_run_begins_nevertheless(
     def unknown(*_: Any) -> None:
         raise OSError(errno.ENOLCK, "no locks here")
 
+    fcntl = pytest.importorskip("fcntl")
     monkeypatch.setattr(fcntl, "flock", unknown)
     with locked(left(tmp_path / "run", pid=7, host="elsewhere")):
         holder = json.loads((tmp_path / "run" / LOCK).read_text())
