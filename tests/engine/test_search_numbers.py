@@ -141,6 +141,20 @@ def test_a_torch_without_int8_is_said_so(monkeypatch):
         converted(Transformer(MODEL.config), torch.qint8)
 
 
+def test_int8_is_computed_where_torch_has_chosen_no_engine(monkeypatch):
+    """As on a Mac, whose torch has one and does not choose it."""
+    engines = torch.backends.quantized
+    if "none" not in engines.supported_engines:
+        pytest.skip("this torch always chooses one")
+    before = engines.engine
+    try:
+        engines.engine = "none"
+        converted(Transformer(MODEL.config), torch.qint8)
+        assert engines.engine != "none"
+    finally:
+        engines.engine = before
+
+
 # --- in which numbers, and with none --------------------------------------
 
 

@@ -93,7 +93,7 @@ def _busy(path, what, dir_fd=None, folders=True):
                 "because it is being used by another process",
                 whole,
             )
-            error.winerror = 32
+            error.winerror = 32  # type: ignore[attr-defined]
             raise error
 
 
