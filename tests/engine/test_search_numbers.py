@@ -3,6 +3,7 @@
 import copy
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -143,16 +144,15 @@ def test_a_torch_without_int8_is_said_so(monkeypatch):
 
 def test_int8_is_computed_where_torch_has_chosen_no_engine(monkeypatch):
     """As on a Mac, whose torch has one and does not choose it."""
-    engines = torch.backends.quantized
-    if "none" not in engines.supported_engines:
-        pytest.skip("this torch always chooses one")
-    before = engines.engine
-    try:
-        engines.engine = "none"
+    mac = SimpleNamespace(
+        engine="none", supported_engines=["none", "qnnpack"]
+    )
+    monkeypatch.setattr(torch.backends, "quantized", mac)
+    converted(Transformer(MODEL.config), torch.qint8)
+    assert mac.engine == "qnnpack"
+    mac.engine, mac.supported_engines = "none", ["none"]
+    with pytest.raises(RunError, match="multiplies no int8"):
         converted(Transformer(MODEL.config), torch.qint8)
-        assert engines.engine != "none"
-    finally:
-        engines.engine = before
 
 
 # --- in which numbers, and with none --------------------------------------
