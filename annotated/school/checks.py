@@ -685,12 +685,20 @@ class _Failure:
 
     def known(self) -> str:
         """The sentence of the mutant that does what was done; or ""."""
-        found = {
-            x.sentence: shared
-            for x in mistakes(self.exercise)
-            if (shared := self.shared(x))
-        }
-        return max(found, key=found.__getitem__, default="")
+        found = {x: self.shared(x) for x in mistakes(self.exercise)}
+        most = max(found.values())
+        best = [x for x in found if found[x] == most > 0]
+        if len({x.sentence for x in best}) > 1:  # what do they do later?
+            checks = self.exercise.properties().values()
+            best.sort(key=lambda x: -sum(self.agrees(x, y) for y in checks))
+        return best[0].sentence if best else ""
+
+    def agrees(self, other: Solution, check: _Check) -> bool:
+        """Whether the same came back in every case of a check."""
+        one, two = (x.answers(check, self.seed) for x in (self.mine, other))
+        return len(one) == len(two) and not any(
+            difference(x, y) for (x, _), (y, _) in zip(one, two)
+        )
 
     def shared(self, other: Solution) -> int:
         """In how many checks the answer does what another one does; 0
@@ -702,12 +710,9 @@ class _Failure:
         if self.exercise.kind == "predict":  # each check has its own
             return 1
         right = ours(self.exercise)
-        if right.answers(check, seed):  # there is something to compare
-            pairs = mine.answers(check, seed), other.answers(check, seed)
-            if len(pairs[0]) != len(pairs[1]) or any(
-                difference(x, y) for (x, _), (y, _) in zip(*pairs)
-            ):
-                return 0
+        compares = bool(right.answers(check, seed))
+        if compares and not self.agrees(other, check):
+            return 0
         telling = _telling(self.trial, right.trial(check, seed))
         count = 1
         for one in self.exercise.properties().values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import base64
 import importlib.resources
 import inspect
@@ -139,6 +138,8 @@ def run_code(code: str, filename: str, space: dict[str, Any]) -> None:
     waits = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     compiled = compile(code, filename, "exec", waits, dont_inherit=True)
     if compiled.co_flags & inspect.CO_COROUTINE:
+        import asyncio  # which takes as long as all that a list needs
+
         asyncio.run(eval(compiled, space))
     else:
         exec(compiled, space)
