@@ -23,7 +23,7 @@ from annotated.heads import knocked_out
 from annotated.search import log_p_after
 from annotated.tokens import BOS, EOS, UNK
 
-__all__ = ["answer", "page", "look"]
+__all__ = ["look"]
 
 
 # E27-look.md: One answer
@@ -31,7 +31,7 @@ _WIDEST = 60  # pieces of a sentence: maps beyond that cannot be read
 _MOST = 5  # likely pieces at each step
 
 
-def answer(run: Run, question: dict[str, Any]) -> dict[str, Any]:
+def _answer(run: Run, question: dict[str, Any]) -> dict[str, Any]:
     """How a run translates question["text"], step by step.
 
     question["prefix"] has the ids that the translation begins with, and
@@ -138,7 +138,7 @@ $figure</body></html>
 """)
 
 
-def page(run: Run) -> str:
+def _page(run: Run) -> str:
     """The page of a run, whose figure asks the server."""
     recipe = run.recipe
     title = f"{named(run) or 'a run'}: {recipe.source} to {recipe.target}"
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise ValueError("the sentence is too long")
             question = json.loads(self.rfile.read(size))
             with self.turn:
-                return 200, json.dumps(answer(self.run, question))
+                return 200, json.dumps(_answer(self.run, question))
         except (ValueError, TypeError, KeyError, IndexError) as error:
             return 400, json.dumps({"error": str(error)})
 
@@ -230,7 +230,7 @@ def look(
     run, secret = Run.open(run_folder(folder)), secrets.token_urlsafe(16)
     own = {
         "run": run,
-        "whole": page(run),
+        "whole": _page(run),
         "secret": secret,
         "turn": threading.Lock(),
     }

@@ -3,7 +3,6 @@
 import json
 import re
 import textwrap
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,16 +13,13 @@ from importlib import resources
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement
 
-from annotated.corpora.fetch import AGENT, PATIENCE
+from annotated.corpora.fetch import open_url
 from annotated.corpora.reading import text_of
 from annotated.corpora.registry import data_folder
 from annotated.engine.errors import DataError, UsageError, unknown
 from annotated.engine.files import write_text
 
-__all__ = [
-    "copy_path", "keep", "counted", "split", "words", "named", "script",
-    "put_beside",
-]  # fmt: skip
+__all__ = ["copy_path", "keep", "words", "script", "put_beside"]
 
 
 # E28-paper.md: A page as a tree
@@ -303,7 +299,7 @@ def keep(file: Path | None = None) -> Path:
     have it. DataError if it cannot be had, or is something else.
     """
     text = _fetched() if file is None else text_of(file)
-    split(text, "what was fetched" if file is None else str(file))
+    _split(text, "what was fetched" if file is None else str(file))
     path = copy_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
@@ -313,11 +309,8 @@ def keep(file: Path | None = None) -> Path:
 def _fetched() -> str:
     """The page from the first place that has it."""
     for address in _SOURCES:
-        request = urllib.request.Request(
-            address, headers={"User-Agent": AGENT}
-        )
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as page:
+            with open_url(address) as page:
                 return str(page.read().decode("utf-8"))
         except (OSError, ValueError, HTTPException) as error:
             reason = getattr(error, "reason", error)  # of a URLError
@@ -332,7 +325,7 @@ _NUMBERED = re.compile(r"(\d(?:\.\d)*) p(\d+)$")
 
 
 @cache
-def counted() -> dict[str, int]:
+def _counted() -> dict[str, int]:
     """The paragraphs of each numbered section, by the map."""
     file = resources.files("annotated.book") / "paper.json"
     numbers: dict[str, int] = {}
@@ -342,7 +335,7 @@ def counted() -> dict[str, int]:
     return numbers
 
 
-def split(text: str, origin: str) -> dict[str, list[Element]]:
+def _split(text: str, origin: str) -> dict[str, list[Element]]:
     """The parts of the paper, and its sections, by name. DataError if the
     page is not the paper.
     """
@@ -357,7 +350,7 @@ def split(text: str, origin: str) -> dict[str, list[Element]]:
             f"{origin} is not the paper: {named}; wanted is the HTML of "
             f"{_SOURCES[0]}"
         )
-    missing = [s for s in counted() if s not in found.paragraphs]
+    missing = [s for s in _counted() if s not in found.paragraphs]
     if missing:
         raise DataError(
             f"{origin} is not the whole paper: it has no section "
@@ -369,7 +362,7 @@ def split(text: str, origin: str) -> dict[str, list[Element]]:
 def _whole_sections(found: _Split) -> dict[str, list[Element]]:
     """Each section; and its paragraphs, where their count is another."""
     sections: dict[str, list[Element]] = {}
-    for section, count in counted().items():
+    for section, count in _counted().items():
         own = re.compile(rf"{re.escape(section)} (p|point )\d+$")
         whole = [
             e
@@ -406,7 +399,7 @@ def words(name: str) -> _Words:
     path = copy_path()
     if not path.exists():
         raise DataError(_MISSING)
-    parts = split(text_of(path), str(path))
+    parts = _split(text_of(path), str(path))
     exact = re.match(r"(?:fig|table|eq|fn) \d+|.*", name.strip())
     known = exact[0] if exact else ""
     if known not in parts:
@@ -437,7 +430,7 @@ _KIND = {
 }  # fmt: skip
 
 
-def named(title: str) -> list[str]:
+def _named(title: str) -> list[str]:
     """The parts that a card's title names: "Paper §3.2.1, paragraph 4, and
     footnote 4" has "3.2.1 p4" and "fn 4".
     """
@@ -474,12 +467,12 @@ def script(folder: Path) -> str:
     path = copy_path()
     if not path.exists():
         raise DataError(_MISSING)
-    parts = split(text_of(path), str(path))
+    parts = _split(text_of(path), str(path))
     cards: dict[str, str] = {}
     for page in sorted(folder.glob("*.html")):
         for title in _CARD.findall(page.read_text("utf-8")):
             bare = " ".join(unescape(re.sub("<[^>]*>", "", title)).split())
-            html = _said(parts, named(bare)).html
+            html = _said(parts, _named(bare)).html
             if html:
                 cards[bare] = html
     told = json.dumps(cards, ensure_ascii=False).replace("</", "<\\/")

@@ -20,11 +20,11 @@ from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run, read_metrics, run_folder
 from annotated.search import alignment
 
-__all__ = ["curves", "svg", "named", "report", "own_pairs"]
+__all__ = ["named", "report", "own_pairs"]
 
 
 # E24-report.md: Pictures
-def curves(metrics: Sequence[dict[str, Any]]) -> Figure | None:
+def _curves(metrics: Sequence[dict[str, Any]]) -> Figure | None:
     """Loss and validation, learning rate, and norm of the gradient, by
     step; None if no step was logged.
     """
@@ -56,7 +56,7 @@ def curves(metrics: Sequence[dict[str, Any]]) -> Figure | None:
     return figure
 
 
-def svg(figure: Figure, what: str) -> str:
+def _svg(figure: Figure, what: str) -> str:
     """A figure as an element of a page, with a text for those who cannot
     see it.
     """
@@ -97,7 +97,7 @@ def _translations(
             rows = _shown([*run.target.tokens(tgt), "⟨end⟩"])
             plot_attention(weights, rows, names, annotate=False)
             what = f"What each token of “{text}” looked at in “{line}”"
-            parts.append(svg(plt.gcf(), what))
+            parts.append(_svg(plt.gcf(), what))
     return "".join(parts)
 
 
@@ -206,10 +206,10 @@ def report(folder: Path, lines: Sequence[str] | None = None) -> str:
             raise RunError(f"{path} is damaged: {error}") from None
         parts += ["<h2>Result</h2>", _table(_flat(summary))]
     parts.append("<h2>Training</h2>")
-    drawn = curves(read_metrics(folder))
+    drawn = _curves(read_metrics(folder))
     what = "Loss, learning rate and gradient norm by step"
     none = "<p>This folder has no log of its training.</p>"
-    parts.append(none if drawn is None else svg(drawn, what))
+    parts.append(none if drawn is None else _svg(drawn, what))
     own = own_pairs(run) if lines is None else (lines, [])
     if own[0]:
         heading = "<h2>Translations</h2>"

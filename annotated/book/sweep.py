@@ -28,7 +28,7 @@ from annotated.tokens import Tokenizer
 from annotated.training import greedy_accuracy
 from annotated.variations import small_rows
 
-__all__ = ["SharedData", "shared_data", "one_run", "Sweep"]
+__all__ = ["shared_data", "one_run", "Sweep"]
 
 
 # E19-sweep.md: One run
@@ -38,7 +38,7 @@ _KEPT = 5
 
 
 @dataclass(frozen=True)
-class SharedData:
+class _SharedData:
     """The training and validation data that all runs of a sweep share."""
 
     tokenizers: tuple[Tokenizer, Tokenizer]
@@ -48,11 +48,11 @@ class SharedData:
     references: list[str]
 
 
-def shared_data(recipe: Recipe) -> SharedData:
+def shared_data(recipe: Recipe) -> _SharedData:
     """The data of a recipe, the same for every seed."""
     data = TextData(recipe.changed(seed=0))
     lines, references = data.text("valid")
-    return SharedData(
+    return _SharedData(
         data.tokenizers(),
         data.corpus("train"),
         data.corpus("valid"),
@@ -62,7 +62,7 @@ def shared_data(recipe: Recipe) -> SharedData:
 
 
 def one_run(
-    recipe: Recipe, data: SharedData, device: str = "cpu"
+    recipe: Recipe, data: _SharedData, device: str = "cpu"
 ) -> dict[str, Any]:
     """Train one row and measure the result on the validation split.
 
@@ -101,14 +101,14 @@ def one_run(
     return found | {"mean_bleu": _bleu(run, data, search)["bleu"]}
 
 
-def _judged(trainer: Trainer, data: SharedData) -> dict[str, float]:
+def _judged(trainer: Trainer, data: _SharedData) -> dict[str, float]:
     accuracy, _ = greedy_accuracy(trainer.model, data.valid)
     perplexity = trainer.validate(data.valid)["perplexity"]
     return {"perplexity": perplexity, "accuracy": 100 * accuracy}
 
 
 def _bleu(
-    run: Run, data: SharedData, search: SearchConfig
+    run: Run, data: _SharedData, search: SearchConfig
 ) -> dict[str, Any]:
     said = [best[0].text for best in run.translate(data.lines, search)]
     scores = score(said, data.references)
@@ -195,7 +195,7 @@ class Sweep:
             )
         return steps.pop() if steps else None
 
-    def steps_that_fit(self, data: SharedData, device: str) -> int:
+    def steps_that_fit(self, data: _SharedData, device: str) -> int:
         """How many steps each run can have. UsageError if too few."""
         rows, each = small_rows(_LEAST), 0.0
         for row in self.only or rows:
