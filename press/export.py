@@ -273,6 +273,4 @@ def _is_ours(path: Path) -> bool:
         return True
     if path.match("runs/*/*"):
         return True
-    return (
-        path.suffix == ".py" and MARK in path.read_text("utf-8")
-    )
+    return path.suffix == ".py" and MARK in path.read_text("utf-8")

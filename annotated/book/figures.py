@@ -7,27 +7,15 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import nn
 
+from annotated.book.results import rounded
 from annotated.book.scripts import script
 
 __all__ = ["as_svg", "MovingFigure", "figure", "half_weights"]
 
 
 # E1-plots.md: Figures that move
-def _plain(value: Any, digits: int = 4) -> Any:
-    """Tensors and numbers as JSON has them, to so many digits."""
-    if isinstance(value, Tensor):
-        value = value.tolist()
-    if isinstance(value, float):
-        return float(f"{value:.{digits}g}")
-    if isinstance(value, dict):
-        return {str(key): _plain(x, digits) for key, x in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(x, digits) for x in value]
-    return value
-
-
 def as_svg(still: Figure) -> str:
     """A drawing as text, and no longer waiting to be shown by itself."""
     file = io.StringIO()
@@ -47,7 +35,7 @@ class MovingFigure:
         self, name: str, still: str, data: dict[str, Any], large: bytes
     ):
         self.name, self.still, self.large = name, still, large
-        self.data = _plain(data)
+        self.data = rounded(data, digits=4)
 
     def __repr__(self) -> str:
         return f"<figure {self.name}: {', '.join(self.data)}>"

@@ -1,5 +1,6 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+from functools import partial
 from typing import Any
 
 import seaborn as sns
@@ -82,9 +83,9 @@ class Streams:
 
     def _plus(self, x: float, y: float, color: _Color) -> None:
         """A sum, as a plus in a circle."""
-        circle = {"ms": 14, "mfc": "white", "mec": color, "zorder": 4}
-        self.ax.plot(x, y, "o", mew=1.6, **circle)
-        self.ax.plot(x, y, "+", ms=8, color=color, mew=1.6, zorder=5)
+        plot = partial(self.ax.plot, x, y, mew=1.6)
+        plot("o", ms=14, mfc="white", mec=color, zorder=4)
+        plot("+", ms=8, color=color, zorder=5)
 
     def branch(
         self, x: float, y: float, side: int, color: _Color,
@@ -131,8 +132,10 @@ class Streams:
             edgecolor=color,
         )  # fmt: skip
         at = left + 0.2 if side == "left" else right - 0.2
-        style = {"ha": side, "va": "center", "weight": "bold"}
-        self.ax.text(at, 3.88, name, color=color, **style)
+        self.ax.text(
+            at, 3.88, name, color=color, ha=side, va="center",
+            weight="bold",
+        )  # fmt: skip
 
     def legend(self, x: float, y: float) -> None:
         """What the letters in the shapes stand for, from (x, y) down."""

@@ -85,7 +85,7 @@ def one_run(
     search = recipe.search
     greedy = dataclasses.replace(search, beam=1)
     unpenalised = dataclasses.replace(search, alpha=0.0)
-    found = {
+    result = {
         "parameters": sum(p.numel() for p in model.parameters()),
         "seconds": trainer.seconds,
         "train_nll": sum(losses) / len(losses),
@@ -97,8 +97,8 @@ def one_run(
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(total[name])
-    found |= {f"mean_{k}": v for k, v in _judged(trainer, data).items()}
-    return found | {"mean_bleu": _bleu(run, data, search)["bleu"]}
+    result |= {f"mean_{k}": v for k, v in _judged(trainer, data).items()}
+    return result | {"mean_bleu": _bleu(run, data, search)["bleu"]}
 
 
 def _judged(trainer: Trainer, data: _SharedData) -> dict[str, float]:
@@ -165,20 +165,20 @@ class Sweep:
         if not path.exists():
             return None
         try:
-            found = json.loads(path.read_text("utf-8"))
-            base = small_rows(found["settings"]["steps"], seed)["base"]
-            found["metrics"]["runs"].items()
+            file = json.loads(path.read_text("utf-8"))
+            base = small_rows(file["settings"]["steps"], seed)["base"]
+            file["metrics"]["runs"].items()
         except (AttributeError, KeyError, TypeError, ValueError):
             raise RunError(
                 f"{path} is not a sweep: move it, or choose another --out"
             ) from None
         unlike = base.unlike(RECIPES["table3-base"])
-        if found["settings"].get("base") != unlike:
+        if file["settings"].get("base") != unlike:
             raise RunError(
                 f"{path} was made with another base recipe: choose another "
                 "--out"
             )
-        return found
+        return file
 
     def steps_of_files(self) -> int | None:
         """The number of steps in existing runs, else the command line's;
@@ -221,21 +221,21 @@ class Sweep:
         data = shared_data(small_rows(_LEAST)["base"])
         self.out.mkdir(parents=True, exist_ok=True)
         steps = steps or self.steps_that_fit(data, device)
-        made = total = 0
+        done = total = 0
         for seed in range(self.first_seed, self.first_seed + self.seeds):
             rows, file = small_rows(steps, seed), self.kept(seed)
-            there = file["metrics"]["runs"] if file else {}
+            runs = file["metrics"]["runs"] if file else {}
             for row in self.only or rows:
                 total += 1
-                if row in there:
-                    made += 1
+                if row in runs:
+                    done += 1
                 elif time.monotonic() < end:
                     start = time.perf_counter()
-                    found = one_run(rows[row], data, device)
+                    result = one_run(rows[row], data, device)
                     spent = time.perf_counter() - start
-                    self.note(row, rows["base"], found, spent, device)
-                    made += 1
-        return {"steps": steps, "runs": made, "open": total - made}
+                    self.note(row, rows["base"], result, spent, device)
+                    done += 1
+        return {"steps": steps, "runs": done, "open": total - done}
 
     def act(self) -> None:
         print(json.dumps(self.run()))
@@ -244,7 +244,7 @@ class Sweep:
         self,
         row: str,
         base: Recipe,
-        found: dict[str, Any],
+        result: dict[str, Any],
         spent: float,
         device: str,
     ) -> None:
@@ -255,7 +255,7 @@ class Sweep:
             self.experiment,
             f"annotated sweep {self.experiment} --minutes {self.minutes:g} "
             f"--first-seed {seed} --seeds 1 --steps {steps}",
-            {"runs": file["metrics"].get("runs", {}) | {row: found}},
+            {"runs": file["metrics"].get("runs", {}) | {row: result}},
             seed=seed,
             wall_seconds=spent + file.get("wall_seconds", 0.0),
             settings={
@@ -271,7 +271,7 @@ class Sweep:
         fresh["commit"] = ", ".join(filter(None, commits)) or None
         write_json(self.file(seed), fresh)
         print(
-            f"seed {seed}, {row}: perplexity {found['perplexity']:.2f}, "
-            f"BLEU {found['bleu']:.1f}, {spent:.0f} s",
+            f"seed {seed}, {row}: perplexity {result['perplexity']:.2f}, "
+            f"BLEU {result['bleu']:.1f}, {spent:.0f} s",
             file=sys.stderr,
         )

@@ -81,15 +81,15 @@ def realise(meaning: Meaning, front: str = "") -> Pair:
     """
     german = german_sentence(meaning, front).leaves()
     english = english_sentence(meaning, front).leaves()
-    places: dict[str, list[int]] = {}
+    indices: dict[str, list[int]] = {}
     for j, leaf in enumerate(english):
         for key in leaf.keys:
-            places.setdefault(key, []).append(j)
+            indices.setdefault(key, []).append(j)
     links = {
         (i, j)
         for i, leaf in enumerate(german)
         for key in leaf.keys
-        for j in places.get(key, ())
+        for j in indices.get(key, ())
     }
     sides = [" ".join(leaf.word for leaf in x) for x in (german, english)]
     source, target = (side[0].upper() + side[1:] for side in sides)

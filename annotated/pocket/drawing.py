@@ -71,13 +71,13 @@ def _adjectives_of(noun: str) -> _Words:
 @lru_cache
 def _gaps_of(kind: str) -> tuple[tuple[str, str], ...]:
     """The (verb, role) pairs open to a relative pronoun of a kind."""
-    found = []
+    gaps = []
     for name, verb in words.VERBS.items():
         if name in _FREE:
             roles = [("subject", verb.subject)]
             roles += [(slot.role, slot.kinds) for slot in verb.slots]
-            found += [(name, role) for role, own in roles if kind in own]
-    return tuple(found)
+            gaps += [(name, role) for role, kinds in roles if kind in kinds]
+    return tuple(gaps)
 
 
 def _draw_adjectives(draw: Draw, noun: str) -> _Words:

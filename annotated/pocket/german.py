@@ -150,8 +150,8 @@ def _middle_field(clause: Clause, key: str) -> list[Part]:
     adverb = words.MIDDLE.get(clause.middle or clause.tense)
     if adverb:
         tree = node("ADVP", leaf("ADV", adverb, key + "M"))
-        place = before if adverb == "gerade" else after
-        place.append(("middle", tree))
+        side = before if adverb == "gerade" else after
+        side.append(("middle", tree))
     return before + after + new + _german_places(clause, key)
 
 
@@ -191,8 +191,8 @@ def german_clause(
     before = [*first, *(tree for role, tree in parts if role == front)]
     field = [tree for role, tree in parts if role != front]
     if rest and rest[0].label != "PTKVZ":
-        own = 0 if front == "subject" else 1  # the subject stays outside
-        field, rest = field[:own], [node("VP", *field[own:], *rest)]
+        outer = 0 if front == "subject" else 1  # the subject stays outside
+        field, rest = field[:outer], [node("VP", *field[outer:], *rest)]
     if order == "final":
         ordered = [*before, *field, *rest, finite]
     else:
