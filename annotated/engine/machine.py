@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ import torch
 
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.files import keep_first
+from annotated.engine.kernels import choose, machine_at
 from annotated.engine.timing import seconds
 
 __all__ = [
@@ -256,24 +258,17 @@ def pick_precision(device: str) -> tuple[str, str]:
         )
     if asked != "auto":
         return asked, "ANNOTATED_PRECISION says so"
-    kind = torch.device(device).type
-    if kind == "cuda":
-        name = torch.cuda.get_device_name(device)
-        generation, _ = torch.cuda.get_device_capability(device)
-        if generation >= 8:
-            return "bfloat16", f"{name} has tensor cores for it"
-        if generation == 7:
-            return "float16", f"{name} has no bfloat16 tensor cores"
-        return "float32", f"{name} has no tensor cores"
-    if kind == "mps":
-        return "float32", "bfloat16 has not been measured on Apple GPUs"
+    machine = machine_at(device)
+    if machine.kind != "cpu":
+        chosen = choose(machine)
+        return chosen.precision, chosen.reason
     facts = processor()
     flags = facts.get("flags", facts.get("Features"))
     if flags is not None and not _INSTRUCTIONS & set(flags.split()):
         return "float32", "this processor has no bfloat16 instructions"
-    if cached("bfloat16", {}, _measured_speedup) >= _FASTER:
-        return "bfloat16", "measured faster than float32 on this processor"
-    return "float32", "bfloat16 was measured no faster on this processor"
+    faster = cached("bfloat16", {}, _measured_speedup) >= _FASTER
+    chosen = choose(replace(machine, bfloat16=faster))
+    return chosen.precision, chosen.reason
 
 
 def _measured_speedup() -> tuple[float, bool]:
