@@ -255,7 +255,7 @@ def _kept(seed, p, program, M: tl.constexpr, N: tl.constexpr):
 
 @_jit
 def _forward(
-    Q, K, V, O, Q0, K0, SEED, sq, sk, sv, so, scale, reach, p,
+    Q, K, V, OUT, Q0, K0, SEED, sq, sk, sv, so, scale, reach, p,
     H: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     DD: tl.constexpr, EE: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     CAUSAL: tl.constexpr, DROP: tl.constexpr,
@@ -272,7 +272,7 @@ def _forward(
     if DROP:
         weights = weights * _kept(tl.load(SEED), p, program, M, N)
     o = tl.dot(weights.to(v.dtype), v)
-    _write(O, o, q0, m, so, head, E, M, EE)
+    _write(OUT, o, q0, m, so, head, E, M, EE)
 
 
 @_jit
@@ -283,7 +283,7 @@ def _backward(
     DD: tl.constexpr, EE: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     CAUSAL: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of one head of one sentence; G is that of O."""
+    """The gradients of one head of one sentence; G is that of OUT."""
     program = tl.program_id(0)
     sentence, head = program // H, program % H
     q0, k0 = tl.load(Q0 + sentence), tl.load(K0 + sentence)
@@ -534,9 +534,9 @@ def row_losses(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """slow_row_losses, in one pass where choose says so."""
     device = logits.device
-    if device.type == "cuda" and logits.dtype != torch.float64:
-        if triton and choose(_machine_at(device)).loss == "rows":
-            return launched_row_losses(logits, labels, smoothing)
+    usable = device.type == "cuda" and logits.dtype != torch.float64
+    if triton and usable and choose(_machine_at(device)).loss == "rows":
+        return launched_row_losses(logits, labels, smoothing)
     return slow_row_losses(logits, labels, smoothing, learn)
 
 

@@ -272,7 +272,7 @@ class Run:
         self,
         lines: Sequence[str],
         search: SearchConfig | None = None,
-        batch_tokens: int = 2000,
+        batch_tokens: int | None = None,
         workers: int = 1,
         guide: Guide | None = None,
     ) -> list[list[Translation]]:
