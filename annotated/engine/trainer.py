@@ -295,8 +295,8 @@ class Trainer(training.Trainer):
 
     def batch(self, pairs: NDArray) -> _Work:
         micro = micro_batches(self.corpus, pairs, self.config.micro_tokens)
-        if self.device.type == "cuda":
-            micro = [(b.moved(Tensor.pin_memory), w) for b, w in micro]
+        if (kind := self.device.type) != "cpu":
+            micro = [(b.together(kind == "cuda"), w) for b, w in micro]
         starts = self.corpus.tgt.starts
         words = int((starts[pairs + 1] - starts[pairs]).sum())
         return _Work(micro, words + len(pairs))
