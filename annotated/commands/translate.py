@@ -100,11 +100,13 @@ class Translate(SearchOptions):
     sentences: tyro.conf.Positional[tuple[str, ...]] = ()
     nbest: int = 1  # translations per line; above 1, numbered and scored
     json: Flag = False  # write JSON, one object per input line
-    batch_tokens: int = 2000  # source tokens per batch
+    # source tokens per batch (unset: 2000; on a GPU what fits)
+    batch_tokens: int | None = None
 
     def act(self) -> None:
         """Read, translate, write, until the input ends."""
-        check_whole("batch_tokens", self.batch_tokens, least=1)
+        if self.batch_tokens is not None:
+            check_whole("batch_tokens", self.batch_tokens, least=1)
         run = self.open()
         search = self.search(run, nbest=self.nbest)
         number, workers = 0, self.processes(run)

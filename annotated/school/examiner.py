@@ -19,10 +19,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -32,20 +33,21 @@ from annotated.engine.processes import end_with_parent, tied
 from annotated.school import checks
 from annotated.school.checks import (
     LIMIT,
-    SEEDS,
-    Exercise,
-    Mistake,
+    Exam,
+    Solution,
     TooSlow,
-    Verdict,
     attempt,
     defined,
     examine,
     examine_source,
-    exercises,
+    given,
+    mistakes,
+    ours,
 )
+from annotated.school.exercises import Exercise, Verdict, exercises
 
 __all__ = [
-    "Lost", "examined", "answer_anew", "Exam", "Mark", "marked", "Examiner",
+    "Lost", "examined", "answer_anew", "Mark", "marked", "Examiner",
     "serve", "warm",
 ]  # fmt: skip
 
@@ -68,9 +70,7 @@ class Lost(Exception):
         self.outcome, self.text = outcome, text
 
     def verdict(self, exercise: Exercise) -> Verdict:
-        text = f"{self.outcome} · {exercise.name}: {self.text}"
-        of = len(exercise.properties())
-        return Verdict(exercise.name, self.outcome, text, 0, of)
+        return Verdict.early(exercise, self.outcome, self.text)
 
 
 def _apart(
@@ -248,14 +248,6 @@ def answer_anew() -> None:
 
 
 # E29-answers.md: The points
-class Exam(NamedTuple):
-    """What an answer has to pass: all checks, with each of the seeds."""
-
-    hidden: Sequence[str] = ()  # the teacher's own checks
-    limit: float = LIMIT
-    seeds: Sequence[int] = SEEDS
-
-
 @dataclasses.dataclass(frozen=True)
 class Mark:
     """The share of the points, from 0 to 1, and why."""
@@ -274,33 +266,35 @@ def marked(exercise: Exercise, thing: Any, exam: Exam) -> Mark:
     """What an answer earns; thing is the answer, or the Verdict that says
     why there is none.
     """
-    verdict = thing
+    mine, verdict = Solution(thing), thing
     if not isinstance(thing, Verdict):
-        verdict = examine(exercise, thing, *exam)
+        verdict = examine(exercise, mine, exam)
     if verdict.outcome == "passed":
         return Mark(1.0, verdict.outcome, verdict.text)
     if verdict is thing or verdict.outcome in ("not attempted", "too slow"):
         return Mark(0.0, verdict.outcome, verdict.text)
-    held = _holding(exercise, thing, exam)
-    given = 0
+    held = _holding(exercise, mine, exam)
+    before = 0
     if not exercise.is_part:  # code that was given passes some of them
-        starter = exercise.answer(exercise.starter, "<starter>")
-        given = _counting(exercise, _holding(exercise, starter, exam))
+        held_before = _holding(exercise, given(exercise), exam)
+        before = _counting(exercise, held_before)
     count, of = _counting(exercise, held), verdict.of
-    share = max(0.0, (count - given) / (of - given))
+    share = max(0.0, (count - before) / (of - before))
     said = f"{sum(held.values())} of {of} checks pass."
     if count < sum(held.values()):
         said += " Those of form count where all others hold."
     return Mark(share, verdict.outcome, f"{verdict.text}\n\n{said}")
 
 
-def _holding(exercise: Exercise, thing: Any, exam: Exam) -> dict[str, bool]:
+def _holding(
+    exercise: Exercise, mine: Solution, exam: Exam
+) -> dict[str, bool]:
     """Whether each check holds by itself; none after one without end."""
     checks = exercise.properties(exam.hidden)
     held = dict.fromkeys(checks, False)
     for name, check in checks.items():
         errors = [
-            attempt(check, thing, seed, exam.limit).error
+            mine.trial(check, seed, exam.limit).error
             for seed in exam.seeds
         ]
         if any(isinstance(error, TooSlow) for error in errors):
@@ -311,8 +305,8 @@ def _holding(exercise: Exercise, thing: Any, exam: Exam) -> dict[str, bool]:
 
 def _counting(exercise: Exercise, held: dict[str, bool]) -> int:
     """How many of the checks that hold count."""
-    ours = exercise.properties()
-    form = {name for name in ours if hasattr(ours[name], "form")}
+    checks = exercise.properties()
+    form = {name for name in checks if hasattr(checks[name], "form")}
     rest = [held[name] for name in held if name not in form]
     return sum(held.values() if all(rest) else rest)
 
@@ -360,38 +354,33 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
     return ""
 
 
-_Rejected = tuple[Callable[[Any], object], Mistake]
+_Known = tuple[Callable[[Any], object], Solution]
 
 
-@cache
-def _rejected(name: str) -> list[list[_Rejected]]:
-    """For each check of an exercise, the mistakes that it rejects."""
-    exercise = exercises()[name]
-    return [
-        [
-            (check, mistake)
-            for mistake in exercise.mistakes
+def _drawn(exercise: Exercise) -> list[_Known]:
+    """For each check a few mistakes that it rejects, which nobody can
+    foresee.
+    """
+    found: list[_Known] = []
+    known = mistakes(exercise)
+    for check in exercise.properties().values():
+        rejected = (
+            (check, one)
+            for one in random.SystemRandom().sample(known, len(known))
             if not isinstance(
-                attempt(check, mistake.thing, 0, 5.0).error,
-                (TooSlow, NoneType),
+                one.trial(check, 0).error, (TooSlow, NoneType)
             )
-        ]
-        for check in exercise.properties().values()
-    ]
+        )
+        found += islice(rejected, 4)
+    return found
 
 
-def _drawn(known: Sequence[Sequence[_Rejected]]) -> list[_Rejected]:
-    """A few for each check, which nobody can foresee."""
-    draw = random.SystemRandom().sample
-    return [one for each in known for one in draw(each, min(4, len(each)))]
-
-
-def _lenient(known: Sequence[_Rejected]) -> str:
+def _lenient(known: Sequence[_Known]) -> str:
     """What is asked by a check that lets a mistake pass which it has
     rejected; or "".
     """
     for check, mistake in known:
-        if attempt(check, mistake.thing, 0, 5.0).error is None:
+        if attempt(check, mistake.thing, 0, 2.0).error is None:
             asked = (check.__doc__ or "").partition("\n\n")[0]
             return " ".join(asked.split())
     return ""
@@ -422,7 +411,7 @@ def _marked_in_child(
             text = f"refused · {name}: {what}."
         return {"share": share, "outcome": outcome, "text": text}
 
-    tried = _drawn(_rejected(name))  # before the answer runs
+    tried = _drawn(exercise)  # before the answer runs
     try:
         return Mark(**_apart(job, private=private))
     except Lost as lost:
@@ -497,9 +486,10 @@ def serve() -> None:
     torch.set_num_threads(1)
     for line in sys.stdin:
         name, cells, exam = json.loads(line)
-        warm(name)
+        exercise = exercises()[name]
+        warm(exercise)
         mark = _marked_in_child(
-            exercises()[name], cells, Exam(*exam), [answers.fileno()]
+            exercise, cells, Exam(*exam), [answers.fileno()]
         )
         answers.write(json.dumps(dataclasses.asdict(mark)) + "\n")
         answers.flush()
@@ -508,10 +498,8 @@ def serve() -> None:
 
 
 @cache
-def warm(name: str) -> None:
+def warm(exercise: Exercise) -> None:
     """Check our own solution here, once: what PyTorch loads when it is
     first needed would be loaded in each child again.
     """
-    exercise = exercises()[name]
-    examine(exercise, exercise.answer(exercise.reference, f"<ours {name}>"))
-    _rejected(name)
+    examine(exercise, ours(exercise))
