@@ -20,6 +20,7 @@ from press import fold, guess, letters, notes, numbers, posters, previews
 from press.api import Reference
 from press.build import mirror, sphinx
 from press.chapters import Cell, Chapter, PressError, read_book, select
+from press.cite import cited
 from press.execute import as_notebook, executed_path, join
 from press.figures import FOLDER, life, scripts
 from press.keys import Package, key
@@ -83,7 +84,7 @@ def site(root: Path) -> str:
         return "site/ is current"
     stamp.unlink(missing_ok=True)
     pages = _set(root, sources, build)
-    mirror(pages, root / "site")
+    mirror(cited(root, pages), root / "site")
     stamp.write_text(wanted)
     return f"site/ holds {_count(pages)} pages"
 

@@ -19,7 +19,8 @@ from annotated import __version__
 from annotated.cli import COMMANDS
 from annotated.engine.recipes import RECIPES
 from press.chapters import PressError, read_book, split
-from press.project import read_project
+from press.cite import cited, commit_of, reference
+from press.project import Project, read_project
 from press.release import release
 
 from .conftest import Book
@@ -209,6 +210,27 @@ def test_a_release_installs_and_links_itself_and_main_main(
     assert "date-released" not in cited
     with pytest.raises(PressError, match="a version is"):
         release(tmp_path, "1.0-rc1", date(2027, 1, 3))
+
+
+def test_a_page_says_how_to_cite_it() -> None:
+    page = b'<title>2 \xc2\xb7 Attention</title><article><p class="chapter-facts"></p></article>'
+    pages = {
+        "02.html": page,
+        "search.html": b"<article></article>",
+        "a.js": b"",
+    }
+    done = cited(ROOT, pages)
+    assert done["search.html"] == pages["search.html"]
+    said = done["02.html"].decode()
+    assert f"version {__version__}" in said and "2 · Attention”" in said
+    assert f"{read_project(ROOT).site}/02.html" in said
+    assert said.endswith("</details></article>")
+    if commit := commit_of(ROOT):
+        assert f"commit {commit}, " in said
+    made = Project("https://x/y/z", "https://y.io/z", version="1.2.3")
+    assert "https://y.io/z/v1.2.3/a.html" in reference(
+        made, "A", "a.html", ""
+    )
 
 
 def test_what_a_message_tells_to_install_is_what_the_extra_has() -> None:
