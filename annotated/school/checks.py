@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import ctypes
 import inspect
 import linecache
 import math
@@ -11,6 +12,7 @@ import random
 import re
 import signal
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -442,7 +444,8 @@ def _limited(seconds: float) -> Iterator[None]:
     """Raise TooSlow in the block after so much processor time."""
     main = threading.current_thread() is threading.main_thread()
     if not (main and hasattr(signal, "setitimer")):
-        yield
+        with _watched(seconds):
+            yield
         return
 
     def stop(number: int, frame: Any) -> None:
@@ -455,6 +458,31 @@ def _limited(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+
+
+@contextmanager
+def _watched(seconds: float) -> Iterator[None]:
+    """The same without a timer, as on Windows: a thread watches. Python
+    raises what it asks for when it next runs a line of the block.
+    """
+    ended, start = threading.Event(), time.process_time()
+    stop = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    block = ctypes.c_ulong(threading.get_ident())
+
+    def watch() -> None:
+        while not ended.wait(0.05):
+            if time.process_time() - start > seconds:
+                stop(block, ctypes.py_object(TooSlow))
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+        stop(block, None)  # it may have been asked for too late
 
 
 def attempt(

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from annotated import checks
+from annotated.school import examiner
 from annotated.school.answers import reaching
 from annotated.school.checks import (
     SEEDS,
@@ -22,11 +23,11 @@ from annotated.school.checks import (
 from annotated.school.classroom import _exam, _examiner, _mark_of
 from annotated.school.course import Workspace, redirected
 from annotated.school.examiner import (
-    _Lost,
     _apart,
     _counting,
     _drawn,
     _lenient,
+    _Lost,
     examined,
 )
 from annotated.school.exercises import exercises
@@ -427,3 +428,31 @@ def test_a_secret_seed_shows_a_check_other_things(name):
 @pytest.mark.parametrize("name", GRADED)
 def test_a_secret_seed_shows_every_exercise_other_things(name):
     assert varies(name)
+
+
+LOOP = "def causal_mask(*a, **k):\n    while True: pass\n"
+
+
+def test_a_loop_without_end_ends_where_there_is_no_timer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on Windows, in a notebook: the commonest mistake there is."""
+    monkeypatch.delattr("signal.setitimer")
+    assert (
+        examine_source(CAUSAL, LOOP, "x.py", limit=0.3).outcome
+        == "too slow"
+    )
+
+
+@pytest.mark.slow
+def test_where_there_is_no_fork_a_new_interpreter_examines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(examiner, "_FORKS", False)
+    right = examined(CAUSAL, CAUSAL.reference, "x.py")
+    assert right.outcome == "passed"
+    gone = examined(CAUSAL, "import os; os._exit(3)", "x.py")
+    assert gone.outcome == "crashed" and "exit code 3" in gone.text
+    monkeypatch.setattr(examiner, "_IMPORTS", 0.0)
+    late = examined(CAUSAL, LOOP, "x.py", wall=0.1)
+    assert late.outcome == "too slow"
