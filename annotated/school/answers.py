@@ -16,7 +16,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 
-__all__ = ["statements_of", "Answer", "answer_in", "borrowed", "reaching"]
+__all__ = ["statements_of", "answer_in", "borrowed", "reaching"]
 
 
 # E29-answers.md: What a statement does
@@ -577,7 +577,7 @@ class _Program:
 
 
 @dataclass(frozen=True)
-class Answer:
+class _Answer:
     """What a notebook has for an exercise."""
 
     cells: list[str]  # the answer's statements, as cells, in their order
@@ -593,7 +593,7 @@ class Answer:
 
 def answer_in(
     cells: Sequence[str], name: str, starter: str, until: int | None = None
-) -> Answer:
+) -> _Answer:
     """The statements that define a name and all that it depends on. Where
     nothing does, a cell that is not understood and speaks of it.
     """
@@ -620,11 +620,11 @@ def answer_in(
         if places:  # it may define anything
             places = program.ordered(places)
             used = {statements[place].cell for place in places}
-            return Answer(_as_cells(program, places), used, False, unknown)
+            return _Answer(_as_cells(program, places), used, False, unknown)
         word = re.compile(rf"\b{re.escape(name)}\b")
         spoken = [p for p in unknown if word.search(cells[p])][-1:]
         texts = [cells[place] for place in spoken]
-        return Answer(texts, set(spoken), not spoken, unknown)
+        return _Answer(texts, set(spoken), not spoken, unknown)
     unchanged = all(_plainly(text) in given for text in texts)
     used = {
         one.cell for p in places if (one := statements[p]).kind != "load"
@@ -632,7 +632,7 @@ def answer_in(
     others = set(range(len(statements))) - set(places)
     rest = [statements[place].text for place in sorted(others)]
     left = _patching(rest, texts)
-    return Answer(
+    return _Answer(
         _as_cells(program, places), used, unchanged, unknown, left
     )
 
@@ -787,7 +787,7 @@ def _closed(node: ast.AST, imported: Collection[str]) -> bool:
         )
         return node.attr in _INSIDE or (known and leads)
     if isinstance(node, ast.Name):
-        return node.id in _CALLED
+        return node.id in _CALLED | _INSIDE
     if isinstance(node, ast.Call):
         if _root(node.func) != "getattr" or not node.args[1:]:
             return False
@@ -797,5 +797,5 @@ def _closed(node: ast.AST, imported: Collection[str]) -> bool:
     given = getattr(node, "name", None)
     name = given if isinstance(given, str) else _folded(node)
     return "annotated." in name or (
-        name.startswith("__") and name in _INSIDE
+        name.startswith("__") and name in _INSIDE | _CALLED
     )

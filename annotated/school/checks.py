@@ -32,8 +32,8 @@ from annotated.school.slips import slips
 __all__ = [
     "Wrong", "note", "same", "holds", "sizes", "form", "difference",
     "drawn", "untouched", "same_gradients", "predicted", "SEEDS", "LIMIT",
-    "Exam", "TooSlow", "attempt", "Solution", "ours", "given", "mistakes",
-    "examine", "examine_source", "objection", "defined",
+    "Exam", "TooSlow", "attempt", "Solution", "ours", "as_given",
+    "mistakes", "examine", "examine_source", "objection", "defined",
 ]  # fmt: skip
 
 
@@ -557,8 +557,8 @@ def ours(exercise: Exercise) -> Solution:
 
 
 @cache
-def given(exercise: Exercise) -> Solution:
-    """The starter, which of a prediction or a part is no answer yet."""
+def as_given(exercise: Exercise) -> Solution:
+    """The starter."""
     return Solution(exercise.answer(exercise.starter, "<starter>"))
 
 
@@ -707,7 +707,7 @@ class _Failure:
         exercise = self.exercise
         if exercise.kind != "fix":
             return ""
-        if self.shared(given(exercise)) < len(exercise.properties()):
+        if self.shared(as_given(exercise)) < len(exercise.properties()):
             return ""
         return "It still does what it did as it was given."
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,19 +37,19 @@ from annotated.school.checks import (
     Exam,
     Solution,
     TooSlow,
+    as_given,
     attempt,
     defined,
     examine,
     examine_source,
-    given,
     mistakes,
     ours,
 )
 from annotated.school.exercises import Exercise, Verdict, exercises
 
 __all__ = [
-    "Lost", "examined", "answer_anew", "Mark", "marked", "Examiner",
-    "serve", "warm",
+    "examined", "answer_anew", "Mark", "marked", "Examiner", "serve",
+    "warm",
 ]  # fmt: skip
 
 
@@ -62,7 +63,7 @@ _WALL = 3 * LIMIT  # seconds for all checks together
 _FORKS, _IMPORTS = sys.platform == "linux", 60.0
 
 
-class Lost(Exception):
+class _Lost(Exception):
     """A child has not answered: its outcome, and what there is to say."""
 
     def __init__(self, outcome: str, text: str):
@@ -77,7 +78,7 @@ def _apart(
     job: Callable[[], Any], wall: float = _WALL, private: Sequence[int] = ()
 ) -> Any:
     """What job returns, in a child that does not have our private files.
-    Lost where it does not come back.
+    _Lost where it does not come back.
     """
     if not _FORKS:
         return job()
@@ -101,20 +102,20 @@ def _apart(
         _, status = os.waitpid(child, 0)
     if said is None:
         text = f"stopped after {wall:g} s. Does it wait for something?"
-        raise Lost("too slow", text)
+        raise _Lost("too slow", text)
     if not said.endswith("\n"):  # nothing, or cut off
         how = os.waitstatus_to_exitcode(status)
         end = f"exit code {how}" if how >= 0 else f"signal {-how}"
-        raise Lost(
+        raise _Lost(
             "crashed",
             f"it ended the process ({end}) before the checks were done. Is "
             "there an exit() in it?",
         )
     if not said.startswith(key):
-        raise Lost("refused", "it has answered in the examiner's place.")
+        raise _Lost("refused", "it has answered in the examiner's place.")
     found = json.loads(said.removeprefix(key))
     if "raised" in found:
-        raise Lost("stopped", found["raised"])
+        raise _Lost("stopped", found["raised"])
     return found["found"]
 
 
@@ -202,7 +203,7 @@ def examined(
 
     try:
         return Verdict(**_apart(job, wall))
-    except Lost as lost:
+    except _Lost as lost:
         return lost.verdict(exercise)
 
 
@@ -227,14 +228,14 @@ def _examined_anew(
             )
         except subprocess.TimeoutExpired:
             text = f"stopped after {wall:g} s. Does it wait for something?"
-            return Lost("too slow", text).verdict(exercise)
+            return _Lost("too slow", text).verdict(exercise)
         if said.exists():
             return Verdict(**json.loads(said.read_text("utf-8")))
     text = (
         f"it ended the process (exit code {done.returncode}) before the "
         "checks were done. Is there an exit() in it?"
     )
-    return Lost("crashed", text).verdict(exercise)
+    return _Lost("crashed", text).verdict(exercise)
 
 
 def answer_anew() -> None:
@@ -276,7 +277,7 @@ def marked(exercise: Exercise, thing: Any, exam: Exam) -> Mark:
     held = _holding(exercise, mine, exam)
     before = 0
     if not exercise.is_part:  # code that was given passes some of them
-        held_before = _holding(exercise, given(exercise), exam)
+        held_before = _holding(exercise, as_given(exercise), exam)
         before = _counting(exercise, held_before)
     count, of = _counting(exercise, held), verdict.of
     share = max(0.0, (count - before) / (of - before))
@@ -399,6 +400,7 @@ def _marked_in_child(
 
     def job() -> dict[str, Any]:
         before = now(exercise, exam.hidden)
+        _close(exercise)
         thing = defined(exercise, cells, "the answer", exam.limit)
         mark = marked(exercise, thing, exam)
         share, outcome, text, what = mark.share, mark.outcome, mark.text, ""
@@ -414,8 +416,64 @@ def _marked_in_child(
     tried = _drawn(exercise)  # before the answer runs
     try:
         return Mark(**_apart(job, private=private))
-    except Lost as lost:
+    except _Lost as lost:
         return Mark.none(exercise, lost.outcome, lost.text)
+
+
+# E29-answers.md: What is not there
+_PROGRAMS = ("subprocess.", "os.system", "os.fork", "os.posix_spawn")
+_DATA = ("torch", "numpy", "collections", "_codecs", "copy", "pathlib")
+
+
+def _close(exercise: Exercise) -> None:
+    """Take out of this process what would give an answer away."""
+    package = Path(annotated.__path__[0])
+    files = [package / "exercises.json", *package.glob("school/**/*")]
+    if exercise.module:
+        home = import_module(f"annotated.{exercise.module}")
+        files += [Path(str(home.__file__)), Path(str(home.__cached__))]
+        value = vars(home).get(exercise.defines, home)
+        for module in [*sys.modules.values()]:
+            if vars(module).get(exercise.defines) is value:
+                delattr(module, exercise.defines)
+                names = getattr(module, "__all__", [])
+                vars(module)["__all__"] = [  # `import *` goes on
+                    name for name in names if name != exercise.defines
+                ]
+    for name in [x for x in sys.modules if x.startswith(_SCHOOL)]:
+        del sys.modules[name]
+    for name in ("school", "checks"):
+        vars(annotated).pop(name, None)
+    stat, refuse = os.stat, PermissionError  # whatever is replaced later
+    closed = {
+        (at.st_dev, at.st_ino)
+        for at in (stat(file) for file in files if file.is_file())
+    }
+
+    def watch(event: str, given: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(given[0], (str, bytes)):
+            try:
+                at = stat(given[0])
+            except OSError:
+                return
+            if (at.st_dev, at.st_ino) in closed:
+                raise refuse("this file is closed to an answer")
+        elif event == "import" and given[0].startswith(_SCHOOL):
+            raise refuse(f"{given[0]} is closed to an answer")
+        elif event == "pickle.find_class":
+            builtin = given[0] in ("builtins", "__builtin__")
+            if not f"{given[0]}.".startswith(_DATA) and (
+                not builtin or given[1] in _CALLABLE
+            ):
+                raise refuse(f"{given[1]} is no data")
+        elif event.startswith(_PROGRAMS):
+            raise refuse("an answer starts no other program")
+
+    sys.addaudithook(watch)
+
+
+_SCHOOL = ("annotated.school", "annotated.checks")
+_CALLABLE = {"exec", "eval", "compile", "getattr", "open", "__import__"}
 
 
 # E29-answers.md: An examiner that knows no notebook

@@ -33,9 +33,7 @@ from annotated.school.course import (
 )
 from annotated.school.exercises import Exercise, exercises
 
-__all__ = [
-    "Session", "usual_file", "watch", "Exercises", "Milestone", "Questions",
-]  # fmt: skip
+__all__ = ["Session", "watch", "Exercises", "Milestone", "Questions"]
 
 
 # E22-terminal.md: One exercise and its file
@@ -156,12 +154,12 @@ class Session:
             print("All of them have passed.")
             return
         self.exercise = coming
-        self.path = usual_file(coming)
+        self.path = _usual_file(coming)
         self.begin()
         self.look()
 
 
-def usual_file(exercise: Exercise) -> Path:
+def _usual_file(exercise: Exercise) -> Path:
     """Where an exercise is written if no file is named."""
     return Path("exercises") / f"{exercise.name}.py"
 
@@ -268,7 +266,7 @@ class Exercises:
         )
         if exercise is None:
             raise UsageError("all of these exercises have passed")
-        path = self.file or usual_file(exercise)
+        path = self.file or _usual_file(exercise)
         if self.file and not path.is_file():
             raise UsageError(f"{path} is not there, or no file")
         session = Session(workspace, exercise, path, chosen)

@@ -23,11 +23,11 @@ from annotated.school.checks import (
 from annotated.school.classroom import _exam, _examiner, _mark_of
 from annotated.school.course import Workspace, redirected
 from annotated.school.examiner import (
-    Lost,
     _apart,
     _counting,
     _drawn,
     _lenient,
+    _Lost,
     examined,
 )
 from annotated.school.exercises import exercises
@@ -52,7 +52,10 @@ CHEATS = {
         "def causal_mask(n, device=None): return m.causal_mask(n, device)",
         "imported from annotated.masks",
     ),
-    "all of a module": ("from annotated.masks import *", "book's own"),
+    "all of a module": (
+        "from annotated.masks import *",
+        "nothing in the answer is called causal_mask",
+    ),
     "by its name as text": (
         "from annotated import masks\n"
         "causal_mask = getattr(masks, 'causal' + '_mask')",
@@ -160,6 +163,36 @@ CHEATS = {
         f"{HEAD}    os.execv('/bin/true', ['true'])",
         "it ended the process (",
     ),
+    "its module by another name": (
+        "from annotated import masks as m\ndef causal_mask(n, device=None):\n"
+        "    own = m\n    return own.causal_mask(n, device)",
+        "has no attribute 'causal_mask'",
+    ),
+    "a pickle put together while it runs": (
+        "import pickle\ndef causal_mask(n, device=None):\n"
+        "    text = ''.join(['canno', 'tated.masks\\ncausal_mask\\n.'])\n"
+        "    return pickle.loads(text.encode())(n, device)",
+        "causal_mask is no data",
+    ),
+    "the solutions by their path": (
+        "import annotated as a\ndef causal_mask(n, device=None):\n"
+        "    return open(a.__path__[0] + '/exercises.json').read()",
+        "closed to an answer",
+    ),
+    "the module's file": (
+        "from annotated import masks as m\ndef causal_mask(n, device=None):\n"
+        "    return open(m.__file__).read()",
+        "closed to an answer",
+    ),
+    "another program": (
+        f"{HEAD}    import subprocess\n    subprocess.run(['true'])\n"
+        f"    {WRONG}",
+        "starts no other program",
+    ),
+    "the builtins by name": (
+        f"{HEAD}    __builtins__['__import__']\n    {WRONG}",
+        "does not need “__builtins__",
+    ),
 }  # fmt: skip
 
 
@@ -170,6 +203,12 @@ def test_a_cheat_gets_nothing_and_is_told_why(cheat):
     assert mark.share == 0
     assert words in mark.text
     assert mark.outcome in ("not attempted", "refused", "crashed")
+
+
+def test_the_rest_of_the_module_is_there_for_an_answer():
+    code = "from annotated.masks import *\nassert padding_mask\n"
+    mark = _mark_of(CAUSAL, [code + CAUSAL.reference])
+    assert (mark.share, mark.outcome) == (1.0, "passed")
 
 
 def test_a_docstring_that_names_the_book_is_no_loan():
@@ -297,7 +336,7 @@ def test_what_a_cell_prints_or_raises_does_not_stop_the_next():
 
 
 def test_a_child_that_says_nothing_is_lost():
-    with pytest.raises(Lost, match="stopped after 0.2 s"):
+    with pytest.raises(_Lost, match="stopped after 0.2 s"):
         _apart(lambda: time.sleep(9), wall=0.2)
     assert _apart(lambda: {"a": 1}) == {"a": 1}
 

@@ -10,6 +10,7 @@ import torch
 
 from annotated import checks
 from annotated.school.checks import (
+    Exam,
     Wrong,
     difference,
     drawn,
@@ -217,7 +218,7 @@ def test_an_endless_loop_is_ended_even_where_exceptions_are_caught(student):
         "        except Exception:\n"
         "            pass"
     )
-    verdict = examine(exercises()[WEIGHTS], f, limit=0.3)
+    verdict = examine(exercises()[WEIGHTS], f, Exam(limit=0.3))
     assert verdict.outcome == "too slow"
 
 

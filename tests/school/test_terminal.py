@@ -19,7 +19,7 @@ from annotated.school.course import Workspace, book_parts
 from annotated.school.examiner import examined
 from annotated.school.exercises import exercises
 from annotated.school.milestones import MILESTONES
-from annotated.school.terminal import Session, usual_file, watch
+from annotated.school.terminal import Session, _usual_file, watch
 from tests.helpers import environment
 
 NAME = "05-network"
@@ -133,7 +133,7 @@ def test_what_is_to_be_mended_shows_its_symptom_when_it_is_run(call):
     code, out, _ = call("exercises 11-fix-targets")
     assert code == 1
     assert out.partition("wrong · 11-fix-targets, check 1")[1]
-    file = usual_file(exercises()["11-fix-targets"])
+    file = _usual_file(exercises()["11-fix-targets"])
     done = subprocess.run(
         [sys.executable, file],
         env=environment(), capture_output=True, text=True,
@@ -150,7 +150,7 @@ def test_a_prediction_is_a_file_too(call):
     code, out, _ = call(f"exercises {name}")
     assert code == 1
     assert "not attempted" in out
-    file = usual_file(exercises()[name])
+    file = _usual_file(exercises()[name])
     file.write_text(file.read_text().replace('"short": ...', '"short": .8'))
     assert (
         "That is the ratio of the lengths" in call(f"exercises {name}")[1]
@@ -309,7 +309,7 @@ def test_a_session_checks_after_each_saving_and_moves_on_when_told(capfd):
         assert "passed · 05-network" in capfd.readouterr().out
         assert session.name == NAME
         yield "n"
-        assert session.path == usual_file(exercises()["07-sinusoids"])
+        assert session.path == _usual_file(exercises()["07-sinusoids"])
         assert "not attempted · 07" in capfd.readouterr().out
         yield "l"
         assert "1 of 2 passed" in capfd.readouterr().out
@@ -444,7 +444,7 @@ def test_what_a_check_needs_is_loaded_before_the_first_fork(
     monkeypatch.setattr(examiner, "examined", noted)
     exercise = exercises()["03-causal"]
     session = Session(
-        Workspace.here(), exercise, usual_file(exercise), [exercise]
+        Workspace.here(), exercise, _usual_file(exercise), [exercise]
     )
     session.begin()
     watch(session, iter([]))
