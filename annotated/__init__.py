@@ -16,4 +16,4 @@ __all__ = ["__version__"]
 
 
 # 00-preface.md: How cells become a package
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"

@@ -64,12 +64,19 @@ def fetch(name: str, file: str, url: str = "") -> Path:
     finally:
         part.unlink(missing_ok=True)
     reason = " ".join(str(failure).split())[:160]
+    certain = "CERTIFICATE_VERIFY_FAILED" in reason
     raise DataError(
         f"{name}: {file} is not in {folder} and could not be downloaded "
-        f"({type(failure).__name__}: {reason}). Download {url} by other "
-        "means and put it there, or set ANNOTATED_DATA to a folder that "
-        f"contains {folder.name}/{file}"
+        f"({type(failure).__name__}: {reason}). {_TRUST * certain}Download "
+        f"{url} by other means and put it there, or set ANNOTATED_DATA to "
+        f"a folder that contains {folder.name}/{file}"
     )
+
+
+_TRUST = (  # as Python from python.org has none until then
+    "On a Mac, run Install Certificates.command, which is in Python's "
+    "folder in Applications. Or: "
+)
 
 
 _PASSING = {408, 416, 429, *range(500, 600)}  # troubles that may pass

@@ -297,6 +297,8 @@ def test_what_another_process_brings_meanwhile_is_used(
 
 
 def test_processes_that_fetch_at_once_do_no_harm(server: Path) -> None:
+    if os.name == "nt":
+        pytest.skip("there are no forks")
     fork = multiprocessing.get_context("fork")
     several = [
         fork.Process(target=fetch, args=("ours", "good.gz"))

@@ -243,7 +243,7 @@ NOT_A_PERSONS = {
     "is part of the package, which the press has written": """
         book/scripts.script book/paper._counted book/results.ledger
         school/milestones._run_of_the_book
-        school/checks.exercises school/checks._unsealed
+        school/exercises.exercises school/exercises._unsealed
         corpora/registry.registry school/terminal._questions
         pocket/words.read_table""",
     "is of a run folder or a corpus, which we have written": """
