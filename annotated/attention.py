@@ -19,6 +19,7 @@ def attention_weights(
     q is (…, q_len, d_k), k is (…, k_len, d_k); mask broadcasts to
     (…, q_len, k_len), True = may attend. Returns (…, q_len, k_len); each
     row sums to 1, or is all zeros if its query may not attend to any key.
+    TypeError for a mask of numbers.
     """
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
     if mask is None:

@@ -101,6 +101,7 @@ def log_p_after(
 ) -> Tensor:
     """Log-probabilities of the next token after ids, (vocab,). source is
     (1, src_len). PAD and BOS get -inf, since no output contains them.
+    RunError where one is no number.
     """
     logits = model(source, torch.tensor([ids], device=source.device))
     log_p = log_probabilities(logits[0, -1])

@@ -276,7 +276,9 @@ def greedy_accuracy(
 def validate(
     model: Transformer, corpus: Corpus, config: TrainingConfig
 ) -> dict[str, float]:
-    """loss, nll (nats per target token) and perplexity on a corpus."""
+    """loss, nll (nats per target token) and perplexity on a corpus.
+    ValueError if it is empty.
+    """
     if not len(corpus):
         raise ValueError("the validation corpus is empty")
     device = next(model.parameters()).device

@@ -18,7 +18,7 @@ _UNREAD = re.compile(r"(?ms)^[ \t]*(?:(?:/\*\*.*?\*/|//[^\n]*)\n[ \t]*)*")
 
 
 def scripts(modules: Mapping[str, str]) -> dict[str, str]:
-    """Of each figure among the modules one classic script: the kit, what
+    """One classic script for each figure among the modules: the kit, what
     its line `// needs: …` names, and the figure, which the kit begins.
 
     A page that is opened from a folder refuses modules of JavaScript.

@@ -91,7 +91,7 @@ def _rows(
 def read_pair(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
     """The lines of two files that translate each other line by line.
 
-    Raises DataError if they differ in their number of lines.
+    Raises DataError if one cannot be read, or has more lines.
     """
     return columns_of(TextPair(Text(src), Text(tgt)).pairs())
 

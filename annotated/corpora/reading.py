@@ -237,7 +237,9 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 def fault(text: str) -> tuple[str, int] | None:
-    """What is no text in it, a NUL or a lone surrogate, and where."""
+    """What first keeps it from being text, a NUL or a lone surrogate, and
+    where that is; None if nothing does.
+    """
     plain = text.isascii() and "\0" not in text
     if plain or (bad := _NO_TEXT.search(text)) is None:
         return None

@@ -134,7 +134,8 @@ def read_treebank(path: Path) -> dict[str, list[Tree]]:
     """The cleaned trees of a treebank, by article: a folder with one file
     per article (.mrg, .tree, .parse …), or one file NAME.mrg, one tree per
     line, with a tab-separated index NAME.idx of article, first line and
-    number of trees. Both may be compressed. Raises DataError.
+    number of trees; without an index it is one article. Both may be
+    compressed. Raises DataError.
     """
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if _MRG.search(p.name))

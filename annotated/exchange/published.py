@@ -49,7 +49,9 @@ _POINTER = b"version https://git-lfs"  # what a clone without LFS has
 
 @dataclass(frozen=True)
 class Published:
-    """A published model in our terms; about is what its folder says."""
+    """A published model in our terms; about is what its folder says, rows
+    where each side's tokens stand in its tables.
+    """
 
     about: dict[str, Any]
     config: TransformerConfig
