@@ -17,8 +17,19 @@ const WIDE =
 const reach = () => {
   for (const box of document.querySelectorAll(WIDE)) {
     const scrolls = /auto|scroll/.test(getComputedStyle(box).overflowX);
-    if (scrolls && box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+    const wide = scrolls && box.scrollWidth > box.clientWidth + 1;
+    if (wide) box.tabIndex = 0;
+    if (wide && !box.hasAttribute("data-wide") && box.querySelector("img, svg:not(.fx svg)")) {
+      box.addEventListener("scroll", () => more(box), { passive: true });
+    }
+    box.toggleAttribute("data-wide", Boolean(wide && box.querySelector("img, svg:not(.fx svg)")));
+    more(box);
   }
+};
+// a still that is wider than its box fades where there is more of it
+const more = (box) => {
+  const left = box.scrollWidth - box.clientWidth - box.scrollLeft;
+  box.classList.toggle("more", box.hasAttribute("data-wide") && left > 2);
 };
 window.addEventListener("load", reach);
 window.addEventListener("resize", reach);
@@ -116,19 +127,22 @@ window.addEventListener("load", () => setTimeout(() => {
   const PAGE = fileOf(location.href);
   const facts = document.querySelector(".bd-article .chapter-facts");
 
-  // "1,050,624", "53 %", "-0.2", "1.8e19", "10^3"
-  const numberOf = (text) => {
-    text = text.trim().replace(/[%\s]/g, "").replaceAll("\u2212", "-").replace(/,(?=\d{3}(\D|$))/g, "").replace(",", ".");
-    const power = text.match(/^10\^(-?\d+)$/);
-    if (power) return 10 ** Number(power[1]);
-    return text ? Number(text) : NaN;
+  // "1,050,624", "53 %", "-0.2", "1.8e19", "10^3", "1/3": in per cent where that is asked for
+  const numberOf = (text, percent, small) => {
+    text = text.trim().replace(/\s/g, "").replaceAll("\u2212", "-").replace(/,(?=\d{3}(\D|$))/g, "").replace(",", ".");
+    const signed = text.endsWith("%"), bare = text.replace("%", "");
+    const power = bare.match(/^10\^(-?\d+)$/), parts = bare.match(/^(-?[\d.]+)\/([\d.]+)$/);
+    const x = power ? 10 ** Number(power[1]) : parts ? parts[1] / parts[2] : bare ? Number(bare) : NaN;
+    if (percent) return parts && !signed ? 100 * x : x;
+    return signed && small ? x / 100 : x;
   };
   const judge = (form, said) => {
     const field = form.querySelector("input");
     const { low, high, shown } = field.dataset;
-    const x = numberOf(said);
+    const asked = form.querySelector("label span").textContent;
+    const x = numberOf(said, /per cent|%/.test(asked), Math.abs(Number(high)) <= 2);
     const right = x >= Number(low) && x <= Number(high);
-    let verdict = right ? `Right: ${shown}.` : x < Number(low) ? "Too low." : "Too high.";
+    let verdict = right ? `Right: you said ${said.trim()}, it is ${shown}.` : x < Number(low) ? "Too low." : "Too high.";
     if (Number.isNaN(x)) verdict = "Write a number.";
     form.classList.toggle("right", right);
     form.classList.toggle("wrong", !right && !Number.isNaN(x));

@@ -9,6 +9,9 @@ import torch
 from sacrebleu.metrics import BLEU
 
 from annotated.parsing import _spoken, compare_trees, linearise, tree_over
+from annotated.pocket import pocket_pairs, words
+from annotated.pocket.german import german_sentence
+from annotated.pocket.meaning import Clause, Meaning, Phrase
 from annotated.search import (
     KVCache,
     SearchConfig,
@@ -182,3 +185,137 @@ def tree() -> list[dict[str, Any]]:
         )
     assert scored > 9 and sum(not one["counted"] for one in cases) > 9
     return cases
+
+
+TABLES = (
+    "nouns",
+    "verbs",
+    "adjectives",
+    "particles",
+    "endings",
+    "determiners",
+    "finite",
+    "pronouns",
+)
+
+
+def grammar() -> dict[str, Any]:
+    """The tables of pocket German, as page 19 gives them to its figure."""
+    return {
+        table: {
+            name: row._asdict()
+            for name, row in words.read_table(f"{table}.tsv").items()
+        }
+        for table in TABLES
+    }
+
+
+def pocket() -> dict[str, Any]:
+    """Sentences of a builder's choices, by the package's grammar."""
+    tables = grammar()
+    draw = random.Random(0)
+
+    def phrase(kinds: str, case: str) -> Phrase:
+        pronouns = [
+            Phrase(name, "pronoun")
+            for name in ("I", "you", "he", "she", "we", "they")
+            if getattr(words.PRONOUNS[name], case) and "p" in kinds
+        ]
+        names = [
+            Phrase(name, "name") for name in words.NAMES if "p" in kinds
+        ]
+        nouns = []
+        for noun, row in words.NOUNS.items():
+            if row.kind in kinds:
+                nouns.append(Phrase(noun))
+                if row.german_plural:
+                    nouns += [Phrase(noun, "a"), Phrase(noun, "the", True)]
+                else:
+                    nouns.append(Phrase(noun, "bare"))
+        group = draw.choice(
+            [g for g in (pronouns, names, nouns, nouns) if g]
+        )
+        return draw.choice(group)
+
+    def clause() -> Clause:
+        verb = draw.choice([v for v in words.VERBS if v not in LEFT_OUT])
+        row = words.VERBS[verb]
+        made = Clause(verb, phrase(row.subject, "nominative"))
+        for slot in row.slots:
+            one = phrase(slot.kinds, slot.case)
+            made = made._replace(**{slot.role: one})
+        return made
+
+    sentences = []
+    for _ in range(400):
+        one = clause()
+        time = draw.choice(["", "", *words.DAYS, "evening", "every day"])
+        tense = {"yesterday": "past", "tomorrow": "will"}.get(time)
+        one = one._replace(
+            time=time,
+            tense=tense or "present",
+            negated=draw.random() < 0.4,
+        )
+        if draw.random() < 0.4:
+            there = draw.choice(["in", "hinter"]), phrase("lh", "dative")
+            one = one._replace(place=there)
+        mood = draw.choice(["statement", "statement", "question"])
+        because = (
+            clause()
+            if mood == "statement" and draw.random() < 0.4
+            else None
+        )
+        roles = ("accusative", "dative", "time", "place")
+        fronts = [role for role in roles if getattr(one, role)]
+        front = (
+            draw.choice(["", "", *fronts]) if mood == "statement" else ""
+        )
+        meaning = Meaning(mood, one, "because" if because else "", because)
+        choice = {
+            "question": mood == "question",
+            "clause": choices_of(one),
+            "because": because and choices_of(because),
+            "front": front,
+        }
+        sentences.append((choice, german_sentence(meaning, front).words()))
+    menus = []
+    for kinds, case in (
+        ("p", "nominative"),
+        ("pa", "dative"),
+        ("fm", "accusative"),
+    ):
+        nouns = [n for n, row in words.NOUNS.items() if row.kind in kinds]
+        if "p" in kinds:
+            nouns += words.NAMES
+            nouns += [
+                name
+                for name in ("I", "you", "he", "she", "we", "they")
+                if getattr(words.PRONOUNS[name], case)
+            ]
+        menus.append((kinds, case, sorted(nouns)))
+    known = {
+        w: "" for p in pocket_pairs(400, "train") for w in p.source.split()
+    }
+    known = {w: e for w, e in known.items() if w not in ".,?"}
+    known |= {"Hunden": "dogs", "gekauft": "bought", "nie": "never"}
+    return {
+        "tables": tables,
+        "sentences": sentences,
+        "menus": menus,
+        "words": list(known.items()),
+    }
+
+
+LEFT_OUT = ("sein", "gefallen", "sagen", "glauben", "hoffen", "fragen")
+
+
+def choices_of(clause: Clause) -> dict[str, Any]:
+    """A clause as the figure's menus give it."""
+    made: dict[str, Any] = {}
+    for key, value in clause._asdict().items():
+        if isinstance(value, Phrase):
+            value = value._asdict()
+        elif key == "place" and value:
+            value = [value[0], value[1]._asdict()]
+        made[key] = value
+    return made

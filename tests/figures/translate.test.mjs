@@ -1,23 +1,27 @@
 import { close } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { mapOf, megabytes, refusal, ROOM, strange, tidy, unknown } from "../../annotated/book/moving/translate.mjs";
+import { mapOf, megabytes, refusal, ROOM, tidy, unknown } from "../../annotated/book/moving/translate.mjs";
 
 test("punctuation is set apart, once", () => {
   assert.equal(tidy("  Der Hund, der bellt. "), "Der Hund , der bellt .");
   assert.equal(tidy("Der Hund ."), "Der Hund .");
 });
 
+test("a sentence is written as the model knows it", () => {
+  const words = ["<pad>", "<s>", "</s>", "<unk>", "Der", "der", "Hund", "schläft", ".", "?", "sie", "Sie"];
+  assert.equal(tidy("der hund schläft", words), "Der Hund schläft .");
+  assert.equal(tidy("DER HUND SCHLÄFT!", words), "Der Hund schläft .");
+  assert.equal(tidy("Schläft Der Hund? Der Hund.", words), "schläft der Hund ?".replace("der", "Der"));
+  assert.equal(tidy("sie schläft", words), "Sie schläft .");
+  assert.equal(tidy("\"Der 'Hund' schläft.\"", words), "Der Hund schläft .");
+  assert.equal(tidy("Esel", words), "Esel .");
+  assert.equal(tidy("", words), "");
+});
+
 test("unknown words are named; the names of specials are unknown", () => {
   const words = ["<pad>", "<s>", "</s>", "<unk>", "Der", "Hund"];
   assert.deepEqual(unknown("Der Esel </s>", words), ["Esel", "</s>"]);
-});
-
-test("a word that it knows with another letter first is named beside it", () => {
-  const words = ["<pad>", "<s>", "</s>", "<unk>", "Der", "Hund"];
-  assert.equal(strange("hund", words), "“hund” (but “Hund”)");
-  assert.equal(strange("Esel", words), "“Esel”");
-  assert.equal(strange("</S>", words), "“</S>”");
 });
 
 test("an empty line and one too long are refused with a reason", () => {

@@ -19,6 +19,7 @@ from annotated.book.scripts import script
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import SearchConfig, plain_beam_search
 from annotated.tokens import _BYTES, SPECIALS
+from tests.figures.of_translating import grammar
 
 FRAMES = [
     {"step": 0, "text": "", "weights": [[0.5, 0.3, 0.2]] * 3},
@@ -58,6 +59,7 @@ def translator() -> dict[str, Any]:
         "large": halves,
         "config": asdict(config),
         "layout": layout,
+        "grammar": grammar(),
         "german": [*SPECIALS, "Der", "Hund", "bellt", "."],
         "english": english,
         "seen": torch.full((len(ids) + 1, 4), 0.25),

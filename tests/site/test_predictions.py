@@ -240,3 +240,101 @@ def test_the_impatient_are_told(
     assert said and "you said" not in said
     assert tell.evaluate("(x) => x === document.activeElement")
     assert window.faults == []
+
+
+def loaded(window: Window, tmp_path: Path) -> Any:
+    page = window.open(write(tmp_path, "translate", "page", "light"))
+    page.get_by_role("button", name="Load the model").click()
+    page.get_by_role("button", name="Translate").wait_for()
+    return page
+
+
+def test_the_translator_is_asked_before_it_answers(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "translate", "page", "light"))
+    page.get_by_role("button", name="yes", exact=True).click()
+    field = page.get_by_label("A German sentence")
+    assert field.input_value() == "Den Hund sucht der Junge ."
+    assert page.get_by_text("Now load the model").is_visible()
+    field.fill("Der Hund bellt .")
+    page.get_by_role("button", name="Load the model").click()
+    page.get_by_role("button", name="Translate").wait_for()
+    assert window.verdict() == ""
+    field.fill("Den Hund sucht der Junge .")
+    press(page, "Enter")
+    # of the words in capitals or not it knows “Der” alone
+    assert window.verdict().startswith(
+        "Not so: you said “yes”. “Den Hund sucht Der Junge .” became “"
+    )
+    page.get_by_role("button", name="Just tell me").click()
+    page.get_by_text("sucht Der Junge .” became").wait_for()
+    assert window.faults == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("der hund bellt", "Der Hund bellt ."),
+        ("“Der Hund bellt.”", "Der Hund bellt ."),
+        ("Der Hu\u200bnd\u00a0bellt.", "Der Hund bellt ."),
+        ("Der Hund bellt. Der Hund bellt.", "Der Hund bellt ."),
+    ],
+)
+def test_what_is_typed_is_read_as_the_model_knows_it(
+    window: Window, tmp_path: Path, typed: str, read: str
+) -> None:
+    page = loaded(window, tmp_path)
+    page.get_by_label("A German sentence").fill(typed)
+    press(page, "Enter")
+    assert f"“{read}” becomes" in window.said()
+    assert "never met" not in window.said()
+    if typed.count("bellt") > 1:
+        assert window.said().startswith("It takes one sentence at a time")
+    assert page.get_by_label("A German sentence").input_value() == read
+    assert window.faults == []
+
+
+def test_a_sentence_is_built_in_english(
+    window: Window, tmp_path: Path
+) -> None:
+    page = loaded(window, tmp_path)
+    field = page.get_by_label("A German sentence")
+
+    def menu(name: str, option: str) -> None:
+        page.get_by_label(name, exact=True).select_option(label=option)
+
+    menu("does", "give")
+    menu("who", "the woman")
+    menu("whom", "the child")
+    menu("what", "an apple")
+    assert field.input_value() == "Die Frau gibt dem Kind einen Apfel ."
+    menu("when", "tomorrow")
+    menu("where", "in the garden")
+    assert field.input_value() == (
+        "Die Frau wird morgen dem Kind einen Apfel im Garten geben ."
+    )
+    page.get_by_role("checkbox", name="not").check()
+    menu("because", "Lena sleep")
+    assert field.input_value() == (
+        "Die Frau wird morgen dem Kind keinen Apfel im Garten geben , weil "
+        "Lena schläft ."
+    )
+    page.get_by_role("checkbox", name="question").check()
+    assert field.input_value().startswith("Wird die Frau morgen dem Kind")
+    assert page.evaluate("document.activeElement.type") == "checkbox"
+    words = page.get_by_role("group", name="Word by word")
+    assert words.get_by_text("apple").is_visible()
+    words.get_by_role("button", name="Apfel").click()
+    page.get_by_role("button", name="Käse cheese").focus()
+    press(page, "Enter")
+    assert "keinen Käse im" in field.input_value()
+    assert "“Wird die Frau" in window.said()  # written, and translated
+    kept = page.evaluate("document.activeElement.textContent")
+    assert kept == "Käsecheese"
+    page.get_by_role("button", name="Another sentence").focus()
+    press(page, "Enter")
+    assert page.evaluate("document.activeElement.textContent") == (
+        "Another sentence"
+    )
+    assert window.faults == []

@@ -54,7 +54,9 @@ def test_a_number_is_judged_and_kept(small: Tab) -> None:
         ("7", "Too low."),
         ("1,000", "Too high."),
         ("many", "Write a number."),
-        ("40", "Right: 42."),
+        ("126/3", "Right: you said 126/3, it is 42."),
+        ("1/3", "Too low."),
+        ("40", "Right: you said 40, it is 42."),
     ):
         field.fill(said)
         field.press("Enter")
@@ -63,7 +65,40 @@ def test_a_number_is_judged_and_kept(small: Tab) -> None:
     small.open("02-one.html")
     page = small.open("03-two.html")
     assert page.get_by_label("dots in all").input_value() == "40"
-    assert page.locator("form.guess .verdict").inner_text() == "Right: 42."
+    said = page.locator("form.guess .verdict").inner_text()
+    assert said == "Right: you said 40, it is 42."
+
+
+@pytest.mark.parametrize(
+    ("asked", "low", "high", "right", "wrong"),
+    [
+        ("a share", "0.3", "0.36", ("1/3", "0.33", "33 %", ".33"), ("33",)),
+        ("words, per cent", "30", "36", ("1/3", "33", "33 %"), ("0.33",)),
+    ],
+)
+def test_a_share_is_judged_however_it_is_written(
+    small: Tab,
+    asked: str,
+    low: str,
+    high: str,
+    right: tuple[str, ...],
+    wrong: tuple[str, ...],
+) -> None:
+    page = small.open("03-two.html")
+    page.evaluate(
+        """([asked, low, high]) => {
+          const form = document.querySelector("form.guess");
+          form.querySelector("label span").textContent = asked;
+          Object.assign(form.querySelector("input").dataset, {low, high});
+        }""",
+        [asked, low, high],
+    )
+    field = page.locator("form.guess input")
+    for said in (*right, *wrong):
+        field.fill(said)
+        field.press("Enter")
+        verdict = page.locator("form.guess .verdict").inner_text()
+        assert verdict.startswith("Right: ") == (said in right), said
 
 
 def test_all_answers_open_for_a_second_reading(small: Tab) -> None:

@@ -1,6 +1,7 @@
 // batches: pairs of sentences put into batches in four ways, the rectangles
 // of a batch, and what padding wastes on both sides.
 // A pair is [source, target], in tokens with the EOS of each.
+// needs: chart
 
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 const by = (key) => (a, b) => key(a) - key(b);
@@ -81,7 +82,7 @@ export default {
       format: (i) => sizes[i].toLocaleString("en"), oninput: (to) => { place = to; plan(); } });
     const pick = make("div", { class: "fx-row" });
     const plane = make("div"), rows = make("div"), voice = kit.voice();
-    const bars = kit.bars("Wasted on padding");
+    const bars = kit.chart.bars(kit, "Wasted on padding");
     const percent = (x) => `${(100 * x).toFixed(1)} %`;
 
     const act = (to) => { place = to; tokens.set(to); plan(); };
@@ -116,7 +117,7 @@ export default {
       const group = (ink) => dots(batches.filter((_, i) => i % 3 === ink && i !== which).flat());
       const style = (ink, width, more) => `fill:none;stroke:var(${ink});stroke-width:${width};`
         + `stroke-linecap:round;${more}`;
-      const axis = kit.ticks(reach);
+      const axis = kit.chart.ticks(reach);
       plane.replaceChildren(draw("svg", { viewBox: `0 0 ${left + size + 10} ${top + size + 36}`,
         role: "img", style: "max-width:21rem", "aria-label":
         `All pairs up to ${reach} tokens by their two lengths; those of batch ${which + 1} stand out` },

@@ -100,9 +100,9 @@ export default {
           draw("text", { x: x + 46, y: y + 13, "text-anchor": "middle",
             style: "font-size:12px;fill:var(--soft)" }, one.logP.toFixed(2)));
       });
-      const size = 10 + columns.length * wide;
-      return draw("svg", { viewBox: `0 0 ${Math.max(size, 540)} ${high}`, role: "img",
-        style: `min-width:${Math.min(size, 700)}px;max-width:${Math.max(size, 540)}px`,
+      const size = Math.max(10 + columns.length * wide, 340); // letters stay legible: it scrolls instead
+      return draw("svg", { viewBox: `0 0 ${size} ${high}`, role: "img",
+        style: `min-width:${Math.round(0.85 * size)}px;max-width:${size}px`,
         "aria-label": "The tree of the search so far; the sentence below says what happened" },
       ...nodes);
     }

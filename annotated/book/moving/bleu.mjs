@@ -1,5 +1,6 @@
 // bleu: a translation that one edits, its runs of words, and the score of
 // the corpus to which it belongs.
+// needs: chart
 
 const split = (text) => text.split(/\s+/).filter(Boolean);
 const runs = (words, n) => words.slice(n - 1).map((_, i) => words.slice(i, i + n).join(" "));
@@ -48,7 +49,7 @@ export default {
       sum + matched(texts[which], references[which], n).filter(Boolean).length, 0);
     const again = kit.button("As it was", () => write(original[which]));
     const said = make("p"), lit = make("div", { "aria-hidden": "true", class: "fx-scroll" });
-    const bars = kit.bars("Precisions and penalty"), voice = kit.voice();
+    const bars = kit.chart.bars(kit, "Precisions and penalty"), voice = kit.voice();
 
     function show() {
       const words = split(texts[which]);

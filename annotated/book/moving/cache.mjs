@@ -1,4 +1,5 @@
 // cache: the rows of a KV cache during a beam search, step by step.
+// needs: chart
 
 /** For each live hypothesis, the row of the step before that it continues. */
 export const parents = (before, now) => now.map((ids) =>
@@ -22,7 +23,7 @@ export default {
     const again = kit.button("Start over", () => { step = 0; show(); });
     const place = make("div", { class: "fx-scroll", tabindex: 0, role: "group",
       "aria-label": "The rows of the cache" });
-    const bars = kit.bars("Kept, and copied so far"), voice = kit.voice();
+    const bars = kit.chart.bars(kit, "Kept, and copied so far"), voice = kit.voice();
     const kilo = (x) => `${(x / 1024).toLocaleString("en")} kB`;
 
     /** How many positions are copied on the way into a step. */

@@ -1,4 +1,5 @@
 // cost: what a run needs, and how long a machine takes. The address has it all.
+// needs: chart
 
 /** The parameters of a Transformer with d_ff = 4d and one shared matrix. */
 export const parameters = ({ d, layers, vocab }) =>
@@ -83,7 +84,7 @@ export default {
       touched = true;
       show();
     }
-    const bars = kit.bars("Where the operations of a step go"), facts = make("div");
+    const bars = kit.chart.bars(kit, "Where the operations of a step go"), facts = make("div");
     const voice = kit.voice();
 
     function show() {

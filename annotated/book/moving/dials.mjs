@@ -1,4 +1,5 @@
 // dials: the learning rate of a run, by what one sets.
+// needs: chart
 
 /** Equation 3, times a factor; steps count from 1. */
 export const rate = (step, width, warmup, factor = 1) =>
@@ -58,7 +59,7 @@ export default {
     }
     const again = kit.button("The paper's", () => set(paper));
     const top = () => peak(at.width, at.warmup, at.factor, at.last, at.last * at.cool / 100);
-    const chart = kit.lines({ label: "The learning rate by step; the sentence below reads it",
+    const chart = kit.chart.lines(kit, { label: "The learning rate by step; the sentence below reads it",
       xLabel: "step", yLabel: "learning rate, in 10⁻³" });
     const voice = kit.voice();
 
@@ -80,7 +81,7 @@ export default {
       const end = rate(last, width, warmup, factor) * cooling(last, last, last * cool / 100);
       chart.set({ x: { from: 0, to: last, ticks: [[0, "0"], [last / 2, count(last / 2)],
         [last * 0.97, count(last)]] },
-      y: { from: 0, to: most * 1.05, ticks: kit.ticks(most) }, series, mark: [step, 1000 * high] });
+      y: { from: 0, to: most * 1.05, ticks: kit.chart.ticks(most) }, series, mark: [step, 1000 * high] });
       voice.say(`The rate is largest in step ${count(step)}, ${power(high)}, and ${power(end)} in the `
         + `last; ${Math.round(100 * Math.min(1, warmup / last))} % of the run is warm-up.`);
       if (touched) model.keep(at);

@@ -59,12 +59,6 @@ padding:0 .5rem 0 0;text-align:right;white-space:nowrap}
 .fx table.fx-map.long thead th span{writing-mode:vertical-rl;transform:rotate(180deg);
 white-space:nowrap;max-height:7rem}
 .fx table.fx-map td.frame{outline:2px solid var(--warm);outline-offset:-3px}
-.fx-bars{display:grid;grid-template-columns:minmax(2.5rem,auto) 1fr minmax(3.6em,auto);
-gap:.3rem .6rem;align-items:center;margin:.2rem 0}
-.fx-bar{display:contents}
-.fx-bar i{display:block;height:.95rem;border-radius:2px;background:var(--blue);
-width:calc(var(--w)*100%)}
-.fx-bar b{font-weight:400;text-align:right}
 .fx svg{display:block;width:100%;height:auto;overflow:visible;font:13px var(--book-interface,sans-serif)}
 .fx svg text{fill:var(--ink)}
 .bd-article .fx table.fx-plain :is(th,td),.fx table.fx-plain :is(th,td){padding:.2em .7em;
@@ -74,7 +68,6 @@ background:none;color:var(--ink)}
 .fx details{margin-top:.6rem}
 .fx summary{color:var(--soft);cursor:pointer;width:fit-content}
 .fx-mono{font-family:var(--pst-font-family-monospace,ui-monospace,monospace)}
-.fx-hidden{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}
 @media print{.fx{display:none}.moves>img[hidden],.moves>svg[hidden]{display:block!important}}
 `;
 
@@ -233,19 +226,6 @@ export function grid({ label, rows, columns, tell, digits = 0, size, text, onpre
   return { node: make("div", {}, make("div", { class: "fx-scroll" }, table), below), set };
 }
 
-/** Rows of name, bar and number; set([[name, part of the whole, text], …]). */
-export function bars(label) {
-  const node = make("div", { class: "fx-bars", role: "img", "aria-label": label });
-  const set = (rows) => {
-    node.setAttribute("aria-label", `${label}: ${rows.map(([n, , t]) => `${n} ${t}`).join(", ")}`);
-    node.replaceChildren(...rows.map(([name, part, text, color]) =>
-      make("div", { class: "fx-bar" }, make("span", {}, name),
-        make("span", {}, make("i", { style: `--w:${part}${color ? `;background:${color}` : ""}` })),
-        make("b", {}, text))));
-  };
-  return { node, set };
-}
-
 /** The same numbers to read. */
 export function table(head, rows) {
   return make("div", { class: "fx-scroll" }, make("table", { class: "fx-plain" },
@@ -256,46 +236,6 @@ export function table(head, rows) {
 
 export function folded(label, ...body) {
   return make("details", {}, make("summary", {}, label), ...body);
-}
-
-/** Round numbers up to the largest, with text. */
-export function ticks(most, form = (n) => String(+n.toPrecision(3))) {
-  const unit = 10 ** Math.floor(Math.log10(most));
-  const step = unit * (most / unit < 2 ? 0.5 : most / unit < 5 ? 1 : 2);
-  return [0, 1, 2, 3, 4, 5].map((n) => n * step).filter((n) => n <= most * 1.001)
-    .map((n) => [n, form(n)]);
-}
-
-/** Curves; set({ x, y, series, mark }) draws them. x and y are { from, to,
- *  ticks, log }, a series { name, points, style }, the mark a point. */
-export function lines({ label, xLabel, yLabel, width = 380, height = 230 }) {
-  const [left, right, top, bottom] = [44, 12, 26, 38];
-  const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label,
-    style: "max-width:28rem" });
-  const names = make("div", { class: "fx-row fx-soft" });
-  const along = (axis, from, to) => {
-    const at = axis.log ? Math.log : Number;
-    return (v) => from + (to - from) * (at(v) - at(axis.from)) / (at(axis.to) - at(axis.from));
-  };
-  const set = ({ x, y, series, mark }) => {
-    const [px, py] = [along(x, left, width - right), along(y, height - bottom, top)];
-    svg.replaceChildren(
-      draw("text", { x: 0, y: 12 }, yLabel),
-      draw("text", { x: (left + width - right) / 2, y: height - 2, "text-anchor": "middle" }, xLabel),
-      ...y.ticks.flatMap(([v, text]) => [
-        draw("line", { x1: left, x2: width - right, y1: py(v), y2: py(v), style: "stroke:var(--line)" }),
-        draw("text", { x: left - 6, y: py(v) + 4, "text-anchor": "end" }, text)]),
-      ...x.ticks.map(([v, text]) =>
-        draw("text", { x: px(v), y: height - 20, "text-anchor": "middle" }, text)),
-      ...series.map(({ points, style }) => draw("path", { style: `fill:none;stroke-width:2;${style}`,
-        d: points.map(([a, b], i) => `${i ? "L" : "M"}${px(a).toFixed(1)} ${py(b).toFixed(1)}`).join("") })),
-      mark ? draw("circle", { cx: px(mark[0]), cy: py(mark[1]), r: 6, style: "fill:var(--warm)" }) : "");
-    names.replaceChildren(...series.filter((one) => one.name).map(({ name, style }) =>
-      make("span", {}, draw("svg", { viewBox: "0 0 30 8", "aria-hidden": "true",
-        style: "display:inline-block;width:30px;margin-right:.4em;vertical-align:middle" },
-      draw("path", { d: "M0 4H30", style: `stroke-width:2;${style}` })), name)));
-  };
-  return { node: make("div", {}, svg, names), set };
 }
 
 /** One sentence per change, read aloud; above it the verdict on a prediction. */
@@ -357,13 +297,26 @@ function bring(box, name, figure, more, own) {
   if (!document.getElementById("fx-look")) {
     document.head.append(make("style", { id: "fx-look" }, LOOK));
   }
-  const el = make("div", { class: "fx" });
+  const el = make("div", { class: "fx", tabindex: -1 });
   // arrow keys inside a figure do not turn the page
   el.addEventListener("keydown", (event) => {
     if (event.key.startsWith("Arrow")) event.stopPropagation();
   });
   const still = box.querySelector("img, svg");
   const frame = still.closest("a") ?? still;
+  // a button that has gone, or can no more be pressed, hands on the focus
+  const sign = (one) => one.textContent + one.closest("[role=group]")?.ariaLabel;
+  el.addEventListener("click", ({ target }) => {
+    const one = target.closest("button");
+    if (!one) return;
+    const was = sign(one), row = one.parentElement;
+    requestAnimationFrame(() => {
+      if (one.isConnected && !one.disabled || ![one, document.body].includes(document.activeElement)) return;
+      const all = [...el.querySelectorAll("button:enabled")];
+      (all.find((other) => sign(other) === was) ?? row.querySelector("button:enabled"))?.focus();
+      if (!el.contains(document.activeElement)) el.focus();
+    });
+  });
   let later = 0;
   const model = {
     get: (key) => data[key],
@@ -399,5 +352,4 @@ async function large(box) {
   return Uint8Array.from(raw, (letter) => letter.charCodeAt(0));
 }
 
-const KIT = { make, draw, range, choice, button, guess, clean, grid, bars, table, folded,
-  lines, ticks, voice };
+const KIT = { make, draw, range, choice, button, guess, clean, grid, table, folded, voice };

@@ -1,6 +1,6 @@
 // learn: the preface's model, trained from nothing while the reader looks on; every
 // part of it is a switch.
-// needs: product, kernel, tape, learner, serve
+// needs: product, kernel, tape, learner, serve, chart
 
 /** What can be changed, each value with its name; 1 and 0 are a switch. */
 export const VALUES = {
@@ -185,7 +185,7 @@ export default {
     const again = button("Another seed", () => { change({ seed: set.seed + 1 }); start(); });
     const bar = make("progress", { max: STEPS, value: 0, "aria-label": "steps" });
     const progress = make("p", { class: "fx-soft" }), written = make("p", { class: "fx-mono ln-word" });
-    const curve = kit.lines({ label: "The loss at each step", xLabel: "step", yLabel: "loss (nats per token)" });
+    const curve = kit.chart.lines(kit, { label: "The loss at each step", xLabel: "step", yLabel: "loss (nats per token)" });
     const heads = make("div"), weights = make("div"), list = make("div"), voice = kit.voice();
 
     const keep = () => model.keep({ ...state(set), ...(word() === usual ? {} : { word: word() }) });

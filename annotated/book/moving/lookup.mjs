@@ -1,5 +1,6 @@
 // lookup: one query, three keys, three values. The arrows can be moved; the
 // weights, the output and equation 1 follow.
+// needs: chart
 
 /** q·kᵀ/√d_k for each key, times the sharpness (1 is the paper's). */
 export function scores(q, keys, sharpness = 1) {
@@ -119,7 +120,7 @@ export default {
     const sharp = kit.range({ label: "sharpness", min: 0, max: 10, step: 0.1, value: sharpness,
       format: (x) => (x === 1 ? "1 (paper)" : x.toFixed(1)),
       oninput: (x) => { sharpness = x; change(); } });
-    const bars = kit.bars("Weights");
+    const bars = kit.chart.bars(kit, "Weights");
     const sums = make("div"), voice = kit.voice();
 
     const facts = () => {

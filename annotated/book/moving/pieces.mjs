@@ -1,4 +1,5 @@
 // pieces: the reader's own text in byte pairs, merge by merge.
+// needs: chart
 
 // as in annotated.tokens: a space belongs to the word after it
 const WORD = /'(?:s|t|re|ve|m|ll|d)| ?[\p{L}\p{Nl}\p{No}]+| ?\p{Nd}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+/gu;
@@ -60,7 +61,7 @@ export default {
     const more = kit.button("One merge more", () => act(Math.min(most, vocab + 1)));
     const less = kit.button("One less", () => act(Math.max(260, vocab - 1)));
     const chips = make("div", { class: "fx-row fx-mono", style: "gap:.25rem;margin:.8rem 0", role: "img" });
-    const chart = kit.lines({ label: "Tokens of this text by the size of the vocabulary",
+    const chart = kit.chart.lines(kit, { label: "Tokens of this text by the size of the vocabulary",
       xLabel: "vocabulary", yLabel: "tokens", height: 190 });
     const voice = kit.voice();
     const name = (id) => `“${shown(table[id])}”`;
@@ -80,7 +81,7 @@ export default {
       const high = Math.max(1, ...counts.map(([, n]) => n));
       chart.set({ x: { from: 260, to: sizes[sizes.length - 1], log: true,
         ticks: [260, 500, 1000, 2000, 4000].filter((at) => at <= most).map((at) => [at, String(at)]) },
-      y: { from: 0, to: high * 1.05, ticks: kit.ticks(high) },
+      y: { from: 0, to: high * 1.05, ticks: kit.chart.ticks(high) },
       series: [{ points: counts, style: "stroke:var(--blue)" }], mark: [vocab, ids.length] });
       const letters = [...typed].length;
       const times = ids.filter((id) => id === vocab - 1).length;

@@ -1,4 +1,5 @@
 // scale: one query and eight keys of growing width, with 1/√d_k and without.
+// needs: chart
 
 /** The weights of a row of dot products, divided by √d_k or not. */
 export function weigh(products, width, factor) {
@@ -40,8 +41,8 @@ export default {
       query = (query + 1) % products.length;
       act();
     });
-    const bars = kit.bars("Weights of the eight keys");
-    const chart = kit.lines({ label: "The norm of the Jacobian by width, with the factor and without",
+    const bars = kit.chart.bars(kit, "Weights of the eight keys");
+    const chart = kit.chart.lines(kit, { label: "The norm of the Jacobian by width, with the factor and without",
       xLabel: "d_k", yLabel: `norm of the softmax's Jacobian, mean of ${products.length}` });
     const voice = kit.voice();
 
@@ -69,7 +70,7 @@ export default {
       const curve = (yes) => widths.map((w, i) => [w, passing(products, i, w, yes)]);
       chart.set({ x: { from: widths[0], to: widths[widths.length - 1], log: true,
         ticks: widths.filter((_, i) => i % 3 === 0).map((w) => [w, String(w)]) },
-      y: { from: 0, to: 0.55, ticks: kit.ticks(0.5) },
+      y: { from: 0, to: 0.55, ticks: kit.chart.ticks(0.5) },
       series: [{ name: "divided", points: curve(true), style: "stroke:var(--blue)" },
         { name: "as they are", points: curve(false),
           style: "stroke:var(--warm);stroke-dasharray:5 4" }],

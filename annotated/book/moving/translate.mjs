@@ -1,21 +1,28 @@
 // translate: the reader's sentence through chapter 19's model, or a run's,
 // which a server computes (`annotated look`).
-// needs: engine
+// needs: engine, pocket
 
-export function tidy(text) {
-  return text.replace(/([.,?!])/g, " $1 ").trim().replace(/\s+/g, " ");
+const large = (word) => word[0].toUpperCase() + word.slice(1);
+
+/** A text as the model knows its words: no quotes, marks apart, and, given the words, letters
+ *  large or small as these have them, a mark at the end, and one sentence. */
+export function tidy(text, words) {
+  text = text.replace(/["']/g, "").replace(/([.,?!])/g, " $1 ").trim().replace(/\s+/g, " ");
+  if (!words || !text) return text;
+  const known = new Set(words.slice(4)), forms = new Map([...known].sort().map((word) => [word.toLowerCase(), word]));
+  const parts = text.split(" "), end = parts.findIndex((part) => /[.?!]/.test(part));
+  const one = end < 0 ? [...parts, "."] : parts.slice(0, end + 1);
+  if (one[one.length - 1] === "!") one[one.length - 1] = ".";
+  return one.map((word, i) => {
+    const lower = word.toLowerCase();
+    if (!i && known.has(large(lower))) return large(lower);
+    return known.has(word) ? word : forms.get(lower) ?? word;
+  }).join(" ");
 }
 
 export function unknown(text, words) {
   const known = new Set(words.slice(4));
   return text.split(" ").filter((word) => word && !known.has(word));
-}
-
-/** A word that it has never met, and the same in capitals or small letters where it knows that. */
-export function strange(word, words) {
-  const lower = word.toLowerCase();
-  const near = words.slice(4).find((known) => known.toLowerCase() === lower);
-  return near ? `“${word}” (but “${near}”)` : `“${word}”`;
 }
 
 /** Words that the map has room for. */
@@ -50,6 +57,10 @@ export function answer(engine, net, german, english, { text, prefix = [], silent
     beam: engine.decode(best.ids, english) };
 }
 
+const LOOK = ".fx .tr-menus{display:grid;grid-template-columns:repeat(auto-fill,minmax(8.5rem,1fr));gap:.4rem .8rem;"
+  + "align-items:end;margin-bottom:.5rem}.fx .tr-menus select{display:block;width:100%}.fx .tr-words{gap:.3rem;margin:.5rem 0}"
+  + ".fx .tr-words>*{text-align:center;padding:.1rem .4rem}.fx .tr-words small{display:block;color:var(--soft)}";
+
 export default {
   render({ model, el, kit }) {
     const { make, engine } = kit;
@@ -62,11 +73,13 @@ export default {
     let ask = served && globalThis.askTheModel, turn = 0, result, text = "", prefix = [], block = "cross";
     let layer = config.num_decoder_layers - 1, head = "mean";
 
-    const input = make("input", { type: "text", value: model.asked.text ?? samples[0]?.[0] ?? "",
+    const question = "Den Hund sucht der Junge .", first = served || unknown(question, german).length
+      ? samples[0]?.[0] ?? "" : question;
+    const input = make("input", { type: "text", value: model.asked.text ?? first,
       lang: served ? null : "de", size: 34, "aria-label": `A ${from} sentence`,
-      onkeydown: (event) => { if (event.key === "Enter") run(input.value); } });
+      oninput: () => spell(), onkeydown: (event) => { if (event.key === "Enter") run(input.value); } });
     const pick = make("select", { "aria-label": "A test sentence",
-      onchange: () => { input.value = samples[pick.value][0]; run(input.value); } },
+      onchange: () => write(samples[pick.value][0]) },
     ...samples.map(([source], i) => make("option", { value: i }, source)));
     const offer = `Load the model, ${megabytes(bytes * 4 / 3)}`;
     const load = kit.button(offer, async () => {
@@ -144,13 +157,16 @@ export default {
       others.replaceChildren(make("div", { class: "fx-row" },
         make("span", { class: "fx-soft" }, `Instead of “${piece}”:`),
         ...likely.filter(([token]) => token !== id).map(([token, p, name]) =>
-          kit.button(`${name} ${p.toFixed(3)}`, () => run(text, [...before, token])))));
+          kit.button(`${name} ${p.toFixed(3)}`, async () => {
+            await run(text, [...before, token]);
+            output.children[at]?.focus();
+          }))));
     }
 
     async function run(given, start = []) {
-      const wanted = served ? given.trim() : tidy(given), now = ++turn;
+      const plain = tidy(kit.clean(given)), wanted = served ? given.trim() : tidy(plain, german), now = ++turn;
       if (!ask) return;
-      const refused = served ? "" : refusal(wanted);
+      const refused = served ? "" : refusal(plain);
       if (refused) return voice.say(refused);
       if (!wanted) return;
       try {
@@ -169,8 +185,11 @@ export default {
       const target = samples.find(([source]) => source === text)?.[1];
       const least = Math.min(...result.steps.map(({ p }) => p));
       const parts = [`“${text}” becomes “${result.said}”.`];
+      if (!served && plain !== text) {
+        parts.unshift(plain.startsWith(text) ? "It takes one sentence at a time, the first." : "Written as it knows it:");
+      }
       if (result.strange.length) {
-        parts.push(`It has never met ${result.strange.map((word) => strange(word, german)).join(", ")}.`);
+        parts.push(`It has never met ${result.strange.map((word) => `“${word}”`).join(", ")}.`);
       }
       if (prefix.length) parts.push("You chose its first words; it went on from them.");
       else if (target && !silent.size) {
@@ -185,8 +204,108 @@ export default {
       } else if (!prefix.length) {
         parts.push(`A beam of 4 finds ${result.beam === result.said ? "the same" : `“${result.beam}”`}.`);
       }
+      if (!served && input.value !== text) {
+        input.value = text;
+        spell();
+      }
       voice.say([...parts, `Its least certain ${part} has ${least.toFixed(2)}.`].join(" "));
       model.keep({ text });
+    }
+
+    // --- for those without German ---
+    const tables = model.get("grammar"), { pocket } = kit, all = tables && pocket.read(tables);
+    const known = all && pocket.lexicon(all);
+    const spelt = make("div", { class: "fx-row tr-words", lang: "de", role: "group", "aria-label": "Word by word" });
+    const swaps = make("div");
+
+    /** Each German word with its English; pressed, it can be another of its class. */
+    function spell() {
+      if (!all) return;
+      swaps.replaceChildren();
+      const words = tidy(kit.clean(input.value)).split(" ").filter(Boolean);
+      spelt.replaceChildren(...words.map((word, i) => glossed(pocket.others(known, word).length
+        ? kit.button(word, () => swap(words, i)) : make("span", {}, word),
+      [...pocket.entry(known, word)?.english ?? ["?"]].slice(0, 3).join(" / "))));
+    }
+
+    function glossed(node, english) {
+      node.append(make("small", { lang: "en" }, /[\w?]/.test(english) && !".?,".includes(node.textContent) ? english : "\u00a0"));
+      return node;
+    }
+
+    function swap(words, i) {
+      const first = !i && !known.has(words[0]);
+      swaps.replaceChildren(make("div", { class: "fx-row tr-words", lang: "de" },
+        make("span", { class: "fx-soft", lang: "en" }, `Instead of “${words[i]}”:`),
+        ...pocket.others(known, words[i]).map(([german, english]) => {
+          const word = first ? large(german) : german;
+          return glossed(kit.button(word, () => {
+            write(words.map((one, j) => (j === i ? word : one)).join(" "));
+            spelt.children[i].focus();
+          }), english);
+        })));
+      swaps.querySelector("button").focus();
+    }
+
+    /** A sentence into the field, and through the model where it is there. */
+    function write(text) {
+      input.value = text;
+      spell();
+      if (ask) run(text);
+    }
+
+    function builder() {
+      if (!all) return "";
+      const menus = {}, box = make("div", { class: "tr-menus" }), no = ["–", null];
+      const nameOf = ({ role, english }) => ({ accusative: "what", dative: "whom" }[role] ?? english);
+      const list = (name, options) => {
+        const old = menus[name], node = make("select", { "aria-label": name, onchange: () => build(name) },
+          ...options.map(([english], i) => make("option", { value: i }, english)));
+        const was = options.findIndex(([english]) => english === old?.selectedOptions[0].text);
+        node.value = Math.max(0, was);
+        node.chosen = () => options[node.value][1];
+        menus[name] = node;
+        return make("label", {}, name, node);
+      };
+      const [not, question] = ["not", "question"].map((name) => {
+        menus[name] = make("input", { type: "checkbox", onchange: () => build(name) });
+        return make("label", {}, menus[name], ` ${name}`);
+      });
+      const verbs = pocket.doings(all), lists = [list("does", verbs),
+        list("where", [no, ...Object.entries({ in: "in", hinter: "behind" }).flatMap(([german, english]) =>
+          pocket.phrases(all, "lh", "dative").map(([what, one]) => [`${english} ${what}`, [german, one]]))]),
+        list("when", [no, ...["today", "yesterday", "tomorrow", "evening", "every day"].map((one) =>
+          [one.replace(/^e.*g/, "in the evening"), one])]),
+        list("because", [no, ...verbs.filter(([, verb]) => !all.verbs[verb].slots.length).map(([english, verb]) =>
+          [`Lena ${english}`, { verb, tense: "present", subject: { noun: "Lena", determiner: "name" } }])])];
+      menus.does.value = verbs.findIndex(([, verb]) => verb === "suchen");
+
+      function build(changed) {
+        const verb = menus.does.chosen(), { subject, slots } = all.verbs[verb], [does, ...rest] = lists;
+        if (!changed || changed === "does") {
+          box.replaceChildren(list("who", pocket.phrases(all, subject, "nominative")), does,
+            ...slots.map((slot) => list(nameOf(slot), pocket.phrases(all, slot.kinds, slot.kase))), ...rest, not, question);
+        }
+        if (!changed) return;
+        const time = menus.when.chosen(), clause = { verb, time, tense: pocket.tenseOf(time), subject: menus.who.chosen(),
+          negated: menus.not.checked, place: menus.where.chosen() };
+        for (const slot of slots) clause[slot.role] = menus[nameOf(slot)].chosen();
+        const [first, ...others] = pocket.sentence(all, { question: menus.question.checked, clause,
+          because: menus.because.chosen() }).map(([german]) => german);
+        write([large(first), ...others].join(" "));
+        menus[changed].focus();
+      }
+      build();
+      menus.what.value = 1;
+      const any = (menu) => { menu.selectedIndex = Math.random() * menu.length; };
+      menus.another = kit.button("Another sentence", () => {
+        any(menus.does);
+        build();
+        for (const menu of box.querySelectorAll("select")) if (menu !== menus.does && menu !== menus.because) any(menu);
+        build("another");
+      });
+      return make("div", {}, make("p", {}, "Build one in English; the German writes itself:"), box, menus.another,
+        make("style", {}, LOOK), make("p"));
     }
 
     const row = (name, node, more = "") =>
@@ -197,19 +316,26 @@ export default {
       return run(input.value);
     }
     el.append(
-      kit.guess({ question: "“Den Hund sucht der Junge .” begins with the dog. Will the English, too?",
-        options: [
-          ["yes", false, "in English the first one acts, and “den” says that the dog does not."],
-          ["no", true, "“der” marks who acts, and English puts that first. Try both orders."]] }),
-      row("German ", input, load), row("or one that it was not trained on ", pick),
-      output, others, controls, title, place, voice.node,
-      kit.folded("The words that it knows", make("p", { class: "fx-soft", lang: "de" },
-        german.slice(4).sort((a, b) => a.localeCompare(b, "de")).join(" "))));
+      kit.guess({ voice, question: `“${question}” begins with the dog. Will the English, too?`,
+        options: [["yes", true], ["no", false]],
+        act: () => (ask ? "Now have it translated." : "Now load the model and have it translated."),
+        begin() { [text, prefix] = ["", []]; input.value = question; spell(); },
+        seen() {
+          if (text !== tidy(question, german) || prefix.length || silent.size) return null;
+          return [/^the dog/i.test(result.said), `“${text}” became “${result.said}”, the first word with `
+            + `${result.steps[0].p.toFixed(2)}. “Der” says who acts; English puts that first.`];
+        },
+        tell: () => (ask ? run(question) : load.click()) }).node,
+      builder(),
+      row("German ", input, load), spelt, swaps, row("or one that it was not trained on ", pick),
+      output, others, controls, title, place, voice.node);
     title.textContent = "The mean of the last layer's heads: rows look at columns; "
       + "frames are the gold alignment";
     show([...samples[0][1].split(" "), "end"], [...samples[0][0].split(" "), "end"], model.get("seen"),
       samples[0][2].map(([i, j]) => [j, i]), "To write");
     voice.say(`“${samples[0][0]}” should become “${samples[0][1]}”. Load the model to translate `
-      + (model.asked.text ? `“${tidy(model.asked.text)}”.` : "it, or a sentence of your own."));
+      + (model.asked.text ? `“${tidy(model.asked.text)}”.` : first === question ? `“${question}”`
+        : "it, or a sentence of your own."));
+    spell();
   },
 };

@@ -1,5 +1,6 @@
 // tree: the tokens of a linearised tree, which one edits; the tree that the
 // repair makes of them, and what it scores.
+// needs: chart
 
 export const split = (text) => text.split(/\s+/).filter(Boolean);
 
@@ -102,7 +103,7 @@ export default {
     const boxes = make("div", { class: "fx-scroll", tabindex: 0, role: "group",
       "aria-label": "The tree of the answer" });
     const list = make("div"), whole = make("p", { class: "fx-soft" }), voice = kit.voice();
-    const bars = kit.bars("Scores");
+    const bars = kit.chart.bars(kit, "Scores");
 
     function move(by) {
       const [token] = tokens.splice(chosen, 1);
