@@ -32,7 +32,7 @@ def kept_numbers(layer: nn.Module, x: Tensor) -> int:
     def note(tensor: Tensor) -> Tensor:
         place = tensor.untyped_storage()
         kept[place.data_ptr()] = place.nbytes() // tensor.element_size()
-        return tensor
+        return tensor.detach()
 
     hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda t: t)
     with hooks:
