@@ -17,6 +17,7 @@ from annotated.cli import COMMANDS
 from annotated.engine.recipes import RECIPES
 from press.chapters import PressError, read_book, split
 from press.project import read_project
+from tests.conftest import FIRST
 
 from .conftest import Book
 
@@ -108,6 +109,11 @@ def test_templates_and_hooks_are_read() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     listed = [h["entry"].split() for h in hooks["repos"][0]["hooks"]]
     assert listed == [["make", "style"], ["make", "check"]]
+
+
+def test_the_files_that_come_first_are_there() -> None:
+    lost = [name for name in FIRST if not (ROOT / "tests" / name).exists()]
+    assert not lost
 
 
 def test_make_lists_its_targets() -> None:
