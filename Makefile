@@ -9,8 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PRESS := $(BIN)/python -m press
 READY := $(VENV)/.ready
-# two processes of one thread each, a file at a time, the longest first
-PYTEST := python -m pytest -q -n 2 --dist loadfile
+# two processes of one thread each, a file at a time, in the order of tests/conftest.py
+PYTEST := python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 OLD := .venv-torchtext
 # What `make test` runs again hangs on what has changed: a sentence that was
 # mended runs no unit test, and a unit test that was mended none of the book's.

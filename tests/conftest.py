@@ -1,8 +1,9 @@
-"""For all tests: Ctrl-C works, also where they run in the background, no
-file leaves its number of threads to the next, what is measured of the
-machine is not kept in the user's folder, a test is named alike in every
-process that collects it, and Hypothesis draws anew in each run and prints how
-to repeat what has failed.
+"""For all tests: the longest files come first, Ctrl-C works also where they
+run in the background, no file leaves its number of threads to the next or
+makes its process larger than 2 GiB, what is measured of the machine is not
+kept in the user's folder, a test is named alike in every process that
+collects it, and Hypothesis draws anew in each run and prints how to repeat
+what has failed.
 
 ANNOTATED_PRECISION=bfloat16 or float32 is what auto means in all tests, and
 in the processes that they start.
@@ -14,6 +15,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,8 +44,71 @@ def pytest_make_parametrize_id(
     return f"{len(val)}-bytes" if isinstance(val, bytes) else None
 
 
+# from a quarter of a minute on, the longest first: with one of them at the
+# end, one of two processes waits for the other
+FIRST = (
+    "school/test_exercises.py",
+    "story/test_solutions.py",
+    "engine/test_distributed.py",
+    "site/test_site.py",
+    "engine/test_faults.py",
+    "engine/test_distributed_commands.py",
+    "engine/test_distributed_accidents.py",
+    "site/test_moving.py",
+    "engine/test_resume.py",
+    "engine/test_gpu.py",
+    "school/test_classroom.py",
+    "school/test_examiner.py",
+    "commands/test_translate.py",
+    "figures/test_figures.py",
+    "story/test_training.py",
+    "engine/test_interrupted.py",
+    "benchmarks/test_recipe_runs.py",
+    "book/test_sweep.py",
+    "press/test_api.py",
+    "pocket/test_drawn.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(FIRST)}
+    here = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        name = item.path.relative_to(here).as_posix()
+        return places.get(name, len(FIRST))
+
+    items.sort(key=place)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def threads_are_put_back() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+MEMORY = 2048  # MiB
+STATUS = Path("/proc/self/status")
+
+
+def largest() -> int:
+    """The most memory that this process has held, in MiB (0 where the
+    system does not tell)."""
+    if not STATUS.exists():
+        return 0
+    (line,) = (x for x in STATUS.read_text().splitlines() if "VmHWM" in x)
+    return int(line.split()[1]) // 1024
+
+
+@pytest.fixture(autouse=True, scope="module")
+def memory_stays_small(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A machine of 8 GiB runs two processes of tests, and a browser."""
+    before = largest()
+    yield
+    if before <= MEMORY < (after := largest()):
+        pytest.fail(
+            f"with {request.node.name} this process grew from {before} to "
+            f"{after} MiB, and {MEMORY} is the most: what is not let go, or "
+            "larger than it need be?"
+        )

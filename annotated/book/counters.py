@@ -34,7 +34,7 @@ def kept_numbers(layer: nn.Module, x: Tensor) -> int:
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         kept[storage.data_ptr()] = storage.nbytes() // tensor.element_size()
-        return tensor
+        return tensor.detach()
 
     hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda t: t)
     with hooks:

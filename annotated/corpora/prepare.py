@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -263,6 +264,7 @@ def prepare(preparation: _Preparation, out: Path) -> Prepared:
                 text = work / f"{split}.{side}"
                 text.rename(fresh / f"{split}.{language}")
         _write_manifest(fresh, cards, settings, tokenizers, notes)
+        shutil.rmtree(work)  # before the folder has its name
     return Prepared.open(out)
 
 

@@ -22,6 +22,7 @@ from press.chapters import PressError, read_book, split
 from press.cite import cited, commit_of, reference
 from press.project import Project, read_project
 from press.release import release
+from tests.conftest import FIRST
 
 from .conftest import Book
 
@@ -268,6 +269,11 @@ def test_templates_and_hooks_are_read() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     listed = [h["entry"].split() for h in hooks["repos"][0]["hooks"]]
     assert listed == [["make", "style"], ["make", "check"]]
+
+
+def test_the_files_that_come_first_are_there() -> None:
+    lost = [name for name in FIRST if not (ROOT / "tests" / name).exists()]
+    assert not lost
 
 
 def test_make_lists_its_targets() -> None:

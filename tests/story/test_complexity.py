@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import weakref
 from functools import partial
 from itertools import product
 from types import ModuleType
@@ -192,6 +193,21 @@ def test_a_separable_convolution_as_wide_as_the_sentence():
     assert multiplications(pair, x) == 2 * n**2 * d + n * d**2
     network = FeedForward(d, 4 * d)
     assert multiplications(network, x) == 8 * n * d**2
+
+
+def test_what_is_counted_is_let_go() -> None:
+    """A hook that returned the tensor that it is given would keep it."""
+    outputs = []
+
+    class Sigmoid(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.sigmoid()
+            outputs.append(weakref.ref(y))
+            return y
+
+    assert kept_numbers(Sigmoid(), torch.randn(7)) == 7
+    [output] = outputs
+    assert output() is None
 
 
 def test_counters_count_what_is_kept_by_hand():

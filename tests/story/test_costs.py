@@ -108,7 +108,7 @@ def really_kept(
         place = tensor.untyped_storage()
         if place.data_ptr() not in own:
             seen[place.data_ptr()] = place.nbytes()
-        return tensor
+        return tensor.detach()  # itself would hold its own node, for ever
 
     settings = RunConfig(precision=precision)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
