@@ -448,7 +448,9 @@ def test_shards_sum_their_gradients_after_each_micro_batch(
     mesh = SimpleNamespace(from_group=lambda *about: about)
     monkeypatch.setattr(meshes, "DeviceMesh", mesh)
     inner = [torch.nn.Linear(1, 1) for _ in range(2)]
-    layers = [Sharded(one, torch.nn.LayerNorm(1)) for one in inner]
+    layers = [Sharded(), Sharded()]
+    for layer, one in zip(layers, inner):
+        layer.map, layer.norm = one, torch.nn.LayerNorm(1)
     group = cast(Any, "of a step")
     model = Sharded(*layers, torch.nn.ReLU())
     same, no_sync = distributed.data_parallel(model, group, layers, half)
