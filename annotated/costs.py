@@ -5,8 +5,8 @@ import math
 import torch
 
 from annotated.engine.distributed import world_size
+from annotated.engine.kernels import SHORT
 from annotated.engine.machine import HALF, matmul_speed, memory_bytes
-from annotated.engine.packing import SHORT
 from annotated.engine.trainer import RunConfig
 from annotated.model import TransformerConfig, count_parameters
 

@@ -9,14 +9,15 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-import platformdirs
 import torch
 
 from annotated.engine.errors import RunError, UsageError
-from annotated.engine.files import keep_first
+from annotated.engine.files import cache_folder, keep_first
+from annotated.engine.kernels import choose, machine_at
 from annotated.engine.timing import seconds
 
 __all__ = [
@@ -212,12 +213,14 @@ def processor() -> dict[str, str]:
     return facts
 
 
-def _measured_folder() -> Path:
-    """Where measurements are kept; it may be deleted at any time."""
-    chosen = os.environ.get("ANNOTATED_MEASURED")
+def _measured_folder() -> Path | None:
+    """Where measurements are kept, and may be deleted at any time; None
+    for a user without a home.
+    """
+    chosen, home = os.environ.get("ANNOTATED_MEASURED"), cache_folder()
     if chosen:
         return Path(chosen).absolute()
-    return Path(platformdirs.user_cache_dir("annotated"), "measured")
+    return home and home / "measured"
 
 
 def cached(
@@ -233,14 +236,16 @@ def cached(
     about = {"processor": processor(), "torch": torch.__version__} | about
     key = json.dumps(about, sort_keys=True).encode()
     code = hashlib.sha256(key).hexdigest()[:16]
-    path = _measured_folder() / f"{name}-{code}.json"
+    folder = _measured_folder()
+    path = (folder or Path()) / f"{name}-{code}.json"
     with suppress(OSError):  # there is none, or it is unreadable
         try:
-            return _value(path.read_text("utf-8"))
+            if folder:
+                return _value(path.read_text("utf-8"))
         except (ValueError, KeyError, TypeError):
             path.unlink()  # damaged
     value, lasting = measure()
-    if lasting and path.is_absolute():  # else a user without a home
+    if lasting and folder:
         text = json.dumps({"value": value} | about, indent=2)
         with suppress(OSError, ValueError):  # read-only, or a full disk
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -270,24 +275,17 @@ def pick_precision(device: str) -> tuple[str, str]:
         )
     if asked != "auto":
         return asked, "ANNOTATED_PRECISION says so"
-    kind = torch.device(device).type
-    if kind == "cuda":
-        name = torch.cuda.get_device_name(device)
-        generation, _ = torch.cuda.get_device_capability(device)
-        if generation >= 8:
-            return "bfloat16", f"{name} has tensor cores for it"
-        if generation == 7:
-            return "float16", f"{name} has no bfloat16 tensor cores"
-        return "float32", f"{name} has no tensor cores"
-    if kind == "mps":
-        return "float32", "bfloat16 has not been measured on Apple GPUs"
+    machine = machine_at(device)
+    if machine.kind != "cpu":
+        chosen = choose(machine)
+        return chosen.precision, chosen.reason
     facts = processor()
     flags = facts.get("flags", facts.get("Features"))
     if flags is not None and not _INSTRUCTIONS & set(flags.split()):
         return "float32", "this processor has no bfloat16 instructions"
-    if cached("bfloat16", {}, _measured_speedup) >= _FASTER:
-        return "bfloat16", "measured faster than float32 on this processor"
-    return "float32", "bfloat16 was measured no faster on this processor"
+    faster = cached("bfloat16", {}, _measured_speedup) >= _FASTER
+    chosen = choose(replace(machine, bfloat16=faster))
+    return chosen.precision, chosen.reason
 
 
 def _measured_speedup() -> tuple[float, bool]:

@@ -48,10 +48,7 @@ class PackedBatch(Batch):
     def moved(self, move: Callable[[Tensor], Tensor]) -> PackedBatch:
         """A copy with move applied to each of its tensors."""
         src, tgt, labels = map(move, (self.src, self.tgt, self.labels))
-        source, target = (
-            Packing(move(side.real), move(side.index))
-            for side in (self.source, self.target)
-        )
+        source, target = self.source.moved(move), self.target.moved(move)
         return PackedBatch(src, tgt, labels, source, target)
 
     def together(self, pin: bool) -> PackedBatch:

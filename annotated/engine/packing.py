@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,13 +22,18 @@ from annotated.embeddings import (
 )
 from annotated.engine.errors import RunError
 from annotated.engine.hooks import attention_blocks, recorded_weights
+from annotated.engine.kernels import (
+    attention_kernel,
+    row_losses,
+    sentence_attention,
+)
 from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.masks import causal_mask, window_mask
 from annotated.model import Decoder, Encoder, Transformer, TransformerConfig
 from annotated.tokens import BOS, EOS, PAD, UNK
 
 __all__ = [
-    "Packing", "PackedMask", "PackedAttention", "SHORT", "FastDropout",
+    "Packing", "PackedMask", "PackedAttention", "FastDropout",
     "PackedTransformer", "check_parts", "packed", "check_paper",
     "PAPER_PARTS", "check_steps", "check_compiler", "compile_layers",
     "chunked_loss",
@@ -61,12 +66,23 @@ class Packing:
 
     real: Tensor  # (batch, length) of bool
     index: Tensor  # (tokens,): flat index of each real token
+    # (batch + 1,) of int32: where each sentence begins in the packed rows
+    starts: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        lengths = self.real.sum(dim=1, dtype=torch.int32)
+        starts = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+        object.__setattr__(self, "starts", starts)
 
     @classmethod
     def of(cls, ids: Tensor) -> Packing:
         """The packing of a batch of token ids, (batch, length)."""
         real = ids != PAD
         return cls(real, real.flatten().nonzero()[:, 0])
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Packing:
+        """A copy with move applied to its tensors."""
+        return Packing(move(self.real), move(self.index))
 
     @property
     def full(self) -> bool:
@@ -102,13 +118,16 @@ class PackedMask:
     """The mask that PackedAttention takes: the packings of the queries and
     of the keys, and which query may attend to which key.
 
-    may_attend broadcasts to (batch, heads, q_len, k_len); None: all.
+    may_attend broadcasts to (batch, heads, q_len, k_len); None: all. Only
+    the padded kernels need it.
     """
 
     queries: Packing
     keys: Packing
     may_attend: Tensor | None = None
-    causal: bool = False  # used only where may_attend is None
+    causal: bool = False
+    window: int | None = None
+    kernel: str | None = None  # see choose (page E31); None: not chosen yet
 
     @classmethod
     def to(
@@ -117,11 +136,14 @@ class PackedMask:
         keys: Packing,
         causal: bool = False,
         window: int | None = None,
+        kernel: str | None = None,
     ) -> PackedMask:
         """The mask for all layers of a stack, built once per batch."""
-        if causal and window is None:
+        form = {"causal": causal, "window": window, "kernel": kernel}
+        by_sentence = kernel in _BY_SENTENCE
+        if by_sentence or (causal and window is None):
             # padding comes last, so a causal query never sees it
-            return cls(queries, keys, causal=True)
+            return cls(queries, keys, None, **form)
         mask = keys.mask
         if window is not None:
             length, device = keys.real.size(1), keys.real.device
@@ -134,7 +156,10 @@ class PackedMask:
             # a softmax over no keys is 0/0: let such a query see the
             # padding, whose values are zeros
             mask = mask | ~mask.any(dim=-1, keepdim=True)
-        return cls(queries, keys, mask)
+        return cls(queries, keys, mask, **form)
+
+
+_BY_SENTENCE = "sentences", "varlen"  # kernels that need no padding
 
 
 class PackedAttention(MultiHeadAttention):
@@ -153,9 +178,12 @@ class PackedAttention(MultiHeadAttention):
         if not isinstance(mask, PackedMask):
             return super().forward(x, memory, mask)
         x = _narrowed(x)
+        p = self.dropout.p if self.training else 0.0
+        if mask.kernel in _BY_SENTENCE:
+            q, k, v = self.projected(x, memory)
+            return self.w_o(_by_sentence(q, k, v, mask, p).flatten(1))
         memory = x if memory is None else memory
         q, k, v = self.w_q(x), self.w_k(memory), self.w_v(memory)
-        p = self.dropout.p if self.training else 0.0
         if p == 0 and _short(q, mask):
             heads = _ShortAttention.apply(q, k, v, mask, self.num_heads)
             return self.w_o(heads)
@@ -165,10 +193,21 @@ class PackedAttention(MultiHeadAttention):
             self.split(mask.keys.pad(v)),
             attn_mask=mask.may_attend,
             dropout_p=p,
-            is_causal=mask.causal,
+            is_causal=mask.causal and mask.may_attend is None,
         )
         heads = heads.transpose(1, 2).flatten(2)
         return self.w_o(mask.queries.pack(heads))
+
+    def projected(self, x: Tensor, memory: Tensor | None) -> list[Tensor]:
+        """Queries, keys and values, (tokens, heads, d) each: one product
+        for those that have the same input.
+        """
+        maps = self.w_q, self.w_k, self.w_v
+        if memory is None:
+            rows = _product(x, *maps)
+        else:
+            rows = [self.w_q(x), *_product(memory, *maps[1:])]
+        return [each.unflatten(-1, (self.num_heads, -1)) for each in rows]
 
 
 def _narrowed(x: Tensor) -> Tensor:
@@ -183,6 +222,19 @@ def _narrowed(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(device)) if on else x
 
 
+def _product(x: Tensor, *maps: nn.Linear) -> list[Tensor]:
+    """What the maps make of x, in one product; each by itself where
+    someone listens to one of them.
+    """
+    if any(m._forward_hooks or m._forward_pre_hooks for m in maps):
+        return [each(x) for each in maps]
+    weight, bias = torch.cat([m.weight for m in maps]), None
+    if maps[0].bias is not None:
+        bias = torch.cat([m.bias for m in maps])
+    sizes = [m.out_features for m in maps]
+    return list(F.linear(x, weight, bias).split(sizes, dim=-1))
+
+
 def _fused_attention(
     q: Tensor, k: Tensor, v: Tensor, **options: Any
 ) -> Tensor:
@@ -195,6 +247,23 @@ def _fused_attention(
             q.to(wide), k.to(wide), v.to(wide), **options
         )
     return heads.to(q.dtype)
+
+
+# E2-packing.md: Without the rectangle
+def _by_sentence(
+    q: Tensor, k: Tensor, v: Tensor, mask: PackedMask, p: float
+) -> Tensor:
+    """Attention of packed rows, (tokens, heads, d), with dropout p."""
+    starts = mask.queries.starts, mask.keys.starts
+    longest = mask.queries.real.size(1), mask.keys.real.size(1)
+    reach = -1 if mask.window is None else mask.window // 2
+    if mask.kernel == "sentences":
+        form = mask.causal, reach, p
+        return sentence_attention(q, k, v, *starts, *longest, *form)
+    from torch.nn.attention.varlen import varlen_attn  # torch 2.10 on
+
+    window = reach, 0 if mask.causal else reach
+    return varlen_attn(q, k, v, *starts, *longest, window_size=window)
 
 
 # E2-packing.md: In 16 bits on a CPU
@@ -278,15 +347,13 @@ class _ShortAttention(torch.autograd.Function):
         return *joined, None, None
 
 
-SHORT = 256  # keys: more weights would take more memory than they save
-
-
 def _short(q: Tensor, mask: PackedMask) -> bool:
     """Whether these queries have fast products and few keys."""
-    fast = q.device.type == "cpu" and q.dtype == torch.bfloat16
     if torch.compiler.is_compiling():
         return False
-    return fast and mask.keys.real.size(1) <= SHORT
+    longest = mask.keys.real.size(1)
+    kernel = attention_kernel(q.device, q.dtype, longest)
+    return kernel == "products"
 
 
 # E2-packing.md: Dropout
@@ -343,23 +410,44 @@ class PackedTransformer(Transformer):
         """
         source = Packing.of(src) if source is None else source
         target = Packing.of(tgt) if target is None else target
-        memory = _narrowed(self._encode(src, source))
+        kernel = self._kernel(src, tgt)
+        memory = _narrowed(self._encode(src, source, kernel))
         x = self.embeddings.read_target(target.pack(tgt))
         x = self._add_positions(x, target, self.tgt_positions(tgt.size(1)))
-        mask = PackedMask.to(target, target, True, self.config.window)
-        memory_mask = PackedMask.to(target, source)
+        window = self.config.window
+        mask = PackedMask.to(target, target, True, window, kernel)
+        memory_mask = PackedMask.to(target, source, kernel=kernel)
         return self.decoder(x, memory, mask, memory_mask), target
 
     def encode(self, src: Tensor) -> Tensor:
-        packing = Packing.of(src)
-        return packing.pad(self._encode(src, packing))
+        packing, kernel = Packing.of(src), self._kernel(src)
+        return packing.pad(self._encode(src, packing, kernel))
 
-    def _encode(self, src: Tensor, packing: Packing) -> Tensor:
+    def _kernel(self, *sides: Tensor) -> str | None:
+        """The attention for a batch with these ids; on a CPU each layer
+        decides, by the numbers that arrive.
+        """
+        weight, config = self.embeddings.output, self.config
+        if weight.device.type == "cpu":
+            return None
+        x = _narrowed(weight[:1])
+        longest = max(ids.size(1) for ids in sides)
+        dropout = self.training and config.attention_dropout > 0
+        head = max(config.key_size, config.value_size)
+        return attention_kernel(
+            x.device, x.dtype, longest, head, dropout
+        )
+
+    def _encode(
+        self, src: Tensor, packing: Packing, kernel: str | None
+    ) -> Tensor:
         x = self.embeddings.read_source(packing.pack(src))
         table = self.src_positions(src.size(1))
         x = self._add_positions(x, packing, table)
         window = self.config.window
-        mask = PackedMask.to(packing, packing, window=window)
+        mask = PackedMask.to(
+            packing, packing, window=window, kernel=kernel
+        )
         return self.encoder(x, mask)
 
     def _add_positions(
@@ -611,20 +699,17 @@ class _ChunkedLoss(torch.autograd.Function):
         db = None if bias is None else torch.zeros_like(bias)
         for first in range(0, len(x), rows):
             chunk = x[first : first + rows]
-            label = labels[first : first + rows, None]
-            logits = (chunk @ narrow.T).to(wide)
-            logits = logits if bias is None else logits.add_(bias)
-            log_p = logits.log_softmax(dim=-1)
-            likelihood = log_p.gather(1, label).sum()
+            label = labels[first : first + rows]
+            p = chunk @ narrow.T
+            if bias is not None:
+                p = p.to(wide).add_(bias)
+            # p becomes the gradient of p, but for the smoothing term
+            likelihood, total, p = row_losses(p, label, smoothing, learn)
             nll = nll - likelihood
             loss = loss - (1 - smoothing) * likelihood
             if smoothing:  # 0 · -inf would be NaN
-                loss = loss - share * log_p.sum()
+                loss = loss - share * total
             if learn:
-                # the gradient of the logits, without the smoothing term
-                p = log_p.exp_()
-                less = p.new_full(label.shape, smoothing - 1)
-                p = p.scatter_add_(1, label, less)
                 if db is not None:
                     db += p.sum(dim=0)
                 p = p.to(x.dtype)

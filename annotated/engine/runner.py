@@ -103,7 +103,7 @@ def _trained(
     """train_recipe, in a folder of which this run holds the lock."""
     run, corpus, sets = rank_zero_first(
         lambda: (
-            resume_run(recipe, folder)
+            resume_run(recipe, folder, device)
             if resume or rank() > 0
             else begin_run(recipe, folder, device)
         )
@@ -149,7 +149,7 @@ def _check_plan(trainer: Trainer, folder: Path) -> None:
 
 def _note_changes(run: Run, folder: Path) -> None:
     """Write the recipe, if it has changed, now that the run goes on."""
-    if run.recipe != read_recipe(folder):
+    if run.differs(folder):
         with writing("recipe.json"):
             run.write_recipe(folder)
 

@@ -72,6 +72,7 @@ def _read(folder: Path) -> tuple[Recipe, dict[str, Any]]:
             )
         about = {
             "fingerprints": dict(values.pop("fingerprints", {})),
+            "kernels": dict(values.pop("kernels", {})),
             "first": str(values.pop("first", "")),
         }
         return recipe_of(values), about
@@ -148,8 +149,9 @@ FIRST = "first.safetensors"
 class Run:
     """A run folder in memory: recipe, tokenizers and model; and the models
     of other runs, if any, that vote when it translates. fingerprints are
-    those of the corpora that it trains and validates on, first the SHA-256
-    of first.safetensors, if it went on from another run.
+    those of the corpora that it trains and validates on, kernels what was
+    chosen for the machine that it trains on, first the SHA-256 of
+    first.safetensors, if it went on from another run.
     """
 
     recipe: Recipe
@@ -158,6 +160,7 @@ class Run:
     model: Transformer
     others: tuple[Transformer, ...] = ()
     fingerprints: Mapping[str, int] = field(default_factory=dict)
+    kernels: Mapping[str, str] = field(default_factory=dict)
     first: str = ""
 
     def write(self, folder: Path) -> None:
@@ -173,10 +176,16 @@ class Run:
         values = {
             "format": _FORMAT,
             "fingerprints": dict(self.fingerprints),
+            "kernels": dict(self.kernels),
             **({"first": self.first} if self.first else {}),
             **dataclasses.asdict(self.recipe),
         }
         write_json(folder / "recipe.json", values)
+
+    def differs(self, folder: Path) -> bool:
+        """Whether the folder's recipe.json says something else."""
+        recipe, about = _read(folder)
+        return (self.recipe, self.kernels) != (recipe, about["kernels"])
 
     def begin(self, folder: Path, first: Transformer | None = None) -> Run:
         """Write a new run, with the weights that it has or those of first,
@@ -263,7 +272,7 @@ class Run:
         self,
         lines: Sequence[str],
         search: SearchConfig | None = None,
-        batch_tokens: int = 2000,
+        batch_tokens: int | None = None,
         workers: int = 1,
         guide: Guide | None = None,
     ) -> list[list[Translation]]:

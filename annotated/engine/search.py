@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -41,7 +41,7 @@ from annotated.tokens import BOS, EOS, PAD, UNK
 
 __all__ = [
     "Allowed", "Guide", "converted", "beam_search", "batches_by_length",
-    "search_in_order", "WorkerError",
+    "gpu_batches", "search_in_order", "WorkerError",
 ]  # fmt: skip
 
 
@@ -409,14 +409,7 @@ class _BeamSearch:
         for number, scores, rows in zip(
             *(column[self.beams.done].tolist() for column in columns)
         ):
-            for score, ids in zip(scores, rows):
-                if score > -math.inf:  # there may be fewer than nbest
-                    ids = [*ids, EOS][: [*ids, EOS].index(EOS)]
-                    penalty = length_penalty(
-                        len(ids) + 1, self.config.alpha
-                    )
-                    best = Hypothesis(ids, score * penalty, score)
-                    self.results[number].append(best)
+            self.results[number] = _hypotheses(scores, rows, self.config)
 
 
 _COMPACT_STEPS = 8  # steps between compactions
@@ -442,6 +435,366 @@ def _mean_log_p(logits: list[Tensor]) -> Tensor:
     if len(each) == 1:
         return each[0]
     return torch.stack(each).logsumexp(dim=0) - math.log(len(each))
+
+
+# E6-search.md: On a GPU: nothing moves at all
+class _StillAttention(torch.nn.Module):
+    """Attention over slots (batch, heads, slots, d) that stay where they
+    are; place (width,) says which of them are next.
+    """
+
+    def __init__(
+        self, block: MultiHeadAttention, k: Tensor, v: Tensor,
+        place: Tensor,
+    ):  # fmt: skip
+        super().__init__()
+        self.block, self.k, self.v, self.place = block, k, v, place
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        block, used = self.block, mask.size(-1)
+        self.k.index_copy_(2, self.place, block.split(block.w_k(x)))
+        self.v.index_copy_(2, self.place, block.split(block.w_v(x)))
+        q = block.split(block.w_q(x))
+        k, v = self.k[:, :, :used], self.v[:, :, :used]
+        return _attend(block, q, k, v, mask)
+
+
+class _StillCache:
+    """What _SlotCache keeps, for rows sentences of source tokens and
+    outputs of positions tokens, in tensors that are made once.
+    """
+
+    def __init__(
+        self, model: Transformer, rows: int, source: int, positions: int,
+        place: Tensor,
+    ):  # fmt: skip
+        self.model, self.place = model, place
+        self.table = model.tgt_positions(positions)
+        config, blocks = model.config, attention_blocks(model)
+        self.layers, self.blocks = range(config.num_decoder_layers), blocks
+        slots = positions * len(place)
+        like = self.table
+        self.src = place.new_full((rows, source), PAD)
+        self.memory = like.new_zeros(rows, source, config.d_model)
+        sizes = config.key_size, config.value_size
+        self.source, self.target = (
+            [
+                [like.new_zeros(rows, config.num_heads, length, d)
+                 for d in sizes]
+                for _ in self.layers
+            ]
+            for length in (source, slots)
+        )  # fmt: skip
+
+    def tensors(self) -> list[Tensor]:
+        """All that has a row for each sentence."""
+        pairs = [x for pair in (*self.source, *self.target) for x in pair]
+        return [self.src, self.memory, *pairs]
+
+    def load(self, src: Tensor) -> None:
+        """Read the sentences of a new batch."""
+        self.src.copy_(src)
+        self.memory.copy_(self.model.encode(src))
+        for i, (k, v) in zip(self.layers, self.source):
+            block = self.blocks[f"cross.{i}"]
+            k.copy_(block.split(block.w_k(self.memory)))
+            v.copy_(block.split(block.w_v(self.memory)))
+
+    def next_logits(
+        self, ids: Tensor, seen: Tensor, time: Tensor
+    ) -> Tensor:
+        """As of _SlotCache, for the first len(ids) rows; time (1,) is the
+        position of ids.
+        """
+        model, config, rows = self.model, self.model.config, len(ids)
+        layers = torch.nn.ModuleList()
+        for i, layer in enumerate(model.decoder.layers):
+            k, v = (x[:rows] for x in self.target[i])
+            block = self.blocks[f"decoder.{i}"]
+            target = _StillAttention(block, k, v, self.place)
+            source = _SourceAttention.__new__(_SourceAttention)
+            torch.nn.Module.__init__(source)
+            source.block = self.blocks[f"cross.{i}"]
+            source.k, source.v = (x[:rows] for x in self.source[i])
+            layers.append(
+                with_parts(layer, attention=target, cross_attention=source)
+            )
+        x = model.embeddings.read_target(ids)
+        x = x + self.table.index_select(0, time)
+        if config.window is not None:
+            nearest = time + 1 - config.window // 2
+            seen = seen & (seen.cumsum(dim=-1) >= nearest)
+        bias = _bias(seen[:, None], config.num_heads, x)
+        src, memory = self.src[:rows], self.memory[:rows]
+        real = (src != PAD)[:, None, None]
+        source_bias = _bias(real, config.num_heads, x)
+        decoder = with_parts(model.decoder, layers=layers)
+        x = decoder(x, memory, bias, source_bias)
+        return model.logits(x, memory, src)
+
+
+_Replay = Callable[[], None]
+_BLOCK = 32  # positions by which the slots that a step looks at grow
+_LATE = 4  # steps between a question and its answer
+
+
+def _captured(step: _Replay) -> _Replay:
+    """A recording of a step on the GPU, as a function; the step itself,
+    where a part of a reader's model cannot be recorded.
+    """
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, pool=_graph_memory()):
+            step()
+    except RuntimeError:  # it waits for the device, say
+        return step
+    return graph.replay
+
+
+@lru_cache
+def _graph_memory() -> Any:
+    """One memory for all graphs: none needs what another has left."""
+    return torch.cuda.graph_pool_handle()
+
+
+class _StillSearch:
+    """Beam search for rows sentences, again and again, in place."""
+
+    def __init__(
+        self,
+        models: list[Transformer],
+        rows: int,
+        source: int,
+        positions: int,
+        config: SearchConfig,
+        capture: Callable[[_Replay], _Replay] = _captured,
+    ):
+        self.models, self.config, self.capture = models, config, capture
+        self.rows, self.positions = rows, positions
+        device = next(models[0].parameters()).device
+        beam, slots = config.beam, positions * config.beam
+        self.time = torch.zeros(1, dtype=torch.int64, device=device)
+        self.first = torch.arange(beam, device=device)
+        self.place, self.itself = self.first.clone(), torch.eye(beam) > 0
+        self.itself = self.itself.to(device)
+        self.caches = [
+            _StillCache(m, rows, source, positions, self.place)
+            for m in models
+        ]
+        dtype = self.caches[0].table.dtype
+        wide = torch.promote_types(dtype, torch.float32)
+        penalties = [
+            length_penalty(n, config.alpha) for n in range(positions + 1)
+        ]
+        self.penalty = torch.tensor(penalties, dtype=wide, device=device)
+        ids = self.time.new_full((rows, beam, positions + 1), EOS)
+        scores = self.penalty.new_zeros(rows, beam)
+        self.beams = _Beams(
+            *(ids[:, 0, 0].clone() for _ in range(2)),
+            ids[:, 0, 0] == BOS,
+            ids[:, 0, 1:].clone(), scores, ids,
+            (ids[:, :, :1] == BOS).repeat(1, 1, slots),
+            scores.new_zeros(rows, config.nbest),
+            ids.new_zeros(rows, config.nbest, positions),
+        )  # fmt: skip
+        self.replays: dict[tuple[int, int], _Replay | None] = {}
+
+    def load(
+        self, sentences: Sequence[Sequence[int]], limits: list[int],
+        prefixes: Sequence[Sequence[int]],
+    ) -> None:  # fmt: skip
+        """Begin with a new batch, of at most rows sentences."""
+        free, b = self.rows - len(sentences), self.beams
+        fill: list[Sequence[int]] = [()] * free
+        src = source_rows(self.models[0], [*sentences, *fill])
+        missing = self.caches[0].src.size(1) - src.size(1)
+        for cache in self.caches:
+            cache.load(F.pad(src, (0, missing), value=PAD))
+        numbers = torch.arange(self.rows)
+        b.number.copy_(numbers)
+        b.limit.copy_(torch.tensor([*limits, *(1 for _ in fill)]))
+        b.done.copy_(numbers >= len(sentences))
+        begun = pad_rows([np.asarray(p) for p in [*prefixes, *fill]])
+        b.prefix.fill_(PAD)
+        b.prefix[:, : begun.size(1)] = begun.to(b.prefix.device)
+        b.scores.fill_(-math.inf)
+        b.scores[:, 0] = 0.0
+        b.ids.fill_(EOS)
+        b.ids[:, :, 0] = BOS
+        b.seen.fill_(False)
+        b.ended.fill_(-math.inf)
+        b.ended_ids.fill_(EOS)
+        self.time.zero_()
+
+    def best(
+        self, b: _Beams, log_p: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As of _best_continuations; a token that a prefix or the limit
+        forces is the only one.
+        """
+        beam, vocab = log_p.shape[1:]
+        ranks = 2 * beam if beam > 1 else 1
+        values, tokens = log_p.topk(min(ranks, vocab))
+        total = (b.scores[:, :, None] + values).flatten(1)
+        best, index = total.topk(min(ranks, total.size(1)))
+        parent = index // values.size(2)
+        token = tokens.flatten(1).gather(1, index)
+        forced = b.prefix.index_select(1, self.time)  # (rows, 1)
+        at_limit = b.limit[:, None] == self.time + 1
+        forced = forced.masked_fill(at_limit, EOS)
+        which = forced[:, None].expand(-1, beam, -1)
+        only = b.scores + log_p.gather(2, which)[:, :, 0]
+        only, order = only.topk(beam)
+        more = best.size(1) - beam
+        only = F.pad(only, (0, more), value=-math.inf)
+        yes = forced != PAD
+        return (
+            torch.where(yes, only, best),
+            torch.where(yes, F.pad(order, (0, more)), parent),
+            torch.where(yes, forced, token),
+        )
+
+    def step(self, rows: int, used: int) -> None:
+        """One token more for the first rows, which look at used slots."""
+        b, config = self.beams.compact(lambda x: x[:rows]), self.config
+        beam, time = config.beam, self.time
+        self.place.copy_(time * beam + self.first)
+        itself = self.itself.expand(rows, -1, -1)
+        b.seen.index_copy_(2, self.place, itself)
+        newest = b.ids.index_select(2, time)[:, :, 0]
+        seen = b.seen[:, :, :used]
+        log_p = _mean_log_p(
+            [c.next_logits(newest, seen, time) for c in self.caches]
+        )
+        log_p[:, :, PAD] = log_p[:, :, BOS] = -math.inf
+        best, parent, token = self.best(b, log_p)
+        # those that end
+        penalty = self.penalty.index_select(0, time + 1)
+        ends = (token == EOS) & ~b.done[:, None]
+        scores = best.masked_fill(~ends, -math.inf) / penalty
+        scores = torch.cat([b.ended, scores], dim=1)
+        ended, index = scores.topk(config.nbest)
+        ids = b.ids[:, :, 1:].take_along_dim(parent[:, :, None], 1)
+        ids = torch.cat([b.ended_ids, ids], dim=1)
+        b.ended.copy_(ended)
+        b.ended_ids.copy_(ids.take_along_dim(index[:, :, None], 1))
+        # those that live
+        best = best.masked_fill(token == EOS, -math.inf)
+        scores, index = best.topk(beam)
+        order = parent.gather(1, index)[:, :, None]
+        ids = b.ids.take_along_dim(order, 1)
+        ids.index_copy_(2, time + 1, token.gather(1, index)[:, :, None])
+        b.ids.copy_(ids)
+        b.seen.copy_(b.seen.take_along_dim(order, 1))
+        b.scores.copy_(scores)
+        # those that nothing can improve, as in retire
+        hope = scores[:, 0] / self.penalty.gather(0, b.limit)
+        lost = (scores[:, 0] + ended[:, 0]).isnan()
+        settled = (ended[:, -1] >= hope) | (b.limit <= time + 1) | lost
+        b.done.logical_or_(settled)
+        time.add_(1)
+
+    def find(self, count: int, longest: int) -> list[list[Hypothesis]]:
+        """The results of the count sentences that were loaded."""
+        results: list[list[Hypothesis]] = [[] for _ in range(count)]
+        rows, flags = self.rows, _Late(self.beams.done)
+        for length in range(1, longest + 1):
+            blocks = math.ceil(length / _BLOCK)
+            used = min(blocks * _BLOCK, self.positions) * self.config.beam
+            self.run(rows, used)
+            if length % _LATE:
+                continue
+            done = flags.read()[:rows]
+            flags.ask()
+            left = rows - int(done.sum())
+            if left == 0:
+                break
+            if left <= rows // 2 and rows > 1:
+                self.report(done, results)
+                rows = self.gather(done, rows)
+                flags.forget()
+        self.report(torch.ones(rows, dtype=torch.bool), results)
+        return results
+
+    def run(self, rows: int, used: int) -> None:
+        """A step: the first of its size as it is, later ones recorded."""
+        size = rows, used
+        if size not in self.replays:
+            self.replays[size] = None
+            return self.step(rows, used)
+        replay = self.replays[size]
+        if replay is None:
+            replay = self.capture(partial(self.step, rows, used))
+            self.replays[size] = replay
+        return replay()
+
+    def gather(self, done: Tensor, rows: int) -> int:
+        """Move the sentences that are not done to the front; returns how
+        many rows they take.
+        """
+        left = rows - int(done.sum())
+        half = 1 << (left - 1).bit_length()
+        order = done.byte().argsort(stable=True)[:half]
+        order = order.to(self.time.device)
+        tensors = [*vars(self.beams).values()]
+        for x in tensors + [x for c in self.caches for x in c.tensors()]:
+            x[:half] = x.index_select(0, order)
+        # a row that is done stays so, and has been reported
+        self.beams.number[left:half] = self.rows
+        return half
+
+    def report(
+        self, done: Tensor, results: list[list[Hypothesis]]
+    ) -> None:
+        """Collect what the sentences that are done have found."""
+        b = self.beams.compact(lambda x: x[: len(done)][done.to(x.device)])
+        check_numbers(b.scores + b.ended[:, :1])
+        columns = b.number, b.ended, b.ended_ids
+        for number, scores, ids in zip(*(c.tolist() for c in columns)):
+            if number < len(results):
+                results[number] = _hypotheses(scores, ids, self.config)
+
+
+class _Late:
+    """What a tensor of flags was when it was last asked for; nothing waits
+    for the device but for what it was told before that.
+    """
+
+    def __init__(self, flags: Tensor):
+        self.flags, gpu = flags, flags.device.type == "cuda"
+        self.copy = torch.zeros_like(flags, device="cpu")
+        self.copy = self.copy.pin_memory() if gpu else self.copy
+        self.event = torch.cuda.Event() if gpu else None
+
+    def ask(self) -> None:
+        self.copy.copy_(self.flags, non_blocking=True)
+        if self.event is not None:
+            self.event.record()
+
+    def read(self) -> Tensor:
+        """The answer to the last question; at first, and after forget,
+        no flag is set.
+        """
+        if self.event is not None:
+            self.event.synchronize()
+        return self.copy.clone()
+
+    def forget(self) -> None:
+        self.read()
+        self.copy.zero_()
+
+
+def _hypotheses(
+    scores: list[float], rows: list[list[int]], config: SearchConfig
+) -> list[Hypothesis]:
+    """The finished hypotheses of a sentence, whose tokens end with EOS."""
+    found = []
+    for score, ids in zip(scores, rows):
+        if score > -math.inf:  # there may be fewer than nbest
+            ids = [*ids, EOS][: [*ids, EOS].index(EOS)]
+            penalty = length_penalty(len(ids) + 1, config.alpha)
+            found.append(Hypothesis(ids, score * penalty, score))
+    return found
 
 
 # E6-search.md: Ensembles, prefixes, precision
@@ -473,6 +826,15 @@ def converted(model: Transformer, dtype: torch.dtype) -> Transformer:
                 f"torch {torch.__version__} has no torch.ao.quantization: "
                 "choose another --precision than int8"
             ) from None
+        engines = torch.backends.quantized
+        if engines.engine == "none":  # as on a Mac: none is chosen there
+            usable = [e for e in engines.supported_engines if e != "none"]
+            if not usable:
+                raise RunError(
+                    "this torch multiplies no int8: choose another "
+                    "--precision than int8"
+                )
+            engines.engine = usable[0]
         with warnings.catch_warnings():
             # torch warns that this is moving to another package
             warnings.simplefilter("ignore")
@@ -502,13 +864,15 @@ def beam_search(
     config: SearchConfig = SearchConfig(),
     prefixes: Sequence[Sequence[int]] | None = None,
     guide: Guide | None = None,
+    searches: Any = None,
 ) -> list[list[Hypothesis]]:
     """Beam search for a batch of sentences (§6.1), each without EOS.
 
     Returns the nbest hypotheses of each sentence, best first, the same as
     plain_beam_search. Several models vote; each output begins with its
     prefix, if one is given, and contains only tokens that the guide
-    allows. ValueError for an invalid prefix.
+    allows. searches keeps a GPU's graphs from one batch to the next, a
+    dict that is empty at first. ValueError for an invalid prefix.
     """
     if not len(sentences):
         return []
@@ -518,8 +882,57 @@ def beam_search(
         for each in models:
             stack.enter_context(evaluating(each))
             check_steps(each, partial(_steps, each))
+        if _may_be_recorded(models, guide):
+            kept = {} if searches is None else searches
+            return _recorded(kept, models, sentences, config, prefixes)
         search = _BeamSearch(models, sentences, config, prefixes, guide)
         return search.run()
+
+
+_Searches = dict[tuple[int, ...], _StillSearch]
+
+
+def _may_be_recorded(
+    models: list[Transformer], guide: Guide | None
+) -> bool:
+    """Whether a search is on a GPU, and its steps ask Python nothing."""
+    gpu = all(next(m.parameters()).device.type == "cuda" for m in models)
+    blocks = [b for m in models for b in attention_blocks(m).values()]
+    plain = not any(_rotation(block) for block in blocks)
+    return gpu and guide is None and plain
+
+
+def _recorded(
+    searches: _Searches,
+    models: list[Transformer],
+    sentences: Sequence[Sequence[int]],
+    config: SearchConfig,
+    prefixes: Sequence[Sequence[int]],
+) -> list[list[Hypothesis]]:
+    """beam_search by one of the searches, or by one that is added."""
+    limits = [
+        _limit(models, s, config, prefix)
+        for s, prefix in zip(sentences, prefixes, strict=True)
+    ]
+    rows = 1 << (len(sentences) - 1).bit_length()
+    source = _source_size(max(map(len, sentences)))
+    most = max(output_limit(m, source - 1, config) for m in models)
+    positions = _BLOCK * math.ceil(most / _BLOCK)
+    for model in models:
+        if model.config.positions == "learned":
+            positions = min(positions, model.config.max_len)
+    size = rows, source, positions
+    if size not in searches:
+        searches.clear()  # sizes come one after the other
+        searches[size] = _StillSearch(models, *size, config)
+    search = searches[size]
+    search.load(sentences, limits, prefixes)
+    return search.find(len(sentences), max(limits))
+
+
+def _source_size(length: int) -> int:
+    """The places for a source of length tokens and EOS: a power of two."""
+    return max(16, 1 << length.bit_length())
 
 
 def _steps(model: Transformer, src: Tensor) -> Callable[[Tensor], Tensor]:
@@ -571,6 +984,41 @@ def batches_by_length(
     return batches
 
 
+def gpu_batches(
+    models: Sequence[Transformer],
+    sentences: Sequence[Sequence[int]],
+    config: SearchConfig,
+    memory: float,
+    batch_tokens: int = 32_000,
+) -> list[list[int]]:
+    """The indices of the sentences in each batch, longest first: of one
+    size of source, a power of two of them at most, and no more than fit
+    into memory bytes.
+    """
+    order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
+    batches: list[list[int]] = []
+    first = 0
+    while first < len(order):
+        longest = len(sentences[order[first]])
+        size, each = _source_size(longest), 0.0
+        for model in models:
+            c, limit = model.config, output_limit(model, longest, config)
+            places = size + config.beam * (limit + _BLOCK)
+            heads = c.num_heads * (c.key_size + c.value_size)
+            width = next(model.parameters()).element_size()
+            kept = places * heads * c.num_decoder_layers
+            each += width * (kept + size * c.d_model)
+            each += (width + 12) * config.beam * c.tgt_vocab
+        most = min(batch_tokens // size, int(memory / each))
+        rows = 1 << max(0, most.bit_length() - 1)
+        batch = order[first : first + rows]
+        sizes = {i: _source_size(len(sentences[i])) for i in batch}
+        batch = [i for i in batch if sizes[i] == size]
+        batches.append(batch)
+        first += len(batch)
+    return batches
+
+
 _PROCESS_TOKENS = 300  # source tokens that justify starting a process
 
 
@@ -578,15 +1026,16 @@ def search_in_order(
     model: _Models,
     sentences: Sequence[Sequence[int]],
     config: SearchConfig = SearchConfig(),
-    batch_tokens: int = 2000,
+    batch_tokens: int | None = None,
     prefixes: Sequence[Sequence[int]] | None = None,
     workers: int = 1,
     batch_size: int = 128,
     guide: Guide | None = None,
 ) -> list[list[Hypothesis]]:
     """beam_search for any number of sentences, batched by similar length:
-    at most batch_size sentences and batch_tokens source tokens at a time.
-    Results are in the order given.
+    at most batch_size sentences and batch_tokens source tokens at a time,
+    by default 2000; on a GPU as many as fit. Results are in the order
+    given.
 
     On a CPU, workers are single-threaded processes, at most one per core,
     that share the batches. WorkerError if one of them dies or hangs. (On
@@ -598,11 +1047,19 @@ def search_in_order(
     if workers > 1 and next(models[0].parameters()).device.type == "cpu":
         tokens = sum(len(s) + 1 for s in sentences)
         share = max(_PROCESS_TOKENS, math.ceil(tokens / workers))
-        batch_tokens = min(batch_tokens, share)
+        batch_tokens = min(batch_tokens or 2000, share)
     else:
         workers = 1  # a GPU's context does not survive a fork
-    batches = batches_by_length(sentences, batch_tokens, batch_size)
-    job = partial(_search_some, models, sentences, config, prefixes, guide)
+    searches: _Searches | None = None
+    if _may_be_recorded(models, guide):
+        searches, room = {}, torch.cuda.mem_get_info()[0] / 2
+        most = batch_tokens or 32_000
+        batches = gpu_batches(models, sentences, config, room, most)
+    else:
+        most = batch_tokens or 2000
+        batches = batches_by_length(sentences, most, batch_size)
+    about = models, sentences, config, prefixes, guide, searches
+    job = partial(_search_some, *about)
     workers = min(workers, len(batches))
     answered: Iterable[tuple[int, Any]] = enumerate(map(job, batches))
     if workers > 1:
@@ -621,12 +1078,13 @@ def _search_some(
     config: SearchConfig,
     prefixes: Sequence[Sequence[int]] | None,
     guide: Guide | None,
+    searches: _Searches | None,
     which: list[int],
 ) -> list[list[Hypothesis]]:
     """Translate a batch, given by the indices of its sentences."""
     chosen = prefixes and [prefixes[i] for i in which]
     some = [sentences[i] for i in which]
-    return beam_search(models, some, config, chosen, guide)
+    return beam_search(models, some, config, chosen, guide, searches)
 
 
 _TIMEOUT = 3600.0  # seconds without any answer

@@ -10,6 +10,7 @@ from annotated.engine.data import Data, open_data, prepared_data
 from annotated.engine.errors import RunError
 from annotated.engine.files import check_new
 from annotated.engine.fit import fitted_here
+from annotated.engine.kernels import choose, kernels_of, machine_at
 from annotated.engine.machine import pick_precision
 from annotated.engine.recipes import Recipe, described
 from annotated.engine.runs import Run, first_model, read_recipe, run_folder
@@ -41,6 +42,7 @@ def begin_run(
     data = open_data(recipe, tokenizers)
     source, target = data.tokenizers()  # fails if there is no data
     old = _old_corpus(data.recipe, (source, target))
+    asked = data.recipe.training.precision
     recipe = with_precision(data.recipe, device)
     for line in data.notes:
         print(line, file=sys.stderr)
@@ -49,7 +51,11 @@ def begin_run(
         recipe = fitted_here(recipe, train, source, target, device)
     model = first_model(recipe, source, target)
     prints = _fingerprints(train, valid)
-    run = Run(recipe, source, target, model, fingerprints=prints)
+    kernels = kernels_of(device, recipe.training.precision)
+    run = Run(
+        recipe, source, target, model, fingerprints=prints,
+        kernels=kernels | {"asked": asked},
+    )  # fmt: skip
     run = run.begin(folder, None if first is None else first.model)
     return run, train, {"valid": valid} | old
 
@@ -58,7 +64,9 @@ def with_precision(recipe: Recipe, device: str) -> Recipe:
     """The recipe with precision auto resolved; prints the choice."""
     if recipe.training.precision == "auto":
         choice, reason = pick_precision(device)
-        print(f"precision {choice} on {device}: {reason}", file=sys.stderr)
+        kernels = choose(machine_at(device), choice)
+        line = f"precision {choice} on {device}: {reason}; {kernels}"
+        print(line, file=sys.stderr)
         recipe = recipe.changed(precision=choice)
     if (recipe.training.precision, device) == ("float16", "cpu"):
         print(
@@ -170,7 +178,7 @@ _MAY_CHANGE = {f.name for f in dataclasses.fields(SearchConfig)} | {
 
 
 def resume_run(
-    recipe: Recipe, folder: Path
+    recipe: Recipe, folder: Path, device: str = "cpu"
 ) -> tuple[Run, Corpus, dict[str, Corpus]]:
     """Like begin_run, for an existing run; writes nothing. RunError if
     recipe differs from the run's in a field that determines its weights,
@@ -179,8 +187,15 @@ def resume_run(
     run = Run.as_begun(folder)
     if recipe.fit:  # it was fitted when the run began
         recipe = run.recipe
-    if recipe.training.precision == "auto":  # resolved then, too
-        recipe = recipe.changed(precision=run.recipe.training.precision)
+    if recipe.training.precision == "auto":
+        before = run.kernels.get("machine")
+        here = kernels_of(device, "float32")["machine"]
+        if before != here and run.kernels.get("asked") == "auto":
+            print(f"begun on {before}; on {here}:", file=sys.stderr)
+            recipe = with_precision(recipe, device)
+        else:  # resolved then, too
+            begun = run.recipe.training.precision
+            recipe = recipe.changed(precision=begun)
     recipe = _with_init(recipe)
     tokenizers = run.source, run.target
     data = open_data(recipe, tokenizers)
@@ -198,6 +213,8 @@ def resume_run(
         if run.first:
             model.load_state_dict(run.model.state_dict())
         run = dataclasses.replace(run, recipe=recipe, model=model)
+    here = kernels_of(device, recipe.training.precision)
+    run = dataclasses.replace(run, kernels={**run.kernels, **here})
     train, valid = _corpora(data)
     prints = _fingerprints(train, valid)
     others = [s for s in prints if prints[s] != run.fingerprints.get(s)]

@@ -31,7 +31,7 @@ def translated(
     tokenizers: tuple[Tokenizer, Tokenizer],
     lines: Sequence[str],
     search: SearchConfig,
-    batch_tokens: int = 2000,
+    batch_tokens: int | None = None,
     workers: int = 1,
     guide: Guide | None = None,
 ) -> list[list[Translation]]:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from annotated.attention import attention
-from annotated.engine import packing as packing_module
+from annotated.engine import kernels as kernels_module
 from annotated.engine.errors import RunError
 from annotated.engine.packing import (
     FastDropout,
@@ -247,7 +247,7 @@ def test_training_in_16_bits_takes_the_way_of_float32():
         source, target = ids([7, 4, 1]), ids([3, 6, 2], seed=1)
         curve = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(packing_module, "SHORT", limit)
+            patch.setattr(kernels_module, "SHORT", limit)
             for _ in range(30):
                 with torch.autocast("cpu", torch.bfloat16):
                     x, packing = model.hidden(source, target)
