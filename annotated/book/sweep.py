@@ -17,10 +17,10 @@ from annotated.book.results import entry
 from annotated.engine.data import TextData
 from annotated.engine.errors import RunError, UsageError, check_whole
 from annotated.engine.files import write_json
-from annotated.engine.fit import training_speed
 from annotated.engine.machine import pick_device
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.runs import Run, first_model
+from annotated.engine.speed import training_speed
 from annotated.engine.trainer import Trainer
 from annotated.evaluation import score
 from annotated.search import SearchConfig

@@ -12,9 +12,10 @@ from annotated.commands.options import Flag, parse
 from annotated.costs import dry_run
 from annotated.engine.distributed import process_group, rank, rank_zero_only
 from annotated.engine.errors import RunError, UsageError, unknown
+from annotated.engine.fit import with_micro_tokens
 from annotated.engine.machine import pick_device
 from annotated.engine.recipes import RECIPES, Recipe
-from annotated.engine.runner import train_recipe, with_micro_tokens
+from annotated.engine.runner import train_recipe
 from annotated.engine.runs import read_recipe
 from annotated.engine.start import fine_tuning, with_precision
 from annotated.exchange.export import FORMATS, unsupported

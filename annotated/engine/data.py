@@ -20,7 +20,7 @@ from annotated.engine.errors import DataError
 from annotated.engine.recipes import Recipe
 from annotated.tokens import Tokenizer
 
-__all__ = ["TextData", "PreparedData", "Data", "open_data", "prepared_data"]
+__all__ = ["TextData", "Data", "open_data", "prepared_data"]
 
 
 # E9-recipes.md: From a recipe to numbers
@@ -101,7 +101,7 @@ class TextData:
         return columns_of(both)
 
 
-class PreparedData:
+class _PreparedData:
     """A recipe's data, prepared by annotated data prepare."""
 
     def __init__(self, recipe: Recipe, found: Prepared):
@@ -139,7 +139,7 @@ class PreparedData:
         return corpus.first(count) if count else corpus
 
 
-Data = TextData | PreparedData
+Data = TextData | _PreparedData
 
 
 def open_data(
@@ -172,7 +172,7 @@ def open_data(
     found = prepared_data(recipe)
     if found is None:
         return TextData(recipe, tokenizers)
-    made = PreparedData(recipe, found)
+    made = _PreparedData(recipe, found)
     pairs = zip(tokenizers or (), made.tokenizers())
     if not all(same_tokens(own, there) for own, there in pairs):
         raise DataError(

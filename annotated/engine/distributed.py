@@ -25,10 +25,10 @@ from annotated.engine.errors import (
 )
 
 __all__ = [
-    "rank", "world_size", "process_group", "step_group", "all_reduce_sum",
-    "all_gather", "rank_zero_only", "rank_zero_first", "check_same",
-    "data_parallel", "reshard", "gather_on_rank_zero", "full_tensor",
-    "own_part",
+    "rank", "world_size", "alone", "process_group", "step_group",
+    "all_reduce_sum", "all_gather", "rank_zero_only", "rank_zero_first",
+    "check_same", "data_parallel", "reshard", "gather_on_rank_zero",
+    "full_tensor", "own_part",
 ]  # fmt: skip
 
 
@@ -46,8 +46,21 @@ def world_size() -> int:
     return dist.get_world_size() if _several() else 1
 
 
+_UNNOTICED: list[None] = []  # while alone
+
+
 def _several() -> bool:
-    return dist.is_available() and dist.is_initialized()
+    return dist.is_available() and dist.is_initialized() and not _UNNOTICED
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """As if this process were the only one, while the others wait."""
+    _UNNOTICED.append(None)
+    try:
+        yield
+    finally:
+        _UNNOTICED.pop()
 
 
 @contextmanager
@@ -220,16 +233,18 @@ def data_parallel(
     module: nn.Module,
     group: dist.ProcessGroup | None,
     shard: Sequence[nn.Module] = (),
+    half: torch.dtype | None = None,
 ) -> tuple[nn.Module, _NoSync]:
     """Wrap a module so that backward sums the gradients of all processes;
     also returns a context in which they are not exchanged. If shard names
     layers, weights, gradients and Adam's moments are sharded over the
-    processes, layer by layer (FSDP).
+    processes, layer by layer (FSDP); half is the layers' precision.
     """
     if group is None:
         return module, nullcontext
     if shard:
-        return module, _fully_sharded(module, shard, group)
+        _fully_shard(module, shard, group, half)
+        return module, nullcontext
     newer = "forward_sync_buffers"
     known = inspect.signature(DistributedDataParallel).parameters
     buffers: Any = {newer if newer in known else "broadcast_buffers": False}
@@ -249,34 +264,40 @@ def _sum_bucket(gradients: Tensor, group: dist.ProcessGroup) -> Any:
 
 
 # E4-distributed.md: Sharded weights
-def _fully_sharded(
+def _fully_shard(
     module: nn.Module,
     layers: Sequence[nn.Module],
     group: dist.ProcessGroup,
-) -> _NoSync:
+    half: torch.dtype | None,
+) -> None:
     """Shard a module's weights. RunError if PyTorch is too old."""
     if torch.__version__ < "2.9":  # TorchVersion: 2.10 comes after 2.9
         raise RunError(f"shard needs torch >= 2.9, not {torch.__version__}")
+    from torch.distributed import fsdp
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard
 
     device = next(module.parameters()).device.type
     mesh = DeviceMesh.from_group(group, device)
+    narrow = fsdp.MixedPrecisionPolicy(
+        param_dtype=half,
+        reduce_dtype=torch.float32 if half else None,
+        cast_forward_inputs=False,  # autocast does
+    )
     for layer in layers:
-        fully_shard(layer, mesh=mesh)
-    whole = fully_shard(module, mesh=mesh)
+        # all but the norms, which compute in float32
+        parts = [p for p in layer.children() if not _float32(p)]
+        unit = parts if half else layer
+        fsdp.fully_shard(unit, mesh=mesh, mp_policy=narrow)
+    fsdp.fully_shard(module, mesh=mesh)
     for one in module.modules():
-        if isinstance(one, FSDPModule):
+        if isinstance(one, fsdp.FSDPModule):
             one.set_gradient_divide_factor(1.0)  # a sum, not a mean
             one.set_force_sum_reduction_for_comms(True)  # gloo only sums
 
-    @contextmanager
-    def no_sync() -> Iterator[None]:
-        whole.set_requires_gradient_sync(False)
-        yield
-        whole.set_requires_gradient_sync(True)
 
-    return no_sync
+def _float32(part: nn.Module) -> bool:
+    """Whether a part of a layer has no matrices."""
+    return all(p.dim() < 2 for p in part.parameters())
 
 
 def reshard(module: nn.Module) -> None:

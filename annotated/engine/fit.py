@@ -2,9 +2,7 @@
 
 import dataclasses
 import math
-import os
 import sys
-import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -12,16 +10,17 @@ from typing import Any
 import torch
 
 from annotated.batches import Corpus
-from annotated.engine.machine import cached
-from annotated.engine.micro import PackedBatch
+from annotated.costs import kept_bytes, state_bytes
+from annotated.engine.distributed import world_size
+from annotated.engine.errors import RunError
+from annotated.engine.machine import cached, memory_bytes, out_of_memory
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.recipes import Recipe, described
-from annotated.engine.trainer import RunConfig, packed_loss
-from annotated.schedule import make_optimizer
+from annotated.engine.speed import training_speed
 from annotated.tokens import Tokenizer
 from annotated.training import fingerprint
 
-__all__ = ["fitted", "training_speed", "fitted_here"]
+__all__ = ["fitted", "with_micro_tokens", "fitted_here"]
 
 
 # E9-recipes.md: Fitted to a corpus
@@ -31,6 +30,39 @@ _SHAPES = (  # d_model, d_ff, layers, minimum pairs
     (192, 512, 3, 15_000),
     (128, 512, 2, 0),
 )
+_SIZES = 1500, 3000, 6000, 12_000, 24_000  # tokens of a batch
+_STEPS = 2000, 20_000  # at least, for speed alone; at most, unless larger
+_FASTER = 1.25  # times as many tokens per second: worth a larger batch
+
+
+def _with_batch(
+    recipe: Recipe,
+    pace: Callable[[Recipe], float],
+    seconds: float,
+    most: float,
+    enough: float,
+) -> Recipe:
+    """The recipe with the batch for its shape. pace gives target tokens
+    per second; most ends a run whatever the time, and a shape that does
+    not get through enough is not worth a second measurement.
+    """
+    least, limit = _STEPS
+    for size in _SIZES[1:]:
+        now, batch = pace(recipe), recipe.training.batch_tokens
+        reach = seconds * now
+        if reach * _SIZES[-1] / batch < enough:
+            break  # even if a larger batch took no longer
+        larger = recipe.changed(batch_tokens=size)
+        if min(most, reach) / batch <= limit:
+            timed = reach < most and reach / batch >= least
+            if not timed or pace(larger) < _FASTER * now:
+                break
+            if seconds * pace(larger) / size < least:
+                break
+        if not pace(larger):  # too large for the memory
+            break
+        recipe = larger
+    return recipe
 
 
 def fitted(
@@ -42,13 +74,17 @@ def fitted(
     """The recipe with the fields in its fit chosen.
 
     The corpus has this many pairs and target tokens; speed returns the
-    training steps per second of a recipe.
+    training steps per second of a recipe, or 0 where it does not fit into
+    memory. RunError if nothing does.
     """
     speed = cache(speed)
 
     def choose(chosen: Recipe, **values: Any) -> Recipe:
         names = values.keys() & set(recipe.fit)  # the rest was given
         return chosen.changed(**{n: values[n] for n in names})
+
+    def pace(chosen: Recipe) -> float:
+        return speed(chosen) * chosen.training.batch_tokens
 
     seconds = 60 * (recipe.training.max_minutes or 60.0) * 0.9
     first = recipe.init is None
@@ -60,18 +96,20 @@ def fitted(
         if pairs < least:
             continue
         chosen = choose(
-            recipe.changed(fit=()), batch_tokens=1500, d_model=d_model,
+            recipe.changed(fit=()), batch_tokens=_SIZES[0], d_model=d_model,
             d_ff=d_ff, num_encoder_layers=layers, num_decoder_layers=layers,
         )  # fmt: skip
-        batch = chosen.training.batch_tokens
-        if seconds * speed(chosen) * batch >= enough:
+        if "batch_tokens" in recipe.fit:
+            chosen = _with_batch(chosen, pace, seconds, most, enough)
+        if seconds * pace(chosen) >= enough:
             break
-    for size in (1500, 3000, 6000, 12_000, 24_000):
-        chosen = choose(chosen, batch_tokens=size)
-        batch = chosen.training.batch_tokens
-        longest = min(most / batch, seconds * speed(chosen))  # in steps
-        if longest <= 20_000 or batch != size:
-            break
+    if not pace(chosen):
+        raise RunError(
+            "out of memory: try a smaller micro_tokens, for more and "
+            "smaller parts of a batch"
+        )
+    batch = chosen.training.batch_tokens
+    longest = min(most, seconds * pace(chosen)) / batch  # in steps
     chosen = choose(chosen, max_steps=max(100, int(longest)))
     steps = chosen.training.max_steps
     seen = steps * batch / max(1, tokens)
@@ -91,54 +129,28 @@ def fitted(
 
 
 # E9-recipes.md: How fast is this machine?
-def training_speed(
-    model: PackedTransformer, corpus: Corpus, config: RunConfig
-) -> tuple[float, bool]:
-    """Training steps per second of this process alone, and whether other
-    programs kept it from measuring them. The weights stay as they are.
+# bytes of a chunk of logits in the loss
+_LOGITS = {"cpu": 2**24, "cuda": 2**30, "mps": 2**30}
+
+
+def with_micro_tokens(
+    recipe: Recipe, device: str, shard: bool = False
+) -> Recipe:
+    """The recipe, with micro_tokens set if a process's share of a batch
+    would fill more than two thirds of its device's memory.
     """
-    wall, processor = _step_seconds(model, corpus, config)
-    threads = torch.get_num_threads()
-    if next(model.parameters()).device.type != "cpu":
-        return 1 / wall, False
-    if threads > 1:
-        torch.set_num_threads(1)
-        try:
-            _, processor = _step_seconds(model, corpus, config)
-        finally:
-            torch.set_num_threads(threads)
-    alone = threads == 1
-    busy = wall > _BUSY * processor if alone else wall * _BUSY > processor
-    return 1 / min(wall, processor), busy
-
-
-_BUSY = 1.25  # times as long: other programs take part of the machine
-
-
-def _step_seconds(
-    model: PackedTransformer, corpus: Corpus, config: RunConfig
-) -> tuple[float, float]:
-    """The seconds of a training step, the least of several: by the clock
-    on the wall, and in processor time.
-    """
-    device = next(model.parameters()).device
-    optimizer = make_optimizer(model.parameters())
-    plan = corpus.plan(config.batch_tokens, config.seed, epoch=0)
-    clocks = time.perf_counter, time.process_time
-    spent: list[list[float]] = []
-    for step in range(6):
-        batch = PackedBatch.of(corpus.batch(plan[step % len(plan)]))
-        started = [clock() for clock in clocks]
-        loss, _ = packed_loss(model, batch.to(device), config)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()  # waits for the device
-        spent.append([clock() - s for clock, s in zip(clocks, started)])
-        if sum(wall for wall, _ in spent[1:]) > 1:
-            break
-    wall, processor = map(min, zip(*spent[1:]))
-    return wall, processor or wall  # some clocks tick coarsely
+    training, config = recipe.training, recipe.config()
+    kept = kept_bytes(config, precision=training.precision, device=device)
+    room = memory_bytes(device) * 2 / 3 - _LOGITS[torch.device(device).type]
+    state = state_bytes(config, training.precision)
+    if shard:  # its part, and one matrix of embeddings as a whole
+        words = max(config.src_vocab, config.tgt_vocab)
+        state = state // world_size() + 8 * words * config.d_model
+    fits = (room - state) / kept
+    share = training.batch_tokens / world_size()
+    if training.micro_tokens is not None or max(500, fits) >= share:
+        return recipe
+    return recipe.changed(micro_tokens=int(max(500, fits)))
 
 
 def fitted_here(
@@ -157,24 +169,34 @@ def fitted_here(
         "threads": torch.get_num_threads(),
         "corpus": fingerprint(corpus),
     }
-    names = "batch_tokens", "precision", "compile", "clip", "seed"
+    names = (
+        *("batch_tokens", "micro_tokens", "precision", "compile", "clip"),
+        *("seed", "freeze"),
+    )
     slowed = False
 
     def speed(recipe: Recipe) -> float:
         config = recipe.config(len(source), len(target))
-        how = {name: getattr(recipe.training, name) for name in names}
+        training = with_micro_tokens(recipe, device).training
+        share = -(-training.batch_tokens // world_size())
+        training = dataclasses.replace(training, batch_tokens=share)
+        how = {name: getattr(training, name) for name in names}
 
         def measure() -> tuple[float, bool]:
             nonlocal slowed
             with torch.random.fork_rng(devices=[]):
                 model = PackedTransformer(config).to(device)
-            steps, busy = training_speed(model, corpus, recipe.training)
+            try:
+                steps, busy = training_speed(model, corpus, training)
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+                return 0.0, False
             slowed = slowed or busy
             return steps, not busy
 
         about = here | dataclasses.asdict(config) | how
-        processes = int(os.environ.get("WORLD_SIZE", "1"))
-        return processes * cached("speed", about, measure)
+        return cached("speed", about, measure)
 
     tokens = int(corpus.tgt.lengths.sum())
     chosen = fitted(recipe, len(corpus), tokens, speed)

@@ -22,8 +22,8 @@ from annotated.engine.timing import seconds
 
 __all__ = [
     "evaluating", "fused_adam_works", "cores", "pick_device",
-    "keep_freed_memory", "set_up", "HALF", "matmul_speed", "memory_bytes",
-    "processor", "cached", "pick_precision",
+    "keep_freed_memory", "set_up", "HALF", "matmul_speed", "out_of_memory",
+    "memory_bytes", "processor", "cached", "pick_precision",
 ]  # fmt: skip
 
 
@@ -169,6 +169,15 @@ def matmul_speed(
         best = min(best, now - start)
         if now > end:
             return 2 * n**3 / best
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether it says that a device, or this computer, has no more."""
+    known = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
+    return known or (
+        isinstance(error, RuntimeError)
+        and ("allocate memory" in str(error) or "of memory" in str(error))
+    )
 
 
 def memory_bytes(device: str) -> float:

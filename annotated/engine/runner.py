@@ -20,7 +20,6 @@ from torch import Tensor
 
 from annotated.batches import Corpus
 from annotated.checkpoints import average_weights
-from annotated.costs import kept_bytes, state_bytes
 from annotated.engine.checkpoints import DamagedError, checkpoints, restore
 from annotated.engine.distributed import (
     all_gather,
@@ -32,9 +31,10 @@ from annotated.engine.distributed import (
 )
 from annotated.engine.errors import RunError, Stopped
 from annotated.engine.files import check_new, replacing, write_json
+from annotated.engine.fit import with_micro_tokens
 from annotated.engine.lock import locked
 from annotated.engine.log import Log, say
-from annotated.engine.machine import memory_bytes, pick_device
+from annotated.engine.machine import out_of_memory, pick_device
 from annotated.engine.packing import check_compiler
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
@@ -50,7 +50,7 @@ from annotated.engine.start import begin_run, resume_run
 from annotated.engine.tensors import write_tensors
 from annotated.engine.trainer import Trainer
 
-__all__ = ["train_recipe", "with_micro_tokens"]
+__all__ = ["train_recipe"]
 
 
 # E10-runner.md: From the command to the optimiser's step
@@ -109,7 +109,7 @@ def _trained(
         )
     )
     model = run.model.to(device)
-    training = with_micro_tokens(run.recipe, device).training
+    training = with_micro_tokens(run.recipe, device, shard).training
     trainer = Trainer(model, corpus, training, shard)
     if resume:
         expected = trainer.rehearse()
@@ -124,7 +124,7 @@ def _trained(
         f"{len(run.target):,} tokens, {count:,} parameters, on "
         f"{device}{several}"
     )
-    with closing(Log(folder, trainer)) as log:
+    with closing(Log(folder, trainer)) as log, _enough_memory(trainer):
         if trainer.step == 0 and run.first:  # what it begins with
             log.validation(0, _validated(trainer, sets))
         _train(trainer, sets, folder, log)
@@ -155,22 +155,22 @@ def _note_changes(run: Run, folder: Path) -> None:
 
 
 # E10-runner.md: Micro-batches that fit
-# bytes of a chunk of logits in the loss
-_LOGITS = {"cpu": 2**24, "cuda": 2**30, "mps": 2**30}
-
-
-def with_micro_tokens(recipe: Recipe, device: str) -> Recipe:
-    """The recipe, with micro_tokens set if a process's share of a batch
-    would fill more than two thirds of its device's memory.
-    """
-    training, config = recipe.training, recipe.config()
-    kept = kept_bytes(config, precision=training.precision, device=device)
-    room = memory_bytes(device) * 2 / 3 - _LOGITS[torch.device(device).type]
-    fits = (room - state_bytes(config, training.precision)) / kept
-    share = training.batch_tokens / world_size()
-    if training.micro_tokens is not None or max(500, fits) >= share:
-        return recipe
-    return recipe.changed(micro_tokens=int(max(500, fits)))
+@contextmanager
+def _enough_memory(trainer: Trainer) -> Iterator[None]:
+    """RunError, naming micro_tokens, where there is not."""
+    try:
+        yield
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        config = trainer.config
+        share = config.batch_tokens // world_size()
+        half = max(1, (config.micro_tokens or share) // 2)
+        raise RunError(
+            f"out of memory at step {trainer.step + 1}: try a smaller "
+            f"micro_tokens, such as --micro-tokens {half}; the gradient "
+            "stays the same"
+        ) from error
 
 
 # E10-runner.md: The loop

@@ -217,7 +217,10 @@ class Trainer(training.Trainer):
             compile_layers(fast)
         layers = [*fast.encoder.layers, *fast.decoder.layers]
         self.loss, self.no_sync = data_parallel(
-            _Loss(fast, config), self.group, layers if shard else ()
+            _Loss(fast, config),
+            self.group,
+            layers if shard else (),
+            HALF.get(config.precision),
         )
         # only now: sharding replaces the parameters
         self.optimizer = make_optimizer(fast.parameters())

@@ -104,6 +104,56 @@ def test_in_float16_all_take_an_overflowing_step_again(shard: bool) -> None:
     assert fell > 5
 
 
+def held(
+    precision: Any,
+) -> tuple[list[int], list[int], set[str], list[float]]:
+    """Of a sharded trainer: its numbers of each weight, those of each
+    gradient before the second micro-batch of a step, the types in which a
+    layer meets its weights, and the losses.
+    """
+    config = replace(
+        CONFIG, micro_tokens=9, precision=precision, max_steps=4
+    )
+    trainer: Any = new_trainer(config, shard=True)
+    gradients: list[int] = []
+    calls: list[int] = []
+    types: set[str] = set()
+
+    def watched(*_: Any) -> None:
+        calls.append(trainer.step)
+        if calls.count(trainer.step) == 2 and not gradients:
+            gradients.extend(
+                0 if p.grad is None else p.grad.to_local().numel()
+                for p in trainer.model.parameters()
+            )
+
+    trainer.loss.register_forward_pre_hook(watched, prepend=True)
+    layer = trainer.model.encoder.layers[0].attention
+    layer.register_forward_pre_hook(
+        lambda part, _: types.add(str(part.w_q.weight.dtype))
+    )
+    weights = [p.to_local().numel() for p in trainer.model.parameters()]
+    losses = [p.loss for p in trainer.steps()]
+    assert {p.dtype for p in trainer.model.parameters()} == {torch.float32}
+    return weights, gradients, types, losses
+
+
+@pytest.mark.skipif(torch.__version__ < "2.9", reason="FSDP of old torch")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_each_holds_its_part_of_weights_and_gradients(
+    precision: Any,
+) -> None:
+    """Also between two micro-batches; and fetches a layer in 16 bits."""
+    config = replace(
+        CONFIG, micro_tokens=9, precision=precision, max_steps=4
+    )
+    alone = [p.loss for p in new_trainer(config).steps()]
+    for weights, gradients, types, losses in together(2, held, precision):
+        assert gradients == weights
+        assert types == {f"torch.{precision}"}
+        assert losses == pytest.approx(alone, rel=1e-3)
+
+
 def test_a_batch_of_fewer_pairs_than_processes_is_no_accident() -> None:
     config = replace(CONFIG, batch_tokens=7)  # one pair, now and then two
     for one in together(3, learn, config):

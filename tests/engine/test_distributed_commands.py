@@ -426,18 +426,19 @@ class Sharded(torch.nn.Module):
     def set_force_sum_reduction_for_comms(self, enable: bool) -> None:
         self.told.append(("summed", enable))
 
-    def set_requires_gradient_sync(self, requires: bool) -> None:
-        self.told.append(("exchanged", requires))
-
 
 @SHARDED_ONLY
-def test_shards_sum_their_gradients_after_the_last_micro_batch(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("half", [None, torch.bfloat16])
+def test_shards_sum_their_gradients_after_each_micro_batch(
+    monkeypatch: pytest.MonkeyPatch, half: torch.dtype | None
 ) -> None:
+    """Layers are fetched in 16 bits, added up in float32; the rest is as
+    it is.
+    """
     taken: list[Any] = []
 
-    def shard(module: Any, mesh: Any) -> Any:
-        taken.append((module, mesh))
+    def shard(module: Any, mesh: Any, mp_policy: Any = None) -> Any:
+        taken.append((module, mesh, mp_policy))
         return module
 
     fsdp = import_module("torch.distributed.fsdp")
@@ -446,17 +447,33 @@ def test_shards_sum_their_gradients_after_the_last_micro_batch(
     monkeypatch.setattr(fsdp, "fully_shard", shard)
     mesh = SimpleNamespace(from_group=lambda *about: about)
     monkeypatch.setattr(meshes, "DeviceMesh", mesh)
-    layers, group = [Sharded(), Sharded()], cast(Any, "of a step")
+    inner = [torch.nn.Linear(1, 1) for _ in range(2)]
+    layers = [Sharded(), Sharded()]
+    for layer, one in zip(layers, inner):
+        layer.map, layer.norm = one, torch.nn.LayerNorm(1)
+    group = cast(Any, "of a step")
     model = Sharded(*layers, torch.nn.ReLU())
-    same, no_sync = distributed.data_parallel(model, group, layers)
+    same, no_sync = distributed.data_parallel(model, group, layers, half)
     assert same is model
     # the layers first, so that the whole takes what is left
-    assert taken == [(one, (group, "cpu")) for one in (*layers, model)]
+    assert (
+        [(one, at) for one, at, _ in taken]
+        == [
+            (one, (group, "cpu"))
+            for one in (*([part] for part in inner), model)
+        ]
+        if half
+        else [(one, (group, "cpu")) for one in (*layers, model)]
+    )
+    *narrow, rest = [policy for *_, policy in taken]
+    assert rest is None
+    for policy in narrow:
+        assert policy.param_dtype == half
+        assert policy.reduce_dtype == (torch.float32 if half else None)
+        assert not policy.cast_forward_inputs
     sums = [("divided by", 1.0), ("summed", True)]
-    assert all(one.told == sums for one in (*layers, model))
-    with no_sync():
-        assert model.told == [*sums, ("exchanged", False)]
-    assert model.told[-1] == ("exchanged", True)
+    with no_sync():  # nothing is put off
+        assert all(one.told == sums for one in (*layers, model))
 
 
 def groups_of_shards() -> bool:

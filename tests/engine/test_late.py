@@ -20,7 +20,7 @@ from annotated.engine import trainer as engine
 from annotated.engine.errors import TrainingError
 from annotated.engine.log import Log
 from annotated.engine.packing import FastDropout
-from annotated.engine.trainer import _LateProgress, RunConfig, Trainer
+from annotated.engine.trainer import RunConfig, Trainer, _LateProgress
 from annotated.training import copy_corpus
 from tests.engine.small import small_model
 from tests.engine.test_two_trainers import Watch

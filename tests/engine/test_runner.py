@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from annotated import training
 from annotated.batches import Corpus, Sentences
 from annotated.commands.average import Average
-from annotated.engine import log, runner, trainer
+from annotated.engine import fit, log, runner, trainer
 from annotated.engine.checkpoints import checkpoints
 from annotated.engine.errors import RunError, Stopped
 from annotated.engine.log import token_entropy
@@ -79,11 +79,30 @@ def test_micro_batches_are_the_devices_choice_not_the_runs(
         return real(model, corpus, config, shard)
 
     recipe = TINY.changed(batch_tokens=2000, max_steps=1)
-    monkeypatch.setattr(runner, "memory_bytes", lambda device: 0.0)
+    monkeypatch.setattr(fit, "memory_bytes", lambda device: 0.0)
     monkeypatch.setattr(runner, "Trainer", noted)
     train_recipe(recipe, tmp_path / "run", device="cpu")
     assert found == [500]
     assert read_recipe(tmp_path / "run") == recipe
+
+
+@pytest.mark.parametrize(("given", "half"), [(None, 200), (300, 150)])
+def test_out_of_memory_is_one_line_that_names_micro_tokens(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: int | None,
+    half: int,
+) -> None:
+    def learn(self: Any, work: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried …\n…")
+
+    monkeypatch.setattr(runner.Trainer, "learn", learn)
+    recipe = TINY.changed(batch_tokens=400, micro_tokens=given)
+    with pytest.raises(RunError) as error:
+        train_recipe(recipe, tmp_path / "run", device="cpu")
+    line = str(error.value)
+    assert line.startswith("out of memory at step 1: ") and "\n" not in line
+    assert f"--micro-tokens {half};" in line
 
 
 # --- events for TensorBoard ------------------------------------------------

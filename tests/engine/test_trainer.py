@@ -283,7 +283,10 @@ def test_processes_share_the_loss_and_its_layers(
     """
     made: list[Any] = []
 
-    def share(module: Any, group: Any, layers: Any) -> tuple[Any, Any]:
+    def share(
+        module: Any, group: Any, layers: Any, half: Any
+    ) -> tuple[Any, Any]:
+        assert half is None  # float32
         made.extend([group, list(layers)])
         if shard:  # which replaces parameters
             first = module.model.encoder.layers[0].attention.w_q

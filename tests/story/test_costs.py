@@ -22,10 +22,10 @@ from annotated.costs import (
     step_flops,
     useful_share,
 )
-from annotated.engine import data, runner
+from annotated.engine import data, fit
+from annotated.engine.fit import _LOGITS, with_micro_tokens
 from annotated.engine.packing import packed
 from annotated.engine.recipes import RECIPES, Recipe
-from annotated.engine.runner import _LOGITS, with_micro_tokens
 from annotated.engine.trainer import RunConfig, packed_loss
 from annotated.model import Transformer, TransformerConfig, count_parameters
 from annotated.training import copy_corpus
@@ -235,7 +235,7 @@ def test_a_share_that_does_not_fit_is_taken_in_micro_batches(
     )
     made = recipe
     for memory, fits in ((1.51 * need, True), (need, False)):
-        monkeypatch.setattr(runner, "memory_bytes", lambda _, m=memory: m)
+        monkeypatch.setattr(fit, "memory_bytes", lambda _, m=memory: m)
         made = with_micro_tokens(recipe, "cpu")
         assert (made == recipe) is fits
     most = made.training.micro_tokens
@@ -243,15 +243,36 @@ def test_a_share_that_does_not_fit_is_taken_in_micro_batches(
     assert made.changed(micro_tokens=None) == recipe
     own = recipe.changed(micro_tokens=77)
     assert with_micro_tokens(own, "cpu") == own
-    monkeypatch.setattr(runner, "world_size", lambda: 2)
+    monkeypatch.setattr(fit, "world_size", lambda: 2)
     assert with_micro_tokens(recipe, "cpu") == recipe
+
+
+def test_a_sharded_process_is_charged_for_its_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A quarter of the state, and one matrix of embeddings with its
+    gradient whole.
+    """
+    recipe = RECIPES["wmt14-en-de-big"]
+    config, kept = recipe.config(), kept_bytes(recipe.config())
+    state = state_bytes(config)
+    monkeypatch.setattr(fit, "world_size", lambda: 4)
+    memory = 1.5 * (state + 1000 * kept + _LOGITS["cpu"])
+    monkeypatch.setattr(fit, "memory_bytes", lambda _: memory)
+    found = {
+        shard: with_micro_tokens(recipe, "cpu", shard).training.micro_tokens
+        for shard in (False, True)
+    }
+    assert found[False] == 1000
+    saved = state - state // 4 - 8 * 37_000 * 1024
+    assert found[True] == int(1000 + saved / kept)
 
 
 def test_apples_gpu_has_a_share_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe = RECIPES["wmt14-en-de-base"]
-    monkeypatch.setattr(runner, "memory_bytes", lambda _: 2.0**60)
+    monkeypatch.setattr(fit, "memory_bytes", lambda _: 2.0**60)
     assert with_micro_tokens(recipe, "mps") == recipe
 
 
