@@ -30,10 +30,6 @@ SHARED := $(filter-out $(wildcard tests/*/test_*.py),$(wildcard tests/*/*.py)) \
 	$(wildcard tests/*.py tests/story/test_multi_head.py tests/book/test_paper_copy.py)
 BOOK_READS := $(call files,annotated book data press .github $(BOOK_TESTS)) $(PAGE_READERS) \
 	$(SHARED) $(wildcard *.md *.toml *.lock *.cff) Makefile build/tests.names
-# what shows in a minute whether the heart of the package beats
-QUICK := $(wildcard $(foreach name,masks attention multi_head layers model loss schedule \
-	batches tokens search,tests/story/test_$(name).py) $(foreach name,trainer checkpoints, \
-	tests/engine/test_$(name).py))
 # files with tests that take minutes
 LONG := $(shell grep -rl --include='test_*.py' 'mark.exhaustive' tests)
 
@@ -60,7 +56,7 @@ serve: $(READY) ## show site/ in the browser (PORT=8000)
 	@$(PRESS) serve --port $(PORT)
 
 quick: $(READY) ## the model, its loss, search, training and checkpoints in a minute: run this first
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'not slow and not exhaustive' $(QUICK)
+	@$(BIN)/python start.py test
 
 test: $(READY) ## style, types, drift, rules, unit tests, every page
 	@$(MAKE) --no-print-directory -j 2 style check
@@ -111,7 +107,7 @@ format: $(READY) ## format the exported cells, the press and the tests
 	@$(BIN)/ruff format --quiet --exclude annotated
 
 lab: $(READY) ## edit the chapters as notebooks in JupyterLab
-	JUPYTER_CONFIG_PATH=$(CURDIR)/press/lab $(BIN)/jupyter lab book
+	JUPYTER_CONFIG_PATH="$(CURDIR)/press/lab" $(BIN)/jupyter lab book
 
 clean: ## remove what was built (.venv stays)
 	rm -rf build site .pytest_cache .mypy_cache .ruff_cache .hypothesis

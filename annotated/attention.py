@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 __all__ = [
-    "attention_weights", "attention", "MultiHeadAttention", "head_size",
-    "initialise",
+    "attention_weights", "attention", "MultiHeadAttention", "initialise",
 ]  # fmt: skip
 
 
@@ -44,7 +43,7 @@ def attention(
 
 # 04-multi-head.md: One layer, h heads
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention (§3.2.2). d_k and d_v default to d_model /
+    """Multi-head attention (§3.2.2). d_k and d_v default to d_model //
     num_heads; dropout is applied to the weights (not in the paper).
     """
 
@@ -59,8 +58,8 @@ class MultiHeadAttention(nn.Module):
     ):
         super().__init__()
         self.num_heads = num_heads
-        self.d_k = d_k or head_size(d_model, num_heads)
-        self.d_v = d_v or head_size(d_model, num_heads)
+        self.d_k = d_k or d_model // num_heads
+        self.d_v = d_v or d_model // num_heads
         self.w_q = nn.Linear(d_model, num_heads * self.d_k, bias)
         self.w_k = nn.Linear(d_model, num_heads * self.d_k, bias)
         self.w_v = nn.Linear(d_model, num_heads * self.d_v, bias)
@@ -99,16 +98,6 @@ class MultiHeadAttention(nn.Module):
         heads = weights @ v  # (batch, heads, q_len, d_v)
         heads = heads.transpose(1, 2).flatten(2)  # side by side again
         return self.w_o(heads)  # (batch, q_len, d_model)
-
-
-def head_size(d_model: int, num_heads: int) -> int:
-    """The d_k and d_v of §3.2.2. ValueError if heads are not equal."""
-    if d_model % num_heads:
-        raise ValueError(
-            f"num_heads {num_heads} does not divide d_model {d_model}: "
-            "give d_k and d_v"
-        )
-    return d_model // num_heads
 
 
 def initialise(*linears: nn.Linear) -> None:

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from annotated.engine.errors import RunError, check_whole
@@ -24,7 +24,7 @@ def save_weights(model: Transformer, path: Path) -> None:
     """Write the parameters, a shared one once."""
     fresh = path.with_name(f".{path.name}")
     weights = dict(model.named_parameters())
-    save_file({n: w.detach() for n, w in weights.items()}, fresh)
+    fresh.write_bytes(save({n: w.detach() for n, w in weights.items()}))
     fresh.replace(path)
 
 
@@ -36,8 +36,8 @@ def save_checkpoint(trainer: Trainer, folder: Path) -> Path:
     for left in (fresh, old):  # by a run that was killed in here
         shutil.rmtree(left, ignore_errors=True)
     fresh.mkdir(parents=True)
-    save_file(trainer.weights(), fresh / "model.safetensors")
-    save_file(trainer.moments(), fresh / "optimizer.safetensors")
+    (fresh / "model.safetensors").write_bytes(save(trainer.weights()))
+    (fresh / "optimizer.safetensors").write_bytes(save(trainer.moments()))
     (fresh / "state.json").write_text(json.dumps(trainer.state()))
     if path.exists():  # of an earlier run
         path.rename(old)

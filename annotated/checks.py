@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from annotated.school.checks import (
-    Exercise,
-    examine,
-    examine_source,
-    exercises,
-    objection,
-)
 from annotated.school.course import (
     Workspace,
     exported,
@@ -19,6 +12,7 @@ from annotated.school.course import (
     named,
     source_of,
 )
+from annotated.school.exercises import Exercise, exercises
 
 __all__ = [
     "check", "hint", "solution", "progress", "reset", "milestone", "find",
@@ -31,6 +25,8 @@ def check(thing: Any, exercise: str | None = None) -> None:
     function or class that an exercise asks for; an answer that is neither
     needs the name of its exercise, too.
     """
+    from annotated.school.checks import examine, examine_source, objection
+
     asked, workspace = find(thing, exercise), Workspace.here()
     source = source_of(thing)
     if refused := objection(asked, [source] if source else [], thing):

@@ -32,7 +32,7 @@ COMMANDS = {  # what each does
     "recipes": "list what can be trained",
     "data": "list, show or prepare corpora",
     "train": "train RECIPE --out RUN",
-    "translate": "translate standard input with --run RUN",
+    "translate": "translate sentences, or standard input, with --run RUN",
     "evaluate": "score --run RUN on a test set",
     "average": "average checkpoints of --run RUN",
     "export": "write --run RUN --to FORMAT --out DIR for other programs",

@@ -23,15 +23,12 @@ from annotated.pocket.relations import Links, antecedent, word_links
 from annotated.search import SearchConfig, plain_beam_search
 from annotated.tokens import BOS, EOS, PAD, UNK, Tokenizer
 
-__all__ = [
-    "HeadMaps", "head_maps", "Job", "gold_jobs", "Head", "knocked_out",
-    "judge",
-]  # fmt: skip
+__all__ = ["head_maps", "Job", "gold_jobs", "Head", "knocked_out", "judge"]
 
 
 # 25-heads.md: Every head on one sentence
 @dataclass(frozen=True)
-class HeadMaps:
+class _HeadMaps:
     """Attention weights of every head on a sentence and its translation.
 
     source ends with </s>, target begins with <s>. weights has "encoder"
@@ -59,7 +56,7 @@ def head_maps(
     english: Tokenizer,
     source: str,
     target: str | None = None,
-) -> HeadMaps:
+) -> _HeadMaps:
     """The attention weights of all heads (Figures 3 to 5) as arrays.
 
     Words are separated by spaces. target defaults to the model's own
@@ -80,7 +77,7 @@ def head_maps(
     for place in ("encoder", "decoder", "cross"):
         layers = [maps[name][0] for name in maps if place in name]
         weights[place] = torch.stack(layers).cpu().numpy()
-    return HeadMaps(german.tokens(src), english.tokens(tgt), weights)
+    return _HeadMaps(german.tokens(src), english.tokens(tgt), weights)
 
 
 # 25-heads.md: A job, and how well a head does it

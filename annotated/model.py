@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from annotated.attention import MultiHeadAttention, head_size
+from annotated.attention import MultiHeadAttention
 from annotated.embeddings import (
     Embeddings,
     LearnedPositions,
@@ -92,16 +92,14 @@ class Encoder(nn.Module):
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
+        pre = config.norm == "pre"
         self.layers = nn.ModuleList()
         for _ in range(config.num_encoder_layers):
-            layer = EncoderLayer(
-                attention=_make_attention(config),
-                feed_forward=_make_network(config),
-                dropout=config.dropout,
-                pre_norm=config.norm == "pre",
-            )
+            parts = _attention(config), _network(config)
+            layer = EncoderLayer(*parts, config.dropout, pre)
             self.layers.append(layer)
-        self.norm = _make_last_norm(config)
+        # the last sum of a pre-norm stack has had no norm
+        self.norm = nn.LayerNorm(config.d_model) if pre else nn.Identity()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x (batch, src_len, d_model) -> the same shape."""
@@ -115,17 +113,14 @@ class Decoder(nn.Module):
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
+        pre = config.norm == "pre"
         self.layers = nn.ModuleList()
         for _ in range(config.num_decoder_layers):
-            layer = DecoderLayer(
-                attention=_make_attention(config),
-                cross_attention=_make_attention(config),
-                feed_forward=_make_network(config),
-                dropout=config.dropout,
-                pre_norm=config.norm == "pre",
-            )
+            parts = _attention(config), _attention(config), _network(config)
+            layer = DecoderLayer(*parts, config.dropout, pre)
             self.layers.append(layer)
-        self.norm = _make_last_norm(config)
+        # the last sum of a pre-norm stack has had no norm
+        self.norm = nn.LayerNorm(config.d_model) if pre else nn.Identity()
 
     def forward(
         self,
@@ -168,12 +163,12 @@ class ModelShape:
     @property
     def key_size(self) -> int:
         """d_k, or what it defaults to."""
-        return self.d_k or head_size(self.d_model, self.num_heads)
+        return self.d_k or self.d_model // self.num_heads
 
     @property
     def value_size(self) -> int:
         """d_v, or what it defaults to."""
-        return self.d_v or head_size(self.d_model, self.num_heads)
+        return self.d_v or self.d_model // self.num_heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +181,11 @@ class TransformerConfig(ModelShape):
 
     def __post_init__(self) -> None:
         check_fields(self, below=1.0)
-        if self.d_k is None or self.d_v is None:
-            head_size(self.d_model, self.num_heads)
+        if self.d_model % self.num_heads and not (self.d_k and self.d_v):
+            raise ValueError(
+                f"num_heads {self.num_heads} does not divide d_model "
+                f"{self.d_model}: give d_k and d_v"
+            )
         if self.tie == "all" and self.src_vocab != self.tgt_vocab:
             raise ValueError(
                 'tie "all" needs one vocabulary, but src_vocab is '
@@ -206,28 +204,21 @@ class TransformerConfig(ModelShape):
         return cls(**{"dropout": 0.3} | shape | fields)
 
 
-def _make_attention(c: TransformerConfig) -> MultiHeadAttention:
+def _attention(c: TransformerConfig) -> MultiHeadAttention:
     """The attention of any of the three places (§3.2.3)."""
     return MultiHeadAttention(
         c.d_model, c.num_heads, c.d_k, c.d_v, c.attention_dropout, c.bias
     )
 
 
-def _make_network(c: TransformerConfig) -> FeedForward:
+def _network(c: TransformerConfig) -> FeedForward:
     """The feed-forward network of a layer (§3.3)."""
     return FeedForward(
         c.d_model, c.d_ff, c.activation_dropout, c.bias, c.activation
     )
 
 
-def _make_last_norm(c: TransformerConfig) -> nn.Module:
-    """The norm after a pre-norm stack; after post-norm there is none."""
-    return nn.LayerNorm(c.d_model) if c.norm == "pre" else nn.Identity()
-
-
-def make_positions(
-    c: TransformerConfig,
-) -> SinusoidalPositions | LearnedPositions:
+def make_positions(c: TransformerConfig) -> nn.Module:
     """What is added to the embeddings of a stack (§3.5)."""
     if c.positions == "learned":
         return LearnedPositions(c.d_model, c.max_len)

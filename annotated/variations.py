@@ -8,8 +8,8 @@ from typing import Any
 from annotated.engine.recipes import RECIPES, Recipe
 
 __all__ = [
-    "small_rows", "small_runs", "Difference", "difference", "Variation",
-    "TABLE3", "TABLE2",
+    "small_rows", "small_runs", "difference", "Variation", "TABLE3",
+    "TABLE2",
 ]  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def small_runs(
 
 # 23-variations.md: How much is luck?
 @dataclass(frozen=True)
-class Difference:
+class _Difference:
     """How much larger a value is in one row than in another."""
 
     mean: float  # over the seeds that both rows have
@@ -90,7 +90,7 @@ class Difference:
 
 def difference(
     values: Mapping[str, Mapping[int, float]], one: str, other: str
-) -> Difference | None:
+) -> _Difference | None:
     """Row one minus row other, by seed; values are row -> seed -> value.
 
     The error comes from the variance pooled over all rows. None if the
@@ -109,7 +109,7 @@ def difference(
     pooled = sum(n * s for n, s in spreads) / freedom
     error = (2 * pooled / len(each)) ** 0.5
     larger = sum(d > 0 for d in each)
-    return Difference(mean(each), error, larger, len(each))
+    return _Difference(mean(each), error, larger, len(each))
 
 
 # 23-variations.md: What does one run prove?

@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,27 +112,33 @@ EXAMPLE: dict[str, Change] = {
     "whole, 2+2 layers": (TWO, None),
     "without the factor, one head": (
         {"num_heads": 1},
-        example.without_factor,
+        partial(example.without, part="factor"),
     ),
-    "without the factor": ({}, example.without_factor),
-    "without the mask": ({}, example.without_mask),
+    "without the factor": ({}, partial(example.without, part="factor")),
+    "without the mask": ({}, partial(example.without, part="mask")),
     "one head": ({"num_heads": 1}, None),
-    "without networks": ({}, example.without_networks),
-    "without residuals": ({}, example.without_residuals),
-    "without residuals, 2+2 layers": (TWO, example.without_residuals),
-    "without norms": ({}, example.without_norms),
-    "without norms, 2+2 layers": (TWO, example.without_norms),
+    "without networks": ({}, partial(example.without, part="networks")),
+    "without residuals": ({}, partial(example.without, part="residuals")),
+    "without residuals, 2+2 layers": (
+        TWO,
+        partial(example.without, part="residuals"),
+    ),
+    "without norms": ({}, partial(example.without, part="norms")),
+    "without norms, 2+2 layers": (
+        TWO,
+        partial(example.without, part="norms"),
+    ),
     "pre-norm": ({"norm": "pre"}, None),
     "batch norm": ({}, batch_norms),
-    "without the root": ({}, example.without_root),
-    "without positions": ({}, example.without_positions),
+    "without the root": ({}, partial(example.without, part="root")),
+    "without positions": ({}, partial(example.without, part="positions")),
     "learned positions": ({"positions": "learned"}, None),
 }
 DEPTH: dict[str, tuple[Change, float]] = {
     "post-norm": ((FOUR, None), 1.0),
     "pre-norm": ((FOUR | {"norm": "pre"}, None), 1.0),
     "post-norm, a third of the rate": ((FOUR, None), 1 / 3),
-    "without norms": ((FOUR, example.without_norms), 1.0),
+    "without norms": ((FOUR, partial(example.without, part="norms")), 1.0),
 }
 
 
@@ -284,7 +291,7 @@ class Rule(nn.Module):
             attention, FeedForward(d_model, d_ff or 1)
         )
         if not d_ff:
-            replace(self, FeedForward, lambda part: example.Nothing())
+            example.without(self, "networks")
         self.read = nn.Linear(d_model, 1)
         self.positions = sinusoids(length, d_model)
 

@@ -1,6 +1,6 @@
 """Does a published model say here what it says in transformers?
 
-    pip install 'attention-annotated[import]' transformers
+    pip install sentencepiece huggingface_hub transformers
     python benchmarks/published.py FOLDER LINES --json book/results/NAME.json
 
 FOLDER is a model as it is published, LINES a text in its source language.

@@ -12,6 +12,7 @@ from press.chapters import PressError
 
 ROOT = Path(__file__).resolve().parent.parent
 Options = argparse.Namespace
+RELEASE = "make the sources those of a version, and what is made of them"
 
 # Each command imports what it needs: Jupyter and Sphinx start slowly.
 
@@ -47,6 +48,18 @@ def _format(options: Options) -> int:
     from press.format import format_book
 
     return _report(format_book(options.root), False)
+
+
+def _release(options: Options) -> int:
+    from datetime import date
+
+    from press.export import export
+    from press.notebooks import notebooks
+    from press.release import release
+
+    written = release(options.root, options.version, date.today())
+    made = [*export(options.root), *notebooks(options.root)]
+    return _report([*written, *made], False)
 
 
 def _samples(options: Options) -> int:
@@ -210,6 +223,7 @@ def _parser() -> argparse.ArgumentParser:
             "--check", action="store_true", help="only compare, exit 1"
         )
     add("format", _format, "format the exported cells of the chapters")
+    add("release", _release, RELEASE).add_argument("version")
     add("check", _check, "say what has drifted, and which rules are broken")
     rules = add("rules", _rules, "say which rules the pages break")
     rules.add_argument("pages", nargs="*", metavar="PAGE")

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+import tomli
+
 from press import files
 from press.chapters import COLUMNS, Chapter, PressError, read_book
 from press.exercises import package_data
@@ -22,6 +24,7 @@ from press.modules import (
     continues,
     packages_of,
     path_of,
+    target_of,
 )
 from press.paper import paper_map
 from press.refuse import Place, check_cells, check_modules, check_names
@@ -54,6 +57,9 @@ def expected_package(root: Path) -> dict[Path, str | bytes]:
     packages = packages_of(modules)
     for name in packages - modules.keys():
         modules[name] = f'"""{MARK}"""\n'
+    for name, text in _introductions(root, chapters).items():
+        if name in modules:
+            modules[name] = modules[name].replace(MARK, text, 1)
     texts: dict[str, str | bytes] = {
         path_of(name, packages): modules[name] for name in modules
     }
@@ -200,6 +206,41 @@ def _public(names: list[str]) -> list[str]:
     ]
 
 
+# --- rooms ----------------------------------------------------------------
+
+
+def _introductions(root: Path, chapters: list[Chapter]) -> dict[str, str]:
+    """The docstring of each room's package: what pyproject.toml has under
+    [tool.annotated.about], and its modules with the pages they begin on.
+    """
+    file = root / "pyproject.toml"
+    project = tomli.loads(file.read_text("utf-8")) if file.is_file() else {}
+    about = project.get("tool", {}).get("annotated", {}).get("about", {})
+    begins: dict[str, str] = {}
+    for chapter in chapters:
+        for target in (target_of(cell, chapter) for cell in chapter.code):
+            if target is not None:
+                begins.setdefault(target, chapter.number)
+    texts = {}
+    for room, text in about.items():
+        named = (
+            f"{target.rpartition('.')[2]} ({page})"
+            for target, page in begins.items()
+            if room == (target.rpartition(".")[0] or "story")
+            and target not in about
+            and target[:2] != "__"
+        )
+        parts = (text, f"In the order of the book: {', '.join(named)}.")
+        name = "__init__" if room == "story" else room
+        texts[name] = (
+            "\n\n".join(
+                textwrap.fill(part, COLUMNS - 3) for part in (*parts, MARK)
+            )
+            + "\n"
+        )
+    return texts
+
+
 # --- data that the package carries ----------------------------------------
 
 
@@ -232,4 +273,4 @@ def _is_ours(path: Path) -> bool:
         return True
     if path.match("runs/*/*"):
         return True
-    return path.suffix == ".py" and MARK.encode() in path.read_bytes()[:500]
+    return path.suffix == ".py" and MARK in path.read_text("utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from press.chapters import PressError
 
-BRANCH = "main"
+BRANCH = "main"  # where work goes on
 NAME = "attention-annotated"  # of the distribution
 TITLE = "Attention, Annotated"  # of the book
 
@@ -20,26 +20,40 @@ class Project:
     repository: str
     site: str = ""  # without a slash at its end; empty if nobody knows
     about: str = ""  # in a line
-    version: str = "0"
+    version: str = "0.dev0"
 
     @property
     def slug(self) -> str:
         """owner/name."""
         return "/".join(self.repository.split("/")[-2:])
 
+    @property
+    def released(self) -> bool:
+        """A version between two releases ends in .dev0."""
+        return ".dev" not in self.version
+
+    @property
+    def ref(self) -> str:
+        """What links lead to and notebooks install: a release itself, so
+        that a class does not break in mid-term, or the newest.
+        """
+        return f"v{self.version}" if self.released else BRANCH
+
     def source(self, path: str) -> str:
-        return f"{self.repository}/blob/{BRANCH}/{path}"
+        return f"{self.repository}/blob/{self.ref}/{path}"
 
     def raw(self, path: str) -> str:
-        return f"{self.repository}/raw/{BRANCH}/{path}"
+        return f"{self.repository}/raw/{self.ref}/{path}"
 
     def colab(self, path: str) -> str:
         site = "https://colab.research.google.com/github"
-        return f"{site}/{self.slug}/blob/{BRANCH}/{path}"
+        return f"{site}/{self.slug}/blob/{self.ref}/{path}"
 
     @property
     def install(self) -> str:
-        return f"git+{self.repository}"
+        """An archive, which pip unpacks where there is no git, too."""
+        kind = "tags" if self.released else "heads"
+        return f"{self.repository}/archive/refs/{kind}/{self.ref}.zip"
 
     @property
     def install_book(self) -> str:
@@ -64,5 +78,5 @@ def read_project(root: Path) -> Project:
         given("Repository"),
         given("Documentation"),
         given("description", "(.*)"),
-        given("version", "(.*)") or "0",
+        given("version", "(.*)") or "0.dev0",
     )

@@ -101,6 +101,8 @@ def forking() -> Any:
     They are copies of one that holds the package and nothing else, so
     that a test can start, and kill, many.
     """
+    if os.name == "nt":
+        pytest.skip("there are no forks")
     context = multiprocessing.get_context("forkserver")
     broken = ["tests.broken"] if "BROKEN" in os.environ else []
     preload = ["annotated.commands.train", "annotated.cli", "pytest"]

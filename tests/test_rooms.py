@@ -113,6 +113,7 @@ def test_an_arrow_that_points_back_is_found(
 
 def test_every_room_has_its_row_and_every_row_its_room() -> None:
     assert {room_of(module) for module in MODULES} == set(ROOMS)
+    assert set(PROJECT["tool"]["annotated"]["about"]) == set(ROOMS)
 
 
 def public(path: Path) -> list[str]:
@@ -157,4 +158,4 @@ def test_a_name_is_made_public_by_one_module() -> None:
 
 
 def test_the_plain_model_is_read_in_an_hour() -> None:
-    assert sum(lines(MODULES[name]) for name in PLAIN) <= 620
+    assert sum(lines(MODULES[name]) for name in PLAIN) <= 600

@@ -43,6 +43,7 @@ WRITERS = {
     "school.milestones _copies": MEMORY,
     "commands.doctor folders": MEMORY,
     "school.examiner Examiner.__init__": MEMORY,
+    "school.examiner _examined_anew": MEMORY,
     "school.examiner _serve_once": MEMORY,
     "school.examiner serve": MEMORY,
     "exchange.export _write": FRESH,

@@ -26,19 +26,23 @@ def kept_numbers(layer: nn.Module, x: Tensor) -> int:
     excluding x and the parameters.
     """
     x = x.detach().requires_grad_()
-    own = {t.untyped_storage().data_ptr() for t in (x, *layer.parameters())}
+    known = {
+        t.untyped_storage().data_ptr() for t in (x, *layer.parameters())
+    }
     kept = {}
 
     def note(tensor: Tensor) -> Tensor:
-        place = tensor.untyped_storage()
-        kept[place.data_ptr()] = place.nbytes() // tensor.element_size()
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes() // tensor.element_size()
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda t: t)
     with hooks:
         out = layer(x)  # kept alive until all is counted
     del out
-    return sum(size for place, size in kept.items() if place not in own)
+    return sum(
+        size for storage, size in kept.items() if storage not in known
+    )
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:

@@ -8,17 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from annotated.attention import MultiHeadAttention
-from annotated.engine.hooks import replace
-from annotated.layers import FeedForward
+from annotated.engine.hooks import attention_blocks, replace
+from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.model import Transformer, TransformerConfig
 from annotated.tokens import BOS, EOS, SPECIALS
 
 __all__ = [
     "LETTERS", "VOCAB", "reversal_model", "letter_ids", "reversal_batch",
-    "train_reversal", "write", "exact", "Nothing", "without_networks",
-    "without_norms", "without_factor", "without_mask", "without_residuals",
-    "without_positions", "without_root",
+    "train_reversal", "write", "exact", "without",
 ]  # fmt: skip
 
 
@@ -144,34 +141,11 @@ def exact(model: nn.Module, length: int = 9, words: int = 200) -> float:
 
 
 # E15-running-example.md: Taking a part out
-class Nothing(nn.Module):
+class _Nothing(nn.Module):
     """In place of a part: zeros of its shape, which change no sum."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
-
-
-def without_networks(model: Transformer) -> None:
-    """Take the feed-forward networks out (chapter 05)."""
-    replace(model, FeedForward, lambda part: Nothing())
-
-
-def without_norms(model: Transformer) -> None:
-    """Take the layer norms out (chapter 05)."""
-    replace(model, nn.LayerNorm, lambda part: nn.Identity())
-
-
-def without_factor(model: Transformer) -> None:
-    """Take 1/√d_k out of the scores: the queries are √d_k times as long
-    (chapter 02).
-    """
-
-    def stretched(block: MultiHeadAttention) -> Callable[..., Tensor]:
-        return lambda linear, x, queries: queries * block.d_k**0.5
-
-    for part in model.modules():
-        if isinstance(part, MultiHeadAttention):
-            part.w_q.register_forward_hook(stretched(part))
 
 
 class _Unmasked(nn.Module):
@@ -187,11 +161,16 @@ class _Unmasked(nn.Module):
         return self.attention(x)
 
 
-def without_mask(model: Transformer) -> None:
-    """Take the causal mask out of the decoder (chapter 03)."""
-    layers: Any = model.decoder.layers
-    for layer in layers:
-        layer.attention = _Unmasked(layer.attention)
+class _NoPositions(nn.Module):
+    """Position encodings that say nothing: zeros, (length, 1)."""
+
+    def forward(self, length: int) -> Tensor:
+        return torch.zeros(length, 1)
+
+
+def _longer(d_k: int) -> Callable[..., Tensor]:
+    """A hook that makes queries √d_k times as long."""
+    return lambda linear, x, queries: queries * d_k**0.5
 
 
 class _EncoderReplaces(nn.Module):
@@ -223,28 +202,31 @@ class _DecoderReplaces(_EncoderReplaces):
         return part.norm3(part.feed_forward(x))
 
 
-def without_residuals(model: Transformer) -> None:
-    """Take the residual connections out (chapter 05)."""
-    for stack, kind in (
-        (model.encoder, _EncoderReplaces),
-        (model.decoder, _DecoderReplaces),
-    ):
-        stack.layers = nn.ModuleList(map(kind, stack.layers))
-
-
-class _NoPositions(nn.Module):
-    """Position encodings that say nothing: zeros, (length, 1)."""
-
-    def forward(self, length: int) -> Tensor:
-        return torch.zeros(length, 1)
-
-
-def without_positions(model: Transformer) -> None:
-    """Take the position encodings out (chapter 07)."""
-    for side in ("src_positions", "tgt_positions"):
-        setattr(model, side, _NoPositions())
-
-
-def without_root(model: Transformer) -> None:
-    """Take √d_model out of the embeddings (chapter 06)."""
-    model.embeddings.scale = 1.0
+def without(model: Transformer, part: str) -> None:
+    """Take a part out of the model of the preface: "factor", 1/√d_k of
+    the scores (chapter 02), "mask", the decoder's causal one (03),
+    "networks", "norms" or "residuals" (05), "root", √d_model of the
+    embeddings (06), or "positions" (07). ValueError for another.
+    """
+    match part:
+        case "factor":
+            for block in attention_blocks(model).values():
+                block.w_q.register_forward_hook(_longer(block.d_k))
+        case "mask":
+            layers: Any = model.decoder.layers
+            for layer in layers:
+                layer.attention = _Unmasked(layer.attention)
+        case "networks":
+            replace(model, FeedForward, lambda part: _Nothing())
+        case "norms":
+            replace(model, nn.LayerNorm, lambda part: nn.Identity())
+        case "residuals":
+            replace(model, EncoderLayer, _EncoderReplaces)
+            replace(model, DecoderLayer, _DecoderReplaces)
+        case "root":
+            model.embeddings.scale = 1.0
+        case "positions":
+            for side in ("src_positions", "tgt_positions"):
+                setattr(model, side, _NoPositions())
+        case _:
+            raise ValueError(f"there is no part {part!r} to take out")

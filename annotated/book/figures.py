@@ -7,30 +7,15 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import nn
 
+from annotated.book.results import rounded
 from annotated.book.scripts import script
-from annotated.tokens import Tokenizer
 
-__all__ = [
-    "plain", "as_svg", "MovingFigure", "figure", "half_weights", "words_of",
-]  # fmt: skip
+__all__ = ["as_svg", "MovingFigure", "figure", "half_weights"]
 
 
 # E1-plots.md: Figures that move
-def plain(value: Any, digits: int = 4) -> Any:
-    """Tensors and numbers as JSON has them, to so many digits."""
-    if isinstance(value, Tensor):
-        value = value.tolist()
-    if isinstance(value, float):
-        return float(f"{value:.{digits}g}")
-    if isinstance(value, dict):
-        return {str(key): plain(x, digits) for key, x in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(x, digits) for x in value]
-    return value
-
-
 def as_svg(still: Figure) -> str:
     """A drawing as text, and no longer waiting to be shown by itself."""
     file = io.StringIO()
@@ -50,7 +35,7 @@ class MovingFigure:
         self, name: str, still: str, data: dict[str, Any], large: bytes
     ):
         self.name, self.still, self.large = name, still, large
-        self.data = plain(data)
+        self.data = rounded(data, digits=4)
 
     def __repr__(self) -> str:
         return f"<figure {self.name}: {', '.join(self.data)}>"
@@ -101,9 +86,3 @@ def half_weights(
     layout = [(name, list(one.shape)) for name, one in named]
     halves = [one.detach().cpu().half().numpy() for _, one in named]
     return layout, b"".join(x.astype("<f2").tobytes() for x in halves)
-
-
-def words_of(tokenizer: Tokenizer) -> list[str]:
-    """The words of a tokenizer, by id."""
-    ids = tokenizer.inner.get_vocab()
-    return sorted(ids, key=ids.__getitem__)

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from annotated.book.figures import MovingFigure
-from annotated.book.report import named, own_pairs
+from annotated.book.report import named, sample_pairs
+from annotated.book.results import rounded
 from annotated.engine.errors import UsageError
 from annotated.engine.machine import evaluating
 from annotated.engine.runs import Run, run_folder
@@ -23,7 +24,7 @@ from annotated.heads import knocked_out
 from annotated.search import log_p_after
 from annotated.tokens import BOS, EOS, UNK
 
-__all__ = ["answer", "page", "look"]
+__all__ = ["look"]
 
 
 # E27-look.md: One answer
@@ -31,7 +32,7 @@ _WIDEST = 60  # pieces of a sentence: maps beyond that cannot be read
 _MOST = 5  # likely pieces at each step
 
 
-def answer(run: Run, question: dict[str, Any]) -> dict[str, Any]:
+def _answer(run: Run, question: dict[str, Any]) -> dict[str, Any]:
     """How a run translates question["text"], step by step.
 
     question["prefix"] has the ids that the translation begins with, and
@@ -53,7 +54,8 @@ def answer(run: Run, question: dict[str, Any]) -> dict[str, Any]:
     with evaluating(run.model), knocked_out(run.model, heads):
         steps = list(_greedy_steps(run, src, question.get("prefix", [])))
         ids = [step["id"] for step in steps[:-1]]
-        maps = _all_maps(run, src, ids)
+        sides = torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *ids]])
+        maps = run.model.attention_maps(*sides)
     [said] = run.target.decode([ids])
     four = replace(run.recipe.search, beam=4, nbest=1)
     beam = "" if heads else run.translate([text], four)[0][0].text
@@ -61,7 +63,7 @@ def answer(run: Run, question: dict[str, Any]) -> dict[str, Any]:
         "source": run.source.tokens(src),
         "strange": [text] if set(src) == {UNK} else [],
         "steps": steps,
-        "maps": maps,
+        "maps": {n: rounded(w[0], digits=4) for n, w in maps.items()},
         "said": said,
         "beam": beam,
     }
@@ -98,18 +100,6 @@ def _pieces(run: Run, ids: Sequence[int]) -> list[str]:
     return ["(end)" if i == EOS else t for i, t in zip(ids, texts)]
 
 
-def _all_maps(
-    run: Run, src: Sequence[int], ids: Sequence[int]
-) -> dict[str, Any]:
-    """The weights of all heads, as lists: {"cross.0": [head][row][key]}."""
-    source = torch.tensor([[*src, EOS]])
-    maps = run.model.attention_maps(source, torch.tensor([[BOS, *ids]]))
-    return {
-        name: (weights[0] * 1e4).round().div(1e4).tolist()
-        for name, weights in maps.items()
-    }
-
-
 # E27-look.md: The page
 _LOOK = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -138,11 +128,11 @@ $figure</body></html>
 """)
 
 
-def page(run: Run) -> str:
+def _page(run: Run) -> str:
     """The page of a run, whose figure asks the server."""
     recipe = run.recipe
     title = f"{named(run) or 'a run'}: {recipe.source} to {recipe.target}"
-    lines, references = own_pairs(run, 8)
+    lines, references = sample_pairs(run, 8)
     figure = MovingFigure(
         "translate",
         '<svg xmlns="http://www.w3.org/2000/svg" class="still"/>',
@@ -169,14 +159,14 @@ class _Handler(BaseHTTPRequestHandler):
     """GET /SECRET/ is the page, POST /SECRET/ask an answer."""
 
     run: Run
-    whole: str
+    page: str
     secret: str
     turn: threading.Lock
 
     def do_GET(self) -> None:
         """The page, for who knows where it is."""
         known = self.path == f"/{self.secret}/" and self.invited()
-        self.reply(200 if known else 404, self.whole if known else "")
+        self.reply(200 if known else 404, self.page if known else "")
 
     def do_POST(self) -> None:
         """An answer, or why there is none."""
@@ -193,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise ValueError("the sentence is too long")
             question = json.loads(self.rfile.read(size))
             with self.turn:
-                return 200, json.dumps(answer(self.run, question))
+                return 200, json.dumps(_answer(self.run, question))
         except (ValueError, TypeError, KeyError, IndexError) as error:
             return 400, json.dumps({"error": str(error)})
 
@@ -228,13 +218,13 @@ def look(
     no run, UsageError if the port cannot be had.
     """
     run, secret = Run.open(run_folder(folder)), secrets.token_urlsafe(16)
-    own = {
+    fields = {
         "run": run,
-        "whole": page(run),
+        "page": _page(run),
         "secret": secret,
         "turn": threading.Lock(),
     }
-    kind = type("Handler", (_Handler,), own)
+    kind = type("Handler", (_Handler,), fields)
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), kind)
     except (OSError, OverflowError) as error:

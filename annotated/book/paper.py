@@ -3,7 +3,6 @@
 import json
 import re
 import textwrap
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,16 +13,13 @@ from importlib import resources
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement
 
-from annotated.corpora.fetch import AGENT, PATIENCE
+from annotated.corpora.fetch import open_url
 from annotated.corpora.reading import text_of
 from annotated.corpora.registry import data_folder
 from annotated.engine.errors import DataError, UsageError, unknown
 from annotated.engine.files import write_text
 
-__all__ = [
-    "copy_path", "keep", "counted", "split", "words", "named", "script",
-    "put_beside",
-]  # fmt: skip
+__all__ = ["copy_path", "keep", "words", "script", "put_beside"]
 
 
 # E28-paper.md: A page as a tree
@@ -98,19 +94,19 @@ _DISPLAYS = {"equation", "equationgroup"}
 
 def _shown(element: Element) -> str:
     """HTML that holds nothing but text, formulas, lists and tables."""
-    tag, own = element.tag, _kinds(element)
-    if tag in _DROPPED or own & _LABELS:
+    tag, kinds = element.tag, _kinds(element)
+    if tag in _DROPPED or kinds & _LABELS:
         return ""
-    if "note" in own:
+    if "note" in kinds:
         return f"<sup>{escape(_mark(element))}</sup>"
-    if own & _DISPLAYS:
+    if kinds & _DISPLAYS:
         rows = _formulas(element, _shown)
         lines = "".join(f"<div>{row}</div>" for row in rows)
         return f'<div class="equation">{lines}</div>'
     text = escape(element.text or "", quote=False)
     for child in element:
         text += _shown(child) + escape(child.tail or "", quote=False)
-    tag = next((_FONTS[name] for name in _FONTS if name in own), tag)
+    tag = next((_FONTS[name] for name in _FONTS if name in kinds), tag)
     if tag not in _KEPT | _MATHML:
         return text
     passing = "".join(
@@ -127,11 +123,11 @@ def _formulas(
     """Each row of a displayed formula, with its number."""
     rows = [e for e in block.iter() if e.tag == "tr"] or [block]
     for row in rows:
-        found = [show(e) for e in row.iter() if e.tag == "math"]
+        formulas = [show(e) for e in row.iter() if e.tag == "math"]
         number = _inside(row, "tag_equation")
-        if found:
+        if formulas:
             last = [] if number is None else [show(number).strip()]
-            yield " ".join([*found, *last])
+            yield " ".join([*formulas, *last])
 
 
 def _mark(note: Element) -> str:
@@ -145,15 +141,15 @@ _BLOCKS = {"li", "ol", "p", "table", "tr", "ul"}
 
 def _plain(element: Element) -> str:
     """Text, with blank lines between blocks and TeX for formulas."""
-    tag, own = element.tag, _kinds(element)
-    if tag in _DROPPED or own & _LABELS:
+    tag, kinds = element.tag, _kinds(element)
+    if tag in _DROPPED or kinds & _LABELS:
         return ""
     if tag == "math":
         tex = " ".join(element.get("alttext", "").split())
         return f"${tex.removeprefix(chr(92) + 'displaystyle').strip()}$"
-    if "note" in own:
+    if "note" in kinds:
         return f"[{_mark(element)}]"
-    if own & _DISPLAYS:
+    if kinds & _DISPLAYS:
         return "\n\n" + "\n\n".join(_formulas(element, _plain)) + "\n\n"
     text = " ".join((element.text or "").split("\n"))
     for child in element:
@@ -188,23 +184,23 @@ class _Split:
 
     def walk(self, element: Element, section: str = "") -> None:
         """Collect an element's parts, and those inside it."""
-        own, name = _kinds(element), element.get("id", "")
-        if found := _SECTION.match(name):
-            section = ".".join(filter(None, found.groups()))
-        elif own & {"appendix", "bibliography"}:
+        kinds, name = _kinds(element), element.get("id", "")
+        if numbered := _SECTION.match(name):
+            section = ".".join(filter(None, numbered.groups()))
+        elif kinds & {"appendix", "bibliography"}:
             section = ""
-        elif "abstract" in own:
+        elif "abstract" in kinds:
             section = "abstract"
         if _plain_title(element).startswith("Acknowledg"):
             section = "acknowledgements"
         if element.tag == "figure":
             self.figure(element)
-        elif "para" in own and section:
+        elif "para" in kinds and section:
             self.paragraph(element, section)
         elif section == "abstract" and element.tag == "p":
             self.add("abstract p1", element)
         else:
-            if "paragraph" in own:
+            if "paragraph" in kinds:
                 _run_in(element)
             for child in element:
                 self.walk(child, section)
@@ -222,12 +218,12 @@ class _Split:
             self.paragraphs[section] = before = before + 1
         name = f"{section} p{max(1, before)}"
         for block in para:
-            own = _kinds(block)
-            self.display = bool(own & _DISPLAYS)
-            if own & {"itemize", "enumerate"}:
+            kinds = _kinds(block)
+            self.display = bool(kinds & _DISPLAYS)
+            if kinds & {"itemize", "enumerate"}:
                 points = [e for e in block if "item" in _kinds(e)]
-                for place, point in enumerate(points, 1):
-                    self.add(f"{section} point {place}", point)
+                for i, point in enumerate(points, 1):
+                    self.add(f"{section} point {i}", point)
                 continue
             if self.display:
                 tag = _inside(block, "tag_equation")
@@ -251,14 +247,14 @@ class _Split:
     def figure(self, figure: Element) -> None:
         """A figure's caption, and a table with it."""
         caption = _inside(figure, "caption")
-        found = caption is not None and _CAPTION.match(
+        numbered = caption is not None and _CAPTION.match(
             _plain(caption).strip()
         )
-        if caption is None or not found:
+        if caption is None or not numbered:
             for child in figure:  # panels with captions of their own
                 self.walk(child)
             return
-        name = f"{found[1].lower()} {found[2]}"
+        name = f"{numbered[1].lower()} {numbered[2]}"
         if name not in self.parts:
             self.add(name, caption)
             table = _inside(figure, "tabular")
@@ -290,7 +286,6 @@ _SOURCES = (
     "https://ar5iv.labs.arxiv.org/html/1706.03762",
 )
 _TITLE = "attention is all you need"
-_MISSING = "there is no copy of the paper yet: run `annotated paper`"
 
 
 def copy_path() -> Path:
@@ -303,7 +298,7 @@ def keep(file: Path | None = None) -> Path:
     have it. DataError if it cannot be had, or is something else.
     """
     text = _fetched() if file is None else text_of(file)
-    split(text, "what was fetched" if file is None else str(file))
+    _split(text, "what was fetched" if file is None else str(file))
     path = copy_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
@@ -313,11 +308,8 @@ def keep(file: Path | None = None) -> Path:
 def _fetched() -> str:
     """The page from the first place that has it."""
     for address in _SOURCES:
-        request = urllib.request.Request(
-            address, headers={"User-Agent": AGENT}
-        )
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as page:
+            with open_url(address) as page:
                 return str(page.read().decode("utf-8"))
         except (OSError, ValueError, HTTPException) as error:
             reason = getattr(error, "reason", error)  # of a URLError
@@ -332,23 +324,23 @@ _NUMBERED = re.compile(r"(\d(?:\.\d)*) p(\d+)$")
 
 
 @cache
-def counted() -> dict[str, int]:
+def _counted() -> dict[str, int]:
     """The paragraphs of each numbered section, by the map."""
     file = resources.files("annotated.book") / "paper.json"
     numbers: dict[str, int] = {}
     for part in json.loads(file.read_text("utf-8")):
-        if found := _NUMBERED.match(part["item"]):
-            numbers[found[1]] = int(found[2])
+        if match := _NUMBERED.match(part["item"]):
+            numbers[match[1]] = int(match[2])
     return numbers
 
 
-def split(text: str, origin: str) -> dict[str, list[Element]]:
+def _split(text: str, origin: str) -> dict[str, list[Element]]:
     """The parts of the paper, and its sections, by name. DataError if the
     page is not the paper.
     """
-    reader, found = _Reader(), _Split()
+    reader, split = _Reader(), _Split()
     reader.feed(text)
-    found.walk(reader.root)
+    split.walk(reader.root)
     title = _inside(reader.root, "title_document")
     told = "" if title is None else " ".join(_plain(title).split())
     if _TITLE not in told.lower():
@@ -357,31 +349,41 @@ def split(text: str, origin: str) -> dict[str, list[Element]]:
             f"{origin} is not the paper: {named}; wanted is the HTML of "
             f"{_SOURCES[0]}"
         )
-    missing = [s for s in counted() if s not in found.paragraphs]
+    missing = [s for s in _counted() if s not in split.paragraphs]
     if missing:
         raise DataError(
             f"{origin} is not the whole paper: it has no section "
             f"{', '.join(missing)}"
         )
-    return {**found.parts, **_whole_sections(found)}
+    return {**split.parts, **_sections(split)}
 
 
-def _whole_sections(found: _Split) -> dict[str, list[Element]]:
+def _sections(split: _Split) -> dict[str, list[Element]]:
     """Each section; and its paragraphs, where their count is another."""
     sections: dict[str, list[Element]] = {}
-    for section, count in counted().items():
-        own = re.compile(rf"{re.escape(section)} (p|point )\d+$")
-        whole = [
+    for section, count in _counted().items():
+        pattern = re.compile(rf"{re.escape(section)} (p|point )\d+$")
+        elements = [
             e
-            for n, part in found.parts.items()
-            if own.match(n)
+            for n, part in split.parts.items()
+            if pattern.match(n)
             for e in part
         ]
-        sections[section] = whole
-        if found.paragraphs[section] != count:
+        sections[section] = elements
+        if split.paragraphs[section] != count:
             names = [f"{section} p{n}" for n in range(1, count + 1)]
-            sections |= dict.fromkeys(names, whole)
+            sections |= dict.fromkeys(names, elements)
     return sections
+
+
+def _copy() -> dict[str, list[Element]]:
+    """The parts of the reader's copy. DataError if there is none."""
+    path = copy_path()
+    if not path.exists():
+        raise DataError(
+            "there is no copy of the paper yet: run `annotated paper`"
+        )
+    return _split(text_of(path), str(path))
 
 
 @dataclass(frozen=True)
@@ -403,10 +405,7 @@ def words(name: str) -> _Words:
     "table 3", "fig 2", "fn 4". DataError without a copy, UsageError for a
     part that the paper does not have.
     """
-    path = copy_path()
-    if not path.exists():
-        raise DataError(_MISSING)
-    parts = split(text_of(path), str(path))
+    parts = _copy()
     exact = re.match(r"(?:fig|table|eq|fn) \d+|.*", name.strip())
     known = exact[0] if exact else ""
     if known not in parts:
@@ -419,9 +418,9 @@ def _said(parts: dict[str, list[Element]], names: list[str]) -> _Words:
     """Those of the names that there are, one after the other."""
     every = [e for name in names for e in parts.get(name, [])]
     # a formula may be named, and stand in a paragraph that is named too
-    found = [*{id(e): e for e in every[::-1]}.values()][::-1]
-    html = "".join(f"<div>{_shown(e)}</div>" for e in found)
-    return _Words(html, _wrapped("\n\n".join(map(_plain, found))))
+    elements = [*{id(e): e for e in every[::-1]}.values()][::-1]
+    html = "".join(f"<div>{_shown(e)}</div>" for e in elements)
+    return _Words(html, _wrapped("\n\n".join(map(_plain, elements))))
 
 
 # E28-paper.md: Beside the cards
@@ -437,26 +436,28 @@ _KIND = {
 }  # fmt: skip
 
 
-def named(title: str) -> list[str]:
+def _named(title: str) -> list[str]:
     """The parts that a card's title names: "Paper §3.2.1, paragraph 4, and
     footnote 4" has "3.2.1 p4" and "fn 4".
     """
-    section = re.search(r"§(\d(?:\.\d)*)", title)
-    own = section[1] if section else ""
+    match = re.search(r"§(\d(?:\.\d)*)", title)
+    section = match[1] if match else ""
     names = []
-    if found := re.search(r"paragraphs? (\d)(?: (and|to) (\d))?", title):
-        last = int(found[3] or found[1])
-        names = [f"{own} p{n}" for n in range(int(found[1]), last + 1)]
-    elif found := re.search(rf"({'|'.join(_ORDER)}) point", title):
-        names = [f"{own} point {_ORDER.index(found[1]) + 1}"]
+    if numbers := re.search(r"paragraphs? (\d)(?: (and|to) (\d))?", title):
+        last = int(numbers[3] or numbers[1])
+        names = [
+            f"{section} p{n}" for n in range(int(numbers[1]), last + 1)
+        ]
+    elif numbers := re.search(rf"({'|'.join(_ORDER)}) point", title):
+        names = [f"{section} point {_ORDER.index(numbers[1]) + 1}"]
     elif "opening" in title:
-        names = [f"{own} p1"]
+        names = [f"{section} p1"]
     if "formula" in title:
-        names.insert(0, f"{own} eq")
+        names.insert(0, f"{section} eq")
     numbered = re.findall(rf"({'|'.join(_KIND)}) (\d)", title)
     formula = any(kind == "equation" for kind, _ in numbered)
-    if own and not names and not formula:
-        names = [own]
+    if section and not names and not formula:
+        names = [section]
     if "abstract" in title:
         names.append("abstract p1")
     for kind, number in numbered:
@@ -471,15 +472,11 @@ def script(folder: Path) -> str:
     """_static/paper.js for the pages in a folder: the words for their
     cards, by title. DataError without a copy.
     """
-    path = copy_path()
-    if not path.exists():
-        raise DataError(_MISSING)
-    parts = split(text_of(path), str(path))
-    cards: dict[str, str] = {}
+    parts, cards = _copy(), dict[str, str]()
     for page in sorted(folder.glob("*.html")):
         for title in _CARD.findall(page.read_text("utf-8")):
             bare = " ".join(unescape(re.sub("<[^>]*>", "", title)).split())
-            html = _said(parts, named(bare)).html
+            html = _said(parts, _named(bare)).html
             if html:
                 cards[bare] = html
     told = json.dumps(cards, ensure_ascii=False).replace("</", "<\\/")
@@ -490,11 +487,11 @@ def put_beside(folder: Path) -> Path:
     """Fill _static/paper.js of the site in a folder. DataError if there is
     none, or no copy.
     """
-    place = folder / "_static" / "paper.js"
-    if not place.is_file():
+    file = folder / "_static" / "paper.js"
+    if not file.is_file():
         raise DataError(
             f"{folder} does not have the pages of this book: there is no "
             "_static/paper.js"
         )
-    write_text(place, script(folder))
-    return place
+    write_text(file, script(folder))
+    return file

@@ -20,11 +20,11 @@ from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run, read_metrics, run_folder
 from annotated.search import alignment
 
-__all__ = ["curves", "svg", "named", "report", "own_pairs"]
+__all__ = ["named", "report", "sample_pairs"]
 
 
 # E24-report.md: Pictures
-def curves(metrics: Sequence[dict[str, Any]]) -> Figure | None:
+def _curves(metrics: Sequence[dict[str, Any]]) -> Figure | None:
     """Loss and validation, learning rate, and norm of the gradient, by
     step; None if no step was logged.
     """
@@ -56,7 +56,7 @@ def curves(metrics: Sequence[dict[str, Any]]) -> Figure | None:
     return figure
 
 
-def svg(figure: Figure, what: str) -> str:
+def _svg(figure: Figure, what: str) -> str:
     """A figure as an element of a page, with a text for those who cannot
     see it.
     """
@@ -79,9 +79,9 @@ def _translations(
     run: Run, lines: Sequence[str], references: Sequence[str] = ()
 ) -> str:
     """The lines, their translations, scores and attention, as HTML."""
-    found = run.translate(lines)
+    translations = run.translate(lines)
     parts = []
-    for i, (line, best) in enumerate(zip(lines, found, strict=True)):
+    for i, (line, best) in enumerate(zip(lines, translations, strict=True)):
         text, score = best[0].text, best[0].score
         beside = f"score {score:.2f}"
         if i < len(references):
@@ -97,7 +97,7 @@ def _translations(
             rows = _shown([*run.target.tokens(tgt), "⟨end⟩"])
             plot_attention(weights, rows, names, annotate=False)
             what = f"What each token of “{text}” looked at in “{line}”"
-            parts.append(svg(plt.gcf(), what))
+            parts.append(_svg(plt.gcf(), what))
     return "".join(parts)
 
 
@@ -126,8 +126,8 @@ def _plainly(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "unset"}[value]
     if isinstance(value, (int, float)):
-        whole = float(value).is_integer() and abs(value) < 1e15
-        return f"{int(value):,}" if whole else f"{value:.4g}"
+        integer = float(value).is_integer() and abs(value) < 1e15
+        return f"{int(value):,}" if integer else f"{value:.4g}"
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_plainly, value))
     return str(value)
@@ -152,8 +152,8 @@ def _settings(run: Run) -> str:
     cells = []
     for field, value in run.recipe.flat().items():
         text = f"{escape(field)} = {escape(_plainly(value))}"
-        own = value != usual[field]
-        text = f"<b>{text}</b>" if own else text
+        changed = value != usual[field]
+        text = f"<b>{text}</b>" if changed else text
         cells.append(f"<li>{text}</li>")
     return f'<ul class="settings">{"".join(cells)}</ul>'
 
@@ -206,14 +206,14 @@ def report(folder: Path, lines: Sequence[str] | None = None) -> str:
             raise RunError(f"{path} is damaged: {error}") from None
         parts += ["<h2>Result</h2>", _table(_flat(summary))]
     parts.append("<h2>Training</h2>")
-    drawn = curves(read_metrics(folder))
+    drawn = _curves(read_metrics(folder))
     what = "Loss, learning rate and gradient norm by step"
     none = "<p>This folder has no log of its training.</p>"
-    parts.append(none if drawn is None else svg(drawn, what))
-    own = own_pairs(run) if lines is None else (lines, [])
-    if own[0]:
+    parts.append(none if drawn is None else _svg(drawn, what))
+    pairs = sample_pairs(run) if lines is None else (lines, [])
+    if pairs[0]:
         heading = "<h2>Translations</h2>"
-        parts += [heading, _LEGEND, _translations(run, *own)]
+        parts += [heading, _LEGEND, _translations(run, *pairs)]
     parts += ["<h2>Model</h2>", _table(_facts(run))]
     parts.append("<h2>Settings</h2>")
     if named(run):
@@ -229,7 +229,7 @@ _LEGEND = (
 )
 
 
-def own_pairs(run: Run, count: int = 4) -> tuple[list[str], list[str]]:
+def sample_pairs(run: Run, count: int = 4) -> tuple[list[str], list[str]]:
     """The first test sentences of the data that the run was trained on,
     and their references; none if they are not on this machine.
     """

@@ -77,11 +77,13 @@ def commit() -> str | None:
 
 
 def rounded(value: Any, digits: int = 6) -> Any:
-    """Round all floats to digits significant digits, recursively."""
+    """As JSON has it, with floats of so many significant digits."""
+    if isinstance(value, torch.Tensor):
+        value = value.tolist()
     if isinstance(value, dict):
-        return {key: rounded(item, digits) for key, item in value.items()}
-    if isinstance(value, list):
-        return [rounded(item, digits) for item in value]
+        return {str(key): rounded(x, digits) for key, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(x, digits) for x in value]
     if isinstance(value, float):
         return float(f"{value:.{digits}g}")
     return value
@@ -90,8 +92,8 @@ def rounded(value: Any, digits: int = 6) -> Any:
 def hardware(device: str = "cpu", threads: int | None = None) -> str:
     """One line: the GPU if it was used, the processor, the threads."""
     number = threads or torch.get_num_threads()
-    found = processor()
-    name = found.get("model name", found["name"])
+    cpu = processor()
+    name = cpu.get("model name", cpu["name"])
     here = f"{name}, {number} thread{'s' * (number > 1)}"
     if device == "cpu":
         return here
@@ -101,13 +103,13 @@ def hardware(device: str = "cpu", threads: int | None = None) -> str:
 
 def versions(*packages: str) -> str:
     """One line: the versions of Python, torch and installed packages."""
-    found = [
+    parts = [
         f"python {platform.python_version()}",
         f"torch {torch.__version__}",
     ]
     for name in packages:
         try:
-            found.append(f"{name} {metadata.version(name)}")
+            parts.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             continue
-    return ", ".join(found)
+    return ", ".join(parts)

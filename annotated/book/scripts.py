@@ -24,7 +24,7 @@ def scripts(modules: Mapping[str, str]) -> dict[str, str]:
     A page that is opened from a folder refuses modules of JavaScript.
     ValueError for a need that is not among the modules.
     """
-    found = {}
+    figures = {}
     for name, text in modules.items():
         if not _FIGURE.search(text):
             continue
@@ -39,8 +39,8 @@ def scripts(modules: Mapping[str, str]) -> dict[str, str]:
         given = f"{{ {', '.join(needs)} }}"
         parts.append(f'{_KIT}.host("{name}", {name}.figure, {given});')
         body = "\n".join(parts)
-        found[name] = f'(() => {{\n"use strict";\n{body}\n}})();\n'
-    return found
+        figures[name] = f'(() => {{\n"use strict";\n{body}\n}})();\n'
+    return figures
 
 
 def _closed(name: str, text: str) -> str:

@@ -28,7 +28,7 @@ from annotated.tokens import Tokenizer
 from annotated.training import greedy_accuracy
 from annotated.variations import small_rows
 
-__all__ = ["SharedData", "shared_data", "one_run", "Sweep"]
+__all__ = ["shared_data", "one_run", "Sweep"]
 
 
 # E19-sweep.md: One run
@@ -38,7 +38,7 @@ _KEPT = 5
 
 
 @dataclass(frozen=True)
-class SharedData:
+class _SharedData:
     """The training and validation data that all runs of a sweep share."""
 
     tokenizers: tuple[Tokenizer, Tokenizer]
@@ -48,11 +48,11 @@ class SharedData:
     references: list[str]
 
 
-def shared_data(recipe: Recipe) -> SharedData:
+def shared_data(recipe: Recipe) -> _SharedData:
     """The data of a recipe, the same for every seed."""
     data = TextData(recipe.changed(seed=0))
     lines, references = data.text("valid")
-    return SharedData(
+    return _SharedData(
         data.tokenizers(),
         data.corpus("train"),
         data.corpus("valid"),
@@ -62,7 +62,7 @@ def shared_data(recipe: Recipe) -> SharedData:
 
 
 def one_run(
-    recipe: Recipe, data: SharedData, device: str = "cpu"
+    recipe: Recipe, data: _SharedData, device: str = "cpu"
 ) -> dict[str, Any]:
     """Train one row and measure the result on the validation split.
 
@@ -85,7 +85,7 @@ def one_run(
     search = recipe.search
     greedy = dataclasses.replace(search, beam=1)
     unpenalised = dataclasses.replace(search, alpha=0.0)
-    found = {
+    result = {
         "parameters": sum(p.numel() for p in model.parameters()),
         "seconds": trainer.seconds,
         "train_nll": sum(losses) / len(losses),
@@ -97,18 +97,18 @@ def one_run(
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(total[name])
-    found |= {f"mean_{k}": v for k, v in _judged(trainer, data).items()}
-    return found | {"mean_bleu": _bleu(run, data, search)["bleu"]}
+    result |= {f"mean_{k}": v for k, v in _judged(trainer, data).items()}
+    return result | {"mean_bleu": _bleu(run, data, search)["bleu"]}
 
 
-def _judged(trainer: Trainer, data: SharedData) -> dict[str, float]:
+def _judged(trainer: Trainer, data: _SharedData) -> dict[str, float]:
     accuracy, _ = greedy_accuracy(trainer.model, data.valid)
     perplexity = trainer.validate(data.valid)["perplexity"]
     return {"perplexity": perplexity, "accuracy": 100 * accuracy}
 
 
 def _bleu(
-    run: Run, data: SharedData, search: SearchConfig
+    run: Run, data: _SharedData, search: SearchConfig
 ) -> dict[str, Any]:
     said = [best[0].text for best in run.translate(data.lines, search)]
     scores = score(said, data.references)
@@ -165,20 +165,20 @@ class Sweep:
         if not path.exists():
             return None
         try:
-            found = json.loads(path.read_text("utf-8"))
-            base = small_rows(found["settings"]["steps"], seed)["base"]
-            found["metrics"]["runs"].items()
+            file = json.loads(path.read_text("utf-8"))
+            base = small_rows(file["settings"]["steps"], seed)["base"]
+            file["metrics"]["runs"].items()
         except (AttributeError, KeyError, TypeError, ValueError):
             raise RunError(
                 f"{path} is not a sweep: move it, or choose another --out"
             ) from None
         unlike = base.unlike(RECIPES["table3-base"])
-        if found["settings"].get("base") != unlike:
+        if file["settings"].get("base") != unlike:
             raise RunError(
                 f"{path} was made with another base recipe: choose another "
                 "--out"
             )
-        return found
+        return file
 
     def steps_of_files(self) -> int | None:
         """The number of steps in existing runs, else the command line's;
@@ -195,7 +195,7 @@ class Sweep:
             )
         return steps.pop() if steps else None
 
-    def steps_that_fit(self, data: SharedData, device: str) -> int:
+    def steps_that_fit(self, data: _SharedData, device: str) -> int:
         """How many steps each run can have. UsageError if too few."""
         rows, each = small_rows(_LEAST), 0.0
         for row in self.only or rows:
@@ -221,21 +221,21 @@ class Sweep:
         data = shared_data(small_rows(_LEAST)["base"])
         self.out.mkdir(parents=True, exist_ok=True)
         steps = steps or self.steps_that_fit(data, device)
-        made = total = 0
+        done = total = 0
         for seed in range(self.first_seed, self.first_seed + self.seeds):
             rows, file = small_rows(steps, seed), self.kept(seed)
-            there = file["metrics"]["runs"] if file else {}
+            runs = file["metrics"]["runs"] if file else {}
             for row in self.only or rows:
                 total += 1
-                if row in there:
-                    made += 1
+                if row in runs:
+                    done += 1
                 elif time.monotonic() < end:
                     start = time.perf_counter()
-                    found = one_run(rows[row], data, device)
+                    result = one_run(rows[row], data, device)
                     spent = time.perf_counter() - start
-                    self.note(row, rows["base"], found, spent, device)
-                    made += 1
-        return {"steps": steps, "runs": made, "open": total - made}
+                    self.note(row, rows["base"], result, spent, device)
+                    done += 1
+        return {"steps": steps, "runs": done, "open": total - done}
 
     def act(self) -> None:
         print(json.dumps(self.run()))
@@ -244,7 +244,7 @@ class Sweep:
         self,
         row: str,
         base: Recipe,
-        found: dict[str, Any],
+        result: dict[str, Any],
         spent: float,
         device: str,
     ) -> None:
@@ -255,7 +255,7 @@ class Sweep:
             self.experiment,
             f"annotated sweep {self.experiment} --minutes {self.minutes:g} "
             f"--first-seed {seed} --seeds 1 --steps {steps}",
-            {"runs": file["metrics"].get("runs", {}) | {row: found}},
+            {"runs": file["metrics"].get("runs", {}) | {row: result}},
             seed=seed,
             wall_seconds=spent + file.get("wall_seconds", 0.0),
             settings={
@@ -271,7 +271,7 @@ class Sweep:
         fresh["commit"] = ", ".join(filter(None, commits)) or None
         write_json(self.file(seed), fresh)
         print(
-            f"seed {seed}, {row}: perplexity {found['perplexity']:.2f}, "
-            f"BLEU {found['bleu']:.1f}, {spent:.0f} s",
+            f"seed {seed}, {row}: perplexity {result['perplexity']:.2f}, "
+            f"BLEU {result['bleu']:.1f}, {spent:.0f} s",
             file=sys.stderr,
         )

@@ -127,7 +127,7 @@ class Prepare:
             print(f"{corpus.folder}: {corpus.fingerprint}")
 
     def _preparation(self) -> Any:
-        """The Preparation asked for. UsageError or ValueError if it is
+        """The preparation asked for. UsageError or ValueError if it is
         invalid.
         """
         from annotated.corpora.prepare import (

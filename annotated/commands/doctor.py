@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,8 +17,8 @@ import annotated
 from annotated.engine.errors import RunError, UsageError
 
 __all__ = [
-    "packages", "requirements", "pytorch", "machine", "folders", "examine",
-    "doctor",
+    "packages", "requirements", "pytorch", "subcommands", "machine",
+    "folders", "examine", "doctor",
 ]  # fmt: skip
 
 
@@ -51,6 +52,7 @@ def packages(lines: Sequence[str] | None = None) -> Iterator[_Finding]:
     package's own. An extra is one finding.
     """
     trouble: dict[str, list[str]] = {}
+    wanted: dict[str, str] = {}
     for line in requirements() if lines is None else lines:
         found = _REQUIREMENT.match(line)
         if found is None:
@@ -60,25 +62,22 @@ def packages(lines: Sequence[str] | None = None) -> Iterator[_Finding]:
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
-            wrong.append(name)
-            continue
-        if least and _numbers(version) < _numbers(least):
-            wrong.append(f"{name} {version} (from {least} on)")
-    needed = trouble.pop("", [])
-    yield _Finding(
-        "packages",
-        f"missing: {', '.join(needed)}" if needed else "all that is needed",
-        f"pip install --upgrade {_PACKAGE}" if needed else "",
-        "✗" if needed else "✓",
-    )
-    for extra, wrong in trouble.items():
+            version = ""
+        if not version or _numbers(version) < _numbers(least or ""):
+            old = f"{name} {version} (from {least} on)"
+            wrong.append(old if version else name)
+            asked = f'"{name}>={least}"' if least else f'"{name}"'
+            wanted[extra or ""] = f"{wanted.get(extra or '', '')} {asked}"
+    for extra, wrong in ({"": []} | trouble).items():
+        remedy = f"python -m pip install{wanted.get(extra, '')}"
+        if extra:
+            remedy = f"if you want it: {remedy}"
+        fine = "installed" if extra else "all that is needed"
         yield _Finding(
-            f"extra [{extra}]",
-            f"missing: {', '.join(wrong)}" if wrong else "installed",
-            f"if you want it: pip install '{_PACKAGE}[{extra}]'"
-            if wrong
-            else "",
-            "–" if wrong else "✓",
+            f"extra [{extra}]" if extra else "packages",
+            f"missing: {', '.join(wrong)}" if wrong else fine,
+            remedy if wrong else "",
+            "✓" if not wrong else "–" if extra else "✗",
         )
 
 
@@ -88,18 +87,32 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def requirements() -> list[str]:
-    """What the package needs, as pip has written it down; none where it
-    has not been installed, but is run from its source.
+    """What the package needs: as its source says, which an installation
+    may be older than; without one, as pip has written it down.
     """
-    try:
+    source = Path(annotated.__file__).parents[1] / "pyproject.toml"
+    with suppress(OSError, ImportError, ValueError, KeyError):
+        toml = "tomllib" if sys.version_info >= (3, 11) else "tomli"
+        read = importlib.import_module(toml).loads
+        project = read(source.read_text("utf-8"))["project"]
+        if project["name"] == _PACKAGE:
+            more = project["optional-dependencies"]
+            return project["dependencies"] + [
+                f"{line} ; extra == '{extra}'"
+                for extra, lines in more.items()
+                for line in lines
+            ]
+    with suppress(metadata.PackageNotFoundError):
         return metadata.requires(_PACKAGE) or []
-    except metadata.PackageNotFoundError:
-        return []
+    return []
 
 
 # E23-doctor.md: PyTorch, and what it runs on
 def pytorch() -> Iterator[_Finding]:
     """Whether it can be imported and understands this numpy."""
+    if (sys.platform, platform.machine()) in _WITHOUT:
+        where = _WITHOUT[sys.platform, platform.machine()]
+        yield _Finding("system", "PyTorch is not made for it", where, "–")
     torch = importlib.import_module("torch")
     numpy = importlib.import_module("numpy")
     torch.from_numpy(numpy.zeros(1)).numpy()  # fails if built for another
@@ -113,6 +126,20 @@ def pytorch() -> Iterator[_Finding]:
             "install torch for your CUDA: https://pytorch.org/get-started",
             "–",
         )
+
+
+_WITHOUT = {  # systems for which there is no torch of 2.3 or newer
+    ("darwin", "x86_64"): "open the notebooks on Colab",
+    ("win32", "ARM64"): "install the Python for x64, which runs there, too",
+}
+
+
+def subcommands() -> Iterator[_Finding]:
+    """Whether each can be loaded, whatever version says it can."""
+    cli = importlib.import_module("annotated.cli")
+    for name in cli.COMMANDS:
+        cli.load(name)
+    yield _Finding("subcommands", f"all {len(cli.COMMANDS)} load")
 
 
 def machine() -> Iterator[_Finding]:
@@ -170,7 +197,7 @@ def examine() -> Iterator[_Finding]:
     for name in sorted(os.environ):
         if name.startswith(("ANNOTATED_", "CUDA_VISIBLE", "OMP_NUM")):
             yield _Finding(name, os.environ[name])
-    for look in (packages, pytorch, machine, folders):
+    for look in (packages, pytorch, subcommands, machine, folders):
         try:
             yield from look()
         except Exception as error:  # whatever it is, is what we look for
@@ -180,8 +207,9 @@ def examine() -> Iterator[_Finding]:
 
 
 _REMEDY = {
-    "packages": f"pip install --upgrade {_PACKAGE}",
-    "pytorch": "pip install --upgrade --force-reinstall torch numpy",
+    "packages": "python -m pip install --upgrade pip, then ask again",
+    "pytorch": "python -m pip install --force-reinstall torch numpy",
+    "subcommands": "mend what is named above; else install annotated anew",
     "machine": "if torch is named above, mend that first",
     "folders": "set ANNOTATED_DATA to a folder that you can write to",
 }

@@ -40,7 +40,7 @@ class Report:
         except ModuleNotFoundError as error:
             raise RunError(
                 f"report draws, and {error.name} is not installed: "
-                "pip install 'attention-annotated[book]'"
+                "python -m pip install matplotlib seaborn"
             ) from None
         write_text(self.out, report(self.run, lines))
         print(self.out.absolute().as_uri())
@@ -64,7 +64,7 @@ class Look:
         except ModuleNotFoundError as error:
             raise RunError(
                 f"look draws, and {error.name} is not installed: "
-                "pip install 'attention-annotated[book]'"
+                "python -m pip install matplotlib seaborn"
             ) from None
         with look(self.run, self.port) as (server, address):
             print(f"{address}\n(Ctrl-C ends it)", flush=True)

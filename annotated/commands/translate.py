@@ -4,12 +4,13 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import tyro
 
 from annotated.commands.options import Flag, given, usage_errors
 from annotated.corpora.reading import CURES, decoded
@@ -91,8 +92,12 @@ class SearchOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Translate(SearchOptions):
-    """Translate standard input to standard output, line by line."""
+    """Translate sentences, or standard input line by line, to standard
+    output.
+    """
 
+    # what to translate (unset: standard input); options come before it
+    sentences: tyro.conf.Positional[tuple[str, ...]] = ()
     nbest: int = 1  # translations per line; above 1, numbered and scored
     json: Flag = False  # write JSON, one object per input line
     # source tokens per batch (unset: 2000; on a GPU what fits)
@@ -106,7 +111,8 @@ class Translate(SearchOptions):
         search = self.search(run, nbest=self.nbest)
         number, workers = 0, self.processes(run)
         told: set[str] = set()  # unknown words
-        for lines in arriving():
+        typed = "\n".join(self.sentences).encode("utf-8", "surrogateescape")
+        for lines in arriving([typed] if self.sentences else None):
             strange = unknown_words(run.source, lines)
             if fresh := [word for word in strange if word not in told]:
                 print(_unread(fresh, run.source), file=sys.stderr)
@@ -163,14 +169,19 @@ def _unread(words: Sequence[str], tokenizer: Tokenizer) -> str:
     return f"not in the run's vocabulary: {listed}{hint}"
 
 
-def arriving() -> Iterator[list[str]]:
-    """Yield lines of standard input as they arrive, read as Text.lines
-    reads a file. DataError, after the lines before, as there.
+def arriving(
+    blocks: Iterable[bytes] | None = None,
+) -> Iterator[list[str]]:
+    """Yield lines of what was given in place of standard input, or of
+    that as they arrive, read as Text.lines reads a file. DataError, after
+    the lines before, as there.
     """
-    source: Any = sys.stdin.buffer
-    blocks = iter(partial(source.read1, 2**16), b"")
+    name = "standard input" if blocks is None else "what was given"
+    if blocks is None:
+        source: Any = sys.stdin.buffer
+        blocks = iter(partial(source.read1, 2**16), b"")
     told = False
-    for text in decoded(blocks, "standard input", cures=CURES | _TYPED):
+    for text in decoded(blocks, name, cures=CURES | _TYPED):
         if not told and (lost := _LOST.search(text)):
             told = True
             print(

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from annotated.corpora.reading import fault, no_text
+from annotated.corpora.reading import fault
 from annotated.engine.errors import check_fields
 
 __all__ = ["Division", "Cleaning", "WORD_OR_MARK", "remarks", "divide"]
@@ -69,8 +69,8 @@ class Cleaning:
         """Why a pair is dropped; None if it is kept."""
         if not src.strip() or not tgt.strip():
             return "a blank side"
-        if bad := no_text(src) or no_text(tgt):
-            return fault(bad)
+        if bad := fault(src) or fault(tgt):
+            return bad[0]
         # a line has no more words than characters
         most = self.max_words or max(len(src), len(tgt))
         short = max(len(src), len(tgt)) <= most

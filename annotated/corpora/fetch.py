@@ -15,14 +15,14 @@ from tqdm import tqdm
 from annotated.corpora.registry import folder_of, registry
 from annotated.engine.errors import DataError
 
-__all__ = ["PATIENCE", "AGENT", "fetch", "file_hash"]
+__all__ = ["fetch", "open_url", "file_hash"]
 
 
 # E7-text.md: Getting a file
 _PAUSES = (0, 1, 4)  # seconds before each try
-PATIENCE = 30  # seconds to wait for a server's response
+_PATIENCE = 30  # seconds to wait for a server's response
 _LONGEST = 60  # seconds to wait when a server asks for a pause
-AGENT = "attention-annotated (a textbook's downloader; urllib)"
+_AGENT = "attention-annotated (a textbook's downloader; urllib)"
 
 
 def fetch(name: str, file: str, url: str = "") -> Path:
@@ -64,25 +64,36 @@ def fetch(name: str, file: str, url: str = "") -> Path:
     finally:
         part.unlink(missing_ok=True)
     reason = " ".join(str(failure).split())[:160]
+    certain = "CERTIFICATE_VERIFY_FAILED" in reason
     raise DataError(
         f"{name}: {file} is not in {folder} and could not be downloaded "
-        f"({type(failure).__name__}: {reason}). Download {url} by other "
-        "means and put it there, or set ANNOTATED_DATA to a folder that "
-        f"contains {folder.name}/{file}"
+        f"({type(failure).__name__}: {reason}). {_TRUST * certain}Download "
+        f"{url} by other means and put it there, or set ANNOTATED_DATA to "
+        f"a folder that contains {folder.name}/{file}"
     )
+
+
+_TRUST = (  # as Python from python.org has none until then
+    "On a Mac, run Install Certificates.command, which is in Python's "
+    "folder in Applications. Or: "
+)
 
 
 _PASSING = {408, 416, 429, *range(500, 600)}  # troubles that may pass
 
 
+def open_url(url: str, **headers: str) -> Any:
+    """What a server answers, to read from. OSError if it does not."""
+    headers = {"User-Agent": _AGENT, **headers}
+    request = urllib.request.Request(url, headers=headers)
+    return urllib.request.urlopen(request, timeout=_PATIENCE)
+
+
 def _download(url: str, part: Path, first: int) -> None:
     """Download the bytes of url from first on; part has those before."""
     part.parent.mkdir(parents=True, exist_ok=True)
-    headers = {"User-Agent": AGENT}
-    if first:
-        headers["Range"] = f"bytes={first}-"
-    request = urllib.request.Request(url, headers=headers)
-    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+    rest = {"Range": f"bytes={first}-"} if first else {}
+    with open_url(url, **rest) as answer:
         goes_on = answer.status == 206  # else it begins again
         with part.open("ab" if goes_on else "wb") as file:
             length = int(answer.headers.get("Content-Length") or 0)

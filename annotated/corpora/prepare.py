@@ -41,8 +41,8 @@ from annotated.engine.files import new_folder, write_json
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "Preparation", "registered", "of_folder", "usual_folder", "of_files",
-    "prepare", "encode_pairs", "Prepared",
+    "registered", "of_folder", "usual_folder", "of_files", "prepare",
+    "encode_pairs", "Prepared",
 ]  # fmt: skip
 
 
@@ -53,7 +53,7 @@ _SIDES = "source", "target"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preparation:
+class _Preparation:
     """How to prepare a corpus. ValueError names an invalid field."""
 
     name: str
@@ -98,7 +98,7 @@ class Preparation:
 
         return json.loads(json.dumps(values, default=absolute))
 
-    def with_tokens(self, folder: Path) -> Preparation:
+    def with_tokens(self, folder: Path) -> _Preparation:
         """The same, with the tokenizers of a run or of a prepared folder.
         DataError if it has none.
         """
@@ -132,7 +132,7 @@ def registered(
     source: str | None = None,
     target: str | None = None,
     **changes: Any,
-) -> Preparation:
+) -> _Preparation:
     """The preparation of a registered data set, with its files downloaded;
     changes override fields. DataError if it lacks a language.
     """
@@ -151,12 +151,12 @@ def registered(
         "vocab": entry["vocab"],
         "tokenizer": entry.get("tokenizer", "bpe"),
     }
-    return Preparation(**usual | changes)
+    return _Preparation(**usual | changes)
 
 
 def of_folder(
     folder: Path, source: str, target: str, **changes: Any
-) -> Preparation:
+) -> _Preparation:
     """The preparation of a folder with train.LANGUAGE, valid.LANGUAGE and
     optionally test.LANGUAGE.
     """
@@ -171,7 +171,7 @@ def of_folder(
         "target": target,
         "parts": {split: [_part(*pair)] for split, pair in files.items()},
     }
-    return Preparation(**usual | changes)
+    return _Preparation(**usual | changes)
 
 
 def usual_folder(name: str, source: str, target: str) -> Path:
@@ -187,7 +187,7 @@ def of_files(
     test: tuple[Path, Path] | None = None,
     hold_out: int = 100,
     **changes: Any,
-) -> Preparation:
+) -> _Preparation:
     """The preparation of two files, or of one with two columns. For each
     of valid and test not given, one source in hold_out is held out.
     """
@@ -208,7 +208,7 @@ def of_files(
             "source", hold_out, **{s: i for i, s in enumerate(absent)}
         ),
     }
-    return Preparation(**usual | changes)
+    return _Preparation(**usual | changes)
 
 
 def _part(src: Path, tgt: Path | None) -> TextPair:
@@ -229,7 +229,7 @@ def _language(path: Path, unknown: str) -> str:
 
 
 # E8-prepare.md: Stage by stage
-def prepare(preparation: Preparation, out: Path) -> Prepared:
+def prepare(preparation: _Preparation, out: Path) -> Prepared:
     """Read and clean a corpus, learn its vocabulary, encode and write it.
 
     Memory use does not grow with the corpus. DataError for unusable data,
@@ -279,7 +279,7 @@ def _unlike(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def _clean(
-    preparation: Preparation, work: Path
+    preparation: _Preparation, work: Path
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Write the clean text to SPLIT.source and SPLIT.target. Returns, by
     split, how many pairs were read, kept and dropped, and why; and any
@@ -348,7 +348,7 @@ class _Lines:
 
 
 def _vocabularies(
-    preparation: Preparation, work: Path, pairs: int
+    preparation: _Preparation, work: Path, pairs: int
 ) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers, learned from the clean text of so many pairs, or
     those of another folder.
@@ -516,7 +516,7 @@ class Prepared:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How it was made: the fields of its Preparation."""
+        """How it was made: the fields of its _Preparation."""
         return self.manifest["settings"]
 
     @property

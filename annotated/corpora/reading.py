@@ -25,7 +25,7 @@ from annotated.engine.errors import DataError
 
 __all__ = [
     "Text", "CURES", "decoded", "read_lines", "text_of", "python_of",
-    "json_of", "PACKED", "no_text", "fault",
+    "json_of", "PACKED", "fault",
 ]  # fmt: skip
 
 
@@ -124,16 +124,16 @@ def decoded(
         text = "".join([*rest, text])
         end = text.rfind("\n") + 1 if block else len(text)
         text, rest = text[:end], [text[end:]]
-        bad = no_text(text) if strict else None
+        bad = fault(text) if strict else None
         if bad:
-            end = text.rfind("\n", 0, bad.start()) + 1
+            end = text.rfind("\n", 0, bad[1]) + 1
         if end:
             lines = text[:end].replace("\r\n", "\n")
             yield lines if block else lines.removesuffix("\r")
         number += text.count("\n", 0, end)
         if bad:
-            byte = len(text[end : bad.start()].encode(kind)) + 1
-            why = fault(bad)
+            why, start = bad
+            byte = len(text[end:start].encode(kind)) + 1
             raise DataError(
                 f"{name}, line {number}, byte {byte}: {why}; {cures[why]}"
             )
@@ -236,12 +236,10 @@ def _member(stack: ExitStack, file: IO[bytes], text: Text) -> IO[bytes]:
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
-def no_text(line: str) -> re.Match[str] | None:
-    """The first NUL or lone surrogate in a line, if any."""
-    plain = line.isascii() and "\0" not in line
-    return None if plain else _NO_TEXT.search(line)
-
-
-def fault(match: re.Match[str]) -> str:
-    """What is wrong with a text in which no_text has found this."""
-    return "a NUL byte" if match[0] == "\0" else "not UTF-8 text"
+def fault(text: str) -> tuple[str, int] | None:
+    """What is no text in it, a NUL or a lone surrogate, and where."""
+    plain = text.isascii() and "\0" not in text
+    if plain or (bad := _NO_TEXT.search(text)) is None:
+        return None
+    what = "a NUL byte" if bad[0] == "\0" else "not UTF-8 text"
+    return what, bad.start()

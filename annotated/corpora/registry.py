@@ -6,7 +6,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import platformdirs
+from annotated.engine.errors import DataError
+from annotated.engine.files import cache_folder
 
 __all__ = ["registry", "data_folder", "folder_of"]
 
@@ -23,9 +24,16 @@ def registry() -> dict[str, Any]:
 
 
 def data_folder() -> Path:
-    """$ANNOTATED_DATA, or a folder in the user's cache."""
-    chosen = os.environ.get("ANNOTATED_DATA")
-    return Path(chosen or platformdirs.user_cache_dir("annotated"))
+    """$ANNOTATED_DATA, or a folder in the user's cache. DataError for a
+    user without a home.
+    """
+    chosen = os.environ.get("ANNOTATED_DATA") or cache_folder()
+    if chosen is None:
+        raise DataError(
+            "this user has no home to keep data in: set ANNOTATED_DATA to "
+            "a folder that you can write to"
+        )
+    return Path(chosen)
 
 
 def folder_of(name: str) -> Path:

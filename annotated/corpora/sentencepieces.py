@@ -20,7 +20,7 @@ __all__ = [
 
 # E16-tokenizers.md: Tokens of a published model
 def optional_import(
-    package: str, install: str = "'attention-annotated[import]'"
+    package: str, install: str = "sentencepiece huggingface_hub"
 ) -> Any:
     """Import an optional package. RunError, with what to install, if it
     is missing.
@@ -28,7 +28,9 @@ def optional_import(
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise RunError(f"{error}: pip install {install}") from None
+        raise RunError(
+            f"{error}: python -m pip install {install}"
+        ) from None
 
 
 class SentencePieces(Tokenizer):

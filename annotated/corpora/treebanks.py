@@ -16,13 +16,12 @@ from annotated.parsing import bare, linearise, without_tags
 from annotated.pocket.trees import Tree, leaf, node
 
 __all__ = [
-    "read_trees", "read_tree", "read_treebank", "split_articles", "reads",
-    "TreeOptions", "prepare_trees",
+    "read_tree", "read_treebank", "reads", "TreeOptions", "prepare_trees",
 ]  # fmt: skip
 
 
 # E18-treebanks.md: Reading brackets
-def read_trees(path: Path) -> Iterator[tuple[int, Tree]]:
+def _read_trees(path: Path) -> Iterator[tuple[int, Tree]]:
     """Yield the trees of a file, each with the number of its first line. A
     tree may span lines; the file may be compressed (.gz, .xz, .bz2).
 
@@ -142,10 +141,10 @@ def read_treebank(path: Path) -> dict[str, list[Tree]]:
         if not files:
             raise DataError(f"{path} has no file ending in .mrg")
         return {
-            str(p.relative_to(path)): _clean(t for _, t in read_trees(p))
+            str(p.relative_to(path)): _clean(t for _, t in _read_trees(p))
             for p in files
         }
-    trees = dict(read_trees(path))
+    trees = dict(_read_trees(path))
     name = _MRG.sub("", path.name.replace(".oneline", ""))
     index = next(iter(sorted(path.parent.glob(f"{name}.idx*"))), None)
     if index is None:
@@ -171,7 +170,7 @@ def _clean(trees: Iterable[Tree]) -> list[Tree]:
     return [tree for tree in map(_clean_tree, trees) if tree is not None]
 
 
-def split_articles(names: Sequence[str]) -> dict[str, list[str]]:
+def _split_articles(names: Sequence[str]) -> dict[str, list[str]]:
     """Split articles into train, valid and test: of the Wall Street
     Journal, sections 02 to 21, 22 and 23, as usual; of others, one in 16
     each for valid and test. Raises DataError if there are too few.
@@ -245,7 +244,7 @@ def prepare_trees(
     is something in out.
     """
     bank = read_treebank(path)
-    split = split_articles(list(bank))
+    split = _split_articles(list(bank))
     train = split["train"]
     # spread evenly, so that both parts are alike
     order = sorted(range(len(train)), key=lambda i: (i * 0.618) % 1)
@@ -258,7 +257,7 @@ def prepare_trees(
         for name, articles in split.items()
     }
     if options.silver is not None:
-        trees["silver"] = _clean(t for _, t in read_trees(options.silver))
+        trees["silver"] = _clean(t for _, t in _read_trees(options.silver))
     counts = {name: len(these) for name, these in trees.items()}
     withheld = trees.pop("withheld", [])
     trees["train"] += trees.pop("silver", [])

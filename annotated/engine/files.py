@@ -4,18 +4,22 @@ import json
 import os
 import shutil
 import sys
+import time
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
+
+import platformdirs
 
 from annotated.engine.errors import RunError
 
 __all__ = [
     "LOCK", "check_new", "aside", "clear", "replacing", "new_folder",
-    "write_text", "write_json", "keep_first", "flush", "checksum",
+    "patiently", "write_text", "write_json", "keep_first", "flush",
+    "cache_folder", "checksum",
 ]  # fmt: skip
 
 
@@ -118,8 +122,8 @@ def replacing(path: Path) -> Iterator[Path]:
         for part in (*fresh.rglob("*"), fresh):
             flush(part)
         if path.is_dir():  # which nothing can replace in one step
-            path.rename(hidden / f"{path.name}.old")
-        fresh.replace(path)
+            patiently(lambda: path.rename(hidden / f"{path.name}.old"))
+        patiently(lambda: fresh.replace(path))
         flush(path.parent)
 
 
@@ -140,8 +144,25 @@ def new_folder(folder: Path) -> Iterator[Path]:
         check_new(folder)  # another process may have filled it
         if folder.exists():
             folder.rmdir()
-        fresh.rename(folder)  # fails, and deletes nothing, if it is full
+        # fails, and deletes nothing, if it is full
+        patiently(lambda: fresh.rename(folder))
         flush(folder.parent)
+
+
+_PAUSES = (0.05, 0.1, 0.25, 0.6, 1.0)  # two seconds
+
+
+def patiently(action: Callable[[], object]) -> None:
+    """Rename or delete a file; on Windows, where a scanner may have it
+    open for a moment, again and again over two seconds.
+    """
+    for pause in _PAUSES if sys.platform == "win32" else ():
+        try:
+            action()
+            return
+        except PermissionError:
+            time.sleep(pause)
+    action()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -169,7 +190,7 @@ def keep_first(path: Path, text: str) -> str:
         except FileExistsError:
             pass
         except OSError:  # a file system without links
-            fresh.replace(path)
+            patiently(lambda: fresh.replace(path))
         return path.read_text("utf-8")
 
 
@@ -187,6 +208,16 @@ def flush(path: Path) -> None:
     except OSError:
         if not folder:
             raise
+
+
+def cache_folder() -> Path | None:
+    """Where this user's programs keep what can be had again; None for a
+    user without a home.
+    """
+    with suppress(RuntimeError):
+        folder = Path(platformdirs.user_cache_dir("annotated"))
+        return folder if folder.is_absolute() else None
+    return None
 
 
 def checksum(path: Path) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from annotated.engine.errors import RunError
-from annotated.engine.files import LOCK, clear
+from annotated.engine.files import LOCK, clear, patiently
 
 __all__ = ["locked"]
 
@@ -36,7 +36,8 @@ def locked(folder: Path) -> Iterator[None]:
                 with suppress(OSError):  # of a folder that is gone, say
                     path.unlink()
         if os.name == "nt":  # where an open file cannot be deleted
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # another process waits for it
+                patiently(lambda: path.unlink(missing_ok=True))
     finally:
         for empty in new:  # nothing was begun
             with suppress(OSError):

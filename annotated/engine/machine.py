@@ -13,11 +13,10 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-import platformdirs
 import torch
 
 from annotated.engine.errors import RunError, UsageError
-from annotated.engine.files import keep_first
+from annotated.engine.files import cache_folder, keep_first
 from annotated.engine.kernels import choose, machine_at
 from annotated.engine.timing import seconds
 
@@ -200,12 +199,14 @@ def processor() -> dict[str, str]:
     return facts
 
 
-def _measured_folder() -> Path:
-    """Where measurements are kept; it may be deleted at any time."""
-    chosen = os.environ.get("ANNOTATED_MEASURED")
+def _measured_folder() -> Path | None:
+    """Where measurements are kept, and may be deleted at any time; None
+    for a user without a home.
+    """
+    chosen, home = os.environ.get("ANNOTATED_MEASURED"), cache_folder()
     if chosen:
         return Path(chosen).absolute()
-    return Path(platformdirs.user_cache_dir("annotated"), "measured")
+    return home and home / "measured"
 
 
 def cached(
@@ -221,14 +222,16 @@ def cached(
     about = {"processor": processor(), "torch": torch.__version__} | about
     key = json.dumps(about, sort_keys=True).encode()
     code = hashlib.sha256(key).hexdigest()[:16]
-    path = _measured_folder() / f"{name}-{code}.json"
+    folder = _measured_folder()
+    path = (folder or Path()) / f"{name}-{code}.json"
     with suppress(OSError):  # there is none, or it is unreadable
         try:
-            return _value(path.read_text("utf-8"))
+            if folder:
+                return _value(path.read_text("utf-8"))
         except (ValueError, KeyError, TypeError):
             path.unlink()  # damaged
     value, lasting = measure()
-    if lasting and path.is_absolute():  # else a user without a home
+    if lasting and folder:
         text = json.dumps({"value": value} | about, indent=2)
         with suppress(OSError, ValueError):  # read-only, or a full disk
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -826,6 +826,15 @@ def converted(model: Transformer, dtype: torch.dtype) -> Transformer:
                 f"torch {torch.__version__} has no torch.ao.quantization: "
                 "choose another --precision than int8"
             ) from None
+        engines = torch.backends.quantized
+        if engines.engine == "none":  # as on a Mac: none is chosen there
+            usable = [e for e in engines.supported_engines if e != "none"]
+            if not usable:
+                raise RunError(
+                    "this torch multiplies no int8: choose another "
+                    "--precision than int8"
+                )
+            engines.engine = usable[0]
         with warnings.catch_warnings():
             # torch warns that this is moving to another package
             warnings.simplefilter("ignore")

@@ -132,12 +132,11 @@ def _fill_attention(
 
 def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
     """Fill in the embeddings, positions and layers of one of the stacks."""
-    table, positions = model.embeddings.source, model.src_positions
-    embeddings = spec.embeddings
-    if name == "decoder":
-        table, positions = model.embeddings.target, model.tgt_positions
-    else:
-        embeddings = embeddings[0]  # the encoder has a list of them
+    table, embeddings = model.embeddings.target, spec.embeddings
+    positions: Any = model.tgt_positions
+    if name == "encoder":  # which has a list of embeddings
+        table, embeddings = model.embeddings.source, embeddings[0]
+        positions = model.src_positions
     embeddings.weight = _array(table)
     if isinstance(positions, SinusoidalPositions):
         positions(_POSITIONS)  # an exported table cannot grow

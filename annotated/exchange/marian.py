@@ -16,8 +16,8 @@ from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 
 __all__ = [
     "TEXTS", "SETTINGS", "TARGET_VOCAB", "WEIGHTS", "IDS", "shape_of",
-    "Rows", "rows_of", "interleaved", "permuted", "weight_names",
-    "our_weights", "config_of", "marian_weights",
+    "Rows", "rows_of", "interleaved", "weight_names", "our_weights",
+    "config_of", "marian_weights",
 ]  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def interleaved(d_model: int) -> Tensor:
     return order
 
 
-def permuted(x: Tensor, how: str, order: Tensor) -> Tensor:
+def _permuted(x: Tensor, how: str, order: Tensor) -> Tensor:
     """A weight with the stream in another order. how is "reads" (columns),
     "writes" (rows) or "inside" (neither).
     """
@@ -311,7 +311,7 @@ def our_weights(
         like = dict(Transformer(config).named_parameters())
     for name, our_name, how in weight_names(config):
         weight = theirs.take(tuple(like[our_name].shape), name)
-        ours[our_name] = permuted(weight, how, order)
+        ours[our_name] = _permuted(weight, how, order)
     if theirs.left:
         raise RunError(f"{where} has a weight too many: {min(theirs.left)}")
     return ours
@@ -368,5 +368,5 @@ def marian_weights(model: Transformer) -> dict[str, Tensor]:
             width = len(ours[our_name.replace(".bias", ".weight")])
             theirs[name] = torch.zeros(width)
         else:
-            theirs[name] = permuted(ours[our_name], how, back)
+            theirs[name] = _permuted(ours[our_name], how, back)
     return theirs

@@ -1,4 +1,12 @@
-"""Exported from the book; edit the chapter, then run `make export`."""
+"""Pocket German, a small language made by a grammar: a meaning is drawn and
+said in German and in English, as two trees whose words are aligned. Read
+words, meaning, german and english; then drawing, and the pairs here.
+
+In the order of the book: trees (E13), words (E13), german (E13), meaning
+(E13), english (E13), drawing (E14), relations (E14).
+
+Exported from the book; edit the chapter, then run `make export`.
+"""
 
 import itertools
 import zlib
@@ -15,8 +23,8 @@ from annotated.pocket.meaning import Clause, Meaning, Phrase
 from annotated.pocket.trees import Tree
 
 __all__ = [
-    "SPLITS", "Pair", "realise", "depth", "split_of", "draw_pairs",
-    "pocket_pairs", "write_samples",
+    "SPLITS", "Pair", "realise", "depth", "draw_pairs", "pocket_pairs",
+    "write_samples",
 ]  # fmt: skip
 
 
@@ -73,15 +81,15 @@ def realise(meaning: Meaning, front: str = "") -> Pair:
     """
     german = german_sentence(meaning, front).leaves()
     english = english_sentence(meaning, front).leaves()
-    places: dict[str, list[int]] = {}
+    indices: dict[str, list[int]] = {}
     for j, leaf in enumerate(english):
         for key in leaf.keys:
-            places.setdefault(key, []).append(j)
+            indices.setdefault(key, []).append(j)
     links = {
         (i, j)
         for i, leaf in enumerate(german)
         for key in leaf.keys
-        for j in places.get(key, ())
+        for j in indices.get(key, ())
     }
     sides = [" ".join(leaf.word for leaf in x) for x in (german, english)]
     source, target = (side[0].upper() + side[1:] for side in sides)
@@ -103,7 +111,7 @@ def _nesting(clause: Clause) -> int:
     return max((1 + _nesting(c) for c in inner if c), default=0)
 
 
-def split_of(pair: Pair) -> str:
+def _split_of(pair: Pair) -> str:
     """The split of a pair, regardless of what German puts first.
 
     The German sentence with its subject first identifies the meaning.
@@ -147,7 +155,7 @@ def pocket_pairs(
         pair = next(drawn)
         few, many = sorted(pair.lengths)
         fits = shortest <= few and many <= longest
-        if fits and split_of(pair) == split:
+        if fits and _split_of(pair) == split:
             pairs.setdefault(pair.source, pair)
     return list(pairs.values())
 

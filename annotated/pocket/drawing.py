@@ -8,9 +8,7 @@ from typing import Any, TypeVar
 from annotated.pocket import words
 from annotated.pocket.meaning import Clause, Meaning, Phrase
 
-__all__ = [
-    "Draw", "CHOICES", "nouns_of", "clear", "draw_meaning", "draw_front",
-]  # fmt: skip
+__all__ = ["Draw", "draw_meaning", "draw_front"]
 
 
 # E14-pocket-sentences.md: Choices from a hash
@@ -42,18 +40,18 @@ class Draw:
 
 
 # E14-pocket-sentences.md: Who and what
-CHOICES = {
+_CHOICES = {
     name: tuple(row.options.split(", "))
     for name, row in words.read_table("choices.tsv").items()
 }
 _FREE = (
-    *(verb for verb in words.VERBS if verb not in CHOICES["telling"]),
+    *(verb for verb in words.VERBS if verb not in _CHOICES["telling"]),
     *("sein", "sein"),  # three times as often as any other
 )
 
 
 @lru_cache
-def nouns_of(kinds: str) -> _Words:
+def _nouns_of(kinds: str) -> _Words:
     """The nouns of these kinds."""
     nouns = words.NOUNS.items()
     return tuple(name for name, row in nouns if row.kind in kinds)
@@ -73,13 +71,13 @@ def _adjectives_of(noun: str) -> _Words:
 @lru_cache
 def _gaps_of(kind: str) -> tuple[tuple[str, str], ...]:
     """The (verb, role) pairs open to a relative pronoun of a kind."""
-    found = []
+    gaps = []
     for name, verb in words.VERBS.items():
         if name in _FREE:
             roles = [("subject", verb.subject)]
             roles += [(slot.role, slot.kinds) for slot in verb.slots]
-            found += [(name, role) for role, own in roles if kind in own]
-    return tuple(found)
+            gaps += [(name, role) for role, kinds in roles if kind in kinds]
+    return tuple(gaps)
 
 
 def _draw_adjectives(draw: Draw, noun: str) -> _Words:
@@ -101,15 +99,15 @@ def _draw_noun(
 
     only: the allowed determiners; extra: more of them in the singular.
     """
-    noun = draw.choice(nouns_of(kinds))
+    noun = draw.choice(_nouns_of(kinds))
     mass = not words.NOUNS[noun].german_plural
     plural = not mass and draw.randbelow(3) == 0
-    options = CHOICES["mass" if mass else "plural"]
+    options = _CHOICES["mass" if mass else "plural"]
     if not (mass or plural):
-        options = CHOICES["singular"] + extra
+        options = _CHOICES["singular"] + extra
     if only:
         options = tuple(word for word in options if word in only)
-    if noun in CHOICES["unowned"]:  # meine Frau is my wife
+    if noun in _CHOICES["unowned"]:  # meine Frau is my wife
         options = tuple(w for w in options if w not in words.OWNERS)
     determiner = draw.choice(options)
     return Phrase(noun, determiner, plural, _draw_adjectives(draw, noun))
@@ -155,7 +153,7 @@ def _draw_roles(
     roles: dict[str, Any] = dict(given)
     definite: _Words = words.DEFINITE if negated else ()
     if "subject" not in roles:
-        pronouns = CHOICES["person"] if "p" in verb.subject else ()
+        pronouns = _CHOICES["person"] if "p" in verb.subject else ()
         extra = () if negated else ("every", "no")
         roles["subject"] = _draw_phrase(
             draw, verb.subject, pronouns, taken, definite, extra
@@ -171,7 +169,7 @@ def _draw_roles(
             only = words.DEFINITE
         if "p" in slot.kinds:
             clear_only = slot.case == "accusative"
-            pronouns = CHOICES[
+            pronouns = _CHOICES[
                 "accusative person" if clear_only else "person"
             ]
         roles[slot.role] = _draw_phrase(
@@ -185,15 +183,15 @@ def _draw_time(draw: Draw, clause: Clause) -> Clause:
     """Perhaps add a time or an adverb, never both."""
     aspect, tense = words.VERBS[clause.verb].aspect, clause.tense
     choice = draw.randbelow(6)
-    passing = aspect in "ape" or clause.predicate in CHOICES["passing"]
+    passing = aspect in "ape" or clause.predicate in _CHOICES["passing"]
     plain = tense in ("present", "past")
     if choice < 2 and passing and tense not in words.MIDDLE:
-        options = CHOICES[f"time {tense}" if plain else "time later"]
+        options = _CHOICES[f"time {tense}" if plain else "time later"]
         options = options[: 2 if clause.negated else 3]
         return clause._replace(time=draw.choice(options))
     denied = clause.negated or clause.subject.determiner == "no"
     if choice == 2 and plain and not denied and (passing or aspect == "s"):
-        adverbs = CHOICES["adverb" if passing else "adverb s"]
+        adverbs = _CHOICES["adverb" if passing else "adverb s"]
         return clause._replace(middle=draw.choice(adverbs))
     return clause
 
@@ -206,7 +204,7 @@ def _draw_adverbials(draw: Draw, clause: Clause) -> Clause:
         preposition = draw.choice(("in", "zu"))
         phrase = _draw_noun(draw, "lh", words.DEFINITE)
         return clause._replace(goal=(preposition, phrase))
-    moves = clause.verb in CHOICES["no place"] and clause.verb != "laufen"
+    moves = clause.verb in _CHOICES["no place"] and clause.verb != "laufen"
     if verb.aspect in "ap" and not moves and draw.randbelow(6) == 0:
         preposition = draw.choice(("in", "in", "hinter"))
         kinds = "lh" if preposition == "in" else "h"
@@ -227,7 +225,7 @@ def _marked(phrase: Phrase) -> bool:
     return phrase.column == "masculine"  # der, den
 
 
-def clear(clause: Clause) -> bool:
+def _clear(clause: Clause) -> bool:
     """Whether subject and accusative can be told apart in any order.
 
     By the verb's number, by case, or by sense: books do not read women.
@@ -252,13 +250,13 @@ def _draw_clause(
     """
     verb, given = words.VERBS[name], given or {}
     used = {name, *taken, *(phrase.noun for phrase in given.values())}
-    tense = draw.choice(CHOICES[f"tense {verb.aspect}"])
+    tense = draw.choice(_CHOICES[f"tense {verb.aspect}"])
     takes_not = tense not in ("progressive", "already")
     negated = draw.randbelow(6) == 0 and takes_not
     roles = _draw_roles(draw, verb, negated, given, used)
     if tense == "already" and roles["subject"].determiner == "no":
         tense = "past"
-    described = CHOICES["described"]
+    described = _CHOICES["described"]
     describable = [r for r in roles if roles[r].determiner in described]
     if depth and describable:
         role = draw.choice(describable)
@@ -266,7 +264,7 @@ def _draw_clause(
     clause = Clause(name, **roles, tense=tense, negated=negated)
     if name == "sein":  # "will be" only for passing states, not "old"
         word = draw.choice(_adjectives_of(clause.subject.noun))
-        if tense == "will" and word not in CHOICES["passing"]:
+        if tense == "will" and word not in _CHOICES["passing"]:
             clause = clause._replace(tense="present")
         clause = clause._replace(predicate=word)
     inner = any(p.determiner == "relative" for p in roles.values())
@@ -285,7 +283,7 @@ def _draw_relative(
     while gaps:
         name, role = draw.choice(gaps)
         clause = _draw_clause(draw, name, {role: known}, depth - 1, taken)
-        if role in ("dative", "prepositional") or clear(clause):
+        if role in ("dative", "prepositional") or _clear(clause):
             first = head.adjectives[:1]
             return head._replace(adjectives=first, relative=clause)
     return head  # no suitable verb is left
@@ -299,7 +297,7 @@ def _askable(clause: Clause) -> list[str]:
         phrase = getattr(clause, role)
         if phrase and (phrase.kind == "p" or role == "accusative"):
             options += [role, role]
-    stays = clause.verb not in CHOICES["no place"]
+    stays = clause.verb not in _CHOICES["no place"]
     if aspect in "ap" and stays and not clause.place:
         options.append("where")
     dated = clause.time or clause.middle or clause.tense in words.MIDDLE
@@ -360,7 +358,7 @@ def _draw_two(draw: Draw, depth: int) -> Meaning:
 
 def _draw_telling(draw: Draw, depth: int) -> Meaning:
     """A person says, believes, hopes or asks something."""
-    name = draw.choice(CHOICES["telling"])
+    name = draw.choice(_CHOICES["telling"])
     negated = name in ("sagen", "glauben") and draw.randbelow(4) == 0
     roles = _draw_roles(draw, words.VERBS[name], negated, {}, set())
     inner = _draw_next(draw, roles["subject"], depth)
@@ -396,7 +394,7 @@ def draw_front(draw: Draw, meaning: Meaning) -> str:
             continue
         plain = role != "dative" or phrase.determiner != "name"
         if role == "accusative":
-            plain = clear(clause) and not clause.denied_by_kein
+            plain = _clear(clause) and not clause.denied_by_kein
         if plain:
             options.append(role)
     return draw.choice(options) if options else ""

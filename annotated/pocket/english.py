@@ -125,20 +125,20 @@ def _english_verbs(
     if verb.english == "be":
         name, tag = ("was", "VBD") if tense == "past" else ("be", present)
         return [leaf(tag, _form(name, person), t, v)]
-    head, own, rest = verb.english, v, []
+    head, head_key, rest = verb.english, v, []
     if tense in ("likes", "have_to", "want_to"):
         head = "like" if tense == "likes" else words.FINITE[tense].english
-        own = m
+        head_key = m
         rest = [leaf("TO", "to", m), leaf("VB", verb.english, v)]
     tag = "VBD" if tense == "past" else present
     if support:
         do = "did" if tense == "past" else _form("do", person)
-        return [leaf(tag, do, t), leaf("VB", head, own), *rest]
+        return [leaf(tag, do, t), leaf("VB", head, head_key), *rest]
     if tense == "past":
         head = verb.past
     elif person == "er":
         head = _third_person(head)
-    return [leaf(tag, head, t, own), *rest]
+    return [leaf(tag, head, t, head_key), *rest]
 
 
 def _form(name: str, person: str) -> str:
@@ -189,16 +189,16 @@ def _english_objects(
     """
     alone = len(words.VERBS[clause.verb].slots) == 1
     for role, preposition in _english_roles(clause, front):
-        phrase, own = getattr(clause, role), key + role[0]
+        phrase, name = getattr(clause, role), key + role[0]
         part_of_verb = alone and role != "prepositional"
-        keys = [key + "V" if part_of_verb else own + "P"] if alone else []
+        keys = [key + "V" if part_of_verb else name + "P"] if alone else []
         stays = part_of_verb and role == front
         if preposition and not stays:
-            tree = _english_prepositional(preposition, phrase, own, *keys)
+            tree = _english_prepositional(preposition, phrase, name, *keys)
             yield role, tree
             continue
         negated = role == "accusative" and clause.denied_by_kein
-        yield role, _english_phrase(phrase, "object", own, negated)
+        yield role, _english_phrase(phrase, "object", name, negated)
         if preposition:
             word = _english_preposition(preposition, *keys)
             yield "left", node("PP", word)
@@ -219,13 +219,13 @@ def _english_rest(clause: Clause, key: str, front: str) -> list[Part]:
         parts.append(("predicate", tree))
     if clause.goal:
         into = "into" if clause.goal[0] == "in" else "to"
-        own, phrase = key + "g", clause.goal[1]
-        tree = _english_prepositional(into, phrase, own, own + "P")
+        name, phrase = key + "g", clause.goal[1]
+        tree = _english_prepositional(into, phrase, name, name + "P")
         parts.append(("goal", tree))
     if clause.place:
         where = _PREPOSITIONS[clause.place[0]]
-        own, phrase = key + "l", clause.place[1]
-        tree = _english_prepositional(where, phrase, own, own + "P")
+        name, phrase = key + "l", clause.place[1]
+        tree = _english_prepositional(where, phrase, name, name + "P")
         parts.append(("place", tree))
     if clause.time:
         parts.append(("time", _english_time(clause.time, key + "t")))
@@ -254,7 +254,7 @@ def _english_clause(
     subject = _english_phrase(phrase, "subject", key + role[0])
     parts = _english_rest(clause, key, front)
     first: Tree | None = dict(parts).get(front)
-    rest = [tree for own, tree in parts if own != front]
+    rest = [tree for role, tree in parts if role != front]
     if front == role:
         first, invert = subject, False
     finite, negation, adverb, others = _verb_group(

@@ -4,7 +4,28 @@ from annotated.pocket import words
 from annotated.pocket.meaning import SPECIAL, Clause, Meaning, Phrase
 from annotated.pocket.trees import Part, Tree, leaf, node
 
-__all__ = ["german_phrase", "german_clause", "german_sentence"]
+__all__ = ["german_clause", "german_sentence"]
+
+
+# E13-pocket-grammar.md: Words
+def _german_noun(name: str, case: str, plural: bool) -> str:
+    """A noun inflected for case and number: den Jungen, den Kindern."""
+    row = words.NOUNS[name]
+    if plural:
+        bare = case != "dative" or row.german_plural[-1] in "ns"
+        return str(row.german_plural + ("" if bare else "n"))
+    weak = row.gender == "weak" and case != "nominative"
+    return str(row.german_plural if weak else name)
+
+
+def _german_present(name: str, person: str) -> str:
+    """Present tense without prefix: lese, liest, liest, lesen."""
+    row = words.VERBS[name]
+    plural, second = name.removeprefix(row.prefix), row.third[:-1]
+    second += "t" if second[-1] in "sz" else "st"  # du liest, du lernst
+    first, third = plural.removesuffix("n"), row.third
+    forms = {"ich": first, "du": second, "er": third, "wir": plural}
+    return str(forms[person])
 
 
 # E13-pocket-grammar.md: German phrases
@@ -15,7 +36,7 @@ _COMMA = leaf("$,", ",")
 _CLOSING = leaf("$,", ",", "closing")  # dropped before other punctuation
 
 
-def german_phrase(
+def _german_phrase(
     phrase: Phrase, case: str, key: str, negation: str = ""
 ) -> Tree:
     """An inflected noun phrase; negation: the key that kein adds."""
@@ -38,7 +59,7 @@ def german_phrase(
     for i, adjective in enumerate(phrase.adjectives):
         word = adjective.removesuffix("e") + _ending(series, case, phrase)
         parts.append(leaf("ADJA", word, f"{key}A{i}"))
-    noun = words.german_noun(phrase.noun, case, phrase.plural)
+    noun = _german_noun(phrase.noun, case, phrase.plural)
     parts.append(leaf("NN", noun, key + "N"))
     if phrase.relative:
         parts += _german_relative(phrase.relative, key + "r")
@@ -53,7 +74,7 @@ def _german_prepositional(
     preposition: str, phrase: Phrase, case: str, key: str
 ) -> Tree:
     """A preposition and its noun phrase; in dem becomes im."""
-    tree = german_phrase(phrase, case, key)
+    tree = _german_phrase(phrase, case, key)
     if phrase.determiner == "the":
         article, *others = tree.children
         fused = _CONTRACTIONS.get(f"{preposition} {article.word}")
@@ -93,7 +114,7 @@ def _german_verbs(
         row = words.FINITE[verb.auxiliary]
         finite = leaf(row.tag, getattr(row, person), t)
         return finite, [leaf("VVPP", verb.participle, v)]
-    word = words.german_present(clause.verb, person)
+    word = _german_present(clause.verb, person)
     if final:
         return leaf("VVFIN", verb.prefix + word, t, v), []
     rest = [leaf("PTKVZ", verb.prefix, v)] if verb.prefix else []
@@ -114,7 +135,7 @@ def _middle_field(clause: Clause, key: str) -> list[Part]:
             continue
         if role == "accusative" and clause.denied_by_kein:
             phrase, negation = phrase._replace(determiner="no"), key + "N"
-        tree = german_phrase(phrase, role, key + role[0], negation)
+        tree = _german_phrase(phrase, role, key + role[0], negation)
         if phrase.determiner == "pronoun":
             pronouns.insert(0, (role, tree))
         elif phrase.determiner in words.DEFINITE + SPECIAL:
@@ -129,8 +150,8 @@ def _middle_field(clause: Clause, key: str) -> list[Part]:
     adverb = words.MIDDLE.get(clause.middle or clause.tense)
     if adverb:
         tree = node("ADVP", leaf("ADV", adverb, key + "M"))
-        place = before if adverb == "gerade" else after
-        place.append(("middle", tree))
+        side = before if adverb == "gerade" else after
+        side.append(("middle", tree))
     return before + after + new + _german_places(clause, key)
 
 
@@ -165,13 +186,13 @@ def german_clause(
     but are not part of the clause.
     """
     finite, rest = _german_verbs(clause, key, order == "final")
-    subject = german_phrase(clause.subject, "nominative", key + "s")
+    subject = _german_phrase(clause.subject, "nominative", key + "s")
     parts = [("subject", subject), *_middle_field(clause, key)]
     before = [*first, *(tree for role, tree in parts if role == front)]
     field = [tree for role, tree in parts if role != front]
     if rest and rest[0].label != "PTKVZ":
-        own = 0 if front == "subject" else 1  # the subject stays outside
-        field, rest = field[:own], [node("VP", *field[own:], *rest)]
+        outer = 0 if front == "subject" else 1  # the subject stays outside
+        field, rest = field[:outer], [node("VP", *field[outer:], *rest)]
     if order == "final":
         ordered = [*before, *field, *rest, finite]
     else:

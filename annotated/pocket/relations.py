@@ -22,30 +22,30 @@ def word_links(leaves: Sequence[Tree]) -> dict[str, Links]:
     meaning of its verb.
     """
     at: dict[str, list[int]] = {}
-    for place, leaf in enumerate(leaves):
+    for index, leaf in enumerate(leaves):
         for key in leaf.keys:
-            at.setdefault(key, []).append(place)
+            at.setdefault(key, []).append(index)
     links: dict[str, Links] = {}
 
-    def link(name: str, here: list[int], there: list[int]) -> None:
-        pairs = {(a, b) for a in here for b in there if a != b}
+    def link(name: str, start: list[int], end: list[int]) -> None:
+        pairs = {(a, b) for a in start for b in end if a != b}
         links.setdefault(name, set()).update(pairs)
 
-    for key, here in at.items():
-        if found := re.fullmatch(r"(.*[a-z])(D|A\d)", key):
-            noun = _head_of(found[1], at)
-            link("article or adjective → noun", here, noun)
-        elif found := re.fullmatch(r"(.*[a-z])r[a-z]", key):
-            link("relative pronoun → noun", here, _head_of(found[1], at))
+    for key, start in at.items():
+        if match := re.fullmatch(r"(.*[a-z])(D|A\d)", key):
+            noun = _head_of(match[1], at)
+            link("article or adjective → noun", start, noun)
+        elif match := re.fullmatch(r"(.*[a-z])r[a-z]", key):
+            link("relative pronoun → noun", start, _head_of(match[1], at))
         elif key.endswith("T"):
             subject = _head_of(key[:-1] + "s", at)
             other = at[key[:-1] + "V"]
-            link("verb → its other half", here, other)
-            link("other half → verb", other, here)
-            link("verb → subject", here, subject)
-            link("subject → verb", subject, here)
+            link("verb → its other half", start, other)
+            link("other half → verb", other, start)
+            link("verb → subject", start, subject)
+            link("subject → verb", subject, start)
             if leaves[subject[0]].word.lower() == "sie":
-                link("sie → its verb", subject, here)
+                link("sie → its verb", subject, start)
     return links
 
 

@@ -44,17 +44,17 @@ class Tree(NamedTuple):
 
     def over(self, leaves: Iterator[Tree | None]) -> Tree | None:
         """A copy with its leaves replaced in order; None removes a leaf."""
-        made: list[list[Tree | None]] = [[]]  # of each open node
+        children: list[list[Tree | None]] = [[]]  # of each open node
         for mark, part in self.walk():
             if mark == "(":
-                made.append([])
+                children.append([])
             elif mark == "":
-                made[-1].append(next(leaves))
+                children[-1].append(next(leaves))
             else:
-                kept = tuple(filter(None, made.pop()))
-                new = part._replace(children=kept) if kept else None
-                made[-1].append(new)
-        return made[0][0]
+                left = tuple(filter(None, children.pop()))
+                new = part._replace(children=left) if left else None
+                children[-1].append(new)
+        return children[0][0]
 
     def __str__(self) -> str:
         pieces = []

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 __all__ = [
     "read_table", "NOUNS", "NAMES", "ADJECTIVES", "VERBS", "PRONOUNS",
     "DETERMINERS", "OWNERS", "DEFINITE", "FINITE", "DAYS", "MIDDLE",
-    "ASKED", "CONJUNCTIONS", "SUBORDINATING", "german_noun",
-    "german_present",
+    "ASKED", "CONJUNCTIONS", "SUBORDINATING",
 ]  # fmt: skip
 
 
@@ -76,23 +75,3 @@ MIDDLE = _particles("middle")  # adverbs, and tenses that use one
 ASKED = _particles("question")
 CONJUNCTIONS = _particles("conjunction")
 SUBORDINATING = ("because", "although", "if")
-
-
-def german_noun(name: str, case: str, plural: bool) -> str:
-    """A noun inflected for case and number: den Jungen, den Kindern."""
-    row = NOUNS[name]
-    if plural:
-        bare = case != "dative" or row.german_plural[-1] in "ns"
-        return str(row.german_plural + ("" if bare else "n"))
-    weak = row.gender == "weak" and case != "nominative"
-    return str(row.german_plural if weak else name)
-
-
-def german_present(name: str, person: str) -> str:
-    """Present tense without prefix: lese, liest, liest, lesen."""
-    row = VERBS[name]
-    plural, second = name.removeprefix(row.prefix), row.third[:-1]
-    second += "t" if second[-1] in "sz" else "st"  # du liest, du lernst
-    first, third = plural.removesuffix("n"), row.third
-    forms = {"ich": first, "du": second, "er": third, "wir": plural}
-    return str(forms[person])

@@ -3,40 +3,37 @@
 from __future__ import annotations
 
 import ast
-import asyncio
-import base64
 import copy
-import importlib.resources
+import ctypes
 import inspect
-import json
 import linecache
 import math
 import random
 import re
 import signal
 import threading
+import time
 import traceback
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from annotated.school.answers import answer_in, borrowed, reaching
+from annotated.school.exercises import Exercise, Verdict, run_code
 from annotated.school.relations import near, plain, relation
 from annotated.school.slips import slips
 
 __all__ = [
     "Wrong", "note", "same", "holds", "sizes", "form", "difference",
-    "drawn", "untouched", "same_gradients", "predicted", "Exercise",
-    "exercises", "run_code", "SEEDS", "LIMIT", "TooSlow", "Verdict",
-    "attempt", "examine", "examine_source", "objection", "defined",
-    "Mistake",
+    "drawn", "untouched", "same_gradients", "predicted", "SEEDS", "LIMIT",
+    "Exam", "TooSlow", "attempt", "Solution", "ours", "given", "mistakes",
+    "examine", "examine_source", "objection", "defined",
 ]  # fmt: skip
 
 
@@ -53,9 +50,10 @@ class Wrong(Exception):
         self.what, self.pair, self.shown = what, pair, shown
 
 
+_Pair = tuple[Any, Any]  # what came back, and what was wanted
 _seen: list[Any] = []  # what the student's code has returned in a check
 _followed: list[Iterator[Any]] = []  # what should come back, if any
-_collecting: list[list[tuple[Any, Any]]] = []  # what `same` compares
+_collecting: list[list[_Pair]] = []  # what `same` compares
 
 
 def note(yours: Any) -> None:
@@ -414,149 +412,19 @@ def _off(yours: float, target: float) -> str:
     return f"too {'large' if yours > target else 'small'}{far}"
 
 
-# E20-checks.md: An exercise
-@dataclass(frozen=True)
-class Exercise:
-    """One of book/exercises/, as the package carries it."""
-
-    name: str
-    title: str
-    kind: str
-    minutes: int
-    difficulty: int
-    goals: list[str]
-    section: str
-    needs: list[str]
-    points: int
-    track: str
-    defines: str  # the name of what is to be written
-    module: str  # the module that has it in the book
-    statement: str
-    starter: str
-    checks: list[str]
-    hints: list[str]
-    sealed: str
-    number: str = ""  # as its page counts it: 4.1
-    symptom: str = ""  # what shows that a starter is broken
-
-    @cached_property
-    def _unsealed(self) -> dict[str, Any]:
-        packed = base64.b64decode(self.sealed)
-        return dict(json.loads(zlib.decompress(packed)))
-
-    @property
-    def reference(self) -> str:
-        return str(self._unsealed["reference"])
-
-    @property
-    def variants(self) -> list[str]:
-        return list(self._unsealed["variants"])
-
-    @property
-    def mutants(self) -> list[tuple[str, str]]:
-        """Sentence and code of each."""
-        return [(m[0], m[1]) for m in self._unsealed["mutants"]]
-
-    @cached_property
-    def mistakes(self) -> list[Mistake]:
-        """The mutants, ready to be tried."""
-        return [
-            Mistake(text, self.answer(code, f"<mutant {self.name} {n}>"))
-            for n, (text, code) in enumerate(self.mutants)
-        ]
-
-    @cached_property
-    def ours(self) -> Mistake:
-        """The reference, ready to be tried: no mistake at all."""
-        code = self.reference
-        return Mistake("", self.answer(code, f"<reference {self.name}>"))
-
-    @property
-    def insight(self) -> str:
-        return str(self._unsealed["insight"])
-
-    @property
-    def rubric(self) -> list[str]:
-        """What earns a point in what is written about it."""
-        return list(self._unsealed.get("rubric", []))
-
-    @property
-    def chapter(self) -> str:
-        """The number of its page, as 04."""
-        return self.name[:2]
-
-    @property
-    def place(self) -> tuple[int, ...]:
-        """Its number, to sort by; without one it is its page's last."""
-        number = self.number or f"{self.chapter}.999"
-        return tuple(map(int, number.split(".")))
-
-    @property
-    def stars(self) -> str:
-        return "★" * self.difficulty
-
-    @property
-    def is_part(self) -> bool:
-        """Whether its answer goes into a package of one's own."""
-        return self.kind == "implement"
-
-    def properties(
-        self, hidden: Sequence[str] = ()
-    ) -> dict[str, Callable[[Any], object]]:
-        """The checks by name, in their order; compiled once, so that what
-        an answer does later to a module does not reach them.
-        """
-        if tuple(hidden) not in self._compiled:
-            space: dict[str, Any] = {"__name__": f"check {self.name}"}
-            for place, code in enumerate([*self.checks, *hidden]):
-                run_code(code, f"<check {self.name} {place}>", space)
-            self._compiled[tuple(hidden)] = {
-                name: value
-                for name, value in space.items()
-                if name.startswith("check_")
-            }
-        return self._compiled[tuple(hidden)]
-
-    @cached_property
-    def _compiled(
-        self,
-    ) -> dict[tuple[str, ...], dict[str, Callable[[Any], object]]]:
-        return {}
-
-    def answer(self, code: str, filename: str) -> Any:
-        """What code defines under the exercise's name."""
-        space = {"__name__": self.name}
-        run_code(code, filename, space)
-        return space[self.defines]
-
-
-@cache
-def exercises() -> dict[str, Exercise]:
-    """All, by name, in the order of the book."""
-    file = importlib.resources.files("annotated") / "exercises.json"
-    carried = json.loads(file.read_text(encoding="utf-8"))
-    return {
-        name: Exercise(name, **facts) for name, facts in carried.items()
-    }
-
-
-def run_code(code: str, filename: str, space: dict[str, Any]) -> None:
-    """Execute code, as a cell that may await; a traceback will show its
-    lines.
-    """
-    lines = [f"{line}\n" for line in code.split("\n")]
-    linecache.cache[filename] = (len(code), None, lines, filename)
-    waits = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    compiled = compile(code, filename, "exec", waits, dont_inherit=True)
-    if compiled.co_flags & inspect.CO_COROUTINE:
-        asyncio.run(eval(compiled, space))
-    else:
-        exec(compiled, space)
-
-
 # E20-checks.md: The verdict
+_Check = Callable[[Any], object]
 SEEDS = (0, 1, 2)
 LIMIT = 20.0  # seconds of processor time; ours need less than 2
+_SHORT = 2.0  # of them, where an answer is only compared
+
+
+class Exam(NamedTuple):
+    """What an answer has to pass: all checks, with each of the seeds."""
+
+    hidden: Sequence[str] = ()  # the teacher's own checks
+    limit: float = LIMIT
+    seeds: Sequence[int] = SEEDS
 
 
 class TooSlow(BaseException):
@@ -571,26 +439,13 @@ class _Trial:
     seen: list[Any]
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What came out, and the text that says so."""
-
-    exercise: str
-    outcome: str  # passed, wrong, not attempted, crashed, too slow, refused
-    text: str
-    passed: int  # checks that passed
-    of: int
-
-    def __str__(self) -> str:
-        return self.text
-
-
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
     """Raise TooSlow in the block after so much processor time."""
     main = threading.current_thread() is threading.main_thread()
     if not (main and hasattr(signal, "setitimer")):
-        yield
+        with _watched(seconds):
+            yield
         return
 
     def stop(number: int, frame: Any) -> None:
@@ -605,11 +460,33 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
+@contextmanager
+def _watched(seconds: float) -> Iterator[None]:
+    """The same without a timer, as on Windows: a thread watches. Python
+    raises what it asks for when it next runs a line of the block.
+    """
+    ended, start = threading.Event(), time.process_time()
+    stop = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    block = ctypes.c_ulong(threading.get_ident())
+
+    def watch() -> None:
+        while not ended.wait(0.05):
+            if time.process_time() - start > seconds:
+                stop(block, ctypes.py_object(TooSlow))
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+        stop(block, None)  # it may have been asked for too late
+
+
 def attempt(
-    check: Callable[[Any], object],
-    thing: Any,
-    seed: int,
-    limit: float = LIMIT,
+    check: _Check, thing: Any, seed: int, limit: float = LIMIT
 ) -> _Trial:
     """Run one check on the student's thing. What goes wrong is kept, not
     swallowed; only Ctrl-C goes through.
@@ -618,7 +495,7 @@ def attempt(
     error: BaseException | None = None
     generators = torch.get_rng_state(), random.getstate()
     graphs = torch.is_grad_enabled()
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # of no other device
     random.seed(seed)
     _chance[:] = [] if seed in SEEDS else [random.Random(seed)]
     try:
@@ -636,34 +513,91 @@ def attempt(
     return _Trial(error, list(_seen))
 
 
+class Solution:
+    """An answer, right or wrong, and what came of its trials; of a known
+    mistake, the sentence for its author, too.
+    """
+
+    def __init__(self, thing: Any, sentence: str = ""):
+        self.thing, self.sentence = thing, sentence
+        self._trials: dict[tuple[str, int], _Trial] = {}
+        self._compared: dict[tuple[str, int], list[_Pair]] = {}
+
+    def trial(
+        self, check: _Check, seed: int, limit: float = _SHORT
+    ) -> _Trial:
+        """attempt, which is made only once for each check and seed."""
+        key = (check.__name__, seed)
+        if key not in self._trials:
+            trial = attempt(check, self.thing, seed, limit)
+            if self.sentence and trial.error:  # its frames hold tensors
+                trial.error.__traceback__ = None
+            self._trials[key] = trial
+        return self._trials[key]
+
+    def answers(self, check: _Check, seed: int) -> list[_Pair]:
+        """All that a check compares, where it does not stop at what is
+        wrong: what came back, and what was wanted.
+        """
+        key = (check.__name__, seed)
+        if key not in self._compared:
+            _collecting.append([])
+            try:
+                attempt(check, self.thing, seed, limit=_SHORT)
+            finally:
+                self._compared[key] = _collecting.pop()
+        return self._compared[key]
+
+
+@cache
+def ours(exercise: Exercise) -> Solution:
+    """The reference."""
+    code = exercise.reference
+    return Solution(exercise.answer(code, f"<reference {exercise.name}>"))
+
+
+@cache
+def given(exercise: Exercise) -> Solution:
+    """The starter, which of a prediction or a part is no answer yet."""
+    return Solution(exercise.answer(exercise.starter, "<starter>"))
+
+
+@cache
+def mistakes(exercise: Exercise) -> list[Solution]:
+    """The mutants."""
+    name = exercise.name
+    return [
+        Solution(exercise.answer(code, f"<mutant {name} {n}>"), sentence)
+        for n, (sentence, code) in enumerate(exercise.mutants)
+    ]
+
+
 def examine(
-    exercise: Exercise,
-    thing: Any,
-    hidden: Sequence[str] = (),
-    limit: float = LIMIT,
-    seeds: Sequence[int] = SEEDS,
+    exercise: Exercise, thing: Any, exam: Exam = Exam()
 ) -> Verdict:
-    """Run the checks in their order, and tell the first that fails."""
-    checks = exercise.properties(hidden)
+    """Run the checks in their order, and tell the first that fails; thing
+    is the answer, or a Solution, which remembers what came of it.
+    """
+    checks = exercise.properties(exam.hidden)
     name, of = exercise.name, len(checks)
-    if _untouched(thing):
-        return _not_attempted(exercise, of)
-    if home := _home_in_book(thing, exercise.defines):
+    mine = thing if isinstance(thing, Solution) else Solution(thing)
+    if _untouched(mine.thing):
+        return _not_attempted(exercise)
+    if home := _home_in_book(mine.thing, exercise.defines):
         return _the_books(exercise, home)
     for place, check in enumerate(checks.values()):
-        for seed in seeds:
-            trial = attempt(check, thing, seed, limit)
-            if trial.error is None:
+        for seed in exam.seeds:
+            error = mine.trial(check, seed, exam.limit).error
+            if error is None:
                 continue
-            if _unwritten(trial.error):
-                return _not_attempted(exercise, of)
-            outcome, text = _tell(
-                exercise, check, thing, seed, trial, limit
-            )
+            if _unwritten(error):
+                return _not_attempted(exercise)
+            failure = _Failure(exercise, check, seed, mine)
+            outcome, told = failure.told(exam.limit)
             asked, look = _docs(check)
             count = f"check {place + 1} of {of}"
             head = f"{outcome} · {name}, {count}: {asked}"
-            text = "\n\n".join(filter(None, [head, text, look]))
+            text = "\n\n".join(filter(None, [head, told, look]))
             return Verdict(name, outcome, text, place, of)
     plural = "the one check here passes"
     if of > 1:
@@ -686,13 +620,12 @@ def _unwritten(error: BaseException) -> bool:
     return type(error) is NotImplementedError and not error.args
 
 
-def _not_attempted(exercise: Exercise, of: int) -> Verdict:
-    still = "still stands as it was given"
-    text = (
-        f"not attempted · {exercise.name}: {exercise.defines} {still}.\n\n"
+def _not_attempted(exercise: Exercise) -> Verdict:
+    why = (
+        f"{exercise.defines} still stands as it was given.\n\n"
         "Write it, then check again; there are hints to begin with."
     )
-    return Verdict(exercise.name, "not attempted", text, 0, of)
+    return Verdict.early(exercise, "not attempted", why)
 
 
 def _home_in_book(thing: Any, name: str) -> str:
@@ -710,13 +643,11 @@ def _home_in_book(thing: Any, name: str) -> str:
 
 
 def _the_books(exercise: Exercise, home: str) -> Verdict:
-    name, defines = exercise.name, exercise.defines
-    text = (
-        f"not attempted · {name}: this is the book's own {defines}, "
-        f"imported from {home}; define yours below the import, and check "
-        "that."
+    why = (
+        f"this is the book's own {exercise.defines}, imported from {home}; "
+        "define yours below the import, and check that."
     )
-    return Verdict(name, "not attempted", text, 0, len(exercise.checks))
+    return Verdict.early(exercise, "not attempted", why)
 
 
 def _docs(check: Callable[..., object]) -> tuple[str, str]:
@@ -727,31 +658,201 @@ def _docs(check: Callable[..., object]) -> tuple[str, str]:
     return asked, f"Where to look: {look}" if look else ""
 
 
-def _tell(
-    exercise: Exercise,
-    check: Callable[[Any], object],
-    thing: Any,
-    seed: int,
-    trial: _Trial,
-    limit: float,
-) -> tuple[str, str]:
-    """Outcome and message of a trial that failed."""
-    error = trial.error
-    if isinstance(error, TooSlow):
-        return "too slow", (
-            f"It was stopped after {limit:g} s of processor time; ours "
-            "takes less than two. Is there a loop that does not end?"
+@dataclass(frozen=True)
+class _Failure:
+    """A check that an answer does not pass, with a seed."""
+
+    exercise: Exercise
+    check: _Check
+    seed: int
+    mine: Solution
+
+    @property
+    def trial(self) -> _Trial:
+        return self.mine.trial(self.check, self.seed)
+
+    def told(self, limit: float) -> tuple[str, str]:
+        """Outcome and message."""
+        error = self.trial.error
+        if isinstance(error, TooSlow):
+            return "too slow", (
+                f"It was stopped after {limit:g} s of processor time; ours "
+                "takes less than two. Is there a loop that does not end?"
+            )
+        known = self.diagnosis()
+        if isinstance(error, Wrong):
+            stop = "" if error.what.endswith(("?", ".", "!")) else "."
+            what = error.what[:1].upper() + error.what[1:] + stop
+            parts = [known, what, *_values(error)]
+            return "wrong", "\n".join(filter(None, parts))
+        crash = _crash(self.trial)
+        return "crashed", "\n".join(filter(None, [known, crash]))
+
+    # E20-checks.md: The name of a mistake
+    def diagnosis(self) -> str:
+        """What is to be said about it: the sentence of the mutant that
+        does the same, or what has been done to the arguments, or what
+        the answer is to the right one; or "".
+        """
+        return (
+            self.unmended()
+            or self.known()
+            or self.side_effect()
+            or self.slip()
+            or self.relation()
         )
-    known = _diagnose(exercise, check, seed, trial, thing)
-    if isinstance(error, Wrong):
-        stop = "" if error.what.endswith(("?", ".", "!")) else "."
-        parts = [known, f"{_capital(error.what)}{stop}", *_values(error)]
-        return "wrong", "\n".join(filter(None, parts))
-    return "crashed", "\n".join(filter(None, [known, _crash(trial)]))
 
+    def unmended(self) -> str:
+        """Whether code that was to be mended does what it did."""
+        exercise = self.exercise
+        if exercise.kind != "fix":
+            return ""
+        if self.shared(given(exercise)) < len(exercise.properties()):
+            return ""
+        return "It still does what it did as it was given."
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    def known(self) -> str:
+        """The sentence of the mutant that does what was done; or ""."""
+        found = {x: self.shared(x) for x in mistakes(self.exercise)}
+        most = max(found.values())
+        best = [x for x in found if found[x] == most > 0]
+        if len({x.sentence for x in best}) > 1:  # what do they do later?
+            checks = self.exercise.properties().values()
+            best.sort(key=lambda x: -sum(self.agrees(x, y) for y in checks))
+        return best[0].sentence if best else ""
+
+    def agrees(self, other: Solution, check: _Check) -> bool:
+        """Whether the same came back in every case of a check."""
+        one, two = (x.answers(check, self.seed) for x in (self.mine, other))
+        return len(one) == len(two) and not any(
+            difference(x, y) for (x, _), (y, _) in zip(one, two)
+        )
+
+    def shared(self, other: Solution) -> int:
+        """In how many checks the answer does what another one does; 0
+        where that is not enough to call it by its name.
+        """
+        check, seed, mine = self.check, self.seed, self.mine
+        if not _alike(self.trial, other.trial(check, seed)):
+            return 0
+        if self.exercise.kind == "predict":  # each check has its own
+            return 1
+        right = ours(self.exercise)
+        compares = bool(right.answers(check, seed))
+        if compares and not self.agrees(other, check):
+            return 0
+        telling = _telling(self.trial, right.trial(check, seed))
+        count = 1
+        for one in self.exercise.properties().values():
+            if one.__name__ == check.__name__:
+                continue
+            own, its = mine.trial(one, seed), other.trial(one, seed)
+            alike = _alike(own, its)
+            excused = own.error and getattr(one, "form", False)
+            both = (own.error is None) == (its.error is None)
+            if not (alike or excused or telling and both):
+                return 0
+            count += alike
+        return count
+
+    # E20-checks.md: What was done to the arguments
+    def side_effect(self) -> str:
+        """What the answer has done to its arguments that ours does not
+        do, or has not done that ours does; "" where there is nothing.
+        """
+        error, mine = self.trial.error, self.mine.thing
+        if isinstance(mine, dict) or isinstance(error, TooSlow):
+            return ""
+        yours, right = _Watched(mine), _Watched(ours(self.exercise).thing)
+        for one in (yours, right):
+            attempt(self.check, one, self.seed, limit=_SHORT)
+        pairs = list(zip(yours.calls, right.calls))
+        for name in {name: 0 for call, _ in pairs for name in call}:
+            told = [
+                (one[name][1], other[name][1])
+                for one, other in pairs
+                if name in one and name in other
+            ]
+            if not told:
+                continue
+            changed, should = (any(x) for x in zip(*told))
+            if changed and not should:
+                return (
+                    f"Your code changes `{name}`, which belongs to the "
+                    "caller (`+=`, `append`, `x[…] =`, a method with `_` "
+                    "at its end)."
+                )
+            if should and not changed and isinstance(error, Wrong):
+                if isinstance(yours.calls[0].get(name, [0])[0], tuple):
+                    return f"No weight of `{name}` has changed."
+                return (
+                    f"Nothing in `{name}` has changed. `{name} = …` gives "
+                    "the name to something new: it has to be changed in "
+                    "place."
+                )
+        pair = getattr(error, "pair", None)
+        last = yours.calls[-1] if yours.calls else {}
+        for name, (old, _) in last.items():
+            large = isinstance(old, Tensor) and old.numel() > 1
+            if pair and large and _unchanged(pair[0], old):
+                return f"What comes back is `{name}`, as it was given."
+        return ""
+
+    def relation(self) -> str:
+        """What the answers are to the right ones, as a sentence; or ""."""
+        first = getattr(self.trial.error, "pair", None)
+        if first is None:
+            return ""
+        each = [
+            [
+                pair
+                for pair in self.mine.answers(self.check, seed)
+                if difference(*pair)
+            ]
+            for seed in dict.fromkeys([self.seed, *SEEDS])
+        ]
+        found = [pair for pairs in each for pair in pairs]
+        large = [(x, y) for x, y in found if len(_leaves(y)) > 2]
+        alone = [first] if len(_leaves(first[1])) > 2 else []
+        firsts = [pairs[0] for pairs in each if pairs]
+        for pairs in (large or found, alone, firsts):
+            if pairs and (told := relation(pairs)):
+                return told
+        return ""
+
+    # E20-checks.md: A slip of the pen
+    def slip(self) -> str:
+        """What slip in our solution does the same; or ""."""
+        exercise, error = self.exercise, self.trial.error
+        if isinstance(self.mine.thing, dict) or isinstance(error, TooSlow):
+            return ""
+        right = ours(exercise).trial(self.check, self.seed).seen
+        kinds = [(type(x), type(y)) for x, y in zip(self.trial.seen, right)]
+        if any(x is not y for x, y in kinds):
+            return ""  # no slip makes a text of a tensor
+        if not right or isinstance(error, (AttributeError, TypeError)):
+            return ""
+        tree = ast.parse(exercise.reference)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a slip's are no student's
+            for told in slips(tree):
+                thing = _made(exercise, tree)
+                if (
+                    thing is not None
+                    and self.followed_by(thing)
+                    and self.shared(Solution(thing))
+                ):
+                    return f"It does what our solution would do {told()}."
+        return ""
+
+    def followed_by(self, thing: Any) -> bool:
+        """Whether a thing does in the check what was done in the trial."""
+        _followed.append(iter(self.trial.seen))
+        try:
+            other = attempt(self.check, thing, self.seed, limit=1.0)
+        finally:
+            _followed.pop()
+        return _alike(self.trial, other)
 
 
 def _values(error: Wrong) -> list[str]:
@@ -846,21 +947,16 @@ def _foreign(filename: str) -> bool:
 
 
 def examine_source(
-    exercise: Exercise,
-    code: str,
-    filename: str,
-    hidden: Sequence[str] = (),
-    limit: float = LIMIT,
+    exercise: Exercise, code: str, filename: str, limit: float = LIMIT
 ) -> Verdict:
     """The verdict on code that should define the exercise's answer."""
     if not code.strip():
-        text = f"not attempted · {exercise.name}: {filename} is empty."
-        of = len(exercise.properties(hidden))
-        return Verdict(exercise.name, "not attempted", text, 0, of)
+        why = f"{filename} is empty."
+        return Verdict.early(exercise, "not attempted", why)
     thing = defined(exercise, [code], filename, limit, strict=True)
     if isinstance(thing, Verdict):
         return thing
-    return examine(exercise, thing, hidden, limit)
+    return examine(exercise, thing, Exam(limit=limit))
 
 
 def objection(
@@ -875,9 +971,8 @@ def objection(
     if home:
         return _the_books(exercise, home)
     if line := reaching(answer.cells):
-        name, of = exercise.name, len(exercise.properties())
-        text = f"refused · {name}: an answer does not need {line}."
-        return Verdict(name, "refused", text, 0, of)
+        why = f"an answer does not need {line}."
+        return Verdict.early(exercise, "refused", why)
     return None
 
 
@@ -892,62 +987,49 @@ def defined(
     why there is nothing to examine. As in a notebook, a cell that raises
     does not stop those after it, unless strict.
     """
-    name, of = exercise.name, len(exercise.properties())
     if said := objection(exercise, cells):
         return said
-    space: dict[str, Any] = {"__name__": name}
-    problem: Verdict | None = None
+    space: dict[str, Any] = {"__name__": exercise.name}
+    problems: list[Verdict] = []
     for count, code in enumerate(cells):
         where = filename if len(cells) == 1 else f"{filename} [{count + 1}]"
-        wrong = _run_cell(exercise, code, where, space, limit)
-        problem = problem or wrong
-        if wrong and (strict or wrong.outcome == "too slow"):
-            return wrong
+        outcome, why = _run_cell(code, where, space, limit)
+        if outcome:
+            problems.append(Verdict.early(exercise, outcome, why))
+            if strict or outcome == "too slow":
+                return problems[-1]
     if exercise.defines in space:
         return space[exercise.defines]
-    if problem:
-        return problem
-    text = (
-        f"not attempted · {name}: nothing in {filename} is called "
-        f"{exercise.defines}."
-    )
-    return Verdict(name, "not attempted", text, 0, of)
+    why = f"nothing in {filename} is called {exercise.defines}."
+    problems.append(Verdict.early(exercise, "not attempted", why))
+    return problems[0]
 
 
 def _run_cell(
-    exercise: Exercise,
-    code: str,
-    filename: str,
-    space: dict[str, Any],
-    limit: float,
-) -> Verdict | None:
-    """Run code in space; what has gone wrong, as a verdict."""
-    name, of = exercise.name, len(exercise.properties())
-    outcome = "crashed"
+    code: str, filename: str, space: dict[str, Any], limit: float
+) -> tuple[str, str]:
+    """Run code in space; what has gone wrong: an outcome, and why."""
     try:
         with _limited(limit):
             run_code(code, filename, space)
-        return None
+        return "", ""
     except SyntaxError as error:
         line = (error.text or "").strip()
-        what = (
+        why = (
             f"line {error.lineno} of {filename} does not parse "
             f"({error.msg}): {line}"
         )
     except ImportError as error:
-        what = f"an import of {filename} fails: {error}"
+        why = f"an import of {filename} fails: {error}"
     except KeyboardInterrupt:
         raise
     except TooSlow:
-        outcome = "too slow"
-        what = f"{filename} does not come to its end."
+        return "too slow", f"{filename} does not come to its end."
     except BaseException as error:
         row = _row_in(error, filename)
-        what = (
-            f"line {row} of {filename} raises {type(error).__name__}: "
-            f"{error}"
-        )
-    return Verdict(name, outcome, f"{outcome} · {name}: {what}", 0, of)
+        raised = type(error).__name__
+        why = f"line {row} of {filename} raises {raised}: {error}"
+    return "crashed", why
 
 
 def _row_in(error: BaseException, filename: str) -> int | None:
@@ -961,139 +1043,6 @@ def _row_in(error: BaseException, filename: str) -> int | None:
 
 
 # E20-checks.md: The name of a mistake
-class Mistake:
-    """A known wrong solution, the sentence for its author, and what came
-    of its trials.
-    """
-
-    def __init__(self, sentence: str, thing: Any):
-        self.sentence, self.thing = sentence, thing
-        self.trials: dict[tuple[str, int], _Trial] = {}
-        self.compared: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
-
-    def trial(
-        self, check: Callable[[Any], object], seed: int, limit: float = 5.0
-    ) -> _Trial:
-        """attempt, which is made only once for each check and seed."""
-        key = (check.__name__, seed)
-        if key not in self.trials:
-            trial = attempt(check, self.thing, seed, limit)
-            if trial.error is not None:  # its frames hold every tensor
-                trial.error.__traceback__ = None
-            self.trials[key] = trial
-        return self.trials[key]
-
-    def answers(
-        self, check: Callable[[Any], object], seed: int
-    ) -> list[tuple[Any, Any]]:
-        """All that a check compares, where it does not stop at what is
-        wrong: what came back, and what was wanted.
-        """
-        key = (check.__name__, seed)
-        if key not in self.compared:
-            _collecting.append([])
-            try:
-                attempt(check, self.thing, seed, limit=5.0)
-            finally:
-                self.compared[key] = _collecting.pop()
-        return self.compared[key]
-
-
-def _diagnose(
-    exercise: Exercise,
-    check: Callable[[Any], object],
-    seed: int,
-    trial: _Trial,
-    thing: Any,
-) -> str:
-    """What is to be said about a trial that failed: the sentence of the
-    mutant that does the same, or what has been done to the arguments, or
-    what the answer is to the right one; or "".
-    """
-    mine = Mistake("", thing)
-    mine.trials[check.__name__, seed] = trial
-    return (
-        _unmended(exercise, check, seed, mine)
-        or _known(exercise, check, seed, mine)
-        or _done(exercise, check, seed, mine)
-        or _slipped(exercise, check, seed, mine)
-        or _related(check, seed, mine)
-    )
-
-
-def _unmended(
-    exercise: Exercise,
-    check: Callable[[Any], object],
-    seed: int,
-    mine: Mistake,
-) -> str:
-    """Whether code that was to be mended does in each check what it did."""
-    if exercise.kind != "fix":
-        return ""
-    given = Mistake("", exercise.answer(exercise.starter, "<starter>"))
-    shared = _does_the_same(exercise, check, seed, mine, given)
-    if shared < len(exercise.properties()):
-        return ""
-    return "It still does what it did as it was given."
-
-
-def _known(
-    exercise: Exercise,
-    check: Callable[[Any], object],
-    seed: int,
-    mine: Mistake,
-) -> str:
-    """The sentence of the mutant that does what was done; or ""."""
-    found = {
-        x.sentence: shared
-        for x in exercise.mistakes
-        if (shared := _does_the_same(exercise, check, seed, mine, x))
-    }
-    return max(found, key=found.__getitem__, default="")
-
-
-def _does_the_same(
-    exercise: Exercise,
-    check: Callable[[Any], object],
-    seed: int,
-    mine: Mistake,
-    other: Mistake,
-) -> int:
-    """In how many checks an answer does what a mistake does; 0 where that
-    is not enough to call it by its name.
-    """
-    trial = mine.trial(check, seed)
-    if not _alike(trial, other.trial(check, seed)) or not _same_answers(
-        mine, other, check, seed
-    ):
-        return 0
-    if exercise.kind == "predict":  # each check has its own
-        return 1
-    telling = _telling(trial, exercise.ours.trial(check, seed))
-    shared = 1
-    for one in exercise.properties().values():
-        if one.__name__ == check.__name__:
-            continue
-        own, its = mine.trial(one, seed), other.trial(one, seed)
-        alike = _alike(own, its)
-        excused = own.error and getattr(one, "form", False)
-        both = (own.error is None) == (its.error is None)
-        if not (alike or excused or telling and both):
-            return 0
-        shared += alike
-    return shared
-
-
-def _same_answers(
-    one: Mistake, other: Mistake, check: Callable[[Any], object], seed: int
-) -> bool:
-    """Whether the same came back in every case of a check."""
-    ours, its = one.answers(check, seed), other.answers(check, seed)
-    return len(ours) == len(its) and not any(
-        difference(x, y) for (x, _), (y, _) in zip(ours, its)
-    )
-
-
 def _telling(trial: _Trial, right: _Trial) -> bool:
     """Whether something came back, and not what is right, that hardly
     comes by chance.
@@ -1184,73 +1133,6 @@ def _content(x: Any) -> Any:
     return _kept(x) if known else None
 
 
-def _done(
-    exercise: Exercise,
-    check: Callable[[Any], object],
-    seed: int,
-    mine: Mistake,
-) -> str:
-    """What an answer has done to its arguments that ours does not do, or
-    has not done that ours does; "" where there is nothing.
-    """
-    trial = mine.trial(check, seed)
-    if isinstance(mine.thing, dict) or isinstance(trial.error, TooSlow):
-        return ""
-    yours, ours = _Watched(mine.thing), _Watched(exercise.ours.thing)
-    for one in (yours, ours):
-        attempt(check, one, seed, limit=5.0)
-    pairs = list(zip(yours.calls, ours.calls))
-    for name in {name: 0 for call, _ in pairs for name in call}:
-        told = [
-            (mine[name][1], right[name][1])
-            for mine, right in pairs
-            if name in mine and name in right
-        ]
-        if not told:
-            continue
-        changed, should = (any(x) for x in zip(*told))
-        if changed and not should:
-            return (
-                f"Your code changes `{name}`, which belongs to the caller "
-                "(`+=`, `append`, `x[…] =`, a method with `_` at its end)."
-            )
-        if should and not changed and isinstance(trial.error, Wrong):
-            if isinstance(yours.calls[0].get(name, [0])[0], tuple):
-                return f"No weight of `{name}` has changed."
-            return (
-                f"Nothing in `{name}` has changed. `{name} = …` gives the "
-                "name to something new: it has to be changed in place."
-            )
-    pair = getattr(trial.error, "pair", None)
-    for name, (old, _) in yours.calls[-1].items() if yours.calls else ():
-        large = isinstance(old, Tensor) and old.numel() > 1
-        if pair and large and _unchanged(pair[0], old):
-            return f"What comes back is `{name}`, as it was given."
-    return ""
-
-
-def _related(
-    check: Callable[[Any], object], seed: int, mine: Mistake
-) -> str:
-    """What the answers are to the right ones, where that is a sentence."""
-    first = getattr(mine.trial(check, seed).error, "pair", None)
-    if first is None:
-        return ""
-    seeds = {seed: 0} | dict.fromkeys(SEEDS, 0)
-    each = [
-        [pair for pair in mine.answers(check, x) if difference(*pair)]
-        for x in seeds
-    ]
-    found = [pair for pairs in each for pair in pairs]
-    large = [(x, y) for x, y in found if len(_leaves(y)) > 2]
-    alone = [first] if len(_leaves(first[1])) > 2 else []
-    firsts = [pairs[0] for pairs in each if pairs]
-    for pairs in (large or found, alone, firsts):
-        if pairs and (told := relation(pairs)):
-            return told
-    return ""
-
-
 def _leaves(x: Any) -> list[Any]:
     """The numbers of a tensor, the entries of a list and of its lists."""
     if isinstance(x, Tensor):
@@ -1264,34 +1146,6 @@ class _Otherwise(BaseException):
     """Something else has come back than what is followed."""
 
 
-def _slipped(
-    exercise: Exercise,
-    check: Callable[[Any], object],
-    seed: int,
-    mine: Mistake,
-) -> str:
-    """What slip in our solution does the same; or ""."""
-    trial = mine.trial(check, seed)
-    if isinstance(mine.thing, dict) or isinstance(trial.error, TooSlow):
-        return ""
-    ours = exercise.ours.trial(check, seed).seen
-    if any(type(x) is not type(y) for x, y in zip(trial.seen, ours)):
-        return ""  # no slip makes a text of a tensor
-    if not ours or isinstance(trial.error, (AttributeError, TypeError)):
-        return ""
-    tree = ast.parse(exercise.reference)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a slip's are not the student's
-        for told in slips(tree):
-            thing = _made(exercise, tree)
-            if thing is None or not _follows(trial, check, thing, seed):
-                continue
-            other = Mistake("", thing)
-            if _does_the_same(exercise, check, seed, mine, other):
-                return f"It does what our solution would do {told()}."
-    return ""
-
-
 def _made(exercise: Exercise, tree: ast.Module) -> Any:
     """What tree defines; None where it does not run."""
     space: dict[str, Any] = {"__name__": exercise.name}
@@ -1300,15 +1154,3 @@ def _made(exercise: Exercise, tree: ast.Module) -> Any:
     except Exception:
         return None
     return space.get(exercise.defines)
-
-
-def _follows(
-    trial: _Trial, check: Callable[[Any], object], thing: Any, seed: int
-) -> bool:
-    """Whether a thing does in a check what was done in a trial."""
-    _followed.append(iter(trial.seen))
-    try:
-        other = attempt(check, thing, seed, limit=1.0)
-    finally:
-        _followed.pop()
-    return _alike(trial, other)

@@ -22,15 +22,10 @@ from annotated.corpora.reading import json_of
 from annotated.engine.errors import DataError, UsageError
 from annotated.engine.files import replacing, write_text
 from annotated.school.answers import answer_in, statements_of
-from annotated.school.checks import (
-    SEEDS,
-    Exercise,
-    TooSlow,
-    examine,
-    exercises,
-)
+from annotated.school.checks import SEEDS, Exam, TooSlow, examine
 from annotated.school.course import source_of
-from annotated.school.examiner import Exam, Examiner, Mark, marked
+from annotated.school.examiner import Examiner, Mark, marked
+from annotated.school.exercises import Exercise, exercises
 
 __all__ = ["grade", "overruled", "repaired", "Classroom"]
 

@@ -16,7 +16,7 @@ from typing import Any
 from annotated.corpora.reading import python_of
 from annotated.engine.errors import UsageError, unknown
 from annotated.engine.files import clear, write_json, write_text
-from annotated.school.checks import Exercise, Verdict, exercises
+from annotated.school.exercises import Exercise, Verdict, exercises
 
 __all__ = [
     "book_parts", "Part", "Workspace", "redirected", "exported",

@@ -14,43 +14,52 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 import annotated
+from annotated.engine.files import write_json
 from annotated.engine.processes import end_with_parent, tied
 from annotated.school import checks
 from annotated.school.checks import (
     LIMIT,
-    SEEDS,
-    Exercise,
-    Mistake,
+    Exam,
+    Solution,
     TooSlow,
-    Verdict,
     attempt,
     defined,
     examine,
     examine_source,
-    exercises,
+    given,
+    mistakes,
+    ours,
 )
+from annotated.school.exercises import Exercise, Verdict, exercises
 
 __all__ = [
-    "Lost", "examined", "Exam", "Mark", "marked", "Examiner", "serve",
-    "warm",
+    "Lost", "examined", "answer_anew", "Mark", "marked", "Examiner",
+    "serve", "warm",
 ]  # fmt: skip
 
 
 # E29-answers.md: A process of its own
 _MEMORY = 4 * 2**30  # bytes that an answer may take, on top of ours
 _WALL = 3 * LIMIT  # seconds for all checks together
+
+
+# elsewhere a forked process may not use the system's libraries, or cannot
+# be had; a new interpreter imports torch first
+_FORKS, _IMPORTS = sys.platform == "linux", 60.0
 
 
 class Lost(Exception):
@@ -61,9 +70,7 @@ class Lost(Exception):
         self.outcome, self.text = outcome, text
 
     def verdict(self, exercise: Exercise) -> Verdict:
-        text = f"{self.outcome} · {exercise.name}: {self.text}"
-        of = len(exercise.properties())
-        return Verdict(exercise.name, self.outcome, text, 0, of)
+        return Verdict.early(exercise, self.outcome, self.text)
 
 
 def _apart(
@@ -72,7 +79,7 @@ def _apart(
     """What job returns, in a child that does not have our private files.
     Lost where it does not come back.
     """
-    if not hasattr(os, "fork"):
+    if not _FORKS:
         return job()
     sys.stdout.flush()
     key = secrets.token_hex(16)
@@ -185,6 +192,8 @@ def examined(
     wall: float = _WALL,
 ) -> Verdict:
     """The verdict on the code of a file, run in a child."""
+    if not _FORKS:
+        return _examined_anew(exercise, code, filename, limit, wall)
 
     def job() -> dict[str, Any]:
         sys.path.insert(0, str(Path.cwd()))
@@ -197,15 +206,48 @@ def examined(
         return lost.verdict(exercise)
 
 
+def _examined_anew(
+    exercise: Exercise, code: str, filename: str, limit: float, wall: float
+) -> Verdict:
+    """The same where there is no fork: in a new interpreter."""
+    begin = (
+        "from annotated.school.examiner import answer_anew; answer_anew()"
+    )
+    with TemporaryDirectory() as folder, tied() as tie:
+        said = Path(folder) / "verdict.json"
+        asked = [exercise.name, code, filename, limit, str(said)]
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", begin],
+                input=json.dumps(asked),
+                text=True,
+                timeout=_IMPORTS + wall,
+                env=_environment(),
+                **tie,
+            )
+        except subprocess.TimeoutExpired:
+            text = f"stopped after {wall:g} s. Does it wait for something?"
+            return Lost("too slow", text).verdict(exercise)
+        if said.exists():
+            return Verdict(**json.loads(said.read_text("utf-8")))
+    text = (
+        f"it ended the process (exit code {done.returncode}) before the "
+        "checks were done. Is there an exit() in it?"
+    )
+    return Lost("crashed", text).verdict(exercise)
+
+
+def answer_anew() -> None:
+    """What that interpreter does."""
+    name, code, filename, limit, path = json.loads(sys.stdin.read())
+    sys.stdin = io.StringIO()
+    sys.path.insert(0, str(Path.cwd()))
+    torch.set_num_threads(1)
+    verdict = examine_source(exercises()[name], code, filename, limit=limit)
+    write_json(Path(path), dataclasses.asdict(verdict))
+
+
 # E29-answers.md: The points
-class Exam(NamedTuple):
-    """What an answer has to pass: all checks, with each of the seeds."""
-
-    hidden: Sequence[str] = ()  # the teacher's own checks
-    limit: float = LIMIT
-    seeds: Sequence[int] = SEEDS
-
-
 @dataclasses.dataclass(frozen=True)
 class Mark:
     """The share of the points, from 0 to 1, and why."""
@@ -224,33 +266,35 @@ def marked(exercise: Exercise, thing: Any, exam: Exam) -> Mark:
     """What an answer earns; thing is the answer, or the Verdict that says
     why there is none.
     """
-    verdict = thing
+    mine, verdict = Solution(thing), thing
     if not isinstance(thing, Verdict):
-        verdict = examine(exercise, thing, *exam)
+        verdict = examine(exercise, mine, exam)
     if verdict.outcome == "passed":
         return Mark(1.0, verdict.outcome, verdict.text)
     if verdict is thing or verdict.outcome in ("not attempted", "too slow"):
         return Mark(0.0, verdict.outcome, verdict.text)
-    held = _holding(exercise, thing, exam)
-    given = 0
+    held = _holding(exercise, mine, exam)
+    before = 0
     if not exercise.is_part:  # code that was given passes some of them
-        starter = exercise.answer(exercise.starter, "<starter>")
-        given = _counting(exercise, _holding(exercise, starter, exam))
+        held_before = _holding(exercise, given(exercise), exam)
+        before = _counting(exercise, held_before)
     count, of = _counting(exercise, held), verdict.of
-    share = max(0.0, (count - given) / (of - given))
+    share = max(0.0, (count - before) / (of - before))
     said = f"{sum(held.values())} of {of} checks pass."
     if count < sum(held.values()):
         said += " Those of form count where all others hold."
     return Mark(share, verdict.outcome, f"{verdict.text}\n\n{said}")
 
 
-def _holding(exercise: Exercise, thing: Any, exam: Exam) -> dict[str, bool]:
+def _holding(
+    exercise: Exercise, mine: Solution, exam: Exam
+) -> dict[str, bool]:
     """Whether each check holds by itself; none after one without end."""
     checks = exercise.properties(exam.hidden)
     held = dict.fromkeys(checks, False)
     for name, check in checks.items():
         errors = [
-            attempt(check, thing, seed, exam.limit).error
+            mine.trial(check, seed, exam.limit).error
             for seed in exam.seeds
         ]
         if any(isinstance(error, TooSlow) for error in errors):
@@ -261,8 +305,8 @@ def _holding(exercise: Exercise, thing: Any, exam: Exam) -> dict[str, bool]:
 
 def _counting(exercise: Exercise, held: dict[str, bool]) -> int:
     """How many of the checks that hold count."""
-    ours = exercise.properties()
-    form = {name for name in ours if hasattr(ours[name], "form")}
+    checks = exercise.properties()
+    form = {name for name in checks if hasattr(checks[name], "form")}
     rest = [held[name] for name in held if name not in form]
     return sum(held.values() if all(rest) else rest)
 
@@ -310,38 +354,33 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:
     return ""
 
 
-_Rejected = tuple[Callable[[Any], object], Mistake]
+_Known = tuple[Callable[[Any], object], Solution]
 
 
-@cache
-def _rejected(name: str) -> list[list[_Rejected]]:
-    """For each check of an exercise, the mistakes that it rejects."""
-    exercise = exercises()[name]
-    return [
-        [
-            (check, mistake)
-            for mistake in exercise.mistakes
+def _drawn(exercise: Exercise) -> list[_Known]:
+    """For each check a few mistakes that it rejects, which nobody can
+    foresee.
+    """
+    found: list[_Known] = []
+    known = mistakes(exercise)
+    for check in exercise.properties().values():
+        rejected = (
+            (check, one)
+            for one in random.SystemRandom().sample(known, len(known))
             if not isinstance(
-                attempt(check, mistake.thing, 0, 5.0).error,
-                (TooSlow, NoneType),
+                one.trial(check, 0).error, (TooSlow, NoneType)
             )
-        ]
-        for check in exercise.properties().values()
-    ]
+        )
+        found += islice(rejected, 4)
+    return found
 
 
-def _drawn(known: Sequence[Sequence[_Rejected]]) -> list[_Rejected]:
-    """A few for each check, which nobody can foresee."""
-    draw = random.SystemRandom().sample
-    return [one for each in known for one in draw(each, min(4, len(each)))]
-
-
-def _lenient(known: Sequence[_Rejected]) -> str:
+def _lenient(known: Sequence[_Known]) -> str:
     """What is asked by a check that lets a mistake pass which it has
     rejected; or "".
     """
     for check, mistake in known:
-        if attempt(check, mistake.thing, 0, 5.0).error is None:
+        if attempt(check, mistake.thing, 0, 2.0).error is None:
             asked = (check.__doc__ or "").partition("\n\n")[0]
             return " ".join(asked.split())
     return ""
@@ -372,7 +411,7 @@ def _marked_in_child(
             text = f"refused · {name}: {what}."
         return {"share": share, "outcome": outcome, "text": text}
 
-    tried = _drawn(_rejected(name))  # before the answer runs
+    tried = _drawn(exercise)  # before the answer runs
     try:
         return Mark(**_apart(job, private=private))
     except Lost as lost:
@@ -381,6 +420,14 @@ def _marked_in_child(
 
 # E29-answers.md: An examiner that knows no notebook
 _BEGIN = "from annotated.school.examiner import serve; serve()"
+
+
+def _environment() -> dict[str, str]:
+    """For an interpreter that finds this package and no secret."""
+    home = str(Path(annotated.__path__[0]).parent)
+    paths = [home, os.environ.get("PYTHONPATH", "")]
+    env = {k: v for k, v in os.environ.items() if k != "ANNOTATED_HIDDEN"}
+    return env | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 class Examiner:
@@ -404,8 +451,12 @@ class Examiner:
         try:
             self.process.stdin.write(asked + "\n")
             self.process.stdin.flush()
+            ended = threading.Timer(_IMPORTS + _WALL, self.process.kill)
+            if not _FORKS:
+                ended.start()
             mark = Mark(**json.loads(self.process.stdout.readline()))
-            if not hasattr(os, "fork"):  # it ends after each answer
+            ended.cancel()
+            if not _FORKS:  # it ends after each answer
                 self.process.wait()
             return mark
         except (OSError, ValueError):  # it has ended
@@ -415,12 +466,6 @@ class Examiner:
             return Mark.none(exercise, "crashed", why)
 
     def started(self) -> subprocess.Popen[str]:
-        home = str(Path(annotated.__path__[0]).parent)
-        paths = [home, os.environ.get("PYTHONPATH", "")]
-        env = {
-            k: v for k, v in os.environ.items() if k != "ANNOTATED_HIDDEN"
-        }
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         self.tie.close()  # of one that has ended
         return subprocess.Popen(
             [sys.executable, "-c", _BEGIN],
@@ -429,7 +474,7 @@ class Examiner:
             stderr=subprocess.DEVNULL,
             text=True,
             cwd=self.folder.name,
-            env=env,
+            env=_environment(),
             **self.tie.enter_context(tied()),
         )
 
@@ -441,21 +486,20 @@ def serve() -> None:
     torch.set_num_threads(1)
     for line in sys.stdin:
         name, cells, exam = json.loads(line)
-        warm(name)
+        exercise = exercises()[name]
+        warm(exercise)
         mark = _marked_in_child(
-            exercises()[name], cells, Exam(*exam), [answers.fileno()]
+            exercise, cells, Exam(*exam), [answers.fileno()]
         )
         answers.write(json.dumps(dataclasses.asdict(mark)) + "\n")
         answers.flush()
-        if not hasattr(os, "fork"):
+        if not _FORKS:
             return  # an answer has run in this process
 
 
 @cache
-def warm(name: str) -> None:
+def warm(exercise: Exercise) -> None:
     """Check our own solution here, once: what PyTorch loads when it is
     first needed would be loaded in each child again.
     """
-    exercise = exercises()[name]
-    examine(exercise, exercise.answer(exercise.reference, f"<ours {name}>"))
-    _rejected(name)
+    examine(exercise, ours(exercise))

@@ -24,8 +24,9 @@ from annotated.engine.errors import DataError
 from annotated.parsing import linearise, right_branching, tree_over
 from annotated.pocket import pocket_pairs
 from annotated.pocket.trees import Tree
-from annotated.school.checks import examine_source, run_code
+from annotated.school.checks import examine_source
 from annotated.school.course import Workspace, book_parts, redirected
+from annotated.school.exercises import run_code
 
 __all__ = [
     "assembled", "torch_state", "captions_translated", "MILESTONES",

@@ -23,7 +23,6 @@ from annotated import checks
 from annotated.corpora.reading import python_of
 from annotated.engine.errors import DataError, UsageError, unknown
 from annotated.engine.files import write_text
-from annotated.school.checks import Exercise, exercises
 from annotated.school.course import (
     Workspace,
     following,
@@ -32,6 +31,7 @@ from annotated.school.course import (
     named,
     standing_alone,
 )
+from annotated.school.exercises import Exercise, exercises
 
 __all__ = [
     "Session", "usual_file", "watch", "Exercises", "Milestone", "Questions",
@@ -174,7 +174,7 @@ def watch(session: Session, events: Iterator[str]) -> None:
     from annotated.school.examiner import warm
 
     seen = _stamp(session.path)  # before: it may be saved during a check
-    warm(session.name)
+    warm(session.exercise)
     session.look()
     print(f"\nWatching {session.path} …  {_KEYS}", flush=True)
     for key in events:
@@ -186,7 +186,7 @@ def watch(session: Session, events: Iterator[str]) -> None:
                 seen = _stamp(session.path)
         elif (now := _stamp(session.path)) not in (seen, None):
             seen = now
-            warm(session.name)
+            warm(session.exercise)
             print(f"\n{'─' * 60}")
             session.look()
             print(f"\n{_KEYS}", flush=True)

@@ -19,8 +19,8 @@ import torch
 from annotated.book.look import (
     _LONGEST,
     _WIDEST,
+    _answer,
     _greedy_steps,
-    answer,
     look,
 )
 from annotated.cli import dispatch
@@ -76,7 +76,7 @@ def test_it_writes_what_greedy_search_writes(run: Run) -> None:
     for pair in pocket_pairs(5, "test"):
         [src] = run.source.encode([pair.source])
         [best] = plain_beam_search(run.model, src, SearchConfig(beam=1))
-        said = answer(run, {"text": pair.source})
+        said = _answer(run, {"text": pair.source})
         assert [s["id"] for s in said["steps"]] == [*best.ids, EOS]
         assert said["said"] == run.target.decode([best.ids])[0]
         assert said["beam"] == run.translate([pair.source])[0][0].text
@@ -84,7 +84,7 @@ def test_it_writes_what_greedy_search_writes(run: Run) -> None:
 
 
 def test_its_probabilities_and_maps_are_the_models(run: Run) -> None:
-    said = answer(run, {"text": SENTENCE})
+    said = _answer(run, {"text": SENTENCE})
     [src] = run.source.encode([SENTENCE])
     ids = [step["id"] for step in said["steps"]]
     both = torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *ids[:-1]]])
@@ -106,9 +106,9 @@ def test_its_probabilities_and_maps_are_the_models(run: Run) -> None:
 
 
 def test_it_goes_on_from_what_the_reader_chose(run: Run) -> None:
-    free = answer(run, {"text": SENTENCE})["steps"]
+    free = _answer(run, {"text": SENTENCE})["steps"]
     other = free[1]["likely"][1][0]
-    led = answer(run, {"text": SENTENCE, "prefix": [free[0]["id"], other]})
+    led = _answer(run, {"text": SENTENCE, "prefix": [free[0]["id"], other]})
     assert [s["id"] for s in led["steps"][:2]] == [free[0]["id"], other]
     assert led["steps"][0] == free[0]
     assert led["steps"][1]["likely"] == free[1]["likely"]
@@ -118,11 +118,11 @@ def test_it_goes_on_from_what_the_reader_chose(run: Run) -> None:
 def test_a_silent_head_changes_what_follows_and_nothing_later(
     run: Run,
 ) -> None:
-    before = answer(run, {"text": SENTENCE})
+    before = _answer(run, {"text": SENTENCE})
     heads = [f"cross.1.{head}" for head in range(4)]
-    silent = answer(run, {"text": SENTENCE, "silent": heads})
+    silent = _answer(run, {"text": SENTENCE, "silent": heads})
     assert silent["steps"] != before["steps"] and silent["beam"] == ""
-    assert answer(run, {"text": SENTENCE}) == before
+    assert _answer(run, {"text": SENTENCE}) == before
 
 
 @pytest.mark.parametrize(

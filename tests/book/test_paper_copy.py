@@ -17,13 +17,13 @@ from urllib.error import URLError
 import pytest
 
 from annotated.book.paper import (
+    _counted,
+    _named,
+    _split,
     copy_path,
-    counted,
     keep,
-    named,
     put_beside,
     script,
-    split,
     words,
 )
 from annotated.cli import dispatch
@@ -114,7 +114,7 @@ TABLE = '<table class="ltx_tabular"><tbody><tr class="ltx_tr"><th>oven</th><td c
 def document(**own: list[str]) -> str:
     """An invented paper with the sections of the map."""
     body = ""
-    for section, count in sorted(counted().items()):
+    for section, count in sorted(_counted().items()):
         numbers = section.split(".")
         name = ".".join(a + b for a, b in zip(("S", "SS", "SSS"), numbers))
         kind = ("section", "subsection", "subsubsection")[len(numbers) - 1]
@@ -191,7 +191,7 @@ def test_only_words_formulas_and_tables_pass(saved: Path) -> None:
     )
     assert '<td colspan="2">loaves &lt; 9</td>' in words("table 2").html
     everything = "".join(
-        words(name).html for name in split(document(), "it")
+        words(name).html for name in _split(document(), "it")
     )
     for never in (
         "<script",
@@ -206,15 +206,15 @@ def test_only_words_formulas_and_tables_pass(saved: Path) -> None:
 
 
 def test_every_part_of_the_map_with_paragraphs_is_there() -> None:
-    parts = split(document(), "it")
-    for section, count in counted().items():
+    parts = _split(document(), "it")
+    for section, count in _counted().items():
         for number in range(1, count + 1):
             assert f"{section} p{number}" in parts
 
 
 def test_where_the_copy_counts_otherwise_the_section_stands() -> None:
-    parts = split(document(**{"4": [para("One."), para("Two.")]}), "it")
-    assert counted()["4"] == 6
+    parts = _split(document(**{"4": [para("One."), para("Two.")]}), "it")
+    assert _counted()["4"] == 6
     assert len(parts["4 p1"]) == len(parts["4 p6"]) == 2
     assert len(parts["5 p1"]) == 1
 
@@ -234,8 +234,8 @@ def test_every_card_names_parts_that_there_are() -> None:
     }
     assert len(titles) > 80
     for title in titles:
-        found = named(title)
-        known = listed | set(counted()) | halves
+        found = _named(title)
+        known = listed | set(_counted()) | halves
         assert set(found) <= known, title
         assert found or "title page" in title, title
 
@@ -258,7 +258,7 @@ def test_every_card_names_parts_that_there_are() -> None:
     ],
 )  # fmt: skip
 def test_a_card_says_what_it_is_about(title: str, parts: list[str]) -> None:
-    assert named(title) == parts
+    assert _named(title) == parts
 
 
 def card(title: str) -> str:

@@ -13,7 +13,7 @@ from annotated.book.plots import (
     plot_mask,
     use_book_style,
 )
-from annotated.book.streams import BLUE, GREEN, branch
+from annotated.book.streams import Streams
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,10 @@ def test_a_branch_to_the_left_mirrors_one_to_the_right():
     drawn = []
     for side in (-1, 1):
         ax = plt.figure().add_subplot(xlim=(-4, 4), ylim=(-2, 3))
-        branch(ax, 0.0, 0.0, side, BLUE, "feed-forward", GREEN, "(b, s)")
+        blue, _, green, *_ = Streams.colors
+        Streams(ax).branch(
+            0.0, 0.0, side, blue, "feed-forward", green, "(b, s)"
+        )
         places = [(t.get_text(), *t.get_position()) for t in ax.texts]
         sums = [tuple(line.get_xydata()[0]) for line in ax.lines]
         boxes = [

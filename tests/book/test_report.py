@@ -15,12 +15,12 @@ import torch
 
 from annotated.book.plots import plot_attention
 from annotated.book.report import (
+    _curves,
     _flat,
     _plainly,
     _shown,
-    curves,
+    _svg,
     report,
-    svg,
 )
 from annotated.cli import dispatch
 from annotated.engine.errors import RunError, UsageError
@@ -84,7 +84,7 @@ def test_the_curves_are_the_log(run: Path) -> None:
     metrics = read_metrics(run)
     again = [e | {"nll": 9.0} for e in metrics if e["step"] == 10]
     for entries in (metrics, again + metrics):  # the later line counts
-        figure = curves(entries)
+        figure = _curves(entries)
         assert figure is not None
         training, checks = figure.axes[0].lines
         logged = {e["step"]: e["nll"] for e in metrics if "nll" in e}
@@ -93,7 +93,7 @@ def test_the_curves_are_the_log(run: Path) -> None:
             logged[s] for s in sorted(logged)
         ]
         assert list(checks.get_xdata()) == [10, 20]
-    assert curves([]) is None
+    assert _curves([]) is None
 
 
 def test_a_run_without_log_and_summary_has_a_page(run, tmp_path) -> None:
@@ -117,10 +117,10 @@ def test_a_token_is_no_formula() -> None:
     weights, tokens = torch.eye(2), ["$x^^$", "costs $5"]
     plot_attention(weights, tokens)
     with pytest.raises(ValueError):
-        svg(plt.gcf(), "")
+        _svg(plt.gcf(), "")
     plt.close("all")
     plot_attention(weights, _shown(tokens))
-    assert "$x^^$" in svg(plt.gcf(), "")
+    assert "$x^^$" in _svg(plt.gcf(), "")
 
 
 def test_the_command_overwrites_nothing(run, tmp_path, capsys) -> None:

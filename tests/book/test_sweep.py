@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from annotated.book import sweep as module
-from annotated.book.sweep import SharedData, Sweep, one_run, shared_data
+from annotated.book.sweep import Sweep, _SharedData, one_run, shared_data
 from annotated.cli import main
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.recipes import Recipe
@@ -33,10 +33,10 @@ def tiny_rows(steps: int, seed: int = 0) -> dict[str, Recipe]:
     return {"base": base, "C-N4": base.changed(num_encoder_layers=2)}
 
 
-def tiny_data(recipe: Recipe) -> SharedData:
+def tiny_data(recipe: Recipe) -> _SharedData:
     """Few sentences to be judged by."""
     full = shared_data(recipe)
-    return SharedData(
+    return _SharedData(
         full.tokenizers,
         full.train,
         full.valid.first(20),
@@ -46,12 +46,12 @@ def tiny_data(recipe: Recipe) -> SharedData:
 
 
 @pytest.fixture(scope="module")
-def data() -> SharedData:
+def data() -> _SharedData:
     return tiny_data(tiny_rows(20, 0)["base"])
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, data: SharedData) -> list[str]:
+def made(monkeypatch: pytest.MonkeyPatch, data: _SharedData) -> list[str]:
     """The runs that are made, as they are made; all of them tiny."""
     monkeypatch.setattr(module, "small_rows", tiny_rows)
     monkeypatch.setattr(module, "shared_data", lambda recipe: data)
@@ -74,7 +74,7 @@ def sweep(out: Path, **changes: Any) -> Sweep:
 # --- runs -----------------------------------------------------------------
 
 
-def test_a_run_is_a_function_of_its_recipe(data: SharedData) -> None:
+def test_a_run_is_a_function_of_its_recipe(data: _SharedData) -> None:
     rows = tiny_rows(20, 0)
     one, again, other = (
         one_run(recipe, data)
@@ -86,7 +86,7 @@ def test_a_run_is_a_function_of_its_recipe(data: SharedData) -> None:
     assert one["parameters"] == other["parameters"]
 
 
-def test_a_run_says_what_section_6_1_asks_for(data: SharedData) -> None:
+def test_a_run_says_what_section_6_1_asks_for(data: _SharedData) -> None:
     found = one_run(tiny_rows(20, 0)["base"], data)
     for name in ("bleu", "greedy_bleu", "alpha0_bleu", "mean_bleu"):
         assert 0 <= found[name] <= 100
@@ -98,7 +98,7 @@ def test_a_run_says_what_section_6_1_asks_for(data: SharedData) -> None:
 
 
 def test_averaging_takes_the_last_five_snapshots(
-    data: SharedData, monkeypatch: pytest.MonkeyPatch
+    data: _SharedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one snapshot, the mean is the last model."""
     monkeypatch.setattr(module, "_KEPT", 1)
@@ -107,7 +107,7 @@ def test_averaging_takes_the_last_five_snapshots(
         assert found[f"mean_{name}"] == pytest.approx(found[name], rel=1e-6)
 
 
-def test_the_data_do_not_depend_on_the_seed(data: SharedData) -> None:
+def test_the_data_do_not_depend_on_the_seed(data: _SharedData) -> None:
     other = tiny_data(tiny_rows(20, 1)["base"])
     assert data.lines == other.lines
     assert (data.train.src.ids == other.train.src.ids).all()
@@ -169,7 +169,7 @@ def test_a_sweep_that_goes_on_keeps_its_steps(
 
 
 def test_minutes_are_divided_among_the_runs(
-    made: list[str], tmp_path: Path, data: SharedData
+    made: list[str], tmp_path: Path, data: _SharedData
 ) -> None:
     """As many steps as fit: more minutes, more; more seeds, fewer."""
     few, many, shared = (

@@ -12,7 +12,7 @@ from annotated.commands import doctor
 from annotated.commands.doctor import examine, folders, packages
 from annotated.engine import machine
 from annotated.engine.errors import RunError, UsageError
-from tests.helpers import environment
+from tests.helpers import ROOT, environment
 
 
 def marks(findings) -> dict[str, str]:
@@ -56,6 +56,48 @@ def test_a_requirement_is_judged(line, what, mark, words) -> None:
     assert (mark == "✓") == (not found.remedy)
 
 
+def test_a_remedy_can_be_typed_and_names_what_there_is(monkeypatch) -> None:
+    """In any shell: cmd takes single quotes as part of a name. The
+    package itself may not be on an index."""
+    lines = ["torch>=2", "numpy>=999", "zebra", 'yak>=1 ; extra == "zoo"']
+    needed, extra = packages(lines)
+    assert needed.remedy == 'python -m pip install "numpy>=999" "zebra"'
+    assert extra.remedy.endswith('python -m pip install "yak>=1"')
+    for remedy in doctor._REMEDY.values():
+        assert "'" not in remedy and "attention-annotated" not in remedy
+
+
+def test_the_source_is_believed_before_an_old_installation(
+    monkeypatch,
+) -> None:
+    """pip's notes of an editable installation are as old as it is."""
+    monkeypatch.setattr(
+        doctor.metadata, "requires", lambda name: ["tyro>=9"]
+    )
+    assert "tyro>=9" not in doctor.requirements()
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert all(f'"{r}"' in text for r in doctor.requirements()[:9])
+
+
+def test_a_version_that_lies_is_found_by_loading(monkeypatch) -> None:
+    """tyro 0.8 was once called fit: every subcommand ended at its import."""
+    from annotated import cli
+
+    def load(name):
+        raise AttributeError("module 'tyro.conf' has no FlagCreatePairsOff")
+
+    monkeypatch.setattr(cli, "load", load)
+    found = marks(examine())
+    assert found["subcommands"] == "✗"
+
+
+def test_a_system_without_pytorch_is_named(monkeypatch) -> None:
+    monkeypatch.setattr(doctor.sys, "platform", "darwin")
+    monkeypatch.setattr(doctor.platform, "machine", lambda: "x86_64")
+    [found] = [f for f in doctor.pytorch() if f.what == "system"]
+    assert "Colab" in found.remedy
+
+
 def test_a_longer_version_is_not_an_older_one() -> None:
     """By numbers: 2.13 comes after 2.3, and 2.3.0+cpu is 2.3."""
     assert doctor._numbers("2.13.0+cpu") >= doctor._numbers("2.3")
@@ -88,7 +130,7 @@ def test_it_runs_where_torch_does_not() -> None:
     )
     assert done.returncode == 2
     assert "✗ pytorch             OSError: libtorch_cpu.so" in done.stdout
-    assert "→ pip install" in done.stdout
+    assert "→ python -m pip install" in done.stdout
     assert "✓ data" in done.stdout  # the others go on
     last = done.stderr.strip().splitlines()
     assert len(last) == 1 and last[0].endswith("see ✗ above")

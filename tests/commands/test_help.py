@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,13 @@ TOLD = [  # what prints other characters than ASCII's, or may
         "report --run pocket --out r.html",
     ),
     *(
+        "translate --run pocket 'Anna ist müde .' 'Die Ärztin kommt .'",
+        "paper 3.2.1",
+        "train pocket --out r --dry-run",
+        "train copy --out ★ --max-steps 1 --train-pairs 50",
+        "sweep table3 --minutes 0",
+    ),
+    *(
         "trane",
         "exercises ★",
         "train ü",
@@ -47,16 +55,25 @@ TOLD = [  # what prints other characters than ASCII's, or may
 ]
 
 
+def refuse(*_: object, **__: object) -> None:
+    raise OSError("there is no network “here”")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_no_command_ends_for_want_of_a_character(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, encoding: str
 ) -> None:
     """What a redirected standard output takes on Windows, or in a
     container, where Python raises UnicodeEncodeError. ASCII is the least."""
+    assert {line.split()[0] for line in TOLD} >= COMMANDS.keys()
     monkeypatch.chdir(tmp_path)
+    # nothing is fetched: there is no copy of the paper, and no network
+    monkeypatch.setenv("ANNOTATED_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
     for line in TOLD:
         monkeypatch.setattr(sys, "argv", ["annotated", *shlex.split(line)])
         streams = [
-            io.TextIOWrapper(io.BytesIO(), "ascii") for _ in range(3)
+            io.TextIOWrapper(io.BytesIO(), encoding) for _ in range(3)
         ]
         streams[0] = io.TextIOWrapper(io.BytesIO(b"\xe4\na\n"), "utf-8")
         for name, stream in zip(("stdin", "stdout", "stderr"), streams):

@@ -49,6 +49,11 @@ CHEAP = {
     "report --help": "commands corpora book",
     "look --help": "commands corpora book",
     "paper --help": "commands corpora book",
+    "exercises --help": "checks commands school corpora",
+    "exercises": "checks commands school corpora",
+    "milestone --help": "checks commands school corpora",
+    "questions --help": "checks commands school corpora",
+    "questions": "checks commands school corpora",
 }
 GROUND = {"cli", "engine", "engine.errors", "engine.files"}
 # rooms and modules that the others have no use for
@@ -63,9 +68,6 @@ OTHERS = {
     "export --help": "school book",
     "import --help": "school book",
     "sweep --help": "school exchange book.report book.look book.paper",
-    "exercises --help": "exchange commands.train engine.runner",
-    "milestone --help": "exchange commands.train engine.runner",
-    "questions --help": "exchange commands.train engine.runner",
     "classroom --help": "exchange commands.train engine.runner",
 }
 

@@ -406,3 +406,17 @@ def test_every_option_of_a_search_reaches_it(
     asked = load(kind)(run=Path("x"), **{name: value})
     wanted = dataclasses.replace(usual, **{name: value})
     assert asked.search(run) == wanted != usual
+
+
+def test_sentences_may_be_given_as_arguments(call: Call, run: Path) -> None:
+    """Which every system hands over letter for letter, as no pipe of
+    Windows does; standard input is then not read."""
+    line = f"translate --run {run} --beam 1"
+    text = "a b ü\n\nc d\n"
+    piped = call(line, text.encode()).out
+    done = call(f"{line} 'a b ü' '' 'c d'", b"not this\n")
+    assert (done.code, done.out) == (0, piped)
+    assert piped.count("\n") == 3
+    raw = b"m\xfcde".decode("utf-8", "surrogateescape")
+    done = call(f"{line} 'a {raw}'")
+    assert "what was given, line 1, byte 4: not UTF-8" in done.complaint

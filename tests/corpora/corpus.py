@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from annotated.corpora.prepare import Preparation, Prepared, of_files
+from annotated.corpora.prepare import Prepared, _Preparation, of_files
 
 
 def put(path: Path, lines: list[str]) -> Path:
@@ -25,7 +25,7 @@ def sentences(count: int) -> tuple[list[str], list[str]]:
     return src, [line.replace("wort", "word") for line in src]
 
 
-def of(files: tuple[Path, Path], **changes) -> Preparation:
+def of(files: tuple[Path, Path], **changes) -> _Preparation:
     return of_files(*files, **{"vocab": 400, "hold_out": 10} | changes)
 
 

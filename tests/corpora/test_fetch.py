@@ -167,7 +167,7 @@ def test_a_download_that_fails_is_tried_again(
     server: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     if how == "stall":  # then well, for which a busy machine has time
-        monkeypatch.setattr(fetching, "PATIENCE", 2.0)
+        monkeypatch.setattr(fetching, "_PATIENCE", 2.0)
     Server.how = [how]
     assert fetch("ours", "good.gz").read_bytes() == Server.GOOD
     assert len(Server.asked) == 2
@@ -179,7 +179,7 @@ def test_half_a_file_is_worth_nothing(
     server: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     if how == "stall":
-        monkeypatch.setattr(fetching, "PATIENCE", 0.2)
+        monkeypatch.setattr(fetching, "_PATIENCE", 0.2)
     Server.how = [how] * 9
     with pytest.raises(DataError, match="could not be downloaded"):
         fetch("ours", "new.gz")  # of which no hash is known
@@ -297,6 +297,8 @@ def test_what_another_process_brings_meanwhile_is_used(
 
 
 def test_processes_that_fetch_at_once_do_no_harm(server: Path) -> None:
+    if os.name == "nt":
+        pytest.skip("there are no forks")
     fork = multiprocessing.get_context("fork")
     several = [
         fork.Process(target=fetch, args=("ours", "good.gz"))

@@ -11,7 +11,7 @@ from annotated.corpora import prepare as preparation
 from annotated.corpora.cleaning import Cleaning, Division
 from annotated.corpora.pairs import TextPair
 from annotated.corpora.prepare import (
-    Preparation,
+    _Preparation,
     of_files,
     of_folder,
     prepare,
@@ -44,7 +44,7 @@ SPARE = Path("v.de"), Path("v.en")
 )
 def test_two_files_are_divided_where_none_are_given(given, split):
     made = of_files(Path("a.de.gz"), Path("b.en"), **given)
-    assert made == Preparation(
+    assert made == _Preparation(
         name="pair",
         source="de",
         target="en",
@@ -109,7 +109,7 @@ def test_a_folder_has_a_test_or_not(tmp_path):
             put(own / f"{split}.{language}", ["x"])
 
     def expected(*splits):
-        return Preparation(
+        return _Preparation(
             name="mine",
             source="de",
             target="en",
@@ -136,7 +136,7 @@ def test_a_folder_has_a_test_or_not(tmp_path):
 def test_a_registered_set_is_prepared_as_the_registry_says(monkeypatch):
     monkeypatch.setattr(preparation, "parts_of", lambda *about: [about])
     found = registered("iwslt14", vocab=500)
-    assert found == Preparation(
+    assert found == _Preparation(
         name="iwslt14",
         source="de",
         target="en",

@@ -241,9 +241,9 @@ READER = "annotated/corpora/reading"
 
 NOT_A_PERSONS = {
     "is part of the package, which the press has written": """
-        book/scripts.script book/paper.counted book/results.ledger
+        book/scripts.script book/paper._counted book/results.ledger
         school/milestones._run_of_the_book
-        school/checks.exercises school/checks._unsealed
+        school/exercises.exercises school/exercises._unsealed
         corpora/registry.registry school/terminal._questions
         pocket/words.read_table""",
     "is of a run folder or a corpus, which we have written": """
@@ -264,7 +264,7 @@ NOT_A_PERSONS = {
         school/examiner._read_all school/examiner._apart
         school/examiner.mark school/examiner.serve""",
     "is bytes, which are hashed, kept or only looked at": """
-        corpora/fetch.file_hash corpora/fetch._download
+        corpora/fetch.file_hash corpora/fetch._download corpora/fetch.open_url
         engine/files.checksum exchange/published._check_files
         school/classroom.mend school/classroom._keep_beside
         school/classroom._is_json

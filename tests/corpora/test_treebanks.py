@@ -19,12 +19,12 @@ from annotated.cli import dispatch
 from annotated.corpora import treebanks
 from annotated.corpora.treebanks import (
     TreeOptions,
+    _read_trees,
+    _split_articles,
     prepare_trees,
     read_tree,
     read_treebank,
-    read_trees,
     reads,
-    split_articles,
 )
 from annotated.engine.data import open_data
 from annotated.engine.errors import DataError, UsageError
@@ -78,7 +78,7 @@ def test_a_tree_may_take_several_lines_and_trees_may_share_one(
     tmp_path: Path,
 ) -> None:
     text = f"( (S (NP (DT The)\n   (NN dog)) (VP (VBZ barks)) (. .)))\n\n\n{TINY} {TINY}"
-    found = list(read_trees(file(tmp_path, text)))
+    found = list(_read_trees(file(tmp_path, text)))
     assert [line for line, _ in found] == [1, 5, 5]
     assert str(found[0][1]) == f"(TOP {TINY})"
     assert str(found[1][1]) == TINY
@@ -87,7 +87,7 @@ def test_a_tree_may_take_several_lines_and_trees_may_share_one(
 def test_a_packed_file_is_read_like_another(tmp_path: Path) -> None:
     path = tmp_path / "a.mrg.xz"
     path.write_bytes(lzma.compress(TINY.encode()))
-    assert [str(tree) for _, tree in read_trees(path)] == [TINY]
+    assert [str(tree) for _, tree in _read_trees(path)] == [TINY]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_is_no_tree_is_told_with_file_and_line(
 ) -> None:
     path = file(tmp_path, text)
     with pytest.raises(DataError, match=message) as told:
-        list(read_trees(path))
+        list(_read_trees(path))
     assert f"{path}, line {line}: " in str(told.value)
 
 
@@ -207,7 +207,7 @@ def test_a_folder_without_trees_is_told(tmp_path: Path) -> None:
 
 def test_the_journal_is_divided_as_everybody_does() -> None:
     names = [f"{s:02}/wsj_{s:02}01.mrg" for s in range(25)]
-    split = split_articles(names)
+    split = _split_articles(names)
     assert split["train"] == names[2:22]
     assert split["valid"] == names[22:23]
     assert split["test"] == names[23:24]  # and 00, 01 and 24 are left out
@@ -215,7 +215,7 @@ def test_the_journal_is_divided_as_everybody_does() -> None:
 
 def test_others_are_divided_by_article_without_overlap() -> None:
     names = [f"{i}.mrg" for i in range(97)]
-    split = split_articles(names)
+    split = _split_articles(names)
     together = [name for part in split.values() for name in part]
     assert sorted(together) == sorted(names)
     assert [len(split[n]) for n in ("train", "valid", "test")] == [85, 6, 6]
@@ -225,7 +225,7 @@ def test_too_few_articles_are_told() -> None:
     with pytest.raises(
         DataError, match="none of 3 articles is left for valid"
     ):
-        split_articles(["a", "b", "c"])
+        _split_articles(["a", "b", "c"])
 
 
 # --- unknown words ---------------------------------------------------------

@@ -7,6 +7,7 @@ import random
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -420,3 +421,27 @@ def test_weights_come_back_and_a_tied_one_is_stored_once(tie, tmp_path):
     stored = safetensors.torch.load_file(path)
     count = count_parameters(one.model.config)
     assert sum(t.numel() for t in stored.values()) == count
+
+
+def test_a_scanner_that_holds_a_file_is_waited_for_on_windows(
+    tmp_path, monkeypatch
+):
+    """For two seconds; elsewhere a refusal is one at once."""
+    waited, replace = [], Path.replace
+    path = tmp_path / "a.json"
+    write_text(path, "old")
+
+    def refused_twice(self, target):
+        if len(waited) < 2:
+            raise PermissionError(13, "used by another process")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", refused_twice)
+    monkeypatch.setattr(files_module.time, "sleep", waited.append)
+    with pytest.raises(PermissionError):
+        write_text(path, "new")
+    assert path.read_text() == "old" and not waited
+    windows = SimpleNamespace(platform="win32")
+    monkeypatch.setattr(files_module, "sys", windows)
+    write_text(path, "new")
+    assert path.read_text() == "new" and len(waited) == 2

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import json
-import resource
 import shutil
 import signal
 from collections.abc import Callable
@@ -409,6 +408,7 @@ def test_a_full_disk_in_a_resume_costs_nothing(
 ) -> None:
     """No file can grow beyond 100 bytes, the tokenizers' too."""
     before = content(run)
+    resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
@@ -424,6 +424,7 @@ def test_a_full_disk_in_a_resume_costs_nothing(
 
 
 def test_a_full_disk_at_the_start_leaves_nothing(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300, hard))
     try:
@@ -481,6 +482,7 @@ def small_files(save: Callable[..., None]) -> Callable[..., None]:
     """save, where no file can grow beyond 1,000 bytes."""
 
     def limited(*args: Any) -> None:
+        resource = pytest.importorskip("resource")
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
         try:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import multiprocessing
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from annotated.engine import lock
+from annotated.engine import files, lock
 from annotated.engine.errors import RunError
 from annotated.engine.files import LOCK, check_new
 from annotated.engine.lock import locked
@@ -94,6 +94,7 @@ def test_where_there_are_no_locks_a_run_begins_nevertheless(
     def unknown(*_: Any) -> None:
         raise OSError(errno.ENOLCK, "no locks here")
 
+    fcntl = pytest.importorskip("fcntl")
     monkeypatch.setattr(fcntl, "flock", unknown)
     with locked(left(tmp_path / "run", pid=7, host="elsewhere")):
         holder = json.loads((tmp_path / "run" / LOCK).read_text())
@@ -106,6 +107,7 @@ def test_a_lock_that_its_holder_has_just_let_go_is_not_taken(
 ) -> None:
     """The file that was opened is deleted already: another is made."""
     (tmp_path / LOCK).touch()
+    fcntl = pytest.importorskip("fcntl")
     flock, deleted = fcntl.flock, []
 
     def late(file: Any, how: int) -> None:
@@ -187,3 +189,28 @@ def test_of_two_trainers_at_once_the_second_changes_nothing(
     train_recipe(TINY, folder, device="cpu")
     assert len(seen) == 1
     assert not (folder / LOCK).exists()
+
+
+def test_a_lock_that_another_has_open_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows: the summary of a run that has ended is printed."""
+    tries: list[float] = []
+
+    def unlink(path: Path, **_: Any) -> None:
+        raise PermissionError(13, "used by another process", str(path))
+
+    class Windows:
+        name = "nt"
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+    monkeypatch.setattr(files, "sys", SimpleNamespace(platform="win32"))
+    monkeypatch.setattr(files.time, "sleep", tries.append)
+    monkeypatch.setattr(lock, "os", Windows())
+    run = tmp_path / "run"
+    with locked(run):
+        monkeypatch.setattr(Path, "unlink", unlink)
+    monkeypatch.undo()
+    assert sum(tries) == 2.0

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from annotated.engine import machine
+from annotated.corpora import registry
+from annotated.engine import files, machine
+from annotated.engine.errors import DataError
 from annotated.engine.machine import _container_limit, cores, memory_bytes
 
 GB = 2**30
@@ -151,3 +153,25 @@ def test_what_a_tensor_has_freed_serves_the_next_one():
     )
     before, after = map(int, done.stdout.split())
     assert after < before / 10
+
+
+@pytest.mark.parametrize("answer", ["~/.cache/annotated", RuntimeError])
+def test_a_user_without_a_home_measures_and_is_told(
+    answer, monkeypatch, tmp_path
+) -> None:
+    """Containers, cron and Slurm have such users; platformdirs raises for
+    them, or returns a path that begins with ~."""
+
+    def folder(name: str) -> str:
+        if answer is RuntimeError:
+            raise RuntimeError("Could not determine home directory.")
+        return answer
+
+    monkeypatch.setattr(files.platformdirs, "user_cache_dir", folder)
+    monkeypatch.chdir(tmp_path)
+    for name in ("ANNOTATED_MEASURED", "ANNOTATED_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    assert machine.cached("x", {}, lambda: (1.5, True)) == 1.5
+    with pytest.raises(DataError, match="no home .* set ANNOTATED_DATA"):
+        registry.data_folder()
+    assert not list(tmp_path.iterdir())

@@ -352,7 +352,7 @@ ITSELF = {  # the model, models of another kind, an exercise, an example
     ("model.py", "Transformer"),
     ("since.py", "DecoderOnly"),
     ("school/milestones.py", "_equals_torch"),
-    ("book/example.py", "without_mask"),
+    ("book/example.py", "without"),
 }
 
 

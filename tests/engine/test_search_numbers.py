@@ -3,6 +3,7 @@
 import copy
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -138,6 +139,19 @@ def test_a_conversion_leaves_the_model_as_it_was(dtype, training):
 def test_a_torch_without_int8_is_said_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.ao.quantization", None)
     with pytest.raises(RunError, match="has no torch.ao.quantization"):
+        converted(Transformer(MODEL.config), torch.qint8)
+
+
+def test_int8_is_computed_where_torch_has_chosen_no_engine(monkeypatch):
+    """As on a Mac, whose torch has one and does not choose it."""
+    mac = SimpleNamespace(
+        engine="none", supported_engines=["none", "qnnpack"]
+    )
+    monkeypatch.setattr(torch.backends, "quantized", mac)
+    converted(Transformer(MODEL.config), torch.qint8)
+    assert mac.engine == "qnnpack"
+    mac.engine, mac.supported_engines = "none", ["none"]
+    with pytest.raises(RunError, match="multiplies no int8"):
         converted(Transformer(MODEL.config), torch.qint8)
 
 

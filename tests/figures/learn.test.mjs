@@ -188,13 +188,18 @@ const run = (more) => ({ set: figure.USUAL, name: "unchanged", word: "abc", text
   exact: 1, losses: Array(400).fill(0.0012), seconds: 12.3, done: true, ...more });
 
 test("the sentence at the end is made from this training alone", () => {
-  assert.equal(figure.ending(run({ answer: "from 100 to 200" })), "“abc” becomes “cba”, which is right; it was first "
+  assert.equal(figure.ending(run()), "“abc” becomes “cba”, which is right; it was first "
     + "right at step 120. Of 200 new words 100\u00a0% are right to the last letter. The loss is 0.0012; 400 steps took "
-    + "12 s. You said “from 100 to 200”: so it was.");
-  const bad = figure.ending(run({ text: "", exact: 0, first: null, since: 30, answer: "before step 100" }));
+    + "12 s.");
+  const bad = figure.ending(run({ text: "", exact: 0, first: null, since: 30 }));
   assert.match(bad, /^“abc”, given at step 30, becomes nothing, which is wrong; it was never right when/);
-  assert.match(bad, /You said “before step 100”; it was “later, or never”.$/);
-  assert.doesNotMatch(figure.ending(run()), /You said/);
+});
+
+test("a prediction is judged by this training, with its numbers", () => {
+  const losses = [3.4, ...Array(399).fill(0.0012)];
+  assert.deepEqual(figure.outcome(run({ losses })), ["from 100 to 200", "It was “from 100 to 200”: the loss went from 3.40 to "
+    + "0.0012, new words right from none to 100\u00a0%, and “abc” was first right at step 120."]);
+  assert.equal(figure.outcome(run({ first: null }))[0], "later, or never");
 });
 
 test("the sentence names the same training with other seeds", () => {

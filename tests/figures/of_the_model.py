@@ -16,7 +16,8 @@ from annotated.book.example import (
     reversal_model,
     write,
 )
-from annotated.book.figures import half_weights, words_of
+from annotated.book.figures import half_weights
+from annotated.corpora.sentencepieces import vocabulary
 from annotated.embeddings import sinusoids
 from annotated.engine.recipes import RECIPES
 from annotated.heads import knocked_out
@@ -152,7 +153,7 @@ def engine() -> list[dict[str, Any]]:
     text = " Der Esel  </s> Hund\n"
     tokenizer = Tokenizer.of_words(words[4:])
     encoded = tokenizer.encode([text])[0]
-    assert words_of(tokenizer) == words
+    assert vocabulary(tokenizer) == words
     cases[0] |= {"words": words, "text": text, "encoded": encoded}
     return cases
 

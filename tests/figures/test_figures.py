@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from annotated.book.figures import figure, plain
+from annotated.book.figures import figure
+from annotated.book.results import rounded
 from annotated.model import (
     Transformer,
     TransformerConfig,
@@ -104,7 +105,7 @@ def test_an_unknown_figure_is_named() -> None:
 
 def test_numbers_are_rounded_wherever_they_stand() -> None:
     value = {"a": [torch.tensor([0.123456]), (1, 2e-9 / 3)], 7: "x"}
-    assert plain(value) == {"a": [[0.1235], [1, 6.667e-10]], "7": "x"}
+    assert rounded(value, 4) == {"a": [[0.1235], [1, 6.667e-10]], "7": "x"}
 
 
 def trained() -> tuple[dict[str, Any], bytes]:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +37,41 @@ SETTINGS: dict[
     "2 heads": ({"heads": 2}, {"num_heads": 2}, None),
     "2 layers": ({"layers": 2}, TWO, None),
     "norm before": ({"norm": "pre"}, {"norm": "pre"}, None),
-    "no norm": ({"norm": "none"}, {}, example.without_norms),
-    "no positions": ({"positions": 0}, {}, example.without_positions),
-    "no mask": ({"mask": 0}, {}, example.without_mask),
-    "no residuals": ({"residual": 0}, {}, example.without_residuals),
+    "no norm": (
+        {"norm": "none"},
+        {},
+        partial(example.without, part="norms"),
+    ),
+    "no positions": (
+        {"positions": 0},
+        {},
+        partial(example.without, part="positions"),
+    ),
+    "no mask": ({"mask": 0}, {}, partial(example.without, part="mask")),
+    "no residuals": (
+        {"residual": 0},
+        {},
+        partial(example.without, part="residuals"),
+    ),
     "no residuals, 2 layers": (
         {"residual": 0, "layers": 2},
         TWO,
-        example.without_residuals,
+        partial(example.without, part="residuals"),
     ),
-    "no factor": ({"factor": 0}, {}, example.without_factor),
-    "no networks": ({"network": 0}, {}, example.without_networks),
+    "no factor": (
+        {"factor": 0},
+        {},
+        partial(example.without, part="factor"),
+    ),
+    "no networks": (
+        {"network": 0},
+        {},
+        partial(example.without, part="networks"),
+    ),
     "norm before, 2 layers, no networks": (
         {"norm": "pre", "layers": 2, "network": 0},
         {"norm": "pre", **TWO},
-        example.without_networks,
+        partial(example.without, part="networks"),
     ),
     "small": (SMALL, {"d_model": 32, "d_ff": 128}, None),
 }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from annotated.corpora.registry import registry
-from annotated.corpora.treebanks import split_articles
+from annotated.corpora.treebanks import _split_articles
 from annotated.costs import _PAPER_STEPS, P100, PAPER_HOURS, paper_cost
 from annotated.embeddings import sinusoids
 from annotated.engine.data import open_data
@@ -339,7 +339,7 @@ def test_the_parsers_data_are_those_of_6_3() -> None:
         assert (*layers, config.d_model) == (4, 4, 1024)
         assert recipe.vocab == vocab and trees in recipe.about
     names = [f"{s:02}/wsj_{s:02}01.mrg" for s in range(25)]
-    split = split_articles(names)
+    split = _split_articles(names)
     assert split["train"] == names[2:22] and split["test"] == names[23:24]
     said = numbers("24-parsing", "Paper §6.3, paragraph 2")
     assert said == ["4", "1024", "40,000", "16,000", "17", "32,000"]

@@ -9,7 +9,7 @@ from annotated.pocket import (
     realise,
     words,
 )
-from annotated.pocket.german import german_phrase
+from annotated.pocket.german import _german_phrase, _german_present
 from annotated.pocket.meaning import Clause, Meaning, Phrase
 from annotated.pocket.trees import leaf, node
 from tests.pocket.phrases import (
@@ -357,7 +357,7 @@ def test_a_noun_phrase_has_the_forms_of_its_cases(
     phrase = Phrase("Junge", determiner, plural, ("alt",))
     found = []
     for case in ("nominative", "accusative", "dative"):
-        found.append(german_phrase(phrase, case, "").words())
+        found.append(_german_phrase(phrase, case, "").words())
     assert ", ".join(found) == forms
 
 
@@ -371,7 +371,7 @@ def test_a_noun_phrase_has_the_forms_of_its_cases(
     ],
 )
 def test_a_verb_has_the_forms_of_its_persons(verb, forms):
-    found = [words.german_present(verb, person) for person in PERSONS]
+    found = [_german_present(verb, person) for person in PERSONS]
     assert " ".join(found) == forms
 
 

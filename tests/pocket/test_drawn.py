@@ -12,16 +12,17 @@ import pytest
 
 from annotated.pocket import (
     Pair,
+    _split_of,
     draw_pairs,
     english,
     german,
     pocket_pairs,
     realise,
-    split_of,
     words,
     write_samples,
 )
-from annotated.pocket.drawing import clear
+from annotated.pocket.drawing import _clear
+from annotated.pocket.german import _german_present
 from annotated.pocket.meaning import Clause, Meaning, Phrase
 from annotated.pocket.trees import Tree
 from tests.pocket.phrases import (
@@ -109,7 +110,7 @@ def german_words() -> set[str]:
         found |= {name, verb.prefix, verb.participle}
         found |= {slot.german for slot in verb.slots}
         for person in PERSONS:
-            word = words.german_present(name, person)
+            word = _german_present(name, person)
             found |= {word, verb.prefix + word}
     return found
 
@@ -323,7 +324,7 @@ def test_what_stands_first_does_not_change_the_split():
         if clause.time and not pair.front and pair.source[-1] == ".":
             other = realise(pair.meaning, "time")
             assert other.source != pair.source
-            assert split_of(other) == "train"
+            assert _split_of(other) == "train"
             moved += 1
     assert moved > 100
 
@@ -337,7 +338,7 @@ def test_a_field_more_in_a_meaning_does_not_change_the_split():
         clause = Wider(*pair.meaning.clause)
         meaning = pair.meaning._replace(clause=clause)
         assert repr(meaning) != repr(pair.meaning)
-        assert split_of(realise(meaning, pair.front)) == "test"
+        assert _split_of(realise(meaning, pair.front)) == "test"
 
 
 @pytest.mark.parametrize(
@@ -358,7 +359,7 @@ def test_a_field_more_in_a_meaning_does_not_change_the_split():
 def test_it_is_known_when_order_alone_tells_who_does_it(
     verb, subject, thing, known
 ):
-    assert clear(Clause(verb, subject, thing)) is known
+    assert _clear(Clause(verb, subject, thing)) is known
 
 
 def turned(clause: Clause) -> Clause | None:

@@ -110,6 +110,28 @@ def side(square: Square) -> float:
     ]
 
 
+def test_a_room_is_introduced_with_the_pages_of_its_modules(
+    book: Book,
+) -> None:
+    book.chapter("02-one", exported("A = 1"), module="angles")
+    book.chapter("E1-two", exported("B = 1"), module="yard.walls")
+    book.chapter("E2-three", exported("C = 1"), module="yard.gate")
+    book.chapter("E3-four", exported("D = 1"), module="yard.walls")
+    project = book.root / "pyproject.toml"
+    about = (
+        '[tool.annotated.about]\nyard = "What is outside."\nstory = "In."'
+    )
+    project.write_text(f"{project.read_text()}\n{about}\n")
+    export(book.root)
+    order = "In the order of the book: "
+    assert book.read("annotated/yard/__init__.py") == (
+        f'"""What is outside.\n\n{order}walls (E1), gate (E2).\n\n{MARK}\n"""\n'
+    )
+    inside = f'"""In.\n\n{order}angles (02).\n\n{MARK}\n"""\n'
+    assert book.read("annotated/__init__.py").startswith(inside)
+    assert export(book.root, check=True) == []
+
+
 def test_many_names_fill_the_lines_of_all(book: Book) -> None:
     names = [f"NUMBER_{i}" for i in range(12)]
     text = "\n".join(f"{n} = 0" for n in names)

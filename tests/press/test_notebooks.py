@@ -53,7 +53,8 @@ def test_the_header_and_the_set_up_read_the_address_from_one_place(
         "main/book/notebooks/02-one.ipynb)" in header
     )
     assert "someone/some-book/blob/main/book/02-one.md)" in header
-    assert "git+https://github.com/someone/some-book" in setup
+    archive = "https://github.com/someone/some-book/archive/refs"
+    assert f"{archive}/heads/main.zip" in setup
     book.edit("pyproject.toml", "someone/some-book", "other/name")
     notebooks(book.root)
     assert "someone" not in book.read("book/notebooks/02-one.ipynb")

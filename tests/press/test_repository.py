@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
+from datetime import date
+from importlib import metadata
 from pathlib import Path
 
 import jupytext
@@ -17,6 +20,7 @@ from annotated.cli import COMMANDS
 from annotated.engine.recipes import RECIPES
 from press.chapters import PressError, read_book, split
 from press.project import read_project
+from press.release import release
 
 from .conftest import Book
 
@@ -99,6 +103,140 @@ def test_the_workflows_test_the_oldest_python_that_is_supported() -> None:
     flow = (ROOT / ".github/workflows/test.yml").read_text("utf-8")
     tried = yaml.safe_load(flow)["jobs"]["package"]["strategy"]["matrix"]
     assert tried["python"][0] == oldest
+    named = re.findall(
+        r'"Programming Language :: Python :: (3\.\d+)"', project
+    )
+    assert tried["python"] == named
+
+
+def test_the_job_on_other_systems_installs_what_its_tests_import() -> None:
+    """And none of them imports at its head what Windows does not have."""
+    flow = (ROOT / ".github/workflows/test.yml").read_text("utf-8")
+    steps = yaml.safe_load(flow)["jobs"]["package"]["steps"]
+    [line] = [s["run"] for s in steps if "pip install" in s.get("run", "")]
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    there = set(line.split())
+    for group in ("dependencies", *re.findall(r"\w+", line.split('"')[1])):
+        lists = re.search(
+            rf"^{group} = \[(.*?)\n?\]$", project, re.M | re.S
+        )
+        there |= (
+            set(re.findall(r'"([\w-]+)>=', lists[1])) if lists else set()
+        )
+    known = metadata.packages_distributions()
+    ours = {"annotated", "press", "tests", *sys.stdlib_module_names}
+    # of the packages that are there anyway
+    ours |= {"IPython", "PIL", "docutils", "_pytest", "bs4", "markdown_it"}
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path.parent.name in ("press", "site"):
+            continue
+        tree = ast.parse(path.read_text("utf-8"))
+        for node in tree.body:
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            for name in {name.split(".")[0] for name in names} - ours:
+                from_ = {d.lower() for d in known.get(name, [name])}
+                assert there & from_, (path, name)
+            if path.name.startswith("test_"):
+                assert not POSIX & set(names), path
+
+
+POSIX = {"resource", "fcntl", "termios", "tty", "pty", "pwd", "grp"}
+
+
+def test_the_site_keeps_each_release_under_its_version(
+    tmp_path: Path,
+) -> None:
+    """The workflow's own lines, with a forge that is a shell script."""
+    flow = (ROOT / ".github/workflows/site.yml").read_text("utf-8")
+    steps = yaml.safe_load(flow)["jobs"]["build"]["steps"]
+    [script] = [
+        s["run"] for s in steps if "release list" in s.get("run", "")
+    ]
+    forge = tmp_path / "gh"
+    forge.write_text(
+        "#!/bin/sh\ncase $2 in\nlist) printf 'v0.1.0\\nv0.2.0\\n' ;;\n"
+        'download) mkdir -p "$3" && echo "$3" > "$3/index.html" && '
+        'tar -cz -C "$3" . ;;\nesac\n'
+    )
+    forge.chmod(0o755)
+    (tmp_path / "site").mkdir()
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(
+        ["bash", "-e", "-c", script],
+        cwd=tmp_path,
+        check=True,
+        env=os.environ | {"PATH": path},
+    )
+    for tag in ("v0.1.0", "v0.2.0"):
+        page = tmp_path / "site" / tag / "index.html"
+        assert page.read_text() == f"{tag}\n"
+
+
+def test_a_release_installs_and_links_itself_and_main_main(
+    tmp_path: Path,
+) -> None:
+    for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book/00-preface.md").write_text(
+        f'__version__ = "{__version__}"\n'
+    )
+    assert read_project(tmp_path).ref == "main"
+    assert read_project(tmp_path).install.endswith("/heads/main.zip")
+
+    release(tmp_path, "0.1.0", date(2027, 1, 2))
+    made = read_project(tmp_path)
+    assert made.install == f"{made.repository}/archive/refs/tags/v0.1.0.zip"
+    for link in (made.colab("x"), made.source("x"), made.raw("x")):
+        assert "/v0.1.0/x" in link and "main" not in link
+    changes = (tmp_path / "CHANGELOG.md").read_text("utf-8")
+    assert changes.startswith("# Changes\n\n## 0.1.0, 2027-01-02\n")
+    cited = yaml.safe_load((tmp_path / "CITATION.cff").read_text("utf-8"))
+    assert cited["version"] == "0.1.0"
+    assert cited["date-released"] == date(2027, 1, 2)
+
+    release(tmp_path, "0.2.0.dev0", date(2027, 1, 3))
+    assert read_project(tmp_path).ref == "main"
+    changes = (tmp_path / "CHANGELOG.md").read_text("utf-8")
+    assert changes.startswith(
+        "# Changes\n\n## 0.2.0, not yet released\n\n## 0.1.0"
+    )
+    cited = yaml.safe_load((tmp_path / "CITATION.cff").read_text("utf-8"))
+    assert "date-released" not in cited
+    with pytest.raises(PressError, match="a version is"):
+        release(tmp_path, "1.0-rc1", date(2027, 1, 3))
+
+
+def test_what_a_message_tells_to_install_is_what_the_extra_has() -> None:
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    code = "".join(
+        p.read_text("utf-8") for p in (ROOT / "annotated").rglob("*.py")
+    )
+    for extra, told in (
+        ("import", 'install: str = "(.+?)"'),
+        ("book", '"python -m pip install (matplotlib .+?)"'),
+    ):
+        [needs] = re.findall(rf"^{extra} = \[(.*)\]$", project, re.M)
+        for names in re.findall(told, code):
+            assert names.split() == re.findall(r'"([\w-]+)>=', needs)
+    assert "pip install '" not in code
+
+
+def test_text_is_checked_out_alike_on_every_system() -> None:
+    """Else all that is derived has drifted on Windows."""
+    lines = (ROOT / ".gitattributes").read_text("utf-8").splitlines()
+    assert "* text=auto eol=lf" in lines
+    held = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.split("\n")
+    for name in filter(None, held):
+        path = ROOT / name
+        if path.is_file() and b"\0" in path.read_bytes()[:8000]:
+            assert f"*{path.suffix} binary" in lines, name
 
 
 def test_templates_and_hooks_are_read() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
-from annotated.school.checks import exercises
+from annotated.school.exercises import exercises
 from press.exercises import read_exercises
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,11 +13,9 @@ from annotated.school.answers import (
     reaching,
     statements_of,
 )
-from annotated.school.checks import (
-    exercises,
-)
 from annotated.school.classroom import _mark_of
 from annotated.school.course import exported, redirected
+from annotated.school.exercises import exercises
 from tests.helpers import ROOT
 
 CAUSAL = exercises()["03-causal"]

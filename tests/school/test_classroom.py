@@ -17,9 +17,9 @@ import torch
 
 from annotated.cli import main
 from annotated.school import classroom as room
-from annotated.school.checks import exercises
+from annotated.school.checks import Exam
 from annotated.school.classroom import _HIDDEN, grade, overruled
-from annotated.school.examiner import Exam
+from annotated.school.exercises import exercises
 from tests.helpers import environment
 from tests.school.notebooks import (
     CAUSAL,

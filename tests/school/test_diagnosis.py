@@ -13,10 +13,11 @@ from annotated.school.checks import (
     _values,
     drawn,
     examine,
-    exercises,
+    ours,
     same,
     untouched,
 )
+from annotated.school.exercises import exercises
 from annotated.school.relations import relation
 from annotated.school.slips import slips
 
@@ -376,8 +377,8 @@ def examined(name, make):
     """The verdict on an answer that returns what make makes."""
     exercise = exercises()[name]
     if exercise.kind == "predict":
-        thing = {key: make() for key in exercise.ours.thing}
-    elif isinstance(exercise.ours.thing, type):
+        thing = {key: make() for key in ours(exercise).thing}
+    elif isinstance(ours(exercise).thing, type):
         thing = type("Answer", (Layer,), {"made": staticmethod(make)})
     else:
 

@@ -15,7 +15,6 @@ from annotated.school.checks import (
     drawn,
     examine,
     examine_source,
-    exercises,
     predicted,
     same,
     same_gradients,
@@ -28,6 +27,7 @@ from annotated.school.course import (
     redirected,
 )
 from annotated.school.examiner import examined
+from annotated.school.exercises import exercises
 from annotated.school.milestones import (
     reach,
 )

@@ -11,14 +11,12 @@ import torch
 from annotated.book.results import ledger
 from annotated.corpora import fetch
 from annotated.school import milestones
-from annotated.school.checks import (
-    exercises,
-)
 from annotated.school.course import (
     Workspace,
     book_parts,
     redirected,
 )
+from annotated.school.exercises import exercises
 from annotated.school.milestones import (
     _LEAST,
     FETCHED,

@@ -15,9 +15,9 @@ import pytest
 
 from annotated.cli import main
 from annotated.school import examiner, terminal
-from annotated.school.checks import exercises
 from annotated.school.course import Workspace, book_parts
 from annotated.school.examiner import examined
+from annotated.school.exercises import exercises
 from annotated.school.milestones import MILESTONES
 from annotated.school.terminal import Session, usual_file, watch
 from tests.helpers import environment

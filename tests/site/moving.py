@@ -224,7 +224,11 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "loops": {
         "panels": [
-            {"name": name, "line": [3.0, 2.0, 1.0], "dots": [[200, 1.0]]}
+            {
+                "name": name,
+                "line": [3.0, 2.0, 1.0] if name != "B" else [3, 1.05, 0.5],
+                "dots": [[200, 1.0 if name != "B" else 0.98]],
+            }
             for name in "ABCDEF"
         ],
         "healthy": [3.0, 1.0, 0.5],
@@ -340,6 +344,9 @@ class Window:
 
     def said(self) -> str:
         return self.page.locator(".fx-say").inner_text()
+
+    def verdict(self) -> str:
+        return self.page.locator(".fx-verdict").inner_text()
 
 
 def press(page: Any, *keys: str) -> None:

@@ -68,17 +68,23 @@ def test_a_guess_is_answered_from_the_end(
     page = window.open(quick(tmp_path))
     page.get_by_role("button", name="before step 100").focus()
     press(page, "Enter")
-    assert "You said" not in window.said()
     page.get_by_role("button", name="Start").click()
+    page.get_by_text("Step 1").first.wait_for()
+    assert window.verdict() == ""  # not before the end
     assert re.search(
         r"and? ?it was never right .* 0 % are right to the last letter\. "
-        r"The loss is \d\.\d\d; 400 steps took \d+ s\. You said “before "
-        r"step 100”; it was “later, or never”\.$",
+        r"The loss is \d\.\d\d; 400 steps took \d+ s\.$",
         end(window).replace("\xa0", " ").replace("wrong; it", "and it"),
+    )
+    assert re.match(
+        r"Not so: you said “before step 100”\. It was “later, or never”: "
+        r"the loss went from 3\.\d\d to \d\.\d\d, new words right from "
+        r"none to 0.%, and “attention” was never right\.",
+        window.verdict(),
     )
     page.get_by_role("button", name="Another seed").click()
     page.get_by_text("The same with seed 0: 0").wait_for()
-    assert "You said" not in window.said()  # not of this training
+    assert window.verdict() == ""  # not of this training
     names = page.locator(".fx .fx-row.fx-soft").inner_text()
     assert "unchanged, seed 0" in names and "unchanged, seed 1" in names
     page.get_by_text("The trainings so far").click()

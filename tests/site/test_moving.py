@@ -76,10 +76,6 @@ def test_film_moves_with_the_keyboard(
     press(page, "Enter")
     assert "“bb”: 1 of 2" in window.said()
     page.wait_for_function("location.hash === '#film:step=1'")
-    page.get_by_role("button", name="before step 1").click()
-    assert page.get_by_text(
-        "Not so: it is right for the first"
-    ).is_visible()
     assert window.faults == []
 
 

@@ -28,11 +28,6 @@ def test_a_table_of_single_runs_is_drawn(
 ) -> None:
     page = window.open(write(tmp_path, "draw", "page", "light"))
     assert window.said().startswith("All seeds: each large dot")
-    page.get_by_role("button", name="those with a small").click()
-    told = page.get_by_text(
-        "1 of 3 can. Their differences are at most 0.10"
-    )
-    assert told.is_visible()
     again = page.get_by_role("button", name="Train each row once: draw")
     again.focus()
     flipped = []

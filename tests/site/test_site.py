@@ -201,7 +201,9 @@ def test_the_first_page_is_made_from_the_chapters(built: Book) -> None:
     assert '<a class="cover" href="02-one.html"><img alt="A rising' in text
     assert 'href="02-one.html">' in text
     plain = re.sub(r"<[^>]+>", "", text)
-    assert "pip install git+https://github.com/someone/some-book" in plain
+    assert (
+        "pip install https://github.com/someone/some-book/archive" in plain
+    )
     assert (
         "0 parts: 0 tested, 0 measured, 0 transcribed and 0 told" in plain
     )

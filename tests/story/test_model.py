@@ -374,6 +374,12 @@ def test_keys_and_values_may_have_sizes_of_their_own(d_k, d_v):
     assert all(m.shape == (1, 2, 3, 3) for m in maps.values())
 
 
+@pytest.mark.parametrize("sizes", [{}, {"d_k": 3}, {"d_v": 2}])
+def test_heads_of_unequal_size_are_refused(sizes):
+    with pytest.raises(ValueError, match="num_heads 5 does not divide"):
+        small(num_heads=5, **sizes)
+
+
 def test_sizes_that_do_not_divide_are_fine_when_given():
     assert small(num_heads=5, d_k=3, d_v=2).key_size == 3
 

@@ -276,9 +276,8 @@ def test_narrow_keys_save_what_the_chapter_says():
     assert sum(p.numel() for p in layer.parameters()) == 656_640
 
 
-def test_heads_of_unequal_size_are_refused():
-    with pytest.raises(ValueError, match="num_heads 3 does not divide"):
-        MultiHeadAttention(10, 3)
+def test_heads_have_equal_sizes_whatever_the_width():
+    assert MultiHeadAttention(10, 3).w_o.in_features == 9
     assert MultiHeadAttention(10, 3, 4, 2).w_o.in_features == 6
 
 

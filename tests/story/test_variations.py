@@ -18,7 +18,7 @@ from annotated.variations import (
     _COMPARISONS,
     TABLE2,
     TABLE3,
-    Difference,
+    _Difference,
     _in_small,
     difference,
     small_rows,
@@ -187,13 +187,13 @@ def test_one_seed_says_nothing_of_chance() -> None:
     ],
 )
 def test_a_verdict_wants_two_errors(mean: float, verdict: str) -> None:
-    assert Difference(mean, 0.1, 2, 3).verdict == verdict
+    assert _Difference(mean, 0.1, 2, 3).verdict == verdict
 
 
 def test_two_rows_with_the_same_values_do_not_differ() -> None:
     same = {0: 1.5, 1: 1.5}
     found = difference({"a": same, "b": same}, "a", "b")
-    assert found == Difference(0.0, 0.0, positive=0, seeds=2)
+    assert found == _Difference(0.0, 0.0, positive=0, seeds=2)
     assert found.verdict == "unclear"
 
 

@@ -84,6 +84,9 @@ export default {
     const bars = kit.bars("Wasted on padding");
     const percent = (x) => `${(100 * x).toFixed(1)} %`;
 
+    const act = (to) => { place = to; tokens.set(to); plan(); };
+    const facts = () => ({ share: waste(batches, 0)[0], steps: batches.length });
+
     function plan() {
       touched = Boolean(batches);
       batches = PLANS[order](pairs, sizes[place]).sort(by((batch) =>
@@ -150,12 +153,21 @@ export default {
     }
 
     el.append(
-      kit.guess({ question: "The batches get smaller, in any order. Does the share of padding grow or "
-        + "shrink?", options: [
-        ["it grows", false, "fewer pairs have a shorter longest one."],
-        ["it shrinks", true, "fewer pairs share a batch, so they differ less. A batch of one pair has no "
-          + "padding at all, but then an epoch has as many steps as pairs."],
-        ["it stays", false, "the longest of few pairs is seldom as long as the longest of many."]] }),
+      kit.guess({ voice, question: "The batches get smaller, in the same order. Does padding’s share of the "
+        + "source’s places grow or shrink?", options: [["it grows", 1], ["it shrinks", -1], ["it stays", 0]],
+      act: "Now make the batches half as large, or smaller.",
+      begin: () => {
+        if (!place) act(sizes.length - 1);
+        return { order, size: sizes[place], ...facts() };
+      },
+      seen: (was) => {
+        if (order !== was.order || sizes[place] > was.size / 2) return null;
+        const now = facts(), change = now.share - was.share;
+        return [Math.abs(change) < 0.0005 ? 0 : Math.sign(change), `From ${was.size.toLocaleString("en")} to `
+          + `${sizes[place].toLocaleString("en")} tokens per batch it went from ${percent(was.share)} to `
+          + `${percent(now.share)}. Fewer pairs share a batch, and there are ${now.steps} steps instead of ${was.steps}.`];
+      },
+      tell: () => act(Math.max(0, sizes.findLastIndex((size) => size <= sizes[place] / 2))) }).node,
       choose.node, make("div", { class: "fx-row" }, tokens.node), pick,
       make("div", { class: "fx-cols" }, plane, make("div", {}, rows,
         make("p", { class: "fx-soft" }, "Wasted on padding, over all batches:"), bars.node)), voice.node);

@@ -139,15 +139,46 @@ export default {
       }
     }
 
-    const without = search(original, 1, 0).ended[0], two = search(original, 2, 0).ended[0];
-    const worse = without && two && without.logP < two.logP;
+    const two = search(original, 2, 0).ended[0], same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+    const greedy = () => {
+      const [one] = search(chances, 1, alpha).ended;
+      return { text: sentence(one?.words ?? []), logP: one?.logP ?? -Infinity };
+    };
+    function reset() {
+      Object.assign(chances, structuredClone(original));
+      [k, alpha, shown, arrow] = [1, 0, 0, arrows[0]];
+      beam.set(1);
+      steep.set(0);
+      pick.value = 0;
+      show();
+    }
     el.append(
-      kit.guess({ question: "A beam of 1 is greedy search. Which change lets it find what a beam of 2 finds?",
-        options: [
-          ["a larger α", false, "α compares sentences that have ended, and a beam of 1 ends one of them."],
-          ["a first word “it” that is less likely than “the”", worse,
-            "then the best sentence begins in first place. Move that probability and see."],
-          ["“barks” surer after “dog”", false, "a beam of 1 never gets to “dog”."]] }),
+      kit.guess({ voice, question: "A beam of 1 is greedy search. Which change lets it find what a beam of 2 finds?",
+        options: [["a larger α", "alpha"], ["a first word “it” that is less likely than “the”", "first"],
+          ["“barks” surer after “dog”", "later"]],
+        act: (key) => `${two ? `A beam of 2 finds “${sentence(two.words)}”. ` : ""}Now let a beam of 1 run to its end `
+          + `with ${{ alpha: "α at 1 or more", later: "“barks” after “dog” at 0.95 or more" }[key]
+            ?? "“it” less likely than “the”"}.`,
+        begin: () => { reset(); return greedy(); },
+        seen(was, key = "first") {
+          const { "<s>": start, dog } = chances, only = (last) => Object.keys(chances).every((word) =>
+            word === last || same(chances[word], original[word]));
+          const done = { alpha: alpha >= 1 && only(), first: !alpha && start.it < start.the && only("<s>"),
+            later: !alpha && dog?.barks >= 0.95 && only("dog") }[key];
+          if (k > 1 || !done || shown < search(chances, 1, alpha).steps.length) return null;
+          const now = greedy(), found = now.text === sentence(two?.words ?? []);
+          return [found ? key : "none", `Before, it found “${was.text}” with a log-probability of `
+            + `${was.logP.toFixed(2)}; now it finds ${now.text === was.text ? "the same" : `“${now.text}”`} with `
+            + `${now.logP.toFixed(2)}. ${found ? "The best sentence now begins in first place."
+              : "A beam of 1 keeps one beginning, and this change does not make it the other one."}`];
+        },
+        tell(key = "first") {
+          if (key === "alpha") { alpha = 1; steep.set(1); }
+          else if (key === "later" && chances.dog?.barks) chances.dog = reweigh(chances.dog, "barks", 0.99);
+          else chances["<s>"] = reweigh(chances["<s>"], "it", 0.05);
+          shown = 99;
+          show();
+        } }).node,
       make("div", { class: "fx-row" }, beam.node, steep.node),
       make("div", { class: "fx-row" },
         make("label", { class: "fx-soft" }, "the probability of ", pick), chance.node),

@@ -38,14 +38,15 @@ export default {
     let which = Math.min(Number(model.asked.edit ?? 3), texts.length) - 1, touched = false;
 
     const field = make("input", { type: "text", "aria-label": "The translation", spellcheck: "false",
-      style: "width:100%", oninput: () => { texts[which] = field.value; touched = true; show(); } });
+      style: "width:100%", oninput: () => { texts[which] = kit.clean(field.value); touched = true; show(); } });
     const choose = kit.choice({ label: "Edit sentence", value: which,
       options: texts.map((_, i) => [i, String(i + 1)]),
-      onchange: (to) => { which = to; field.value = texts[which]; show(); } });
-    const again = kit.button("As it was", () => {
-      texts[which] = field.value = original[which];
-      show();
-    });
+      onchange: (to) => edit(to) });
+    const edit = (to) => { which = to; choose.set(to); field.value = texts[to]; show(); };
+    const write = (text) => { texts[which] = field.value = text; touched = true; show(); };
+    const runsOf = () => [1, 2, 3, 4].reduce((sum, n) =>
+      sum + matched(texts[which], references[which], n).filter(Boolean).length, 0);
+    const again = kit.button("As it was", () => write(original[which]));
     const said = make("p"), lit = make("div", { "aria-hidden": "true", class: "fx-scroll" });
     const bars = kit.bars("Precisions and penalty"), voice = kit.voice();
 
@@ -82,11 +83,29 @@ export default {
 
     field.value = texts[which];
     el.append(
-      kit.guess({ question: "You change one word in the middle of a long, perfect translation. How many "
-        + "runs of up to four words break?", options: [
-        ["1", false, "every run that crosses the word breaks with it."],
-        ["4", false, "those are the runs of four alone."],
-        ["10", true, "the word, two pairs, three threes and four fours."]] }),
+      kit.guess({ voice, question: "You change one word in the middle of a long, perfect translation. How many "
+        + "runs of up to four words break?", options: [["1", 1], ["4", 4], ["10", 10]],
+      act: "Here is its reference, word for word. Now change one word in the middle of it.",
+      begin: () => {
+        const lengths = references.map((text) => split(text).length);
+        edit(lengths.indexOf(Math.max(...lengths)));
+        write(references[which]);
+        return { which, runs: runsOf(), score: bleu(texts, references).score };
+      },
+      seen(was) {
+        const [now, wanted] = [texts[which], references[which]].map(split);
+        const other = wanted.flatMap((word, i) => (word === now[i] ? [] : [i]));
+        if (which !== was.which || now.length !== wanted.length || other.length !== 1
+          || Math.min(other[0], now.length - 1 - other[0]) < 3) return null;
+        return [was.runs - runsOf(), `Of ${was.runs} runs ${runsOf()} are left, so ${was.runs - runsOf()} are `
+          + "broken: the word, two pairs, three threes and four fours. The BLEU of all sentences fell from "
+          + `${was.score.toFixed(1)} to ${bleu(texts, references).score.toFixed(1)}.`];
+      },
+      tell() {
+        const words = split(references[which]);
+        words[Math.floor(words.length / 2)] = "…";
+        write(words.join(" "));
+      } }).node,
       make("div", { class: "fx-row" }, choose.node, again), said, field, lit,
       make("div", {}, make("p", { class: "fx-soft" }, "Of all sentences together:"), bars.node),
       voice.node);

@@ -31,6 +31,9 @@ export function write(engine, net, word, letters, off = []) {
     .map(([key, name]) => [key, mean(lengths[name])])) };
 }
 
+/** How many letters stand in the right place. */
+export const hits = (text, right) => [...right].filter((x, i) => text[i] === x).length;
+
 export default {
   render({ model, el, kit }) {
     const { make, engine } = kit, { boxes, plan, STYLE } = kit.plan;
@@ -42,7 +45,7 @@ export default {
     let net = null, word = given;
     const field = make("input", { type: "text", value: word, maxlength: 12, size: 14, "aria-label": "A word",
       oninput: () => {
-        const text = field.value.toLowerCase().replace(/[^a-z]/g, "");
+        const text = field.value.normalize("NFD").toLowerCase().replace(/[^a-z]/g, "");
         if (text) { word = text; show(); }
       } });
     const map = plan(kit, boxes({ N: 1, d: 1, h: 1, ff: 1, V: 1 }).filter(({ key }) => BRANCHES[key]),
@@ -74,7 +77,7 @@ export default {
       }
       const right = [...word].reverse().join("");
       written.textContent = `${word} → ${text ?? "…"}`;
-      const good = [...right].filter((x, i) => text?.[i] === x).length;
+      const good = hits(text ?? "", right);
       voice.say(text === null ? "Load the model to see two branches off together." : [
         off.size ? `Without ${[...off].map((key) => names[key]).join(" and ")}` : "With all branches",
         ` it writes “${text}”`, text === right ? ", which is right."
@@ -84,11 +87,26 @@ export default {
         word.length === given.length ? "" : ` In training every word had ${given.length} letters.`].join(""));
     }
 
-    const choice = (key) => [names[key], alone[key] === alone[""], `without it, it writes “${alone[key]}”.`];
+    const spare = Object.keys(BRANCHES).find((key) => alone[key] === alone[""]);
+    const only = (...keys) => {
+      off.clear();
+      for (const key of keys) if (key) off.add(key);
+      show();
+    };
     el.append(make("style", {}, STYLE),
-      kit.guess({ question: "A branch that is switched off adds nothing, and the stream goes on without it. "
-        + "Which one can this model spare?", options:
-        ["encoder.attention", "decoder.attention", "decoder.cross", "decoder.network"].map(choice) }),
+      kit.guess({ voice, question: "A branch that is switched off adds nothing, and the stream goes on without it. "
+        + "Which one can this model spare?", options: ["encoder.attention", "decoder.attention", "decoder.cross",
+        "decoder.network"].map((key) => [names[key], key]),
+      act: (key) => (key ? `Now switch off ${names[key]}, and nothing else.` : ""),
+      begin() { only(); },
+      seen(_, key = spare) {
+        if (off.size !== 1 || !off.has(key)) return null;
+        const [was, now] = [alone[""], alone[key]], good = (text) => hits(text, [...given].reverse().join(""));
+        return [was === now ? key : "other", `With it the model writes “${was}” for “${given}”, and without it `
+          + `${was === now ? "the same" : `“${now}”`}: ${good(was)} letters stood in the right place, now `
+          + `${good(now)} do${now.length === was.length ? "" : `, and ${now.length} are written instead of ${was.length}`}.`];
+      },
+      tell: (key) => only(key ?? spare) }).node,
       make("div", { class: "fx-row" }, load), written, map.node, voice.node,
       make("p", { class: "fx-soft" }, "Press a box to switch it off or on."));
     show();

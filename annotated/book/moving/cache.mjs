@@ -31,6 +31,10 @@ export default {
         .filter((parent, row) => parent !== row).length * now;
     }
 
+    /** The rows that do not continue themselves. */
+    const taken = () => parents(searches[beam][step - 1], searches[beam][step])
+      .flatMap((parent, row) => (parent === row ? [] : [row]));
+
     function show() {
       const steps = searches[beam], rows = steps[step];
       next.disabled = step === steps.length - 1;
@@ -62,12 +66,22 @@ export default {
     }
 
     el.append(
-      kit.guess({ question: "A hypothesis is dropped, and another goes on in two ways. What must be "
-        + "computed again for the row that it takes over?", options: [
-        ["its whole past", false, "the past is the same as the other row's, and that is kept."],
-        ["nothing", true, "keys and values of the common past are copied. Only the newest position is "
-          + "computed, as in every row."],
-        ["the last two positions", false, "no position looks ahead, so none changes when a word follows."]] }),
+      kit.guess({ voice, question: "A hypothesis is dropped, and another goes on in two ways. What must be "
+        + "computed again for the row that it takes over?", options: [["its whole past", "all"],
+        ["nothing", "none"], ["the last two positions", "two"]],
+      act: "Now go on until a row is taken over (“from” is another row).",
+      begin() { beam = beams[beams.length - 1]; width.set(beam); step = 0; show(); },
+      seen() {
+        if (!step || !taken().length) return null;
+        const rows = searches[beam][step].length, again = rows * (step + 1);
+        return ["none", `In step ${step + 1} row ${taken()[0]} is taken over: its past of ${step} `
+          + `position${step > 1 ? "s is" : " is"} copied, not computed. As in every step, each row computes its newest `
+          + `position alone: ${rows} instead of ${again} for all.`];
+      },
+      tell() {
+        do step++; while (step < searches[beam].length - 1 && !taken().length);
+        show();
+      } }).node,
       make("div", { class: "fx-row" }, width.node, next, again), place, bars.node,
       make("p", { class: "fx-soft" }, `Blue cells have been copied. Kilobytes for ${size.layers} layers `
         + `of width ${size.d}, in float32.`), voice.node);

@@ -76,12 +76,13 @@ export default {
     }));
     const start = make("div", { class: "fx-row", role: "group", "aria-label": "Start from" },
       make("span", { class: "fx-soft" }, "Start from"),
-      ...Object.entries(presets).map(([name, one]) => kit.button(name, () => {
-        Object.assign(at, one);
-        Object.values(sliders).forEach((slider) => slider.place());
-        touched = true;
-        show();
-      })));
+      ...Object.entries(presets).map(([name, one]) => kit.button(name, () => set(one))));
+    function set(to) {
+      Object.assign(at, to);
+      Object.values(sliders).forEach((slider) => slider.place());
+      touched = true;
+      show();
+    }
     const bars = kit.bars("Where the operations of a step go"), facts = make("div");
     const voice = kit.voice();
 
@@ -104,11 +105,18 @@ export default {
     }
 
     el.append(
-      kit.guess({ question: "Twice as wide, all else equal: how many times the operations?", options: [
-        ["2", false, "only the output layer grows with the width itself; the layers' matrices have d² "
-          + "weights."],
-        ["3.4", true, "the layers take four times as many, the output layer over 37,000 words twice."],
-        ["4", false, "nearly: the layers do, but the output layer over 37,000 words only doubles."]] }),
+      kit.guess({ voice, question: "Twice as wide, all else equal: how many times the operations?", options: [
+        ["twice", 2], ["between three and four times", 3], ["four times", 4]],
+      act: "Now double the width, and nothing else.",
+      begin() { set({ ...presets.base, d: 512 }); return { ...at }; },
+      seen(was) {
+        if (at.d !== 2 * was.d || Object.keys(was).some((key) => key !== "d" && at[key] !== was[key])) return null;
+        const times = operations(at) / operations(was);
+        return [times < 2.5 ? 2 : times < 3.9 ? 3 : 4, `From ${power(operations(was))} to ${power(operations(at))} `
+          + `operations it is ${times.toFixed(1)} times as many. The layers’ matrices take four times as many, the `
+          + "output layer over the vocabulary only twice."];
+      },
+      tell() { set({ ...at, d: 2 * at.d }); } }).node,
       start,
       make("div", { class: "fx-cols" },
         make("div", {}, ...Object.values(sliders).map((one) => one.node)),

@@ -50,12 +50,14 @@ export default {
       dial("factor", "factor", FACTORS, (x) => `× ${x}`), dial("last", "steps", LASTS, count),
       kit.range({ label: "cool-down", min: 0, max: 100, step: 5, value: at.cool,
         format: (x) => `${x} %`, oninput: (x) => { at.cool = x; touched = true; show(); } })];
-    const again = kit.button("The paper's", () => {
-      Object.assign(at, paper);
-      [WIDTHS.indexOf(at.width), WARMUPS.indexOf(at.warmup), FACTORS.indexOf(1),
-        LASTS.indexOf(at.last), 0].forEach((to, i) => dials[i].set(to));
+    function set(to) {
+      Object.assign(at, to);
+      [WIDTHS.indexOf(at.width), WARMUPS.indexOf(at.warmup), FACTORS.indexOf(at.factor),
+        LASTS.indexOf(at.last), at.cool].forEach((place, i) => dials[i].set(place));
       show();
-    });
+    }
+    const again = kit.button("The paper's", () => set(paper));
+    const top = () => peak(at.width, at.warmup, at.factor, at.last, at.last * at.cool / 100);
     const chart = kit.lines({ label: "The learning rate by step; the sentence below reads it",
       xLabel: "step", yLabel: "learning rate, in 10⁻³" });
     const voice = kit.voice();
@@ -74,7 +76,7 @@ export default {
           style: "stroke:var(--soft);stroke-dasharray:5 4" },
         { name: "as set", points: curve(at, last), style: "stroke:var(--blue)" }];
       const most = Math.max(...series.flatMap((one) => one.points.map(([, y]) => y)));
-      const [step, high] = peak(width, warmup, factor, last, last * cool / 100);
+      const [step, high] = top();
       const end = rate(last, width, warmup, factor) * cooling(last, last, last * cool / 100);
       chart.set({ x: { from: 0, to: last, ticks: [[0, "0"], [last / 2, count(last / 2)],
         [last * 0.97, count(last)]] },
@@ -85,11 +87,19 @@ export default {
     }
 
     el.append(
-      kit.guess({ question: "A model four times as wide, with the same warm-up: what is its peak?",
-        options: [
-          ["the same", false, "the width stands in front of the whole formula."],
-          ["half as high", true, "the whole curve is multiplied by one over the root of the width."],
-          ["half as high, and later", false, "the step of the peak is the warm-up, whatever the width."]] }),
+      kit.guess({ voice, question: "A model four times as wide, with the same warm-up: what is its peak?",
+        options: [["the same", "same"], ["half as high", "half"], ["half as high, and later", "later"]],
+        act: "Here is the paper’s. Now make it four times as wide, and change nothing else.",
+        begin() { set(paper); return top(); },
+        seen(was) {
+          if (at.width !== 4 * paper.width || Object.keys(paper).some((key) => key !== "width"
+            && at[key] !== paper[key])) return null;
+          const now = top(), half = Math.abs(now[1] / was[1] - 0.5) < 0.01;
+          return [half ? now[0] === was[0] ? "half" : "later" : "same", `The peak went from ${power(was[1])} in step `
+            + `${count(was[0])} to ${power(now[1])} in step ${count(now[0])}. The width stands in front of the whole `
+            + "formula, as one over its root; the warm-up alone says where the peak is."];
+        },
+        tell() { set({ ...paper, width: 4 * paper.width }); } }).node,
       make("div", { class: "fx-cols" }, make("div", {}, ...dials.map((one) => one.node),
         make("div", { class: "fx-row" }, again)), chart.node),
       voice.node);

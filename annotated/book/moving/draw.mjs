@@ -30,6 +30,7 @@ export default {
     let measure = model.asked.measure in measures ? model.asked.measure : Object.keys(measures)[0];
     let number = Math.max(0, Math.floor(Number(model.asked.draw ?? 0)) || 0);
     const seen = new Map(); // flips of each draw, by measure and number
+    let drawn = []; // since the prediction
 
     const which = kit.choice({ label: "Compare", value: measure,
       options: Object.entries(measures).map(([key, one]) => [key, one.name]),
@@ -68,7 +69,10 @@ export default {
         draw("text", { x: x(0), y: foot + 16, "text-anchor": "middle" }, "equal"),
         draw("text", { x: width, y: foot + 16, "text-anchor": "end" }, `${unit} →`));
       const flipped = found.filter(({ flips }) => flips).map(({ name }) => name);
-      if (number) seen.set(`${measure} ${number}`, flipped.length);
+      if (number) {
+        seen.set(`${measure} ${number}`, flipped.length);
+        drawn.push([number, flipped]);
+      }
       const own = [...seen].filter(([key]) => key.startsWith(`${measure} `)).map(([, n]) => n);
       const expected = found.reduce((sum, { odds }) => sum + odds, 0);
       svg.setAttribute("aria-label", `Differences of ${pairs.length} comparisons; those that `
@@ -95,11 +99,19 @@ export default {
       + `${Math.max(0, ...can).toFixed(first.digits)} ${first.unit}; half of all are ${middle.toFixed(first.digits)} or more.`;
     const small = can.length > 0 && Math.max(...can) < middle;
     el.append(
-      kit.guess({ question: `If each row is trained once instead of ${first.values[rows[0]].length} times, `
+      kit.guess({ voice, question: `If each row is trained once instead of ${first.values[rows[0]].length} times, `
         + `which of the ${pairs.length} comparisons can point the other way?`, options: [
-        ["any of them", can.length > 0 && !small, why],
-        ["those with a small difference", small, why],
-        ["none", can.length === 0, why]] }),
+        ["any of them", "any"], ["those with a small difference", "small"], ["none", "none"]],
+      act: "Now draw ten times, and watch which ones do.",
+      begin() { [measure, number, drawn] = [Object.keys(measures)[0], 0, []]; which.set(measure); show(); },
+      seen() {
+        if (new Set(drawn.map(([n]) => n)).size < 10 || measure !== Object.keys(measures)[0]) return null;
+        const met = new Set(drawn.flatMap(([, names]) => names));
+        return [can.length === 0 ? "none" : small ? "small" : "any", `In ten draws ${met.size} of ${pairs.length} `
+          + `comparisons pointed the other way at least once${met.size ? ` (${[...met].join(", ")})` : ""}. In all `
+          + `possible draws ${why}`];
+      },
+      tell() { for (let n = 0; n < 10; n++) { number += 1; show(); } } }).node,
       make("div", { class: "fx-row" }, which.node, again, all),
       svg, voice.node, rest);
     show();

@@ -36,24 +36,46 @@ export function onPath(weights, path) {
   return path.reduce((sum, [i, j]) => sum + weights[i][j], 0) / rows;
 }
 
-/** Parts of the training as choices; the first time that it is right lies in
- *  one of them. */
-export function moments(frames, target) {
-  const steps = frames[frames.length - 1].step;
-  const { first, stays } = found(frames, target);
-  const a = Math.round(steps / 4), b = Math.round(steps / 2);
-  let where = "it is never right in these frames.";
-  if (first !== null) {
-    where = `it is right for the first time at step ${first}`;
-    if (stays === null) where += ", but not at the end.";
-    else if (stays === first) where += ", and stays so.";
-    else where += `, then loses it again, and is right for good from step ${stays} on.`;
-  }
-  return [
-    [`before step ${a}`, first !== null && first < a, where],
-    [`between ${a} and ${b}`, first !== null && first >= a && first <= b, where],
-    [`after step ${b}`, first === null || first > b, where],
-  ];
+/** Parts of the training as choices, each with the step that it begins with. */
+function moments(frames) {
+  const steps = frames[frames.length - 1].step, a = Math.round(steps / 4), b = Math.round(steps / 2);
+  return [[`before step ${a}`, 0], [`from ${a} to ${b}`, a], [`after step ${b}`, b + 1], ["never", "never"]];
+}
+
+/** The one of them in which the text is right for the first time. */
+export function moment(frames, target) {
+  const { first } = found(frames, target);
+  return first === null ? "never" : moments(frames).filter(([, from]) => first >= from).pop()[1];
+}
+
+/** A curve over x, drawn as far as its mark; set(x, y) puts that there. */
+function curve(draw, { label, xs, ys, xLabel, yLabel, yMax, width = 360, height = 220 }) {
+  const [left, right, top, bottom] = [38, 8, 24, 36];
+  const high = yMax ?? Math.max(...ys);
+  const last = xs[xs.length - 1];
+  const x = (value) => left + (width - left - right) * (value - xs[0]) / (last - xs[0]);
+  const y = (value) => top + (height - top - bottom) * (1 - value / high);
+  const path = draw("path", { style: "fill:none;stroke:var(--blue);stroke-width:1.6" });
+  const unit = 10 ** Math.floor(Math.log10(high));
+  const ticks = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map((n) => n * unit).filter((n) => n <= high);
+  const mark = draw("circle", { r: 6, style: "fill:var(--warm)" });
+  const node = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
+    draw("text", { x: 0, y: 12 }, yLabel),
+    ...ticks.flatMap((n) => [
+      draw("line", { x1: left, x2: width - right, y1: y(n), y2: y(n), style: "stroke:var(--line)" }),
+      draw("text", { x: left - 6, y: y(n) + 4, "text-anchor": "end" }, String(+n.toPrecision(2))),
+    ]),
+    draw("text", { x: left, y: height - 14, "text-anchor": "middle" }, String(xs[0])),
+    draw("text", { x: width - right, y: height - 14, "text-anchor": "end" }, String(last)),
+    draw("text", { x: (left + width) / 2, y: height - 14, "text-anchor": "middle" }, xLabel),
+    path, mark);
+  const set = (atX, atY) => {
+    path.setAttribute("d", xs.filter((at) => at <= atX).map((at, i) =>
+      `${i ? "L" : "M"}${x(at).toFixed(1)} ${y(ys[i]).toFixed(1)}`).join(""));
+    mark.setAttribute("cx", x(atX));
+    mark.setAttribute("cy", y(atY));
+  };
+  return { node, set };
 }
 
 export default {
@@ -75,7 +97,7 @@ export default {
         + ` (place ${j + 1}) ${weight(i, j).toFixed(2)}.`,
       size: model.get("cell"),
     });
-    const loss = kit.curve({
+    const loss = curve(kit.draw, {
       label: "The loss at each step of the training", xs: steps, ys: losses,
       xLabel: "step", yLabel: "loss (nats per token)",
     });
@@ -102,7 +124,8 @@ export default {
         make("span", { class: "fx-soft" }, `${model.get("source")} → `),
         ...parts.flatMap(([part, yes], n) => [
           n ? unit : "", make("span", { class: yes ? "fx-yes" : "fx-no" }, part)]),
-        text ? "" : make("span", { class: "fx-soft" }, "(nothing)"));
+        text ? "" : "(nothing)",
+        text === target ? "" : make("span", { class: "fx-soft fx-wanted" }, ` should be ${target}`));
       const of = rows.length - 1;
       const share = path.length
         ? ` ${Math.round(100 * onPath(weights, path))} % of its attention is ${model.get("share")}.`
@@ -115,9 +138,23 @@ export default {
 
     el.append(
       make("style", {}, ".fx .fx-written{font-size:1.25rem;overflow-wrap:anywhere;min-height:1.9em}"
-        + ".fx .fx-yes{color:var(--good);font-weight:600}"
+        + ".fx .fx-wanted{font-size:.75em}.fx .fx-yes{color:var(--good);font-weight:600}"
         + ".fx .fx-no{color:var(--bad);text-decoration:underline dotted;text-underline-offset:.2em}"),
-      kit.guess({ question: model.get("question"), options: moments(frames, target) }),
+      kit.guess({ voice, question: model.get("question"), options: moments(frames),
+        act: "Now go through the training, step by step.",
+        begin() { show(0); return frames[0]; },
+        seen(was) {
+          const { first } = found(frames, target), key = moment(frames, target);
+          if (first === null ? now < frames.length - 1 : kept[now] < first) return null;
+          const from = `At step ${was.step} it wrote ${was.text ? `“${was.text}”` : "nothing"}`;
+          return [key, first === null ? `${from}, at the end “${frames[now].text}”: it is never right.`
+            : `${from}; at step ${first} “${target}” stands there for the first time, and the loss went from `
+              + `${losses[0].toFixed(2)} to ${losses[Math.max(first, 1) - 1].toFixed(2)}.`];
+        },
+        tell() {
+          const { first } = found(frames, target);
+          show(first === null ? frames.length - 1 : kept.indexOf(first));
+        } }).node,
       make("div", { class: "fx-row" }, slider.node, back, on),
       written,
       make("div", { class: "fx-cols", style: "--cols:minmax(0,auto) minmax(14rem,1fr)" },

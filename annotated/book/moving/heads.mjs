@@ -70,9 +70,18 @@ export default {
         + "align-items:center}.fx .hd button{padding:.15rem;min-height:0;color:var(--blue)}"
         + ".fx .hd button[aria-pressed=true]{background:var(--cell);border-color:var(--warm);color:var(--blue);"
         + "box-shadow:0 0 0 2px var(--warm)}.fx .hd span{font-size:.85em}"),
-      kit.guess({ question: "Of these heads, one costs most to lose. Where is it?",
-        options: Object.entries(KINDS).map(([kind, text]) => [text, kind === worst.kind,
-          `it is ${nameOf(worst)}: without it ${(100 * worst.lost).toFixed(1)} % of the sentences are no longer right.`]) }),
+      kit.guess({ voice, question: "Of these heads, one costs most to lose. Where is it?",
+        options: Object.entries(KINDS).map(([kind, text]) => [text, kind]),
+        act: "Now look through the heads: the table says how many sentences each spoils. Find the worst.",
+        begin() { chosen = heads.findIndex((one) => one !== worst); show(); },
+        seen(_, key) {
+          if (heads[chosen] !== worst) return null;
+          const other = dearest(heads.filter(({ kind }) => (key ? kind === key : kind !== worst.kind)));
+          const spoilt = (one) => `${nameOf(one)} ${(100 * one.lost).toFixed(1)} %`;
+          return [worst.kind, `Without ${spoilt(worst)} of the sentences are no longer right`
+            + `${other === worst ? "" : `; without the dearest of ${KINDS[other.kind]}, ${spoilt(other)}`}.`];
+        },
+        tell() { chosen = heads.indexOf(worst); touched = true; show(); } }).node,
       make("div", { class: "fx-row" }, make("label", {}, "Sentence ", pick)),
       make("div", { class: "fx-cols", style: "--cols:minmax(0,1fr) minmax(0,1.1fr)" },
         make("div", {}, make("p", { class: "fx-soft" }, "Choose a head"), thumbs),

@@ -25,14 +25,20 @@ body.vscode-dark .fx{--ink:#dcd8d0;--soft:#a9a59d;--line:#3a3f45;--ground:#1a1d2
 .fx-range output{flex:none;min-width:3.2em;text-align:right}
 .fx button,.fx select,.fx input[type=text]{font:inherit;color:var(--ink);background:var(--card);
 border:1px solid var(--soft);border-radius:5px;padding:.25rem .7rem;min-height:2rem;max-width:100%}
+.fx select,.fx input[type=text]{font-size:16px}
 .fx button{cursor:pointer}
 .fx button:hover:not(:disabled){border-color:var(--blue)}
 .fx button:disabled{opacity:.55;cursor:default}
 .fx button[aria-pressed=true]{background:var(--blue);border-color:var(--blue);color:var(--ground)}
 .fx :focus-visible{outline:3px solid var(--warm)!important;outline-offset:2px}
 .fx label{max-width:100%;min-width:0}
-.fx-guess{border-bottom:1px solid var(--line);padding-bottom:.7rem;margin-bottom:.8rem}
+.fx-guess{border:1px solid var(--book-exercise-edge,var(--line));border-radius:6px;
+padding:.5rem .9rem .6rem;margin-bottom:.9rem}
 .fx-guess .fx-row{margin-top:.4rem}
+.fx .fx-tell{border-color:transparent;background:none;color:var(--soft);text-decoration:underline}
+.fx-right::after{content:" ✓"}.fx-wrong::after{content:" ✗"}
+.fx .fx-verdict:not(:empty){border-left:4px solid var(--warm);padding:.3rem .7rem;margin:.8rem 0 0;
+background:var(--card)}
 .fx-say{display:block;margin-top:.8rem;padding-top:.6rem;border-top:1px solid var(--line);
 min-height:3.4em}
 .fx output{color:inherit;font:inherit}
@@ -131,17 +137,52 @@ export function button(text, onclick, more = {}) {
   return make("button", { type: "button", onclick, ...more }, text);
 }
 
-/** A question before one acts; nobody has to answer it. */
-export function guess({ question, options }) {
-  const verdict = make("p", { role: "status" });
-  const row = make("div", { class: "fx-row" }, ...options.map(([text, right, why]) =>
-    button(text, (event) => {
-      for (const other of row.children) other.setAttribute("aria-pressed", "false");
-      event.currentTarget.setAttribute("aria-pressed", "true");
-      verdict.replaceChildren(make("strong", {}, right ? "Right: " : "Not so: "), why);
-    })));
-  return make("div", { class: "fx-guess" },
-    make("p", {}, make("strong", {}, "Predict first, or just try. "), question), row, verdict);
+/** A prediction, which nobody has to make. An answer arms the figure: begin(key)
+ *  brings it to where the question starts, and returns what is remembered of that.
+ *  Then the reader does what `act` says. Once seen(remembered, key) is no longer
+ *  null, it is [the key that came true, a sentence with the numbers before and
+ *  after], which is the verdict. tell(key) acts for the impatient. */
+export function guess({ voice, question, options, act, begin, seen, tell }) {
+  let said, before, armed = false;
+  const todo = make("p", { class: "fx-soft" });
+  const all = options.map((option) => button(option[0], () => arm(option), { "aria-pressed": "false" }));
+  const arm = (option) => {
+    armed = false;
+    said = option ?? [];
+    all.forEach((one, i) => {
+      one.setAttribute("aria-pressed", String(options[i] === option));
+      one.className = "";
+    });
+    voice.verdict.replaceChildren();
+    before = begin?.(said[1]);
+    armed = true;
+    todo.textContent = typeof act === "function" ? act(said[1]) : act;
+  };
+  voice.heard = () => {
+    const found = armed ? seen(before, said[1]) : null;
+    if (!found) return;
+    armed = false;
+    const right = found[0] === said[1], at = options.indexOf(said);
+    todo.textContent = "";
+    if (at >= 0) all[at].className = right ? "fx-right" : "fx-wrong";
+    voice.verdict.replaceChildren(
+      ...(at < 0 ? [] : [make("strong", {}, right ? "Right" : "Not so"), `: you said “${said[0]}”. `]), found[1]);
+  };
+  const impatient = tell ? button("Just tell me", () => {
+    arm(options[all.findIndex((one) => one.getAttribute("aria-pressed") === "true")]);
+    tell(said[1]);
+  }, { class: "fx-tell" }) : "";
+  return { arm, node: make("div", { class: "fx-guess" },
+    make("p", {}, make("strong", {}, "Predict: "), question),
+    make("div", { class: "fx-row" }, ...all, impatient), todo) };
+}
+
+/** What somebody typed or pasted: composed letters, no signs that cannot be seen,
+ *  single spaces for any room, and plain quotes unless they are kept. */
+export function clean(text, quotes) {
+  text = text.normalize("NFC").replace(/[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g, "")
+    .replace(/\s/g, " ");
+  return quotes ? text : text.replace(/[‘’‚‹›]/g, "'").replace(/[“”„«»]/g, '"');
 }
 
 /** A matrix of weights. The arrow keys move through it; tell(i, j) says what
@@ -217,35 +258,6 @@ export function folded(label, ...body) {
   return make("details", {}, make("summary", {}, label), ...body);
 }
 
-/** A curve over x with a mark that moves; set(x, y) puts it there. */
-export function curve({ label, xs, ys, xLabel, yLabel, yMax, width = 360, height = 220 }) {
-  const [left, right, top, bottom] = [38, 8, 24, 36];
-  const high = yMax ?? Math.max(...ys);
-  const last = xs[xs.length - 1];
-  const x = (value) => left + (width - left - right) * (value - xs[0]) / (last - xs[0]);
-  const y = (value) => top + (height - top - bottom) * (1 - value / high);
-  const path = xs.map((at, i) => `${i ? "L" : "M"}${x(at).toFixed(1)} ${y(ys[i]).toFixed(1)}`);
-  const unit = 10 ** Math.floor(Math.log10(high));
-  const ticks = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map((n) => n * unit).filter((n) => n <= high);
-  const mark = draw("circle", { r: 6, style: "fill:var(--warm)" });
-  const node = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
-    draw("text", { x: 0, y: 12 }, yLabel),
-    ...ticks.flatMap((n) => [
-      draw("line", { x1: left, x2: width - right, y1: y(n), y2: y(n), style: "stroke:var(--line)" }),
-      draw("text", { x: left - 6, y: y(n) + 4, "text-anchor": "end" }, String(+n.toPrecision(2))),
-    ]),
-    draw("text", { x: left, y: height - 14, "text-anchor": "middle" }, String(xs[0])),
-    draw("text", { x: width - right, y: height - 14, "text-anchor": "end" }, String(last)),
-    draw("text", { x: (left + width) / 2, y: height - 14, "text-anchor": "middle" }, xLabel),
-    draw("path", { d: path.join(""), style: "fill:none;stroke:var(--blue);stroke-width:1.6" }),
-    mark);
-  const set = (atX, atY) => {
-    mark.setAttribute("cx", x(atX));
-    mark.setAttribute("cy", y(atY));
-  };
-  return { node, set };
-}
-
 /** Round numbers up to the largest, with text. */
 export function ticks(most, form = (n) => String(+n.toPrecision(3))) {
   const unit = 10 ** Math.floor(Math.log10(most));
@@ -286,10 +298,15 @@ export function lines({ label, xLabel, yLabel, width = 380, height = 230 }) {
   return { node: make("div", {}, svg, names), set };
 }
 
-/** One sentence per change, read aloud. */
+/** One sentence per change, read aloud; above it the verdict on a prediction. */
 export function voice() {
-  const node = make("output", { class: "fx-say", "aria-live": "polite" });
-  return { node, say: (...parts) => node.replaceChildren(...parts) };
+  const said = make("output", { class: "fx-say", "aria-live": "polite" });
+  const verdict = make("p", { class: "fx-verdict", role: "status" });
+  const it = { node: make("div", {}, verdict, said), verdict, say(...parts) {
+    said.replaceChildren(...parts);
+    it.heard?.();
+  } };
+  return it;
 }
 
 // --- the state in the address -----------------------------------------------
@@ -382,5 +399,5 @@ async function large(box) {
   return Uint8Array.from(raw, (letter) => letter.charCodeAt(0));
 }
 
-const KIT = { make, draw, range, choice, button, guess, grid, bars, table, folded, curve,
+const KIT = { make, draw, range, choice, button, guess, clean, grid, bars, table, folded,
   lines, ticks, voice };

@@ -91,20 +91,23 @@ const last = ({ losses }) => mean(losses.slice(-10));
 const percent = (part) => `${+(100 * part).toFixed(1)}\u00a0%`;
 const round = (loss) => loss.toFixed(loss < 0.1 ? 4 : 2);
 
+/** Which answer to its question came true, and the numbers for it. */
+export function outcome(run) {
+  const loss = last(run), [was] = (EXPERIMENTS[experiment(run.set)] ?? OTHER)[3].find(([, holds]) => holds({ ...run, loss }));
+  return [was, `It was “${was}”: the loss went from ${round(run.losses[0])} to ${round(loss)}, new words right from none to `
+    + `${percent(run.exact)}, and “${run.word}” ${run.first === null ? "was never right" : `was first right at step ${run.first}`}.`];
+}
+
 /** What is said at the end, of nothing but this training and of those among runs that
  *  were the same with other seeds. */
 export function ending(run, runs = []) {
-  const { word, text, first, since, exact, losses, seconds, answer, set } = run, loss = last(run);
+  const { word, text, first, since, exact, losses, seconds, set } = run, loss = last(run);
   const right = text === [...word].reverse().join("");
   const parts = [`“${word}”${since ? `, given at step ${since},` : ""} becomes ${text ? `“${text}”` : "nothing"}, `
     + `which is ${right ? "right" : "wrong"}; ${first === null ? "it was never right when it was asked"
       : `it was first right at step ${first}`}. `
     + `Of 200 new words ${percent(exact)} are right to the last letter. The loss is ${round(loss)}; `
     + `${losses.length} steps took ${seconds.toFixed(0)} s.`];
-  if (answer) {
-    const [was] = (EXPERIMENTS[experiment(set)] ?? OTHER)[3].find(([, holds]) => holds({ ...run, loss }));
-    parts.push(`You said “${answer}”${answer === was ? ": so it was." : `; it was “${was}”.`}`);
-  }
   const others = runs.filter((one) => one.done && one.name === run.name && one.set.seed !== set.seed);
   if (others.length) parts.push(`The same with ${others.map((one) => `seed ${one.set.seed}: ${percent(one.exact)}`).join(", ")}.`);
   return parts.join(" ");
@@ -144,7 +147,7 @@ export function workplace({ product, kernel, tape, learner, serve }, hear) {
 const LOOK = ".fx .ln-word{font-size:1.35rem;min-height:1.6em;overflow-wrap:anywhere}"
   + ".fx .ln-go{background:var(--blue);color:var(--ground)}.fx .ln-yes{color:var(--good);font-weight:600}"
   + ".fx .ln-no{color:var(--bad);text-decoration:underline dotted}"
-  + ".fx :is(select,input){font-size:16px}.fx input[type=text]{width:9.5em}"
+  + ".fx input[type=text]{width:9.5em}"
   + ".fx progress{flex:1 1 8rem;accent-color:var(--blue)}";
 const scale = (from, to, ticks) => ({ from, to, log: from > 0, ticks: ticks.map((v) => [v, String(v)]) });
 const LOSS = scale(5e-4, 10, [10, 1, 0.1, 0.01, 0.001]);
@@ -156,7 +159,7 @@ export default {
   render({ model, el, kit }) {
     const { make, button } = kit, set = settings(model.asked), runs = [], usual = model.get("word");
     const given = model.get("losses");
-    let run = null, paused = false, work = null, head = -1, map = null, told = null, answer = null, count = 1;
+    let run = null, paused = false, work = null, head = -1, map = null, told = null, count = 1;
 
     const word = () => letters(field.value) || usual;
     const field = make("input", { type: "text", value: letters(model.asked.word ?? usual), maxlength: 12,
@@ -177,7 +180,7 @@ export default {
     });
     const seed = make("input", { type: "text", inputmode: "numeric", style: "width:4em",
       onchange: () => change(settings({ ...set, seed: seed.value })) });
-    const question = make("div", { class: "fx-guess" }), slow = make("p");
+    const question = make("div"), slow = make("p");
     const go = button("Start", () => (run && !run.done ? pause(!paused) : start()), { class: "ln-go" });
     const again = button("Another seed", () => { change({ seed: set.seed + 1 }); start(); });
     const bar = make("progress", { max: STEPS, value: 0, "aria-label": "steps" });
@@ -193,21 +196,18 @@ export default {
       for (const [, show] of controls) show();
       seed.value = set.seed;
       which.value = experiment(set);
-      answer = null;
       const [, , text, options] = EXPERIMENTS[which.value] ?? OTHER;
-      const row = make("div", { class: "fx-row" }, ...options.map(([name]) => button(name, ({ target }) => {
-        for (const one of row.children) one.setAttribute("aria-pressed", one === target);
-        answer = name;
-        if (run && !run.done && run.name === named(set)) run.answer = name;
-      }, { "aria-pressed": "false" })));
-      question.replaceChildren(make("p", {}, make("strong", {}, "Predict, or just start. "), text), row);
+      voice.verdict.replaceChildren();
+      question.replaceChildren(kit.guess({ voice, question: text, options: options.map(([name]) => [name, name]),
+        act: "Now let it train to the end.",
+        seen: () => (run?.done && run.name === named(set) ? outcome(run) : null) }).node);
       if (!quiet) keep();
     }
 
     function start() {
       work ??= workplace(kit, hear);
       const { size, ...changes } = set;
-      run = { set: { ...set }, name: named(set), losses: [], word: word(), since: 0, answer, first: null };
+      run = { set: { ...set }, name: named(set), losses: [], word: word(), since: 0, first: null };
       head = -1;
       slow.replaceChildren();
       voice.say(`It begins: ${run.name}, seed ${set.seed}.`);

@@ -57,33 +57,39 @@ export default {
       const color = name === "q" ? "var(--warm)" : "var(--blue)";
       arrows[name] = draw("line", { x1: SIDE / 2, y1: SIDE / 2,
         style: `stroke:${color};stroke-width:${name === "q" ? 3 : 2}` });
-      tips[name] = draw("circle", { r: name === "q" ? 8 : 6,
-        style: `fill:${color};cursor:grab;touch-action:none` });
+      tips[name] = draw("circle", { r: name === "q" ? 8 : 6, style: `fill:${color};cursor:grab` });
       texts[name] = draw("text", {}, name);
     }
     const axis = (more) => draw("line", { ...more, style: "stroke:var(--line)" });
-    const plane = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, style: SMALL,
-      "aria-hidden": "true" },
+    // on the svg itself: on a part of it a browser scrolls all the same
+    const plane = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, "aria-hidden": "true",
+      style: `${SMALL};touch-action:none` },
       axis({ x1: 0, x2: SIDE, y1: SIDE / 2, y2: SIDE / 2 }),
       axis({ y1: 0, y2: SIDE, x1: SIDE / 2, x2: SIDE / 2 }),
       ...Object.values(arrows), ...Object.values(tips), ...Object.values(texts));
+    const under = (event) => {
+      const box = plane.getBoundingClientRect(), scale = (SIDE + 12) / box.width;
+      return [((event.clientX - box.left) * scale - 6 - SIDE / 2) / (SIDE / 2) * REACH,
+        (SIDE / 2 - (event.clientY - box.top) * scale + 6) / (SIDE / 2) * REACH];
+    };
     const drag = (event) => {
-      const box = plane.getBoundingClientRect();
-      const scale = (SIDE + 12) / box.width;
-      const x = ((event.clientX - box.left) * scale - 6 - SIDE / 2) / (SIDE / 2) * REACH;
-      const y = (SIDE / 2 - (event.clientY - box.top) * scale + 6) / (SIDE / 2) * REACH;
+      const [x, y] = under(event);
       at[held] = [x, y].map((c) => Math.max(-REACH, Math.min(REACH, Math.round(c * 20) / 20)));
       change();
     };
-    for (const name of names) {
-      tips[name].addEventListener("pointerdown", (event) => {
-        held = name;
-        which.set(name);
-        tips[name].setPointerCapture(event.pointerId);
-        tips[name].onpointermove = drag;
-        event.preventDefault();
-      });
-      tips[name].addEventListener("pointerup", () => { tips[name].onpointermove = null; });
+    // the nearest tip within a finger's width
+    plane.addEventListener("pointerdown", (event) => {
+      const [x, y] = under(event), far = (name) => Math.hypot(at[name][0] - x, at[name][1] - y);
+      const near = names.reduce((best, name) => (far(name) < far(best) ? name : best));
+      if (far(near) > 0.5) return;
+      held = near;
+      which.set(near);
+      plane.setPointerCapture(event.pointerId);
+      plane.onpointermove = drag;
+      event.preventDefault();
+    });
+    for (const end of ["pointerup", "pointercancel"]) {
+      plane.addEventListener(end, () => { plane.onpointermove = null; });
     }
 
     // the triangle of the values
@@ -115,6 +121,11 @@ export default {
       oninput: (x) => { sharpness = x; change(); } });
     const bars = kit.bars("Weights");
     const sums = make("div"), voice = kit.voice();
+
+    const facts = () => {
+      const weights = softmax(scores(at.q, names.slice(1).map((name) => at[name]), sharpness));
+      return { weights, output: `(${mix(weights, values).map((x) => x.toFixed(1)).join(", ")})` };
+    };
 
     function change() {
       touched = true;
@@ -159,12 +170,34 @@ export default {
     }
 
     el.append(
-      kit.guess({ question: "You make the query twice as long, in the same direction. "
-        + "Where does the output go?", options: [
-        ["to the mean", false, "all scores double, and so do the distances between them."],
-        ["to the best key's value", true,
-          "all scores double, so the softmax prefers the best of them more clearly."],
-        ["nowhere", false, "the dot product grows with the length of the query."]] }),
+      kit.guess({ voice, question: "You make the query twice as long, in the same direction. "
+        + "Where does the output go?", options: [["to the mean", "mean"],
+        ["to the best key’s value", "best"], ["nowhere", "still"]],
+      act: "Now make the query twice as long: drag its tip, or use the two sliders.",
+      begin() {
+        const long = Math.max(...model.get("query").map(Math.abs)), part = Math.min(1, REACH / 2 / long);
+        at.q = model.get("query").map((x) => Math.round(100 * x * part) / 100);
+        model.get("keys").forEach((key, i) => { at[`k${i + 1}`] = [...key]; });
+        [held, sharpness] = ["q", 1];
+        which.set(held);
+        sharp.set(1);
+        change();
+        return { at: structuredClone(at), ...facts() };
+      },
+      seen(was) {
+        const [a, b] = [was.at.q, at.q], [x, y] = [Math.hypot(...a), Math.hypot(...b)];
+        const along = (a[0] * b[0] + a[1] * b[1]) / x / y;
+        if (sharpness !== 1 || !(along > 0.995) || Math.abs(y / x - 2) > 0.1
+          || names.some((name) => name !== "q" && at[name].join() !== was.at[name].join())) return null;
+        const now = facts(), [most, before] = [now, was].map((one) => Math.max(...one.weights));
+        return [Math.abs(most - before) < 0.005 ? "still" : most > before ? "best" : "mean",
+          `The largest weight went from ${before.toFixed(2)} to ${most.toFixed(2)}, and the output from `
+          + `${was.output} to ${now.output}. All scores double, so the softmax tells them further apart.`];
+      },
+      tell() {
+        at.q = at.q.map((x) => 2 * x);
+        change();
+      } }).node,
       make("div", { class: "fx-cols" },
         make("div", {}, make("p", { class: "fx-soft" }, "The query and the keys: drag a tip"), plane),
         make("div", {}, make("p", { class: "fx-soft" }, "The values, and the output among them"),

@@ -46,12 +46,22 @@ export function verdict(fault, panel) {
   return `Not so: ${fault.would}; here ${SHOWS[panel]}.`;
 }
 
+/** The panels with the distance of their line, or of their dots where that is larger,
+ *  from the healthy line: the nearest first. */
+export function closest(panels, healthy, last) {
+  const mean = (list) => list.reduce((a, b) => a + b, 0) / list.length;
+  const at = (step) => healthy[Math.round(step / last * (healthy.length - 1))];
+  return panels.map(({ name, line, dots }) => [name, Math.max(
+    mean(line.map((y, i) => Math.abs(y - healthy[Math.round(i / (line.length - 1) * (healthy.length - 1))]))),
+    mean(dots.map(([step, nll]) => Math.abs(nll - at(step)))))]).sort((a, b) => a[1] - b[1]);
+}
+
 export default {
   render({ model, el, kit }) {
     const { make, draw } = kit;
     const panels = model.get("panels"), healthy = model.get("healthy"), last = model.get("last");
     const picked = Object.fromEntries(panels.map(({ name }) => [name, ""]));
-    const voice = kit.voice();
+    const voice = kit.voice(), set = {}, near = closest(panels, healthy, last);
     const [wide, high] = [200, 120];
     const path = (line) => line.map((y, i) => `${i ? "L" : "M"}${(i * wide / (line.length - 1)).toFixed(1)} `
       + `${(high - Math.min(y, 5) / 5 * high).toFixed(1)}`).join("");
@@ -59,14 +69,15 @@ export default {
     const cards = panels.map((panel) => {
       const said = make("p", { class: "fx-soft", style: "min-height:3em" });
       const pick = make("select", { "aria-label": `The fault of panel ${panel.name}`, style: "width:100%",
-        onchange: () => {
-          picked[panel.name] = pick.value;
-          const fault = FAULTS[pick.value];
-          said.textContent = fault ? verdict(fault, panel.name) : "";
-          tell();
-        } },
+        onchange: () => set[panel.name](pick.value) },
       make("option", { value: "" }, "which fault?"),
       ...FAULTS.map((fault, i) => make("option", { value: i }, fault.name)));
+      set[panel.name] = (to) => {
+        picked[panel.name] = pick.value = to;
+        const fault = FAULTS[to];
+        said.textContent = fault ? verdict(fault, panel.name) : "";
+        tell();
+      };
       return make("div", {}, make("strong", {}, panel.name),
         draw("svg", { viewBox: `-24 -6 ${wide + 30} ${high + 24}`, role: "img",
           "aria-label": `Panel ${panel.name}: ${SHOWS[panel.name]}` },
@@ -91,11 +102,19 @@ export default {
     }
 
     el.append(
-      kit.guess({ question: "One of the six cannot be seen in its curve at all. Which fault is that?",
-        options: [
-          ["the missing mask", false, "its line falls, but its dots do not follow."],
-          ["the mean of means", true, "it weighs sentences instead of tokens, and learns all the same."],
-          ["the high rate", false, "it ruins the model, and the loss stays high."]] }),
+      kit.guess({ voice, question: "One of the six cannot be seen in its curve at all. Which fault is that?",
+        options: FAULTS.filter(({ panel }) => "FBA".includes(panel)).map(({ name, panel }) => [name, panel]),
+        act: "Now find the panel that keeps to the grey line, and choose its fault.",
+        seen() {
+          const [name] = near[0], fault = FAULTS[picked[name]];
+          if (fault?.panel !== name) return null;
+          return [name, `It is “${fault.name}”: line and dots of panel ${name} are ${near[0][1].toFixed(2)} nats from the `
+            + `healthy line on average; those of the next panel, ${near[1][0]}, ${near[1][1].toFixed(2)}.`];
+        },
+        tell() {
+          const [name] = near[0];
+          set[name](FAULTS.findIndex(({ panel }) => panel === name));
+        } }).node,
       make("p", { class: "fx-soft" }, "Nats per token. Line: what the loop reports. Dots: a validation. "
         + "Grey: the healthy loop."),
       make("div", { style: "display:grid;gap:1rem 1.4rem;"

@@ -77,6 +77,16 @@ export default {
       oninput: change((to) => { real = to; }) });
     const voice = kit.voice();
 
+    function set(...to) {
+      [kind, how, flipped, layers] = to;
+      [real, touched] = [n, true];
+      kinds.set(kind);
+      hows.set(how);
+      stack.set(layers);
+      tokens.set(real);
+      show();
+    }
+
     function show() {
       const all = influence(now(), how, layers), found = leaks(all, real);
       left.set(now().map((row) => row.map((yes) => 0.6 * yes)));
@@ -90,19 +100,26 @@ export default {
         : `no position depends on the token that it must predict: on random digits no loss below `
           + `guessing, ${guess}, can be reached.`);
       if (how !== "before" && found.length) {
-        parts.push(` The leak is faint; the layer trained above came to ${trained[how].toFixed(2)}.`);
+        parts.push(` The leak is faint${layers > 1 ? "." : `; the layer trained above came to ${trained[how].toFixed(2)}.`}`);
       }
       voice.say(parts.join(""));
       if (touched) model.keep({ kind, how, real, layers, cells: flipped.join(".") });
     }
 
     el.append(
-      kit.guess({ question: "A causal mask, and one cell too many: query 2 may see key 6. In one layer "
-        + "no position sees the token that it must predict. And in two layers?", options: [
-        ["still none", false, "position 5 looks at position 2, which has seen token 6 a layer below."],
-        ["two", true, "position 5 looks at position 2, which has seen token 6; and position 2 looks at "
-          + "position 6, which has seen token 3. In a third layer the others follow."],
-        ["all", false, "not yet: positions 3 and 4 need one more layer to hear of it from position 2."]] }),
+      kit.guess({ voice, question: "A causal mask, and one cell too many: query 2 may see key 6. In one layer "
+        + "no position sees the token that it must predict. And in two?", options: [["still none", "none"],
+        ["two", "two"], ["all", "all"]],
+      act: "The cell is open. Now take two layers.",
+      begin() { set("causal", "before", ["15"], 1); return leaks(influence(now(), how, 1)); },
+      seen(was) {
+        if (kind !== "causal" || how !== "before" || real !== n || layers !== 2 || flipped.join() !== "15") return null;
+        const found = leaks(influence(now(), how, 2));
+        return [{ 0: "none", 2: "two", [n - 1]: "all" }[found.length], `With one layer ${was.length} of ${n} `
+          + `positions depended on what they must predict, with two ${found.length} do: position 2 looks at 6, which `
+          + "has seen token 3, and position 5 looks at 2, which has seen token 6. A third layer lets others hear of it."];
+      },
+      tell() { set("causal", "before", ["15"], 2); } }).node,
       kinds.node, hows.node, make("div", { class: "fx-row" }, stack.node, tokens.node),
       make("div", { class: "fx-cols" },
         make("div", {}, make("p", { class: "fx-soft" }, "The mask: press a cell"), left.node),

@@ -65,36 +65,46 @@ export default {
     const voice = kit.voice();
     const name = (id) => `“${shown(table[id])}”`;
 
+    const count = (text) => encode(text, ranks, order, most).length;
+
     function show() {
-      const ids = encode(field.value, ranks, order, vocab);
+      const typed = kit.clean(field.value, true);
+      const ids = encode(typed, ranks, order, vocab);
       more.disabled = vocab === most;
       less.disabled = vocab === 260;
       chips.setAttribute("aria-label", `The tokens: ${ids.map((id) => shown(table[id])).join(", ")}`);
       chips.replaceChildren(...ids.map((id) => make("span", { style: "padding:.1rem .3rem;"
         + `border-radius:4px;background:${id === vocab - 1 && vocab > 260
           ? "color-mix(in srgb,var(--warm) 35%,var(--cell))" : "var(--cell)"}` }, shown(table[id]))));
-      const counts = sizes.map((at) => [at, encode(field.value, ranks, order, at).length]);
+      const counts = sizes.map((at) => [at, encode(typed, ranks, order, at).length]);
       const high = Math.max(1, ...counts.map(([, n]) => n));
       chart.set({ x: { from: 260, to: sizes[sizes.length - 1], log: true,
         ticks: [260, 500, 1000, 2000, 4000].filter((at) => at <= most).map((at) => [at, String(at)]) },
       y: { from: 0, to: high * 1.05, ticks: kit.ticks(high) },
       series: [{ points: counts, style: "stroke:var(--blue)" }], mark: [vocab, ids.length] });
-      const letters = [...field.value].length;
+      const letters = [...typed].length;
       const times = ids.filter((id) => id === vocab - 1).length;
       const newest = vocab > 260 ? ` The newest token is ${name(vocab - 1)}, of ${name(merges[vocab - 261][0])}`
         + ` and ${name(merges[vocab - 261][1])}; this text has it ${times === 1 ? "once" : times
           ? `${times} times` : "nowhere"}.` : " No merge has been made: a token is a byte.";
       voice.say(`${letters} character${letters === 1 ? " is" : "s are"} ${ids.length} tokens with a vocabulary of `
         + `${vocab.toLocaleString("en")}.${newest}`);
-      if (touched) model.keep({ vocab, text: field.value });
+      if (touched) model.keep({ vocab, text: typed });
     }
 
     el.append(
-      kit.guess({ question: "“generators” is two tokens of a vocabulary of 4,000, learned from an "
-        + "English manual of Python. And “GENERATORS”?", options: [
-        ["as many", false, "to a tokenizer g and G are two bytes like any others."],
-        ["more", true, "capitals have other bytes, and their pairs were rare, so few were merged."],
-        ["one, unknown", false, "nothing is unknown: whatever is not merged stays bytes."]] }),
+      kit.guess({ voice, question: `“generators” is ${count("generators")} tokens of a vocabulary of `
+        + `${most.toLocaleString("en")}, learned from an English manual of Python. And “GENERATORS”?`, options: [
+        ["fewer", -1], ["as many", 0], ["more", 1]],
+      act: "Now write it in capitals.",
+      begin() { field.value = "generators"; act(most); },
+      seen() {
+        if (field.value.trim() !== "GENERATORS" || vocab !== most) return null;
+        const [was, now] = ["generators", "GENERATORS"].map(count);
+        return [Math.sign(now - was), `In small letters it is ${was} tokens, in capitals ${now}. To a tokenizer g and G are `
+          + "two bytes like any others, and pairs of capitals were rare in what it learned from."];
+      },
+      tell() { field.value = "GENERATORS"; act(most); } }).node,
       field, make("div", { class: "fx-row" }, size.node), make("div", { class: "fx-row" }, less, more),
       chips, chart.node, voice.node);
     show();

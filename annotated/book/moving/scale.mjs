@@ -45,6 +45,18 @@ export default {
       xLabel: "d_k", yLabel: `norm of the softmax's Jacobian, mean of ${products.length}` });
     const voice = kit.voice();
 
+    function set(to, divided) {
+      [place, factor] = [to, divided];
+      width.set(place);
+      which.set(factor ? "yes" : "no");
+      act();
+    }
+
+    const facts = () => {
+      const p = weigh(products[query][place], widths[place], factor);
+      return { d: widths[place], most: Math.max(...p), count: p.filter((w) => w >= 0.05).length };
+    };
+
     function act() {
       touched = true;
       show();
@@ -70,12 +82,20 @@ export default {
     }
 
     el.append(
-      kit.guess({ question: "One query and eight random keys of 1,024 components, undivided. How many "
-        + "of the keys get a visible weight?", options: [
-        ["all eight", false, "that is so at d_k = 1. The products grow, and with them their distances."],
-        ["one, or two", true, "the products lie about 32 apart, and the softmax takes differences to "
-          + "the power of e."],
-        ["none", false, "the weights always add up to 1."]] }),
+      kit.guess({ voice, question: `One query and ${products[0][0].length} random keys of `
+        + `${widths[widths.length - 1].toLocaleString("en")} components, undivided. How many of the keys get a weight of `
+        + "0.05 or more?", options: [["one or two", "few"], ["about half", "half"], ["nearly all", "all"]],
+      act: `Now take the largest d_k, and do not divide.`,
+      begin() { set(Math.max(0, widths.indexOf(64)), true); return facts(); },
+      seen(was) {
+        if (factor || place !== widths.length - 1) return null;
+        const now = facts(), part = now.count / products[0][0].length;
+        return [now.count <= 2 ? "few" : part < 0.75 ? "half" : "all", `Divided, at d_k = ${was.d}, ${was.count} of the keys `
+          + `had 0.05 or more, and the largest weight was ${was.most.toFixed(2)}; now ${now.count} `
+          + `${now.count === 1 ? "has" : "have"}, and it is ${now.most.toFixed(2)}. The products grow with d_k, and their `
+          + "distances with them."];
+      },
+      tell() { set(widths.length - 1, false); } }).node,
       make("div", { class: "fx-row" }, width.node),
       make("div", { class: "fx-row" }, which.node, another),
       make("div", { class: "fx-cols" }, bars.node, chart.node), voice.node);

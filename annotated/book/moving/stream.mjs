@@ -28,13 +28,17 @@ export default {
     (key) => { chosen = key; touched = true; show(); });
     const facts = make("p"), list = make("div"), voice = kit.voice();
 
+    const fitting = (V) => Object.values(rows).filter(({ stated, ...shape }) => fits({ ...shape, V }, stated)).length;
+    const all = Object.keys(rows).length;
+    const most = Math.max(...Array.from({ length: (bounds[1] - bounds[0]) / 250 + 1 }, (_, i) => fitting(bounds[0] + 250 * i)));
+
     function show() {
-      const all = boxes(at), whole = count(at);
-      for (const { key, of, each, out } of all) {
+      const parts = boxes(at), whole = count(at);
+      for (const { key, of, each, out } of parts) {
         map.set(key, `${out}${each ? ` · ${millions(of * each)}` : ""}`, of * each / whole, key === chosen);
       }
       map.times(`× ${at.N}`);
-      const { name, side, of, each, inside, code, out } = all.find(({ key }) => key === chosen);
+      const { name, side, of, each, inside, code, out } = parts.find(({ key }) => key === chosen);
       facts.replaceChildren(make("strong", {}, `${name} (${side ? "decoder" : "encoder"}): `),
         `${inside}; gives ${out}. `, each ? `${each.toLocaleString("en")} parameters${of > 1 ? ` in each of ${of} layers` : ""}, `
           + `${(100 * of * each / whole).toFixed(0)} % of the model. ` : "Nothing of its own to learn. ",
@@ -52,6 +56,7 @@ export default {
         make("td", {}, stated), make("td", {}, now.toFixed(1)),
         make("td", {}, fit ? "✓ fits" : now < stated ? "too few" : "too many"))));
       if (focus) list.querySelector(`[data-row="${focus}"]`).focus();
+      vocab.set(at.V);
       sliders.forEach(([key, slider]) => slider.set(Math.max(0, scales[key].indexOf(at[key]))));
       const fit = found.filter((one) => one.fit), mine = found.find((one) => one.mine);
       voice.say(`This shape has ${millions(whole)} parameters`
@@ -64,10 +69,18 @@ export default {
     }
 
     el.append(make("style", {}, STYLE),
-      kit.guess({ question: "Of the paper’s eleven counts, how many can one and the same vocabulary give?", options: [
-        ["three or four", false, "it does better: move V slowly to the right."],
-        ["ten", true, "and the eleventh needs one of its own. Find both by moving V."],
-        ["all eleven", false, "one of them never fits together with the others. Find out which."]] }),
+      kit.guess({ voice, question: `Of the paper’s ${all} counts, how many can one and the same vocabulary give?`,
+        options: [[`${Math.ceil(all / 3)} or so`, "few"], [`${all - 1}`, "but one"], [`all ${all}`, "all"]],
+        act: "Now move V, and look for the one that fits most.",
+        begin() { change({ V: model.get("V") }); return { V: at.V, fit: fitting(at.V) }; },
+        seen(was) {
+          if (fitting(at.V) < most) return null;
+          return [most === all ? "all" : most === all - 1 ? "but one" : "few", `V = ${was.V.toLocaleString("en")} fits `
+            + `${was.fit} of the ${all} counts, V = ${at.V.toLocaleString("en")} fits ${most}, and no other V fits more.`];
+        },
+        tell() {
+          for (let V = bounds[0]; V <= bounds[1]; V += 250) if (fitting(V) === most) { vocab.set(V); return change({ V }); }
+        } }).node,
       vocab.node, make("div", { class: "fx-cols", style: "--cols:minmax(0,18.5rem) minmax(0,1fr)" },
         make("div", {}, make("p", { class: "fx-soft" }, "The rows of Table 3 that state a count, in millions; "
           + "press one to take its shape"), list),

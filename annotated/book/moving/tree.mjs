@@ -79,12 +79,13 @@ export default {
   render({ model, el, kit }) {
     const { make } = kit;
     const words = model.get("words"), answers = model.get("answers"); // [name, tokens]
-    const gold = treeOver(words, split(model.get("truth")));
+    const truth = split(model.get("truth")), gold = treeOver(words, truth);
+    const less = truth.filter((_, i) => i !== truth.indexOf("NNS") + 1).join(" ");
     let tokens = split(model.asked.tokens ?? answers[0][1]), chosen = -1, touched = false;
 
     const field = make("input", { type: "text", "aria-label": "The tokens of the answer",
       spellcheck: "false", style: "width:100%", oninput: () => {
-        tokens = split(field.value);
+        tokens = split(kit.clean(field.value));
         chosen = -1;
         act();
       } });
@@ -93,8 +94,10 @@ export default {
     const earlier = kit.button("Earlier", () => move(-1)), later = kit.button("Later", () => move(1));
     const out = kit.button("Take out", () => {
       tokens.splice(chosen, 1);
-      chosen = -1;
+      chosen = Math.min(chosen, tokens.length - 1);
       write();
+      // the button keeps the focus, unless there is nothing left
+      if (chosen < 0) field.focus();
     });
     const boxes = make("div", { class: "fx-scroll", tabindex: 0, role: "group",
       "aria-label": "The tree of the answer" });
@@ -111,6 +114,12 @@ export default {
     function write() {
       field.value = tokens.join(" ");
       act();
+    }
+
+    function begin(text) {
+      tokens = split(text);
+      chosen = -1;
+      write();
     }
 
     function act() {
@@ -172,19 +181,21 @@ export default {
 
     field.value = tokens.join(" ");
     el.append(
-      kit.guess({ question: "You take the “)NP” after “NNS” out of the truth. What is its score?", options: [
-        ["0, it is no tree", false, "whatever comes is made a tree: the next bracket that fits closes this one "
-          + "too."],
-        ["still 100", false, "the NP is closed, but where the VP is, which is too late."],
-        ["5 of 6 are right", true, "the NP now ends with the VP: a wrong bracket in the answer, and a missed one "
-          + "in the truth."]] }),
+      kit.guess({ voice, question: "You take the “)NP” after “NNS” out of the truth. What is its F1?", options: [
+        ["0, it is no tree", 0], ["still 100", 100], ["in between", 50]],
+      act: "Here is the truth. Now take that bracket out.",
+      begin() { begin(truth.join(" ")); return compare(gold, treeOver(words, tokens)); },
+      seen(was) {
+        if (tokens.join(" ") !== less) return null;
+        const now = compare(gold, treeOver(words, tokens));
+        return [now.f1 === 0 ? 0 : now.f1 === 100 ? 100 : 50, `It went from ${was.right.length} of ${was.gold} brackets, `
+          + `F1 ${was.f1.toFixed(1)}, to ${now.right.length}, F1 ${now.f1.toFixed(1)}. The repair closes the NP where the `
+          + "VP ends."];
+      },
+      tell() { begin(less); } }).node,
       make("p", {}, make("span", { class: "fx-soft" }, "Sentence: "), words.join(" ")),
       make("div", { class: "fx-row" }, make("span", { class: "fx-soft" }, "Begin with"),
-        ...answers.map(([text, start]) => kit.button(text, () => {
-          tokens = split(start);
-          chosen = -1;
-          write();
-        }))),
+        ...answers.map(([text, start]) => kit.button(text, () => begin(start)))),
       make("div", { style: "margin-top:.6rem" }, field), chips,
       make("div", { class: "fx-row" }, make("span", { class: "fx-soft" }, "Move the chosen token"), earlier,
         later, out),

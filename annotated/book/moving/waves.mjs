@@ -45,6 +45,15 @@ export default {
     const voice = kit.voice();
     const minus = (x, digits) => x.toFixed(digits).replace("-", "−");
 
+    /** The angle between the two hands, from where they point: at most half a turn. */
+    function between() {
+      const [a, b] = [position, position + offset].map((p) => {
+        const [sin, cos] = encoding(p, width).slice(column);
+        return Math.atan2(sin, cos);
+      });
+      return Math.atan2(Math.sin(b - a), Math.cos(b - a)) * 180 / Math.PI;
+    }
+
     function clock(c) {
       // as the page draws them: from the right, against the clock
       const spot = (p, r) => [60 + r * Math.cos(turn(p, c, width)), 60 - r * Math.sin(turn(p, c, width))];
@@ -80,6 +89,8 @@ export default {
       clocks.replaceChildren(...columns.map(clock));
       strips.replaceChildren(strip(position, "var(--blue)"), strip(position + offset, "var(--warm)"));
       const angle = turn(offset, column, width);
+      const turns = Math.floor(Math.abs(angle) / 2 / Math.PI), rest = Math.abs(angle) * 180 / Math.PI - 360 * turns;
+      const whole = turns ? ` (${turns === 1 ? "a whole turn" : `${turns} turns`} and ${rest.toFixed(1)}°)` : "";
       const [cos, sin] = [Math.cos(angle), Math.sin(angle)];
       const sign = (x) => `${x < 0 ? "−" : "+"} ${Math.abs(x).toFixed(2)}`;
       const [a, b] = [from[column], from[column + 1]].map((x) => minus(x, 2));
@@ -87,18 +98,30 @@ export default {
         `${minus(cos, 2)}·(${a}) ${sign(sin)}·(${b}) = ${minus(to[column], 2)}`, make("br"),
         `${minus(-sin, 2)}·(${a}) ${sign(cos)}·(${b}) = ${minus(to[column + 1], 2)}`);
       voice.say(`From position ${position} to ${minus(position + offset, 0)}, columns ${column} and `
-        + `${column + 1} turn by ${minus(angle * 180 / Math.PI, 1)}°: (${a}, ${b}) becomes `
+        + `${column + 1} turn by ${minus(angle * 180 / Math.PI, 1)}°${whole}: (${a}, ${b}) becomes `
         + `(${minus(to[column], 2)}, ${minus(to[column + 1], 2)}).`);
       if (touched) model.keep({ pos: position, offset, dims: column });
     }
 
     el.append(
-      kit.guess({ question: "Keep the offset and move the position. What happens to the angle between "
-        + "the two hands of a clock?", options: [
-        ["it stays", true, "both hands turn alike, so one matrix does the shift at every position."],
-        ["it grows", false, "each hand's angle grows, but both by the same amount."],
-        ["it depends on the clock", false, "the angle differs from clock to clock, but on none of them "
-          + "does it depend on the position."]] }),
+      kit.guess({ voice, question: "Keep the offset and move the position. What happens to the angle between "
+        + "the two hands of a clock?", options: [["it stays", "same"], ["it grows", "more"], ["it shrinks", "less"]],
+      act: "Now move the position by ten or more.",
+      begin() {
+        [position, offset, touched] = [3, offset || 4, true];
+        places.set(position);
+        offsets.set(offset);
+        show();
+        return { position, offset, column, angle: between() };
+      },
+      seen(was) {
+        if (Math.abs(position - was.position) < 10 || offset !== was.offset || column !== was.column) return null;
+        const now = between(), change = Math.abs(now) - Math.abs(was.angle);
+        return [Math.abs(change) < 0.05 ? "same" : change > 0 ? "more" : "less", `From position ${was.position} the hands are `
+          + `${minus(was.angle, 1)}° apart, from position ${position} ${minus(now, 1)}°. Both hands turn alike, so one `
+          + "matrix does the shift at every position."];
+      },
+      tell() { position += 20; touched = true; places.set(position); show(); } }).node,
       make("div", { class: "fx-row" }, places.node, offsets.node), clocks, which.node,
       make("p", { class: "fx-soft" }, "The two rows of the table, and the framed pair in numbers:"),
       strips, sum, voice.node);
