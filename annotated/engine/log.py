@@ -82,6 +82,7 @@ class Log:
         )
         self.said = time.monotonic()
         self.recent: list[Progress] = []
+        self.unread: list[Progress] = []  # not checked for divergence
         self.noted = 0  # the last step whose line is written
         self.board = _board(folder, trainer.step)
 
@@ -94,15 +95,14 @@ class Log:
     def step(self, progress: Progress) -> None:
         """Log a step; the file gets first, tenths, last."""
         self.recent = [*self.recent[-9:], progress]
+        self.unread.append(progress)
         ends = 1, self.trainer.config.max_steps
         if progress.step % 10 == 0 or progress.step in ends:
             self.note()
-        if rank() == 0:
-            self._warn(progress.step, self.divergence.training(progress))
+            self.bar.set_postfix_str(self._pace(), refresh=False)
         if self.last != (last := self.trainer.config.max_steps):
             self.last = self.bar.total = last
             say(f"the minutes allow {last} steps: cooling down until then")
-        self.bar.set_postfix_str(self._pace(), refresh=False)
         self.bar.update()
         if self.bar.disable and time.monotonic() - self.said > 30:
             self.said = time.monotonic()
@@ -110,14 +110,26 @@ class Log:
 
     def note(self) -> None:
         """Write the latest step's line, unless that has been done."""
+        self.look(self.unread[:-1])
         for progress in self.recent[-1:]:
             if progress.step > self.noted:
                 self.noted, scaling = progress.step, self.trainer.scaling
                 more = {} if scaling is None else vars(scaling)
                 self._write(dataclasses.asdict(progress) | more)
+        self.look()
+
+    def look(self, steps: Sequence[Progress] | None = None) -> None:
+        """Check for divergence what has not been checked: the numbers of
+        these steps, unless given all, are waited for.
+        """
+        steps = self.unread if steps is None else steps
+        self.unread = self.unread[len(steps) :]
+        for progress in steps if rank() == 0 else ():
+            self._warn(progress.step, self.divergence.training(progress))
 
     def validation(self, step: int, scores: dict[str, Any]) -> None:
         """Log the scores of a validation, by set."""
+        self.look()
         self._write({"step": step} | scores)
         what = "checkpoint" if step else "before"
         line = f"step {step}: {what}, validation perplexity "

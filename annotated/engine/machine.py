@@ -91,12 +91,17 @@ def set_up(device: str) -> None:
     """Prepare this process for training on a device.
 
     A GPU may round the factors of float32 products to 10 fraction bits
-    (TF32), for its tensor cores; sums stay in float32. On a CPU, memory
-    that a step frees stays with the process, for the next step.
+    (TF32), for its tensor cores; sums stay in float32. It becomes CUDA's
+    current device, and torch computes on one processor beside it, where
+    little is left to compute. On a CPU, memory that a step frees stays
+    with the process, for the next step.
     """
     kind = torch.device(device).type
     if kind == "cuda":
         torch.set_float32_matmul_precision("high")
+        if ":" in device:
+            torch.cuda.set_device(device)
+        torch.set_num_threads(1)
     if kind == "cpu":
         keep_freed_memory()
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from annotated.batches import Batch, Corpus
+from annotated.batches import Batch, Corpus, Sentences
 from annotated.engine.distributed import rank, world_size
 from annotated.engine.packing import Packing
-from annotated.tokens import BOS, EOS
+from annotated.tokens import BOS, EOS, PAD
 
 __all__ = ["PackedBatch", "split_batch", "micro_batches", "short_first"]
 
@@ -25,6 +25,7 @@ class PackedBatch(Batch):
 
     source: Packing
     target: Packing
+    memory: Tensor | None = None  # bytes that all of them are views of
 
     @classmethod
     def of(cls, batch: Batch) -> PackedBatch:
@@ -34,14 +35,86 @@ class PackedBatch(Batch):
         sides = Packing.of(batch.src), Packing.of(batch.tgt)
         return cls(batch.src, batch.tgt, batch.labels, *sides)
 
+    @classmethod
+    def read(cls, corpus: Corpus, pairs: NDArray) -> PackedBatch:
+        """The packed form of corpus.batch(pairs), without a loop."""
+        if type(corpus).batch is not Corpus.batch:  # a batch of its own
+            return cls.of(corpus.batch(pairs))
+        src, source = _read(corpus.src, pairs)
+        labels, target = _read(corpus.tgt, pairs)
+        tgt = _shifted(labels, target.real)
+        return cls(src, tgt, labels, source, target)
+
     def moved(self, move: Callable[[Tensor], Tensor]) -> PackedBatch:
         """A copy with move applied to each of its tensors."""
         src, tgt, labels = map(move, (self.src, self.tgt, self.labels))
         source, target = self.source.moved(move), self.target.moved(move)
         return PackedBatch(src, tgt, labels, source, target)
 
+    def together(self, pin: bool) -> PackedBatch:
+        """A copy of which all tensors lie in one piece of memory."""
+        ends = [0]
+
+        def count(x: Tensor) -> Tensor:
+            ends.append(ends[-1] - (-x.nbytes // _ALIGNED) * _ALIGNED)
+            return x
+
+        self.moved(count)
+        memory = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=pin)
+        starts = iter(ends)
+
+        def put(x: Tensor) -> Tensor:
+            return _view(memory, next(starts), x).copy_(x)
+
+        return replace(self.moved(put), memory=memory)
+
     def to(self, device: torch.device | str) -> PackedBatch:
-        return self.moved(lambda x: x.to(device, non_blocking=True))
+        """The same batch there: in one transfer, if it lies together."""
+        if self.memory is None:
+            return self.moved(lambda x: x.to(device, non_blocking=True))
+        there = self.memory.to(device, non_blocking=True)
+
+        def same(x: Tensor) -> Tensor:
+            return _view(there, int(x.storage_offset()) * x.itemsize, x)
+
+        return replace(self.moved(same), memory=there)
+
+
+def _read(side: Sentences, pairs: NDArray) -> tuple[Tensor, Packing]:
+    """These sentences with EOS behind each, (batch, length), and their
+    packing.
+    """
+    first = side.starts[pairs]
+    lengths = side.starts[pairs + 1] - first
+    real = np.arange(lengths.max(initial=0) + 1) <= lengths[:, None]
+    index = np.flatnonzero(real)
+    ends = np.cumsum(lengths + 1)  # of the rows, among the real tokens
+    words = np.ones(len(index), dtype=bool)
+    words[ends - 1] = False
+    place = np.repeat(first - ends + lengths + 1, lengths)
+    place += np.flatnonzero(words)
+    row = np.full(len(index), EOS)
+    row[words] = np.take(side.ids, place)
+    padded = np.full(real.shape, PAD)
+    padded.reshape(-1)[index] = row
+    packing = Packing(torch.from_numpy(real), torch.from_numpy(index))
+    return torch.from_numpy(padded), packing
+
+
+def _shifted(labels: Tensor, real: Tensor) -> Tensor:
+    """The decoder's input for these labels: BOS, and no last token."""
+    tgt = torch.full_like(labels, BOS)
+    tgt[:, 1:] = labels[:, :-1]
+    return tgt.masked_fill_(~real, PAD)
+
+
+_ALIGNED = 64  # bytes: where each tensor begins
+
+
+def _view(memory: Tensor, first: int, like: Tensor) -> Tensor:
+    """The bytes of memory from first on, as a tensor like this one."""
+    part = memory[first : first + like.nbytes]
+    return part.view(like.dtype).view(like.shape)
 
 
 # E5-trainer.md: One batch, several micro-batches, several processes
@@ -85,7 +158,7 @@ def micro_batches(
     start, end = torch.tensor([[BOS]]), torch.tensor([[EOS]])
     nothing = PackedBatch.of(Batch(end, start, end))
     return [
-        (PackedBatch.of(corpus.batch(p)), 1.0) if len(p) else (nothing, 0.0)
+        (PackedBatch.read(corpus, p), 1.0) if len(p) else (nothing, 0.0)
         for p in mine
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import gc
 import math
 import os
 import shutil
@@ -33,7 +34,7 @@ from annotated.engine.errors import RunError, Stopped
 from annotated.engine.files import check_new, replacing, write_json
 from annotated.engine.lock import locked
 from annotated.engine.log import Log, say
-from annotated.engine.machine import memory_bytes, pick_device, set_up
+from annotated.engine.machine import memory_bytes, pick_device
 from annotated.engine.packing import check_compiler
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
@@ -72,7 +73,6 @@ def train_recipe(
     if shard and world_size() == 1:
         raise RunError("shard needs several processes: use torchrun")
     device = pick_device(device)
-    set_up(device)
     if recipe.training.compile:
         check_compiler(device)
     with _alone(folder, resume):
@@ -192,7 +192,7 @@ def _train(trainer: Trainer, sets: _Sets, folder: Path, log: Log) -> None:
     rank_zero_only(lambda: _keep_best(trainer.step, folder))
     saved, seconds = trainer.step, trainer.seconds
     minutes = config.save_minutes or math.inf
-    with _stop_signals(trainer) as seen:
+    with _stop_signals(trainer) as seen, _collector_frozen():
         for progress in trainer.steps():
             log.step(progress)
             alone = world_size() == 1
@@ -202,6 +202,7 @@ def _train(trainer: Trainer, sets: _Sets, folder: Path, log: Log) -> None:
             if due and not stopping:
                 log.validation(trainer.step, _validated(trainer, sets))
             if due or late or stopping:
+                log.look()
                 _save(trainer, folder)
                 saved, seconds = trainer.step, trainer.seconds
             if stopping:
@@ -212,6 +213,17 @@ def _train(trainer: Trainer, sets: _Sets, folder: Path, log: Log) -> None:
             _save(trainer, folder)
         else:
             rank_zero_only(lambda: _keep_best(trainer.step, folder))
+
+
+@contextmanager
+def _collector_frozen() -> Iterator[None]:
+    """Let Python's collector pass over what exists now."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _save(trainer: Trainer, folder: Path) -> None:

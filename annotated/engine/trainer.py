@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from annotated.engine.errors import (
     UsageError,
     check_fields,
 )
-from annotated.engine.machine import HALF, evaluating
+from annotated.engine.machine import HALF, evaluating, set_up
 from annotated.engine.micro import PackedBatch, micro_batches, short_first
 from annotated.engine.optimizers import rehearse
 from annotated.engine.packing import (
@@ -151,6 +151,13 @@ class _Loss(nn.Module):
 
 
 # E5-trainer.md: A range that is too small
+def _gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """The norm of all gradients together, which stay as they are."""
+    grads = [p.grad for p in parameters if p.grad is not None]
+    norms = torch._foreach_norm(grads) if grads else [torch.zeros(())]
+    return torch.linalg.vector_norm(torch.stack([*norms]))
+
+
 @dataclass
 class _LossScale:
     """The factor that a float16 loss is multiplied by."""
@@ -166,15 +173,14 @@ class _LossScale:
         """Unscale the gradients. If one of them has overflowed, halve the
         scale and return False: the step must be repeated.
         """
-        norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf)
-        fine = math.isfinite(full_tensor(norm).item())
+        norm = full_tensor(_gradient_norm(parameters))
+        fine = math.isfinite(norm.item())
         if not fine and self.scale > self.min_scale:
             self.scale, self.calm = self.scale / 2, 0
             self.overflows += 1
             return False
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.grad /= self.scale
+        grads = [p.grad for p in parameters if p.grad is not None]
+        torch._foreach_mul_(grads, 1 / self.scale)  # exact: powers of two
         self.calm += 1
         if self.calm == self.patience:
             self.scale, self.calm = self.scale * 2, 0
@@ -203,6 +209,7 @@ class Trainer(training.Trainer):
         fast = model if type(model) is PackedTransformer else packed(model)
         check_parts(fast, hooks=True)
         super().__init__(fast, corpus, config)
+        set_up(str(self.device))
         _freeze(fast, config.freeze)
         self.check_same()
         self.group = step_group(self.step_minutes)
@@ -220,6 +227,8 @@ class Trainer(training.Trainer):
         self.clock = self.started = 0.0  # of this process
         self.planned = config  # before fit_end
         self.since = 0, 0.0  # the step and time that the pace counts from
+        self.unread: list[_Step] = []  # see look
+        self.bad = torch.zeros((), device=self.device)  # 1: not finite
 
     def plan(self, epoch: int) -> list[NDArray]:
         plan = super().plan(epoch)
@@ -251,55 +260,97 @@ class Trainer(training.Trainer):
             }
         )
 
-    def steps(self) -> Iterator[Progress]:
-        """training.Trainer.steps, also bounded by max_minutes."""
-        limit = 60 * (self.config.max_minutes or math.inf)
-        if self.step == 0:  # what cannot be saved is refused now
-            self.rehearse()
-        works = self.prefetched()
-        while self.step < self.config.max_steps and self.seconds < limit:
-            started, epoch = time.perf_counter(), self.epoch
-            work, after = next(works)
-            loss, nll, norm = self.learn(work)
-            self.epoch, self.batch_index = after
-            self.tokens += work.tokens
-            self.clock += time.perf_counter() - started
-            self.fit_end()
-            yield Progress(
-                step=self.step, epoch=epoch, loss=loss, nll=nll,
-                rate=self.rate(self.step), gradient_norm=norm,
-                tokens=self.tokens, seconds=self.seconds,
-            )  # fmt: skip
-
-    def prefetched(self) -> Iterator[tuple[_Work, tuple[int, int]]]:
-        """What batches yields, each read while the one before is used."""
-        with ThreadPoolExecutor(1) as reader:
-            source = self.batches()
-            coming = reader.submit(next, source)
-            while True:
-                now = coming.result()
-                if self.step + 1 < self.config.max_steps:
-                    coming = reader.submit(next, source)
-                yield now
-
     def batches(self) -> Iterator[tuple[_Work, tuple[int, int]]]:
         """The batches from here on, each with the place after it."""
-        epoch, place = self.epoch, self.batch_index
+        epoch, place, step = self.epoch, self.batch_index, self.step
         while True:
             plan = self.plan(epoch)
             for i in range(place, len(plan)):
+                if (step := step + 1) > self.config.max_steps:
+                    return
                 last = i + 1 == len(plan)
                 after = (epoch + 1, 0) if last else (epoch, i + 1)
                 yield self.batch(plan[i]), after
             epoch, place = epoch + 1, 0
 
-    def batch(self, pairs: NDArray) -> _Work:
-        micro = micro_batches(self.corpus, pairs, self.config.micro_tokens)
-        if self.device.type == "cuda":
-            micro = [(b.moved(Tensor.pin_memory), w) for b, w in micro]
-        starts = self.corpus.tgt.starts
+    def batch(self, pairs: NDArray, corpus: Corpus | None = None) -> _Work:
+        """These pairs of a corpus, unless given of the trainer's own."""
+        corpus = self.corpus if corpus is None else corpus
+        micro = micro_batches(corpus, pairs, self.config.micro_tokens)
+        if (kind := self.device.type) != "cpu":
+            micro = [(b.together(kind == "cuda"), w) for b, w in micro]
+        starts = corpus.tgt.starts
         words = int((starts[pairs + 1] - starts[pairs]).sum())
         return _Work(micro, words + len(pairs))
+
+    # E5-trainer.md: Numbers that are waited for
+    @property
+    def late(self) -> bool:
+        """Whether steps do not wait for their numbers."""
+        skips = getattr(self.optimizer, "_step_supports_amp_scaling", False)
+        return self.device.type == "cuda" and skips
+
+    def steps(self) -> Iterator[Progress]:
+        """training.Trainer.steps, also bounded by max_minutes."""
+        limit = 60 * (self.config.max_minutes or math.inf)
+        if self.step == 0:  # what cannot be saved is refused now
+            self.rehearse()
+        self.bad.zero_()
+        works = _ahead(self.batches())
+        while self.step < self.config.max_steps and self.seconds < limit:
+            started, before = time.perf_counter(), self.counters()
+            work, after = next(works)
+            step = _Step(self.learn(work), before)
+            self.epoch, self.batch_index = after
+            self.tokens += work.tokens
+            self.unread.append(step)
+            ends = self.step == self.config.max_steps
+            if not self.late or ends or self.step % _LOOK == 0:
+                self.look()
+            self.clock += time.perf_counter() - started
+            self.fit_end()
+            yield self.progress(step, before["epoch"])
+        self.look()
+
+    def counters(self) -> dict[str, Any]:
+        names = "step", "epoch", "batch_index", "tokens", "seconds"
+        return {name: getattr(self, name) for name in names}
+
+    def progress(self, step: _Step, epoch: int) -> Progress:
+        known: dict[str, Any] = {
+            "step": self.step, "epoch": epoch, "tokens": self.tokens,
+            "seconds": self.seconds, "rate": self.rate(self.step),
+        }  # fmt: skip
+        if step.row is not None:
+            known |= zip(_NUMBERS, step.row)
+            return Progress(**known)
+        return _LateProgress(lambda: self.read(step), **known)
+
+    def read(self, step: _Step) -> list[float]:
+        self.look()
+        assert step.row is not None
+        return step.row
+
+    def look(self) -> None:
+        """Wait for the numbers of all steps so far. If those of one are
+        not finite, the trainer is as it was before that step: then
+        TrainingError, or PeerError in all processes but the first.
+        """
+        unread, self.unread = self.unread, []
+        if not unread:
+            return
+        rows = torch.stack([step.numbers for step in unread]).tolist()
+        for step, row in zip(unread, rows):
+            if not np.isfinite(row).all():
+                vars(self).update(step.before)
+                self.refuse(row)
+            step.row = row
+
+    def refuse(self, row: list[float]) -> None:
+        """The error of a step with these numbers."""
+        if rank():  # process 0 reports it
+            raise PeerError("not finite")
+        raise TrainingError(self.trouble(*row))
 
     # E5-trainer.md: Minutes that end the run
     def fit_end(self) -> None:
@@ -335,22 +386,32 @@ class Trainer(training.Trainer):
         now = [getattr(self.config, name) for name in names]
         return {"plan": plan, "now": now}
 
-    def learn(self, work: Any) -> tuple[float, float, float]:
-        """As in training.Trainer, for what batch returns."""
+    def learn(self, work: Any) -> Any:
+        """As in training.Trainer, for what batch returns; the three
+        numbers are a tensor. If late, what is not finite sets bad instead
+        of raising TrainingError.
+        """
         seed_dropout(self.config.seed, self.step)
         self.model.train()
         self.optimizer.zero_grad()
-        means = self.gradient(work)
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.model.parameters(), self.config.clip or math.inf
-        )
-        loss, nll, size = self.collect(means, norm)
-        if not np.isfinite([loss, nll, size]).all():
-            raise TrainingError(self.trouble(loss, nll, size))
+        numbers = self.collect(self.gradient(work), self.clip())
+        if self.late:
+            bad = ~numbers.isfinite().all()
+            self.bad = torch.maximum(self.bad, bad.float())
+            vars(self.optimizer)["found_inf"] = self.bad
+        elif not np.isfinite(row := numbers.tolist()).all():
+            self.refuse(row)
         self.step += 1
         set_learning_rate(self.optimizer, self.rate(self.step))
         self.optimizer.step()
-        return loss, nll, size
+        return numbers
+
+    def clip(self) -> Tensor:
+        """Clip the gradients, if configured; their norm before that."""
+        parameters, limit = self.model.parameters(), self.config.clip
+        if limit is None:
+            return _gradient_norm(parameters)
+        return torch.nn.utils.clip_grad_norm_(parameters, limit)
 
     def gradient(self, work: Any) -> Tensor:
         """Accumulate the gradients of the micro-batches; returns this
@@ -379,47 +440,53 @@ class Trainer(training.Trainer):
             sums = sums + weight * torch.stack([loss.detach(), nll])
         return sums / work.tokens
 
-    def collect(self, means: Tensor, norm: Tensor) -> tuple[float, ...]:
-        """The step's loss, nll and gradient norm, summed over all
-        processes. The same exchange sets seconds, by process 0's clock,
-        and stopping, where any process has set stop. PeerError, in all
-        processes but the first, where one of the three is not finite.
+    def collect(self, means: Tensor, norm: Tensor) -> Tensor:
+        """The step's loss, nll and gradient norm (3,), the first two
+        summed over all processes; on the CPU unless late. Sets seconds,
+        by process 0's clock, and stopping, where any has set stop.
         """
         # three numbers, but the device is waited for only once
-        loss, nll, size = torch.stack([*means, full_tensor(norm)]).tolist()
+        numbers = torch.stack([*means, full_tensor(norm).to(means.device)])
+        numbers = (numbers if self.late else numbers.cpu()).double()
         spent = self.clock + time.perf_counter() - self.started
-        agreed = [0.0 if rank() else spent, float(self.stop)]
-        shared = torch.tensor([loss, nll, *agreed], dtype=torch.float64)
-        shared = all_reduce_sum(shared, self.group)
-        loss, nll, self.seconds, stop = shared.tolist()
+        told = [0.0 if rank() else spent, float(self.stop)]
+        agreed = torch.tensor(told, dtype=torch.float64)
+        if self.late:
+            sums = all_reduce_sum(numbers[:2], self.group)
+            agreed = all_reduce_sum(agreed, self.group)
+        else:
+            shared = torch.cat([numbers[:2], agreed])
+            sums, agreed = all_reduce_sum(shared, self.group).split(2)
+        self.seconds, stop = agreed.tolist()
         self.stopping = stop > 0
-        if rank() and not np.isfinite([loss, nll, size]).all():
-            raise PeerError("not finite")  # process 0 reports it
-        return loss, nll, size
+        return torch.cat([sums, numbers[2:]])
 
     # E5-trainer.md: Validation and checkpoints
     def validate(self, corpus: Corpus) -> dict[str, float]:
         """training.validate, divided among the processes."""
         if not len(corpus):
             raise ValueError("the validation corpus is empty")
-        config = self.config
-        sums = torch.zeros(3, dtype=torch.float64)
+        self.look()
+        plan = corpus.plan(self.config.batch_tokens, seed=0, epoch=0)
+        both, weights, tokens = [], [], 0
         with evaluating(self.model):
-            for pairs in corpus.plan(config.batch_tokens, seed=0, epoch=0):
-                for batch, weight in micro_batches(
-                    corpus, pairs, config.micro_tokens
-                ):
+            for work in _ahead(self.batch(pairs, corpus) for pairs in plan):
+                tokens += work.tokens
+                for batch, weight in work.micro:
                     loss, nll = self.loss(batch.to(self.device))
-                    numbers = torch.stack([loss, nll]).cpu().double()
-                    sums[:2] += weight * numbers
-                    sums[2] += weight * batch.tokens
-        loss, nll, tokens = all_reduce_sum(sums).tolist()
-        return training.scores(loss / tokens, nll / tokens)
+                    both.append(torch.stack([loss, nll]))
+                    weights.append(weight)
+        sums = torch.zeros(2, dtype=torch.float64)
+        for weight, pair in zip(weights, torch.stack(both).cpu().double()):
+            sums += weight * pair
+        means = all_reduce_sum(sums) / tokens
+        return training.scores(*means.tolist())
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """By name: with shard this process's parts, whatever was computed
         before. A validation leaves some of them whole.
         """
+        self.look()
         reshard(self.loss)
         return super().parameters()
 
@@ -494,6 +561,47 @@ class _Work:
 
     micro: list[tuple[PackedBatch, float]]  # this process's part
     tokens: int  # target tokens of the whole batch
+
+
+_Item = TypeVar("_Item")
+
+
+def _ahead(source: Iterator[_Item]) -> Iterator[_Item]:
+    """What source yields, each made while the one before is used."""
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(next, source, None)
+        while (item := coming.result()) is not None:
+            coming = reader.submit(next, source, None)
+            yield item
+
+
+# E5-trainer.md: Numbers that are waited for
+_NUMBERS = "loss", "nll", "gradient_norm"
+_LOOK = 10  # steps after which their numbers are read
+
+
+@dataclass
+class _Step:
+    """A step whose numbers may not have been computed yet."""
+
+    numbers: Tensor  # those of _NUMBERS
+    before: dict[str, Any]  # the trainer's counters
+    row: list[float] | None = None  # the numbers, once they are read
+
+
+class _LateProgress(Progress):
+    """A step's Progress. To read its loss, nll or gradient_norm is to wait
+    for the device; TrainingError if it, or a step before, was not finite.
+    """
+
+    def __init__(self, read: Callable[[], list[float]], **known: Any):
+        vars(self).update(known, read=read)
+
+    def __getattr__(self, name: str) -> float:
+        if name not in _NUMBERS:
+            raise AttributeError(name)
+        vars(self).update(zip(_NUMBERS, vars(self)["read"]()))
+        return vars(self)[name]
 
 
 # E5-trainer.md: Minutes that end the run

@@ -5,15 +5,23 @@ scale of a float16 loss.
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from annotated.batches import Corpus, Sentences
-from annotated.engine.micro import PackedBatch, short_first, split_batch
+from annotated.engine.micro import (
+    PackedBatch,
+    micro_batches,
+    short_first,
+    split_batch,
+)
 from annotated.engine.trainer import (
     RunConfig,
     Trainer,
@@ -135,43 +143,141 @@ def test_a_curriculum_is_that_of_the_first_epoch() -> None:
     assert list(map(list, first)) != list(map(list, plain.plan(0)))
 
 
-def test_a_batch_is_sent_while_the_processor_goes_on(
+def tensors(batch: PackedBatch) -> list[Tensor]:
+    found: list[Tensor] = []
+    batch.moved(lambda x: found.append(x) or x)
+    return found
+
+
+def assert_same(one: PackedBatch, other: PackedBatch) -> None:
+    """Bit for bit, and of the same types."""
+    for a, b in zip(tensors(one), tensors(other), strict=True):
+        assert a.dtype == b.dtype and torch.equal(a, b)
+
+
+ROW = st.lists(st.integers(4, 2**16 - 1), max_size=9)
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(
+    st.lists(st.tuples(ROW, ROW), min_size=1, max_size=12),
+    st.sampled_from([np.uint16, np.int32, np.int64]),
+    st.data(),
+)
+def test_batches_are_read_at_once_as_they_are_row_by_row(
+    rows: list[Any], kind: Any, data: st.DataObject
+) -> None:
+    corpus = Corpus(*(Sentences.of(side, kind) for side in zip(*rows)))
+    some = st.lists(st.integers(0, len(rows) - 1), min_size=1)
+    pairs = np.array(data.draw(some))
+    found = PackedBatch.read(corpus, pairs)
+    assert_same(found, PackedBatch.of(corpus.batch(pairs)))
+
+
+def test_a_corpus_with_batches_of_its_own_is_asked_for_them() -> None:
+    class Backwards(Corpus):
+        def batch(self, pairs: Any) -> Any:
+            return super().batch(pairs[::-1])
+
+    plain = copy_corpus(20, vocab=12)
+    own, pairs = Backwards(plain.src, plain.tgt), np.arange(5)
+    ((found, _),) = micro_batches(own, pairs, None)
+    assert_same(found, PackedBatch.read(plain, pairs[::-1]))
+
+
+def lines_run(action: Any) -> int:
+    """The lines of Python that action executes: while they are, no other
+    thread of Python goes on.
+    """
+    count = 0
+
+    def note(frame: Any, event: str, _: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return note
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_the_reader_runs_no_line_of_python_for_each_pair() -> None:
+    corpus = copy_corpus(2000, vocab=12, length=9)
+
+    def lines(make: Any, pairs: int) -> int:
+        return lines_run(lambda: make(corpus, np.arange(pairs)))
+
+    def read(corpus: Corpus, pairs: Any) -> Any:
+        ((batch, _),) = micro_batches(corpus, pairs, None)
+        return batch.together(pin=False)
+
+    assert lines(read, 20) == lines(read, 2000)
+
+    def rows(corpus: Corpus, pairs: Any) -> Any:
+        return corpus.batch(pairs)
+
+    assert lines(rows, 2000) > lines(rows, 20) + 1980  # it would see
+
+
+def test_a_batch_is_sent_at_once_while_the_processor_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
 
     def to(tensor: Tensor, place: Any, **more: Any) -> Tensor:
         asked.append((place, more))
-        return tensor + 0
+        return tensor.clone()
 
-    batch = PackedBatch.of(copy_corpus(5, vocab=12).batch(np.arange(3)))
+    corpus = copy_corpus(9, vocab=12)
+    batch = PackedBatch.read(corpus, np.array([3, 0, 8]))
     monkeypatch.setattr(Tensor, "to", to)
-    there = batch.to("there")
-    assert asked == [("there", {"non_blocking": True})] * 7
-    for name in ("src", "tgt", "labels"):
-        assert torch.equal(getattr(there, name), getattr(batch, name))
-    for side in ("source", "target"):
-        one, other = getattr(there, side), getattr(batch, side)
-        assert torch.equal(one.real, other.real)
-        assert torch.equal(one.index, other.index)
+    for one, times in ((batch, 7), (batch.together(pin=False), 1)):
+        there = one.to("there")
+        assert asked == [("there", {"non_blocking": True})] * times
+        assert_same(there, batch)
+        asked.clear()
+    assert_same(there.to("back"), batch)
+    assert len(asked) == 1
+
+
+def test_what_lies_together_overlaps_nowhere_and_is_aligned() -> None:
+    corpus = copy_corpus(9, vocab=12)
+    batch = PackedBatch.read(corpus, np.array([3, 0, 8])).together(False)
+    assert batch.memory is not None
+    begin, after = batch.memory.data_ptr(), 0
+    for x in tensors(batch):
+        first = x.data_ptr() - begin
+        assert first % 64 == 0 and first >= after
+        after = first + x.nbytes
+    assert after <= len(batch.memory) < after + 64
 
 
 def test_for_a_gpu_batches_lie_where_it_can_fetch_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pinned = []
-    monkeypatch.setattr(
-        Tensor, "pin_memory", lambda x: pinned.append(x) or x + 0
-    )
+    pinned, empty = [], torch.empty
+
+    def watched(*size: Any, pin_memory: bool = False, **more: Any) -> Any:
+        pinned.append(pin_memory)
+        return empty(*size, **more)
+
     trainer = small_trainer(micro_tokens=10)
     plain = trainer.batch(np.arange(6))
-    assert not pinned
-    trainer.device = torch.device("cuda")
-    work = trainer.batch(np.arange(6))
-    assert len(work.micro) > 1 and len(pinned) == 7 * len(work.micro)
-    assert [weight for _, weight in work.micro] == [1.0] * len(work.micro)
-    for (one, _), (other, _) in zip(work.micro, plain.micro, strict=True):
-        assert torch.equal(one.src, other.src)
+    monkeypatch.setattr(torch, "empty", watched)
+    assert trainer.batch(np.arange(6)).micro[0][0].memory is None
+    for kind in ("mps", "cuda"):
+        trainer.device = torch.device(kind)
+        pinned.clear()
+        work = trainer.batch(np.arange(6))
+        assert len(work.micro) > 1
+        assert pinned == [kind == "cuda"] * len(work.micro)
+        assert [w for _, w in work.micro] == [1.0] * len(work.micro)
+        for (one, _), (other, _) in zip(work.micro, plain.micro):
+            assert_same(one, other)
 
 
 # --- a range that is too small --------------------------------------------

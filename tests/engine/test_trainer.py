@@ -21,7 +21,7 @@ from torch import Tensor
 from annotated import training
 from annotated.engine import micro, optimizers
 from annotated.engine import trainer as engine
-from annotated.engine.errors import PeerError, UsageError
+from annotated.engine.errors import PeerError, TrainingError, UsageError
 from annotated.engine.trainer import (
     RunConfig,
     Trainer,
@@ -407,19 +407,39 @@ def test_what_a_process_adds_to_the_numbers_of_a_step(
     trainer.group = cast(Any, "of a step")
     numbers = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64)
     found = trainer.collect(numbers[:2], numbers[2])
-    assert found == (0.1, 0.5, 2.0)
+    assert found.tolist() == [0.1, 0.5, 2.0]
     seconds = [8.0, 0.0][me]
     told = [0.1, 0.5, seconds, float(me)]
     assert given == [(told, torch.float64, "of a step")]
     assert (trainer.seconds, trainer.stopping) == (seconds, me == 1)
-    for bad in ([math.nan, 1.0, 1.0], [1.0, math.inf, 1.0], [1.0, 1.0,
-                -math.inf]):  # fmt: skip
-        numbers = torch.tensor(bad)
-        if me:  # process 0 says why
-            with pytest.raises(PeerError):
-                trainer.collect(numbers[:2], numbers[2])
-        else:
-            trainer.collect(numbers[:2], numbers[2])
+    # where the device is not waited for, its numbers go by themselves
+    monkeypatch.setattr(Trainer, "late", True)
+    given.clear()
+    assert trainer.collect(numbers[:2], numbers[2]).tolist() == [
+        0.1,
+        0.5,
+        2,
+    ]
+    assert [told for told, *_ in given] == [told[:2], told[2:]]
+
+
+@pytest.mark.parametrize("me", [0, 1])
+@pytest.mark.parametrize(
+    "bad", [[math.nan, 1, 1], [1, math.inf, 1], [1, 1, -math.inf]]
+)
+def test_what_is_not_finite_is_told_by_the_first_process(
+    monkeypatch: pytest.MonkeyPatch, me: int, bad: list[float]
+) -> None:
+    """And refused by all, before the weights change."""
+    trainer = small_trainer()
+    before = trainer.model.embeddings.output.detach().clone()
+    monkeypatch.setattr(engine, "rank", lambda: me)
+    told = torch.tensor(bad, dtype=torch.float64)
+    monkeypatch.setattr(trainer, "collect", lambda *_: told)
+    with pytest.raises(PeerError if me else TrainingError):
+        next(trainer.steps())
+    assert trainer.step == 0
+    assert torch.equal(trainer.model.embeddings.output, before)
 
 
 def test_processes_compare_what_they_begin_with(
