@@ -1,12 +1,16 @@
-"""Everything that a GPU is wanted for, in one call of at most nine minutes.
+"""Everything that a GPU is wanted for, in one call of fourteen minutes.
 
     python benchmarks/gpu.py --out gpu-results
     python benchmarks/gpu.py --out gpu-results --only peak,train-base
     python benchmarks/gpu.py --out /tmp/try --tiny        # any machine
 
 Sections: the matrix peak of this machine, now; the tests that need a GPU;
-training at the paper's base and big shape, 25,000 tokens a side and step;
-decoding at the base shape with a beam of 4; and a training that converges.
+the trainer with and without the attention that plans for each new shape;
+a step beside torch.nn's and Marian's, eager and compiled; the trainer beside
+its own ready-made batches; a profile by kind of work; each kernel beside what
+it replaces; training at the paper's base and big shape, 25,000 tokens a side
+and step; decoding at the base shape with a beam of 4, and beside
+transformers.generate; and a training that converges.
 Each runs in a process of its own, within its own time, so that a crash or a
 standstill in one is noted and the others go on. What is there is written
 after every section: gpu.json, and gpu-learn.json for the training, both in
@@ -44,12 +48,33 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from ledger import write  # noqa: E402
 
-from annotated.batches import Batch, Corpus, Sentences  # noqa: E402
+from annotated.batches import Batch, Corpus, Sentences, pad_rows  # noqa: E402
 from annotated.book.results import entry, rounded  # noqa: E402
+from annotated.engine import packing as packing_module  # noqa: E402
+from annotated.engine.kernels import slow_row_losses  # noqa: E402
 from annotated.engine.machine import set_up  # noqa: E402
-from annotated.engine.search import search_in_order  # noqa: E402
-from annotated.engine.trainer import RunConfig, Trainer  # noqa: E402
+from annotated.engine.micro import PackedBatch  # noqa: E402
+from annotated.engine.packing import (  # noqa: E402
+    PackedAttention,
+    PackedMask,
+    PackedTransformer,
+    chunked_loss,
+    compile_layers,
+)
+from annotated.engine.search import (  # noqa: E402
+    batches_by_length,
+    search_in_order,
+)
+from annotated.engine.trainer import (  # noqa: E402
+    RunConfig,
+    Trainer,
+    packed_loss,
+)
 from annotated.model import Transformer, TransformerConfig  # noqa: E402
+from annotated.schedule import (  # noqa: E402
+    make_optimizer,
+    set_learning_rate,
+)
 from annotated.search import SearchConfig  # noqa: E402
 from annotated.tokens import PAD, SPECIALS  # noqa: E402
 
@@ -275,8 +300,12 @@ def speed_of(
     name: str,
     end: float,
     changes: dict[str, Any],
+    begin: Callable[[Trainer], None] = lambda trainer: None,
+    fresh: bool = False,
 ) -> dict[str, Any]:
-    """Medians over steps, after some that do not count."""
+    """Medians over steps, after some that do not count; begin is called
+    with the trainer. fresh: no batch comes twice.
+    """
     sizes, device = bench.sizes, bench.device
     set_up(device)  # as annotated train does
     torch.manual_seed(bench.seed)
@@ -284,7 +313,9 @@ def speed_of(
     model = Transformer(config).to(device)
     each = sizes.batch_tokens / (sizes.mean_length + 1)
     corpus = draw_corpus(
-        sizes, max(8, int(each * sizes.batches)), bench.seed
+        sizes,
+        max(8, int(each * (100 if fresh else sizes.batches))),
+        bench.seed,
     )
     training = RunConfig(
         batch_tokens=sizes.batch_tokens,
@@ -293,6 +324,7 @@ def speed_of(
         **changes,
     )
     trainer = Trainer(model, corpus, training)
+    begin(trainer)
     plans: dict[int, list[Any]] = {}
     rows, losses = [], []
     before = time.perf_counter()
@@ -391,6 +423,440 @@ def decode(bench: Bench) -> dict[str, Any]:
     return found
 
 
+# --- what the trainer is made of ------------------------------------------
+
+
+def fresh(bench: Bench, count: int) -> tuple[Corpus, list[Batch]]:
+    """A corpus of about count batches, and those: each of its own shape."""
+    sizes = bench.sizes
+    each = sizes.batch_tokens / (sizes.mean_length + 1)
+    corpus = draw_corpus(sizes, max(8, int(each * count)), bench.seed + 1)
+    plan = corpus.plan(sizes.batch_tokens, bench.seed, 0)
+    return corpus, [corpus.batch(pairs) for pairs in plan]
+
+
+def each_of(
+    bench: Bench, contenders: dict[str, Callable[[], dict[str, Any]]]
+) -> dict[str, Any]:
+    """What each contender finds; a failure is noted, and the next goes on."""
+    found: dict[str, Any] = {}
+    for name, measure in contenders.items():
+        try:
+            found[name] = measure()
+        except Exception as error:
+            found[name] = {"error": trouble(error)}
+        if bench.device == "cuda":
+            torch.cuda.empty_cache()
+        if bench.left < 0:
+            break
+    if all("error" in one for one in found.values()):
+        raise RuntimeError(next(iter(found.values()))["error"])
+    return found
+
+
+def cause(bench: Bench) -> dict[str, Any]:
+    """The trainer on padded batches of fresh shapes, with cuDNN's attention
+    and without: the kernel that plans for each new shape.
+    """
+    share = bench.left / 3
+
+    # before torch 2.5 there is no such kernel
+    switch = getattr(torch.backends.cuda, "enable_cudnn_sdp", bool)
+
+    def run(cudnn: bool, kernel: str | None) -> dict[str, Any]:
+        def begin(trainer: Trainer) -> None:
+            switch(cudnn)
+            if kernel:
+                model: Any = trainer.model
+                model._kernel = lambda *sides: kernel
+
+        changes = {"precision": "bfloat16"}
+        end = time.time() + share
+        try:
+            return speed_of(bench, "base", end, changes, begin, fresh=True)
+        finally:
+            switch(False)
+
+    return each_of(
+        bench,
+        {
+            "padded, cuDNN": lambda: run(True, "padded"),
+            "padded": lambda: run(False, "padded"),
+            "as chosen": lambda: run(False, None),
+        },
+    )
+
+
+def step(bench: Bench) -> dict[str, Any]:
+    """A training step of ours, of torch.nn's model and of transformers'
+    Marian, on batches of shapes not seen before, made beforehand.
+    """
+    import models
+    import train_speed as peers
+
+    sizes, device = bench.sizes, bench.device
+    _, batches = fresh(bench, sizes.warm + sizes.steps)
+    config = shape(sizes, "base")
+    longest = max(max(b.src.size(1), b.tgt.size(1)) for b in batches)
+    settings = peers.Settings(
+        d_model=config.d_model,
+        layers=config.num_encoder_layers,
+        num_heads=config.num_heads,
+        d_ff=config.d_ff,
+        vocab=config.tgt_vocab,
+        length=longest + 2,
+        precision=("bfloat16",),
+    )
+    share = bench.left / 6
+
+    def ours(compiled: bool) -> dict[str, Any]:
+        torch.manual_seed(bench.seed)
+        model = PackedTransformer(config).to(device).train()
+        if compiled:
+            compile_layers(model)
+        training = RunConfig(precision="bfloat16")
+
+        def loss(batch: Batch) -> Any:
+            return packed_loss(model, batch, training)[0] / batch.tokens
+
+        ready = [PackedBatch.of(b) for b in batches]
+        return pace_of(bench, model, loss, ready, config, share)
+
+    def theirs(build: Callable[[], Any], compiled: bool) -> dict[str, Any]:
+        torch.manual_seed(bench.seed)
+        model, call = build()
+        called = torch.compile(model, dynamic=True) if compiled else model
+
+        def loss(batch: Batch) -> Any:
+            with torch.autocast(device, torch.bfloat16):
+                logits = call(called, batch)
+            return peers.padded_loss(logits.float(), batch, 0.1)
+
+        return pace_of(bench, model, loss, batches, config, share)
+
+    def torch_nn() -> Any:
+        model = peers.TorchModel(settings).to(device).train()
+        make = torch.nn.Transformer.generate_square_subsequent_mask
+        model.core.generate_square_subsequent_mask = lambda n: make(
+            n, device=device
+        )
+        return model, lambda f, b: f(b.src, b.tgt)
+
+    def marian() -> Any:
+        from transformers import MarianMTModel
+
+        options = {
+            "max_position_embeddings": longest + 8,
+            "decoder_start_token_id": PAD,
+            "use_cache": False,
+        }
+        made = models.marian_config(settings.config(dropout=0.1), **options)
+        model = MarianMTModel(made).to(device).train()
+        return (
+            model,
+            lambda f, b: (
+                f(
+                    input_ids=b.src,
+                    attention_mask=(b.src != PAD).long(),
+                    decoder_input_ids=b.tgt,
+                ).logits
+            ),
+        )
+
+    return each_of(
+        bench,
+        {
+            "ours": lambda: ours(False),
+            "ours, compiled": lambda: ours(True),
+            "torch.nn": lambda: theirs(torch_nn, False),
+            "Marian": lambda: theirs(marian, False),
+            "torch.nn, compiled": lambda: theirs(torch_nn, True),
+            "Marian, compiled": lambda: theirs(marian, True),
+        },
+    )
+
+
+def pace_of(
+    bench: Bench,
+    model: Any,
+    loss: Callable[[Any], Any],
+    batches: list[Any],
+    config: TransformerConfig,
+    share: float,
+) -> dict[str, Any]:
+    """Milliseconds of whole steps, and per 1,000 target tokens."""
+    device, warm, end = bench.device, bench.sizes.warm, time.time() + share
+    optimizer = make_optimizer(list(model.parameters()))
+    set_learning_rate(optimizer, 3e-4)
+    times, tokens, flops = [], 0, 0.0
+    with memory(device) as most:
+        for i, batch in enumerate(batches):
+            batch = batch.to(device)
+            wait(device)
+            started = time.perf_counter()
+            found = loss(batch)
+            found.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            wait(device)
+            if i >= warm:
+                times.append(time.perf_counter() - started)
+                tokens += batch.tokens
+                flops += needed_flops(config, batch)
+            if time.time() > end and times:
+                break
+    return {
+        "steps": len(times),
+        "step_ms": 1000 * median(times),
+        "mean_ms": 1000 * sum(times) / len(times),
+        "ms_per_1000_tokens": 1e6 * sum(times) / tokens,
+        "tgt_tokens_per_second": tokens / sum(times),
+        "needed_flops_per_second": flops / sum(times),
+        "last_loss": found.item(),
+        **most,
+    }
+
+
+def train(bench: Bench) -> dict[str, Any]:
+    """The trainer with its reader, its log and its numbers, beside the
+    same batches made beforehand: milliseconds per 1,000 target tokens.
+    """
+    from annotated.engine.log import Log
+
+    sizes, device = bench.sizes, bench.device
+    set_up(device)
+    corpus, _ = fresh(bench, sizes.warm + sizes.steps)
+    changes: dict[str, Any] = {
+        "batch_tokens": sizes.batch_tokens,
+        "max_steps": sizes.warm + sizes.steps,
+        "precision": "bfloat16",
+    }
+
+    def begin() -> Trainer:
+        torch.manual_seed(bench.seed)
+        model = Transformer(shape(sizes, "base")).to(device)
+        return Trainer(model, corpus, RunConfig(**changes))
+
+    def whole() -> dict[str, Any]:
+        trainer, folder = begin(), bench.out / "log"
+        folder.mkdir(exist_ok=True)
+        log, started, before = Log(folder, trainer), 0.0, 0
+        for progress in trainer.steps():
+            log.step(progress)
+            if progress.step == sizes.warm:
+                wait(device)
+                started, before = time.perf_counter(), trainer.tokens
+            if bench.left < 0:
+                break
+        wait(device)
+        seconds = time.perf_counter() - started
+        log.close()
+        shutil.rmtree(folder)
+        tokens = trainer.tokens - before
+        return {"ms_per_1000_tokens": 1e6 * seconds / tokens}
+
+    def ready() -> dict[str, Any]:
+        trainer = begin()
+        source, works = trainer.batches(), []
+        for _ in range(sizes.warm + sizes.steps):
+            works.append(next(source)[0])
+        for i, work in enumerate(works):
+            if i == sizes.warm:
+                wait(device)
+                started = time.perf_counter()
+            trainer.learn(work)
+        wait(device)
+        seconds = time.perf_counter() - started
+        tokens = sum(work.tokens for work in works[sizes.warm :])
+        return {"ms_per_1000_tokens": 1e6 * seconds / tokens}
+
+    found = each_of(bench, {"ready batches": ready, "the trainer": whole})
+    paces = [one.get("ms_per_1000_tokens") for one in found.values()]
+    if len(paces) == 2 and all(paces):
+        found["times as long"] = paces[1] / paces[0]
+    return found
+
+
+KINDS = (  # of work, by what a kernel's name has in it
+    ("products", ("nvjet", "gemm", "cutlass", "addmm", "aten::mm", "bmm")),
+    ("attention", ("flash", "fmha", "_forward", "_backward", "attention")),
+    ("loss", ("_rows", "softmax", "SoftMax")),
+    ("norms", ("layer_norm", "LayerNorm", "GammaBeta")),
+    ("optimiser", ("adam", "Adam")),
+    ("dropout", ("dropout", "random", "bernoulli")),
+    ("copies and casts", ("copy", "Memcpy", "cat", "Cat")),
+    ("sums and the rest", ("",)),
+)
+
+
+def profile(bench: Bench) -> dict[str, Any]:
+    """Where the device's time goes in a step, by kind of work, in ms."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiler
+
+    sizes, gpu = bench.sizes, bench.device == "cuda"
+    _, batches = fresh(bench, sizes.warm + 4)
+    model = PackedTransformer(shape(sizes, "base")).to(bench.device).train()
+    optimizer = make_optimizer(list(model.parameters()))
+    training = RunConfig(precision="bfloat16")
+
+    def run(some: list[Batch]) -> None:
+        for batch in some:
+            batch = PackedBatch.of(batch).to(bench.device)
+            (
+                packed_loss(model, batch, training)[0] / batch.tokens
+            ).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        wait(bench.device)
+
+    run(batches[: sizes.warm])
+    counted = batches[sizes.warm :][:4]
+    kinds = [ProfilerActivity.CUDA if gpu else ProfilerActivity.CPU]
+    with profiler(activities=kinds) as profiled:
+        run(counted)
+    name = "self_device_time_total" if gpu else "self_cpu_time_total"
+    found: dict[str, Any] = {kind: 0.0 for kind, _ in KINDS}
+    kernels = []
+    for event in profiled.key_averages():
+        ms = getattr(event, name, 0.0) / 1000 / len(counted)
+        kind = next(k for k, p in KINDS if any(w in event.key for w in p))
+        found[kind] += ms
+        kernels.append((event.key[:90], ms, event.count // len(counted)))
+    found["longest"] = sorted(kernels, key=lambda row: -row[1])[:20]
+    return found
+
+
+def kernels(bench: Bench) -> dict[str, Any]:
+    """Attention and loss by each kernel, with the gradient, in ms."""
+    sizes, device = bench.sizes, bench.device
+    config = shape(sizes, "base")
+    _, batches = fresh(bench, 3)
+    packing = PackedBatch.of(batches[0]).to(device).source
+    heads, d, gpu = config.num_heads, config.key_size, device == "cuda"
+    dtype = torch.bfloat16 if gpu else torch.float32
+    tokens = len(packing.index)
+    rows = [torch.randn(tokens, heads, d, device=device).to(dtype)
+            for _ in "qkv"]  # fmt: skip
+    rows = [x.requires_grad_() for x in rows]
+
+    def attend(kernel: str) -> Callable[[], Any]:
+        mask = PackedMask.to(packing, packing, kernel=kernel)
+        layer = PackedAttention(heads * d, heads).to(device, dtype)
+        x = rows[0].flatten(1)
+        return lambda: layer(x, mask=mask)
+
+    x = torch.randn(tokens, config.d_model, device=device).to(dtype)
+    weight = torch.randn(config.tgt_vocab, config.d_model, device=device)
+    x, weight = x.requires_grad_(), weight.requires_grad_()
+    labels = torch.randint(4, config.tgt_vocab, (tokens,), device=device)
+    fused = getattr(torch.nn.functional, "linear_cross_entropy", None)
+
+    def chunks() -> Any:
+        return chunked_loss(x, weight, labels, 0.1)[0]
+
+    def slow_chunks() -> Any:
+        own, packing_module.row_losses = (
+            packing_module.row_losses,
+            slow_row_losses,
+        )
+        try:
+            return chunks()
+        finally:
+            packing_module.row_losses = own
+
+    def torchs() -> Any:
+        if fused is None:
+            raise RuntimeError("this torch has none")
+        return fused(
+            x,
+            weight.to(dtype),
+            labels,
+            label_smoothing=0.1,
+            reduction="sum",
+        )
+
+    def timed(run: Callable[[], Any]) -> dict[str, Any]:
+        times = []
+        for _ in range(3 + sizes.products):
+            wait(device)
+            started = time.perf_counter()
+            run().float().sum().backward()
+            wait(device)
+            times.append(time.perf_counter() - started)
+        return {"ms": 1000 * median(times[3:])}
+
+    contenders = {
+        "attention, a sentence a program": attend("sentences"),
+        "attention, varlen": attend("varlen"),
+        "attention, padded": attend("padded"),
+        "loss, as chosen": chunks,
+        "loss, in chunks": slow_chunks,
+        "loss, torch's own": torchs,
+    }
+    return each_of(
+        bench,
+        {n: (lambda run=run: timed(run)) for n, run in contenders.items()},
+    )
+
+
+def generate(bench: Bench) -> dict[str, Any]:
+    """Ours beside transformers.generate: the same sizes and batches, beams
+    of 4 and outputs as long as their sources, with random weights.
+    """
+    import models
+    from transformers import MarianMTModel
+
+    sizes, device, gpu = bench.sizes, bench.device, bench.device == "cuda"
+    dtype = torch.bfloat16 if gpu else torch.float32
+    config = shape(sizes, "base")
+    sentences = list(draw_corpus(sizes, sizes.sentences, bench.seed).src)
+    longest = max(map(len, sentences))
+    size = 2 * longest + 8
+
+    def pace(run: Callable[[list[Any]], Any]) -> dict[str, Any]:
+        run(sentences[: max(1, len(sentences) // 16)])
+        wait(device)
+        started = time.perf_counter()
+        run(sentences)
+        wait(device)
+        seconds = time.perf_counter() - started
+        return {"sentences_per_second": len(sentences) / seconds}
+
+    def ours() -> dict[str, Any]:
+        torch.manual_seed(bench.seed)
+        model = Transformer(config).to(device, dtype).eval()
+        search = SearchConfig(beam=4, extra=1)
+        tokens = sizes.decode_tokens
+        return pace(
+            lambda some: search_in_order(model, some, search, tokens)
+        )
+
+    def theirs() -> dict[str, Any]:
+        torch.manual_seed(bench.seed)
+        made = models.marian_config(
+            config, max_position_embeddings=size, decoder_start_token_id=PAD
+        )
+        model = MarianMTModel(made).to(device, dtype).eval()
+
+        def run(some: list[Any]) -> None:
+            batches = batches_by_length(some, sizes.decode_tokens, 512)
+            for batch in batches:
+                rows = pad_rows([np.asarray(some[i]) for i in batch])
+                rows = rows.to(device)
+                model.generate(
+                    rows,
+                    attention_mask=(rows != PAD).long(),
+                    num_beams=4,
+                    max_new_tokens=rows.size(1) + 1,
+                )
+
+        with torch.no_grad():
+            return pace(run)
+
+    return each_of(bench, {"ours": ours, "transformers": theirs})
+
+
 def parts_of(items: list[Any], count: int) -> list[list[Any]]:
     """Every count-th, from the first, from the second, and so on."""
     return [part for i in range(count) if (part := items[i::count])]
@@ -452,13 +918,19 @@ def learn(bench: Bench) -> dict[str, Any]:
 
 
 SECTIONS: dict[str, tuple[Callable[[Bench], dict[str, Any]], float]] = {
-    # and how many seconds each may take; together under nine minutes
-    "peak": (peak, 25),
-    "tests": (tests, 90),
-    "train-base": (train_base, 110),
-    "train-big": (train_big, 80),
-    "decode": (decode, 60),
-    "learn": (learn, 150),
+    # and how many seconds each may take; together under fourteen minutes
+    "peak": (peak, 20),
+    "tests": (tests, 75),
+    "cause": (cause, 50),
+    "step": (step, 110),
+    "train": (train, 60),
+    "profile": (profile, 25),
+    "kernels": (kernels, 30),
+    "train-base": (train_base, 80),
+    "train-big": (train_big, 60),
+    "decode": (decode, 50),
+    "generate": (generate, 50),
+    "learn": (learn, 170),
 }
 GRACE = 4  # seconds more before a section is stopped from outside
 
@@ -559,7 +1031,7 @@ def parse(args: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--device", choices=("cpu", "cuda"))
     parser.add_argument("--data", help="to train on: a data set, a folder")
-    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--minutes", type=float, default=14.0)
     parser.add_argument("--section", help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     found = parser.parse_args(args)

@@ -139,7 +139,9 @@ class PackedMask:
         kernel: str | None = None,
     ) -> PackedMask:
         """The mask for all layers of a stack, built once per batch."""
-        form = {"causal": causal, "window": window, "kernel": kernel}
+        form: dict[str, Any] = {
+            "causal": causal, "window": window, "kernel": kernel,
+        }  # fmt: skip
         by_sentence = kernel in _BY_SENTENCE
         if by_sentence or (causal and window is None):
             # padding comes last, so a causal query never sees it
@@ -258,12 +260,15 @@ def _by_sentence(
     longest = mask.queries.real.size(1), mask.keys.real.size(1)
     reach = -1 if mask.window is None else mask.window // 2
     if mask.kernel == "sentences":
-        form = mask.causal, reach, p
-        return sentence_attention(q, k, v, *starts, *longest, *form)
+        rows = q, k, v, *starts, *longest
+        return sentence_attention(*rows, mask.causal, reach, p)
     from torch.nn.attention.varlen import varlen_attn  # torch 2.10 on
 
     window = reach, 0 if mask.causal else reach
-    return varlen_attn(q, k, v, *starts, *longest, window_size=window)
+    heads: Any = varlen_attn(
+        q, k, v, *starts, *longest, window_size=window
+    )
+    return heads
 
 
 # E2-packing.md: In 16 bits on a CPU

@@ -589,9 +589,9 @@ class _StillSearch:
         self.penalty = torch.tensor(penalties, dtype=wide, device=device)
         ids = self.time.new_full((rows, beam, positions + 1), EOS)
         scores = self.penalty.new_zeros(rows, beam)
+        first = ids[:, 0, 0]
         self.beams = _Beams(
-            *(ids[:, 0, 0].clone() for _ in range(2)),
-            ids[:, 0, 0] == BOS,
+            first.clone(), first.clone(), first == BOS,
             ids[:, 0, 1:].clone(), scores, ids,
             (ids[:, :, :1] == BOS).repeat(1, 1, slots),
             scores.new_zeros(rows, config.nbest),

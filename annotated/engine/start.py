@@ -189,13 +189,13 @@ def resume_run(
         recipe = run.recipe
     if recipe.training.precision == "auto":
         before = run.kernels.get("machine")
-        here = kernels_of(device, "float32")["machine"]
-        if before != here and run.kernels.get("asked") == "auto":
-            print(f"begun on {before}; on {here}:", file=sys.stderr)
+        now = kernels_of(device, "float32")["machine"]
+        if before != now and run.kernels.get("asked") == "auto":
+            print(f"begun on {before}; on {now}:", file=sys.stderr)
             recipe = with_precision(recipe, device)
         else:  # resolved then, too
-            begun = run.recipe.training.precision
-            recipe = recipe.changed(precision=begun)
+            same = run.recipe.training.precision
+            recipe = recipe.changed(precision=same)
     recipe = _with_init(recipe)
     tokenizers = run.source, run.target
     data = open_data(recipe, tokenizers)
@@ -213,8 +213,8 @@ def resume_run(
         if run.first:
             model.load_state_dict(run.model.state_dict())
         run = dataclasses.replace(run, recipe=recipe, model=model)
-    here = kernels_of(device, recipe.training.precision)
-    run = dataclasses.replace(run, kernels={**run.kernels, **here})
+    kernels = kernels_of(device, recipe.training.precision)
+    run = dataclasses.replace(run, kernels={**run.kernels, **kernels})
     train, valid = _corpora(data)
     prints = _fingerprints(train, valid)
     others = [s for s in prints if prints[s] != run.fingerprints.get(s)]
