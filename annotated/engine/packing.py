@@ -265,9 +265,7 @@ def _by_sentence(
     from torch.nn.attention.varlen import varlen_attn  # torch 2.10 on
 
     window = reach, 0 if mask.causal else reach
-    heads: Any = varlen_attn(
-        q, k, v, *starts, *longest, window_size=window
-    )
+    heads: Any = varlen_attn(q, k, v, *starts, *longest, window_size=window)
     return heads
 
 
@@ -439,9 +437,7 @@ class PackedTransformer(Transformer):
         longest = max(ids.size(1) for ids in sides)
         dropout = self.training and config.attention_dropout > 0
         head = max(config.key_size, config.value_size)
-        return attention_kernel(
-            x.device, x.dtype, longest, head, dropout
-        )
+        return attention_kernel(x.device, x.dtype, longest, head, dropout)
 
     def _encode(
         self, src: Tensor, packing: Packing, kernel: str | None
@@ -450,9 +446,7 @@ class PackedTransformer(Transformer):
         table = self.src_positions(src.size(1))
         x = self._add_positions(x, packing, table)
         window = self.config.window
-        mask = PackedMask.to(
-            packing, packing, window=window, kernel=kernel
-        )
+        mask = PackedMask.to(packing, packing, window=window, kernel=kernel)
         return self.encoder(x, mask)
 
     def _add_positions(

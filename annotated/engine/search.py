@@ -743,9 +743,7 @@ class _StillSearch:
         self.beams.number[left:half] = self.rows
         return half
 
-    def report(
-        self, done: Tensor, results: list[list[Hypothesis]]
-    ) -> None:
+    def report(self, done: Tensor, results: list[list[Hypothesis]]) -> None:
         """Collect what the sentences that are done have found."""
         b = self.beams.compact(lambda x: x[: len(done)][done.to(x.device)])
         check_numbers(b.scores + b.ended[:, :1])

@@ -427,6 +427,9 @@ class Exam(NamedTuple):
     seeds: Sequence[int] = SEEDS
 
 
+_USUAL = Exam()
+
+
 class TooSlow(BaseException):
     """Not an Exception, so that no `except Exception` catches it."""
 
@@ -572,9 +575,7 @@ def mistakes(exercise: Exercise) -> list[Solution]:
     ]
 
 
-def examine(
-    exercise: Exercise, thing: Any, exam: Exam = Exam()
-) -> Verdict:
+def examine(exercise: Exercise, thing: Any, exam: Exam = _USUAL) -> Verdict:
     """Run the checks in their order, and tell the first that fails; thing
     is the answer, or a Solution, which remembers what came of it.
     """

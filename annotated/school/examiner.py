@@ -295,8 +295,7 @@ def _holding(
     held = dict.fromkeys(checks, False)
     for name, check in checks.items():
         errors = [
-            mine.trial(check, seed, exam.limit).error
-            for seed in exam.seeds
+            mine.trial(check, seed, exam.limit).error for seed in exam.seeds
         ]
         if any(isinstance(error, TooSlow) for error in errors):
             break

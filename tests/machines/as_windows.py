@@ -11,7 +11,7 @@ windows.install()
 
 from annotated import cli  # noqa: E402
 from annotated.engine import lock  # noqa: E402
-from annotated.school.checks import exercises  # noqa: E402
+from annotated.school.exercises import exercises  # noqa: E402
 
 
 def annotated(*line: str, stdin: bytes = b"", code: int = 0) -> str:
