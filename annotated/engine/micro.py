@@ -42,6 +42,9 @@ class PackedBatch(Batch):
             return cls.of(corpus.batch(pairs))
         src, source = _read(corpus.src, pairs)
         labels, target = _read(corpus.tgt, pairs)
+        for ids, packing in ((src, source), (labels, target)):
+            if not torch.equal(ids != PAD, packing.real):  # PAD as a word
+                return cls.of(corpus.batch(pairs))
         tgt = _shifted(labels, target.real)
         return cls(src, tgt, labels, source, target)
 

@@ -174,7 +174,7 @@ def test_the_package_and_its_program_can_both_be_run(module: str) -> None:
         capture_output=True,
         check=True,
     )
-    assert b"translate standard input" in done.stdout
+    assert b"translate sentences, or standard input" in done.stdout
 
 
 @pytest.mark.parametrize("name", [n for n in COMMANDS if n != "train"])

@@ -361,7 +361,7 @@ def test_lines_are_counted_through_the_parts_in_which_they_come(
 ) -> None:
     silent(monkeypatch)
     parts = [["a"], ["a", "a"]]
-    monkeypatch.setattr(translating, "arriving", lambda: iter(parts))
+    monkeypatch.setattr(translating, "arriving", lambda given: iter(parts))
     done = call(f"translate --run {run}")
     assert done.err.count("empty translation of line 1\n") == 1
     assert done.err.count("empty translation of line 2\n") == 1

@@ -241,7 +241,7 @@ READER = "annotated/corpora/reading"
 
 NOT_A_PERSONS = {
     "is part of the package, which the press has written": """
-        book/scripts.script book/paper._counted book/results.ledger
+        book/scripts.script commands/doctor.requirements book/paper._counted book/results.ledger
         school/milestones._run_of_the_book
         school/exercises.exercises school/exercises._unsealed
         corpora/registry.registry school/terminal._questions
@@ -262,7 +262,8 @@ NOT_A_PERSONS = {
     "comes from a process of ours, or from our page in the browser": """
         book/look.answered engine/distributed._fresh_part
         school/examiner._read_all school/examiner._apart
-        school/examiner.mark school/examiner.serve""",
+        school/examiner.mark school/examiner.serve
+        school/examiner._examined_anew school/examiner.answer_anew""",
     "is bytes, which are hashed, kept or only looked at": """
         corpora/fetch.file_hash corpora/fetch._download corpora/fetch.open_url
         engine/files.checksum exchange/published._check_files

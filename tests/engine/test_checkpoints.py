@@ -182,6 +182,8 @@ def test_a_state_runs_no_code():
             loads = re.findall(r"torch\.load\(.*", text)
             assert loads and all("weights_only=True" in x for x in loads)
             text = re.sub(r"torch\.load\(|#.*", "", text)
+        if file.name == "examiner.py":  # which refuses an answer's
+            text = text.replace('"pickle.find_class"', "")
         found = re.findall(r"torch\.(?:load|save)\b|\bpickle\b", text)
         assert not found, file
 

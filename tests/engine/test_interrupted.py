@@ -294,8 +294,7 @@ def dying(monkeypatch, number):
 
         monkeypatch.setattr(owner, name, act)
 
-    fatal(plain, "save_file", lambda args: args[1])
-    for name in ("write_text", "mkdir", "rename", "replace"):
+    for name in ("write_bytes", "write_text", "mkdir", "rename", "replace"):
         fatal(plain.Path, name, lambda args: args[0])
     fatal(shutil, "rmtree", lambda args: args[0])
     return calls

@@ -433,7 +433,7 @@ def keepers(package: Path) -> dict[str, set[str]]:
                 call = ast.unparse(inner.func)
                 names = {call, call.rpartition(".")[2]}
                 names |= {".".join(call.split(".")[-2:])}
-                if names & STATE:
+                if names & STATE or call == "save":  # safetensors' bytes
                     found.setdefault(where, set()).add(call)
             name = getattr(inner, "name", None)  # of functions, classes
             look(inner, f"{where}.{name}" if name else where)

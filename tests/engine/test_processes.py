@@ -38,6 +38,7 @@ TIED = {  # these end with the process that has started them
     "annotated/engine/search._in_processes": "end_with_parent",
     "annotated/school/examiner._apart": "end_with_parent",
     "annotated/school/examiner.started": "tied",
+    "annotated/school/examiner._examined_anew": "tied",
     "press/build.sphinx": "tied",
     "press/pdf._print": "tied",
 }
@@ -48,6 +49,7 @@ FREE = {  # and these do not, for a reason
     "press/format._formatted": "ruff reads one cell and ends; what the "
     "press needs to make annotated/ cannot import it",
     "press/refuse.check_names": "ruff reads some files and ends; as above",
+    "press/cite.commit_of": "git says one line and ends; as above",
     "press/checks._generated": "writes four small files and ends; as above",
 }
 

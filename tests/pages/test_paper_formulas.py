@@ -196,7 +196,7 @@ def test_the_figure_of_chapter_08_has_the_boxes_of_figure_1() -> None:
     """From below, in its cell and in its description."""
     text = (BOOK / "08-transformer.md").read_text(encoding="utf-8")
     boxes = re.findall(
-        r'^branch\(ax, ([st]), ([\d.]+), .*?"([\w-]+)"', text, re.M
+        r'^draw\.branch\(([st]), ([\d.]+), .*?"([\w-]+)"', text, re.M
     )
     boxes.sort(key=lambda box: float(box[1]))
     stacks = {"s": ["self-attention", "feed-forward"]}
@@ -204,7 +204,7 @@ def test_the_figure_of_chapter_08_has_the_boxes_of_figure_1() -> None:
     for side, names in stacks.items():
         assert [box[2] for box in boxes if box[0] == side] == names
     (meets,) = (box[1] for box in boxes if box[2] == "cross-attention")
-    assert f"arrow(ax, (s, {meets}), (t" in text  # from the memory
+    assert f"draw.arrow((s, {meets}), (t" in text  # from the memory
     alt = described("08-transformer", "two vertical residual streams")
     left, right = alt.split("Right, the decoder")
     in_order(left, "encoder", "position is added", "N layers")

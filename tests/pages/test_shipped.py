@@ -32,7 +32,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
 
 
 def test_it_translates_what_readme_says(elsewhere) -> None:
-    [source] = set(re.findall(r'echo "(Heute .+?)"', README))
+    [source] = set(re.findall(r'translate --run \w+ "(Heute .+?)"', README))
     [target] = re.findall(r"```text\n(.+?)\n```", README)
     [[found]] = Run.open(POCKET).translate([source])
     assert found.text == target

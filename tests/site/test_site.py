@@ -144,6 +144,7 @@ def test_what_is_folded_says_what_is_inside(built: Book) -> None:
         "Code of this figure",
         "Solution of exercise 2.1",
         "A hint",
+        "Cite this page",
     ]
     # the figure first, its code below
     assert text.index("Figure 2.1.") < text.index("Code of this figure")
