@@ -132,6 +132,19 @@ def _execute(options: Options) -> int:
     return _report(problems, True)
 
 
+def _shake(options: Options) -> int:
+    from press.shake import shake
+
+    return _report(shake(options.root, options.chapters, _say), True)
+
+
+def _worlds(options: Options) -> int:
+    from press.worlds import worlds
+
+    chosen = options.world, options.chapters
+    return _report(worlds(options.root, *chosen, say=_say), True)
+
+
 def _site(options: Options) -> int:
     from press.site import draft, site
 
@@ -238,8 +251,12 @@ def _parser() -> argparse.ArgumentParser:
     decks.add_argument("chapters", nargs="*", metavar="CHAPTER")
     decks.add_argument("--out", type=Path, help="default: dist/slides/")
     execute = add("execute", _execute, "run the chapters that are stale")
-    execute.add_argument("chapters", nargs="*", metavar="CHAPTER")
     execute.add_argument("--force", action="store_true", help="run all")
+    shake = add("shake", _shake, "try what pages say on false results")
+    worlds = add("worlds", _worlds, "execute in the next other world")
+    worlds.add_argument("--world", help="this one, and not the next")
+    for command in (execute, shake, worlds):
+        command.add_argument("chapters", nargs="*", metavar="CHAPTER")
     pages = add("site", _site, "set the executed chapters as site/")
     alone = "set these alone, as build/draft/site/"
     pages.add_argument("--only", nargs="+", metavar="CHAPTER", help=alone)
