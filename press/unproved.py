@@ -23,8 +23,12 @@ from press.modules import PACKAGE
 
 EXCEPTIONS = "book/unproved.yml"
 MOST = 27  # 20 as soon as every page has been gone through
-# what makes a result hang on the machine
-TRAINS = {"backward", "optim", "perf_counter", "process_time"}
+# what makes a result hang on the machine: an optimizer, steps along a
+# gradient, a clock
+STEPS = {"backward", "step"}
+TRAINS = {"optim", "perf_counter", "process_time", "steps along a gradient"}
+# what is drawn on says nothing of what is drawn
+DRAWN_ON = {"ax", "axes", "fig", "figure", "still"}
 # a number, or a word that compares
 SAYS = re.compile(
     r"(?<![\w.])\d|\b(?:\w+er than|more|less|fewer|better|worse|faster"
@@ -136,7 +140,7 @@ class Trains:
                     for here, name in _imported(node)
                     if name in self.names
                 )
-            elif _used(node) & (TRAINS | tainted):
+            elif _used(node) & (TRAINS | tainted - DRAWN_ON):
                 if isinstance(node, ast.FunctionDef | ast.ClassDef):
                     tainted.add(node.name)
                 else:
@@ -159,13 +163,15 @@ def _imported(tree: ast.AST) -> Iterator[tuple[str, tuple[str, str]]]:
 
 def _used(node: ast.AST) -> set[str]:
     """The names in it, and what of TRAINS it has as an attribute."""
-    found = set()
+    names, attributes = set(), set()
     for n in ast.walk(node):
         if isinstance(n, ast.Name):
-            found.add(n.id)
-        elif isinstance(n, ast.Attribute) and n.attr in TRAINS:
-            found.add(n.attr)
-    return found
+            names.add(n.id)
+        elif isinstance(n, ast.Attribute):
+            attributes.add(n.attr)
+    if attributes >= STEPS:
+        names.add("steps along a gradient")
+    return names | (attributes & TRAINS)
 
 
 def _stored(node: ast.AST) -> Iterator[str]:
