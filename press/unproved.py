@@ -9,6 +9,7 @@ has the exceptions, each with its page and a reason.
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -26,7 +27,8 @@ MOST = 27  # 20 as soon as every page has been gone through
 # what makes a result hang on the machine: an optimizer, steps along a
 # gradient, a clock
 STEPS = {"backward", "step"}
-TRAINS = {"optim", "perf_counter", "process_time", "steps along a gradient"}
+STEPPING = "steps along a gradient"
+TRAINS = {"optim", "perf_counter", "process_time", STEPPING}
 # what is drawn on says nothing of what is drawn
 DRAWN_ON = {"ax", "axes", "fig", "figure", "still"}
 # a number, or a word that compares
@@ -146,7 +148,8 @@ class Trains:
                 else:
                     found = True
                     trained = _first_arguments(node, TRAINS | tainted)
-                    tainted.update(trained, _stored(node))
+                    passing = set(_loop_variables(node))
+                    tainted |= (trained | set(_stored(node))) - passing
             else:  # a name may get another value
                 tainted -= set(_stored(node))
         return found
@@ -165,12 +168,13 @@ def _used(node: ast.AST) -> set[str]:
     """The names in it, and what of TRAINS it has as an attribute."""
     names, attributes = set(), set()
     for n in ast.walk(node):
-        if isinstance(n, ast.Name):
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load):
             names.add(n.id)
         elif isinstance(n, ast.Attribute):
             attributes.add(n.attr)
+    names -= set(_loop_variables(node))  # its own
     if attributes >= STEPS:
-        names.add("steps along a gradient")
+        names.add(STEPPING)
     return names | (attributes & TRAINS)
 
 
@@ -187,17 +191,27 @@ def _stored(node: ast.AST) -> Iterator[str]:
                 yield inner.id
 
 
+def _loop_variables(node: ast.AST) -> Iterator[str]:
+    """Names that go through something: what follows means another."""
+    for n in ast.walk(node):
+        if isinstance(n, ast.For | ast.comprehension):
+            yield from _stored(n.target)
+
+
 def _first_arguments(node: ast.AST, trains: set[str]) -> set[str]:
-    """What is trained in place: model in `train(model, words)`."""
-    return {
-        n.args[0].id
-        for n in ast.walk(node)
-        if isinstance(n, ast.Call)
-        and isinstance(n.func, ast.Name)
-        and n.func.id in trains
-        and n.args
-        and isinstance(n.args[0], ast.Name)
-    }
+    """What is trained in place: model in `train(model, words)`, and in
+    `loss = model(words)` with steps along its gradient.
+    """
+    here = STEPPING in _used(node)
+    found = set()
+    for n in ast.walk(node):
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name):
+            if here:
+                found.add(n.func.id)
+            first = n.args[0] if n.args else None
+            if n.func.id in trains and isinstance(first, ast.Name):
+                found.add(first.id)
+    return found - set(dir(builtins))
 
 
 @cache
