@@ -128,6 +128,8 @@ def _of_numbers(leaves: list[float]) -> Iterator[tuple[str, Leaf]]:
     yield "all alike", of(lambda _: mean)
     yield "twice", of(lambda x: 2 * x)
     yield "half", of(lambda x: x / 2)
+    yield "tenfold", of(lambda x: 10 * x)  # a loss of a shorter run
+    yield "a tenth", of(lambda x: x / 10)
     yield "more", of(lambda x: x + room)
     yield "less", of(lambda x: x - room)
 
