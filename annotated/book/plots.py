@@ -42,9 +42,10 @@ def use_book_style() -> None:
     for name, value in color.items():
         get_named_colors_mapping()[name] = value
     for name, ends in _MIXED.items():
-        steps = [color[end] for end in ends]
-        colormap = LinearSegmentedColormap.from_list(name, steps)
-        mpl.colormaps.register(colormap, force=True)
+        if name not in mpl.colormaps:
+            steps = [color[end] for end in ends]
+            colormap = LinearSegmentedColormap.from_list(name, steps)
+            mpl.colormaps.register(colormap)
     look = {
         "figure.facecolor": color["ground"],
         "axes.facecolor": color["ground"],
