@@ -24,43 +24,54 @@ def nearest(
     all where no token is shared.
     """
     count = min(len(corpus), _MOST)
-    wanted = np.unique(np.concatenate([*map(np.asarray, queries), [0]]))
-    vocab = 1 + int(max(wanted.max(), corpus.ids.max()))
-    lengths = corpus.lengths[:count]
-    found, often = [], np.zeros(vocab, np.int64)
-    for first in range(0, count, _PART):
-        rows = np.arange(first, min(first + _PART, count))
-        start, end = corpus.starts[[rows[0], rows[-1] + 1]]
-        ids = corpus.ids[start:end].astype(np.int64)
-        keys = np.unique(np.repeat(rows, lengths[rows]) * vocab + ids)
-        often += np.bincount(keys % vocab, minlength=vocab)
-        keys = keys[np.isin(keys % vocab, wanted)]
-        found.append([*map(np.int32, np.divmod(keys, vocab))])
-    rows, ids = map(np.concatenate, zip(*found))
+    queries = [np.unique(np.asarray(q, np.int64)) for q in queries]
+    most = [int(ids.max(initial=0)) for ids in (corpus.ids, *queries)]
+    vocab = 1 + max(most)
+    often = np.zeros(vocab, np.int64)
+    parts = [(i, min(i + _PART, count)) for i in range(0, count, _PART)]
+    for part in parts:
+        often += np.bincount(_tokens(corpus, part)[1], minlength=vocab)
     rare = np.log(count / np.maximum(often, 1)) ** 2
     rare[often > max(count / 3, _FEW)] = 0.0
-    sizes = np.sqrt(_sums(rare, corpus, count)) + 1e-6
-    order = np.argsort(ids, kind="stable")
-    rows = rows[order]
-    starts = np.searchsorted(ids[order], np.arange(vocab + 1))
     best = np.zeros(len(queries), np.int64)
-    for i, query in enumerate(queries):
-        shared = np.zeros(count, np.float32)
-        for token in np.unique(np.asarray(query, np.int64)):
-            if rare[token]:
-                places = rows[starts[token] : starts[token + 1]]
-                shared[places] += np.float32(rare[token])
-        best[i] = (shared / sizes).argmax()
+    highest = np.zeros(len(queries))
+    for first, last in parts:
+        rows, ids = _tokens(corpus, (first, last))
+        order = np.argsort(ids, kind="stable")
+        rows, ids = rows[order], ids[order]
+        starts = np.searchsorted(ids, np.arange(vocab + 1))
+        sizes = np.sqrt(_sums(rare, corpus, first, last)) + 1e-6
+        for i, query in enumerate(queries):
+            shared = np.zeros(last - first)
+            for token in query[rare[query] > 0]:
+                shared[rows[starts[token] : starts[token + 1]]] += rare[
+                    token
+                ]
+            likeness = shared / sizes
+            if likeness.max() > highest[i]:
+                highest[i] = likeness.max()
+                best[i] = first + likeness.argmax()
     return best
 
 
-def _sums(rare: NDArray, corpus: Sentences, count: int) -> NDArray:
+def _tokens(
+    corpus: Sentences, part: tuple[int, int]
+) -> tuple[NDArray, NDArray]:
+    """The tokens that each sentence from first to last has: the number of
+    the sentence, counted from first, and the id, once in a sentence.
+    """
+    first, last = part
+    start, end = corpus.starts[[first, last]]
+    ids = corpus.ids[start:end].astype(np.int64)
+    vocab = 1 + int(ids.max(initial=0))
+    rows = np.repeat(np.arange(last - first), corpus.lengths[first:last])
+    return np.divmod(np.unique(rows * vocab + ids), vocab)
+
+
+def _sums(
+    rare: NDArray, corpus: Sentences, first: int, last: int
+) -> NDArray:
     """The sum of the weights of each sentence's tokens."""
-    sums = np.zeros(count, np.float32)
-    for first in range(0, count, _PART):
-        last = min(first + _PART, count)
-        start, end = corpus.starts[[first, last]]
-        upto = np.concatenate([[0], np.cumsum(rare[corpus.ids[start:end]])])
-        edges = corpus.starts[first : last + 1] - start
-        sums[first:last] = np.diff(upto[edges])
-    return sums
+    start, end = corpus.starts[[first, last]]
+    upto = np.concatenate([[0], np.cumsum(rare[corpus.ids[start:end]])])
+    return np.diff(upto[corpus.starts[first : last + 1] - start])
