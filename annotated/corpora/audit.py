@@ -336,7 +336,7 @@ def _lines(text: TextPair, marked: NDArray) -> list[list[str]]:
     return [[*pair] for i, pair in enumerate(pairs) if i in rows]
 
 
-_COMPARED = 2000  # held-out sentences, evenly spread
+_COMPARED = 1000  # held-out sentences, evenly spread
 _ALIKE = 90  # per cent of the characters
 
 
