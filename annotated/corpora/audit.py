@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -344,7 +345,7 @@ def near_duplicates(
     split: str,
     held: Sentences,
     train: Sentences,
-    text: Callable[[Sequence[Sequence[int]]], list[str]],
+    text: Callable[[Sequence[Any]], list[str]],
 ) -> Finding | None:
     """Sentences of a split that are nearly one of the training set, and
     not the same words; None if there is none, or no RapidFuzz. text makes

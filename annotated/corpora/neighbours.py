@@ -24,8 +24,8 @@ def nearest(
     all where no token is shared.
     """
     count = min(len(corpus), _MOST)
-    queries = [np.unique(np.asarray(q, np.int64)) for q in queries]
-    most = [int(ids.max(initial=0)) for ids in (corpus.ids, *queries)]
+    wanted = [np.unique(np.asarray(q, np.int64)) for q in queries]
+    most = [int(ids.max(initial=0)) for ids in (corpus.ids, *wanted)]
     vocab = 1 + max(most)
     often = np.zeros(vocab, np.int64)
     parts = [(i, min(i + _PART, count)) for i in range(0, count, _PART)]
@@ -41,7 +41,7 @@ def nearest(
         rows, ids = rows[order], ids[order]
         starts = np.searchsorted(ids, np.arange(vocab + 1))
         sizes = np.sqrt(_sums(rare, corpus, first, last)) + 1e-6
-        for i, query in enumerate(queries):
+        for i, query in enumerate(wanted):
             shared = np.zeros(last - first)
             for token in query[rare[query] > 0]:
                 shared[rows[starts[token] : starts[token + 1]]] += rare[

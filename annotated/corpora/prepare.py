@@ -188,7 +188,7 @@ def of_files(
     valid: tuple[Path, Path] | None = None,
     test: tuple[Path, Path] | None = None,
     hold_out: int = 100,
-    divide_by: str = "source",
+    divide_by: Any = "source",  # as Division.by
     **changes: Any,
 ) -> _Preparation:
     """The preparation of two files, or of one with two columns. For each
