@@ -19,16 +19,13 @@ from annotated.school.course import (
 from annotated.school.exercises import exercises
 from annotated.school.milestones import (
     _LEAST,
-    FETCHED,
     MILESTONES,
     _by_beam,
     _CachedPairs,
     _copies,
     _greedy,
-    _parses,
     _part_of,
     _Phrasebook,
-    _translates,
     assembled,
     captions_translated,
     reach,
@@ -61,31 +58,81 @@ def test_from_our_solutions_alone_nothing_but_constants_is_imported(track):
             assert set(re.findall(r"\w+", names)) <= constants, names
 
 
+LONG = {3, 4, 5, 6}  # they train for longer than a test should
+
+
+class Noting(dict):
+    """A course that remembers what was taken from it."""
+
+    used: set[str]
+
+    def __getitem__(self, name):
+        self.used.add(name)
+        return super().__getitem__(name)
+
+
+def noting(course):
+    noted = Noting(course)
+    noted.used = set()
+    return noted
+
+
+@pytest.fixture
+def fast_track(folder):
+    """Our solutions of the fast track, as if they were a student's."""
+    desk = Workspace(folder / "mine")
+    for name in FAST:
+        desk.keep(exercises()[name], exercises()[name].reference)
+    return desk
+
+
 @pytest.mark.parametrize(
     "number",
     [
-        pytest.param(n, marks=[pytest.mark.exhaustive] * (n in FETCHED))
+        pytest.param(n, marks=[pytest.mark.exhaustive] * (n in LONG))
         for n in MILESTONES
     ],
 )
 def test_whoever_solves_the_fast_track_has_a_translator(
-    number, folder, monkeypatch
+    number, fast_track, monkeypatch
 ):
     """Nothing else is used, from the first tensor to the last word."""
-    desk, used, run = Workspace(folder / "mine"), set(), MILESTONES[number]
-    for name in FAST:
-        desk.keep(exercises()[name], exercises()[name].reference)
+    run, courses = MILESTONES[number], []
 
-    class Noting(dict):
-        def __getitem__(self, name):
-            used.add(name)
-            return super().__getitem__(name)
+    def noted(course):
+        courses.append(noting(course))
+        return run(courses[0])
 
-    monkeypatch.setitem(MILESTONES, number, lambda c: run(Noting(c)))
-    said = reach(number, desk)
+    monkeypatch.setitem(MILESTONES, number, noted)
+    said = reach(number, fast_track)
     assert said.startswith(f"reached · milestone {number}: "), said
     assert f"({len(FAST)} of {len(PARTS)} parts are yours)" in said
+    used = courses[0].used
     assert used and used <= {exercises()[name].defines for name in FAST}
+
+
+@pytest.mark.parametrize(
+    ("number", "last", "told"),
+    [
+        (3, "Checkpoint", "of 200 new rows"),
+        (4, "greedy", "0% of new sentences are right"),
+        (6, "bracket_f1", "right-branching trees"),
+    ],
+)
+def test_a_long_milestone_that_is_short_is_told_and_takes_the_fast_track(
+    number, last, told, fast_track, monkeypatch
+):
+    """All of its way, on little text and in steps too few to arrive."""
+    small = _Phrasebook.short(100, "train")
+    monkeypatch.setattr(_Phrasebook, "short", lambda count, split: small)
+    few = list(milestones.pocket_pairs(200, "train"))
+    monkeypatch.setattr(milestones, "pocket_pairs", lambda n, s: few)
+    with assembled(fast_track) as course:
+        noted = noting(course)
+        with pytest.raises(AssertionError, match=told):
+            MILESTONES[number](noted, steps=4)
+    assert last in noted.used
+    assert noted.used <= {exercises()[name].defines for name in FAST}
 
 
 def test_a_milestone_is_not_reached_by_who_has_written_nothing(folder):
@@ -134,24 +181,12 @@ class Forgetful:
         return 0
 
 
-def test_a_run_that_forgets_its_step_or_is_short_does_not_copy(folder):
-    with assembled(Workspace(folder / "mine")) as course:
-        with pytest.raises(AssertionError, match="stopped after 2 steps"):
-            _copies(course | {"Checkpoint": Forgetful}, steps=4)
-        with pytest.raises(AssertionError, match="of 200 new rows"):
-            _copies(course, steps=4)
-
-
-def test_a_translator_that_learned_too_little_is_told(folder, monkeypatch):
-    small = _Phrasebook.short(100, "train")
-    monkeypatch.setattr(_Phrasebook, "short", lambda count, split: small)
+def test_a_run_that_forgets_its_step_does_not_copy(folder):
     with (
         assembled(Workspace(folder / "mine")) as course,
-        pytest.raises(
-            AssertionError, match="0% of new sentences are right"
-        ),
+        pytest.raises(AssertionError, match="stopped after 2 steps"),
     ):
-        _translates(course, steps=2)
+        _copies(course | {"Checkpoint": Forgetful}, steps=4)
 
 
 FOUND = [("a dog runs .", "ein Hund läuft .")] * 70
@@ -213,16 +248,6 @@ def test_what_is_written_ends_at_its_end_in_the_order_of_the_sources(
         rows = [[5] * n for n in (3, 1, *range(120), 2)]
         found = _greedy(course | {"greedy": greedy}, None, rows)
     assert found == [[len(row) + 10] for row in rows]
-
-
-def test_a_parser_that_learned_too_little_is_told(folder, monkeypatch):
-    few = list(milestones.pocket_pairs(200, "train"))
-    monkeypatch.setattr(milestones, "pocket_pairs", lambda n, s: few)
-    with (
-        assembled(Workspace(folder / "mine")) as course,
-        pytest.raises(AssertionError, match="right-branching trees"),
-    ):
-        _parses(course, steps=2)
 
 
 def test_a_phrasebook_has_short_pairs_and_each_once_in_an_epoch():
