@@ -146,6 +146,7 @@ class SegmentedCorpus(Corpus):
         draw = np.random.default_rng([len(SPECIALS), *seed])
         sides = []
         for side, segmenter in zip((self.src, self.tgt), self.segmenters):
-            some = Sentences.of([side[i] for i in pairs], side.ids.dtype)
+            rows = [side[i].tolist() for i in pairs]
+            some = Sentences.of(rows, side.ids.dtype)
             sides.append(segmenter.redrawn(some, p, draw))
         return Corpus(*sides)

@@ -161,6 +161,7 @@ def test_a_run_begins_and_resumes_with_it(tmp_path: Path) -> None:
     assert isinstance(train, SegmentedCorpus)
     assert type(valid["valid"]) is Corpus
     _, again, _ = resume_run(recipe, tmp_path / "run")
+    assert isinstance(again, SegmentedCorpus)
     pairs = np.arange(9)
     one, two = (c.redrawn(pairs, 0.5, (0, 0, 0)) for c in (train, again))
     assert np.array_equal(one.src.ids, two.src.ids)
