@@ -7,6 +7,7 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import cached_property
 from importlib import metadata
@@ -21,6 +22,7 @@ from press.api import Reference
 from press.build import mirror, sphinx
 from press.chapters import Cell, Chapter, PressError, read_book, select
 from press.cite import cited
+from press.dark import light, style_sheet
 from press.execute import as_notebook, executed_path, join
 from press.figures import FOLDER, life, scripts
 from press.keys import Package, key
@@ -49,7 +51,7 @@ APART = {"notebooks", "results", "exercises", FOLDER, "__pycache__"}
 APART |= {"paper.yml", "paper.d", "references.bib"}
 TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
 OWN = (
-    "build.py", "site.py", "pages.py", "polish.py", "numbers.py",
+    "build.py", "dark.py", "site.py", "pages.py", "polish.py", "numbers.py",
     "formulas.py", "references.py", "fold.py", "rules.py", "search.py",
     "figures.py", "api.py", "guess.py", "letters.py", "notes.py",
     "previews.py",
@@ -70,6 +72,11 @@ MOVES = re.compile(
     r'(?:<script type="text/plain" class="moves-large">'
     r"(?P<large>[^<]*)</script>)?"
 )
+# where the colours come into
+STYLES: dict[str, Callable[[str], str]] = {
+    "_static/book.css": lambda text: style_sheet() + text,
+    "_static/epub.css": light,
+}
 TOCTREE = re.compile(r"(```\{toctree\}\n(?::.*\n)*)((?:(?!```).*\n)*)```")
 
 
@@ -177,6 +184,9 @@ def _files(root: Path, book: _Book) -> dict[str, bytes]:
             files[name] = path.read_bytes()
     for name, text in scripts(root).items():
         files[f"_static/{FOLDER}/{name}.js"] = text.encode()
+    for name, words in STYLES.items():
+        if name in files:
+            files[name] = words(files[name].decode()).encode()
     files |= book.large
     known: dict[str, Any] = {"works": notes.works(book.works)}
     if book.project.site:
