@@ -31,6 +31,7 @@ from press.refuse import Place, check_cells, check_modules, check_names
 from press.study import questions_data
 
 MARK = "Exported from the book; edit the chapter, then run `make export`."
+TRAVELS = "pocket"  # of data/runs, the run that is part of the package
 
 
 def export(root: Path, check: bool = False) -> list[str]:
@@ -64,8 +65,8 @@ def expected_package(root: Path) -> dict[Path, str | bytes]:
         path_of(name, packages): modules[name] for name in modules
     }
     texts["py.typed"] = ""
-    shipped = root / "data" / "runs"  # runs that travel with the package
-    for path in sorted(shipped.glob("*/*")):
+    shipped = root / "data" / "runs"
+    for path in sorted(shipped.glob(f"{TRAVELS}/*")):
         texts[f"runs/{path.relative_to(shipped).as_posix()}"] = (
             path.read_bytes()
         )

@@ -27,6 +27,8 @@ from press.execute import as_notebook, executed_path, join
 from press.figures import FOLDER, life, scripts
 from press.keys import Package, key
 from press.modules import PACKAGE, packages_of, path_of, target_of
+from press.one_file import FILE as ONE_FILE
+from press.one_file import one_file
 from press.pages import NAMES
 from press.paper import counts, paper_map
 from press.polish import polish
@@ -54,7 +56,7 @@ OWN = (
     "build.py", "dark.py", "site.py", "pages.py", "polish.py", "numbers.py",
     "formulas.py", "references.py", "fold.py", "rules.py", "search.py",
     "figures.py", "api.py", "guess.py", "letters.py", "notes.py",
-    "previews.py",
+    "one_file.py", "previews.py",
     "study.py", "trim.py", "words.py",
 )  # fmt: skip
 # folders of the site with a file for each page or figure
@@ -187,6 +189,8 @@ def _files(root: Path, book: _Book) -> dict[str, bytes]:
     for name, words in STYLES.items():
         if name in files:
             files[name] = words(files[name].decode()).encode()
+    if "E33-one-file" in book.shown:
+        files[f"_static/{ONE_FILE}"] = one_file(root).encode()
     files |= book.large
     known: dict[str, Any] = {"works": notes.works(book.works)}
     if book.project.site:

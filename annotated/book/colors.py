@@ -6,7 +6,7 @@ from importlib import resources
 __all__ = ["MOVING", "colors"]
 
 
-# E32-colours.md: Colours that mean something
+# E36-colours.md: Colours that mean something
 MOVING = resources.files("annotated") / "book" / "moving"
 
 

@@ -81,7 +81,7 @@ class TextData:
     def notes(self) -> list[str]:
         """Remarks for the user, one sentence each."""
         if not Path(self.recipe.data).is_dir():
-            return []
+            return _attribution(self.recipe.data)
         src, tgt = self._train
         return remarks([*src[:5000], *tgt[:5000]])
 
@@ -115,7 +115,8 @@ class _PreparedData:
         ways = {recipe.source, recipe.target}
         if ways != {made["source"], made["target"]}:
             names += ["source", "target"]
-        self.notes = found.manifest["remarks"] + [
+        self.notes = _attribution(recipe.data) + found.manifest["remarks"]
+        self.notes += [
             f"{found.folder} was prepared with {name} {made[name]}: the "
             f"recipe's {getattr(recipe, name)} is ignored"
             for name in names
@@ -140,6 +141,12 @@ class _PreparedData:
 
 
 Data = TextData | _PreparedData
+
+
+def _attribution(data: str) -> list[str]:
+    """Whom a data set asks to be named, if it does."""
+    told = registry().get(data, {}).get("attribution")
+    return [f"{data}: {told}"] if told else []
 
 
 def open_data(

@@ -148,6 +148,7 @@ def with_micro_tokens(
         state = state // world_size() + 8 * words * config.d_model
     fits = (room - state) / kept
     share = training.batch_tokens / world_size()
+    share *= 1 + 4 * training.bpe_dropout  # at most so many tokens more
     if training.micro_tokens is not None or max(500, fits) >= share:
         return recipe
     return recipe.changed(micro_tokens=int(max(500, fits)))
@@ -171,7 +172,7 @@ def fitted_here(
     }
     names = (
         *("batch_tokens", "micro_tokens", "precision", "compile", "clip"),
-        *("seed", "freeze"),
+        *("seed", "freeze", "bpe_dropout"),
     )
     slowed = False
 

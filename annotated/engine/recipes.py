@@ -52,6 +52,15 @@ class Recipe:
             raise UsageError(
                 f"seed must be less than 2**63, not {self.training.seed}"
             )
+        if self.training.bpe_dropout and self.tokenizer != "bpe":
+            raise UsageError(
+                f"bpe_dropout needs tokenizer bpe, not {self.tokenizer}"
+            )
+        if self.training.bpe_dropout and self.model.positions == "learned":
+            raise UsageError(
+                "bpe_dropout needs sinusoidal positions: a sentence may "
+                "become longer than max_len"
+            )
         self.config()
 
     def config(self, *vocabularies: int) -> PartsConfig:
@@ -158,7 +167,7 @@ def _synthetic_recipes() -> dict[str, Recipe]:
 
 
 def _corpus_recipes() -> dict[str, Recipe]:
-    """Multi30k and IWSLT (chapter 20)."""
+    """Multi30k, Tatoeba and IWSLT (chapter 20)."""
     captions = (
         Recipe(
             about="English to German, 29,000 captions (chapter 20)",
@@ -184,7 +193,21 @@ def _corpus_recipes() -> dict[str, Recipe]:
         about="English to German, 200,000 sentences of talks",
         data="iwslt17",
     ).changed(source="en", target="de", vocab=16_000)
-    return {"multi30k": captions, "iwslt14": talks, "iwslt17": more_talks}
+    everyday = (
+        captions.changed(
+            about="English to German, what people say every day"
+        )
+        .changed(data="tatoeba", vocab=8000, alpha=1.0, valid_pairs=1000)
+        .changed(num_decoder_layers=2, d_model=160, d_ff=576, dropout=0.1)
+        .changed(batch_tokens=2000, warmup=1500, rate=1.47)
+        .changed(max_steps=8000, cooldown=3000, save_every=300)
+    )
+    return {
+        "multi30k": captions,
+        "everyday": everyday,
+        "iwslt14": talks,
+        "iwslt17": more_talks,
+    }
 
 
 def _wmt14_recipes() -> dict[str, Recipe]:

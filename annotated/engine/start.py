@@ -6,6 +6,7 @@ from pathlib import Path
 
 from annotated.batches import Corpus
 from annotated.corpora.registry import registry
+from annotated.corpora.segmentation import SegmentedCorpus
 from annotated.engine.data import Data, open_data, prepared_data
 from annotated.engine.errors import RunError
 from annotated.engine.files import check_new
@@ -104,6 +105,8 @@ def _corpora(data: Data) -> tuple[Corpus, Corpus]:
             f"{data.recipe.data} has a sentence of {longest} tokens: "
             f"max_len must be at least that, not {model.max_len}"
         )
+    if data.recipe.training.bpe_dropout:
+        train = SegmentedCorpus.of(train, data.tokenizers())
     return train, valid
 
 
@@ -173,7 +176,7 @@ _MAY_CHANGE = {f.name for f in dataclasses.fields(SearchConfig)} | {
     *("micro_tokens", "old_data"),
     *("rate", "warmup", "cooldown", "clip", "precision", "compile"),
     *("dropout", "attention_dropout", "activation_dropout"),
-    "label_smoothing",
+    *("label_smoothing", "bpe_dropout"),
 }
 
 

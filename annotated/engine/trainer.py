@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from annotated import training
 from annotated.batches import Batch, Corpus
+from annotated.corpora.segmentation import SegmentedCorpus
 from annotated.engine.checkpoints import drop_old, write_checkpoint
 from annotated.engine.distributed import (
     all_reduce_sum,
@@ -91,6 +92,8 @@ class RunConfig(TrainingConfig):
     # maximum minutes of training; a cool-down ends with them
     max_minutes: float | None = None
     compile: bool = False  # torch.compile each layer (for a GPU)
+    # merges left out of byte pairs, anew in each epoch (training only)
+    bpe_dropout: float = 0.0
     curriculum: int = 0  # steps over which longer pairs are phased in
     save_every: int = 1000  # steps between checkpoints
     # minutes of training between extra checkpoints (unset: none)
@@ -251,6 +254,8 @@ class Trainer(training.Trainer):
         shard: bool = False,
     ):
         fast = trainable(model)
+        if config.bpe_dropout and not isinstance(corpus, SegmentedCorpus):
+            raise ValueError("bpe_dropout needs a SegmentedCorpus")
         super().__init__(fast, corpus, config)
         set_up(str(self.device))
         _freeze(fast, config.freeze)
@@ -326,8 +331,18 @@ class Trainer(training.Trainer):
                     return
                 last = i + 1 == len(plan)
                 after = (epoch + 1, 0) if last else (epoch, i + 1)
-                yield self.batch(plan[i]), after
+                yield self.drawn(plan[i], epoch, i), after
             epoch, place = epoch + 1, 0
+
+    def drawn(self, pairs: NDArray, epoch: int, index: int) -> _Work:
+        """A batch of an epoch; with bpe_dropout, in tokens of its own."""
+        p, corpus = self.config.bpe_dropout, self.corpus
+        if not p or not isinstance(corpus, SegmentedCorpus):
+            return self.batch(pairs)
+        seed = self.config.seed, epoch, index
+        return self.batch(
+            np.arange(len(pairs)), corpus.redrawn(pairs, p, seed)
+        )
 
     def batch(self, pairs: NDArray, corpus: Corpus | None = None) -> _Work:
         """These pairs of a corpus, unless given of the trainer's own."""
