@@ -36,7 +36,7 @@ BOOK_READS := $(call files,annotated book data press .github $(BOOK_TESTS)) $(PA
 LONG := $(shell grep -rl --include='test_*.py' 'mark.exhaustive' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help book epub pdf zip serve quick test test-long test-torchtext style format \
+.PHONY: help book epub pdf zip serve quick test test-long worlds test-torchtext style format \
 	notebooks export check minutes lab classroom slides clean names
 
 help: ## this list
@@ -63,8 +63,11 @@ quick: $(READY) ## the model, its loss, search, training and checkpoints in a mi
 test: $(READY) ## style, types, drift, rules, unit tests, every page
 	@$(MAKE) --no-print-directory -j 2 style check
 	@$(MAKE) --no-print-directory build/tests.passed
-	@$(PRESS) execute
+	@$(PRESS) shake
 	@echo "All is well."
+
+worlds: $(READY) ## the book on another processor, number of threads, seed or precision: the next that is not done
+	@$(PRESS) worlds
 
 test-long: $(READY) $(LONG:%.py=build/long/%.passed) ## what takes minutes each; stopped, it goes on where it was
 	@echo "All is well, at length."

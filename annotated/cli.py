@@ -84,7 +84,8 @@ def _usage() -> str:
         "usage: annotated SUBCOMMAND [options]\n\nTrain and use the "
         f'Transformer of "Attention Is All You Need".\n\n{each}\n\n'
         "More: annotated SUBCOMMAND --help, annotated train RECIPE --help."
-        "\nAdd --debug anywhere to see the traceback of an error."
+        "\nAdd --debug anywhere to see the traceback of an error, and "
+        "--import FILE for parts of your own (page E32)."
     )
 
 
@@ -103,6 +104,9 @@ def dispatch(args: Sequence[str]) -> None:
         raise UsageError(f"{name} runs in one process: omit torchrun")
     for variable, value in _ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
+    if any(word.startswith("--import") for word in rest):
+        parts = importlib.import_module("annotated.engine.parts")
+        rest = parts.take_imports(rest)
     command = load(name)
     if name in ("train", "doctor"):  # they read their arguments themselves
         command(rest)

@@ -105,7 +105,22 @@ def state_bytes(
 
 
 # 22-costs.md: Before you pay: how long training takes
-_ASSUMED_SHARE = 0.4  # of a matrix product's speed, reached in training
+# of the speed of products, as measured in training: by width of the model
+_SHARES = {
+    ("cpu", "float32"): {256: 0.68, 512: 0.81},  # two cores
+    ("cpu", "bfloat16"): {256: 0.39, 512: 0.62},
+    ("cuda", "bfloat16"): {512: 0.15},  # an H100, batches counted as full
+}
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:,.1f} GiB"
+
+
+def _two(x: float) -> str:
+    """Two digits, as many as a forecast has."""
+    digits = 0 if x >= 9.95 else 1 if x >= 0.995 else 2
+    return f"{float(f'{x:.2g}'):,.{digits}f}"
 
 
 def dry_run(
@@ -132,24 +147,27 @@ def dry_run(
     return "\n".join(f"{name:16}{value}" for name, value in rows.items())
 
 
-def _gib(size: float) -> str:
-    return f"{size / 2**30:,.1f} GiB"
-
-
 def _hours(
     config: TransformerConfig, total: float, precision: str, device: str
 ) -> dict[str, str]:
     """The rows of a dry run that say how long total operations take."""
     speed = matmul_speed(device, precision)
     least = total / (speed * world_size()) / 3600
+    hours = f"{_two(least)} at full speed"
+    if known := _SHARES.get((torch.device(device).type, precision)):
+        width = min(known, key=lambda d: abs(d - config.d_model))
+        share = known[width]
+        hours = (
+            f"{_two(least / share)} at {share:.0%} of that speed, as "
+            f"measured at width {width}; {hours}"
+        )
     size = "big" if config.d_model >= 1024 else "base"
     theirs = total / (useful_share(size) * paper_cost(1.0))
     return {
-        "here": f"{speed / 1e12:.2f} TFLOP/s in matrix products on "
+        "here": f"{_two(speed / 1e12)} TFLOP/s in matrix products on "
         f"{world_size()} × {device}",
-        "hours here": f"{least / _ASSUMED_SHARE:,.1f}, at "
-        f"{_ASSUMED_SHARE:.0%} of that speed; {least:,.1f} at full speed",
-        "hours, 8 × P100": f"{theirs:,.1f}, if used as efficiently as "
+        "hours here": hours,
+        "hours, 8 × P100": f"{_two(theirs)}, if used as efficiently as "
         f"for the paper's {size} model",
         "cost by Table 2": f"{paper_cost(theirs):.1e} operations",
     }

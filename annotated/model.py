@@ -41,6 +41,7 @@ class Transformer(nn.Module):
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.dropout = nn.Dropout(config.dropout)
+        config.change(self)  # not here: in chapter 26
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         """src (batch, src_len), tgt (batch, tgt_len), token ids, padding
@@ -96,8 +97,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList()
         for _ in range(config.num_encoder_layers):
             parts = _attention(config), _network(config)
-            layer = EncoderLayer(*parts, config.dropout, pre)
-            self.layers.append(layer)
+            self.layers.append(EncoderLayer(*parts, config.dropout, pre))
         # the last sum of a pre-norm stack has had no norm
         self.norm = nn.LayerNorm(config.d_model) if pre else nn.Identity()
 
@@ -117,9 +117,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList()
         for _ in range(config.num_decoder_layers):
             parts = _attention(config), _attention(config), _network(config)
-            layer = DecoderLayer(*parts, config.dropout, pre)
-            self.layers.append(layer)
-        # the last sum of a pre-norm stack has had no norm
+            self.layers.append(DecoderLayer(*parts, config.dropout, pre))
         self.norm = nn.LayerNorm(config.d_model) if pre else nn.Identity()
 
     def forward(
@@ -152,8 +150,7 @@ class ModelShape:
     activation_dropout: float = 0.0  # dropout inside the feed-forward
     activation: Literal["relu", "silu", "gelu"] = "relu"  # in feed-forward
     norm: Literal["post", "pre"] = "post"  # LayerNorm after or before
-    # how positions are encoded
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"  # encoding
     # which of the embeddings and the softmax share weights
     tie: Literal["all", "decoder", "none"] = "all"
     output_bias: bool = False  # add a learned number to each logit
@@ -191,6 +188,9 @@ class TransformerConfig(ModelShape):
                 'tie "all" needs one vocabulary, but src_vocab is '
                 f"{self.src_vocab} and tgt_vocab {self.tgt_vocab}"
             )
+
+    def change(self, model: Transformer) -> None:
+        """Put later parts into a model (page E32): here, none."""
 
     @classmethod
     def base(cls, **fields: Any) -> TransformerConfig:

@@ -228,47 +228,64 @@ def learn_places(settings: Settings, name: str, seed: int) -> Found:
     return learn(settings, seed, PLACES[name])
 
 
-# --- two neighbours need two heads ----------------------------------------
+# --- several questions about a letter, and the heads to ask them ----------
+
+OFFSETS = {2: (-1, 1), 4: (-2, -1, 1, 2)}  # of the letters asked for
 
 
-class Neighbours(nn.Module):
-    """Reads off the letters before and after each, by one attention."""
+class Questions(nn.Module):
+    """Reads off the letters around each, by attention alone or by a whole
+    encoder layer, which has a network behind it.
+    """
 
-    def __init__(self, num_heads: int, length: int = 12, d_model: int = 64):
+    def __init__(self, num_heads: int, asked: int, network: bool):
         super().__init__()
-        self.letters = nn.Embedding(len(LETTERS), d_model)
-        self.attention = MultiHeadAttention(d_model, num_heads)
-        self.read = nn.Linear(d_model, 2 * len(LETTERS))
-        self.positions = sinusoids(length, d_model)
+        attention: nn.Module = MultiHeadAttention(64, num_heads)
+        if network:
+            attention = EncoderLayer(attention, FeedForward(64, 256))
+        self.letters = nn.Embedding(len(LETTERS), 64)
+        self.layer = attention
+        self.read = nn.Linear(64, asked * len(LETTERS))
+        self.positions = sinusoids(12, 64)
 
     def forward(self, letters: Tensor) -> Tensor:
-        """(words, n) -> logits of either neighbour, (words, n, 2, 26)."""
-        x = self.letters(letters) + self.positions
-        return self.read(self.attention(x)).unflatten(-1, (2, -1))
+        """(words, n) -> logits of each answer, (words, n, asked, 26)."""
+        x = self.layer(self.letters(letters) + self.positions)
+        return self.read(x).unflatten(-1, (-1, len(LETTERS)))
 
 
-def learn_heads(settings: Settings, num_heads: int, seed: int) -> Found:
-    """Train it on random words; the share of neighbours it finds."""
+def answers(letters: Tensor, offsets: tuple[int, ...]) -> Tensor:
+    """The letters asked for, where all of them are in the word."""
+    far = max(offsets)
+    asked = [letters.roll(-offset, dims=1) for offset in offsets]
+    return torch.stack(asked, dim=-1)[:, far:-far]
+
+
+def learn_heads(
+    settings: Settings, num_heads: int, asked: int, network: bool, seed: int
+) -> Found:
+    """Train it on random words; the share right, and of each question."""
     torch.manual_seed(seed)
-    model = Neighbours(num_heads)
+    model, offsets = Questions(num_heads, asked, network), OFFSETS[asked]
+    far = max(offsets)
     adam = torch.optim.Adam(model.parameters(), lr=3e-3)
     losses = []
     for _ in range(settings.head_steps):
         letters = torch.randint(len(LETTERS), (64, 12))
-        logits = model(letters)[:, 1:-1].flatten(0, 2)
-        labels = torch.stack([letters[:, :-2], letters[:, 2:]], dim=-1)
-        loss = F.cross_entropy(logits, labels.flatten())
+        logits = model(letters)[:, far:-far].flatten(0, 2)
+        loss = F.cross_entropy(logits, answers(letters, offsets).flatten())
         adam.zero_grad()
         loss.backward()
         adam.step()
         losses.append(loss.item())
     with torch.no_grad():
         letters = torch.randint(len(LETTERS), (500, 12))
-        found = model(letters)[:, 1:-1].argmax(-1)
-    labels = torch.stack([letters[:, :-2], letters[:, 2:]], dim=-1)
+        found = model(letters)[:, far:-far].argmax(-1)
+    right = (found == answers(letters, offsets)).float().mean(dim=(0, 1))
     return {
         **ending(losses),
-        "right": (found == labels).float().mean().item(),
+        "right": right.mean().item(),
+        "by_question": [round(share, 4) for share in right.tolist()],
         "parameters": parameters(model),
     }
 
@@ -340,7 +357,18 @@ def learn_networks(
 # --- all of them ----------------------------------------------------------
 
 STUDIES: dict[str, tuple[Callable[..., Found], list[dict[str, Any]]]] = {
-    "heads": (learn_heads, [{"num_heads": n} for n in (1, 2, 4)]),
+    "heads": (
+        learn_heads,
+        [
+            {"num_heads": heads, "asked": asked, "network": network}
+            for asked, network, most in (
+                (2, False, (1, 2, 4)),
+                (2, True, (1,)),
+                (4, True, (1, 2, 4)),
+            )
+            for heads in most
+        ],
+    ),
     "networks": (
         learn_networks,
         [{"d_model": d, "d_ff": d_ff} for d, d_ff in SHAPES],

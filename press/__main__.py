@@ -132,6 +132,19 @@ def _execute(options: Options) -> int:
     return _report(problems, True)
 
 
+def _shake(options: Options) -> int:
+    from press.shake import shake
+
+    return _report(shake(options.root, options.chapters, _say), True)
+
+
+def _worlds(options: Options) -> int:
+    from press.worlds import worlds
+
+    chosen = options.world, options.chapters
+    return _report(worlds(options.root, *chosen, say=_say), True)
+
+
 def _site(options: Options) -> int:
     from press.site import draft, site
 
@@ -202,9 +215,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m press", description=__doc__
     )
-    parser.add_argument(
-        "--root", type=Path, default=ROOT, help="the repository's folder"
-    )
+    where = "the repository's folder"
+    parser.add_argument("--root", type=Path, default=ROOT, help=where)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(
@@ -235,11 +247,14 @@ def _parser() -> argparse.ArgumentParser:
     course.add_argument("--out", type=Path, help="default: classroom/")
     course.add_argument("--seed", default="", help="of the hidden checks")
     decks = add("slides", _slides, "set executed chapters as slides")
-    decks.add_argument("chapters", nargs="*", metavar="CHAPTER")
     decks.add_argument("--out", type=Path, help="default: dist/slides/")
     execute = add("execute", _execute, "run the chapters that are stale")
-    execute.add_argument("chapters", nargs="*", metavar="CHAPTER")
     execute.add_argument("--force", action="store_true", help="run all")
+    shake = add("shake", _shake, "try what pages say on false results")
+    worlds = add("worlds", _worlds, "execute in the next other world")
+    worlds.add_argument("--world", help="this one, and not the next")
+    for command in (decks, execute, shake, worlds):
+        command.add_argument("chapters", nargs="*", metavar="CHAPTER")
     pages = add("site", _site, "set the executed chapters as site/")
     alone = "set these alone, as build/draft/site/"
     pages.add_argument("--only", nargs="+", metavar="CHAPTER", help=alone)

@@ -17,6 +17,7 @@ from mdit_py_plugins.myst_blocks import myst_block_plugin
 COLUMNS = 76
 NAME = re.compile(r"(\d\d|[AE]\d{1,2})-[a-z0-9]+(-[a-z0-9]+)*\.md")
 ROOMS = {"A": "appendix", "E": "engine"}  # by first letter; else a story
+CLAIMS = "claims"  # the tag of a cell of assertions
 GRADED = ":::{graded}"  # the place of one of book/exercises/ on a page
 # what the study guide and the page for teachers take from other pages
 STUDY = re.compile(r"^:::\{(outline|question|plan|inventory)\}", re.M)
@@ -38,7 +39,7 @@ class Cell:
     file: str  # of the chapter, "02-attention.md"
     heading: str  # the section that it stands in
     number: int  # among the code cells of the chapter, from 1
-    kind: str  # "code" or "markdown"
+    kind: str  # "code", "markdown" or "claims"
     source: str
     metadata: dict[str, Any]
 
@@ -73,6 +74,9 @@ class Chapter:
     module: str | None
     minutes: int
     cells: tuple[Cell, ...]
+    # what its sentences claim: run after the code cell of the same number,
+    # shown nowhere
+    claims: tuple[Cell, ...] = ()
 
     @property
     def file(self) -> str:
@@ -155,8 +159,13 @@ def read_chapter(path: Path) -> Chapter:
 def _parse(path: Path, text: str) -> Chapter:
     where = f"book/{path.name}"
     facts = _front_matter(where, text)
-    heading, number, cells = "", 0, []
+    heading, number, cells, claims = "", 0, [], []
     for kind, source, options in split(text):
+        if kind == "code" and CLAIMS in _tags(options):
+            claims.append(
+                Cell(path.name, heading, number, CLAIMS, source, {})
+            )
+            continue
         number += kind == "code"
         if kind == "markdown":
             found = headings(source)
@@ -180,7 +189,17 @@ def _parse(path: Path, text: str) -> Chapter:
             f"{where}: a chapter has one title (a line '# …'), "
             f"this one has {len(titles)}"
         )
-    return Chapter(path, titles[0], *facts, tuple(cells))
+    return Chapter(path, titles[0], *facts, tuple(cells), tuple(claims))
+
+
+def _tags(options: str) -> list[str]:
+    """Of a cell whose options may be anything."""
+    try:
+        data = yaml.safe_load(options)
+    except yaml.YAMLError:
+        return []
+    tags = data.get("tags") if isinstance(data, dict) else None
+    return tags if isinstance(tags, list) else []
 
 
 BLOCKS = (

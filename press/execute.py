@@ -1,7 +1,12 @@
-"""Execute the chapters whose outputs are out of date, each on its own."""
+"""Execute the chapters whose outputs are out of date, each on its own.
+
+What a chapter's sentences claim is executed with it, and then taken out of
+the notebook: what came of it stands in the notebook's record.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -9,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,7 +24,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from press import files, fold
+from press import files, fold, shaken
 from press.chapters import Chapter, read_book, select
 from press.keys import Package, key
 
@@ -60,6 +66,18 @@ savefig.facecolor: white
 svg.hashsalt: annotated
 """
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class World:
+    """Another machine, as far as this one can play it."""
+
+    name: str
+    env: dict[str, str]  # of the kernel
+    config: str = ""  # more lines of IPython's
+
+
+HERE = World("here", {})
 
 
 def execute(
@@ -165,18 +183,11 @@ def as_notebook(chapter: Chapter) -> Any:
 def _run(root: Path, chapter: Chapter, wanted: str, say: Say) -> list[str]:
     """Execute one chapter and keep it; problems are returned."""
     say(f"{chapter.name}: executing")
-    notebook = as_notebook(chapter)
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="press-") as scratch:
-        try:
-            _execute(notebook, root, Path(scratch), chapter.minutes)
-        except Exception as error:  # a kernel can end in many ways
-            problem = _failure(chapter, notebook, error)
-            problem += _last_words(Path(scratch) / "kernel.log")
-            say(f"{chapter.name}: FAILED\n{problem}")
-            return [problem.splitlines()[0]]
-    seconds = round(time.monotonic() - start, 1)
-    notebook.metadata["annotated"] = {"key": wanted, "seconds": seconds}
+    notebook, seconds, problem = run(root, chapter)
+    if problem:
+        say(f"{chapter.name}: FAILED\n{problem}")
+        return [problem.splitlines()[0]]
+    notebook.metadata["annotated"] |= {"key": wanted, "seconds": seconds}
     files.replace(executed_path(root, chapter), nbformat.writes(notebook))
     say(f"{chapter.name}: {seconds:.0f} s")
     if seconds > 60 * chapter.minutes:
@@ -187,15 +198,73 @@ def _run(root: Path, chapter: Chapter, wanted: str, say: Say) -> list[str]:
     return []
 
 
+def run(
+    root: Path, chapter: Chapter, world: World | None = None
+) -> tuple[Any, float, str]:
+    """The executed notebook, its seconds, and what went wrong, or ""."""
+    notebook = as_notebook(chapter)
+    add_claims(notebook, chapter)
+    start, problem = time.monotonic(), ""
+    with tempfile.TemporaryDirectory(prefix="press-") as scratch:
+        try:
+            _execute(notebook, root, Path(scratch), chapter.minutes, world)
+        except Exception as error:  # a kernel can end in many ways
+            problem = _failure(chapter, notebook, error)
+            problem += _last_words(Path(scratch) / "kernel.log")
+    seconds = round(time.monotonic() - start, 1)
+    notebook.metadata["annotated"] = {"claims": take_claims(notebook)}
+    return notebook, seconds, problem
+
+
+def add_claims(notebook: Any, chapter: Chapter) -> None:
+    """Below the code cell that it stands below, each in its order."""
+    script = repr(str(Path(shaken.__file__)))
+    rows = [
+        i for i, c in enumerate(notebook.cells) if c.cell_type == "code"
+    ]
+    for claim in reversed(chapter.claims):
+        code = (
+            f"__import__('runpy').run_path({script})['hold']"
+            f"({claim.source!r}, globals())"
+        )
+        facts = {"claims": claim.place}
+        cell = nbformat.v4.new_code_cell(code, metadata=facts)
+        row = rows[claim.number - 1] + 1 if claim.number else 0
+        notebook.cells.insert(row, cell)
+
+
+def take_claims(notebook: Any) -> list[dict[str, Any]]:
+    """Out of the notebook: each claim, its place, what turned it red."""
+    found = []
+    for cell in notebook.cells:
+        if place := cell.metadata.get("claims"):
+            for output in cell.outputs:
+                _, mark, rest = output.get("text", "").rpartition(
+                    shaken.MARK
+                )
+                for claim in json.loads(rest) if mark else []:
+                    found.append({"place": place, **claim})
+    notebook.cells = [
+        c for c in notebook.cells if "claims" not in c.metadata
+    ]
+    return found
+
+
 def _execute(
-    notebook: Any, root: Path, scratch: Path, minutes: int
+    notebook: Any,
+    root: Path,
+    scratch: Path,
+    minutes: int,
+    world: World | None = None,
 ) -> None:
     """Run all cells in a fresh kernel of this Python, in a new folder."""
     if not any(cell.cell_type == "code" for cell in notebook.cells):
         return
     profile = scratch / ".ipython" / "profile_default"
     profile.mkdir(parents=True)
-    (profile / "ipython_kernel_config.py").write_text(IPYTHON_CONFIG)
+    (profile / "ipython_kernel_config.py").write_text(
+        IPYTHON_CONFIG + (world.config if world else "")
+    )
     settings = scratch / ".matplotlibrc"
     settings.write_text(MATPLOTLIB_CONFIG)
     work = scratch / "work"
@@ -219,7 +288,7 @@ def _execute(
         manager.ip = str(scratch / "kernel")
     with (scratch / "kernel.log").open("wb") as log:
         client.execute(
-            env=_environment(root, scratch),
+            env={**_environment(root, scratch), **(world or HERE).env},
             stdout=log,  # what goes past Python's sys.stdout
             stderr=log,
         )
@@ -255,13 +324,17 @@ def _failure(chapter: Chapter, notebook: Any, error: Exception) -> str:
     """Chapter, heading and cell in the first line; then the traceback."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     begun = [i for i, cell in enumerate(code) if "begun" in cell.metadata]
-    place = chapter.code[begun[-1] if begun else 0]
+    origins = iter(chapter.code)
+    places = [
+        cell.metadata.get("claims") or next(origins).place for cell in code
+    ]
+    place = places[begun[-1] if begun else 0]
     text, kind = str(error), type(error).__name__
     if isinstance(error, CellExecutionError):
-        for cell, origin in zip(code, chapter.code, strict=True):
+        for cell, origin in zip(code, places, strict=True):
             for output in cell.outputs:
                 if output.output_type == "error":
                     place, kind = origin, f"{output.ename}: {output.evalue}"
                     text = "\n".join(output.traceback)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    return f"{place.problem(kind.splitlines()[0])}\n{plain}"
+    return f"{place}: {kind.splitlines()[0]}\n{plain}"

@@ -34,8 +34,11 @@ def folded(chapter: Chapter, cell: Cell) -> bool:
     if "show" in cell.tags:
         return False
     engine = chapter.room == "engine"
-    exported = any(tag.startswith("export") for tag in cell.tags)
-    return (engine and exported) or only_imports(cell)
+    return (engine and exported(cell)) or only_imports(cell)
+
+
+def exported(cell: Cell) -> bool:
+    return any(tag.startswith("export") for tag in cell.tags)
 
 
 def only_imports(cell: Cell) -> bool:
@@ -111,3 +114,9 @@ def reading(chapter: Chapter, place: int) -> tuple[str, str]:
         while more and (LIST.match(more[0]) or more[0][0].isspace()):
             own.append(more.pop(0))
     return "\n\n".join(own), "\n\n".join(more)
+
+
+def visible(text: str) -> str:
+    """The paragraph that a text begins with; "" if it begins otherwise."""
+    first = re.split(r"\n\s*\n", text.strip("\n"))[0]
+    return "" if NO_PROSE.match(first) else first

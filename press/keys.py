@@ -96,7 +96,8 @@ def _prefixes(name: str) -> list[str]:
 def key(chapter: Chapter, package: Package) -> str:
     """A hash: equal keys, equal outputs."""
     code = [(cell.source, _matters(cell)) for cell in chapter.code]
-    modules = package.closure({m for c in chapter.code for m in used_by(c)})
+    run = [*chapter.code, *chapter.claims]
+    modules = package.closure({m for c in run for m in used_by(c)})
     texts = [package.sources[name] for name in modules]
     everything = "\n".join([*texts, *(source for source, _ in code)])
     parts = [
@@ -106,6 +107,7 @@ def key(chapter: Chapter, package: Package) -> str:
         [item for item in package.data.items() if item[0] in everything],
         platform.python_version(),
         [_version(name) for name in VERSIONS],
+        *[(cell.number, cell.source) for cell in chapter.claims],
     ]
     data = json.dumps(parts, sort_keys=True).encode()
     return hashlib.sha256(data).hexdigest()

@@ -22,7 +22,14 @@ from mdit_py_plugins.colon_fence import colon_fence_plugin
 from press import myst
 from press.api import undocumented
 from press.chapters import Cell, Chapter, read_book, select
-from press.fold import NO_PROSE, READING, folded, follows_hidden, reading
+from press.fold import (
+    READING,
+    exported,
+    folded,
+    follows_hidden,
+    reading,
+    visible,
+)
 from press.modules import (
     PACKAGE,
     Block,
@@ -33,6 +40,7 @@ from press.modules import (
     own,
 )
 from press.numbers import LABEL, figure_of
+from press.unproved import unproved
 
 MINUTES = 45  # that a story page may take to read
 LINES = {"story": 30}  # that a cell may have, not counting empty ones
@@ -57,6 +65,7 @@ def offences(root: Path) -> dict[str, list[str]]:
     modules, _ = collect(chapters)  # what does not parse, export refuses
     later = Order(chapters, modules)
     twice = _twice(chapters)
+    bare = unproved(root, chapters)
     found = {}
     for place, chapter in enumerate(chapters):
         lines = [
@@ -71,6 +80,7 @@ def offences(root: Path) -> dict[str, list[str]]:
             *_figures(chapter),
             *_undocumented(place, modules),
             *twice[chapter.name],
+            *bare[chapter.name],
         ]
         if lines:
             found[chapter.name] = lines
@@ -82,10 +92,6 @@ def _room(chapter: Chapter) -> Iterator[str]:
     for cell in chapter.code:
         if chapter.room == "appendix" and exported(cell):
             yield cell.problem("an appendix exports nothing")
-
-
-def exported(cell: Cell) -> bool:
-    return any(tag.startswith("export") for tag in cell.tags)
 
 
 # --- no idea is used before it is taught ----------------------------------
@@ -335,12 +341,6 @@ def _given_away(chapter: Chapter) -> Iterator[str]:
                 "into a fence `reading` with what is folded, or begin "
                 "with what comes next"
             )
-
-
-def visible(text: str) -> str:
-    """The paragraph that a text begins with; "" if it begins otherwise."""
-    first = re.split(r"\n\s*\n", text.strip("\n"))[0]
-    return "" if NO_PROSE.match(first) else first
 
 
 # --- figures and labels ---------------------------------------------------

@@ -276,6 +276,12 @@ def _fully_shard(
     from torch.distributed import fsdp
     from torch.distributed.device_mesh import DeviceMesh
 
+    for name, parameter in module.named_parameters():
+        if not parameter.dim():
+            raise RunError(
+                f"shard divides tensors, and {name} is a single number: "
+                "make it one of shape (1,)"
+            )
     device = next(module.parameters()).device.type
     mesh = DeviceMesh.from_group(group, device)
     narrow = fsdp.MixedPrecisionPolicy(

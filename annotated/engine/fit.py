@@ -14,7 +14,7 @@ from annotated.costs import kept_bytes, state_bytes
 from annotated.engine.distributed import world_size
 from annotated.engine.errors import RunError
 from annotated.engine.machine import cached, memory_bytes, out_of_memory
-from annotated.engine.packing import PackedTransformer
+from annotated.engine.parts import build
 from annotated.engine.recipes import Recipe, described
 from annotated.engine.speed import training_speed
 from annotated.tokens import Tokenizer
@@ -186,7 +186,7 @@ def fitted_here(
         def measure() -> tuple[float, bool]:
             nonlocal slowed
             with torch.random.fork_rng(devices=[]):
-                model = PackedTransformer(config).to(device)
+                model = build(config).to(device)
             try:
                 steps, busy = training_speed(model, corpus, training)
             except Exception as error:

@@ -33,10 +33,10 @@ from annotated.model import Decoder, Encoder, Transformer, TransformerConfig
 from annotated.tokens import BOS, EOS, PAD, UNK
 
 __all__ = [
-    "Packing", "PackedMask", "PackedAttention", "FastDropout",
+    "Packing", "PackedMask", "PackedAttention", "attend", "FastDropout",
     "PackedTransformer", "check_parts", "packed", "check_paper",
-    "PAPER_PARTS", "check_steps", "check_compiler", "compile_layers",
-    "chunked_loss",
+    "PAPER_PARTS", "NoCacheError", "check_steps", "check_compiler",
+    "compile_layers", "chunked_loss",
 ]  # fmt: skip
 
 
@@ -160,6 +160,19 @@ class PackedMask:
             mask = mask | ~mask.any(dim=-1, keepdim=True)
         return cls(queries, keys, mask, **form)
 
+    def within(self, window: int) -> PackedMask:
+        """The same, for a layer whose window is another."""
+        sides = self.queries, self.keys, self.causal
+        return PackedMask.to(*sides, window, self.kernel)
+
+    def padded(self) -> PackedMask:
+        """The same, for attention that needs the rectangle."""
+        if self.kernel not in _BY_SENTENCE:
+            return self
+        return PackedMask.to(
+            self.queries, self.keys, self.causal, self.window
+        )
+
 
 _BY_SENTENCE = "sentences", "varlen"  # kernels that need no padding
 
@@ -189,16 +202,9 @@ class PackedAttention(MultiHeadAttention):
         if p == 0 and _short(q, mask):
             heads = _ShortAttention.apply(q, k, v, mask, self.num_heads)
             return self.w_o(heads)
-        heads = _fused_attention(
-            self.split(mask.queries.pad(q)),
-            self.split(mask.keys.pad(k)),
-            self.split(mask.keys.pad(v)),
-            attn_mask=mask.may_attend,
-            dropout_p=p,
-            is_causal=mask.causal and mask.may_attend is None,
-        )
-        heads = heads.transpose(1, 2).flatten(2)
-        return self.w_o(mask.queries.pack(heads))
+        q, k = mask.queries.pad(q), mask.keys.pad(k)
+        heads = self.split(q), self.split(k), self.split(mask.keys.pad(v))
+        return self.w_o(attend(*heads, mask, p))
 
     def projected(self, x: Tensor, memory: Tensor | None) -> list[Tensor]:
         """Queries, keys and values, (tokens, heads, d) each: one product
@@ -249,6 +255,44 @@ def _fused_attention(
             q.to(wide), k.to(wide), v.to(wide), **options
         )
     return heads.to(q.dtype)
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: PackedMask, p: float = 0.0,
+    bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention of heads (batch, heads, length, d), with zeros as padding,
+    and with dropout p -> (q_tokens, heads · d_v). bias, which broadcasts
+    to (batch, heads, q_len, k_len), is added to the scores.
+    """
+    if mask.kernel in _BY_SENTENCE and bias is None:
+        sides = (mask.queries, q), (mask.keys, k), (mask.keys, v)
+        q, k, v = (side.pack(x.transpose(1, 2)) for side, x in sides)
+        return _by_sentence(q, k, v, mask, p).flatten(1)
+    may = mask.padded().may_attend
+    causal = mask.causal and may is None
+    if bias is None:
+        heads = _fused_attention(
+            q, k, v, attn_mask=may, dropout_p=p, is_causal=causal
+        )
+    else:
+        may = causal_mask(q.size(2), q.device) if causal else may
+        heads = _biased_attention(q, k, v, bias, may, p)
+    return mask.queries.pack(heads.transpose(1, 2).flatten(2))
+
+
+def _biased_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, may: Tensor | None,
+    p: float,
+) -> Tensor:  # fmt: skip
+    """Equation 1 with a bias, in at least float32."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        scores = q.to(wide) @ k.to(wide).mT / math.sqrt(q.size(-1)) + bias
+        if may is not None:
+            scores = scores.masked_fill(~may, -math.inf)
+        weights = F.dropout(scores.softmax(dim=-1), p)
+        return (weights @ v.to(wide)).to(q.dtype)
 
 
 # E2-packing.md: Without the rectangle
@@ -481,12 +525,18 @@ def _departure(part: nn.Module, hooks: bool = False) -> str:
     return f"{name} with a hook" if used and not hooks else ""
 
 
+def _as_said(config: Any) -> Transformer:
+    """The model that a configuration says, without numbers."""
+    kind = getattr(config, "kind", Transformer)  # page E32's have one
+    with torch.device("meta"):
+        return kind(config)
+
+
 def check_parts(model: Transformer, hooks: bool = False) -> None:
     """RunError, naming the part, unless model has the parts that its config
     says, unlike those of chapter 26. hooks: whether they may have hooks.
     """
-    with torch.device("meta"):
-        paper = dict(Transformer(model.config).named_modules())
+    paper = dict(_as_said(model.config).named_modules())
     parts = dict(model.named_modules(remove_duplicate=False))
     for name in {**paper, **parts}:
         kind, part = type(paper.get(name)), parts.get(name)
@@ -523,6 +573,8 @@ def packed(model: Transformer) -> PackedTransformer:
     objects, so training one trains the other. For RunError see check_parts.
     """
     check_parts(model)
+    if why := getattr(model.config, "padded", str)():  # page E32
+        raise RunError(f"the packed model computes something else: {why}")
     tensors = [*model.parameters(), *model.buffers()]
     fast: Any = copy.deepcopy(model, {id(x): x for x in tensors})
     _make_fast(fast)
@@ -541,8 +593,7 @@ def check_paper(
     """
     check_parts(model)
     config, e = model.config, model.embeddings
-    with torch.device("meta"):
-        paper = Transformer(config)
+    paper = _as_said(config)
     usual = {"eps": 1e-5, "scale": math.sqrt(config.d_model)}
     for name, part in model.named_modules():
         values, kind = vars(part), type(part)
@@ -561,7 +612,7 @@ def check_paper(
                     "in this form"
                 )
         if isinstance(part, SinusoidalPositions):
-            waves = sinusoids(len(part.table), config.d_model)
+            waves = sinusoids(*part.table.shape)
             if not (part.table.cpu() - waves).abs().max() < 0.01:
                 raise RunError(f"{name} has another table than sinusoids")
     tied = {"all": (e.source, e.output), "decoder": (e.output,), "none": ()}
@@ -577,13 +628,19 @@ PAPER_PARTS = {  # the classes of the paper's model, in either form
     *(LearnedPositions, nn.LayerNorm, nn.Linear, nn.Dropout, nn.Identity),
     *(nn.ModuleList, *_FAST.values()),
 }
+
+
 _Start = Callable[[Tensor], Callable[[Tensor], Tensor]]
 
 
+class NoCacheError(TypeError):
+    """No search with a cache computes this model; plain search does."""
+
+
 def check_steps(model: Transformer, start: _Start) -> None:
-    """TypeError, naming a part, if a cache gets wrong a model that is not
-    the paper's. start(src) begins a search of one hypothesis per row; what
-    it returns takes the newest tokens (rows,) to logits (rows, vocab).
+    """NoCacheError, naming a part, if a cache gets a model wrong that is
+    not the paper's. start(src) begins a search of one hypothesis per row;
+    what it returns takes the newest tokens (rows,) to logits (rows, vocab).
     """
     strange = [
         f"{name or 'the model'} is "
@@ -592,7 +649,7 @@ def check_steps(model: Transformer, start: _Start) -> None:
         if _departure(part) or not _known(type(part))
     ]
     if strange and (_passed_over(model) or not _same(model, start)):
-        raise TypeError(
+        raise NoCacheError(
             "a search with a cache computes another model than this, where "
             f"{strange[0]}: translate with plain_beam_search, or override "
             "logits(x, memory, src), in which every search ends"

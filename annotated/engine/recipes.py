@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from annotated.engine.errors import UsageError, check_fields
+from annotated.engine.parts import PartsConfig, PartsShape, sources
 from annotated.engine.trainer import RunConfig
-from annotated.model import ModelShape, TransformerConfig
 from annotated.search import SearchConfig
 
 __all__ = ["Recipe", "recipe_of", "described", "RECIPES"]
@@ -37,7 +37,7 @@ class Recipe:
     # (sentencepiece: those of an imported run)
     tokenizer: Literal["bpe", "wordpiece", "word", "sentencepiece"] = "bpe"
     fit: tuple[str, ...] = ()  # fields chosen to fit corpus and minutes
-    model: ModelShape = ModelShape()  # the model
+    model: PartsShape = PartsShape()  # the model
     training: RunConfig = RunConfig()  # how to train it
     search: SearchConfig = SearchConfig()  # how to translate
 
@@ -63,13 +63,17 @@ class Recipe:
             )
         self.config()
 
-    def config(self, *vocabularies: int) -> TransformerConfig:
+    def config(self, *vocabularies: int) -> PartsConfig:
         """The model's configuration for source and target vocabularies of
         these sizes, or of the maximum size.
         """
         src, tgt = vocabularies or (self.vocab, self.vocab)
         shape = dataclasses.asdict(self.model)
-        return TransformerConfig(src_vocab=src, tgt_vocab=tgt, **shape)
+        return PartsConfig(src_vocab=src, tgt_vocab=tgt, **shape)
+
+    def imports(self) -> dict[str, str]:
+        """The files of your own that it needs, and their SHA-256."""
+        return sources(self.model, self.training)
 
     def flat(self) -> dict[str, Any]:
         """All fields by name, including those of the parts."""
@@ -96,7 +100,7 @@ class Recipe:
 
 
 _PARTS = {
-    "model": ModelShape,
+    "model": PartsShape,
     "training": RunConfig,
     "search": SearchConfig,
 }
@@ -111,13 +115,21 @@ def recipe_of(values: Any) -> Recipe:
     """The recipe that dataclasses.asdict made values from. KeyError,
     TypeError or ValueError if they are not a recipe's.
     """
-    values = values | {"fit": tuple(values["fit"])}
-    parts = {name: part(**values[name]) for name, part in _PARTS.items()}
-    frozen = tuple(parts["training"].freeze)  # JSON has lists
-    parts["training"] = dataclasses.replace(
-        parts["training"], freeze=frozen
-    )
+    values = _tuples(values)
+    parts = {
+        name: part(**_tuples(values[name])) for name, part in _PARTS.items()
+    }
     return Recipe(**values | parts)
+
+
+def _tuples(values: Any) -> Any:
+    """These values with tuples, where JSON has lists."""
+    if not isinstance(values, dict):
+        return values  # refused where it is used
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+    }
 
 
 def described(new: Recipe, old: Recipe, what: str) -> str:

@@ -18,7 +18,7 @@ from annotated.corpora.sentencepieces import load_tokenizer, same_tokens
 from annotated.engine.checkpoints import checkpoints
 from annotated.engine.errors import RunError
 from annotated.engine.files import replacing, write_json
-from annotated.engine.packing import PackedTransformer
+from annotated.engine.parts import build, check_sources
 from annotated.engine.recipes import Recipe, recipe_of
 from annotated.engine.search import Guide
 from annotated.engine.tensors import load_weights, write_tensors
@@ -75,6 +75,7 @@ def _read(folder: Path) -> tuple[Recipe, dict[str, Any]]:
             "kernels": dict(values.pop("kernels", {})),
             "first": str(values.pop("first", "")),
         }
+        check_sources(folder, dict(values.pop("imports", {})))
         return recipe_of(values), about
     except RunError:
         raise
@@ -173,11 +174,13 @@ class Run:
 
     def write_recipe(self, folder: Path) -> None:
         """Write recipe.json alone, in place of the one that is there."""
+        imports = self.recipe.imports()
         values = {
             "format": _FORMAT,
             "fingerprints": dict(self.fingerprints),
             "kernels": dict(self.kernels),
             **({"first": self.first} if self.first else {}),
+            **({"imports": imports} if imports else {}),
             **dataclasses.asdict(self.recipe),
         }
         write_json(folder / "recipe.json", values)
@@ -287,8 +290,8 @@ class Run:
 
 def first_model(
     recipe: Recipe, source: Tokenizer, target: Tokenizer
-) -> PackedTransformer:
+) -> Transformer:
     """The model with its initial weights, drawn with the recipe's seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.training.seed)
-        return PackedTransformer(recipe.config(len(source), len(target)))
+        return build(recipe.config(len(source), len(target)))

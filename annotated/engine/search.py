@@ -24,7 +24,7 @@ from annotated.batches import pad_rows
 from annotated.engine.errors import RunError
 from annotated.engine.hooks import attention_blocks, replace
 from annotated.engine.machine import cores, evaluating
-from annotated.engine.packing import check_steps
+from annotated.engine.packing import NoCacheError, check_steps
 from annotated.engine.processes import end_with_parent
 from annotated.engine.tensors import check_numbers
 from annotated.model import Transformer
@@ -96,8 +96,11 @@ class _SlotCache:
         self.length += 1
         x = model.embeddings.read_target(ids)
         x = x + model.tgt_positions(self.length)[-1]
+        for slots in self.target:
+            if slots.by_distance:
+                # a hypothesis has one slot per position, in order
+                slots.distance = self.length - seen.cumsum(dim=-1)
         if config.window is not None:
-            # a hypothesis has one slot per position, in order
             nearest = self.length - config.window // 2
             seen = seen & (seen.cumsum(dim=-1) >= nearest)
         bias = _bias(seen[:, None], config.num_heads, x)
@@ -132,12 +135,12 @@ def _rotation(
     """block.turn(heads, first), which rotates queries or keys of the
     positions from first on; None if block has none.
 
-    TypeError if block computes its weights in another way.
+    NoCacheError if block computes its weights in another way.
     """
     turn = getattr(block, "turn", None)
     usual = type(block).weights is MultiHeadAttention.weights
     if turn is None and not usual:
-        raise TypeError(
+        raise NoCacheError(
             f"there is no cache for {type(block).__name__}: translate "
             "with plain_beam_search, or give it a method turn"
         )
@@ -172,6 +175,8 @@ class _SlotAttention(torch.nn.Module):
         super().__init__()
         self.block, self.used, self.position = block, 0, 0
         self.rotation = _rotation(block)
+        self.by_distance = hasattr(block, "bias")  # page E32's
+        self.distance = memory.new_zeros(0)  # (batch, width, slots)
         shape = (len(memory), block.num_heads, slots)
         self.k = memory.new_empty(*shape, block.d_k)
         self.v = memory.new_empty(*shape, block.d_v)
@@ -185,7 +190,24 @@ class _SlotAttention(torch.nn.Module):
         q = self.rotated(block.split(block.w_q(x)))
         self.position += 1
         k, v = self.k[:, :, : self.used], self.v[:, :, : self.used]
+        if self.by_distance:
+            mask = mask + self.nearness().to(mask.dtype)
         return _attend(block, q, k, v, mask)
+
+    def nearness(self) -> Tensor:
+        """What the block adds to a score by distance; -inf beyond its
+        window: (batch · heads, width, slots), or 0.
+        """
+        block: Any = self.block
+        bias = block.bias(self.distance)  # (heads, batch, width, slots)
+        if block.window is not None:
+            far = self.distance > block.window // 2
+            edge = far.float().masked_fill(far, -math.inf)
+            edge = edge.expand(block.num_heads, *edge.shape)
+            bias = edge if bias is None else bias + edge
+        if bias is None:
+            return self.distance.new_zeros(())
+        return bias.transpose(0, 1).flatten(0, 1)
 
     def rotated(self, heads: Tensor) -> Tensor:
         """heads (batch, heads, width, d_k), rotated by the newest

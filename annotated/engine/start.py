@@ -13,9 +13,9 @@ from annotated.engine.files import check_new
 from annotated.engine.fit import fitted_here
 from annotated.engine.kernels import choose, kernels_of, machine_at
 from annotated.engine.machine import pick_precision
+from annotated.engine.parts import PartsShape
 from annotated.engine.recipes import Recipe, described
 from annotated.engine.runs import Run, first_model, read_recipe, run_folder
-from annotated.model import ModelShape
 from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
 from annotated.training import fingerprint
@@ -148,7 +148,7 @@ def fine_tuning(recipe: Recipe, folder: Path) -> Recipe:
 
 def _check_shape(recipe: Recipe, first: Run) -> None:
     """RunError, naming the field, unless the weights of first fit."""
-    for name in ModelShape.__dataclass_fields__:
+    for name in PartsShape.__dataclass_fields__:
         asked = getattr(recipe.model, name)
         begun = getattr(first.recipe.model, name)
         if name not in _NOISE and asked != begun:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -36,6 +37,7 @@ from annotated.engine.distributed import (
 )
 from annotated.engine.errors import (
     PeerError,
+    RunError,
     TrainingError,
     UsageError,
     check_fields,
@@ -45,13 +47,17 @@ from annotated.engine.micro import PackedBatch, micro_batches, short_first
 from annotated.engine.optimizers import rehearse
 from annotated.engine.packing import (
     PackedTransformer,
-    check_parts,
     chunked_loss,
     compile_layers,
-    packed,
 )
+from annotated.engine.parts import OURS, find_registered, sources, trainable
+from annotated.loss import smoothed_loss
 from annotated.model import Transformer
-from annotated.schedule import make_optimizer, set_learning_rate
+from annotated.schedule import (
+    cooldown_factor,
+    make_optimizer,
+    set_learning_rate,
+)
 from annotated.training import (
     Progress,
     TrainingConfig,
@@ -78,6 +84,9 @@ class RunConfig(TrainingConfig):
     micro_tokens: int | None = None
     # frozen parts: they keep the weights that they begin with
     freeze: tuple[Literal["embeddings", "encoder", "decoder"], ...] = ()
+    loss: str = "smoothed"  # or one of your own, from --import
+    optimizer: str = "adam"  # or one of your own
+    schedule: str = "paper"  # of the learning rate; or one of your own
     # number format of the layers; auto picks the fastest here
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     # maximum minutes of training; a cool-down ends with them
@@ -98,6 +107,9 @@ class RunConfig(TrainingConfig):
             positive=("rate", "clip", "max_minutes", "save_minutes"),
             below=1.0,
         )
+        for kind, ours in OURS.items():
+            if (name := getattr(self, kind, ours)) != ours:
+                find_registered(kind, name)
         if unknown := set(self.freeze) - {*_PARTS}:
             raise UsageError(
                 f"freeze may only name {', '.join(_PARTS)}, not "
@@ -123,29 +135,61 @@ def _freeze(model: Transformer, names: Collection[str]) -> None:
 
 # E5-trainer.md: The loss, packed
 def packed_loss(
-    model: PackedTransformer, batch: Batch, config: RunConfig
+    model: Transformer, batch: Batch, config: RunConfig
 ) -> tuple[Tensor, Tensor]:
     """training.batch_loss, without padding and in config's precision: two
     scalars in nats, the training loss and the negative log-likelihood of
-    the labels, each a sum over the batch's target tokens (no mean).
+    the labels, each a sum over the batch's target tokens (no mean). A
+    model that is not packed computes its logits with the padding.
     """
     half, device = HALF.get(config.precision), batch.src.device.type
-    b = PackedBatch.of(batch)
+    b, own = PackedBatch.of(batch), config.loss != OURS["loss"]
+    labels, e = b.target.pack(b.labels), model.embeddings
     with torch.autocast(device, half) if half else nullcontext():
-        x, packing = model.hidden(b.src, b.tgt, b.source, b.target)
-    return chunked_loss(
-        x.to(half or x.dtype),
-        model.embeddings.output,
-        packing.pack(batch.labels),
-        config.label_smoothing,
-        bias=model.embeddings.bias,
-    )
+        if isinstance(model, PackedTransformer):
+            x, _ = model.hidden(b.src, b.tgt, b.source, b.target)
+            logits = e.logits(x) if own else x
+        else:
+            logits = b.target.pack(model(b.src, b.tgt))
+    if own:
+        return _own_loss(logits, labels, config)
+    if isinstance(model, PackedTransformer):
+        x, how = logits.to(half or logits.dtype), config.label_smoothing
+        return chunked_loss(x, e.output, labels, how, bias=e.bias)
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return smoothed_loss(wide, labels, config.label_smoothing)
+
+
+def _optimizer(
+    model: nn.Module, config: RunConfig
+) -> torch.optim.Optimizer:
+    """The optimizer that config names."""
+    if config.optimizer == OURS["optimizer"]:
+        return make_optimizer(model.parameters())
+    make = find_registered("optimizer", config.optimizer).make
+    return make(dict(model.named_parameters()), config)
+
+
+def _own_loss(
+    logits: Tensor, labels: Tensor, config: RunConfig
+) -> tuple[Tensor, Tensor]:
+    """The sums of a registered loss and of the nll."""
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    own = find_registered("loss", config.loss)
+    loss = own.make(wide, labels, config)
+    if loss.shape != labels.shape:
+        raise RunError(
+            f"loss {config.loss} returned {tuple(loss.shape)}, not a "
+            f"number for each of {len(labels)} tokens"
+        )
+    nll = F.cross_entropy(wide.detach(), labels, reduction="sum")
+    return loss.sum(), nll
 
 
 class _Loss(nn.Module):
     """packed_loss as a module, since DDP and FSDP hook into forward."""
 
-    def __init__(self, model: PackedTransformer, config: RunConfig):
+    def __init__(self, model: Transformer, config: RunConfig):
         super().__init__()
         self.model, self.config = model, config
 
@@ -209,8 +253,7 @@ class Trainer(training.Trainer):
         config: RunConfig,
         shard: bool = False,
     ):
-        fast = model if type(model) is PackedTransformer else packed(model)
-        check_parts(fast, hooks=True)
+        fast = trainable(model)
         if config.bpe_dropout and not isinstance(corpus, SegmentedCorpus):
             raise ValueError("bpe_dropout needs a SegmentedCorpus")
         super().__init__(fast, corpus, config)
@@ -228,7 +271,7 @@ class Trainer(training.Trainer):
             HALF.get(config.precision),
         )
         # only now: sharding replaces the parameters
-        self.optimizer = make_optimizer(fast.parameters())
+        self.optimizer = _optimizer(fast, config)
         half = config.precision == "float16"
         self.scaling = _LossScale() if half else None
         self.stop = self.stopping = False
@@ -237,6 +280,15 @@ class Trainer(training.Trainer):
         self.since = 0, 0.0  # the step and time that the pace counts from
         self.unread: list[_Step] = []  # see look
         self.bad = torch.zeros((), device=self.device)  # 1: not finite
+
+    def rate(self, step: int) -> float:
+        config, d_model = self.config, self.model.config.d_model
+        if config.schedule == OURS["schedule"]:
+            return super().rate(step)
+        own = find_registered("schedule", config.schedule).make
+        rate = float(own(step, config, d_model))
+        last = config.max_steps
+        return rate * cooldown_factor(step, last, config.cooldown)
 
     def plan(self, epoch: int) -> list[NDArray]:
         plan = super().plan(epoch)
@@ -254,7 +306,8 @@ class Trainer(training.Trainer):
         """TrainingError unless all processes are in the same state."""
         if world_size() == 1:
             return
-        settings = repr((self.config, self.model.config)).encode()
+        both = self.config, self.model.config
+        settings = repr((*both, sources(*both))).encode()
         weights = 0
         for parameter in self.model.parameters():
             numbers = full_tensor(parameter.detach()).cpu().numpy()

@@ -1,13 +1,15 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from annotated.corpora.sentencepieces import in_parts
 from annotated.engine.errors import RunError
+from annotated.engine.packing import NoCacheError
 from annotated.engine.search import Guide, WorkerError, search_in_order
 from annotated.model import Transformer, TransformerConfig
-from annotated.search import Hypothesis, SearchConfig
+from annotated.search import Hypothesis, SearchConfig, plain_beam_search
 from annotated.tokens import Tokenizer
 
 __all__ = ["MAX_SOURCE", "Translation", "translated"]
@@ -53,6 +55,11 @@ def translated(
             models, pieces, search, batch_tokens, workers=workers,
             guide=guide,
         )  # fmt: skip
+    except NoCacheError as error:
+        if guide is not None or len(models) > 1:
+            raise RunError(f"no guide and no vote: {error}") from None
+        print(f"slowly, without a cache: {error}", file=sys.stderr)
+        results = [plain_beam_search(models[0], p, search) for p in pieces]
     except WorkerError as error:
         raise RunError(
             f"a search process failed ({error}), perhaps for lack of "
@@ -87,7 +94,7 @@ def _one_line(text: str) -> str:
 
 def _most_source(config: TransformerConfig, search: SearchConfig) -> int:
     """The longest piece, in tokens, that the model can translate."""
-    if config.positions == "sinusoidal":
+    if config.positions != "learned":
         return MAX_SOURCE
     most = min(MAX_SOURCE, config.max_len - search.extra)
     if most < 1:

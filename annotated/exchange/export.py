@@ -17,6 +17,7 @@ from annotated.embeddings import SinusoidalPositions
 from annotated.engine.errors import RunError
 from annotated.engine.files import new_folder, write_json
 from annotated.engine.packing import PAPER_PARTS, check_paper
+from annotated.engine.parts import PartsShape
 from annotated.engine.runs import Run
 from annotated.engine.tensors import write_tensors
 from annotated.exchange.transformers import write_transformers
@@ -47,8 +48,32 @@ def unsupported(shape: ModelShape) -> dict[str, str]:
         other.append("learned positions")
     if shape.norm == "pre" and shape.tie != "all":
         other.append(f"norm pre with tie {shape.tie}")
-    reasons = {"ctranslate2": odd, "transformers": odd + other}
+    own = [f"parts of your own ({name})" for name in _parts(shape)]
+    odd += [*_later(shape), *own]
+    reasons = {"onnx": own, "ctranslate2": odd, "transformers": odd + other}
     return {to: " and ".join(why) for to, why in reasons.items() if why}
+
+
+def _parts(shape: ModelShape) -> tuple[str, ...]:
+    return getattr(shape, "parts", ())
+
+
+def _later(shape: ModelShape) -> list[str]:
+    """The parts that came after the paper, by name (page E32)."""
+    if not isinstance(shape, PartsShape):
+        return []
+    named = {
+        "RMSNorm": shape.norm_kind == "rms",
+        f"{shape.positions} positions": shape.positions in _IN_ATTENTION,
+        "heads that share keys and values": shape.num_kv_heads is not None,
+        "norms of queries and keys": shape.qk_norm,
+        "gated networks": shape.gated,
+        "windows by layer": bool(shape.windows),
+    }
+    return [name for name, has in named.items() if has]
+
+
+_IN_ATTENTION = "rotary", "relative", "alibi", "none"
 
 
 def _check_supported(shape: ModelShape, to: str) -> None:
@@ -176,7 +201,7 @@ def write_onnx(model: Transformer, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     plain = Transformer(model.config)  # operators that all runtimes have
     plain.load_state_dict(model.state_dict())
-    for positions in (plain.src_positions, plain.tgt_positions):
+    for positions in plain.modules():
         if isinstance(positions, SinusoidalPositions):
             positions(_POSITIONS)  # the table in a graph cannot grow
     tgt = torch.tensor([[BOS, 4, 4, 4], [BOS, 5, 5, 5]])

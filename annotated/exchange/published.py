@@ -21,6 +21,7 @@ from annotated.corpora.sentencepieces import (
 )
 from annotated.engine.errors import RunError
 from annotated.engine.files import check_new, new_folder, write_json
+from annotated.engine.parts import PartsShape
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import Run, read_recipe
 from annotated.engine.tensors import read_tensors, write_tensors
@@ -344,7 +345,7 @@ def _recipe(
         target=target or "target",
         vocab=max(config.src_vocab, config.tgt_vocab),
         tokenizer=kind_of(published.source),
-        model=ModelShape(
+        model=PartsShape(
             **{name: getattr(config, name) for name in fields}
         ),
         search=SearchConfig(

@@ -323,6 +323,7 @@ def takers() -> dict[str, Any]:
             new, x, m[:1]
         ),
         "CachedSelfAttention.forward mask": None,  # it needs none
+        "attend mask": None,  # a PackedMask
         "_CachedGroups.attend mask": lambda m: _CachedGroups(
             grouped, x
         ).attend(q, m[:1]),

@@ -173,7 +173,7 @@ def test_a_shape_is_a_config_without_vocabularies() -> None:
     absent = {"src_vocab", "tgt_vocab", "bias"}
     assert shape == {k: v for k, v in config.items() if k not in absent}
     recipe = Recipe(about="", data="copy")
-    assert recipe.config(9, 9) == whole
+    assert dataclasses.asdict(recipe.config(9, 9)).items() >= config.items()
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -288,7 +288,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing part": (replaced(search=...), "damaged: KeyError.*search"),
     "part of no fields": (
         replaced(model=3),
-        "ModelShape.* mapping, not int",
+        "PartsShape.* mapping, not int",
     ),
     "missing field": (replaced(data=...), "data"),
     "wrong value": (

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from annotated.checkpoints import average_weights
 from annotated.corpora.registry import registry
 from annotated.corpora.treebanks import _split_articles
 from annotated.costs import _PAPER_STEPS, P100, PAPER_HOURS, paper_cost
@@ -36,9 +39,13 @@ from tests.pages.small import SRC, TGT, model
 
 
 def test_source_and_target_share_byte_pairs() -> None:
-    """5.1 p1: one vocabulary of about 37,000 for both languages."""
+    """5.1 p1: 4.5 million pairs, about 37,000 byte pairs for both
+    languages, 25,000 tokens of each in a batch.
+    """
+    assert "about 4.5 million pairs" in registry()["wmt14-en-de"]["about"]
     paper = Recipe(about="", data="pocket", source="de", target="en")
     assert (paper.tokenizer, paper.vocab) == ("bpe", 37_000)
+    assert paper.training.batch_tokens == 25_000
     assert paper.model.tie == "all"
     source, target = open_data(paper.changed(train_pairs=300)).tokenizers()
     assert source is target
@@ -243,6 +250,20 @@ def test_checkpoints_and_search_are_those_of_6_1(pair: str) -> None:
         assert (values["beam"], values["alpha"]) == (4, 0.6)
         assert values["extra"] == 50
     assert SearchConfig() == SearchConfig(beam=4, alpha=0.6, extra=50)
+
+
+def test_the_last_checkpoints_of_6_1_are_averaged(tmp_path: Path) -> None:
+    """6.1 p3: the model is the mean of the last five, or twenty, of those
+    that are written every ten minutes.
+    """
+    files = [tmp_path / f"{place}.safetensors" for place in range(25)]
+    for place, file in enumerate(files):
+        save_file({"x": torch.tensor([float(place)])}, file)
+    for size, mean in ("base", 22.0), ("big", 14.5):
+        values = RECIPES[f"wmt14-en-de-{size}"].flat()
+        assert values["save_minutes"] == 10
+        last = average_weights(files[-values["keep"] :])
+        assert last["x"].tolist() == [mean]
 
 
 def test_the_parsers_are_the_base_model_but_for_what_was_tuned() -> None:

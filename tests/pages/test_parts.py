@@ -114,10 +114,10 @@ def test_the_benchmark_makes_every_run_once(tmp_path):
         script.run(tiny, work)
         assert script.read(work) == before
         script.run(replace(tiny, only="heads", first=1), work)
-        assert len(script.read(work)) == cells + 3
+        assert len(script.read(work)) == cells + 7
         made = script.result(replace(tiny, work=work), script.read(work))
     assert "--work" not in made["command"]
-    assert len(made["metrics"]["heads"]) == 3 + 3
+    assert len(made["metrics"]["heads"]) == 7 + 7
     assert "curve" not in str(made)
 
 
@@ -130,7 +130,10 @@ def test_models_of_the_comparison_have_as_many_parameters():
         first, without, *others = sizes
         assert without < 0.5 * first
         assert all(abs(size / first - 1) < 0.03 for size in others)
-        heads = {script.parameters(script.Neighbours(n)) for n in (1, 2, 4)}
+        heads = {
+            script.parameters(script.Questions(n, 4, True))
+            for n in (1, 2, 4)
+        }
         assert len(heads) == 1
 
 
@@ -219,10 +222,20 @@ def test_learned_positions_and_no_norms_are_sooner_there():
     assert steps["without the root"] > steps["whole"]
 
 
-def test_two_neighbours_need_two_heads():
-    assert max(values("right", "heads", num_heads=1)) < 0.6
-    assert min(values("right", "heads", num_heads=2)) > 0.99
-    for loss in values("loss", "heads", num_heads=1):
+def test_four_questions_need_more_heads_than_one():
+    one, two, four = (
+        values("right", "heads", num_heads=n, asked=4) for n in (1, 2, 4)
+    )
+    assert max(one) < 0.8 and min(two) > 0.9 and min(four) > 0.98
+
+
+def test_two_questions_need_two_heads_or_a_network():
+    alone = {"asked": 2, "network": False}
+    assert max(values("right", "heads", num_heads=1, **alone)) < 0.6
+    assert min(values("right", "heads", num_heads=2, **alone)) > 0.99
+    network = {"asked": 2, "network": True}
+    assert min(values("right", "heads", num_heads=1, **network)) > 0.97
+    for loss in values("loss", "heads", num_heads=1, **alone):
         assert 0.69 < loss < 0.85
 
 

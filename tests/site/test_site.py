@@ -206,7 +206,8 @@ def test_the_first_page_is_made_from_the_chapters(built: Book) -> None:
         "pip install https://github.com/someone/some-book/archive" in plain
     )
     assert (
-        "0 parts: 0 tested, 0 measured, 0 transcribed and 0 told" in plain
+        "0 parts: 0 at full size, 0 tested, 0 measured, 0 transcribed "
+        "and 0 told" in plain
     )
     assert "One idea carries it.</p>" in text
     assert "<b>37.8 BLEU</b>" in text and "took\n26 minutes" in text

@@ -11,6 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from annotated import cli, costs
+from annotated.book.results import ledger
 from annotated.costs import (
     _PAPER_STEPS,
     PAPER_HOURS,
@@ -305,6 +306,8 @@ def test_the_recipes_are_the_papers_runs(size: str) -> None:
 
 # --- a dry run ------------------------------------------------------------
 
+OURS = ("annotated", "float32"), ("annotated, bfloat16", "bfloat16")
+
 
 @pytest.fixture
 def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,12 +340,12 @@ def test_a_dry_run_of_the_papers_models_gives_the_papers_hours(
 ) -> None:
     base = said_of(RECIPES["wmt14-en-de-base"])
     big = said_of(RECIPES["wmt14-en-de-big"])
-    assert "hours, 8 × P100 12.0" in base
+    assert "hours, 8 × P100 12," in base
     assert "3.3e+18" in base
-    assert "hours, 8 × P100 84.0" in big
+    assert "hours, 8 × P100 84," in big
     assert "2.3e+19" in big
     # 9.5e17 operations at 1 TFLOP/s are 264 hours
-    assert "264.2 at full speed" in base
+    assert "260 at full speed" in base
 
 
 def test_a_dry_run_says_this_of_the_big_model_on_a_gpu(
@@ -365,12 +368,40 @@ def test_a_dry_run_says_this_of_the_big_model_on_a_gpu(
         "memory          3.6 GiB for weights, gradients and moments,"
         " 2.7 GiB for 5,000 tokens at once, of 80.0 GiB",
         "operations      1.61e+13 per step, 9.67e+18 in 600,000 steps",
-        "here            200.00 TFLOP/s in matrix products on 1 × cuda",
-        "hours here      33.6, at 40% of that speed; 13.4 at full speed",
-        "hours, 8 × P100 84.0, if used as efficiently as for the paper's"
+        "here            200 TFLOP/s in matrix products on 1 × cuda",
+        "hours here      90 at 15% of that speed, as measured at width 512;"
+        " 13 at full speed",
+        "hours, 8 × P100 84, if used as efficiently as for the paper's"
         " big model",
         "cost by Table 2 2.3e+19 operations",
     ]
+
+
+def test_the_shares_of_a_dry_run_are_those_of_the_ledger() -> None:
+    """On the GPU batches are counted as full, as the dry run counts them."""
+    runs = ledger()
+    shares: dict[tuple[str, str], dict[int, float]] = {}
+    for name, width in ("train-speed", 256), ("train-speed-base", 512):
+        seen = runs[name]["metrics"]["as they come"]["contenders"]
+        for mine, precision in OURS:
+            known = shares.setdefault(("cpu", precision), {})
+            known[width] = round(seen[mine]["peak_share"], 2)
+    found = runs["first-peers"]["metrics"]
+    config = TransformerConfig.base(src_vocab=37_000, tgt_vocab=37_000)
+    seconds = found["contenders"]["annotated"]["step_ms"] / 1000
+    share = step_flops(config) / seconds / found["peak_tflops"] / 1e12
+    shares["cuda", "bfloat16"] = {512: round(share, 2)}
+    assert shares == costs._SHARES
+
+
+def test_hours_that_nothing_measured_resembles_are_given_as_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(costs, "matmul_speed", lambda *_: 1e14)
+    monkeypatch.setattr(costs, "memory_bytes", lambda _: 2.0**34)
+    recipe = RECIPES["wmt14-en-de-base"].changed(precision="float16")
+    said = dry_run(recipe.config(), recipe.training, "cuda")
+    assert "hours here      2.6 at full speed\n" in said
 
 
 def test_several_processes_share_the_hours_and_the_batch(
@@ -379,7 +410,7 @@ def test_several_processes_share_the_hours_and_the_batch(
     monkeypatch.setattr(costs, "world_size", lambda: 4)
     said = said_of(RECIPES["wmt14-en-de-base"])
     assert "6,250 tokens at once" in said
-    assert "66.1 at full speed" in said
+    assert "66 at full speed" in said
 
 
 def foreseen() -> str:

@@ -409,6 +409,13 @@ def test_more_trees_and_more_steps_make_a_better_parser() -> None:
     assert 3 * floor < few < many - 5 < longer - 10
 
 
+def test_with_few_trees_a_sequence_model_is_behind_a_parser() -> None:
+    """6.3 p1: on all sentences, however long it was trained."""
+    parser = craft("-peer")["test"]["f1"]
+    sequence = [craft(name)["test"]["f1"] for name in ("", "-long")]
+    assert max(sequence) < parser - 5
+
+
 def test_silver_trees_change_the_loss_and_not_the_score() -> None:
     few, both = craft("-quarter"), craft("-semi")
     assert few["steps"] == both["steps"]
