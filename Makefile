@@ -36,7 +36,7 @@ BOOK_READS := $(call files,annotated book data press .github $(BOOK_TESTS)) $(PA
 LONG := $(shell grep -rl --include='test_*.py' 'mark.exhaustive' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help book epub pdf zip serve quick test test-long worlds test-torchtext style format \
+.PHONY: help book epub pdf zip transformer serve quick test test-long worlds test-torchtext style format \
 	notebooks export check minutes lab classroom slides clean names
 
 help: ## this list
@@ -53,6 +53,9 @@ pdf: $(READY) ## the same as dist/attention-annotated.pdf, printed by Chromium
 
 zip: $(READY) ## site/ and the notebooks as dist/attention-annotated.zip, after `make book`
 	@$(PRESS) zip
+
+transformer: $(READY) ## model, loss, training and search as dist/transformer.py, which needs PyTorch alone
+	@$(PRESS) transformer
 
 serve: $(READY) ## show site/ in the browser (PORT=8000)
 	@$(PRESS) serve --port $(PORT)

@@ -17,6 +17,7 @@ from typing import Annotated
 
 import tyro
 
+from annotated.book.colors import colors
 from annotated.engine.runs import Run, run_folder
 from annotated.search import alignment
 
@@ -27,19 +28,20 @@ ABOVE, BELOW, HEIGHT = 44, 150, 180  # where the two lines of text stand
 BEAT, REST = 0.9, 3.0  # seconds: for each word, and at the end
 FAINT = 0.08  # weights below it are not drawn
 
-STYLE = """\
-text { font: 15px ui-sans-serif, system-ui, sans-serif; fill: #333 }
-path { fill: none; stroke: #c8560a; stroke-linecap: round }
-rect { fill: #c8560a }
-.paper { fill: #fcfcfa }
-@media (prefers-color-scheme: dark) {
-  text { fill: #ddd } path { stroke: #ffa25e } rect { fill: #ffa25e }
-  .paper { fill: #1b1e23 }
-}
-.word, .look { animation: 0s step-end infinite }
-@media (prefers-reduced-motion: reduce) {
-  .word, .look { animation: none !important }
-}"""
+LIGHT, DARK = colors(), colors(dark=True)
+STYLE = f"""\
+text {{ font: 15px ui-sans-serif, system-ui, sans-serif; fill: {LIGHT["ink"]} }}
+path {{ fill: none; stroke: {LIGHT["decoder"]}; stroke-linecap: round }}
+rect {{ fill: {LIGHT["decoder"]} }}
+.paper {{ fill: {LIGHT["ground"]} }}
+@media (prefers-color-scheme: dark) {{
+  text {{ fill: {DARK["ink"]} }} path {{ stroke: {DARK["decoder"]} }}
+  rect {{ fill: {DARK["decoder"]} }} .paper {{ fill: {DARK["ground"]} }}
+}}
+.word, .look {{ animation: 0s step-end infinite }}
+@media (prefers-reduced-motion: reduce) {{
+  .word, .look {{ animation: none !important }}
+}}"""
 
 
 def looked(

@@ -83,3 +83,6 @@ epub_show_urls = "no"
 epub_tocdup = False
 epub_tocscope = "includehidden"
 epub_use_index = False
+
+# the lexer of WebAssembly's text knows no vectors
+suppress_warnings = ["misc.highlighting_failure"]

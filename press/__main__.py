@@ -12,6 +12,7 @@ from press.chapters import PressError
 
 ROOT = Path(__file__).resolve().parent.parent
 Options = argparse.Namespace
+ALONE = "set these alone, as build/draft/site/"
 RELEASE = "make the sources those of a version, and what is made of them"
 
 # Each command imports what it needs: Jupyter and Sphinx start slowly.
@@ -193,6 +194,14 @@ def _zip(options: Options) -> int:
     return 0
 
 
+def _transformer(options: Options) -> int:
+    from press.one_file import FILE, write_one_file
+
+    out = options.out or options.root / "dist" / FILE
+    _say(write_one_file(options.root, out))
+    return 0
+
+
 def _taken(options: Options, kind: str) -> Path:
     from press.project import NAME
 
@@ -256,8 +265,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in (decks, execute, shake, worlds):
         command.add_argument("chapters", nargs="*", metavar="CHAPTER")
     pages = add("site", _site, "set the executed chapters as site/")
-    alone = "set these alone, as build/draft/site/"
-    pages.add_argument("--only", nargs="+", metavar="CHAPTER", help=alone)
+    pages.add_argument("--only", nargs="+", metavar="CHAPTER", help=ALONE)
     book = add("book", _book, "export, notebooks, execute and site")
     for command in (execute, book):
         command.add_argument("--jobs", type=int, help="default: the cores")
@@ -265,6 +273,7 @@ def _parser() -> argparse.ArgumentParser:
         ("epub", _epub, "set the executed story as an EPUB"),
         ("pdf", _pdf, "print the executed story as a PDF"),
         ("zip", _zip, "put site/ and the notebooks into one file"),
+        ("transformer", _transformer, "write the model as one program"),
     ]:
         taken = add(name, run, what)
         taken.add_argument("--out", type=Path, help="default: in dist/")

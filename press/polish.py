@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import re
 
+from press.dark import themed
 from press.search import sections
 from press.trim import trim
 
@@ -51,6 +52,7 @@ DRAWING = re.compile(
     r'<img\b(?![^>]*\bheight=)([^>]*src="(_images/\w+\.svg)")'
 )
 SIZE = re.compile(rb'<svg\b[^>]*?\bwidth="([\d.]+)pt" height="([\d.]+)pt"')
+DRAWN = ("_images/", "_static/cards/", "_static/posters/")
 PICTURE = re.compile(r"<img\b(?![^>]*\bloading=)(?=[^>]*_images/)")
 
 
@@ -70,6 +72,8 @@ def polish(pages: dict[str, bytes]) -> dict[str, bytes]:
             for match in ICON.finditer(text):
                 found |= set(match[2].split())
             data = text.encode()
+        if name.endswith(".svg") and name.startswith(DRAWN):
+            data = themed(data.decode("utf-8")).encode()
         done[name] = data
     script = pages.get(SCRIPTS, b"").decode("utf-8")
     done[ICONS] = _icons(script, found).encode()

@@ -11,11 +11,14 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
+from annotated.book.colors import colors
+
 SVG = "http://www.w3.org/2000/svg"
 GROUP = f"{{{SVG}}}g"
 # what stays of an axes: ticks and labels, the legend, its own patches
 FRAME = re.compile(r"matplotlib\.axis_\d+|legend_\d+|reference")
-FIELD = "stroke: #b5b5ae; stroke-width: 0.8; stroke-dasharray: 2.5 2.5"
+FIELD = "stroke-width: 0.8; stroke-dasharray: 2.5 2.5; stroke: "
+FIELD += colors()["faint"]
 SIZE = re.compile(r'\bwidth="([\d.]+)pt" height="([\d.]+)pt"')
 EMPTY = "The axes of the figure, still empty."
 

@@ -15,12 +15,15 @@ import matplotlib as mpl
 import resvg_py
 from PIL import Image, ImageDraw, ImageFont
 
+from annotated.book.colors import colors
 from press import files
 from press.project import TITLE
 
 SIZE = WIDTH, HEIGHT = 1200, 630
 EDGE = 56
-PAPER, INK, QUIET, COLOUR = "#faf5ea", "#22211f", "#5f5a52", "#8a3b12"
+PAPER, INK, QUIET, COLOUR = map(
+    colors().__getitem__, ("paper", "ink", "soft", "link")
+)
 LINE = 72  # characters of the promise in a line
 COLOURS = 128  # a drawing has no more, and takes a third of the bytes
 FOLDER = "_static/previews"
@@ -104,7 +107,7 @@ def _drawn(figure: str, width: int) -> bytes:
         resvg_py.svg_to_bytes(
             svg_string=figure,
             width=width,
-            background="white",
+            background=colors()["ground"],
             dpi=96.0,  # else a point has no size
             skip_system_fonts=True,
             font_dirs=[str(fonts)],

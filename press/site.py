@@ -7,6 +7,7 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import cached_property
 from importlib import metadata
@@ -21,10 +22,13 @@ from press.api import Reference
 from press.build import mirror, sphinx
 from press.chapters import Cell, Chapter, PressError, read_book, select
 from press.cite import cited
+from press.dark import light, style_sheet
 from press.execute import as_notebook, executed_path, join
 from press.figures import FOLDER, life, scripts
 from press.keys import Package, key
 from press.modules import PACKAGE, packages_of, path_of, target_of
+from press.one_file import FILE as ONE_FILE
+from press.one_file import one_file
 from press.pages import NAMES
 from press.paper import counts, paper_map
 from press.polish import polish
@@ -49,10 +53,10 @@ APART = {"notebooks", "results", "exercises", FOLDER, "__pycache__"}
 APART |= {"paper.yml", "paper.d", "references.bib"}
 TOOLS = ("sphinx", "myst-nb", "sphinx-book-theme", "sphinx-copybutton")
 OWN = (
-    "build.py", "site.py", "pages.py", "polish.py", "numbers.py",
+    "build.py", "dark.py", "site.py", "pages.py", "polish.py", "numbers.py",
     "formulas.py", "references.py", "fold.py", "rules.py", "search.py",
     "figures.py", "api.py", "guess.py", "letters.py", "notes.py",
-    "previews.py",
+    "one_file.py", "previews.py",
     "study.py", "trim.py", "words.py",
 )  # fmt: skip
 # folders of the site with a file for each page or figure
@@ -70,6 +74,11 @@ MOVES = re.compile(
     r'(?:<script type="text/plain" class="moves-large">'
     r"(?P<large>[^<]*)</script>)?"
 )
+# where the colours come into
+STYLES: dict[str, Callable[[str], str]] = {
+    "_static/book.css": lambda text: style_sheet() + text,
+    "_static/epub.css": light,
+}
 TOCTREE = re.compile(r"(```\{toctree\}\n(?::.*\n)*)((?:(?!```).*\n)*)```")
 
 
@@ -177,6 +186,11 @@ def _files(root: Path, book: _Book) -> dict[str, bytes]:
             files[name] = path.read_bytes()
     for name, text in scripts(root).items():
         files[f"_static/{FOLDER}/{name}.js"] = text.encode()
+    for name, words in STYLES.items():
+        if name in files:
+            files[name] = words(files[name].decode()).encode()
+    if "E33-one-file" in book.shown:
+        files[f"_static/{ONE_FILE}"] = one_file(root).encode()
     files |= book.large
     known: dict[str, Any] = {"works": notes.works(book.works)}
     if book.project.site:

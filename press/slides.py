@@ -17,6 +17,7 @@ import nbformat
 import yaml
 from markdown_it import MarkdownIt
 
+from annotated.book.colors import colors
 from press import files, numbers, posters
 from press.chapters import Cell, Chapter, headings, read_book, select
 from press.exercises import numbers_in_pages, read_exercises
@@ -41,7 +42,7 @@ PAGE = """\
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-html {{ scroll-snap-type: y proximity; background: #fff; color: #1a1a1a;
+html {{ scroll-snap-type: y proximity; background: {sheet}; color: {ink};
   font: clamp(1rem, 3.3vmin, 3rem)/1.4 system-ui, sans-serif; }}
 body {{ margin: 0; }}
 section {{ box-sizing: border-box; min-height: 100vh; padding: 4vmin 8vmin;
@@ -52,11 +53,11 @@ h1 {{ font-size: 2.2em; line-height: 1.15; }}
 h2 {{ font-size: 1.6em; line-height: 1.2; }}
 img {{ display: block; width: 100%; max-height: 62vh;
   object-fit: contain; }}
-figcaption {{ color: #555; font-size: .65em; margin-top: .6em; }}
+figcaption {{ color: {soft}; font-size: .65em; margin-top: .6em; }}
 summary {{ cursor: pointer; padding: .3em 0; }}
 summary p {{ display: inline; }}
 section:has(details[open]) > img {{ display: none; }}
-details > :not(summary) {{ margin-left: 1.2em; color: #14532d; }}
+details > :not(summary) {{ margin-left: 1.2em; color: {good}; }}
 .formula {{ font-size: 1.3em; max-width: 100%; overflow-x: auto; }}
 a {{ color: inherit; }}
 {math}
@@ -120,7 +121,9 @@ class _Deck:
         listed = "\n".join(f"<section>\n{s}\n</section>" for s in found)
         title = html.escape(self.name)
         math = face(self.root) + STYLE if "<math" in listed else ""
-        return PAGE.format(title=title, slides=listed, math=math)
+        return PAGE.format(
+            title=title, slides=listed, math=math, **colors()
+        )
 
     @property
     def name(self) -> str:

@@ -4,45 +4,70 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import (
+    LinearSegmentedColormap,
+    get_named_colors_mapping,
+)
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from annotated.book.colors import colors
+
 __all__ = [
-    "INK", "use_book_style", "plot_grid", "plot_attention", "plot_mask",
+    "use_book_style", "plot_grid", "plot_attention", "plot_mask",
     "plot_heads", "plot_links",
 ]  # fmt: skip
 
 
 # E1-plots.md: The look
-_PAPER = "#fcfcfa"  # opaque, so that figures stay legible on a dark page
-INK = "#333333"
+_SERIES = ("data", "accent", "good", "fourth", "fifth", "sixth")
+_MIXED = {
+    "weights": ("cell", "data"),
+    "amounts": ("ground", "ink"),
+    "signed": ("data", "ground", "accent"),
+}
 
 
 def use_book_style() -> None:
-    """Set the look of all figures: colours that colour-blind readers can
-    tell apart, a light background, and sharp SVG in notebooks.
+    """Set the look of all figures. Matplotlib then knows the book's
+    colours by their names ("query", "soft") and three maps of colours:
+    "weights", "amounts" and, for numbers around zero, "signed".
     """
+    color = colors()
+    for name, value in color.items():
+        get_named_colors_mapping()[name] = value
+    for name, ends in _MIXED.items():
+        if name not in mpl.colormaps:
+            steps = [color[end] for end in ends]
+            colormap = LinearSegmentedColormap.from_list(name, steps)
+            mpl.colormaps.register(colormap)
     look = {
-        "figure.facecolor": _PAPER,
-        "axes.facecolor": _PAPER,
-        "patch.edgecolor": INK,  # seaborn's white would vanish
+        "figure.facecolor": color["ground"],
+        "axes.facecolor": color["ground"],
+        "axes.edgecolor": color["line"],
+        "axes.labelcolor": color["ink"],
+        "text.color": color["ink"],
+        "xtick.color": color["ink"],
+        "ytick.color": color["ink"],
+        "patch.edgecolor": color["ink"],  # seaborn's white would vanish
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.titlesize": "medium",
         "figure.figsize": (6.4, 3.4),
         "figure.constrained_layout.use": True,
-        "grid.color": "#e4e4e0",
+        "grid.color": color["line"],
+        "image.cmap": "weights",
         "legend.frameon": False,
         "svg.fonttype": "none",  # text can be searched, selected
         "svg.hashsalt": "annotated",  # the same bytes every time
     }
-    sns.set_theme(
-        "paper", "whitegrid", "colorblind", font_scale=1.1, rc=look
-    )
+    series = [color[name] for name in _SERIES]
+    sns.set_theme("paper", "whitegrid", series, font_scale=1.1, rc=look)
     if "IPython" in sys.modules and sys.modules["IPython"].get_ipython():
         from matplotlib_inline import backend_inline
 
@@ -60,15 +85,15 @@ def plot_grid(
     vmin: float = 0.0,
     vmax: float = 1.0,
 ) -> Axes:
-    """Draw a matrix as labelled blue cells, with NaN left blank and, if
-    given, a text in each cell.
+    """Draw a matrix as labelled cells, the darker the larger, with NaN
+    left blank and, if given, a text in each cell.
     """
     numbers = values.detach().float().cpu().numpy()
     if ax is None:
         cell = 0.5 if texts else 0.34  # inches
         size = (1.2 + cell * len(columns), 0.9 + cell * len(rows))
         ax = plt.subplots(figsize=size)[1]
-    look: Any = {"cmap": "Blues", "edgecolors": "#d8d8d4", "linewidth": 0.5}
+    look: Any = {"cmap": "weights", "edgecolors": "ground", "linewidth": 1}
     ax.pcolormesh(numbers, vmin=vmin, vmax=vmax, **look)
     ax.set_xticks(np.arange(len(columns)) + 0.5, columns)
     ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
@@ -84,8 +109,8 @@ def plot_grid(
     middle: Any = {"ha": "center", "va": "center", "fontsize": "small"}
     for i, row in enumerate(texts):
         for j, text in enumerate(row):
-            dark = numbers[i, j] > (vmin + vmax) / 2
-            color = "white" if dark else "#444444"
+            dark = numbers[i, j] > vmin + 0.7 * (vmax - vmin)
+            color = "ground" if dark else "ink"
             if text.startswith("-"):
                 text = "\N{MINUS SIGN}" + text[1:]
             ax.text(j + 0.5, i + 0.5, text, color=color, **middle)
@@ -127,7 +152,7 @@ def plot_mask(
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw a mask (q_len, k_len): blue = may attend, × = may not."""
+    """Draw a mask (q_len, k_len): dark = may attend, × = may not."""
     crosses = [["" if may else "×" for may in row] for row in mask.tolist()]
     columns = k_tokens or q_tokens
     ax = plot_grid(mask, q_tokens, columns, ax, crosses, title, vmax=1.6)

@@ -17,7 +17,13 @@ from annotated.costs import step_flops
 from annotated.engine.data import open_data, prepared_data
 from annotated.engine.errors import DataError, RunError, UsageError
 from annotated.engine.recipes import RECIPES
-from annotated.engine.runs import Run, read_metrics, run_folder
+from annotated.engine.runs import (
+    SCORES,
+    Run,
+    read_metrics,
+    results_of,
+    run_folder,
+)
 from annotated.search import alignment
 
 __all__ = ["named", "report", "sample_pairs"]
@@ -205,6 +211,7 @@ def report(folder: Path, lines: Sequence[str] | None = None) -> str:
         except (TypeError, ValueError) as error:
             raise RunError(f"{path} is damaged: {error}") from None
         parts += ["<h2>Result</h2>", _table(_flat(summary))]
+    parts += ["<h2>Test</h2>", _kept(folder)]
     parts.append("<h2>Training</h2>")
     drawn = _curves(read_metrics(folder))
     what = "Loss, learning rate and gradient norm by step"
@@ -220,6 +227,17 @@ def report(folder: Path, lines: Sequence[str] | None = None) -> str:
         parts.append(f"<p>In bold: not as in {escape(name)}.</p>")
     parts.append(_settings(run))
     return _PAGE.substitute(title=escape(name), body="".join(parts))
+
+
+def _kept(folder: Path) -> str:
+    """What evaluate --keep has left in the folder."""
+    if not (folder / SCORES).is_file():
+        return (
+            "<p>No test set has been scored, nor the two baselines beside "
+            f"it: <code>annotated evaluate --run {escape(folder.name)} "
+            "--split test --keep</code> does both.</p>"
+        )
+    return _table(_flat(results_of(folder)))
 
 
 _LEGEND = (

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from importlib import resources
+
+from annotated.book.colors import MOVING, colors
 
 __all__ = ["scripts", "script"]
 
@@ -38,7 +39,7 @@ def scripts(modules: Mapping[str, str]) -> dict[str, str]:
         parts = [_closed(x, modules[x]) for x in (_KIT, *needs, name)]
         given = f"{{ {', '.join(needs)} }}"
         parts.append(f'{_KIT}.host("{name}", {name}.figure, {given});')
-        body = "\n".join(parts)
+        body = _colored("\n".join(parts))
         figures[name] = f'(() => {{\n"use strict";\n{body}\n}})();\n'
     return figures
 
@@ -63,12 +64,21 @@ def script(name: str) -> str:
     """The script of a figure of the package, by the name of its module.
     ValueError for an unknown name.
     """
-    folder = resources.files("annotated") / "book" / "moving"
     modules = {
         file.name.removesuffix(".mjs"): file.read_text("utf-8")
-        for file in folder.iterdir()
+        for file in MOVING.iterdir()
     }
     if name not in (figures := scripts(modules)):
         known = ", ".join(sorted(figures))
         raise ValueError(f"there is no figure {name!r}; there are: {known}")
     return figures[name]
+
+
+def _colored(text: str) -> str:
+    """%(light) and %(dark) of the kit as the colours that it uses."""
+    used = set(re.findall(r"--([a-z-]+)", text))
+    for theme in ("light", "dark"):
+        named = colors(dark=theme == "dark").items()
+        rules = [f"--{name}:{to};" for name, to in named if name in used]
+        text = text.replace(f"%({theme})", "".join(rules))
+    return text

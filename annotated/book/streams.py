@@ -3,9 +3,11 @@
 from functools import partial
 from typing import Any
 
-import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.patches import FancyBboxPatch
+
+from annotated.book.colors import colors
 
 __all__ = ["Streams"]
 
@@ -17,10 +19,10 @@ _Color = tuple[float, float, float]
 class Streams:
     """Draws residual streams, and the boxes beside them, on axes."""
 
-    # blue, orange, green, pink, grey
+    # of the encoder, of the decoder, and of three kinds of boxes
     colors: list[_Color] = [
-        *(sns.color_palette("colorblind")[i] for i in (0, 1, 2, 4)),
-        (0.45, 0.45, 0.45),
+        to_rgb(colors()[name])
+        for name in ("encoder", "decoder", "good", "fourth", "soft")
     ]
 
     def __init__(self, ax: Axes):
@@ -37,7 +39,7 @@ class Streams:
         """A small text, such as a shape, with (x, y) at its side."""
         self.ax.text(
             x, y, text, ha=side, va="center", zorder=4, fontsize=9,
-            family="monospace", color="#333333",
+            family="monospace", color="ink",
         )  # fmt: skip
 
     def box(
@@ -84,7 +86,7 @@ class Streams:
     def _plus(self, x: float, y: float, color: _Color) -> None:
         """A sum, as a plus in a circle."""
         plot = partial(self.ax.plot, x, y, mew=1.6)
-        plot("o", ms=14, mfc="white", mec=color, zorder=4)
+        plot("o", ms=14, mfc="ground", mec=color, zorder=4)
         plot("+", ms=8, color=color, zorder=5)
 
     def branch(

@@ -24,12 +24,12 @@ def plot_tree(
     """
     columns, floor = itertools.count(), -levels(tree)
     look: dict[str, Any] = {"ha": "center", "va": "center", "size": 8}
-    box = {"facecolor": "#fcfcfa", "edgecolor": "none", "pad": 1.2}
+    box = {"facecolor": "ground", "edgecolor": "none", "pad": 1.2}
 
     def draw(part: Tree, start: int, y: int) -> tuple[float, int]:
         if not part.children:
             x: float = next(columns)
-            ax.plot([x, x], [y, floor], ":", color="#999999", lw=0.8)
+            ax.plot([x, x], [y, floor], ":", color="soft", lw=0.8)
             ax.text(x, y, part.label, bbox=box, **look | {"size": 7.5})
             word = look | {"va": "top", "rotation": 90}
             ax.text(x, floor - 0.1, part.word, **word)
@@ -41,7 +41,7 @@ def plot_tree(
             below.append(at)
         x = (below[0] + below[-1]) / 2
         wrong = (bare(part.label), start, end) in marked
-        color = "#c2570c" if wrong else "#4a6c8c"
+        color = "accent" if wrong else "data"
         for at in below:
             line = [x, at], [y, y - 1]
             ax.plot(*line, color=color, lw=1 + wrong, zorder=1)

@@ -91,6 +91,8 @@ class Prepare:
     test: tuple[Path, Path] | None = None
     # pair: hold out one in this many source sentences
     hold_out: int = 100
+    # pair: hold out sentences, blocks of 50 lines, or documents
+    divide_by: Literal["source", "block", "document"] | None = None
     source: str | None = None  # the language to translate from
     target: str | None = None  # the language to translate into
     vocab: int | None = None  # maximum vocabulary size
@@ -108,6 +110,8 @@ class Prepare:
     lower: Flag = False  # convert to lower case
     unescape: Flag = False  # decode &quot; and other HTML entities
     detokenize: Flag = False  # rejoin punctuation to words
+    drop_copies: Flag = False  # drop pairs whose sides are the same
+    dedup: Flag = False  # keep the first of equal pairs
     json: Flag = False  # print the report as JSON, on one line
 
     def act(self) -> None:
@@ -121,7 +125,8 @@ class Prepare:
         usual = usual_folder(preparation.name, *languages)
         corpus = prepare(preparation, self.out or usual)
         if self.json:
-            print(json.dumps(corpus.manifest["splits"]))
+            names = "splits", "findings"
+            print(json.dumps({n: corpus.manifest[n] for n in names}))
         else:
             print(f"{corpus.report()}")
             print(f"{corpus.folder}: {corpus.fingerprint}")
@@ -140,10 +145,12 @@ class Prepare:
         changes = given(self, *names)
         if self.separate:
             changes["shared"] = False
+        if self.divide_by and self.name != "pair":
+            raise UsageError("data prepare: --divide-by goes with pair")
         if self.name == "pair":
             if self.src is None:
                 raise UsageError("data prepare pair: give --src and --tgt")
-            changes |= given(self, "valid", "test", "hold_out")
+            changes |= given(self, "valid", "test", "hold_out", "divide_by")
             preparation = of_files(self.src, self.tgt, **changes)
         elif self.name in registry():
             preparation = registered(self.name, **changes)
@@ -162,6 +169,7 @@ class Prepare:
             raise UsageError(unknown("data set", self.name, known, listed))
         rules = ["min_words", "max_words", "ratio"]
         rules += ["lower", "unescape", "detokenize"]
+        rules += ["drop_copies", "dedup"]
         cleaning = dataclasses.replace(
             preparation.cleaning, **given(self, *rules)
         )

@@ -11,6 +11,7 @@ from annotated.commands.options import Flag
 from annotated.commands.translate import SearchOptions, tell_empty
 from annotated.corpora.pairs import read_pair
 from annotated.corpora.reading import read_lines
+from annotated.engine.baselines import baselines, interval
 from annotated.engine.data import open_data
 from annotated.engine.distributed import (
     all_gather,
@@ -99,6 +100,9 @@ class Evaluate(SearchOptions):
         else:
             scores = score(found, ref, self.split_compounds)
         scores |= {"seconds": seconds}
+        if rank() == 0 and run.recipe.target != "tree":
+            scores |= interval(found, ref)
+            scores |= baselines(run, src, ref, self.data or "")
         if rival is not None:
             if isinstance(rival, Run):
                 rival = self._translated(rival, src)
@@ -151,6 +155,8 @@ def _table(scores: dict[str, Any]) -> str:
     others = scores.pop("against", {})
     rows = []
     for name, value in scores.items():
+        if isinstance(value, dict):
+            value = f"bleu {value['bleu']}, chrf {value['chrf']}"
         other = others.pop(name, value)
         beside = "" if other == value else other
         rows.append(f"{name:15} {value!s:12} {beside}".rstrip())

@@ -6,6 +6,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from annotated.corpora.reading import fault
 from annotated.engine.errors import check_fields
@@ -14,22 +15,28 @@ __all__ = ["Division", "Cleaning", "WORD_OR_MARK", "remarks", "divide"]
 
 
 # E7-text.md: From a name to files
+_BLOCK = 50  # pairs in a block
+
+
 @dataclass(frozen=True)
 class Division:
-    """How to split a corpus: by the number of a pair, counted from 1, or
-    by a checksum of its source, modulo `of`. Pairs that are in neither
-    valid nor test are in train.
+    """How to split a corpus: by the number of a pair, of its block of 50
+    or of its document, counted from 1, 0 and 0, or by a checksum of its
+    source, modulo `of`. What is in neither valid nor test is in train.
     """
 
-    by: str = "line"
+    by: Literal["line", "source", "block", "document"] = "line"
     of: int = 1
     valid: int | None = None  # the remainder of its pairs; None: no pair
     test: int | None = None
 
-    def split(self, number: int, source: str) -> str:
+    def split(self, number: int, source: str, document: int = 0) -> str:
         """The split of a pair."""
         if self.by == "source":
             number = zlib.crc32(source.encode("utf-8", "replace"))
+        elif self.by != "line":
+            blocks = {"block": (number - 1) // _BLOCK, "document": document}
+            number = blocks[self.by]
         held_out = {self.valid: "valid", self.test: "test"}
         return held_out.get(number % self.of, "train")
 
@@ -47,6 +54,8 @@ class Cleaning:
     lower: bool = False  # convert to lower case
     unescape: bool = False  # decode &quot; and other entities
     detokenize: bool = False  # rejoin punctuation to words
+    drop_copies: bool = False  # leave out pairs whose sides are the same
+    dedup: bool = False  # keep the first of equal pairs
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -71,6 +80,8 @@ class Cleaning:
             return "a blank side"
         if bad := fault(src) or fault(tgt):
             return bad[0]
+        if self.drop_copies and src.strip() == tgt.strip():
+            return "both sides the same"
         # a line has no more words than characters
         most = self.max_words or max(len(src), len(tgt))
         short = max(len(src), len(tgt)) <= most
@@ -148,14 +159,25 @@ def divide(
     train pairs are divided among the splits; dropped counts the others by
     reason. Pairs are numbered after cleaning.
     """
-    number, part = 0, split
+    number, part, seen = 0, split, set[int]()
+    document, between = -1, True
     for src, tgt in pairs:
         # as it will be written: &nbsp; is a blank side, &amp; one word
         src, tgt = cleaning.line(src), cleaning.line(tgt)
         if split == "train":
+            blank = not (src.strip() or tgt.strip())
+            document += between and not blank
+            between = blank
+            if blank and division.by == "document":
+                continue  # an end, and no pair
             if why := cleaning.objection(src, tgt):
                 dropped[why] += 1
                 continue
+            if cleaning.dedup:
+                if (key := hash((src, tgt))) in seen:
+                    dropped["the same pair again"] += 1
+                    continue
+                seen.add(key)
             number += 1
-            part = division.split(number, src)
+            part = division.split(number, src, document)
         yield part, src, tgt

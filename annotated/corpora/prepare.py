@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -21,6 +21,7 @@ from numpy.typing import DTypeLike
 from tqdm import tqdm
 
 from annotated.batches import Corpus, Sentences, id_type
+from annotated.corpora.audit import Finding, audit, near_duplicates
 from annotated.corpora.cleaning import Cleaning, Division, divide, remarks
 from annotated.corpora.fetch import file_hash
 from annotated.corpora.pairs import (
@@ -48,7 +49,7 @@ __all__ = [
 
 
 # E8-prepare.md: What to prepare
-_FORMAT = 2  # version of a prepared folder
+_FORMAT = 3  # version of a prepared folder
 _CHUNK = 10_000  # pairs in memory at a time
 _SIDES = "source", "target"
 
@@ -187,10 +188,12 @@ def of_files(
     valid: tuple[Path, Path] | None = None,
     test: tuple[Path, Path] | None = None,
     hold_out: int = 100,
+    divide_by: Any = "source",  # as Division.by
     **changes: Any,
 ) -> _Preparation:
     """The preparation of two files, or of one with two columns. For each
-    of valid and test not given, one source in hold_out is held out.
+    of valid and test not given, one source in hold_out is held out, or
+    one block or document, as divide_by says.
     """
     parts = {"train": _part(src, tgt)}
     parts |= {"valid": _part(*valid)} if valid else {}
@@ -206,7 +209,7 @@ def of_files(
         "target": _language(tgt, "target") if tgt else "target",
         "parts": {split: [part] for split, part in parts.items()},
         "division": Division(
-            "source", hold_out, **{s: i for i, s in enumerate(absent)}
+            divide_by, hold_out, **{s: i for i, s in enumerate(absent)}
         ),
     }
     return _Preparation(**usual | changes)
@@ -253,6 +256,7 @@ def prepare(preparation: _Preparation, out: Path) -> Prepared:
         cards, notes = _clean(preparation, work)
         for note in notes:
             print(f"{preparation.name}: {note}", file=sys.stderr)
+        found = audit({split: _clean_text(work, split) for split in cards})
         pairs = cards["train"]["pairs"]
         tokenizers = _vocabularies(preparation, work, pairs)
         for side, tokenizer in zip(_SIDES, tokenizers):
@@ -263,9 +267,29 @@ def prepare(preparation: _Preparation, out: Path) -> Prepared:
                 language = getattr(preparation, side)
                 text = work / f"{split}.{side}"
                 text.rename(fresh / f"{split}.{language}")
-        _write_manifest(fresh, cards, settings, tokenizers, notes)
+        found += _near_duplicates(fresh, cards, tokenizers[0])
+        _write_manifest(fresh, cards, settings, tokenizers, notes, found)
         shutil.rmtree(work)  # before the folder has its name
     return Prepared.open(out)
+
+
+def _clean_text(work: Path, split: str) -> TextPair:
+    """The clean text of a split."""
+    src, tgt = (Text(work / f"{split}.{side}") for side in _SIDES)
+    return TextPair(src, tgt)
+
+
+def _near_duplicates(
+    folder: Path, splits: Iterable[str], tokenizer: Tokenizer
+) -> list[Finding]:
+    """What is held out and nearly in the training set."""
+    sides = {s: Sentences.load(folder / f"{s}.src") for s in splits}
+    train = sides.pop("train")
+    found = [
+        near_duplicates(split, held, train, tokenizer.decode)
+        for split, held in sides.items()
+    ]
+    return [finding for finding in found if finding is not None]
 
 
 def _unlike(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
@@ -319,12 +343,16 @@ def _clean(
             raise DataError(
                 f"{preparation.name}: no pairs left for {split}: "
                 f"{cards['train']}"
+                f"{_DOCUMENTS * (preparation.division.by == 'document')}"
             )
     counted = {
         split: {"dropped": {}} | cards.get(split, {}) | {"pairs": count}
         for split, count in kept.items()
     }
     return counted, remarks(first)
+
+
+_DOCUMENTS = "; documents end where a line is blank on both sides"
 
 
 def _check_text(name: str, read: int, dropped: Counter[str]) -> None:
@@ -390,8 +418,7 @@ def _encode(
 ) -> None:
     """Write the ids of a split and add its counts to card."""
     kind = id_type(max(map(len, tokenizers)))
-    texts = [Text(work / f"{split}.{side}") for side in _SIDES]
-    pairs = TextPair(texts[0], texts[1]).pairs(strict=False)
+    pairs = _clean_text(work, split).pairs(strict=False)
     with (
         closing(_Rows(out / f"{split}.src", kind)) as src,
         closing(_Rows(out / f"{split}.tgt", kind)) as tgt,
@@ -454,6 +481,7 @@ def _write_manifest(
     settings: dict[str, Any],
     tokenizers: tuple[Tokenizer, Tokenizer],
     notes: list[str],
+    found: list[Finding],
 ) -> None:
     """Write corpus.json, the last of the folder's files."""
     manifest = {
@@ -462,6 +490,7 @@ def _write_manifest(
         "target_vocab": len(tokenizers[1]),
         "splits": cards,
         "remarks": notes,
+        "findings": [dataclasses.asdict(finding) for finding in found],
         "settings": settings,
         "files": {
             path.name: {
@@ -562,8 +591,17 @@ class Prepared:
                     "prepare the corpus again"
                 )
 
+    @property
+    def findings(self) -> list[Finding]:
+        """What looked dirty when it was prepared."""
+        return [
+            Finding(**found) for found in self.manifest.get("findings", [])
+        ]
+
     def report(self) -> str:
-        """A readable summary of the pairs kept and dropped."""
+        """A readable summary of the pairs kept and dropped, and of what
+        looks dirty.
+        """
         lines = []
         for split, card in self.manifest["splits"].items():
             tokens = card["source_tokens"], card["target_tokens"]
@@ -573,4 +611,7 @@ class Prepared:
             )
             for why, count in sorted(card["dropped"].items()):
                 lines.append(f"  dropped, {why}: {count:,}")
+        if found := self.findings:
+            lines += ["what looks dirty, with three examples each:"]
+            lines += map(str, found)
         return "\n".join(lines)

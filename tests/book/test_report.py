@@ -55,6 +55,17 @@ def test_it_says_what_the_folder_says(run: Path, page: str) -> None:
     assert "<li>alpha = 0.6</li>" in page  # as in the recipe
 
 
+def test_it_has_the_test_scores_that_were_kept(run, page, tmp_path) -> None:
+    assert "evaluate --run run --split test --keep" in page
+    other = shutil.copytree(run, tmp_path / "other")
+    beside = {"bleu": 1.25, "nearest": {"bleu": 2.5, "chrf": 3.5}}
+    (other / "scores.json").write_text(json.dumps({"test": beside}))
+    said = report(other, [])
+    for name, value in (("bleu", "1.25"), ("nearest bleu", "2.5")):
+        assert f"<th>test {name}</th><td>{value}</td>" in said
+    assert "--keep" not in said
+
+
 def test_it_asks_nothing_of_the_network(page: str) -> None:
     for loads in ("<script", "<link", "<img", "url(", "@import", "src="):
         assert loads not in page.replace("url(#", ""), loads

@@ -84,6 +84,10 @@ WRONG = {
         "data prepare pair --src a --tgt b --hold-out 2 --out x",
         "hold_out must be above 2, not 2",
     ),
+    "divide": (
+        "data prepare multi30k --divide-by block",
+        "--divide-by goes with pair",
+    ),
     "cleaning": (
         "data prepare pair --src a --tgt b --ratio 0.5 --out x",
         "ratio must be at least 1, not 0.5",

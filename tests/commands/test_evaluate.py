@@ -15,7 +15,10 @@ from annotated.engine.runs import Run
 from annotated.tokens import SPECIALS, Tokenizer
 from tests.commands.conftest import Call
 
-KEYS = ["bleu", "signature", "chrf", "exact_match", "sentences", "seconds"]
+KEYS = [
+    "bleu", "signature", "chrf", "exact_match", "sentences", "seconds",
+    "bleu_low", "bleu_high", "copied", "nearest",
+]  # fmt: skip
 
 
 def test_json_has_the_promised_keys(
@@ -42,9 +45,8 @@ def test_split_compounds_adds_keys_of_its_own(
 ) -> None:
     done = call(f"evaluate --run {run} {pair} --split-compounds --json")
     scores = json.loads(done.out)
-    assert [*KEYS[:-1], "split_bleu", "split_signature", "seconds"] == (
-        list(scores)
-    )
+    split = ["split_bleu", "split_signature"]
+    assert list(scores) == [*KEYS[:5], *split, *KEYS[5:]]
     assert "tok:13a|" in scores["signature"]
     assert "tok:13a+hyphens|" in scores["split_signature"]
 
@@ -140,6 +142,37 @@ def test_a_run_of_other_languages_is_refused(
     )
     done = call(f"evaluate --run {run} {pair} --against {other}")
     assert "translates en to symbols" in done.complaint
+
+
+def test_two_baselines_and_an_interval_stand_beside_the_score(
+    call: Call, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task is to copy, so what copies is right."""
+    wrong = ["a b c d", "d c b a", "a a a a"]
+    monkeypatch.setattr(Evaluate, "_translated", lambda *x: wrong)
+    lines = "a b c d\nb c d e\na c e g i\n"
+    (tmp_path / "src").write_text(lines)
+    (tmp_path / "ref").write_text(lines)
+    files = f"--src {tmp_path}/src --ref {tmp_path}/ref"
+    line = f"evaluate --run {run} {files}"
+    scores = json.loads(call(f"{line} --json").out)
+    assert scores["copied"] == {"bleu": 100.0, "chrf": 100.0}
+    assert 0 < scores["nearest"]["chrf"] < 100
+    assert 0 <= scores["bleu_low"] < scores["bleu"] < scores["bleu_high"]
+    rows = dict(x.split(None, 1) for x in call(line).out.splitlines())
+    assert rows["copied"] == "bleu 100.0, chrf 100.0"
+
+
+def test_the_training_set_of_somewhere_else_is_not_asked_for(
+    call: Call, run: Path, pair: str, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    recipe = json.loads((other / "recipe.json").read_text())
+    for data in ("wmt14", str(tmp_path / "gone")):
+        there = json.dumps(recipe | {"data": data})
+        (other / "recipe.json").write_text(there)
+        done = call(f"evaluate --run {other} {pair} --json")
+        assert [*json.loads(done.out)] == KEYS[:-1]
 
 
 def test_a_split_of_the_recipes_data_is_scored(

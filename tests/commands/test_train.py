@@ -185,6 +185,9 @@ ARRIVES = {  # options of data prepare pair: value, field, what it becomes
     "lower": ("", "cleaning.lower", True),
     "unescape": ("", "cleaning.unescape", True),
     "detokenize": ("", "cleaning.detokenize", True),
+    "drop_copies": ("", "cleaning.drop_copies", True),
+    "dedup": ("", "cleaning.dedup", True),
+    "divide_by": ("block", "division.by", "block"),
     "valid": ("c.de c.en", "parts.valid", ["c.de", "c.en"]),
     "test": ("d.de d.en", "parts.test", ["d.de", "d.en"]),
 }

@@ -28,6 +28,8 @@ def test_words_and_punctuation_are_counted() -> None:
         ({"max_words": 2}, ("a b", "c, d"), "more than 2 words"),
         ({"max_words": 2}, ("a" * 99, "b"), None),
         ({"min_words": 2}, ("a b", "c"), "fewer than 2 words"),
+        ({"drop_copies": True}, ("a b", "a b "), "both sides the same"),
+        ({}, ("a b", "a b"), None),
         ({"ratio": 1.5}, ("a b c", "d e"), None),
         ({"ratio": 1.5}, ("a b c d", "e f"), "lengths differ by more than 1.5 times"),
     ],
@@ -137,3 +139,54 @@ def test_a_source_is_in_one_split_with_all_its_translations() -> None:
         places.setdefault(split, set()).add(src)
     assert set(places) == {"train", "valid", "test"}
     assert sum(map(len, places.values())) == 50
+
+
+def splits_of(pairs, division: Division, **rules: Any) -> list[str]:
+    rows = divide("train", pairs, Cleaning(**rules), division, Counter())
+    return [split for split, _, _ in rows]
+
+
+def test_a_block_is_in_one_split() -> None:
+    division = Division("block", of=4, valid=0, test=1)
+    pairs = [(f"s{i}", "t") for i in range(250)]
+    names = ["valid", "test", "train", "train", "valid"]
+    wanted = [name for name in names for _ in range(50)]
+    assert splits_of(pairs, division) == wanted
+
+
+def test_a_document_ends_where_both_sides_are_blank() -> None:
+    division = Division("document", of=3, valid=0, test=1)
+    end = ("", " ")
+    pairs = [
+        end,
+        ("a", "b"),
+        ("", "c"),
+        ("d", "e"),
+        end,
+        end,
+        ("a", "b"),
+        end,
+    ]
+    pairs += [("x", "y"), ("z", "z"), end, ("a", "b")]
+    dropped: Counter[str] = Counter()
+    rows = [*divide("train", pairs, Cleaning(), division, dropped)]
+    assert [(split, src) for split, src, _ in rows] == [
+        ("valid", "a"), ("valid", "d"), ("test", "a"),
+        ("train", "x"), ("train", "z"), ("valid", "a"),
+    ]  # fmt: skip
+    assert dropped == {"a blank side": 1}  # the ends are no pairs
+
+
+def test_the_first_of_equal_pairs_is_kept() -> None:
+    pairs = [("a", "b"), ("a", "c"), ("a", "b"), ("b", "a"), ("a", "b")]
+    dropped: Counter[str] = Counter()
+    rules = Cleaning(dedup=True)
+    rows = divide("train", pairs, rules, Division(), dropped)
+    assert [pair for _, *pair in rows] == [
+        ["a", "b"],
+        ["a", "c"],
+        ["b", "a"],
+    ]
+    assert dropped == {"the same pair again": 2}
+    kept = divide("test", pairs, rules, Division(), Counter())
+    assert len([*kept]) == 5  # a test set is as it is

@@ -252,5 +252,5 @@ def test_another_form_of_folder_is_refused(files, tmp_path):
     ready = prepare(of(files), tmp_path / "out")
     path = ready.folder / "corpus.json"
     path.write_text(json.dumps(ready.manifest | {"format": 9}))
-    with pytest.raises(DataError, match="format 9, .* reads format 2"):
+    with pytest.raises(DataError, match="format 9, .* reads format 3"):
         Prepared.open(ready.folder)

@@ -22,6 +22,7 @@ from annotated import training
 from annotated.engine import micro, optimizers
 from annotated.engine import trainer as engine
 from annotated.engine.errors import PeerError, TrainingError, UsageError
+from annotated.engine.parts import sources
 from annotated.engine.trainer import (
     RunConfig,
     Trainer,
@@ -455,7 +456,8 @@ def test_processes_compare_what_they_begin_with(
     monkeypatch.setattr(engine, "world_size", lambda: 2)
     trainer.step = 7
     trainer.check_same()
-    settings = repr((trainer.config, trainer.model.config)).encode()
+    both = trainer.config, trainer.model.config
+    settings = repr((*both, sources(*both))).encode()
     weights = [p.detach().numpy() for p in trainer.model.parameters()]
     assert told == [
         {

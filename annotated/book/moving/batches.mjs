@@ -99,7 +99,7 @@ export default {
       const shares = [0, 1].map((side) => waste(batches, side));
       bars.set([0, 1].flatMap((power) => ["source", "target"].map((name, side) =>
         [`${["places", "scores"][power]}, ${name}`, shares[side][power], percent(shares[side][power]),
-          ...(power ? ["var(--warm)"] : [])])));
+          ...(power ? ["var(--accent)"] : [])])));
       const how = { "at random": order, "by target": "sorted by target" }[order] ?? `by ${order}`;
       voice.say(`${pairs.length.toLocaleString("en")} pairs ${how}, ${
         sizes[place].toLocaleString("en")} tokens per batch: ${batches.length} steps per epoch, and padding `
@@ -136,7 +136,7 @@ export default {
       const boxes = wide.flatMap((n, side) => {
         const box = draw("rect", { x: from, y: 18, width: n * unit, height: 150,
           style: "fill:var(--cell);stroke:var(--soft)" });
-        const bar = draw("path", { style: "fill:var(--blue)", d: batch.map((pair, i) =>
+        const bar = draw("path", { style: "fill:var(--data)", d: batch.map((pair, i) =>
           `M${from.toFixed(1)} ${(18 + i * high).toFixed(2)}h${(pair[side] * unit).toFixed(1)}v${
             (high * (batch.length > 40 ? 1 : 0.85)).toFixed(2)}H${from.toFixed(1)}z`).join("") });
         const name = draw("text", { x: from, y: 12 }, ["source", "target"][side]);

@@ -86,7 +86,7 @@ export default {
         const parent = spot.get(one.words.slice(0, -1).join(" "));
         const wins = winner && winner.slice(0, one.words.length).join() === one.words.join();
         const gone = one.fate === "dropped";
-        const color = wins ? "var(--warm)" : gone ? "var(--line)" : "var(--blue)";
+        const color = wins ? "var(--accent)" : gone ? "var(--line)" : "var(--data)";
         const last = one.words[one.words.length - 1];
         return draw("g", {},
           parent ? draw("path", { d: `M${parent[0] + 92} ${parent[1]}L${x} ${y}`,

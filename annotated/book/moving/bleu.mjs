@@ -61,8 +61,8 @@ export default {
       for (const n of [1, 2, 3, 4]) {
         matched(texts[which], references[which], n).forEach((found, i) => {
           grid.append(make("span", { style: `grid-area:${row + i % n}/${i + 1}/auto/span ${n};`
-            + "height:.7rem;border-radius:2px;border:1px solid var(--blue);"
-            + (found ? "background:var(--blue)" : "") }));
+            + "height:.7rem;border-radius:2px;border:1px solid var(--data);"
+            + (found ? "background:var(--data)" : "") }));
         });
         row += n;
       }

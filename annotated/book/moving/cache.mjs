@@ -47,15 +47,15 @@ export default {
         make("tbody", {}, ...rows.map((ids, row) => make("tr", {},
           make("td", {}, String(row)),
           ...ids.map((id, i) => make("td", { style: `text-align:center;color:var(--ink);${
-            i === ids.length - 1 ? "box-shadow:inset 0 0 0 2px var(--warm)"
-              : from[row] !== row ? "background:color-mix(in srgb,var(--blue) 35%,var(--cell))"
+            i === ids.length - 1 ? "box-shadow:inset 0 0 0 2px var(--accent)"
+              : from[row] !== row ? "background:color-mix(in srgb,var(--data) 35%,var(--cell))"
                 : "background:var(--cell)"}` }, words[id])),
           make("td", {}, step ? `row ${from[row]}` : "–"))))));
       let moved = 0;
       for (let now = 1; now <= step; now++) moved += copied(now);
       const kept = bytes(rows.length, step + 1, size), all = bytes(1, moved, size);
       const most = Math.max(kept, all, 1);
-      bars.set([["kept", kept / most, kilo(kept)], ["copied", all / most, kilo(all), "var(--warm)"]]);
+      bars.set([["kept", kept / most, kilo(kept)], ["copied", all / most, kilo(all), "var(--accent)"]]);
       const changed = from.flatMap((parent, row) => (parent === row ? [] : [`row ${row} from row ${parent}`]));
       const whole = rows.length * (step + 1);
       voice.say(`Step ${step + 1}: `

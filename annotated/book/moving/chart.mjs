@@ -11,7 +11,7 @@ export function bars({ make }, label) {
     node.replaceChildren(...rows.map(([name, part, text, color]) =>
       make("div", { style: "display:contents" }, make("span", {}, name),
         make("span", {}, make("i", { style: `display:block;height:.95rem;border-radius:2px;`
-          + `background:${color ?? "var(--blue)"};width:${100 * part}%` })),
+          + `background:${color ?? "var(--data)"};width:${100 * part}%` })),
         make("b", { style: "font-weight:400;text-align:right" }, text))));
   };
   return { node, set };
@@ -48,7 +48,7 @@ export function lines({ make, draw }, { label, xLabel, yLabel, width = 380, heig
         draw("text", { x: px(v), y: height - 20, "text-anchor": "middle" }, text)),
       ...series.map(({ points, style }) => draw("path", { style: `fill:none;stroke-width:2;${style}`,
         d: points.map(([a, b], i) => `${i ? "L" : "M"}${px(a).toFixed(1)} ${py(b).toFixed(1)}`).join("") })),
-      mark ? draw("circle", { cx: px(mark[0]), cy: py(mark[1]), r: 6, style: "fill:var(--warm)" }) : "");
+      mark ? draw("circle", { cx: px(mark[0]), cy: py(mark[1]), r: 6, style: "fill:var(--accent)" }) : "");
     names.replaceChildren(...series.filter((one) => one.name).map(({ name, style }) =>
       make("span", {}, draw("svg", { viewBox: "0 0 30 8", "aria-hidden": "true",
         style: "display:inline-block;width:30px;margin-right:.4em;vertical-align:middle" },

@@ -75,7 +75,7 @@ export default {
       const series = [
         { name: "the paper's base model", points: curve(paper, last),
           style: "stroke:var(--soft);stroke-dasharray:5 4" },
-        { name: "as set", points: curve(at, last), style: "stroke:var(--blue)" }];
+        { name: "as set", points: curve(at, last), style: "stroke:var(--data)" }];
       const most = Math.max(...series.flatMap((one) => one.points.map(([, y]) => y)));
       const [step, high] = top();
       const end = rate(last, width, warmup, factor) * cooling(last, last, last * cool / 100);

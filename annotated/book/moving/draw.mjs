@@ -61,7 +61,7 @@ export default {
         draw("line", { x1: x(0), x2: x(0), y1: 0, y2: foot, style: "stroke:var(--soft)" }),
         ...found.flatMap(({ name, now, every, flips }, i) => [
           draw("text", { x: left - 8, y: row * i + 15, "text-anchor": "end",
-            style: flips ? "fill:var(--warm);font-weight:600" : "" }, flips ? `✗ ${name}` : name),
+            style: flips ? "fill:var(--accent);font-weight:600" : "" }, flips ? `✗ ${name}` : name),
           ...every.map((v) => draw("circle", { cx: x(v), cy: row * i + 11, r: 2.5,
             style: "fill:var(--soft);opacity:.45" })),
           draw("circle", { cx: x(now), cy: row * i + 11, r: 5,

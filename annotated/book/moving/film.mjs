@@ -55,10 +55,10 @@ function curve(draw, { label, xs, ys, xLabel, yLabel, yMax, width = 360, height 
   const last = xs[xs.length - 1];
   const x = (value) => left + (width - left - right) * (value - xs[0]) / (last - xs[0]);
   const y = (value) => top + (height - top - bottom) * (1 - value / high);
-  const path = draw("path", { style: "fill:none;stroke:var(--blue);stroke-width:1.6" });
+  const path = draw("path", { style: "fill:none;stroke:var(--data);stroke-width:1.6" });
   const unit = 10 ** Math.floor(Math.log10(high));
   const ticks = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map((n) => n * unit).filter((n) => n <= high);
-  const mark = draw("circle", { r: 6, style: "fill:var(--warm)" });
+  const mark = draw("circle", { r: 6, style: "fill:var(--accent)" });
   const node = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
     draw("text", { x: 0, y: 12 }, yLabel),
     ...ticks.flatMap((n) => [

@@ -27,7 +27,7 @@ export default {
       show();
     } }, ...samples.map(({ source }, i) => make("option", { value: i }, source.slice(0, -1).join(" "))));
     pick.value = number;
-    const all = heads.map((one, i) => make("button", { type: "button", "aria-label": nameOf(one),
+    const all = heads.map((one, i) => make("button", { type: "button", "aria-label": nameOf(one), class: `of-${one.kind}`,
       onclick: () => { chosen = i; touched = true; show(); } }));
     const rows = [...new Set(heads.map(({ kind, layer }) => `${kind} ${layer + 1}`))];
     const thumbs = make("div", { class: "hd" }, ...rows.flatMap((row) => [make("span", {}, row),
@@ -53,6 +53,7 @@ export default {
       const grid = kit.grid({ label: `Where ${nameOf(one)} looks`, rows: queries, columns: keys, size: "1.5rem",
         tell: (i, j) => `From “${queries[i]}” it gives “${keys[j]}” ${map[i][j].toFixed(2)}.` });
       grid.set(map);
+      place.className = `of-${one.kind}`;
       place.replaceChildren(grid.node);
       facts.replaceChildren(kit.table(["", ""], [["job that it does best", one.job],
         ["score at it", one.score.toFixed(2)], ["a baseline gets", one.base.toFixed(2)],
@@ -67,9 +68,9 @@ export default {
     const worst = dearest(heads);
     el.append(
       make("style", {}, ".fx .hd{display:grid;grid-template-columns:auto repeat(4,minmax(0,4.2rem));gap:.35rem;"
-        + "align-items:center}.fx .hd button{padding:.15rem;min-height:0;color:var(--blue)}"
-        + ".fx .hd button[aria-pressed=true]{background:var(--cell);border-color:var(--warm);color:var(--blue);"
-        + "box-shadow:0 0 0 2px var(--warm)}.fx .hd span{font-size:.85em}"),
+        + "align-items:center}.fx .hd button{padding:.15rem;min-height:0;color:var(--data)}"
+        + ".fx .hd button[aria-pressed=true]{background:var(--cell);border-color:var(--accent);color:var(--data);"
+        + "box-shadow:0 0 0 2px var(--accent)}.fx .hd span{font-size:.85em}"),
       kit.guess({ voice, question: "Of these heads, one costs most to lose. Where is it?",
         options: Object.entries(KINDS).map(([kind, text]) => [text, kind]),
         act: "Now look through the heads: the table says how many sentences each spoils. Find the worst.",

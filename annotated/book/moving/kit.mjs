@@ -4,14 +4,11 @@
 const SPACE = "http://www.w3.org/2000/svg";
 
 const LOOK = `
-.fx{--ink:#22211f;--soft:#5d5a55;--line:#d5d0c7;--ground:#fcfcfa;--card:#f7f6f3;
---cell:#eef1f4;--blue:#0f5fa6;--warm:#a83f0c;--good:#20663c;--bad:#9a2b1d;
-color:var(--ink);background:var(--ground);border:1px solid var(--line);border-radius:8px;
-padding:1rem 1.1rem;font:15px/1.45 var(--book-interface,system-ui,sans-serif);
+.fx{%(light)color:var(--ink);background:var(--ground);border:1px solid var(--line);
+border-radius:8px;padding:1rem 1.1rem;font:15px/1.45 var(--book-interface,system-ui,sans-serif);
 font-variant-numeric:tabular-nums;text-align:left;container-type:inline-size}
 html[data-theme=dark] .fx,body[data-jp-theme-light=false] .fx,html[theme=dark] .fx,
-body.vscode-dark .fx{--ink:#dcd8d0;--soft:#a9a59d;--line:#3a3f45;--ground:#1a1d20;
---card:#22262a;--cell:#24292e;--blue:#7fb8e8;--warm:#eba47a;--good:#7fcf9b;--bad:#f2a093}
+body.vscode-dark .fx{%(dark)}
 .fx *{box-sizing:border-box}
 .fx p{margin:.35rem 0;font:inherit;color:inherit;max-width:none}
 .fx-row{display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:center}
@@ -21,23 +18,24 @@ body.vscode-dark .fx{--ink:#dcd8d0;--soft:#a9a59d;--line:#3a3f45;--ground:#1a1d2
 .fx-cols>*{min-width:0}
 .fx-range{display:flex;gap:.6rem;align-items:center;flex:1 1 15rem;min-width:0}
 .fx-range>span{flex:none}
-.fx-range input{flex:1;min-width:5rem;accent-color:var(--blue);height:1.7rem;margin:0}
+.fx-range input{flex:1;min-width:5rem;accent-color:var(--data);height:1.7rem;margin:0}
 .fx-range output{flex:none;min-width:3.2em;text-align:right}
 .fx button,.fx select,.fx input[type=text]{font:inherit;color:var(--ink);background:var(--card);
 border:1px solid var(--soft);border-radius:5px;padding:.25rem .7rem;min-height:2rem;max-width:100%}
 .fx select,.fx input[type=text]{font-size:16px}
 .fx button{cursor:pointer}
-.fx button:hover:not(:disabled){border-color:var(--blue)}
+.fx button:hover:not(:disabled){border-color:var(--data)}
 .fx button:disabled{opacity:.55;cursor:default}
-.fx button[aria-pressed=true]{background:var(--blue);border-color:var(--blue);color:var(--ground)}
-.fx :focus-visible{outline:3px solid var(--warm)!important;outline-offset:2px}
+.fx button[aria-pressed=true]{background:var(--data);border-color:var(--data);color:var(--ground)}
+.fx :focus-visible{outline:3px solid var(--accent)!important;outline-offset:2px}
 .fx label{max-width:100%;min-width:0}
-.fx-guess{border:1px solid var(--book-exercise-edge,var(--line));border-radius:6px;
+.fx-guess{border:1px solid var(--task-edge);border-radius:6px;
 padding:.5rem .9rem .6rem;margin-bottom:.9rem}
 .fx-guess .fx-row{margin-top:.4rem}
 .fx .fx-tell{border-color:transparent;background:none;color:var(--soft);text-decoration:underline}
+.fx .of-encoder{--data:var(--encoder)}.fx .of-decoder{--data:var(--decoder)}
 .fx-right::after{content:" ✓"}.fx-wrong::after{content:" ✗"}
-.fx .fx-verdict:not(:empty){border-left:4px solid var(--warm);padding:.3rem .7rem;margin:.8rem 0 0;
+.fx .fx-verdict:not(:empty){border-left:4px solid var(--accent);padding:.3rem .7rem;margin:.8rem 0 0;
 background:var(--card)}
 .fx-say{display:block;margin-top:.8rem;padding-top:.6rem;border-top:1px solid var(--line);
 min-height:3.4em}
@@ -51,14 +49,14 @@ font:inherit;width:auto}
 width:var(--cell-w,1.85rem);height:var(--cell-w,1.85rem);text-align:center;font-weight:400;
 position:static;vertical-align:middle;background:none;color:var(--ink);line-height:1.1}
 .bd-article .fx table.fx-map td,.fx table.fx-map td{border:1px solid var(--ground);
-background:color-mix(in srgb,var(--blue) calc(var(--w)*100%),var(--cell))}
+background:color-mix(in srgb,var(--data) calc(var(--w)*100%),var(--cell))}
 .fx table.fx-map td.dark{color:var(--ground)}
 .bd-article .fx table.fx-map tbody th,.fx table.fx-map tbody th{width:auto;
 padding:0 .5rem 0 0;text-align:right;white-space:nowrap}
 .fx table.fx-map.long thead th{height:4.6rem;vertical-align:bottom}
 .fx table.fx-map.long thead th span{writing-mode:vertical-rl;transform:rotate(180deg);
 white-space:nowrap;max-height:7rem}
-.fx table.fx-map td.frame{outline:2px solid var(--warm);outline-offset:-3px}
+.fx table.fx-map td.frame{outline:2px solid var(--accent);outline-offset:-3px}
 .fx svg{display:block;width:100%;height:auto;overflow:visible;font:13px var(--book-interface,sans-serif)}
 .fx svg text{fill:var(--ink)}
 .bd-article .fx table.fx-plain :is(th,td),.fx table.fx-plain :is(th,td){padding:.2em .7em;

@@ -145,10 +145,10 @@ export function workplace({ product, kernel, tape, learner, serve }, hear) {
 }
 
 const LOOK = ".fx .ln-word{font-size:1.35rem;min-height:1.6em;overflow-wrap:anywhere}"
-  + ".fx .ln-go{background:var(--blue);color:var(--ground)}.fx .ln-yes{color:var(--good);font-weight:600}"
+  + ".fx .ln-go{background:var(--data);color:var(--ground)}.fx .ln-yes{color:var(--good);font-weight:600}"
   + ".fx .ln-no{color:var(--bad);text-decoration:underline dotted}"
   + ".fx input[type=text]{width:9.5em}"
-  + ".fx progress{flex:1 1 8rem;accent-color:var(--blue)}";
+  + ".fx progress{flex:1 1 8rem;accent-color:var(--data)}";
 const scale = (from, to, ticks) => ({ from, to, log: from > 0, ticks: ticks.map((v) => [v, String(v)]) });
 const LOSS = scale(5e-4, 10, [10, 1, 0.1, 0.01, 0.001]);
 const STEP = scale(0, STEPS, [0, 100, 200, 300, STEPS]);
@@ -227,10 +227,10 @@ export default {
       const earlier = runs.filter((one) => one !== run).slice(-DASHES.length);
       const title = (one) => `${one.name}, seed ${one.set.seed}`;
       curve.set({ x: STEP, y: LOSS,
-        series: [...(given ? [line(given, "stroke:var(--warm);stroke-width:1", "PyTorch, unchanged")] : []),
+        series: [...(given ? [line(given, "stroke:var(--accent);stroke-width:1", "PyTorch, unchanged")] : []),
           ...earlier.map((one, i) => line(one.losses,
             `stroke:var(--soft);stroke-width:1.3;opacity:.8;stroke-dasharray:${DASHES[i]}`, title(one))),
-          ...(run ? [line(run.losses, "stroke:var(--blue)", title(run))] : [])] });
+          ...(run ? [line(run.losses, "stroke:var(--data)", title(run))] : [])] });
     }
 
     /** The map of a head, or the mean of all (-1). */

@@ -55,11 +55,11 @@ export default {
     const to = (x, y) => [SIDE / 2 + x * SIDE / 2 / REACH, SIDE / 2 - y * SIDE / 2 / REACH];
     const arrows = {}, tips = {}, texts = {};
     for (const name of names) {
-      const color = name === "q" ? "var(--warm)" : "var(--blue)";
+      const color = name === "q" ? "var(--query)" : "var(--key)";
       arrows[name] = draw("line", { x1: SIDE / 2, y1: SIDE / 2,
         style: `stroke:${color};stroke-width:${name === "q" ? 3 : 2}` });
       tips[name] = draw("circle", { r: name === "q" ? 8 : 6, style: `fill:${color};cursor:grab` });
-      texts[name] = draw("text", {}, name);
+      texts[name] = draw("text", { style: `fill:${color};font-weight:600` }, name);
     }
     const axis = (more) => draw("line", { ...more, style: "stroke:var(--line)" });
     // on the svg itself: on a part of it a browser scrolls all the same
@@ -96,8 +96,8 @@ export default {
     // the triangle of the values
     const high = Math.max(...values.flat());
     const spot = ([x, y]) => [20 + x / high * (SIDE - 40), SIDE - 20 - y / high * (SIDE - 40)];
-    const pulls = values.map(() => draw("line", { style: "stroke:var(--blue);opacity:.55" }));
-    const out = draw("circle", { r: 8, style: "fill:var(--warm)" });
+    const pulls = values.map(() => draw("line", { style: "stroke:var(--value);opacity:.55" }));
+    const out = draw("circle", { r: 8, style: "fill:var(--ink)" });
     const triangle = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, style: SMALL,
       "aria-hidden": "true" },
       draw("polygon", { points: values.map((v) => spot(v).join()).join(" "),
@@ -105,9 +105,9 @@ export default {
       ...pulls,
       ...values.flatMap((v, i) => {
         const [x, y] = spot(v);
-        return [draw("circle", { cx: x, cy: y, r: 5, style: "fill:var(--ink)" }),
+        return [draw("circle", { cx: x, cy: y, r: 5, style: "fill:var(--value)" }),
           draw("text", { x: x + (x > SIDE / 2 ? -10 : 10), y: y + (y > SIDE / 2 ? 18 : -6),
-            "text-anchor": x > SIDE / 2 ? "end" : "start" }, `v${i + 1} (${v.join(", ")})`)];
+            "text-anchor": x > SIDE / 2 ? "end" : "start", style: "fill:var(--value)" }, `v${i + 1} (${v.join(", ")})`)];
       }), out);
 
     const which = kit.choice({ label: "Move", value: held, options: names.map((n) =>

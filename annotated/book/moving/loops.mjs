@@ -87,8 +87,8 @@ export default {
           draw("text", { x: -5, y: high * (1 - y / 5) + 4, "text-anchor": "end" }, y))),
         draw("text", { x: wide, y: high + 16, "text-anchor": "end" }, `step ${last}`),
         draw("path", { d: path(healthy), style: "fill:none;stroke:var(--soft);opacity:.6;stroke-width:1.5" }),
-        draw("path", { d: path(panel.line), style: "fill:none;stroke:var(--blue);stroke-width:2" }),
-        ...panel.dots.map(([step, nll]) => draw("circle", { r: 4.5, style: "fill:var(--warm)",
+        draw("path", { d: path(panel.line), style: "fill:none;stroke:var(--data);stroke-width:2" }),
+        ...panel.dots.map(([step, nll]) => draw("circle", { r: 4.5, style: "fill:var(--accent)",
           cx: step / last * wide, cy: high * (1 - Math.min(nll, 5) / 5) }))),
         pick, said);
     });

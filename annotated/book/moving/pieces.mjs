@@ -76,13 +76,13 @@ export default {
       chips.setAttribute("aria-label", `The tokens: ${ids.map((id) => shown(table[id])).join(", ")}`);
       chips.replaceChildren(...ids.map((id) => make("span", { style: "padding:.1rem .3rem;"
         + `border-radius:4px;background:${id === vocab - 1 && vocab > 260
-          ? "color-mix(in srgb,var(--warm) 35%,var(--cell))" : "var(--cell)"}` }, shown(table[id]))));
+          ? "color-mix(in srgb,var(--accent) 35%,var(--cell))" : "var(--cell)"}` }, shown(table[id]))));
       const counts = sizes.map((at) => [at, encode(typed, ranks, order, at).length]);
       const high = Math.max(1, ...counts.map(([, n]) => n));
       chart.set({ x: { from: 260, to: sizes[sizes.length - 1], log: true,
         ticks: [260, 500, 1000, 2000, 4000].filter((at) => at <= most).map((at) => [at, String(at)]) },
       y: { from: 0, to: high * 1.05, ticks: kit.chart.ticks(high) },
-      series: [{ points: counts, style: "stroke:var(--blue)" }], mark: [vocab, ids.length] });
+      series: [{ points: counts, style: "stroke:var(--data)" }], mark: [vocab, ids.length] });
       const letters = [...typed].length;
       const times = ids.filter((id) => id === vocab - 1).length;
       const newest = vocab > 260 ? ` The newest token is ${name(vocab - 1)}, of ${name(merges[vocab - 261][0])}`

@@ -34,12 +34,12 @@ export const fits = (shape, stated) => Math.abs(count(shape) / 1e6 - stated) <= 
 export const STYLE = ".fx .st{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:.8rem}"
   + ".fx .st>div,.fx .st-n{display:flex;flex-direction:column-reverse;gap:.35rem}"
   + ".fx .st>div{justify-content:flex-start}"
-  + ".fx .st-n{border:1px dashed var(--soft);border-radius:6px;padding:.4rem}"
+  + ".fx .st-n{border:2px dashed var(--data);border-radius:6px;padding:.4rem}"
   + ".fx .st button{width:100%;text-align:left;line-height:1.25;padding:.3rem .5rem}"
   + ".fx .st button span{display:block;font-size:.85em;overflow-wrap:anywhere}"
   + ".fx .st button i{display:block;height:.35rem;margin-top:.2rem;border-radius:2px;min-width:1px;"
-  + "background:var(--warm);width:calc(var(--w)*100%)}"
-  + ".fx .st p{text-align:center;font-size:.85em;margin:0}"
+  + "background:var(--data);width:calc(var(--w)*100%)}"
+  + ".fx .st p{color:var(--data);text-align:center;font-size:.85em;margin:0}"
   + ".fx table.fx-plain button{padding:0 .5rem;min-height:1.7rem}";
 
 /** The two stacks as buttons, the first at the bottom; set(key, text, part,
@@ -54,7 +54,7 @@ export function plan({ make, button }, list, ends, press) {
   }
   const times = [0, 1].map(() => make("p", { class: "fx-soft" }));
   const sides = columns.map(([first, ...rest], side) => make("div",
-    { role: "group", "aria-label": side ? "Decoder" : "Encoder" }, make("p", {}, ends[0][side]), first ?? "",
+    { class: side ? "of-decoder" : "of-encoder", role: "group", "aria-label": side ? "Decoder" : "Encoder" }, make("p", {}, ends[0][side]), first ?? "",
     make("div", { class: "st-n" }, ...layers[side], times[side]), ...rest, make("p", {}, ends[1][side])));
   return { node: make("div", { class: "st" }, ...sides),
     times: (text) => times.forEach((one, i) => { one.textContent = `${i ? "decoder" : "encoder"} layer ${text}`; }),

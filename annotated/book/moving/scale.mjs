@@ -71,9 +71,9 @@ export default {
       chart.set({ x: { from: widths[0], to: widths[widths.length - 1], log: true,
         ticks: widths.filter((_, i) => i % 3 === 0).map((w) => [w, String(w)]) },
       y: { from: 0, to: 0.55, ticks: kit.chart.ticks(0.5) },
-      series: [{ name: "divided", points: curve(true), style: "stroke:var(--blue)" },
+      series: [{ name: "divided", points: curve(true), style: "stroke:var(--data)" },
         { name: "as they are", points: curve(false),
-          style: "stroke:var(--warm);stroke-dasharray:5 4" }],
+          style: "stroke:var(--accent);stroke-dasharray:5 4" }],
       mark: [d, passing(products, place, d, factor)] });
       voice.say(`At d_k = ${d}, ${factor ? "divided by its root" : "undivided"}, the largest weight is `
         + `${Math.max(...p).toFixed(2)}, the entropy ${entropy(p).toFixed(2)} of at most `

@@ -132,6 +132,7 @@ export default {
       const map = kit.grid({ label: title.textContent, rows, columns, size: "1.7rem",
         tell: (i, j) => `${act} “${rows[i]}”, it gives “${columns[j]}” ${weights[i][j].toFixed(2)}.` });
       map.set(weights, frames);
+      place.className = `of-${block}`;
       place.replaceChildren(map.node);
     }
 

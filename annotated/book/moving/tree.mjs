@@ -143,7 +143,7 @@ export default {
       }
       const bad = wrong.includes(part);
       return make("div", { style: "display:inline-block;border-radius:5px;"
-        + (part.label === "TOP" ? "" : `padding:.1rem .25rem .25rem;border:2px ${bad ? "dashed var(--bad)" : "solid var(--blue)"}`) },
+        + (part.label === "TOP" ? "" : `padding:.1rem .25rem .25rem;border:2px ${bad ? "dashed var(--bad)" : "solid var(--data)"}`) },
       make("strong", { style: `font-size:.85em${bad ? ";color:var(--bad)" : ""}` }, part.label),
       make("div", { style: "display:flex;gap:.25rem;align-items:end" },
         ...part.children.map((child) => box(child, wrong))));

@@ -69,7 +69,7 @@ export default {
           draw("circle", { cx: 60, cy: 60, r: 54, style: `fill:var(--card);stroke-width:${c === column
             ? 3 : 1};stroke:var(${c === column ? "--ink" : "--line"})` }),
           draw("path", { d: `M${arc.join("L")}`, style: "fill:none;stroke:var(--soft);stroke-width:2" }),
-          ...hand(position, "var(--blue)", 50), ...hand(position + offset, "var(--warm)", 42)),
+          ...hand(position, "var(--data)", 50), ...hand(position + offset, "var(--accent)", 42)),
         make("span", { class: "fx-soft" }, `dims ${c}, ${c + 1}`));
     }
 
@@ -87,7 +87,7 @@ export default {
     function show() {
       const from = encoding(position, width), to = rotate(from, offset);
       clocks.replaceChildren(...columns.map(clock));
-      strips.replaceChildren(strip(position, "var(--blue)"), strip(position + offset, "var(--warm)"));
+      strips.replaceChildren(strip(position, "var(--data)"), strip(position + offset, "var(--accent)"));
       const angle = turn(offset, column, width);
       const turns = Math.floor(Math.abs(angle) / 2 / Math.PI), rest = Math.abs(angle) * 180 / Math.PI - 360 * turns;
       const whole = turns ? ` (${turns === 1 ? "a whole turn" : `${turns} turns`} and ${rest.toFixed(1)}°)` : "";
