@@ -242,6 +242,7 @@ READER = "annotated/corpora/reading"
 NOT_A_PERSONS = {
     "is part of the package, which the press has written": """
         book/scripts.script commands/doctor.requirements book/paper._counted book/results.ledger
+        book/colors.colors
         school/milestones._run_of_the_book
         school/exercises.exercises school/exercises._unsealed
         corpora/registry.registry school/terminal._questions
@@ -251,6 +252,7 @@ NOT_A_PERSONS = {
         engine/checkpoints.restore commands/evaluate._keep
         corpora/sentencepieces.load_tokenizer corpora/prepare.open
         engine/runs._read engine/runs.read_metrics engine/runs.results_of
+        corpora/segmentation.__init__
         corpora/tokenizers.read_tokenizer""",
     "is another file that we have written": """
         book/paper.script book/sweep.kept school/course.state
@@ -266,7 +268,8 @@ NOT_A_PERSONS = {
         school/examiner._examined_anew school/examiner.answer_anew""",
     "is bytes, which are hashed, kept or only looked at": """
         corpora/fetch.file_hash corpora/fetch._download corpora/fetch.open_url
-        engine/files.checksum exchange/published._check_files
+        engine/files.checksum engine/parts._sha256
+        exchange/published._check_files
         school/classroom.mend school/classroom._keep_beside
         school/classroom._is_json
         exchange/published._tokenizers""",
@@ -274,7 +277,7 @@ NOT_A_PERSONS = {
     "is a published model's, refused in one line": "exchange/published._json",
     "is tokens, which become text": """
         corpora/tokenizers.valid_line evaluation._split_hyphens
-        tokens.decode""",
+        corpora/segmentation._words tokens.decode""",
     "is read by Python itself": """
         school/checks._crash school/course.source_of""",
     "is one key, or one letter, and any byte will do": """
