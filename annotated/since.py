@@ -52,22 +52,19 @@ class RMSNorm(nn.Module):
 # 26-since-2017.md: Networks: smooth, then gated
 class SwiGLU(nn.Module):
     """Gated feed-forward network: (silu(x W_gate) ⊙ x W_inner) W_outer,
-    without biases (Shazeer, 2020); or with another activation.
+    without biases (Shazeer, 2020).
 
     The hidden width is 2/3 of d_ff, so that its three matrices have as
     many parameters as the usual two.
     """
 
-    def __init__(
-        self, d_model: int, d_ff: int, dropout: float = 0.0,
-        activation: str = "silu",
-    ):  # fmt: skip
+    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0):
         super().__init__()
         hidden = 2 * d_ff // 3
         self.inner = nn.Linear(d_model, hidden, bias=False)
         self.gate = nn.Linear(d_model, hidden, bias=False)
         self.outer = nn.Linear(hidden, d_model, bias=False)
-        self.activation = getattr(F, activation)
+        self.activation = F.silu
         self.dropout = nn.Dropout(dropout)
         for linear in (self.inner, self.gate, self.outer):
             nn.init.xavier_uniform_(linear.weight)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from annotated.attention import (
@@ -100,9 +101,7 @@ class PartsConfig(PartsShape, TransformerConfig):
             norm = _since("RMSNorm")
             hooks.replace(model, nn.LayerNorm, lambda _: norm(width))
         if self.gated:
-            more = self.d_ff, self.activation_dropout, self.activation
-            kind = _since("SwiGLU")
-            hooks.replace(model, FeedForward, lambda _: kind(width, *more))
+            hooks.replace(model, FeedForward, lambda _: self.gate())
         if self.positions not in ("sinusoidal", "learned"):
             model.src_positions = _since("NoPositions")()
             model.tgt_positions = _since("NoPositions")()
@@ -121,6 +120,14 @@ class PartsConfig(PartsShape, TransformerConfig):
                     f"parts: {name} takes the place of "
                     f"{own.of.__name__}, and this model has none"
                 )
+
+    def gate(self) -> nn.Module:
+        """SwiGLU, with the activation of this configuration."""
+        network = _since("SwiGLU")(
+            self.d_model, self.d_ff, self.activation_dropout
+        )
+        network.activation = getattr(F, self.activation)
+        return network
 
     def attend_by(self, model: Transformer, make: Any) -> None:
         """Let make(config, layer) be the attention everywhere."""

@@ -27,14 +27,17 @@ WORD = re.compile(
     r"""(?:color|[fe]c|m[fe]c|cmap)["']?[=:]\s*["'](?:tab:|black|white|gr[ae]y"""
     r"""|red|blue|green|orange|0?\.\d|Blues|Greys|Reds|RdBu|viridis)"""
 )
-FILES = [
-    *(ROOT / "book/_static").glob("*.[cj]s*"),
-    *(ROOT / "annotated/book/moving").glob("*.mjs"),
-    *{*(ROOT / "press").glob("*.py")} - {ROOT / "press/dark.py"},
-    *(ROOT / "benchmarks").glob("*.py"),
-    ROOT / "book/conf.py",
-    ROOT / "book/index.md",
-]
+FILES = sorted(
+    {
+        *(ROOT / "book/_static").glob("*.[cj]s*"),
+        *(ROOT / "annotated/book/moving").glob("*.mjs"),
+        *(ROOT / "press").glob("*.py"),
+        *(ROOT / "benchmarks").glob("*.py"),
+        ROOT / "book/conf.py",
+        ROOT / "book/index.md",
+    }
+    - {ROOT / "press/dark.py"}
+)
 CODE = {
     f"{chapter.file}, cell {number}": cell.source
     for chapter in read_book(ROOT)
