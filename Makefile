@@ -81,7 +81,7 @@ build/long/%.passed: %.py $(UNITS_READ) $(BOOK_READS)
 
 test-torchtext: $(OLD)/.ready ## model, training, search, data and commands with torch 2.3.1, where torchtext loads
 	@$(OLD)/bin/python -c 'import torchtext'
-	@OMP_NUM_THREADS=1 $(OLD)/bin/$(PYTEST) $(OLD_TESTS) -p no:cacheprovider
+	@OMP_NUM_THREADS=1 $(OLD)/bin/$(PYTEST) $(OLD_TESTS) -m "not slow and not exhaustive" -p no:cacheprovider
 	@echo "All is well with torchtext."
 
 export: $(READY) ## write annotated/ and data/pocket/ from the chapters

@@ -64,17 +64,13 @@ LONG = {3, 4, 5, 6}  # they train for longer than a test should
 class Noting(dict):
     """A course that remembers what was taken from it."""
 
-    used: set[str]
+    def __init__(self, course):
+        super().__init__(course)
+        self.used = set()
 
     def __getitem__(self, name):
         self.used.add(name)
         return super().__getitem__(name)
-
-
-def noting(course):
-    noted = Noting(course)
-    noted.used = set()
-    return noted
 
 
 @pytest.fixture
@@ -100,7 +96,7 @@ def test_whoever_solves_the_fast_track_has_a_translator(
     run, courses = MILESTONES[number], []
 
     def noted(course):
-        courses.append(noting(course))
+        courses.append(Noting(course))
         return run(courses[0])
 
     monkeypatch.setitem(MILESTONES, number, noted)
@@ -128,7 +124,7 @@ def test_a_long_milestone_that_is_short_is_told_and_takes_the_fast_track(
     few = list(milestones.pocket_pairs(200, "train"))
     monkeypatch.setattr(milestones, "pocket_pairs", lambda n, s: few)
     with assembled(fast_track) as course:
-        noted, run = noting(course), MILESTONES[number]
+        noted, run = Noting(course), MILESTONES[number]
         with pytest.raises(AssertionError, match=told):
             run(noted, steps=4)  # type: ignore[call-arg]
     assert last in noted.used
