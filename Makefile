@@ -9,8 +9,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PRESS := $(BIN)/python -m press
 READY := $(VENV)/.ready
-# two processes of one thread each, a file at a time, in the order of tests/conftest.py
-PYTEST := python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+# two processes of one thread each, a file at a time, in the order of tests/conftest.py; a
+# test that hangs is ended and named, and the others go on
+PYTEST := python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder \
+	--timeout 900 --timeout-method thread
 OLD := .venv-torchtext
 # what computes; what is only said, set or marked is the same with any torch
 OLD_TESTS := $(addprefix tests/,story engine corpora exchange commands pocket)
@@ -144,7 +146,7 @@ $(OLD)/.ready: environment.yml pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13) and "torch 2.3.1 needs Python 3.10 to 3.12; try: make test-torchtext PYTHON=python3.11")'
 	$(PYTHON) -m venv $(OLD)
 	@sed -n 's/^      - //p' environment.yml > $(OLD)/pip.txt
-	$(OLD)/bin/python -m pip install --quiet -r $(OLD)/pip.txt 'pytest>=8.2' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
+	$(OLD)/bin/python -m pip install --quiet -r $(OLD)/pip.txt 'pytest>=8.2' 'pytest-xdist>=3.6' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
 	@touch $@
 
 $(READY): pyproject.toml requirements.lock
