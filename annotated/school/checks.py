@@ -465,8 +465,8 @@ def _limited(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _watched(seconds: float) -> Iterator[None]:
-    """The same without a timer, as on Windows: a thread watches. Python
-    raises what it asks for when it next runs a line of the block.
+    """The same without a timer, as on Windows: a thread watches. What it
+    asks for is never taken back: Python 3.11 would look for it for ever.
     """
     ended, start = threading.Event(), time.process_time()
     stop = ctypes.pythonapi.PyThreadState_SetAsyncExc
@@ -483,10 +483,7 @@ def _watched(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        # asked for too late, it comes here: taken back with stop(block,
-        # None), it would leave Python 3.11 looking for it for ever, and a
-        # debugger stands still
-        with suppress(TooSlow):
+        with suppress(TooSlow):  # asked for too late, it comes here
             ended.set()
             watcher.join()
             time.sleep(0)
