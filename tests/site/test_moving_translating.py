@@ -72,7 +72,7 @@ def test_a_sentence_is_translated_where_it_is_typed(
     window.page.on("request", lambda r: asked.append(r.url))
     page = window.open(write(tmp_path, "say", form, "light"))
     answers = CASES["say"]["answers"]
-    assert "“Who is it?” becomes “Wer ist es?”." in window.said()
+    assert "“Who is it?” becomes “Wer ist es?”" in window.said()
     assert not any("large.js" in url for url in asked)
     known, strange = "Do you know Tom?", "Do you know Zorro?"
     becomes = f"“{known}” becomes “{answers[known]}”."
@@ -104,13 +104,13 @@ def test_what_a_piece_looked_at_is_shown_and_said(
     read = page.get_by_role("group", name="What it reads, piece by piece")
     ist = written.get_by_role("button", name="ist")
     ist.click()
-    assert window.said() == "To write “ist” it looked at “is” (90 %)."
+    assert window.said() == "To write “ist” it looked at “is” (90\u00a0%)."
     assert page.locator(".say-arcs path").count() == 1
     assert ist.get_attribute("aria-pressed") == "true"
     ist.click()
     assert page.locator(".say-arcs path").count() == 4
     read.get_by_role("button", name="it").click()
-    assert window.said() == "“it” was looked at to write “es” (90 %)."
+    assert window.said() == "“it” was looked at to write “es” (90\u00a0%)."
     ist.click()
     page.get_by_role("button", name="What else might it have said?").click()
     page.locator(".fx-say", has_text="“Who is it?” becomes").wait_for()

@@ -564,7 +564,9 @@ def test_the_first_page_has_the_translator_of_another(built: Book) -> None:
     assert re.findall(r'data-file="[^"]*"', moving) == re.findall(
         r'data-file="[^"]*"', other
     )
-    assert '<a class="cover" href="03-two.html"><img alt="A still"' in moving
+    assert (
+        '<a class="cover" href="03-two.html"><img alt="A still"' in moving
+    )
     assert "2.9 million" in text and "took\n62 minutes" in text
 
 

@@ -72,12 +72,12 @@ export function translate({ engine, bytepairs }, { net, ranks, order, vocab, spe
 // --- the figure ---
 
 const BEAT = 420, FAINT = 0.08; // milliseconds for a piece; weights that are not drawn
-const percent = (p) => `${(100 * p).toFixed(0)} %`;
-const LOOK = ".fx .say-ask{display:flex;flex-wrap:wrap;gap:.5rem}.fx .say-ask label{flex:1 1 16rem}"
+const percent = (p) => `${(100 * p).toFixed(0)}\u00a0%`;
+const LOOK = ".fx .say-ask{display:flex;flex-wrap:wrap;gap:.5rem;align-items:flex-end;margin-bottom:.6rem}.fx .say-ask label{flex:1 1 16rem}"
   + ".fx .say-ask input{width:100%}.fx .say-board{position:relative;margin-top:1.1rem}"
   + ".fx .say-line{display:flex;flex-wrap:wrap;gap:.25rem .45rem;justify-content:center;position:relative}"
   + ".fx .say-line+.say-line{margin-top:5.5rem}.fx .say-word{display:inline-flex}"
-  + ".fx .say-line button{border:0;background:color-mix(in srgb,var(--decoder) calc(var(--w,0)*50%),var(--ground));"
+  + ".fx .say-line button{border:0;background:color-mix(in srgb,var(--decoder) calc(var(--w,0)*35%),var(--ground));"
   + "padding:.1rem .2rem;min-height:1.7rem;min-width:1.5rem;border-radius:5px;font-size:1.06rem}"
   + ".fx .say-word button+button{border-left:1px dotted var(--soft);border-radius:0 5px 5px 0}"
   + ".fx .say-line button:hover{background:var(--cell)}"
@@ -97,6 +97,7 @@ export default {
     input.value = model.asked.text ?? sample.text;
     const go = kit.button("Translate", () => say());
     const room = make("div"), others = make("div", { class: "say-others" });
+    const hint = make("p", { class: "fx-soft" }, "Press a piece to see what it looked at, and what else might have stood there.");
 
     /** The model, loaded once. */
     function loaded() {
@@ -174,7 +175,7 @@ export default {
       const again = it.picked?.[0] === side && it.picked[1] === i, { result } = it;
       for (const each of boards) each.picked = each === it && !again ? [side, i] : null;
       for (const each of boards) each.rest();
-      others.replaceChildren();
+      others.replaceChildren(...again ? [hint] : []);
       if (again) return;
       const name = (from, k) => `“${(from === "above" ? result.steps[k].piece : result.source[k]).trim()}”`;
       const found = side === "above" ? result.weights[i].map((w, j) => [w, name("below", j)])
@@ -203,9 +204,9 @@ export default {
       const now = ++turn;
       boards = results.map(board);
       room.replaceChildren(...boards.map(({ node }) => node));
-      others.replaceChildren();
+      others.replaceChildren(hint);
       const strange = [...new Set(results.flatMap(({ unread: words }) => words ?? []))].map((word) => `“${word}”`);
-      const parts = results.map(({ text, said }) => `“${text}” becomes “${said}”.`);
+      const parts = results.map(({ text, said }) => `“${text}” becomes “${said}”${ENDS.test(said) ? "" : "."}`);
       if (strange.length) parts.push(`${strange.join(", ")} never stood in its training text: it spells what it has not read from pieces.`);
       voice.say([...more, ...parts].join(" "));
       const [waiting, still] = [true, false].map((is) => boards.filter(({ result }) => fresh.includes(result) === is));
