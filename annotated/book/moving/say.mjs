@@ -75,6 +75,7 @@ const BEAT = 420, FAINT = 0.08; // milliseconds for a piece; weights that are no
 const percent = (p) => `${(100 * p).toFixed(0)}\u00a0%`;
 const LOOK = ".fx .say-ask{display:flex;flex-wrap:wrap;gap:.5rem;align-items:flex-end;margin-bottom:.6rem}.fx .say-ask label{flex:1 1 16rem}"
   + ".fx .say-ask input{width:100%}.fx .say-board{position:relative;margin-top:1.1rem}"
+  + ".fx .say-board+.say-board{margin-top:2.2rem}"
   + ".fx .say-line{display:flex;flex-wrap:wrap;gap:.25rem .45rem;justify-content:center;position:relative}"
   + ".fx .say-line+.say-line{margin-top:5.5rem}.fx .say-word{display:inline-flex}"
   + ".fx .say-line button{border:0;background:color-mix(in srgb,var(--decoder) calc(var(--w,0)*35%),var(--ground));"
