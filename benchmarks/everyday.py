@@ -8,7 +8,8 @@ everyday.txt into everyday-LANGUAGE.tsv: the sentence, whether it stands in
 the training text word for word, the translation, and a verdict, which
 somebody who reads the language writes there: right, understandable or wrong.
 A second call keeps the verdicts of translations that have not changed, and
-puts all of it into the ledger.
+puts all of it into the ledger. RUN/words.txt gets the words of the training
+text, so that the figure `say` can name others.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import tyro
 from ledger import write
 from run_recipe import curves, samples
 
+from annotated.book.portable import WORDS, words_of
 from annotated.book.results import entry
 from annotated.engine.data import open_data
 from annotated.engine.recipes import RECIPES
@@ -91,7 +93,10 @@ def main(
     started, opened = time.perf_counter(), Run.open(run)
     recipe = opened.recipe
     rows = hundred(opened, HERE / f"everyday-{recipe.target}.tsv")
-    src, ref = open_data(recipe).text("test")
+    data = open_data(recipe)
+    words = words_of(data.text("train")[0])
+    (run / WORDS).write_text("\n".join([*words, ""]), "utf-8")
+    src, ref = data.text("test")
     made = [best[0].text for best in opened.translate(src)]
     metrics = json.loads((run / "summary.json").read_text("utf-8"))
     metrics |= curves(run) | {"test": score(made, ref)}

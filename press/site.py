@@ -521,7 +521,8 @@ class _Book:
         text = TOCTREE.sub(fill, text)
         for name, value in {
             "colab": self.project.colab(notebook),
-            "cover": self._cover(),
+            "cover": self._tagged("cover"),
+            "translator": self._tagged("translator"),
             "coverage": counts(self.paper),
             "parts": str(len(self.paper)),
             "install": f"pip install {self.project.install}",
@@ -629,13 +630,13 @@ class _Book:
         words = self.promises.get(chapter.name) or _first_sentence(chapter)
         return f"{link} <small>{minutes} min</small>\n: {words}\n"
 
-    def _cover(self) -> str:
-        """The figure whose cell has the tag `cover`."""
+    def _tagged(self, tag: str) -> str:
+        """The figure whose cell has this tag."""
         for name, notebook in self.executed.items():
             for cell, origin in zip(
                 notebook.cells, self.shown[name].cells, strict=True
             ):
-                if "cover" not in origin.tags:
+                if tag not in origin.tags:
                     continue
                 for output in cell.outputs:
                     svg = output.get("data", {}).get("image/svg+xml")

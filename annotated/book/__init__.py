@@ -4,8 +4,8 @@ report; the reader's own copy of the paper.
 
 In the order of the book: baselines (20), plots (E1), scripts (E1),
 figures (E1), streams (E1), results (E3), counters (E3), example (E15),
-tree_plots (E18), sweep (E19), report (E24), look (E27), paper (E28),
-colors (E36).
+tree_plots (E18), sweep (E19), report (E24), look (E27), portable (E27),
+paper (E28), colors (E36).
 
 Exported from the book; edit the chapter, then run `make export`.
 """

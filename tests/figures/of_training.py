@@ -202,7 +202,7 @@ def batches() -> list[dict[str, Any]]:
     return cases
 
 
-def pieces() -> dict[str, Any]:
+def bytepairs() -> dict[str, Any]:
     """What the plain byte pairs of chapter 10 make of some lines."""
     lines = [
         " ".join(line.split())

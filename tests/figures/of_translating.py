@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import random
+import re
 from typing import Any
 
 import torch
 from sacrebleu.metrics import BLEU
 
+from annotated.book.portable import portable
+from annotated.book.results import ledger, rounded
+from annotated.engine.runs import Run
 from annotated.parsing import _spoken, compare_trees, linearise, tree_over
 from annotated.pocket import pocket_pairs, words
 from annotated.pocket.german import german_sentence
@@ -185,6 +190,47 @@ def tree() -> list[dict[str, Any]]:
         )
     assert scored > 9 and sum(not one["counted"] for one in cases) > 9
     return cases
+
+
+EVERYDAY = ROOT / "data" / "runs" / "everyday-en-de"
+
+
+def sentences() -> list[str]:
+    """Two hundred: a hundred ordinary ones, thirty that people type, and
+    the English of seventy test sentences of pocket German.
+    """
+    hundred = [
+        row[0] for row in ledger()["everyday-en-de"]["metrics"]["hundred"]
+    ]
+    typed = (ROOT / "benchmarks/typed.txt").read_text("utf-8").splitlines()
+    drawn = [pair.target for pair in pocket_pairs(70, "test")]
+    plain = [re.sub(r" (?=[.,?])", "", line) for line in drawn]
+    return [*typed, *hundred, *plain]
+
+
+def say(every: int = 50) -> dict[str, Any]:
+    """The run of everyday sentences as it travels, and what the package
+    makes of some of the two hundred.
+    """
+    data, large = portable(
+        EVERYDAY, "I have not slept well for three days."
+    )
+    lines, run = sentences()[::every], Run.open(EVERYDAY)
+    return {
+        "data": rounded(data, digits=4),
+        "large": base64.b64encode(large).decode(),
+        "sentences": [
+            {
+                "text": line,
+                "src": src,
+                "said": best.text,
+                "score": best.score,
+            }
+            for line, src, [best] in zip(
+                lines, run.source.encode(lines), run.translate(lines)
+            )
+        ],
+    }
 
 
 TABLES = (

@@ -47,24 +47,38 @@ GOLDENS = {
 }
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_figures_compute_what_the_package_computes(
-    name: str, tmp_path: Path
-) -> None:
+def run_node(name: str, goldens: dict[str, Any], folder: Path) -> None:
+    """The tests of a module in Node, over what the package computes."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
-    goldens = tmp_path / "goldens.json"
-    make = GOLDENS.get(name)
-    goldens.write_text(json.dumps({name: make()} if make else {}))
+    path = folder / "goldens.json"
+    path.write_text(json.dumps(goldens))
     done = subprocess.run(
         [node, "--test", f"tests/figures/{name}.test.mjs"],
         cwd=ROOT,
-        env=dict(os.environ, GOLDENS=str(goldens)),
+        env=dict(os.environ, GOLDENS=str(path)),
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_figures_compute_what_the_package_computes(
+    name: str, tmp_path: Path
+) -> None:
+    make = GOLDENS.get(name)
+    run_node(name, {name: make()} if make else {}, tmp_path)
+
+
+@pytest.mark.exhaustive
+def test_two_hundred_sentences_become_what_they_become_in_python(
+    tmp_path: Path,
+) -> None:
+    made = of_translating.say(every=1)
+    assert len(made["sentences"]) == 200
+    run_node("say", {"say": made}, tmp_path)
 
 
 def moving(**data: Any) -> Any:
@@ -130,9 +144,6 @@ def test_the_model_of_page_19_translates_as_in_python(
     tmp_path: Path,
 ) -> None:
     """200 sentences, beams of 20 of them, logits to 2e-3."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed")
     data, halves = trained()
     model = Transformer(TransformerConfig(**data["config"])).eval()
     numbers = np.frombuffer(halves, "<f2").astype("float32")
@@ -163,16 +174,7 @@ def test_the_model_of_page_19_translates_as_in_python(
         "text": pairs[0].source,
         "encoded": src,
     }
-    goldens = tmp_path / "goldens.json"
-    goldens.write_text(json.dumps({"engine": [case]}))
-    done = subprocess.run(
-        [node, "--test", "tests/figures/engine.test.mjs"],
-        cwd=ROOT,
-        env=dict(os.environ, GOLDENS=str(goldens)),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
+    run_node("engine", {"engine": [case]}, tmp_path)
 
 
 def test_no_page_gives_its_figure_another_meaning() -> None:

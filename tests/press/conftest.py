@@ -116,8 +116,9 @@ def set_once(root: Path) -> Book:
     shutil.copytree(BOOK / "_static", book.root / "book" / "_static")
     (book.root / MOVING).mkdir(parents=True)
     (book.root / "book/results").mkdir()
-    for name in ("cpu", "seed1", "seed2"):
-        run = f"book/results/multi30k-{name}.json"
+    runs = [f"multi30k-{name}" for name in ("cpu", "seed1", "seed2")]
+    for name in (*runs, "everyday-en-de"):
+        run = f"book/results/{name}.json"
         shutil.copy(BOOK.parent / run, book.root / run)
     for name in ("kit", "film"):
         path = f"{MOVING}/{name}.mjs"
@@ -163,7 +164,7 @@ plt.plot([2, 1]);
 """
 MOVES = """
 ---
-tags: [hide-input]
+tags: [hide-input, translator]
 mystnb:
   image: {alt: "A still"}
   figure: {caption: "It *moves*.", name: fig-moving-film}

@@ -1,6 +1,7 @@
 """Figures that move, with small data: pages that carry them, and a window."""
 
 import base64
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,63 @@ def speller() -> dict[str, Any]:
     }
 
 
+def sayer() -> dict[str, Any]:
+    """A model of bytes that has learned nothing, whose every token is an
+    ASCII character, and in `answers` what the package makes of some texts.
+    """
+    torch.manual_seed(1)
+    config = TransformerConfig(
+        src_vocab=260,
+        tgt_vocab=260,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        d_model=8,
+        d_ff=8,
+        num_heads=2,
+        dropout=0.0,
+        norm="pre",
+        tie="all",
+    )
+    model = Transformer(config)
+    for one in model.parameters():
+        one.data += 0.5 * torch.randn_like(one)
+    layout, halves = half_weights(model)
+    model.half().float()
+    order = [b if 32 <= b < 127 else 97 + b % 26 for b in _BYTES]
+    last = {byte: i + 4 for i, byte in enumerate(order)}
+    search = SearchConfig(beam=4, alpha=1.0, extra=6)
+
+    def answer(text: str) -> str:
+        src = [last[byte] for byte in f" {text}".encode()]
+        [best, *_] = plain_beam_search(model, src, search)
+        return (
+            bytes(order[i - 4] for i in best.ids if i > 3)
+            .decode()
+            .removeprefix(" ")
+        )
+
+    words = "\n".join(["do", "know", "Tom", "you", ""])
+    more = json.dumps({"merges": [], "words": words}).encode()
+    texts = "Do you know Tom?", "Do you know Zorro?", "I know."
+    return {
+        "large": halves + more,
+        "config": asdict(config),
+        "layout": layout,
+        "order": order,
+        "search": asdict(search),
+        "size": len(halves + more),
+        "sample": {
+            "text": "Who is it?",
+            "source": [" Who", " is", " it", "?"],
+            "target": ["Wer", " ist", " es", "?"],
+            "weights": torch.eye(4) * 0.9,
+            "said": "Wer ist es?",
+        },
+        "samples": ["Do you know Tom?"],
+        "answers": {text: answer(text) for text in texts},
+    }
+
+
 BRANCHES = {
     "encoder.attention": "encoder.layers.0.attention",
     "encoder.network": "encoder.layers.0.feed_forward",
@@ -156,6 +214,7 @@ CASES: dict[str, dict[str, Any]] = {
         }
     },
     "translate": translator(),
+    "say": sayer(),
     "masks": {"words": 10, "trained": {"finite": 1.5, "after": 2.0}},
     "dials": {"paper": {"width": 512, "warmup": 4000, "last": 20_000}},
     "draw": {

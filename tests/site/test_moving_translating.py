@@ -56,6 +56,87 @@ def test_translate_loads_the_model_when_asked(
     assert window.faults == []
 
 
+def say(page: Any, text: str, *wanted: str) -> None:
+    """Type a text, and wait for what is said then."""
+    page.get_by_label("An English sentence").fill(text)
+    press(page, "Enter")
+    for one in wanted:
+        page.locator(".fx-say", has_text=one).wait_for()
+
+
+@pytest.mark.parametrize("form", ["page", "notebook"])
+def test_a_sentence_is_translated_where_it_is_typed(
+    window: Window, tmp_path: Path, form: str
+) -> None:
+    asked: list[str] = []
+    window.page.on("request", lambda r: asked.append(r.url))
+    page = window.open(write(tmp_path, "say", form, "light"))
+    answers = CASES["say"]["answers"]
+    assert "“Who is it?” becomes “Wer ist es?”" in window.said()
+    assert not any("large.js" in url for url in asked)
+    known, strange = "Do you know Tom?", "Do you know Zorro?"
+    becomes = f"“{known}” becomes “{answers[known]}”."
+    page.get_by_label("An English sentence").focus()
+    say(page, "do you know tom", f"Written as it knows it: {becomes}")
+    say(page, known, becomes)
+    assert window.said() == becomes
+    say(page, f"{strange} i know", "“Zorro”, “I” never stood in its")
+    for text in (strange, "I know."):
+        assert f"“{text}” becomes “{answers[text]}”." in window.said()
+    assert page.locator(".say-unread").count() == 2
+    say(
+        page,
+        "A. B. C. D. E.",
+        "3 sentences at a time; “D. E.” was left out",
+    )
+    say(page, "know " * 41, "there is room for 60")
+    say(page, " . ", "There is nothing to translate")
+    assert window.faults == []
+
+
+def test_what_a_piece_looked_at_is_shown_and_said(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "say", "page", "light"))
+    written = page.get_by_role(
+        "group", name="The translation, piece by piece"
+    )
+    read = page.get_by_role("group", name="What it reads, piece by piece")
+    ist = written.get_by_role("button", name="ist")
+    ist.click()
+    assert window.said() == "To write “ist” it looked at “is” (90\u00a0%)."
+    assert page.locator(".say-arcs path").count() == 1
+    assert ist.get_attribute("aria-pressed") == "true"
+    ist.click()
+    assert page.locator(".say-arcs path").count() == 4
+    read.get_by_role("button", name="it").click()
+    assert window.said() == "“it” was looked at to write “es” (90\u00a0%)."
+    ist.click()
+    page.get_by_role("button", name="What else might it have said?").click()
+    page.locator(".fx-say", has_text="“Who is it?” becomes").wait_for()
+    written.get_by_role("button").nth(1).click()
+    others = page.locator(".say-others").get_by_role("button")
+    assert others.count() >= 3
+    others.first.click()
+    assert window.said().startswith("You chose its first words;")
+    page.wait_for_function("location.hash.startsWith('#say:text=Who')")
+    assert window.faults == []
+
+
+def test_who_wants_no_motion_sees_it_at_once(
+    browser: Any, tmp_path: Path
+) -> None:
+    waiting = ".say-waits"
+    for motion, hidden in (("reduce", False), ("no-preference", True)):
+        window = Window(browser, reduced_motion=motion)
+        page = window.open(write(tmp_path, "say", "page", "light"))
+        page.locator(".say-arcs path").first.wait_for(state="attached")
+        if hidden:
+            page.locator(waiting).first.wait_for(state="attached")
+        assert (page.locator(waiting).count() > 0) == hidden
+        window.context.close()
+
+
 def test_any_run_can_be_looked_into(browser: Any) -> None:
     """The figure of chapter 19, answered by a server of this machine."""
     with look(Path("pocket")) as (server, address):

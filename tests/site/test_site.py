@@ -556,6 +556,20 @@ def test_a_figure_that_moves_has_its_still_its_data_and_its_script(
     assert "QUJD" not in text  # not before anybody asks
 
 
+def test_the_first_page_has_the_translator_of_another(built: Book) -> None:
+    text = page(built, "index")
+    start = text.index('<figure class="moves moves-film')
+    moving = text[start : text.index("</figure>", start)]
+    other = page(built, "03-two")
+    assert re.findall(r'data-file="[^"]*"', moving) == re.findall(
+        r'data-file="[^"]*"', other
+    )
+    assert (
+        '<a class="cover" href="03-two.html"><img alt="A still"' in moving
+    )
+    assert "2.9 million" in text and "took\n62 minutes" in text
+
+
 def test_a_link_leads_to_a_figure_in_a_state(built: Book) -> None:
     assert 'href="03-two.html#film:step=1"' in page(built, "02-one")
     path = built.root / "book" / "notebooks" / "02-one.ipynb"

@@ -9,12 +9,12 @@ export const UNK = 3;
 /** Numbers of half precision, little-endian, as Float32Array. */
 export function halves(bytes) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  const numbers = new Float32Array(bytes.byteLength / 2);
+  const numbers = new Float32Array(bytes.byteLength / 2), powers = Float64Array.from({ length: 31 }, (_, i) => 2 ** (i - 15));
   for (let i = 0; i < numbers.length; i++) {
     const half = view.getUint16(2 * i, true);
     const sign = half & 0x8000 ? -1 : 1, power = half >> 10 & 31, part = half & 1023;
     if (power === 31) numbers[i] = part ? NaN : sign * Infinity;
-    else if (power) numbers[i] = sign * (1 + part / 1024) * 2 ** (power - 15);
+    else if (power) numbers[i] = sign * (1 + part / 1024) * powers[power];
     else numbers[i] = sign * part * 2 ** -24;
   }
   return numbers;

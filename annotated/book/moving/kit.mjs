@@ -346,8 +346,9 @@ async function large(box) {
     document.head.append(make("script", { src: here.dataset.file,
       onerror: () => fail(new Error(`${here.dataset.file} cannot be read`)) }));
   });
-  const raw = atob(text);
-  return Uint8Array.from(raw, (letter) => letter.charCodeAt(0));
+  const raw = atob(text), bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i); // millions: no function for each
+  return bytes;
 }
 
 const KIT = { make, draw, range, choice, button, guess, clean, grid, table, folded, voice };
