@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +43,7 @@ __all__ = [
     "PartsShape", "PartsConfig", "ComposedAttention", "RelativeBias",
     "AlibiBias", "NormedLinear", "OURS", "register", "find_registered",
     "import_file", "take_imports", "sources", "check_sources", "build",
-    "trainable",
+    "asks_for_maps", "why_padded", "unpacked", "trainable",
 ]  # fmt: skip
 
 
@@ -374,7 +376,7 @@ class _Own:
 
 OURS = {  # what a run uses unless it names something else
     "part": "", "loss": "smoothed", "optimizer": "adam",
-    "schedule": "paper",
+    "schedule": "paper", "batching": "paper",
 }  # fmt: skip
 _REGISTERED: dict[tuple[str, str], _Own] = {}
 
@@ -383,8 +385,9 @@ def register(
     kind: str, name: str, of: type | None = None
 ) -> Callable[[Any], Any]:
     """A decorator that makes a class or function known by a name. kind is
-    part, loss, optimizer or schedule; a part also says what it is of, the
-    class that it takes the place of. UsageError where that is missing.
+    part, loss, optimizer, schedule or batching; a part also says what it
+    is of, the class that it takes the place of. UsageError where that is
+    missing.
     """
     if kind not in OURS or name == OURS[kind]:
         raise UsageError(f"a {kind} named {name!r} cannot be registered")
@@ -553,6 +556,36 @@ def build(config: TransformerConfig) -> Transformer:
     if isinstance(config, PartsConfig) and config.padded():
         return config.kind(config)
     return PackedTransformer(config)
+
+
+def asks_for_maps(loss: str) -> bool:
+    """Whether the loss of this name takes the attention maps."""
+    if loss == OURS["loss"]:
+        return False
+    make = find_registered("loss", loss).make
+    return "maps" in inspect.signature(make).parameters
+
+
+def why_padded(model: Transformer, loss: str) -> str:
+    """Why a model with this loss runs on padded batches; "" if it runs
+    packed.
+    """
+    config = model.config
+    if isinstance(config, PartsConfig) and config.padded():
+        return config.padded()
+    return f"loss {loss} takes the maps" if asks_for_maps(loss) else ""
+
+
+def unpacked(model: Transformer) -> Transformer:
+    """The plain form of a packed model. The two share their Parameter
+    objects; any other model is given back as it is.
+    """
+    if not isinstance(model, PackedTransformer):
+        return model
+    tensors = [*model.parameters(), *model.buffers()]
+    plain: Any = copy.deepcopy(model, {id(x): x for x in tensors})
+    plain.__class__ = Transformer  # its parts take plain masks, too
+    return plain
 
 
 def trainable(model: Transformer) -> Transformer:

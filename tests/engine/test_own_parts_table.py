@@ -34,6 +34,8 @@ OWN: dict[str, dict[str, Any]] = {
     "shifted": {"parts": ("shifted",)},
     "copier": {"parts": ("copier",)},
     "focal": {"loss": "focal"},
+    "sharp": {"loss": "sharp"},
+    "random": {"batching": "random"},
     "cosine": {"schedule": "cosine"},
     "two-kinds": {"optimizer": "two-kinds"},
     "together": {
