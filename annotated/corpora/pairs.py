@@ -11,6 +11,7 @@ from typing import Any
 
 from annotated.corpora.cleaning import Cleaning, Division, divide
 from annotated.corpora.fetch import fetch
+from annotated.corpora.formats import Fields, read_both
 from annotated.corpora.reading import PACKED, Text
 from annotated.corpora.registry import folder_of, registry
 from annotated.corpora.synthetic import SYNTHETIC
@@ -46,19 +47,19 @@ _FORMS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class TextPair:
-    """A piece of a corpus: two texts, or one with a column per side."""
+    """A piece of a corpus: two texts, or one with both sides."""
 
     src: Text
     tgt: Text
     form: str = "lines"
-    columns: tuple[int, int] = (0, 1)
+    fields: Fields = ("1", "2")  # of a file with both
 
     def pairs(self, strict: bool = True) -> Iterator[tuple[str, str]]:
         """Its pairs. DataError if a file cannot be read, or if one side
         is longer than the other.
         """
-        if self.form == "tsv":
-            yield from _rows(self.src, *self.columns, strict)
+        if self.form not in _FORMS:
+            yield from read_both(self.src, self.form, self.fields, strict)
             return
         read = _FORMS[self.form]
         sides = read(self.src, strict), read(self.tgt, strict)
@@ -73,19 +74,6 @@ class TextPair:
                     "the other"
                 )
             yield pair
-
-
-def _rows(
-    text: Text, one: int, other: int, strict: bool
-) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(text.lines(strict), start=1):
-        cells = line.split("\t")
-        if len(cells) <= max(one, other):
-            raise DataError(
-                f"{text}, line {number}: {len(cells)} columns, but "
-                f"{max(one, other) + 1} are needed"
-            )
-        yield cells[one], cells[other]
 
 
 def read_pair(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
@@ -152,8 +140,8 @@ def _registered(
         )
         sides.append(_text(name, file, member, url))
     columns = piece.get("columns", ["en", "other"])
-    en = columns.index("en"), columns.index("other")
-    order = en if source == "en" else en[::-1]
+    en, them = (str(columns.index(n) + 1) for n in ("en", "other"))
+    order = (en, them) if source == "en" else (them, en)
     return TextPair(sides[0], sides[1], piece.get("form", "lines"), order)
 
 

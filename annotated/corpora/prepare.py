@@ -24,6 +24,7 @@ from annotated.batches import Corpus, Sentences, id_type
 from annotated.corpora.audit import Finding, audit, near_duplicates
 from annotated.corpora.cleaning import Cleaning, Division, divide, remarks
 from annotated.corpora.fetch import file_hash
+from annotated.corpora.formats import form_of
 from annotated.corpora.pairs import (
     TextPair,
     columns_of,
@@ -189,15 +190,16 @@ def of_files(
     test: tuple[Path, Path] | None = None,
     hold_out: int = 100,
     divide_by: Any = "source",  # as Division.by
+    columns: tuple[str, str] | None = None,
     **changes: Any,
 ) -> _Preparation:
-    """The preparation of two files, or of one with two columns. For each
-    of valid and test not given, one source in hold_out is held out, or
-    one block or document, as divide_by says.
+    """The preparation of two files, or of one with both sides, which may
+    have columns. For each of valid and test not given, one source in
+    hold_out is held out, or one block or document, as divide_by says.
     """
-    parts = {"train": _part(src, tgt)}
-    parts |= {"valid": _part(*valid)} if valid else {}
-    parts |= {"test": _part(*test)} if test else {}
+    files = {"train": (src, tgt), "valid": valid, "test": test}
+    ways = changes.get("source"), changes.get("target")
+    parts = {s: _part(*f, columns, ways) for s, f in files.items() if f}
     absent = [s for s in ("valid", "test") if s not in parts]
     if hold_out <= len(absent):
         raise ValueError(
@@ -215,12 +217,30 @@ def of_files(
     return _Preparation(**usual | changes)
 
 
-def _part(src: Path, tgt: Path | None) -> TextPair:
-    """Two files in the format of their suffix, or one with two columns."""
-    if tgt is None:
-        return TextPair(Text(src), Text(src), "tsv")
-    marked = src.suffix in (".sgm", ".xml")
-    return TextPair(Text(src), Text(tgt), "segments" if marked else "lines")
+def _part(
+    src: Path,
+    tgt: Path | None,
+    columns: tuple[str, str] | None = None,
+    languages: tuple[Any, Any] = (None, None),
+) -> TextPair:
+    """Two files in the format of their suffix, or one with both sides."""
+    form = form_of(src)
+    both = tgt is None or (tgt == src and form != "tsv")
+    if columns and (not both or form in ("tmx", "xliff", "po")):
+        raise ValueError(f"{src} has no columns: leave columns out")
+    if not both:
+        marked = src.suffix in (".sgm", ".xml")
+        form = "segments" if marked else "lines"
+        return TextPair(Text(src), Text(tgt or src), form)
+    if form == "tmx" or form == "jsonl" and not columns:
+        if None in languages:
+            more = "" if form == "tmx" else ", or columns, two keys"
+            raise ValueError(
+                f"{src} may have many languages: give source and target"
+                f"{more}"
+            )
+        return TextPair(Text(src), Text(src), form, languages)
+    return TextPair(Text(src), Text(src), form, columns or ("1", "2"))
 
 
 def _language(path: Path, unknown: str) -> str:
