@@ -61,6 +61,8 @@ class PartsShape(ModelShape):
     num_kv_heads: int | None = None
     qk_norm: bool = False  # scale each query and key to one length
     gated: bool = False  # a gate in the feed-forward networks
+    # of activation gelu: none, or its formula with tanh, as in torch
+    approximate: Literal["none", "tanh"] = "none"
     # window of each layer in turn; 0: all tokens (unset: window, for all)
     windows: tuple[int, ...] = ()
     parts: tuple[str, ...] = ()  # parts of your own, from --import
@@ -91,6 +93,11 @@ class PartsConfig(PartsShape, TransformerConfig):
                 raise ValueError(
                     f"windows must be integers >= 0, not {window!r}"
                 )
+        if self.approximate != "none" and self.activation != "gelu":
+            raise ValueError(
+                f"approximate {self.approximate} needs activation gelu, "
+                f"not {self.activation}"
+            )
         if self.windows and self.window is not None:
             raise ValueError("give window or windows, not both")
         for name in self.parts:
@@ -104,6 +111,10 @@ class PartsConfig(PartsShape, TransformerConfig):
             hooks.replace(model, nn.LayerNorm, lambda _: norm(width))
         if self.gated:
             hooks.replace(model, FeedForward, lambda _: self.gate())
+        if self.approximate == "tanh":
+            for part in model.modules():
+                if isinstance(part, (FeedForward, _since("SwiGLU"))):
+                    part.activation = _gelu_tanh
         if self.positions not in ("sinusoidal", "learned"):
             model.src_positions = _since("NoPositions")()
             model.tgt_positions = _since("NoPositions")()
@@ -160,6 +171,11 @@ class PartsConfig(PartsShape, TransformerConfig):
         it runs packed. RunError if it would compute something wrong.
         """
         return _tried(self) if self.parts else ""
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by its approximation with tanh, as GPT-2 computes it."""
+    return F.gelu(x, approximate="tanh")
 
 
 def _made(make: Any, config: PartsConfig, _: Any) -> Any:
