@@ -14,7 +14,7 @@ from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.trainer import RunConfig
 from annotated.search import SearchConfig
 
-__all__ = ["config_of", "recipe_in"]
+__all__ = ["config_file", "recipe_in"]
 
 
 # E12-command-line.md: A recipe in a file
@@ -26,7 +26,7 @@ _TABLES = {
 _OF_A_RUN = "format", "fingerprints", "kernels", "first"  # no fields
 
 
-def config_of(args: Sequence[str]) -> Path | None:
+def config_file(args: Sequence[str]) -> Path | None:
     """The file that --config names, if any."""
     found, words = None, iter(args)
     for word in words:
@@ -45,9 +45,12 @@ def recipe_in(path: Path, named: str | None) -> tuple[str, dict[str, Any]]:
     """
     values = _values(path)
     base = values.pop("recipe", None)
-    if named is None and base is not None and base not in RECIPES:
+    if named is None and base is not None and str(base) not in RECIPES:
         raise UsageError(f"{path}: {unknown('recipe', str(base), RECIPES)}")
-    check_sources(path, values.pop("imports", {}))
+    imports = values.pop("imports", {})
+    if not isinstance(imports, dict):
+        raise UsageError(f"{path}: imports must be a table")
+    check_sources(path, imports)
     hints = get_type_hints(Recipe)
     for kind in _TABLES.values():
         hints |= get_type_hints(kind)

@@ -9,7 +9,7 @@ from typing import Any
 
 import tyro
 
-from annotated.commands.config import config_of, recipe_in
+from annotated.commands.config import config_file, recipe_in
 from annotated.commands.options import Flag, parse
 from annotated.costs import dry_run
 from annotated.engine.distributed import process_group, rank, rank_zero_only
@@ -105,7 +105,7 @@ def _recipe(
     elif name not in RECIPES:
         listed = "annotated recipes lists them"
         raise UsageError(unknown("recipe", name, RECIPES, listed))
-    file = config_of(rest)
+    file = config_file(rest)
     if file is None:
         return name, RECIPES[name], {}, rest
     base, fields = recipe_in(file, named)
@@ -136,7 +136,7 @@ def train(args: list[str]) -> None:
         try:
             recipe = recipe.changed(**fields)
         except ValueError as error:
-            raise UsageError(f"{config_of(rest)}: {error}") from None
+            raise UsageError(f"{config_file(rest)}: {error}") from None
         fit = tuple(field for field in recipe.fit if field not in typed)
         default = Train(recipe=recipe.changed(fit=fit))
         return parse(Train, f"train {name}", rest, default=default)

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from annotated.corpora.reading import PACKED, Text
-from annotated.corpora.sentencepieces import optional_import
 from annotated.engine.errors import DataError
 
 __all__ = ["Fields", "form_of", "read_both"]
 
 
 # E7-text.md: Files with both sides
-_INSTALL = "defusedxml polib (the extra [text])"
 _ENDS = {
     ".tmx": "tmx",
     ".xlf": "xliff",
@@ -46,6 +44,14 @@ def read_both(
         yield _one_line(src), _one_line(tgt)
 
 
+def _library(name: str) -> Any:
+    """A library of the extra [text]. RunError if it is not installed."""
+    # here, because it loads torch, which lists of data sets do without
+    from annotated.corpora.sentencepieces import optional_import
+
+    return optional_import(name, "defusedxml polib (the extra [text])")
+
+
 def _one_line(text: str) -> str:
     return re.sub(r"[ \t]*[\r\n]+[ \t]*", " ", text).strip()
 
@@ -61,7 +67,7 @@ def _units(
     """Each element of an XML file with one of these names, and those that
     it stands in, from outside; afterwards it is forgotten.
     """
-    xml = optional_import("defusedxml.ElementTree", _INSTALL)
+    xml = _library("defusedxml.ElementTree")
     inside: list[Any] = []
     with text.open() as file:
         try:
@@ -151,7 +157,7 @@ def _xliff(text: Text, _: Fields, __: bool) -> Iterator[Fields]:
 
 
 def _po(text: Text, _: Fields, __: bool) -> Iterator[Fields]:
-    polib = optional_import("polib", _INSTALL)
+    polib = _library("polib")
     with text.open() as file:
         content = bytes(file.read())
     named = re.search(rb"charset=([\w.-]+)", content)

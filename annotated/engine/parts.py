@@ -127,8 +127,8 @@ class PartsConfig(PartsShape, TransformerConfig):
             if issubclass(own.of, MultiHeadAttention):
                 self.attend_by(model, own.make)
                 continue
-            part = partial(_made, own.make, self)
-            if not hooks.replace(model, own.of, part):
+            new = partial(_made, own.make, self)
+            if not hooks.replace(model, own.of, new):
                 raise UsageError(
                     f"parts: {name} takes the place of "
                     f"{own.of.__name__}, and this model has none"

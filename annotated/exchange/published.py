@@ -101,7 +101,7 @@ def _weight_files(folder: Path) -> dict[str, str]:
         if (folder / whole).is_file():
             return {whole: whole}
         if (folder / index).is_file():
-            files = _json(folder / index).get("weight_map")
+            files: Any = _json(folder / index).get("weight_map")
             if not pieces_of(files):
                 raise RunError(
                     f"{folder / index} cannot be used: its weight_map does "
