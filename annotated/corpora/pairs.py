@@ -11,15 +11,15 @@ from typing import Any
 
 from annotated.corpora.cleaning import Cleaning, Division, divide
 from annotated.corpora.fetch import fetch
-from annotated.corpora.formats import Fields, read_both
+from annotated.corpora.formats import Fields, form_of, read_both
 from annotated.corpora.reading import PACKED, Text
 from annotated.corpora.registry import folder_of, registry
 from annotated.corpora.synthetic import SYNTHETIC
 from annotated.engine.errors import DataError, unknown
 
 __all__ = [
-    "TextPair", "read_pair", "columns_of", "parts_of", "splits_of",
-    "load_pairs", "own_files",
+    "TextPair", "part_of", "read_pair", "columns_of", "parts_of",
+    "splits_of", "load_pairs", "own_files",
 ]  # fmt: skip
 
 
@@ -74,6 +74,35 @@ class TextPair:
                     "the other"
                 )
             yield pair
+
+
+def part_of(
+    src: Path,
+    tgt: Path | None,
+    columns: tuple[str, str] | None = None,
+    languages: tuple[Any, Any] = (None, None),
+) -> TextPair:
+    """Two files in the format of their suffix, or one with both sides,
+    which is given alone or twice. ValueError if it may have many languages
+    and these are not given, or has no columns.
+    """
+    form = form_of(src)
+    both = tgt is None or (tgt == src and form != "tsv")
+    if columns and (not both or form in ("tmx", "xliff", "po")):
+        raise ValueError(f"{src} has no columns: leave columns out")
+    if not both:
+        marked = src.suffix in (".sgm", ".xml")
+        form = "segments" if marked else "lines"
+        return TextPair(Text(src), Text(tgt or src), form)
+    if form == "tmx" or form == "jsonl" and not columns:
+        if None in languages:
+            more = "" if form == "tmx" else ", or columns, two keys"
+            raise ValueError(
+                f"{src} may have many languages: give source and target"
+                f"{more}"
+            )
+        return TextPair(Text(src), Text(src), form, languages)
+    return TextPair(Text(src), Text(src), form, columns or ("1", "2"))
 
 
 def read_pair(src: Path, tgt: Path) -> tuple[list[str], list[str]]:

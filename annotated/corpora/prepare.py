@@ -24,11 +24,11 @@ from annotated.batches import Corpus, Sentences, id_type
 from annotated.corpora.audit import Finding, audit, near_duplicates
 from annotated.corpora.cleaning import Cleaning, Division, divide, remarks
 from annotated.corpora.fetch import file_hash
-from annotated.corpora.formats import form_of
 from annotated.corpora.pairs import (
     TextPair,
     columns_of,
     own_files,
+    part_of,
     parts_of,
 )
 from annotated.corpora.reading import CURES, Text
@@ -172,7 +172,7 @@ def of_folder(
         "name": folder.name,
         "source": source,
         "target": target,
-        "parts": {split: [_part(*pair)] for split, pair in files.items()},
+        "parts": {split: [part_of(*pair)] for split, pair in files.items()},
     }
     return _Preparation(**usual | changes)
 
@@ -199,7 +199,7 @@ def of_files(
     """
     files = {"train": (src, tgt), "valid": valid, "test": test}
     ways = changes.get("source"), changes.get("target")
-    parts = {s: _part(*f, columns, ways) for s, f in files.items() if f}
+    parts = {s: part_of(*f, columns, ways) for s, f in files.items() if f}
     absent = [s for s in ("valid", "test") if s not in parts]
     if hold_out <= len(absent):
         raise ValueError(
@@ -215,32 +215,6 @@ def of_files(
         ),
     }
     return _Preparation(**usual | changes)
-
-
-def _part(
-    src: Path,
-    tgt: Path | None,
-    columns: tuple[str, str] | None = None,
-    languages: tuple[Any, Any] = (None, None),
-) -> TextPair:
-    """Two files in the format of their suffix, or one with both sides."""
-    form = form_of(src)
-    both = tgt is None or (tgt == src and form != "tsv")
-    if columns and (not both or form in ("tmx", "xliff", "po")):
-        raise ValueError(f"{src} has no columns: leave columns out")
-    if not both:
-        marked = src.suffix in (".sgm", ".xml")
-        form = "segments" if marked else "lines"
-        return TextPair(Text(src), Text(tgt or src), form)
-    if form == "tmx" or form == "jsonl" and not columns:
-        if None in languages:
-            more = "" if form == "tmx" else ", or columns, two keys"
-            raise ValueError(
-                f"{src} may have many languages: give source and target"
-                f"{more}"
-            )
-        return TextPair(Text(src), Text(src), form, languages)
-    return TextPair(Text(src), Text(src), form, columns or ("1", "2"))
 
 
 def _language(path: Path, unknown: str) -> str:
