@@ -4,7 +4,7 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +61,9 @@ def _name(element: Any) -> str:
     return str(element.tag).rpartition("}")[2]
 
 
-def _units(
-    text: Text, names: Collection[str]
-) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """Each element of an XML file with one of these names, and those that
-    it stands in, from outside; afterwards it is forgotten.
+def _units(text: Text, names: Collection[str]) -> Iterator[Any]:
+    """Each element of an XML file with one of these names, which is then
+    forgotten.
     """
     xml = _library("defusedxml.ElementTree")
     inside: list[Any] = []
@@ -77,7 +75,7 @@ def _units(
                     continue
                 inside.pop()
                 if _name(element) in names:
-                    yield element, inside
+                    yield element
                     if inside:
                         inside[-1].remove(element)
         except xml.ParseError as bad:
@@ -111,7 +109,7 @@ _NOT_YET = {"new", "needs-translation", "initial"}  # states of a target
 
 def _tmx(text: Text, fields: Fields, _: bool) -> Iterator[Fields]:
     known, found = Counter[str](), False
-    for unit, _inside in _units(text, {"tu"}):
+    for unit in _units(text, {"tu"}):
         sides = {}
         for variant in unit:
             language = variant.get(_LANG) or variant.get("lang") or ""
@@ -144,7 +142,7 @@ def _in(sides: dict[str, str], language: str) -> str | None:
 
 def _xliff(text: Text, _: Fields, __: bool) -> Iterator[Fields]:
     found = False
-    for unit, inside in _units(text, {"trans-unit", "segment"}):
+    for unit in _units(text, {"trans-unit", "segment"}):
         sides = {_name(child): child for child in unit}
         if "source" not in sides:
             continue
