@@ -84,7 +84,9 @@ class Prepare:
     name: tyro.conf.Positional[str]  # data set, your own folder, or pair
     out: Path | None = None  # the folder to create
     src: Path | None = None  # pair: the source file
-    tgt: Path | None = None  # pair: its translation, unless a column of src
+    tgt: Path | None = None  # pair: its translation, unless src has it
+    # pair: where src has its sides: two keys, names or numbers of columns
+    columns: tuple[str, str] | None = None
     # pair: two files for validation (unset: hold out part of src)
     valid: tuple[Path, Path] | None = None
     # pair: two files for the test (unset: hold out part of src)
@@ -145,12 +147,15 @@ class Prepare:
         changes = given(self, *names)
         if self.separate:
             changes["shared"] = False
-        if self.divide_by and self.name != "pair":
-            raise UsageError("data prepare: --divide-by goes with pair")
+        alone = given(self, "divide_by", "columns")
+        if alone and self.name != "pair":
+            named = f"--{next(iter(alone))}".replace("_", "-")
+            raise UsageError(f"data prepare: {named} goes with pair")
         if self.name == "pair":
             if self.src is None:
                 raise UsageError("data prepare pair: give --src and --tgt")
-            changes |= given(self, "valid", "test", "hold_out", "divide_by")
+            changes |= given(self, "valid", "test", "hold_out")
+            changes |= given(self, "divide_by", "columns")
             preparation = of_files(self.src, self.tgt, **changes)
         elif self.name in registry():
             preparation = registered(self.name, **changes)

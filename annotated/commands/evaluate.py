@@ -9,7 +9,7 @@ from typing import Any
 
 from annotated.commands.options import Flag
 from annotated.commands.translate import SearchOptions, tell_empty
-from annotated.corpora.pairs import read_pair
+from annotated.corpora.pairs import columns_of, part_of
 from annotated.corpora.reading import read_lines
 from annotated.engine.baselines import baselines, interval
 from annotated.engine.data import open_data
@@ -35,7 +35,8 @@ class Evaluate(SearchOptions):
     """Translate a test set and score it against its references."""
 
     split: str | None = None  # a split of the recipe's data: valid or test
-    src: Path | None = None  # a file to translate instead; needs --ref
+    # a file to translate instead; needs --ref, the same if it has both
+    src: Path | None = None
     ref: Path | None = None  # its reference translations
     # where the data is now, if it has been moved (unset: as in training)
     data: str | None = None
@@ -83,7 +84,16 @@ class Evaluate(SearchOptions):
         """The scores of the whole test set, in every process."""
         run = self.open()
         if self.src is not None and self.ref is not None:
-            src, ref = read_pair(self.src, self.ref)
+            ways = run.recipe.source, run.recipe.target
+            part = part_of(self.src, self.ref, languages=ways)
+            src, ref = columns_of(
+                pair
+                for pair in part.pairs()
+                # in a file with both sides: what is not translated
+                if part.form in ("lines", "segments") or all(pair)
+            )
+            if not src:
+                raise RunError(f"{self.src} has nothing that is translated")
         else:
             recipe = run.recipe
             if self.data is not None:

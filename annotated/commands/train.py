@@ -5,9 +5,11 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import tyro
 
+from annotated.commands.config import config_file, recipe_in
 from annotated.commands.options import Flag, parse
 from annotated.costs import dry_run
 from annotated.engine.distributed import process_group, rank, rank_zero_only
@@ -40,6 +42,7 @@ class Train:
 
     recipe: tyro.conf.OmitArgPrefixes[Recipe]
     out: Path | None = None  # the run folder, new unless resuming
+    config: Path | None = None  # a recipe.json or TOML file of fields
     resume: Flag = False  # continue from the newest checkpoint in --out
     dry_run: Flag = False  # print what training would take, and exit
     shard: Flag = False  # shard the weights over the processes
@@ -86,28 +89,59 @@ def _started_again(out: Path) -> bool:
     return again and (out / "recipe.json").is_file()
 
 
+def _recipe(
+    args: list[str],
+) -> tuple[str, Recipe, dict[str, Any], list[str]]:
+    """The recipe that a command line names, or else its file; the fields
+    of the file; and the options.
+    """
+    name, *rest = args
+    first = name.partition("=")[0]
+    named = None if first == "--config" else name
+    if named is None:
+        rest = args
+    elif name.startswith("-"):
+        raise UsageError(f"train: the recipe comes first, before {name}")
+    elif name not in RECIPES:
+        listed = "annotated recipes lists them"
+        raise UsageError(unknown("recipe", name, RECIPES, listed))
+    file = config_file(rest)
+    if file is None:
+        return name, RECIPES[name], {}, rest
+    base, fields = recipe_in(file, named)
+    if base:
+        return base, RECIPES[base], fields, rest
+    if not {"about", "data"} <= fields.keys():
+        raise UsageError(
+            f'{file} names no recipe: say recipe = "pair" in it, or train '
+            f"pair --config {file}"
+        )
+    about, data = fields["about"], fields["data"]
+    return "RECIPE", Recipe(about=about, data=data), fields, rest
+
+
 def train(args: list[str]) -> None:
     """annotated train RECIPE …"""
     if not args or args[0] in ("-h", "--help"):
-        print("usage: annotated train RECIPE --out RUN\n")
+        print("usage: annotated train RECIPE --out RUN")
+        print("       annotated train --config FILE --out RUN\n")
         Recipes().act()
         return
-    name, *rest = args
-    if name.startswith("-"):
-        raise UsageError(f"train: the recipe comes first, before {name}")
-    if name not in RECIPES:
-        listed = "annotated recipes lists them"
-        raise UsageError(unknown("recipe", name, RECIPES, listed))
+    name, recipe, fields, rest = _recipe(args)
 
     options = (word.partition("=")[0] for word in rest)
     typed = {option.lstrip("-").replace("-", "_") for option in options}
 
     def options_over(recipe: Recipe) -> Train:
+        try:
+            recipe = recipe.changed(**fields)
+        except ValueError as error:
+            raise UsageError(f"{config_file(rest)}: {error}") from None
         fit = tuple(field for field in recipe.fit if field not in typed)
         default = Train(recipe=recipe.changed(fit=fit))
         return parse(Train, f"train {name}", rest, default=default)
 
-    asked = options_over(RECIPES[name])
+    asked = options_over(recipe)
     if asked.resume and asked.out is not None:
         # options not given default to the run's values, not the recipe's
         begun = read_recipe(asked.out)
@@ -120,5 +154,5 @@ def train(args: list[str]) -> None:
     elif asked.recipe.init is not None:
         # they default to what the other run has
         other = Path(asked.recipe.init)
-        asked = options_over(fine_tuning(RECIPES[name], other))
+        asked = options_over(fine_tuning(recipe, other))
     asked.act()

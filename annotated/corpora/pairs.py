@@ -11,14 +11,15 @@ from typing import Any
 
 from annotated.corpora.cleaning import Cleaning, Division, divide
 from annotated.corpora.fetch import fetch
+from annotated.corpora.formats import Fields, form_of, read_both
 from annotated.corpora.reading import PACKED, Text
 from annotated.corpora.registry import folder_of, registry
 from annotated.corpora.synthetic import SYNTHETIC
 from annotated.engine.errors import DataError, unknown
 
 __all__ = [
-    "TextPair", "read_pair", "columns_of", "parts_of", "splits_of",
-    "load_pairs", "own_files",
+    "TextPair", "part_of", "read_pair", "columns_of", "parts_of",
+    "splits_of", "load_pairs", "own_files",
 ]  # fmt: skip
 
 
@@ -46,19 +47,19 @@ _FORMS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class TextPair:
-    """A piece of a corpus: two texts, or one with a column per side."""
+    """A piece of a corpus: two texts, or one with both sides."""
 
     src: Text
     tgt: Text
     form: str = "lines"
-    columns: tuple[int, int] = (0, 1)
+    fields: Fields = ("1", "2")  # of a file with both
 
     def pairs(self, strict: bool = True) -> Iterator[tuple[str, str]]:
         """Its pairs. DataError if a file cannot be read, or if one side
         is longer than the other.
         """
-        if self.form == "tsv":
-            yield from _rows(self.src, *self.columns, strict)
+        if self.form not in _FORMS:
+            yield from read_both(self.src, self.form, self.fields, strict)
             return
         read = _FORMS[self.form]
         sides = read(self.src, strict), read(self.tgt, strict)
@@ -75,17 +76,33 @@ class TextPair:
             yield pair
 
 
-def _rows(
-    text: Text, one: int, other: int, strict: bool
-) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(text.lines(strict), start=1):
-        cells = line.split("\t")
-        if len(cells) <= max(one, other):
-            raise DataError(
-                f"{text}, line {number}: {len(cells)} columns, but "
-                f"{max(one, other) + 1} are needed"
+def part_of(
+    src: Path,
+    tgt: Path | None,
+    columns: tuple[str, str] | None = None,
+    languages: tuple[Any, Any] = (None, None),
+) -> TextPair:
+    """Two files in the format of their suffix, or one with both sides,
+    which is given alone or twice. ValueError if it may have many languages
+    and these are not given, or has no columns.
+    """
+    form = form_of(src)
+    both = tgt is None or (tgt == src and form != "tsv")
+    if columns and (not both or form in ("tmx", "xliff", "po")):
+        raise ValueError(f"{src} has no columns: leave columns out")
+    if not both:
+        marked = src.suffix in (".sgm", ".xml")
+        form = "segments" if marked else "lines"
+        return TextPair(Text(src), Text(tgt or src), form)
+    if form == "tmx" or form == "jsonl" and not columns:
+        if None in languages:
+            more = "" if form == "tmx" else ", or columns, two keys"
+            raise ValueError(
+                f"{src} may have many languages: give source and target"
+                f"{more}"
             )
-        yield cells[one], cells[other]
+        return TextPair(Text(src), Text(src), form, languages)
+    return TextPair(Text(src), Text(src), form, columns or ("1", "2"))
 
 
 def read_pair(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
@@ -152,8 +169,8 @@ def _registered(
         )
         sides.append(_text(name, file, member, url))
     columns = piece.get("columns", ["en", "other"])
-    en = columns.index("en"), columns.index("other")
-    order = en if source == "en" else en[::-1]
+    en, them = (str(columns.index(n) + 1) for n in ("en", "other"))
+    order = (en, them) if source == "en" else (them, en)
     return TextPair(sides[0], sides[1], piece.get("form", "lines"), order)
 
 

@@ -28,6 +28,7 @@ from annotated.corpora.pairs import (
     TextPair,
     columns_of,
     own_files,
+    part_of,
     parts_of,
 )
 from annotated.corpora.reading import CURES, Text
@@ -171,7 +172,7 @@ def of_folder(
         "name": folder.name,
         "source": source,
         "target": target,
-        "parts": {split: [_part(*pair)] for split, pair in files.items()},
+        "parts": {split: [part_of(*pair)] for split, pair in files.items()},
     }
     return _Preparation(**usual | changes)
 
@@ -189,15 +190,16 @@ def of_files(
     test: tuple[Path, Path] | None = None,
     hold_out: int = 100,
     divide_by: Any = "source",  # as Division.by
+    columns: tuple[str, str] | None = None,
     **changes: Any,
 ) -> _Preparation:
-    """The preparation of two files, or of one with two columns. For each
-    of valid and test not given, one source in hold_out is held out, or
-    one block or document, as divide_by says.
+    """The preparation of two files, or of one with both sides, which may
+    have columns. For each of valid and test not given, one source in
+    hold_out is held out, or one block or document, as divide_by says.
     """
-    parts = {"train": _part(src, tgt)}
-    parts |= {"valid": _part(*valid)} if valid else {}
-    parts |= {"test": _part(*test)} if test else {}
+    files = {"train": (src, tgt), "valid": valid, "test": test}
+    ways = changes.get("source"), changes.get("target")
+    parts = {s: part_of(*f, columns, ways) for s, f in files.items() if f}
     absent = [s for s in ("valid", "test") if s not in parts]
     if hold_out <= len(absent):
         raise ValueError(
@@ -213,14 +215,6 @@ def of_files(
         ),
     }
     return _Preparation(**usual | changes)
-
-
-def _part(src: Path, tgt: Path | None) -> TextPair:
-    """Two files in the format of their suffix, or one with two columns."""
-    if tgt is None:
-        return TextPair(Text(src), Text(src), "tsv")
-    marked = src.suffix in (".sgm", ".xml")
-    return TextPair(Text(src), Text(tgt), "segments" if marked else "lines")
 
 
 def _language(path: Path, unknown: str) -> str:

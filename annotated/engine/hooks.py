@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from annotated.attention import MultiHeadAttention
+from annotated.engine.errors import UsageError
 
-__all__ = ["attention_blocks", "recorded_weights", "replace"]
+__all__ = [
+    "attention_blocks", "recorded_weights", "replace", "used_weights",
+]  # fmt: skip
 
 
 # E1-plots.md: The weights of a model
@@ -67,3 +70,37 @@ def replace(
     for parent, name, part in parts:
         setattr(parent, name, make(part))
     return len(parts)
+
+
+# E32-change-the-model.md: The weights that were used
+@contextmanager
+def used_weights(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Context manager that yields a dictionary of the weights, (batch,
+    heads, q_len, k_len), that each block's latest call has used, by block
+    name: after dropout, and part of the graph. UsageError when a block
+    that computes none is called.
+    """
+    maps: dict[str, Tensor] = {}
+
+    def forget(name: str, *_: Any) -> None:
+        maps.pop(name, None)
+
+    def keep(name: str, block: Any, args: Any, weights: Tensor) -> None:
+        maps[name] = weights
+
+    def check(name: str, *_: Any) -> None:
+        if name not in maps:
+            raise UsageError(
+                f"{name} is packed and has no weights: call the plain "
+                "model, such as unpacked(model)"
+            )
+
+    with ExitStack() as stack:
+        for name, block in attention_blocks(model).items():
+            for handle in (
+                block.register_forward_pre_hook(partial(forget, name)),
+                block.dropout.register_forward_hook(partial(keep, name)),
+                block.register_forward_hook(partial(check, name)),
+            ):
+                stack.callback(handle.remove)
+        yield maps

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +43,7 @@ __all__ = [
     "PartsShape", "PartsConfig", "ComposedAttention", "RelativeBias",
     "AlibiBias", "NormedLinear", "OURS", "register", "find_registered",
     "import_file", "take_imports", "sources", "check_sources", "build",
-    "trainable",
+    "asks_for_maps", "why_padded", "unpacked", "trainable",
 ]  # fmt: skip
 
 
@@ -59,6 +61,8 @@ class PartsShape(ModelShape):
     num_kv_heads: int | None = None
     qk_norm: bool = False  # scale each query and key to one length
     gated: bool = False  # a gate in the feed-forward networks
+    # of activation gelu: none, or its formula with tanh, as in torch
+    approximate: Literal["none", "tanh"] = "none"
     # window of each layer in turn; 0: all tokens (unset: window, for all)
     windows: tuple[int, ...] = ()
     parts: tuple[str, ...] = ()  # parts of your own, from --import
@@ -89,6 +93,11 @@ class PartsConfig(PartsShape, TransformerConfig):
                 raise ValueError(
                     f"windows must be integers >= 0, not {window!r}"
                 )
+        if self.approximate != "none" and self.activation != "gelu":
+            raise ValueError(
+                f"approximate {self.approximate} needs activation gelu, "
+                f"not {self.activation}"
+            )
         if self.windows and self.window is not None:
             raise ValueError("give window or windows, not both")
         for name in self.parts:
@@ -102,6 +111,10 @@ class PartsConfig(PartsShape, TransformerConfig):
             hooks.replace(model, nn.LayerNorm, lambda _: norm(width))
         if self.gated:
             hooks.replace(model, FeedForward, lambda _: self.gate())
+        if self.approximate == "tanh":
+            for part in model.modules():
+                if isinstance(part, (FeedForward, _since("SwiGLU"))):
+                    part.activation = _gelu_tanh
         if self.positions not in ("sinusoidal", "learned"):
             model.src_positions = _since("NoPositions")()
             model.tgt_positions = _since("NoPositions")()
@@ -114,8 +127,8 @@ class PartsConfig(PartsShape, TransformerConfig):
             if issubclass(own.of, MultiHeadAttention):
                 self.attend_by(model, own.make)
                 continue
-            part = partial(_made, own.make, self)
-            if not hooks.replace(model, own.of, part):
+            new = partial(_made, own.make, self)
+            if not hooks.replace(model, own.of, new):
                 raise UsageError(
                     f"parts: {name} takes the place of "
                     f"{own.of.__name__}, and this model has none"
@@ -158,6 +171,11 @@ class PartsConfig(PartsShape, TransformerConfig):
         it runs packed. RunError if it would compute something wrong.
         """
         return _tried(self) if self.parts else ""
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by its approximation with tanh, as GPT-2 computes it."""
+    return F.gelu(x, approximate="tanh")
 
 
 def _made(make: Any, config: PartsConfig, _: Any) -> Any:
@@ -374,7 +392,7 @@ class _Own:
 
 OURS = {  # what a run uses unless it names something else
     "part": "", "loss": "smoothed", "optimizer": "adam",
-    "schedule": "paper",
+    "schedule": "paper", "batching": "paper",
 }  # fmt: skip
 _REGISTERED: dict[tuple[str, str], _Own] = {}
 
@@ -383,8 +401,9 @@ def register(
     kind: str, name: str, of: type | None = None
 ) -> Callable[[Any], Any]:
     """A decorator that makes a class or function known by a name. kind is
-    part, loss, optimizer or schedule; a part also says what it is of, the
-    class that it takes the place of. UsageError where that is missing.
+    part, loss, optimizer, schedule or batching; a part also says what it
+    is of, the class that it takes the place of. UsageError where that is
+    missing.
     """
     if kind not in OURS or name == OURS[kind]:
         raise UsageError(f"a {kind} named {name!r} cannot be registered")
@@ -553,6 +572,36 @@ def build(config: TransformerConfig) -> Transformer:
     if isinstance(config, PartsConfig) and config.padded():
         return config.kind(config)
     return PackedTransformer(config)
+
+
+def asks_for_maps(loss: str) -> bool:
+    """Whether the loss of this name takes the attention maps."""
+    if loss == OURS["loss"]:
+        return False
+    make = find_registered("loss", loss).make
+    return "maps" in inspect.signature(make).parameters
+
+
+def why_padded(model: Transformer, loss: str) -> str:
+    """Why a model with this loss runs on padded batches; "" if it runs
+    packed.
+    """
+    config = model.config
+    if isinstance(config, PartsConfig) and config.padded():
+        return config.padded()
+    return f"loss {loss} takes the maps" if asks_for_maps(loss) else ""
+
+
+def unpacked(model: Transformer) -> Transformer:
+    """The plain form of a packed model. The two share their Parameter
+    objects; any other model is given back as it is.
+    """
+    if not isinstance(model, PackedTransformer):
+        return model
+    tensors = [*model.parameters(), *model.buffers()]
+    plain: Any = copy.deepcopy(model, {id(x): x for x in tensors})
+    plain.__class__ = Transformer  # its parts take plain masks, too
+    return plain
 
 
 def trainable(model: Transformer) -> Transformer:

@@ -111,8 +111,8 @@ def _trained(
     model = run.model.to(device)
     training = with_micro_tokens(run.recipe, device, shard).training
     trainer = Trainer(model, corpus, training, shard)
-    if why := run.recipe.config().padded():
-        say(f"on padded batches, which takes longer: {why}")
+    if trainer.padded:
+        say(f"on padded batches, which takes longer: {trainer.padded}")
     if resume:
         expected = trainer.rehearse()
         rank_zero_first(lambda: _take_up(trainer, folder, expected))

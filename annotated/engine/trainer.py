@@ -42,6 +42,7 @@ from annotated.engine.errors import (
     UsageError,
     check_fields,
 )
+from annotated.engine.hooks import used_weights
 from annotated.engine.machine import HALF, evaluating, set_up
 from annotated.engine.micro import PackedBatch, micro_batches, short_first
 from annotated.engine.optimizers import rehearse
@@ -50,7 +51,15 @@ from annotated.engine.packing import (
     chunked_loss,
     compile_layers,
 )
-from annotated.engine.parts import OURS, find_registered, sources, trainable
+from annotated.engine.parts import (
+    OURS,
+    asks_for_maps,
+    find_registered,
+    sources,
+    trainable,
+    unpacked,
+    why_padded,
+)
 from annotated.loss import smoothed_loss
 from annotated.model import Transformer
 from annotated.schedule import (
@@ -87,6 +96,7 @@ class RunConfig(TrainingConfig):
     loss: str = "smoothed"  # or one of your own, from --import
     optimizer: str = "adam"  # or one of your own
     schedule: str = "paper"  # of the learning rate; or one of your own
+    batching: str = "paper"  # which pairs meet; or one of your own
     # number format of the layers; auto picks the fastest here
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     # maximum minutes of training; a cool-down ends with them
@@ -145,19 +155,36 @@ def packed_loss(
     half, device = HALF.get(config.precision), batch.src.device.type
     b, own = PackedBatch.of(batch), config.loss != OURS["loss"]
     labels, e = b.target.pack(b.labels), model.embeddings
-    with torch.autocast(device, half) if half else nullcontext():
+    seen = used_weights(model) if asks_for_maps(config.loss) else None
+    with (
+        torch.autocast(device, half) if half else nullcontext(),
+        seen or nullcontext() as maps,
+    ):
         if isinstance(model, PackedTransformer):
             x, _ = model.hidden(b.src, b.tgt, b.source, b.target)
             logits = e.logits(x) if own else x
         else:
             logits = b.target.pack(model(b.src, b.tgt))
     if own:
-        return _own_loss(logits, labels, config)
+        more = {} if maps is None else {"maps": _of_tokens(maps, b)}
+        return _own_loss(logits, labels, config, **more)
     if isinstance(model, PackedTransformer):
         x, how = logits.to(half or logits.dtype), config.label_smoothing
         return chunked_loss(x, e.output, labels, how, bias=e.bias)
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return smoothed_loss(wide, labels, config.label_smoothing)
+
+
+def _of_tokens(
+    maps: dict[str, Tensor], batch: PackedBatch
+) -> dict[str, Tensor]:
+    """The maps with zeros in the rows of padding."""
+    sides = {"encoder": batch.source}
+    return {
+        name: weights * side.real[:, None, :, None]
+        for name, weights in maps.items()
+        for side in [sides.get(name.partition(".")[0], batch.target)]
+    }
 
 
 def _optimizer(
@@ -171,12 +198,12 @@ def _optimizer(
 
 
 def _own_loss(
-    logits: Tensor, labels: Tensor, config: RunConfig
+    logits: Tensor, labels: Tensor, config: RunConfig, **more: Any
 ) -> tuple[Tensor, Tensor]:
-    """The sums of a registered loss and of the nll."""
+    """The sums of a registered loss, given more, and of the nll."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     own = find_registered("loss", config.loss)
-    loss = own.make(wide, labels, config)
+    loss = own.make(wide, labels, config, **more)
     if loss.shape != labels.shape:
         raise RunError(
             f"loss {config.loss} returned {tuple(loss.shape)}, not a "
@@ -234,6 +261,28 @@ class _LossScale:
         return True
 
 
+# E5-trainer.md: Batches of your own
+def _own_batches(
+    corpus: Corpus, config: RunConfig, epoch: int
+) -> list[NDArray]:
+    """The batches of a registered batching, each with some pairs."""
+    make = find_registered("batching", config.batching).make
+    plan = [np.asarray(pairs) for pairs in make(corpus, config, epoch)]
+    last = len(corpus) - 1
+    for i, pairs in enumerate(plan):
+        fine = pairs.ndim == 1 and len(pairs) and pairs.dtype.kind in "iu"
+        if not fine or pairs.min() < 0 or pairs.max() > last:
+            raise RunError(
+                f"batching {config.batching}: batch {i} of epoch {epoch} "
+                f"is not a row of numbers of pairs, from 0 to {last}"
+            )
+    if not plan:
+        raise RunError(
+            f"batching {config.batching}: epoch {epoch} has no batch"
+        )
+    return plan
+
+
 # E5-trainer.md: The trainer
 class Trainer(training.Trainer):
     """training.Trainer with packing, prefetching, micro-batches and any
@@ -254,6 +303,9 @@ class Trainer(training.Trainer):
         shard: bool = False,
     ):
         fast = trainable(model)
+        self.padded = why_padded(fast, config.loss)
+        if self.padded:
+            fast = unpacked(fast)
         if config.bpe_dropout and not isinstance(corpus, SegmentedCorpus):
             raise ValueError("bpe_dropout needs a SegmentedCorpus")
         super().__init__(fast, corpus, config)
@@ -291,7 +343,10 @@ class Trainer(training.Trainer):
         return rate * cooldown_factor(step, last, config.cooldown)
 
     def plan(self, epoch: int) -> list[NDArray]:
-        plan = super().plan(epoch)
+        if self.config.batching == OURS["batching"]:
+            plan = super().plan(epoch)
+        else:
+            plan = _own_batches(self.corpus, self.config, epoch)
         if epoch > 0 or not self.config.curriculum:
             return plan
         src, tgt = self.corpus.src.lengths, self.corpus.tgt.lengths
@@ -299,8 +354,11 @@ class Trainer(training.Trainer):
         return short_first(plan, lengths, config.curriculum, config.seed)
 
     def order(self) -> dict[str, int]:
-        steps = self.config.curriculum
-        return super().order() | ({"curriculum": steps} if steps else {})
+        steps, own = self.config.curriculum, self.config.batching
+        order = super().order() | ({"curriculum": steps} if steps else {})
+        if own != OURS["batching"]:
+            order["batching"] = zlib.crc32(own.encode())
+        return order
 
     def check_same(self) -> None:
         """TrainingError unless all processes are in the same state."""

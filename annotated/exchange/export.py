@@ -101,11 +101,13 @@ def write_ctranslate2(
     specs = optional_import(f"{where}.transformer_spec", package)
     kinds = optional_import(f"{where}.common_spec", package).Activation
     layers = config.num_encoder_layers, config.num_decoder_layers
+    tanh = getattr(config, "approximate", "none") == "tanh"
+    activation = "tanh" if tanh else config.activation
     spec = specs.TransformerSpec.from_config(
         layers,
         config.num_heads,
         pre_norm=config.norm == "pre",
-        activation=getattr(kinds, _ACTIVATIONS[config.activation]),
+        activation=getattr(kinds, _ACTIVATIONS[activation]),
     )
     _fill_stack(spec.encoder, model, "encoder")
     _fill_stack(spec.decoder, model, "decoder")
@@ -124,7 +126,9 @@ def write_ctranslate2(
     spec.save(str(folder))
 
 
-_ACTIVATIONS = {"relu": "RELU", "silu": "SWISH", "gelu": "GELU"}
+_ACTIVATIONS = {
+    "relu": "RELU", "silu": "SWISH", "gelu": "GELU", "tanh": "GELUTanh",
+}  # fmt: skip
 _POSITIONS = 1024  # of source and output; the table doubles as it grows
 
 

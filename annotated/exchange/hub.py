@@ -1,12 +1,21 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+import json
 import re
+from itertools import chain
 from pathlib import Path
 
 from annotated.corpora.fetch import file_hash
 from annotated.corpora.sentencepieces import optional_import
 from annotated.engine.errors import RunError
-from annotated.exchange.marian import SETTINGS, TARGET_VOCAB, TEXTS, WEIGHTS
+from annotated.exchange.marian import (
+    SETTINGS,
+    SHARDS,
+    TARGET_VOCAB,
+    TEXTS,
+    WEIGHTS,
+    pieces_of,
+)
 
 __all__ = ["find_published"]
 
@@ -67,6 +76,14 @@ def find_published(
     return folder, f"{full} at {folder.name}"
 
 
+def _listed(index: Path) -> list[str]:
+    """The files that an index of weights names."""
+    try:
+        return pieces_of(json.loads(index.read_bytes())["weight_map"])
+    except (ValueError, TypeError, KeyError):
+        return []  # read_published says what is wrong
+
+
 def _fetched(name: str, revision: str) -> tuple[Path, str]:
     """The folder of a model in the cache, all of it at one revision; or
     why there is none.
@@ -76,9 +93,10 @@ def _fetched(name: str, revision: str) -> tuple[Path, str]:
     level = log.get_verbosity()
     log.set_verbosity_error()  # or it tells each attempt without a network
     try:
-        for file in (*TEXTS, *SETTINGS, TARGET_VOCAB, *WEIGHTS):
-            if file == WEIGHTS[1] and (folder / WEIGHTS[0]).is_file():
-                continue
+        files = [*TEXTS, *SETTINGS, TARGET_VOCAB]
+        files += chain(*zip(WEIGHTS, SHARDS))
+        while files:
+            file = files.pop(0)
             try:
                 got = hub.hf_hub_download(name, file, revision=revision)
             except hub.errors.LocalEntryNotFoundError:
@@ -87,6 +105,8 @@ def _fetched(name: str, revision: str) -> tuple[Path, str]:
                 continue  # read_published says what is needed
             folder = Path(got).parent
             revision = folder.name  # the same for all files
+            if file in WEIGHTS + SHARDS:  # no other form is needed
+                files = _listed(Path(got)) if file in SHARDS else []
     except Exception as error:  # of the network, of the server, of a name
         said = " ".join(str(error).split())[:120].rstrip(" .:")
         return folder, said or type(error).__name__

@@ -1,6 +1,7 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,14 @@ from torch import Tensor
 
 from annotated.embeddings import sinusoids
 from annotated.engine.errors import RunError
+from annotated.engine.parts import PartsConfig, PartsShape
 from annotated.model import ModelShape, Transformer, TransformerConfig
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 
 __all__ = [
-    "TEXTS", "SETTINGS", "TARGET_VOCAB", "WEIGHTS", "IDS", "shape_of",
-    "Rows", "rows_of", "interleaved", "weight_names", "our_weights",
-    "config_of", "marian_weights",
+    "TEXTS", "SETTINGS", "TARGET_VOCAB", "WEIGHTS", "SHARDS", "IDS",
+    "pieces_of", "shape_of", "Rows", "rows_of", "interleaved",
+    "weight_names", "our_weights", "config_of", "marian_weights",
 ]  # fmt: skip
 
 
@@ -26,6 +28,7 @@ TEXTS = "config.json", "source.spm", "target.spm", "vocab.json"
 SETTINGS = "generation_config.json", "tokenizer_config.json"
 TARGET_VOCAB = "target_vocab.json"  # if each side has a vocabulary
 WEIGHTS = "model.safetensors", "pytorch_model.bin"
+SHARDS = tuple(f"{name}.index.json" for name in WEIGHTS)  # if in pieces
 _STACKS = "encoder", "decoder"
 _FIXED: dict[str, Any] = {  # fields, and the only value that we can use
     "model_type": "marian",
@@ -33,7 +36,6 @@ _FIXED: dict[str, Any] = {  # fields, and the only value that we can use
     "normalize_before": False,
     "normalize_embedding": False,
     "add_final_layer_norm": False,
-    "static_position_embeddings": True,
     "forced_bos_token_id": None,
 }
 _NEEDED = "model_type", "scale_embedding"  # the others may be left out
@@ -47,7 +49,10 @@ _ACTIVATIONS: dict[str, Any] = {  # their names, and ours
     "silu": "silu",
     "swish": "silu",  # as we write it
     "gelu": "gelu",
+    "gelu_new": "gelu",  # by its formula with tanh
+    "gelu_pytorch_tanh": "gelu",
 }
+_WITH_TANH = "gelu_new", "gelu_pytorch_tanh"
 _DROPOUTS = "dropout", "attention_dropout", "activation_dropout"
 _FIELDS = {  # their names, and ours; of two that are one here, both
     "d_model": "d_model",
@@ -68,7 +73,16 @@ IDS = {  # of our own exports
 }
 
 
-def shape_of(config: Mapping[str, Any], where: Path) -> ModelShape:
+def pieces_of(files: Any) -> list[str]:
+    """The files of a weight_map, all beside it; none if it is not one."""
+    if not isinstance(files, dict):
+        return []
+    names = [name for name in files.values() if isinstance(name, str)]
+    fine = all(re.fullmatch(r"\w[\w.-]*", name) for name in names)
+    return sorted({*names}) if fine and len(names) == len(files) else []
+
+
+def shape_of(config: Mapping[str, Any], where: Path) -> PartsShape:
     """The shape of the model that config describes; where is its file.
     RunError if a field is missing or has no counterpart.
     """
@@ -86,6 +100,8 @@ def shape_of(config: Mapping[str, Any], where: Path) -> ModelShape:
         wanted = " or ".join(_ACTIVATIONS)
         raise _refused(where, "activation_function", activation, wanted)
     fields: dict[str, Any] = {"activation": _ACTIVATIONS[activation]}
+    if activation in _WITH_TANH:
+        fields["approximate"] = "tanh"
     for name, ours in _FIELDS.items():
         value = config.get(name)
         if name in config and fields.setdefault(ours, value) != value:
@@ -93,13 +109,13 @@ def shape_of(config: Mapping[str, Any], where: Path) -> ModelShape:
     tied = config.get("tie_word_embeddings", True)
     shared = config.get("share_encoder_decoder_embeddings", True)
     try:
-        shape = ModelShape(
+        shape = PartsShape(
             **fields,
             norm="pre" if pre else "post",
             tie=("all" if shared else "decoder") if tied else "none",
             output_bias=True,
         )
-        TransformerConfig(src_vocab=1, tgt_vocab=1, **vars(shape))
+        PartsConfig(src_vocab=1, tgt_vocab=1, **vars(shape))
     except (TypeError, ValueError) as error:
         raise RunError(f"{where}: {error}") from None
     return shape
@@ -327,9 +343,13 @@ def config_of(config: TransformerConfig) -> dict[str, Any]:
     if config.norm == "pre":
         fixed, name = _FIXED | _PRE_NORM, "PegasusForConditionalGeneration"
     names = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
+    names["gelu"] = "gelu"
+    if getattr(config, "approximate", "none") == "tanh":
+        names["gelu"] = "gelu_new"
     return {
         "architectures": [name],
         **{n: value for n, value in fixed.items() if value is not None},
+        "static_position_embeddings": True,
         "is_encoder_decoder": True,
         "vocab_size": config.src_vocab,
         "decoder_vocab_size": config.tgt_vocab,

@@ -21,22 +21,24 @@ from annotated.corpora.sentencepieces import (
 )
 from annotated.engine.errors import RunError
 from annotated.engine.files import check_new, new_folder, write_json
-from annotated.engine.parts import PartsShape
+from annotated.engine.parts import PartsConfig, PartsShape
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import Run, read_recipe
 from annotated.engine.tensors import read_tensors, write_tensors
 from annotated.exchange.marian import (
     IDS,
     SETTINGS,
+    SHARDS,
     TARGET_VOCAB,
     TEXTS,
     WEIGHTS,
     Rows,
     our_weights,
+    pieces_of,
     rows_of,
     shape_of,
 )
-from annotated.model import ModelShape, Transformer, TransformerConfig
+from annotated.model import Transformer
 from annotated.search import SearchConfig
 from annotated.tokens import BOS, SPECIALS, Tokenizer
 
@@ -55,7 +57,7 @@ class Published:
     """
 
     about: dict[str, Any]
-    config: TransformerConfig
+    config: PartsConfig
     source: Tokenizer
     target: Tokenizer
     weights: dict[str, Tensor]
@@ -75,11 +77,14 @@ def _check_files(folder: Path) -> None:
             "is published for transformers, with model.safetensors"
         )
     missing = [name for name in TEXTS if name in texts - names]
-    if not names & {*WEIGHTS}:
+    if not names & {*WEIGHTS, *SHARDS}:
         missing.append(" or ".join(WEIGHTS))
     if missing:
         raise RunError(f"{folder} lacks {', '.join(missing)}")
-    for name in sorted(names & {*TEXTS, *WEIGHTS}):
+    pieces = {piece for piece in _weight_files(folder).values() if piece}
+    if absent := sorted(pieces - names):
+        raise RunError(f"{folder} lacks {', '.join(absent)}")
+    for name in sorted(names & {*TEXTS, *WEIGHTS, *pieces}):
         with (folder / name).open("rb") as file:
             if file.read(len(_POINTER)) == _POINTER:
                 raise RunError(
@@ -88,15 +93,52 @@ def _check_files(folder: Path) -> None:
                 )
 
 
+def _weight_files(folder: Path) -> dict[str, str]:
+    """The file of each weight, if they are in pieces; otherwise the one
+    file that they are in, under its own name.
+    """
+    for whole, index in zip(WEIGHTS, SHARDS):
+        if (folder / whole).is_file():
+            return {whole: whole}
+        if (folder / index).is_file():
+            files: Any = _json(folder / index).get("weight_map")
+            if not pieces_of(files):
+                raise RunError(
+                    f"{folder / index} cannot be used: its weight_map does "
+                    "not say in which file of its folder each weight is"
+                )
+            return dict(files)
+    return {}
+
+
 def _read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
     """The weights of a published folder, in float32 or float64, and their
-    file. RunError if it is damaged, or holds anything but tensors.
+    file, or the one that lists their files. RunError if one is damaged,
+    or holds anything but tensors.
     """
-    path = folder / "model.safetensors"
-    if path.is_file():
+    files = _weight_files(folder)
+    if len(files) == 1 and files.keys() <= {*WEIGHTS}:
+        path = folder / next(iter(files))
+        return _read_tensors(path), path
+    weights: dict[str, Tensor] = {}
+    for piece in sorted({*files.values()}):
+        own = _read_tensors(folder / piece)
+        here = {name for name, file in files.items() if file == piece}
+        if own.keys() != here:
+            raise RunError(
+                f"{folder / piece} does not fit the list of weights: one "
+                f"of them has {min(own.keys() ^ here)}, the other has not"
+            )
+        weights |= own
+    index = next(n for n in SHARDS if (folder / n).is_file())
+    return weights, folder / index
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file; for RunError see _read_weights."""
+    if path.suffix == ".safetensors":
         weights: Any = read_tensors(path)
     else:
-        path = folder / "pytorch_model.bin"
         old = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6)
         if old:  # its loader could be made to run code: CVE-2025-32434
             raise RunError(
@@ -122,7 +164,7 @@ def _read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
     return {
         name: x if x.dtype == torch.float64 else x.float()
         for name, x in weights.items()
-    }, path
+    }
 
 
 def read_published(folder: Path, language: str | None = None) -> Published:
@@ -146,9 +188,7 @@ def read_published(folder: Path, language: str | None = None) -> Published:
         rows = _vocabularies(folder, config, shared)
         source, target = _tokenizers(folder, rows, language)
     read, write = (len(side.order) for side in rows)
-    model = TransformerConfig(
-        src_vocab=read, tgt_vocab=write, **vars(shape)
-    )
+    model = PartsConfig(src_vocab=read, tgt_vocab=write, **vars(shape))
     weights, file = _read_weights(folder)
     ours = our_weights(weights, model, *rows, shared, file)
     if not ours["embeddings.bias"].any():
@@ -308,10 +348,12 @@ def import_marian(
     model = Transformer(published.config)
     run = Run(recipe, published.source, published.target, model)
     weights = {n: x.float() for n, x in published.weights.items()}
+    kept = {*TEXTS, *WEIGHTS, *SHARDS, *SETTINGS, TARGET_VOCAB}
+    kept |= {*_weight_files(folder).values()}
     sums = {  # of the files that it is made from
         path.name: file_hash(path)
         for path in sorted(folder.iterdir())
-        if path.name in {*TEXTS, *WEIGHTS, *SETTINGS, TARGET_VOCAB}
+        if path.name in kept
     }
     with new_folder(out) as fresh:
         write_tensors(weights, fresh / "model.safetensors")
@@ -337,7 +379,7 @@ def _recipe(
         pair.groups() if pair else (None, None),
     )
     source, target = (next(filter(None, side), None) for side in sides)
-    fields = ModelShape.__dataclass_fields__
+    fields = PartsShape.__dataclass_fields__
     return Recipe(
         about=f"imported from {origin}",
         data="imported",

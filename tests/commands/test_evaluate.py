@@ -33,6 +33,21 @@ def test_json_has_the_promised_keys(
     assert "tok:13a|" in scores["signature"]
 
 
+@pytest.mark.parametrize("count", [2, 0])
+def test_a_file_with_both_sides_is_both(
+    call: Call, run: Path, tmp_path: Path, count: int
+) -> None:
+    unit = "<trans-unit><source>a b</source>{}</trans-unit>"
+    units = unit.format("<target>a b</target>") * count + unit.format("")
+    file = tmp_path / "test.xlf"
+    file.write_text(f"<xliff>{units}</xliff>")
+    done = call(f"evaluate --run {run} --src {file} --ref {file} --json")
+    if count:
+        assert json.loads(done.out)["sentences"] == count
+    else:
+        assert "has nothing that is translated" in done.complaint
+
+
 def test_without_json_there_is_a_table(
     call: Call, run: Path, pair: str
 ) -> None:

@@ -85,7 +85,7 @@ WRONG = {  # for each field of a recipe, a value that it cannot have
     "save-every": "0", "save-minutes": "-2", "keep": "0", "beam": "0",
     "alpha": "-1", "extra": "x", "nbest": "0", "limit": "0",
     "init": "nowhere", "freeze": "heads", "old-data": "nowhere --train-pairs 99",
-    "loss": "none", "schedule": "none", "optimizer": "none", "parts": "nowhere.py",
+    "loss": "none", "schedule": "none", "optimizer": "none", "parts": "nowhere.py", "batching": "none", "approximate": "erf",
     "windows": "-1", "bpe-dropout": "1", "num-kv-heads": "0", "norm-kind": "batch",
 }  # fmt: skip
 LINES = [

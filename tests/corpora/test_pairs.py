@@ -114,9 +114,9 @@ def test_of_a_talk_only_what_was_said_is_kept(tmp_path: Path) -> None:
 
 def test_columns_are_taken_in_their_order(tmp_path: Path) -> None:
     file = Text(put(tmp_path / "x.txt", b"dog\tHund\tCC-BY\ncat\tKatze\n"))
-    part = TextPair(file, file, "tsv", columns=(1, 0))
+    part = TextPair(file, file, "tsv", fields=("2", "1"))
     assert list(part.pairs()) == [("Hund", "dog"), ("Katze", "cat")]
-    short = TextPair(file, file, "tsv", columns=(0, 2))
+    short = TextPair(file, file, "tsv", fields=("1", "3"))
     with pytest.raises(DataError, match="x.txt, line 2: 2 columns, but 3"):
         list(short.pairs())
 

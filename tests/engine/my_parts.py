@@ -1,7 +1,8 @@
-"""What somebody brings along: parts, a loss, an optimizer, a schedule."""
+"""What somebody brings along: parts, losses, an optimizer, and so on."""
 
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -75,6 +76,21 @@ class Copier(Transformer):
 def focal(logits, labels, config):
     nll = F.cross_entropy(logits, labels, reduction="none")
     return (1 - (-nll).exp()) ** 2 * nll
+
+
+@register("loss", "sharp")
+def sharp(logits, labels, config, maps):
+    """Heads are pushed to look at few tokens."""
+    nll = F.cross_entropy(logits, labels, reduction="none")
+    return nll - 0.1 * sum(w.square().sum() for w in maps.values()) / len(
+        nll
+    )
+
+
+@register("batching", "random")
+def random(corpus, config, epoch):
+    order = np.random.default_rng([config.seed, epoch])
+    return np.array_split(order.permutation(len(corpus)), 3)
 
 
 @register("schedule", "cosine")

@@ -11,6 +11,7 @@ from annotated.tokens import BOS, EOS, PAD
 PARTS: dict[str, dict[str, Any]] = {
     "RMSNorm": {"norm_kind": "rms"},
     "gated": {"gated": True, "activation": "silu"},
+    "by tanh": {"activation": "gelu", "approximate": "tanh"},
     "none": {"positions": "none"},
     "rotary": {"positions": "rotary"},
     "groups": {"num_kv_heads": 2},

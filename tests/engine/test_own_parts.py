@@ -122,7 +122,7 @@ def test_a_name_has_to_be_registered_and_rightly() -> None:
             register(kind, name, of)
     with pytest.raises(ValueError, match=r"no part 'far' \(there is scale"):
         config("far")
-    for kind in ("loss", "optimizer", "schedule"):
+    for kind in ("loss", "optimizer", "schedule", "batching"):
         with pytest.raises(ValueError, match=f"no {kind} 'far'"):
             TINY.changed(**{kind: "far"})
 

@@ -1,5 +1,6 @@
 """Page E32: each part is its plain form, wherever it is computed."""
 
+import math
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from annotated.engine.parts import (
     PartsConfig,
 )
 from annotated.engine.search import beam_search
+from annotated.layers import FeedForward
 from annotated.masks import causal_mask, padding_mask, window_mask
 from annotated.model import Transformer
 from annotated.search import (
@@ -194,6 +196,21 @@ def test_a_gate_has_the_activation_that_is_asked_for() -> None:
     torch.testing.assert_close(network(x), network.outer(gate * inner))
 
 
+def test_gelu_by_its_formula_is_in_every_network() -> None:
+    gated = config_of("by tanh", gated=True)
+    for config in (config_of("by tanh"), gated):
+        networks = [
+            part
+            for part in Transformer(config).modules()
+            if isinstance(part, (FeedForward, SwiGLU))
+        ]
+        assert len(networks) == 4
+        x = torch.tensor(1.0)
+        formula = 0.5 * (1 + math.tanh((2 / math.pi) ** 0.5 * 1.044715))
+        for network in networks:
+            assert network.activation(x).item() == pytest.approx(formula)
+
+
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("beam", [1, 3])
 def test_every_search_finds_the_same(part: str, beam: int) -> None:
@@ -263,6 +280,7 @@ def test_half_precision_is_near(part: str) -> None:
         ({"num_kv_heads": 3}, "num_kv_heads 3 does not divide num_heads 4"),
         ({"num_kv_heads": 2, "d_v": 5}, "d_k and d_v to be equal"),
         ({"positions": "rotary", "d_k": 3}, "even d_k, not 3"),
+        ({"approximate": "tanh"}, "approximate tanh needs activation gelu"),
         ({"windows": (3, -1)}, "windows must be integers >= 0, not -1"),
         ({"windows": (3,), "window": 4}, "window or windows, not both"),
         ({"positions": "spiral"}, "positions must be one of sinusoidal"),

@@ -13,7 +13,7 @@ import torch
 
 from annotated.cli import dispatch
 from annotated.engine.errors import RunError
-from annotated.engine.parts import import_file
+from annotated.engine.parts import build, import_file, why_padded
 from annotated.engine.recipes import Recipe
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run
@@ -35,6 +35,8 @@ OWN: dict[str, dict[str, Any]] = {
     "shifted": {"parts": ("shifted",)},
     "copier": {"parts": ("copier",)},
     "focal": {"loss": "focal"},
+    "sharp": {"loss": "sharp"},
+    "random": {"batching": "random"},
     "cosine": {"schedule": "cosine"},
     "two-kinds": {"optimizer": "two-kinds"},
     "together": {
@@ -172,6 +174,17 @@ def test_it_is_exported_or_refused_by_name(
             with pytest.raises(RunError, match=REFUSED[row]):
                 export_run(run, form, tmp_path / form)
             assert not (tmp_path / form).exists()
+
+
+PADDED = "shifted", "copier", "sharp", "together"
+
+
+@EVERY
+def test_batches_are_packed_where_they_can_be(row: str) -> None:
+    recipe = recipe_of(row)
+    model = build(recipe.config(12, 12))
+    why = why_padded(model, recipe.training.loss)
+    assert bool(why) == (row in PADDED), why
 
 
 # --- several processes

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from annotated.exchange.marian import Rows
 from annotated.exchange.published import Published
@@ -40,6 +41,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "as most": {},
     "relu": {"activation_function": "relu"},
     "gelu": {"activation_function": "gelu"},
+    "gelu by tanh": {"activation_function": "gelu_new"},
+    "positions said to be learned": {"static_position_embeddings": False},
     "no bias": {"bias": False},
     "uneven": {"encoder_layers": 3, "decoder_layers": 1},
     "two vocabularies": {"share_encoder_decoder_embeddings": False},
@@ -131,6 +134,26 @@ def publish(
     )  # fmt: skip
     model.save_pretrained(folder)
     return model
+
+
+def in_pieces(folder: Path, form: str = "model.safetensors") -> list[str]:
+    """Put the weights of a folder into several files; their names."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    path.unlink()
+    stem, _, end = form.partition(".")
+    names = [f"{stem}-0000{i + 1}-of-00003.{end}" for i in range(3)]
+    where = {}
+    for i, name in enumerate(names):
+        piece = {n: weights[n] for n in sorted(weights)[i::3]}
+        where |= dict.fromkeys(piece, name)
+        if end == "bin":
+            torch.save(piece, folder / name)
+        else:
+            save_file(piece, folder / name)
+    index = {"metadata": {}, "weight_map": where}
+    (folder / f"{form}.index.json").write_text(json.dumps(index))
+    return names
 
 
 def theirs(folder: Path) -> Any:

@@ -17,6 +17,7 @@ from annotated import cli
 from annotated.batches import pad_rows
 from annotated.corpora.sentencepieces import vocabulary
 from annotated.engine.errors import RunError
+from annotated.engine.parts import PartsConfig
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run
@@ -28,7 +29,7 @@ from annotated.exchange.export import (
     write_ctranslate2,
     write_onnx,
 )
-from annotated.model import ModelShape, Transformer, TransformerConfig
+from annotated.model import ModelShape, Transformer
 from annotated.pocket import pocket_pairs
 from annotated.search import SearchConfig
 from annotated.since import RMSNorm
@@ -44,6 +45,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "no bias": {"bias": False},
     "silu and bias": {"activation": "silu", "output_bias": True},
     "gelu": {"activation": "gelu", "tie": "decoder"},
+    "gelu by tanh": {"activation": "gelu", "approximate": "tanh"},
     "uneven": {"num_encoder_layers": 1, "num_decoder_layers": 3},
 }
 OWN: dict[str, dict[str, Any]] = {
@@ -58,7 +60,7 @@ def random_model(**changes: object) -> Transformer:
         "src_vocab": VOCAB, "tgt_vocab": VOCAB, "num_encoder_layers": 2,
         "num_decoder_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2,
     }  # fmt: skip
-    model = Transformer(TransformerConfig(**(shape | changes))).eval()
+    model = Transformer(PartsConfig(**(shape | changes))).eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "bias" in name or "gain" in name:

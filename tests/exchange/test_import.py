@@ -29,6 +29,7 @@ from tests.exchange.published import (
     ENGLISH,
     GERMAN,
     edit,
+    in_pieces,
     publish,
     spm,
     transformers,
@@ -85,6 +86,19 @@ def test_a_pickle_of_tensors_is_read_as_well(
     after = read_published(folder).weights
     assert before.keys() == after.keys()
     assert all(torch.equal(before[n], after[n]) for n in before)
+
+
+@pytest.mark.parametrize("form", ["model.safetensors", "pytorch_model.bin"])
+def test_weights_in_several_files_are_read_as_well(
+    form: str, folder: Path, tmp_path: Path
+) -> None:
+    before = read_published(folder).weights
+    names = in_pieces(folder, form)
+    run = import_marian(folder, tmp_path / "run")
+    after = run.model.state_dict()
+    assert all(torch.equal(before[n].float(), after[n]) for n in before)
+    card = json.loads((tmp_path / "run" / "imported.json").read_text())
+    assert {*names, f"{form}.index.json"} <= card["sha256"].keys()
 
 
 def test_weights_in_16_bits_become_float32(
@@ -212,6 +226,16 @@ def test_a_name_is_fetched_at_one_revision(
         run.recipe.about
         == "imported from Helsinki-NLP/opus-mt-fr-en at abc123"
     )
+
+
+def test_pieces_are_fetched_as_their_list_says(
+    asked: list[tuple[str, str, str]], folder: Path, tmp_path: Path
+) -> None:
+    names = in_pieces(folder)
+    found, _ = find_published("opus-mt-fr-en")
+    files = [file for _, file, _ in asked]
+    assert files[-4:] == ["model.safetensors.index.json", *names]
+    import_marian(found, tmp_path / "run")
 
 
 @pytest.mark.parametrize("pair", ["en-de", "de-en", "es-en"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from annotated.engine.errors import RunError
 from annotated.exchange.published import import_marian
-from tests.exchange.published import edit, spm
+from tests.exchange.published import edit, in_pieces, spm
 from tests.helpers import content
 
 
@@ -63,6 +64,9 @@ POINTER = (
 )
 
 
+INDEX = "model.safetensors.index.json"
+
+
 FC1 = "model.encoder.layers.0.fc1.weight"
 
 
@@ -73,10 +77,9 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "pre-norm": (config(normalize_before=True), "normalize_before is true"),
     "a norm more": (config(normalize_embedding=True), "normalize_embedding is true"),
     "a last norm": (config(add_final_layer_norm=True), "add_final_layer_norm is true"),
-    "learned": (config(static_position_embeddings=False), "static_position_embeddings is false"),
     "unscaled": (config(scale_embedding=None), "scale_embedding is null, but only true"),
     "forced": (config(forced_bos_token_id=7), "forced_bos_token_id is 7"),
-    "gelu_new": (config(activation_function="gelu_new"), 'activation_function is "gelu_new"'),
+    "mish": (config(activation_function="mish"), 'activation_function is "mish", but only relu or silu'),
     "two widths": (config(decoder_ffn_dim=99), "decoder_ffn_dim is 99, but only 24"),
     "two heads": (config(decoder_attention_heads=2), "decoder_attention_heads is 2, but only 4"),
     "odd heads": (config(encoder_attention_heads=3, decoder_attention_heads=3), "num_heads"),
@@ -123,6 +126,34 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "two tables": (
         weights(lambda w: w.update({"lm_head.weight": w["model.shared.weight"] + 1})),
         "lm_head.weight differ, but by config.json they are one",
+    ),
+    "a piece missing": (
+        lambda f: (f / in_pieces(f)[1]).unlink(),
+        "lacks model-00002-of-00003.safetensors",
+    ),
+    "a piece cut": (
+        lambda f: cut(in_pieces(f)[1], 0.5)(f),
+        "model-00002-of-00003.safetensors cannot be read",
+    ),
+    "two pieces changed": (
+        lambda f: shutil.copy(f / in_pieces(f)[0], f / "model-00002-of-00003.safetensors"),
+        "model-00002-of-00003.safetensors does not fit the list of weights",
+    ),
+    "pieces elsewhere": (
+        lambda f: [in_pieces(f), edit(f / INDEX, weight_map={"x": "../model.safetensors"})],
+        "model.safetensors.index.json cannot be used: its weight_map",
+    ),
+    "no list of pieces": (
+        lambda f: [in_pieces(f), edit(f / INDEX, weight_map=None)],
+        "model.safetensors.index.json cannot be used: its weight_map",
+    ),
+    "half a list": (
+        lambda f: [in_pieces(f), cut(INDEX, 0.5)(f)],
+        "model.safetensors.index.json cannot be read",
+    ),
+    "a pointer to a piece": (
+        lambda f: (f / in_pieces(f)[2]).write_bytes(POINTER),
+        "model-00003-of-00003.safetensors is only a pointer",
     ),
     "a pointer": (
         write("pytorch_model.bin", POINTER, "model.safetensors"),

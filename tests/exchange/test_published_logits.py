@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from annotated.engine.parts import PartsConfig
 from annotated.engine.search import beam_search
 from annotated.exchange.marian import (
     interleaved,
@@ -21,7 +22,6 @@ from annotated.exchange.marian import (
     shape_of,
 )
 from annotated.exchange.published import Published, read_published
-from annotated.model import TransformerConfig
 from annotated.search import SearchConfig, beam, greedy, plain_beam_search
 from annotated.tokens import BOS, EOS, PAD
 from tests.exchange.published import (
@@ -63,7 +63,7 @@ def test_the_logits_are_the_published_models(
     layers=st.tuples(st.integers(1, 2), st.integers(1, 2)),
     ffn=st.integers(1, 9), vocab=st.integers(4, 30),
     start=st.booleans(), shared=st.booleans(), tied=st.booleans(),
-    act=st.sampled_from(["relu", "swish", "gelu"]), seed=st.integers(0, 99),
+    act=st.sampled_from(["relu", "swish", "gelu", "gelu_new"]), seed=st.integers(0, 99),
 )  # fmt: skip
 def test_so_they_are_in_any_shape(
     heads: int, size: int, layers: tuple[int, int], ffn: int, vocab: int,
@@ -91,7 +91,7 @@ def test_so_they_are_in_any_shape(
     )
     rows = rows_of(table, vocab, where, table["</s>"], first)
     sizes: Any = dict.fromkeys(("src_vocab", "tgt_vocab"), len(rows.order))
-    made = TransformerConfig(**sizes, **vars(shape))
+    made = PartsConfig(**sizes, **vars(shape))
     weights = our_weights(
         model.state_dict(), made, rows, rows, shared, where
     )

@@ -46,6 +46,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "two tables": {"tie": "decoder"},
     "three tables": {"tie": "none"},
     "no biases": {"bias": False},
+    "gelu by tanh": {"activation": "gelu", "approximate": "tanh"},
     "odd": {"d_model": 9, "num_heads": 3},
     "pre-norm": {"norm": "pre"},
     "odd and pre-norm": {"d_model": 9, "num_heads": 3, "norm": "pre"},
