@@ -17,7 +17,6 @@ from press.chapters import PressError, read_book
 from press.formulas import mathml, plain
 from press.notebooks import expected_notebooks
 from press.pages import _fold_with_output, _write_minus, fold
-from press.polish import polish
 from press.references import ARXIV, works
 from press.search import sections
 from press.site import _short_title, draft, is_current, proof, site
@@ -57,39 +56,6 @@ def test_the_line_below_the_title_says_what_a_chapter_takes(
     # the first figure that moves, where there is one
     assert 'href="#fig-moving-film">interactive figure</a>' in other[0]
     assert re.search(r"<h1>Preface<", page(built, "00-preface"))
-
-
-def test_the_engine_room_is_folded_in_the_sidebar_of_other_pages() -> None:
-    def sidebar(current: str) -> str:
-        parts = []
-        for caption, names in (
-            ("The model", ["00-a", "01-b"]),
-            ("The engine room", ["E1-c", "E12-d"]),
-        ):
-            links = "".join(
-                '<li class="toctree-l1 current active"><a href="#">x</a></li>'
-                if name == current
-                else f'<li class="toctree-l1"><a href="{name}.html">x</a></li>'
-                for name in names
-            )
-            parts.append(
-                '<p aria-level="2" class="caption" role="heading">'
-                f'<span class="caption-text">{caption}</span></p>\n'
-                f'<ul class="nav bd-sidenav">{links}</ul>'
-            )
-        pages = {f"{current}.html": "\n".join(parts).encode()}
-        return polish(pages)[f"{current}.html"].decode()
-
-    story, engine = sidebar("01-b"), sidebar("E12-d")
-    assert re.findall(r"<details[^>]*>", story) == [
-        '<details class="part">'
-    ]
-    assert re.findall("<details[^>]*>", engine) == [
-        '<details class="part" open>'
-    ]
-    folded = story[story.index("<details") :]
-    assert "The engine room" in folded and "E12-d" in folded
-    assert "The model" not in folded
 
 
 def test_pages_hold_what_the_chapters_hold(built: Book) -> None:
