@@ -115,7 +115,7 @@ def prepare(source: Sequence[str], out: Path) -> dict[str, Any]:
     ]
     command += ["--out", str(out), "--json"]
     seconds, peak, printed = timed(command)
-    splits = json.loads(printed.splitlines()[-1])
+    splits = json.loads(printed.splitlines()[-1])["splits"]
     size = sum(path.stat().st_size for path in out.iterdir())
     return seconds | {
         "peak_mib": peak / 2**20,

@@ -258,10 +258,10 @@ def prepare_trees(
         for name, articles in split.items()
     }
     if options.silver is not None:
-        trees["faint"] = _clean(t for _, t in _read_trees(options.silver))
+        trees["silver"] = _clean(t for _, t in _read_trees(options.silver))
     counts = {name: len(these) for name, these in trees.items()}
     withheld = trees.pop("withheld", [])
-    trees["train"] += trees.pop("faint", [])
+    trees["train"] += trees.pop("silver", [])
     known = _known_words(trees["train"], options.vocab)
     with new_folder(out) as fresh:
         for name, these in trees.items():

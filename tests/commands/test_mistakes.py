@@ -85,6 +85,8 @@ WRONG = {  # for each field of a recipe, a value that it cannot have
     "save-every": "0", "save-minutes": "-2", "keep": "0", "beam": "0",
     "alpha": "-1", "extra": "x", "nbest": "0", "limit": "0",
     "init": "nowhere", "freeze": "heads", "old-data": "nowhere --train-pairs 99",
+    "loss": "none", "schedule": "none", "optimizer": "none", "parts": "nowhere.py",
+    "windows": "-1", "bpe-dropout": "1", "num-kv-heads": "0", "norm-kind": "batch",
 }  # fmt: skip
 LINES = [
     "trane", "recipes copy", "recipes --x",
@@ -277,5 +279,5 @@ def test_what_may_have_been_meant_is_said(
 def test_each_field_of_a_recipe_has_a_wrong_value() -> None:
     names = {name.replace("_", "-") for name in RECIPES["copy"].flat()}
     free = {"about", "data", "source", "target", "fit", "compile"}
-    free |= {"output-bias"}  # a switch, as compile is
+    free |= {"output-bias", "qk-norm", "gated"}  # switches, as compile is
     assert WRONG.keys() == names - free

@@ -394,6 +394,7 @@ KEEPERS = {
     "engine/checkpoints.restore": "the state of a training",
     "engine/checkpoints.write_checkpoint": "the state of a training",
     "engine/optimizers.rehearse": "looks at a state that is undone",
+    "engine/parts._tried": "the same weights in two layers, side by side",
     "engine/runner._save": "the state of a training",
     "engine/trainer.Trainer.save": "the state of a training",
     "training.Trainer.check": "compares what was kept",
@@ -465,6 +466,7 @@ def test_every_place_that_keeps_a_state_is_known() -> None:
         w for w, calls in found.items() if "state_dict" in " ".join(calls)
     } == {
         "school/milestones._equals_torch",
+        "engine/parts._tried",
         "exchange/export.write_onnx",
         "exchange/marian.marian_weights",
         "engine/optimizers.ChainedOptimizer.load_state_dict",

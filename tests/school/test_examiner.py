@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -31,6 +33,7 @@ from annotated.school.examiner import (
     examined,
 )
 from annotated.school.exercises import exercises
+from tests.helpers import ROOT
 
 CAUSAL = exercises()["03-causal"]
 
@@ -442,6 +445,37 @@ def test_a_loop_without_end_ends_where_there_is_no_timer(
         examine_source(CAUSAL, LOOP, "x.py", limit=0.3).outcome
         == "too slow"
     )
+
+
+TRACED = """
+import sys
+from annotated.school.checks import TooSlow, _watched
+
+try:
+    with _watched({limit}):
+        sum(range(10**7)) + sum(range(10**7))
+except TooSlow:
+    print("too slow")
+
+def note(*_):
+    return note
+
+sys.settrace(note)  # as a debugger does
+(lambda: abs(-1))()
+"""
+
+
+@pytest.mark.parametrize(("limit", "said"), [(60, ""), (0, "too slow\n")])
+def test_a_debugger_goes_on_after_a_check_that_a_thread_watched(
+    limit: float, said: str
+) -> None:
+    """Python 3.11 stood still at the first line if the exception had been
+    taken back, asked for or not."""
+    done = subprocess.run(
+        [sys.executable, "-c", TRACED.format(limit=limit)],
+        capture_output=True, text=True, timeout=60, cwd=ROOT,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == (said, "")
 
 
 @pytest.mark.slow

@@ -12,10 +12,13 @@ from annotated import checks
 from annotated.school.checks import (
     Exam,
     Wrong,
+    as_given,
     difference,
     drawn,
     examine,
     examine_source,
+    mistakes,
+    ours,
     predicted,
     same,
     same_gradients,
@@ -44,6 +47,16 @@ BROKEN = [name for name, e in exercises().items() if e.kind == "fix"]
 
 
 pytestmark = pytest.mark.usefixtures("folder")
+_running = [""]
+
+
+@pytest.fixture(autouse=True)
+def what_mistakes_compute_is_kept_for_one_test(request):
+    """It is kept for a student, who does one exercise; not for hundreds."""
+    if request.function.__name__ != _running[0]:
+        _running[0] = request.function.__name__
+        for kept in ours, as_given, mistakes:
+            kept.cache_clear()
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def test_the_same_seed_is_the_same_training(
     for _ in range(2):
         page.get_by_role("button", name="Start").click()
         found.append(re.sub(r"took \d+ s", "", end(window)))
-        path = page.locator(".fx svg path[style*=blue]").first
+        path = page.locator(".fx svg path[style*='var(--data)']").first
         found.append(path.get_attribute("d"))
         page.reload()
     assert found[:2] == found[2:]
