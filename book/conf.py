@@ -10,7 +10,7 @@ extensions = [
     "sphinx_copybutton",
     "press.pages",  # what folds, and the head of a page
 ]
-exclude_patterns = ["_static/README.md"]
+exclude_patterns = ["_static/README.md", "beside"]  # see press/beside.py
 
 # the press has executed the chapters already
 nb_execution_mode = "off"

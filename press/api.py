@@ -307,8 +307,10 @@ class Reference:
         return "\n".join([*lines[:4], *tree, *lines[4:]])
 
     def _names(self) -> str:
-        """Every name and every method, by its first letter."""
-        rows: dict[str, list[tuple[str, str, str]]] = {}
+        """Every name and every method, by its first letter; a name that
+        several have is said once.
+        """
+        rows: dict[str, dict[str, list[str]]] = {}
         for entries in self.entries.values():
             for entry in entries:
                 own = [(entry.name, entry.whole)]
@@ -317,12 +319,9 @@ class Reference:
                     for node in entry.methods
                 ]
                 for short, whole in own:
-                    place = whole.removeprefix(f"{PACKAGE}.")
-                    place = place.removesuffix(f".{short}")
                     letter = short.lstrip("_")[0].upper()
-                    rows.setdefault(letter, []).append(
-                        (short, place, whole)
-                    )
+                    named = rows.setdefault(letter, {})
+                    named.setdefault(short, []).append(whole)
         lines = [
             "# Index of names",
             "",
@@ -332,11 +331,10 @@ class Reference:
         ]
         for letter in sorted(rows):
             lines += [f"## {letter}", "", "{.api-index}"]
-            for short, place, whole in sorted(
-                rows[letter], key=lambda row: (row[0].lower(), row)
+            for short, places in sorted(
+                rows[letter].items(), key=lambda row: (row[0].lower(), row)
             ):
-                role = f"{{py:obj}}`{short} <{whole}>`"
-                lines.append(f"- {role} *{_plain(place)}*")
+                lines.append(f"- {_listed(short, sorted(places))}")
             lines.append("")
         return "\n".join(lines)
 
@@ -747,6 +745,19 @@ def part_name(item: str) -> str:
     ):
         text = re.sub(short, word, text)
     return _plain(text)
+
+
+def _listed(short: str, places: list[str]) -> str:
+    """A name of the index; what has it leads there, if several do."""
+    owners = [place.rpartition(".")[0] for place in places]
+    if len(places) == 1:
+        owner = owners[0].removeprefix(f"{PACKAGE}.")
+        return f"{{py:obj}}`{short} <{places[0]}>` *{_plain(owner)}*"
+    links = (
+        f"{{py:obj}}`{owner.rpartition('.')[2]} <{place}>`"
+        for owner, place in zip(owners, places, strict=True)
+    )
+    return f"`{short}` *of* {', '.join(links)}"
 
 
 def _role(whole: str) -> str:

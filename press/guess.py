@@ -41,6 +41,7 @@ def fill(source: str, chapter: Chapter, place: int, notebook: Any) -> str:
         listed = "\n".join(rows)
         return (
             '```{raw} html\n<div class="guesses" hidden>\n'
+            '<p class="asked">Predict</p>\n'
             f"{listed}\n</div>\n```"
         )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-SCREEN, PHONE = 790, 358  # the room of a figure, in pixels
+# the room of a figure, in pixels: beside its caption, with the margin, and
+# on a phone
+COLUMN, SCREEN, PHONE = 640, 864, 358
 LEAST = {"screen": 9.0, "phone": 6.0}  # pixels of a letter
 # how much wider than a phone a drawing may be, which then scrolls: the
 # classes are in book.css
@@ -23,6 +25,14 @@ def points(svg: str) -> float:
 
 
 def look(svg: str) -> str:
+    """The classes with which it is legible: `broad` where the column would
+    make its letters too small, and one for phones.
+    """
+    broad = sizes(svg, 1)["column"] < LEAST["screen"]
+    return " ".join(filter(None, ["broad" * broad, on_phone(svg)]))
+
+
+def on_phone(svg: str) -> str:
     """The class with which it is legible on a phone."""
     if points(svg) > WIDE:
         return "wide"
@@ -38,9 +48,10 @@ def sizes(svg: str, more: float) -> dict[str, float]:
     texts = [LETTERS.search(text) for text in TEXT.findall(svg)]
     least = min((float(t[1]) for t in texts if t), default=float("inf"))
     if not (width and room):
-        return {"screen": float("inf"), "phone": float("inf")}
+        return dict.fromkeys(("column", *LEAST), float("inf"))
     own = width * 4 / 3
     return {
+        "column": least * min(COLUMN, own) / float(room[1]),
         "screen": least * min(SCREEN, own) / float(room[1]),
         "phone": least * min(PHONE * more, own) / float(room[1]),
     }

@@ -26,6 +26,7 @@ EVERYDAY = {
     "base", "big", "job", "key", "memory", "plan", "rank", "score",
     "signature", "stack", "step", "sweep", "value", "variation", "window",
 }  # fmt: skip
+NOT_OURS = "(?<!your )"  # a reader has a head, too
 FOLDED = {"solution", "exercise", "predict"}
 CITED = re.compile(r"(?:^|/)references\.html#(.+)$")
 
@@ -109,7 +110,9 @@ class Notes(SphinxPostTransform):
         wanted = dict(terms)
         words = sorted(terms, key=lambda word: (-len(word), word))
         names = "|".join(map(re.escape, words))
-        self.pattern = re.compile(rf"(?<![\w-])({names})(s?)(?![\w-])")
+        self.pattern = re.compile(
+            rf"(?<![\w-]){NOT_OURS}({names})(s?)(?![\w-])"
+        )
         for text in list(self.document.findall(nodes.Text)):
             if not isinstance(text.parent, nodes.paragraph):
                 continue

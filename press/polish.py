@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import re
 
+from press import meaning
 from press.dark import themed
 from press.search import sections
 from press.trim import trim
@@ -21,16 +22,35 @@ SEARCH = ("searchtools.js", "language_data.js", "searchindex.js")
 # ours finds sections, which Sphinx's does not: see press/search.py
 OURS = ("minisearch/minisearch.js", "sections.js", "rank.js", "search.js")
 SPHINX = ("searchindex.js", "_static/searchtools.js")
+# the contents of a page on paper, before the page
+PRINTED = re.compile(
+    r'<div id="jb-print-docs-body".*?(?=<div id="searchbox">)', re.S
+)
+# on a first visit the theme takes an empty word for a fault; a dark page
+# is light until its script is there
+DARK = 'matchMedia("(prefers-color-scheme: dark)").matches'
+MODE = {
+    'getItem("mode") || ""': 'getItem("mode") || "auto"',
+    'getItem("theme") || ""': (
+        f'getItem("theme") || ({DARK} ? "dark" : "light")'
+    ),
+}
 VIEWPORT = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
 )
 ICON = re.compile(r'<(i|span) class="([^"]*\bfa-[^"]*)"([^>]*)></\1>')
 # a long name in code, and the head of a column
 NAME = re.compile(r'(?<=<span class="pre">)[^<]{16,}|(?<=<th>)\w+(?=</th>)')
+EMPTY = re.compile(r"<th\b([^>]*)>(?:\s|<p>\s*</p>)*</th>")
 # a formula of one line and what may not begin the next
 JOINED = re.compile(
     r'(<span class="math[^"]*"><math(?:(?!</span>).)*?x-tex">[^<]{,60}'
     r"</annotation></semantics></math></span>[,.;:?!)\u201d\u2019]+)"
+)
+# a word on a button, likewise
+EXPLAINED = re.compile(
+    r'(<button type="button" class="note-of[^>]*>[^<]*</button>'
+    r"[,.;:?!)\u201d\u2019]+)"
 )
 # pages below a page, in the sidebar: that page lists them
 BELOW = re.compile(
@@ -44,7 +64,7 @@ PART = re.compile(
     re.S,
 )
 # the engine room and the reference, for which few readers come
-ASIDE = re.compile(r'href="(?:E\d+-|api-)')
+ASIDE = r"(?:E\d+-|api-)"
 # the parameters of a signature, which are no list of definitions
 LINES = re.compile(r"<dl>\s*((?:<dd>.*?</dd>\s*)+)</dl>", re.S)
 # a drawing, and its size as it says itself
@@ -77,7 +97,7 @@ def polish(pages: dict[str, bytes]) -> dict[str, bytes]:
         done[name] = data
     script = pages.get(SCRIPTS, b"").decode("utf-8")
     done[ICONS] = _icons(script, found).encode()
-    done["_static/sections.js"] = sections(done)
+    done |= {f"_static/{n}": d for n, d in sections(done).items()}
     return done | trim(done)
 
 
@@ -107,18 +127,27 @@ def _page(name: str, text: str) -> str:
     first, *more = re.split(r'[ \t]*<meta name="viewport"[^>]*>\n?', text)
     if more:
         text = f"{first}{VIEWPORT}\n{''.join(more)}"
+    text = PRINTED.sub("", text)
+    for told, meant in MODE.items():
+        text = text.replace(told, meant)
+    # title and search are in no landmark
+    bar = '<div id="pst-primary-sidebar"'
+    text = text.replace(bar, f'{bar} role="navigation" aria-label="Site"')
     text = PART.sub(_part, BELOW.sub("", text))
     text = LINES.sub(_lines, text)
     # a name that is not what the button reads is no name
     button = r'(<button class="btn search-button-field[^>]*?)'
     text = re.sub(rf'{button} aria-label="Search"', r"\1", text)
-    # pandas leaves the corner of a table empty
-    text = text.replace("<th></th>", "<td></td>")
+    # the corner of a table is no heading
+    text = EMPTY.sub(r"<td\1></td>", text)
     # names may be broken where they are put together
     text = NAME.sub(
         lambda match: re.sub(r"([_.])(?=\w)", r"\1<wbr>", match[0]), text
     )
-    text = JOINED.sub(r'<span class="joined">\1</span>', text)
+    for pattern in (JOINED, EXPLAINED):
+        text = pattern.sub(r'<span class="joined">\1</span>', text)
+    if name in meaning.PAGES:
+        text = meaning.colored(text)
     return PICTURE.sub('<img loading="lazy"', text)
 
 
@@ -136,7 +165,7 @@ def _sized(image: re.Match[str], pages: dict[str, bytes]) -> str:
 def _part(match: re.Match[str]) -> str:
     """A part that most readers pass by, folded but on its own pages."""
     caption, pages = match.groups()
-    if not ASIDE.search(pages):
+    if not re.search(f'href="{ASIDE}', pages):
         return match[0]
     here = " open" if re.search(r'class="[^"]*\bcurrent\b', pages) else ""
     return (

@@ -12,6 +12,7 @@ import re
 from xml.etree import ElementTree as ET
 
 from annotated.book.colors import colors
+from press import letters
 
 SVG = "http://www.w3.org/2000/svg"
 GROUP = f"{{{SVG}}}g"
@@ -94,7 +95,8 @@ def image(svg: str, path: str) -> str:
     if size:  # so that nothing moves when it comes
         width, height = (round(float(x) * 4 / 3) for x in size.groups())
         room = f' width="{width}" height="{height}"'
+    look = ' class="broad"' * ("broad" in letters.look(svg))
     return (
-        f'<p class="poster"><img alt="{EMPTY}" src="{path}"{room} '
+        f'<p class="poster"><img{look} alt="{EMPTY}" src="{path}"{room} '
         'loading="lazy"></p>'
     )

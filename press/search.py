@@ -25,10 +25,11 @@ HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
 # controls, and formulas that stand alone
 SKIPPED = {
     "headerlink", "chapter-facts", "visually-hidden", "column", "note",
-    "guesses", "api-facts",
+    "guesses", "api-facts", "page-tools",
 }  # fmt: skip
 # what a reader is to find alone, or has not asked for yet
 HIDDEN = {"solution", "answer", "choices"}
+FIRST = re.compile(r"\d\d-|A\d")  # pages that most readers look for
 ROW = re.compile(r"<tr\b[^>]*>(.*?)</tr>", re.S)
 LINK = re.compile(r'href="(\d\d-[\w-]+\.html)(#[\w-]+)"')
 DEFINED = re.compile(r"^\s*(?:class|def) (\w+)", re.M)
@@ -46,12 +47,15 @@ GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 FRACTION = re.compile(rf"\\t?frac(?:{GROUP}{GROUP}|(\w)(\w))")
 
 
-def sections(pages: dict[str, bytes]) -> bytes:
-    """A script with a row per section: page, its title, anchor, heading,
+def sections(pages: dict[str, bytes]) -> dict[str, bytes]:
+    """Two scripts with a row per section: page, its title, anchor, heading,
     text, code, the names that this defines, and what is hidden until a
-    reader asks. A script, since a file may load no other kind of file.
+    reader asks. The story and the appendices, in which most queries find
+    their answer, come first; the engine room and the reference are loaded
+    after it. Scripts, since a file may load no other kind of file.
     """
-    rows = []
+    first: list[list[str]] = []
+    more: list[list[str]] = []
     for name in sorted(pages):
         if "/" in name or not name.endswith(".html"):
             continue
@@ -61,12 +65,22 @@ def sections(pages: dict[str, bytes]) -> bytes:
         for place, (anchor, *words) in enumerate(found):
             # the first opens the page at its top
             anchor = f"#{anchor}" if place else ""
+            rows = first if FIRST.match(name) else more
             rows.append([name, found[0][1], anchor, *words])
-    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     lessons = json.dumps(_taught(pages), ensure_ascii=False)
-    return (
-        f"const SECTIONS = [\n{lines}\n];\nconst TAUGHT = {lessons};\n"
-    ).encode()
+    start = (
+        f"const SECTIONS = {_lines(first)};\nconst TAUGHT = {lessons};\n"
+    )
+    return {
+        "sections.js": start.encode(),
+        "sections-more.js": f"const MORE = {_lines(more)};\n".encode(),
+    }
+
+
+def _lines(rows: list[list[str]]) -> str:
+    """A list in JSON, a row on each line."""
+    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    return f"[\n{lines}\n]"
 
 
 def _taught(pages: dict[str, bytes]) -> list[list[str]]:

@@ -17,21 +17,30 @@ from typing import Any
 import nbformat
 import yaml
 
-from press import fold, guess, letters, notes, numbers, posters, previews
+from press import (
+    beside,
+    fold,
+    guess,
+    letters,
+    notes,
+    numbers,
+    posters,
+    previews,
+)
 from press.api import Reference
 from press.build import mirror, sphinx
 from press.chapters import Cell, Chapter, PressError, read_book, select
-from press.cite import cited
 from press.dark import light, style_sheet
 from press.execute import as_notebook, executed_path, join
 from press.figures import FOLDER, life, scripts
+from press.foot import footed
 from press.keys import Package, key
 from press.modules import PACKAGE, packages_of, path_of, target_of
 from press.one_file import FILE as ONE_FILE
 from press.one_file import one_file
 from press.pages import NAMES
 from press.paper import counts, paper_map
-from press.polish import polish
+from press.polish import ASIDE, polish
 from press.project import NAME, TITLE, read_project
 from press.references import works
 from press.rules import Reading, sections
@@ -56,7 +65,8 @@ OWN = (
     "build.py", "dark.py", "site.py", "pages.py", "polish.py", "numbers.py",
     "formulas.py", "references.py", "fold.py", "rules.py", "search.py",
     "figures.py", "api.py", "guess.py", "letters.py", "notes.py",
-    "one_file.py", "previews.py",
+    "one_file.py", "previews.py", "beside.py", "foot.py",
+    "meaning.py",
     "study.py", "trim.py", "words.py",
 )  # fmt: skip
 # folders of the site with a file for each page or figure
@@ -79,6 +89,11 @@ STYLES: dict[str, Callable[[str], str]] = {
     "_static/book.css": lambda text: style_sheet() + text,
     "_static/epub.css": light,
 }
+# what opens all answers of a page, with a script
+OPEN = (
+    '<span class="control"><button type="button" class="book-quiet">'
+    "open all answers</button></span>"
+)
 TOCTREE = re.compile(r"(```\{toctree\}\n(?::.*\n)*)((?:(?!```).*\n)*)```")
 
 
@@ -93,7 +108,7 @@ def site(root: Path) -> str:
         return "site/ is current"
     stamp.unlink(missing_ok=True)
     pages = _set(root, sources, build)
-    mirror(cited(root, pages), root / "site")
+    mirror(footed(root, pages) | beside.found(sources), root / "site")
     stamp.write_text(wanted)
     return f"site/ holds {_count(pages)} pages"
 
@@ -215,7 +230,7 @@ def _files(root: Path, book: _Book) -> dict[str, bytes]:
         }
         index = book.index(others.pop("index"), others)
         files["index.md"] = index.encode()
-    return files
+    return files | book.as_markdown(files)
 
 
 class _Book:
@@ -347,6 +362,20 @@ class _Book:
                 )
         return found
 
+    def as_markdown(self, files: dict[str, bytes]) -> dict[str, bytes]:
+        """Each page as Markdown, and llms.txt, which lists them."""
+        rooms: dict[str, list[beside.Page]] = {}
+        for name, chapter in self.shown.items():
+            title = _numbered(chapter)
+            words = self.promises.get(name) or _first_sentence(chapter)
+            notebook = json.loads(files[f"{name}.ipynb"])
+            page = beside.Page(name, title, words, notebook)
+            rooms.setdefault(chapter.room, []).append(page)
+        texts = beside.texts(self.project, rooms)
+        return {
+            f"{beside.FOLDER}/{n}": t.encode() for n, t in texts.items()
+        }
+
     def shows(self) -> dict[str, str]:
         """What these pictures show, by page."""
         found = {name: alt for name, (_, alt) in self.drawn.items()}
@@ -430,7 +459,9 @@ class _Book:
         )
 
     def facts(self, chapter: Chapter) -> str:
-        """Times, sections, modules and links, as one line of HTML."""
+        """A line of HTML on what a page takes, and what else there is about
+        it, which press.foot takes to the page's end.
+        """
         seconds = self.executed[chapter.name].metadata["annotated"][
             "seconds"
         ]
@@ -455,18 +486,39 @@ class _Book:
         words = self._linked(chapter, GLOSSARY, "words")
         asked = self._linked(chapter, GUIDE, "guide")
         parts = [
-            f"{reading_minutes(chapter)} min to read",
-            f"{took} to run" if chapter.code else "",
-            f"covers {covered}" if covered else "",
-            f'<a href="{words}">words and symbols</a>' if words else "",
-            f'<a href="{asked}">questions</a>' if asked else "",
-            f"makes {', '.join(modules)}" if modules else "",
-            f'<a href="{colab}">open in Colab</a>' if chapter.code else "",
+            f"{reading_minutes(chapter)} min",
+            covered,
+            self._to_move(chapter),
+            f'<a href="{colab}">Colab</a>' if chapter.code else "",
             f'<a href="{source}">notebook</a>' if chapter.code else "",
         ]
+        button = OPEN if any(map(_asks, chapter.cells)) else ""
+        tools = [
+            f"{took} to run" if chapter.code else "",
+            f"makes {', '.join(modules)}" if modules else "",
+            f'<a href="{words}">words and symbols</a>' if words else "",
+            f'<a href="{asked}">questions</a>' if asked else "",
+        ]
         spans = "".join(f"<span>{part}</span>" for part in parts if part)
-        paragraph = f'<p class="chapter-facts">{spans}</p>'
-        return f"```{{raw}} html\n{paragraph}\n```"
+        items = "".join(f"<li>{tool}</li>" for tool in tools if tool)
+        return (
+            "```{raw} html\n"
+            f'<p class="chapter-facts">{spans}{button}</p>\n'
+            f'<ul class="page-tools">{items}</ul>\n```'
+        )
+
+    def _to_move(self, chapter: Chapter) -> str:
+        """A link to the page's first figure that moves, if it has one."""
+        for cell in self.executed[chapter.name].cells:
+            figure = cell.metadata.get("mystnb", {}).get("figure", {})
+            shown = (
+                output.get("data", {}).get("text/html", "")
+                for output in cell.get("outputs", [])
+            )
+            if "name" in figure and any(map(MOVES.search, shown)):
+                link = f'<a class="to-move" href="#{figure["name"]}">'
+                return f"{link}interactive figure</a>"
+        return ""
 
     def _linked(self, chapter: Chapter, page: str, mark: str) -> str:
         """The address of what another page has on a chapter, if it has."""
@@ -505,8 +557,13 @@ class _Book:
             if not found:
                 return ""
             head = re.search(r":caption: (.*)", match[1])
-            lines = [f"## {head[1]}\n"] if head else []
-            lines += self._listed(found, others)
+            title = f"## {head[1]}\n" if head else ""
+            lines = [title, *self._listed(found, others)]
+            if head and all(re.match(ASIDE, name) for name in found):
+                title = (
+                    f":::{{admonition}} {head[1]}\n:class: dropdown part"
+                )
+                lines = [title, *lines[1:], ":::"]  # few come for these
             listed = "\n".join(["", *lines, ""])
             return "\n".join([match[1] + "\n".join(found), "```", listed])
 
@@ -716,6 +773,12 @@ def _sections(paper: list[dict[str, Any]], chapter: str) -> str:
         if numbers:
             told.append(f"{name}{'s' * (',' in numbers)} {numbers}")
     return ", ".join(told)
+
+
+def _asks(cell: Cell) -> bool:
+    """Whether it hides an answer."""
+    asks = re.search(r"^:class: predict\b|\{question\}", cell.source, re.M)
+    return "hide-output" in cell.tags or asks is not None
 
 
 def _first_sentence(chapter: Chapter) -> str:

@@ -18,6 +18,7 @@ NESTED = {"media", "supports", "layer", "container"}
 OWN = {"_static/book.css", "_static/epub.css"}
 CLASSES = re.compile(r'\b(?:class|id)="([^"]*)"')
 SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.S)
+SECTIONS = re.compile(r"sections(-more)?\.js$")
 WORD = re.compile(r"[\w-]+")
 
 
@@ -44,7 +45,7 @@ def _used(pages: dict[str, bytes]) -> set[str]:
             for script in set(SCRIPT.findall(text)):
                 if not script.startswith("["):
                     found.update(WORD.findall(script))
-        elif name.endswith(".js") and not name.endswith("sections.js"):
+        elif name.endswith(".js") and not SECTIONS.search(name):
             found.update(WORD.findall(text))
     return found
 

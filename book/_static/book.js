@@ -72,12 +72,12 @@ window.addEventListener("load", () => setTimeout(() => {
       fold.open = true;
     }
   };
-  // The code of figures and imports stays folded; solutions stand at the end.
-  const DRAWING = '.cell:not([class*="tag_export"]) details.code';
+  // Code that is folded stays so; solutions stand at the end.
+  const CODE = ".cell details.code";
   let undo = [];
   window.addEventListener("beforeprint", () => {
     const closed = [...document.querySelectorAll(".bd-article details:not([open])")];
-    const folds = closed.filter((fold) => !fold.matches(DRAWING));
+    const folds = closed.filter((fold) => !fold.matches(CODE));
     open(folds);
     undo = [() => folds.forEach((fold) => { fold.open = false; })];
     const solutions = document.querySelectorAll(".bd-article .solution");
@@ -227,9 +227,8 @@ window.addEventListener("load", () => setTimeout(() => {
     }
     // for a second reading
     const answers = [...document.querySelectorAll(".bd-article :is(details.answer, .choices > details)")];
-    if (answers.length) {
-      const button = make("button", "open all answers", "book-quiet");
-      button.type = "button";
+    const button = facts.querySelector(".control > button"); // there from the start: nothing moves
+    if (button) {
       const show = (all) => {
         button.setAttribute("aria-pressed", String(all));
         if (all) return open(answers);
@@ -244,9 +243,6 @@ window.addEventListener("load", () => setTimeout(() => {
         show(all);
         keep(PAGE, { opened: all });
       });
-      const place = make("span", "");
-      place.append(button);
-      facts.append(place);
     }
   }
 
@@ -404,3 +400,29 @@ window.addEventListener("load", () => setTimeout(() => {
     });
   }
 })();
+
+{
+  // The dialog of the search shows what is found as one types. What looks for
+  // it is loaded when the dialog opens for the first time.
+  const SCRIPTS = ["language_data.js", "minisearch/minisearch.js", "sections.js", "rank.js", "search.js"];
+  const dialog = document.querySelector("dialog#pst-search-dialog");
+  const field = dialog?.querySelector("input[type=search]");
+  const here = document.currentScript.src;
+  const search = () => {
+    const place = document.createElement("div");
+    place.className = "found";
+    dialog.append(place);
+    bookSearch(field, place, 8);
+  };
+  field?.addEventListener("focus", () => {
+    if (document.getElementById("search-results")) return search(); // they are there
+    const scripts = SCRIPTS.map((name) => {
+      const script = document.createElement("script");
+      script.src = new URL(name, here);
+      script.async = false; // one after the other
+      return script;
+    });
+    scripts.at(-1).onload = search;
+    document.head.append(...scripts);
+  }, { once: true });
+}

@@ -1,8 +1,8 @@
-// Which sections answer a query, the best first. It draws nothing: search.js
-// does. minisearch.js finds words, Sphinx's language_data.js says which are
+// Which sections answer a query, the best first; more may be added. It draws
+// nothing: search.js does. minisearch.js finds words, Sphinx's language_data.js says which are
 // alike; a section of the story goes before one of the engine room or of the
 // reference that has the words as often.
-const ranking = (sections, taught = []) => {
+const ranking = (taught = []) => {
   const [FILE, PAGE, ANCHOR, TITLE, TEXT, CODE, NAMES, HIDDEN] = [0, 1, 2, 3, 4, 5, 6, 7];
   const ROOMS = [
     [/^\d\d-/, 1.6],
@@ -34,12 +34,31 @@ const ranking = (sections, taught = []) => {
     ["rotary", "rope"],
   ];
 
+  // words of a question that say nothing of what it asks for
+  const ASKING = new Set("what how why which when where do does can my own your i me you work works".split(" "));
+  const dropped = (word) => stopwords.has(word) || ASKING.has(word);
+
+  // what readers ask in words of their own, and where the answer is
+  const ANSWERS = [
+    ["02-attention.html", "", "what is attention", "attention mechanism", "attention"],
+    ["20-multi30k.html", "#text-of-your-own", "train on my own data", "own data", "own dataset", "custom data"],
+    ["00-preface.html", "#what-machine-you-need", "install", "installation", "setup", "requirements"],
+    ["16-search.html", "#how-good-is-a-beam", "softmax temperature", "temperature", "sampling", "top-k", "top-p"],
+    ["08-transformer.html", "#figure-1-as-a-class", "encoder decoder", "encoder-decoder"],
+    ["A6-serving.html", "#in-transformers", "export to huggingface", "export to hugging face", "hugging face transformers"],
+    ["14-training.html", "#six-broken-loops", "loss not decreasing", "loss does not decrease", "loss does not fall",
+      "loss stuck", "model does not learn", "debug training"],
+    ["A5-command-line.html", "", "command line options", "command line"],
+    ["A5-command-line.html", "#out-of-memory", "out of memory", "cuda out of memory", "oom"],
+    ["27-real-weights.html", "#going-on-fine-tuning", "lora", "adapters", "peft", "finetuning"],
+  ];
+
   const stemmer = new Stemmer();
   const stems = new Map();
   const BRITISH = /is(?=(?:e|es|ed|er|ers|ing|ation|ations)$)/; // "optimiser" as "optimizer"
   const stem = (word) => {
     word = word.toLowerCase().replace(BRITISH, "iz");
-    if (!stems.has(word)) stems.set(word, stopwords.has(word) ? "" : stemmer.stemWord(word));
+    if (!stems.has(word)) stems.set(word, dropped(word) ? "" : stemmer.stemWord(word));
     return stems.get(word);
   };
   // "warm-up" is found as two words and as "warmup", "√" as "sqrt"
@@ -61,15 +80,20 @@ const ranking = (sections, taught = []) => {
   });
   const fields = (row, id) =>
     ({ id, page: row[PAGE], title: row[TITLE], text: row[TEXT], code: row[CODE], hidden: row[HIDDEN] });
-  index.addAll(sections.map(fields));
-  const aside = sections.map((row) => ASIDE.test(row[TITLE]));
-  const weights = sections.map((row, id) => {
-    const room = ROOMS.find(([pattern]) => pattern.test(row[FILE]))?.[1] ?? 1;
-    return room * (aside[id] ? 0.4 : 1);
-  });
-  const titles = sections.map((row) => plain(row[TITLE]));
-  const texts = sections.map((row) => plain(row[TEXT]));
-  const names = sections.map((row) => new Set(row[NAMES].split(" ")));
+  const sections = [], aside = [], weights = [], titles = [], texts = [], names = [];
+  const add = (rows) => {
+    index.addAll(rows.map((row, i) => fields(row, sections.length + i)));
+    for (const row of rows) {
+      const apart = ASIDE.test(row[TITLE]);
+      const room = ROOMS.find(([pattern]) => pattern.test(row[FILE]))?.[1] ?? 1;
+      sections.push(row);
+      aside.push(apart);
+      weights.push(room * (apart ? 0.4 : 1));
+      titles.push(plain(row[TITLE]));
+      texts.push(plain(row[TEXT]));
+      names.push(new Set(row[NAMES].split(" ")));
+    }
+  };
 
   // the words of a query, each with those that mean the same
   const meant = (query) =>
@@ -86,10 +110,11 @@ const ranking = (sections, taught = []) => {
 
   // a word of the glossary, alike or in part, and the section that builds it
   const key = (text) =>
-    (text.match(/[\p{L}\p{N}]+/gu) ?? []).map((word) => stem(word) || word.toLowerCase())
+    (text.match(/[\p{L}\p{N}]+/gu) ?? []).map(stem).filter(Boolean)
       .map((word) => (others.get(word) ?? [word])[0]).join(" ");
   const lessons = new Map();
-  for (const [word, file, anchor] of taught) {
+  const asked = ANSWERS.flatMap(([file, anchor, ...queries]) => queries.map((query) => [query, file, anchor]));
+  for (const [word, file, anchor] of [...asked, ...taught]) {
     for (const name of [word, word.replaceAll("-", "")]) {
       if (!lessons.has(key(name))) lessons.set(key(name), { file, anchor });
     }
@@ -125,18 +150,20 @@ const ranking = (sections, taught = []) => {
         // it is defined there; if in several places, first in the story
         if (names[id].has(name) && !aside[id]) each.score *= 10 * weights[id] ** 2;
       }
-      found.sort((a, b) => b.score - a.score);
-      // it is built there, in other words
-      const built = sections.findIndex((row) => lesson && row[FILE] === lesson.file && row[ANCHOR] === lesson.anchor);
-      if (built >= 0 && found.length && !found.some(({ id }) => id === built)) {
-        found.unshift({ id: built, score: found[0].score, terms: words });
-      }
-      return found;
+      return found.sort((a, b) => b.score - a.score);
     };
     // all the words, in the prose or in the code; else some, or misspelt
-    const found = search("AND");
-    if (found.length) return { found, all: true };
-    return { found: search("OR", { fuzzy: (word) => (word.length > 3 ? 0.25 : false) }), all: false };
+    let found = search("AND");
+    const all = found.length > 0;
+    if (!all) found = search("OR", { fuzzy: (word) => (word.length > 3 ? 0.25 : false) });
+    // it is built there, in other words
+    const built = sections.findIndex((row) => lesson && row[FILE] === lesson.file && row[ANCHOR] === lesson.anchor);
+    const there = found.findIndex(({ id }) => id === built);
+    if (built >= 0 && (there < 0 || !all)) {
+      const [first] = there < 0 ? [{ id: built, terms: words }] : found.splice(there, 1);
+      found.unshift(first);
+    }
+    return { found, all };
   };
 
   // where words of a result are in a text
@@ -145,5 +172,5 @@ const ranking = (sections, taught = []) => {
       .filter(([word]) => parts(word).some((part) => terms.has(stem(part))))
       .map((match) => ({ at: match.index, word: match[0] }));
 
-  return { find, marks, stem };
+  return { add, find, marks, row: (id) => sections[id], stem };
 };

@@ -1,18 +1,16 @@
-// Shows the sections that rank.js finds in sections.js.
-(() => {
-  const MOST = 30; // results
+// Shows the sections that rank.js finds, as somebody types: on search.html,
+// and in the dialog that opens on Ctrl+K, for which book.js loads this. Those
+// of sections.js come at once, those of sections-more.js when it has come.
+const bookSearch = (() => {
   const AROUND = 220; // characters of an excerpt
   const [FILE, PAGE, ANCHOR, TITLE, TEXT, CODE, , HIDDEN] = [0, 1, 2, 3, 4, 5, 6, 7];
-  const query = (new URLSearchParams(location.search).get("q") ?? "").trim();
-  const place = document.getElementById("search-results");
-  const field = document.querySelector("form.bd-search:not(dialog *) input");
-  field.value = query;
-  field.focus(); // the theme means to, and takes the field of its dialog
-  if (!query) return;
-
-  const { find, marks, stem } = ranking(SECTIONS, TAUGHT);
-  const { found, all } = find(query);
+  const { add, find, marks, row, stem } = ranking(TAUGHT);
   const long = (word) => word.length > 2;
+  const make = (tag, ...inside) => {
+    const element = document.createElement(tag);
+    element.append(...inside);
+    return element;
+  };
 
   // the stretch with the most different words, and of these the first
   const excerpt = (text, terms) => {
@@ -29,39 +27,69 @@
     const nodes = [];
     let done = start;
     for (const { at, word } of all.filter((one) => one.at >= start && one.at + one.word.length <= end)) {
-      const mark = document.createElement("mark");
-      mark.textContent = word;
-      nodes.push(text.slice(done, at), mark);
+      nodes.push(text.slice(done, at), make("mark", word));
       done = at + word.length;
     }
     return [start ? "… " : "", ...nodes, text.slice(done, end), end < text.length ? " …" : ""];
   };
-
-  const make = (tag, ...inside) => {
-    const element = document.createElement(tag);
-    element.append(...inside);
-    return element;
-  };
   const item = ({ id, terms }) => {
-    const row = SECTIONS[id];
+    const found = row(id);
     terms = new Set(terms);
-    const link = make("a", ...(row[ANCHOR] ? [`${row[PAGE]} › `] : []), make("strong", row[TITLE]));
+    const link = make("a", ...(found[ANCHOR] ? [`${found[PAGE]} › `] : []), make("strong", found[TITLE]));
     // the page marks these words, and opens what is folded around them
-    const inside = marks([row[TITLE], row[TEXT], row[CODE]].join("\n"), terms);
+    const inside = marks([found[TITLE], found[TEXT], found[CODE]].join("\n"), terms);
     const words = new Set(inside.map((one) => one.word.toLowerCase()).filter(long));
-    link.href = `${row[FILE]}?highlight=${encodeURIComponent([...words].join(" "))}${row[ANCHOR]}`;
-    const has = (part) => marks(row[part], terms).length > 0;
-    let shown = excerpt(row[TEXT], terms);
-    if (!has(TEXT) && has(CODE)) shown = [make("code", ...excerpt(row[CODE], terms))];
+    link.href = `${found[FILE]}?highlight=${encodeURIComponent([...words].join(" "))}${found[ANCHOR]}`;
+    const has = (part) => marks(found[part], terms).length > 0;
+    let shown = excerpt(found[TEXT], terms);
+    if (!has(TEXT) && has(CODE)) shown = [make("code", ...excerpt(found[CODE], terms))];
     else if (!has(TEXT) && has(HIDDEN)) shown = [make("em", "In an answer, or in a solution.")];
     return make("li", link, make("p", ...shown));
   };
-  const status = make("p");
-  status.setAttribute("role", "status");
-  const list = make("ol", ...found.slice(0, MOST).map(item));
-  place.append(status, list);
-  const count = `${found.length} section${found.length === 1 ? "" : "s"}`;
-  if (!found.length) status.textContent = `Nothing has “${query}”.`;
-  else if (!all) status.textContent = `No section has all of “${query}”; ${count} with something like it.`;
-  else status.textContent = `${count} with “${query}”${found.length > MOST ? `: the best ${MOST}` : ""}.`;
+  const said = (query, { found, all }, most) => {
+    const count = `${found.length} section${found.length === 1 ? "" : "s"}`;
+    if (!found.length) return `Nothing has “${query}”.`;
+    if (!all) return `No section has all of “${query}”; ${count} with something like it.`;
+    return `${count} with “${query}”${found.length > most ? `: the best ${most}` : ""}.`;
+  };
+
+  add(SECTIONS);
+  const boxes = [];
+  const later = make("script");
+  later.src = new URL("sections-more.js", document.currentScript.src);
+  later.onload = () => {
+    add(MORE);
+    for (const show of boxes) show();
+  };
+  document.head.append(later);
+
+  // what stands in a field is looked for, and shown in a place
+  return (field, place, most) => {
+    const status = make("p"), list = make("ol");
+    status.setAttribute("role", "status");
+    place.append(status, list);
+    const show = () => {
+      const query = field.value.trim();
+      const answer = query ? find(query) : { found: [] };
+      list.replaceChildren(...answer.found.slice(0, most).map(item));
+      status.textContent = query ? said(query, answer, most) : "";
+    };
+    let waiting = 0;
+    field.addEventListener("input", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(show, 100);
+    });
+    boxes.push(show);
+    show();
+  };
 })();
+
+{
+  const place = document.getElementById("search-results");
+  if (place) {
+    const field = document.querySelector("form.bd-search:not(dialog *) input");
+    field.value = (new URLSearchParams(location.search).get("q") ?? "").trim();
+    field.focus(); // the theme means to, and takes the field of its dialog
+    bookSearch(field, place, 30);
+  }
+}

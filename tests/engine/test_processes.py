@@ -50,7 +50,7 @@ FREE = {  # and these do not, for a reason
     "press needs to make annotated/ cannot import it",
     "press/one_file._formatted": "ruff reads one file and ends; as above",
     "press/refuse.check_names": "ruff reads some files and ends; as above",
-    "press/cite.commit_of": "git says one line and ends; as above",
+    "press/foot.commit_of": "git says one line and ends; as above",
     "press/checks._generated": "writes four small files and ends; as above",
 }
 

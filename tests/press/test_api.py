@@ -62,6 +62,17 @@ def test_every_public_name_has_an_entry(pages: dict[str, str]) -> None:
             assert f"<{module}.{name}>" in pages["api-names.md"]
 
 
+def test_a_name_that_several_have_is_once_in_the_index(
+    pages: dict[str, str],
+) -> None:
+    lines = pages["api-names.md"].splitlines()
+    named = [re.match(r"- (?:\{py:obj\})?`(\w+)", line) for line in lines]
+    names = [found[1] for found in named if found]
+    assert len(names) > 300 and len(names) == len(set(names))
+    [act] = [line for line in lines if line.startswith("- `act` *of* ")]
+    assert "{py:obj}`Train <annotated.commands.train.Train.act>`" in act
+
+
 def test_story_and_engine_are_apart(pages: dict[str, str]) -> None:
     assert "annotated.attention.md" in pages["api-story.md"]
     assert "annotated.engine" not in pages["api-story.md"]

@@ -73,6 +73,12 @@ def test_the_longer_name_wins_and_parts_of_words_do_not_count() -> None:
     ] == ["caches", "KV caches", "heads"]
 
 
+def test_a_readers_own_head_is_none_of_ours() -> None:
+    text = explained("Draw it in your head.", "A head has weights.")
+    assert text.count("<button") == 1
+    assert text.index("<button") == 0
+
+
 def test_a_citation_shows_its_work() -> None:
     text = explained("As @post@ says.", "> In a fold @post@.")
     assert text.count("<button") == 1

@@ -19,7 +19,7 @@ from annotated import __version__
 from annotated.cli import COMMANDS
 from annotated.engine.recipes import RECIPES
 from press.chapters import PressError, read_book, split
-from press.cite import cited, commit_of, reference
+from press.foot import FORM, commit_of, footed, reference
 from press.project import Project, read_project
 from press.release import release
 from tests.conftest import FIRST
@@ -220,12 +220,13 @@ def test_a_page_says_how_to_cite_it() -> None:
         "search.html": b"<article></article>",
         "a.js": b"",
     }
-    done = cited(ROOT, pages)
+    done = footed(ROOT, pages)
     assert done["search.html"] == pages["search.html"]
     said = done["02.html"].decode()
     assert f"version {__version__}" in said and "2 · Attention”" in said
     assert f"{read_project(ROOT).site}/02.html" in said
-    assert said.endswith("</details></article>")
+    assert said.endswith("</details></footer></article>")
+    assert (ROOT / ".github/ISSUE_TEMPLATE" / FORM).is_file()
     if commit := commit_of(ROOT):
         assert f"commit {commit}, " in said
     made = Project("https://x/y/z", "https://y.io/z", version="1.2.3")

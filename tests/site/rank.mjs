@@ -4,13 +4,15 @@ import { readFileSync } from "node:fs";
 import { runInNewContext } from "node:vm";
 
 const [folder, queries] = process.argv.slice(2);
-const scripts = ["language_data.js", "minisearch/minisearch.js", "sections.js", "rank.js"];
+const scripts = ["language_data.js", "minisearch/minisearch.js", "sections.js", "sections-more.js", "rank.js"];
 const text = scripts.map((name) => readFileSync(`${folder}/${name}`, "utf8"));
 const ask = `
-const ranked = ranking(SECTIONS, TAUGHT);
+const ranked = ranking(TAUGHT);
+ranked.add(SECTIONS);
+ranked.add(MORE);
 JSON.stringify(${queries}.map((query) =>
   ranked.find(query).found.slice(0, 30).map(({ id }) =>
-    SECTIONS[id][0].replace(".html", "") + SECTIONS[id][2])));`;
+    ranked.row(id)[0].replace(".html", "") + ranked.row(id)[2])));`;
 const given = {};
 given.window = given.self = given;
 console.log(runInNewContext([...text, ask].join("\n;\n"), given));

@@ -16,6 +16,8 @@ from annotated.book.colors import colors
 from annotated.book.plots import use_book_style
 from press.chapters import read_book
 from press.dark import _lab, darkened, light, style_sheet, themed
+from press.formulas import mathml, plain
+from press.meaning import colored
 from tests.helpers import ROOT
 
 MEANINGS = ("query", "key", "value", "encoder", "decoder")
@@ -192,3 +194,26 @@ def test_style_sheets_get_every_colour() -> None:
     for name in colors():
         assert f"--{name}:" in day and f"--{name}:" in night
     assert light("a{color:var(--ink)}") == f"a{{color:{colors()['ink']}}}"
+
+
+def test_a_formula_and_its_code_have_the_same_colours() -> None:
+    formula = plain(mathml(r"QK^\top/\sqrt{d_k} + W^Q q_i + x_k a^v"))
+    code = (
+        '<span class="n">q</span> <span class="n">d_k</span> '
+        '<span class="n">a</span><span class="o">.</span>'
+        '<span class="n">values</span> '
+        '<span class="bp">self</span><span class="o">.</span>'
+        '<span class="n">w_v</span> <span class="s2">"key"</span>'
+    )
+    before = f"{formula}<p>q, k</p>{code}"
+    page = colored(before)
+    assert re.findall(r'class="(?:n )?of-(\w+)">(\w+)<', page) == [
+        ("query", "Q"),
+        ("key", "K"),
+        ("query", "Q"),
+        ("query", "q"),
+        ("query", "q"),
+        ("value", "w_v"),
+    ]
+    marks = r' class="of-\w+"| of-\w+(?=")'
+    assert re.sub(marks, "", page) == before

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from press.letters import LEAST, MORE, look, sizes
+from press.letters import LEAST, MORE, look, on_phone, sizes
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "build" / "executed").glob("*.ipynb"))
@@ -22,17 +22,23 @@ def drawing(size: float, width: float) -> str:
 
 def test_sizes_are_those_on_the_page() -> None:
     assert sizes(drawing(9, 300), 1) == pytest.approx(
-        {"screen": 12, "phone": 9 * 358 / 300}
+        {"column": 12, "screen": 12, "phone": 9 * 358 / 300}
     )
     small = sizes(drawing(6, 720), MORE["wide"])
     assert all(small[where] < LEAST[where] for where in LEAST)
 
 
 def test_what_would_be_small_on_a_phone_scrolls() -> None:
-    assert look(drawing(9, 300)) == ""
-    assert look(drawing(7, 450)) == "mid"
-    assert look(drawing(5.5, 450)) == "wide"
-    assert look(drawing(30, 500)) == "wide"
+    assert on_phone(drawing(9, 300)) == ""
+    assert on_phone(drawing(7, 450)) == "mid"
+    assert on_phone(drawing(5.5, 450)) == "wide"
+    assert on_phone(drawing(30, 500)) == "wide"
+
+
+def test_what_would_be_small_in_the_column_has_the_margin_too() -> None:
+    assert look(drawing(8, 560)) == "wide"
+    assert look(drawing(7.5, 560)) == "broad wide"
+    assert look(drawing(6.9, 400)) == ""  # its own size makes it no larger
     assert look("<svg><text>a drawing of another kind</text></svg>") == ""
 
 
@@ -44,7 +50,7 @@ def test_letters_can_be_read(page: Path) -> None:
         name = (settings.get("figure") or {}).get("name", cell.get("id"))
         for output in cell.get("outputs", []):
             svg = "".join(output.get("data", {}).get("image/svg+xml", ""))
-            found = sizes(svg, MORE[look(svg)])
+            found = sizes(svg, MORE[on_phone(svg)])
             if any(found[where] < LEAST[where] - 0.01 for where in LEAST):
                 small[name] = found
     assert small == {}

@@ -132,9 +132,8 @@ def test_on_paper_answers_are_open_and_solutions_at_the_end(
     page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
     for words in ("no longer hidden", "the root of", "variance is"):
         assert page.get_by_text(words).last.is_visible(), words
-    for words in ("import math", "plt.plot([2, 1])"):  # of a figure
+    for words in ("import math", "plt.plot([2, 1])", "ONE ="):  # folded
         assert not page.get_by_text(words).last.is_visible(), words
-    assert page.get_by_text("ONE =").last.is_visible()  # of the package
     solution = page.locator(".bd-article .solution")
     assert solution.is_visible()
     order = "x => x.querySelector('.printed-solutions').nextSibling"
@@ -205,6 +204,49 @@ def test_what_is_said_of_it_is_hidden_with_it(small: Tab) -> None:
     assert page.get_by_text("Go on.").is_visible()
     page.get_by_text("Show what happens").last.click()
     assert [text.is_visible() for text in said] == [True, True]
+
+
+def test_the_search_answers_as_one_types(small: Tab) -> None:
+    page = small.open("02-one.html")
+    loaded = len(small.loaded)
+    page.keyboard.press("Control+k")
+    page.keyboard.type("ONE", delay=30)
+    found = page.locator("#pst-search-dialog .found li a")
+    found.first.wait_for()
+    names = [name.partition("?")[0] for name in small.loaded[loaded:]]
+    assert "_static/sections.js" in names  # not before it is asked for
+    # the reference comes with the second file, behind the story
+    page.wait_for_function(
+        """() => [...document.querySelectorAll(".found li a")]
+          .some((link) => link.href.includes("annotated.one"))"""
+    )
+    assert "02-one.html" in found.first.get_attribute("href")
+    page.keyboard.type(" wxyz", delay=30)
+    page.get_by_text("No section has all of “ONE wxyz”").wait_for()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?q=ONE+wxyz")
+    page.locator("#search-results li").first.wait_for()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("ONE", delay=30)
+    page.get_by_text("with “ONE”.").wait_for()
+    assert small.faults == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_first_visit_takes_the_scheme_of_the_system(
+    browser: Any, small: Tab, scheme: str
+) -> None:
+    context = browser.new_context(color_scheme=scheme)
+    page, said = context.new_page(), []
+    page.on("console", lambda message: said.append(message.type))
+    page.goto(small.address + "02-one.html", wait_until="commit")
+    page.wait_for_selector("h1")
+    theme = "document.documentElement.dataset.theme"
+    assert page.evaluate(theme) == scheme
+    page.wait_for_load_state()
+    assert page.evaluate(theme) == scheme
+    assert "error" not in said
+    context.close()
 
 
 def test_arrows_turn_the_page_but_not_inside_a_field(small: Tab) -> None:

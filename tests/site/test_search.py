@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import subprocess
@@ -53,7 +54,8 @@ def found(
         there = own if own.is_file() else pages / "_static" / name
         shutil.copy(there, folder / name)
     texts = {path.name: path.read_bytes() for path in pages.glob("*.html")}
-    (folder / "sections.js").write_bytes(sections(texts))
+    for name, data in sections(texts).items():
+        (folder / name).write_bytes(data)
     done = subprocess.run(
         [
             node,
@@ -74,6 +76,13 @@ def place(results: list[str], answers: list[str]) -> int:
         if result in answers or result.partition("#")[0] in answers:
             return number
     return 0
+
+
+def test_the_first_answer_does_not_wait_for_all_pages(pages: Path) -> None:
+    """What is loaded before it, as a server sends it."""
+    names = (*SCRIPTS, "sections.js", "search.js")
+    texts = [(pages / "_static" / name).read_bytes() for name in names]
+    assert sum(len(gzip.compress(text, 6)) for text in texts) < 600_000
 
 
 def test_every_answer_is_there(
@@ -122,7 +131,8 @@ def test_words_of_the_glossary_lead_to_what_builds_them() -> None:
         '<tr><td>loss</td><td><a href="https://x.org">z</a></td></tr>'
         "</table>"
     )
-    script = sections({"A1-notation.html": page.encode()}).decode()
+    made = sections({"A1-notation.html": page.encode()})
+    script = made["sections.js"].decode()
     there = ["03-masks.html", "#the-future"]
     assert json.loads(
         script.partition("const TAUGHT = ")[2].rstrip(";\n")

@@ -17,7 +17,6 @@ from press.chapters import PressError, read_book
 from press.formulas import mathml, plain
 from press.notebooks import expected_notebooks
 from press.pages import _fold_with_output, _write_minus, fold
-from press.polish import polish
 from press.references import ARXIV, works
 from press.search import sections
 from press.site import _short_title, draft, is_current, proof, site
@@ -39,57 +38,24 @@ def test_a_second_run_does_nothing(built: Book) -> None:
     assert site(built.root) == "site/ is current"
 
 
-def test_the_line_below_the_title_says_what_a_chapter_takes_and_makes(
+def test_the_line_below_the_title_says_what_a_chapter_takes(
     built: Book,
 ) -> None:
     text = page(built, "02-one")
     assert re.search(r"<h1>2 · One<", text)
-    line = re.search(r'<p class="chapter-facts">(.*?)</p>', text)
-    assert line is not None
-    plain = re.sub(r"<[^>]+>", "", line[1])
-    assert re.fullmatch(
-        r"\d+ min to read\d+ s to runwords and symbolsmakes annotated\.one"
-        r"open in Colabnotebook",
-        plain,
+    line, other = (
+        re.findall(r'<p class="chapter-facts">(.*?)</p>', page(built, name))
+        for name in ("02-one", "03-two")
     )
-    assert 'href="A1-notation.html#words-02"' in line[1]
-    assert 'id="words-02"' in page(built, "A1-notation")
-    assert "words and symbols" not in page(built, "03-two")
-    assert "some-book/blob/main/book/notebooks/02-one.ipynb" in line[1]
+    plain = re.sub(r"<[^>]+>", " ", line[0])
+    assert re.fullmatch(
+        r"\d+ min Colab notebook open all answers", " ".join(plain.split())
+    )
+    assert "all answers" not in page(built, "00-preface")
+    assert "some-book/blob/main/book/notebooks/02-one.ipynb" in line[0]
+    # the first figure that moves, where there is one
+    assert 'href="#fig-moving-film">interactive figure</a>' in other[0]
     assert re.search(r"<h1>Preface<", page(built, "00-preface"))
-
-
-def test_the_engine_room_is_folded_in_the_sidebar_of_other_pages() -> None:
-    def sidebar(current: str) -> str:
-        parts = []
-        for caption, names in (
-            ("The model", ["00-a", "01-b"]),
-            ("The engine room", ["E1-c", "E12-d"]),
-        ):
-            links = "".join(
-                '<li class="toctree-l1 current active"><a href="#">x</a></li>'
-                if name == current
-                else f'<li class="toctree-l1"><a href="{name}.html">x</a></li>'
-                for name in names
-            )
-            parts.append(
-                '<p aria-level="2" class="caption" role="heading">'
-                f'<span class="caption-text">{caption}</span></p>\n'
-                f'<ul class="nav bd-sidenav">{links}</ul>'
-            )
-        pages = {f"{current}.html": "\n".join(parts).encode()}
-        return polish(pages)[f"{current}.html"].decode()
-
-    story, engine = sidebar("01-b"), sidebar("E12-d")
-    assert re.findall(r"<details[^>]*>", story) == [
-        '<details class="part">'
-    ]
-    assert re.findall("<details[^>]*>", engine) == [
-        '<details class="part" open>'
-    ]
-    folded = story[story.index("<details") :]
-    assert "The engine room" in folded and "E12-d" in folded
-    assert "The model" not in folded
 
 
 def test_pages_hold_what_the_chapters_hold(built: Book) -> None:
@@ -328,7 +294,8 @@ x = {1}</pre></details>
       <section id="two"><h2>Two</h2><p>Inside</p>
       <dl class="py"><dt id="annotated.one.FOUR">FOUR = 4</dt></dl></section>
       <p>After.</p></section>"""
-    script = sections({"a.html": text.encode(), "b/c.html": b"<p>no</p>"})
+    pages = {"A2-a.html": text.encode(), "b/c.html": b"<p>no</p>"}
+    script = sections(pages)["sections.js"]
     rows, taught = script.decode().split(";\nconst TAUGHT = ")
     rows = rows.removeprefix("const SECTIONS = ")
     assert json.loads(taught.strip("; \n")) == []
@@ -336,7 +303,7 @@ x = {1}</pre></details>
     code = "class Two(One): def three(self): ... x = {1}"
     assert json.loads(rows) == [
         [
-            "a.html",
+            "A2-a.html",
             "1 · One",
             "",
             "1 · One",
@@ -346,7 +313,7 @@ x = {1}</pre></details>
             "It is 7. y",
         ],
         [
-            "a.html",
+            "A2-a.html",
             "1 · One",
             "#two",
             "Two",
@@ -371,9 +338,8 @@ x = {1}</pre></details>
 def test_a_formula_reads_as_one_would_type_it(tex: str, read: str) -> None:
     formula = plain(mathml(tex, source=True))
     text = f'<section id="a"><span class="math">{formula}</span></section>'
-    assert (
-        f', "", "{read}", ' in sections({"a.html": text.encode()}).decode()
-    )
+    made = sections({"a.html": text.encode()})["sections-more.js"]
+    assert f', "", "{read}", ' in made.decode()
 
 
 def test_references_say_where_they_are_cited(built: Book) -> None:
