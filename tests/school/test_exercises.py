@@ -47,16 +47,14 @@ BROKEN = [name for name, e in exercises().items() if e.kind == "fix"]
 
 
 pytestmark = pytest.mark.usefixtures("folder")
-_running = [""]
 
 
 @pytest.fixture(autouse=True)
-def what_mistakes_compute_is_kept_for_one_test(request):
+def what_mistakes_compute_is_not_kept():
     """It is kept for a student, who does one exercise; not for hundreds."""
-    if request.function.__name__ != _running[0]:
-        _running[0] = request.function.__name__
-        for kept in ours, as_given, mistakes:
-            kept.cache_clear()
+    yield
+    for kept in ours, as_given, mistakes:
+        kept.cache_clear()
 
 
 @pytest.fixture
