@@ -252,7 +252,7 @@ NOT_A_PERSONS = {
         engine/checkpoints.restore commands/evaluate._keep
         corpora/sentencepieces.load_tokenizer corpora/prepare.open
         engine/runs._read engine/runs.read_metrics engine/runs.results_of
-        corpora/segmentation.__init__
+        corpora/segmentation.__init__ book/portable.portable
         corpora/tokenizers.read_tokenizer""",
     "is another file that we have written": """
         book/paper.script book/sweep.kept school/course.state
@@ -283,7 +283,11 @@ NOT_A_PERSONS = {
     "is one key, or one letter, and any byte will do": """
         school/terminal._keyboard school/terminal._ask""",
     "is a constant of a notebook's code, which was read": "school/answers._folded",
-    "goes through the reader": "commands/translate.arriving",
+    "goes through the reader": """
+        commands/translate.arriving corpora/formats._csv
+        corpora/formats._jsonl""",
+    "says its encoding itself, and is refused in one line": """
+        corpora/formats._units corpora/formats._po exchange/hub._listed""",
     "only sets or asks what kind it is": """
         cli.make_streams_legible school/examiner._serve_once
         school/terminal.work""",

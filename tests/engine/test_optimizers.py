@@ -410,7 +410,7 @@ KEEPERS = {
     "exchange/export.write_onnx": "weights for other programs",
     "exchange/published.import_marian": "published weights",
     "exchange/marian.marian_weights": "weights for other programs",
-    "exchange/published._read_weights": "published weights",
+    "exchange/published._read_tensors": "published weights",
     "exchange/transformers.write_transformers": "weights for other programs",
     "engine/optimizers.ChainedOptimizer.load_state_dict": "PyTorch's own",
     "engine/runner._write_model": "the model of a run",
