@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from annotated.book.colors import colors
 from annotated.engine.parsing import levels
 from annotated.parsing import SKIPPED, bare
 from annotated.pocket.trees import Tree
@@ -23,13 +24,14 @@ def plot_tree(
     brackets (see parsing.brackets) are in marked.
     """
     columns, floor = itertools.count(), -levels(tree)
+    paint = colors()
     look: dict[str, Any] = {"ha": "center", "va": "center", "size": 8}
-    box = {"facecolor": "ground", "edgecolor": "none", "pad": 1.2}
+    box = {"facecolor": paint["ground"], "edgecolor": "none", "pad": 1.2}
 
     def draw(part: Tree, start: int, y: int) -> tuple[float, int]:
         if not part.children:
             x: float = next(columns)
-            ax.plot([x, x], [y, floor], ":", color="soft", lw=0.8)
+            ax.plot([x, x], [y, floor], ":", color=paint["soft"], lw=0.8)
             ax.text(x, y, part.label, bbox=box, **look | {"size": 7.5})
             word = look | {"va": "top", "rotation": 90}
             ax.text(x, floor - 0.1, part.word, **word)
@@ -41,7 +43,7 @@ def plot_tree(
             below.append(at)
         x = (below[0] + below[-1]) / 2
         wrong = (bare(part.label), start, end) in marked
-        color = "accent" if wrong else "data"
+        color = paint["accent" if wrong else "data"]
         for at in below:
             line = [x, at], [y, y - 1]
             ax.plot(*line, color=color, lw=1 + wrong, zorder=1)
