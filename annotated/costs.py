@@ -5,8 +5,9 @@ import math
 import torch
 
 from annotated.engine.distributed import world_size
-from annotated.engine.kernels import SHORT
+from annotated.engine.kernels import SHORT, choose, machine_at
 from annotated.engine.machine import HALF, matmul_speed, memory_bytes
+from annotated.engine.speed import step_seconds
 from annotated.engine.trainer import RunConfig
 from annotated.model import TransformerConfig, count_parameters
 
@@ -111,6 +112,7 @@ _SHARES = {
     ("cpu", "bfloat16"): {256: 0.39, 512: 0.62},
     ("cuda", "bfloat16"): {512: 0.15},  # an H100, batches counted as full
 }
+_TRIED = 0.15  # seconds of a step that is timed, if it were at full speed
 
 
 def _gib(size: float) -> str:
@@ -123,50 +125,86 @@ def _two(x: float) -> str:
     return f"{float(f'{x:.2g}'):,.{digits}f}"
 
 
+def _span(seconds: float) -> str:
+    """A time with its unit, in two digits."""
+    units = {"h": 3600.0, "min": 60.0, "s": 1.0}
+    unit = next((u for u in units if seconds >= 0.995 * units[u]), "ms")
+    return f"{_two(seconds / units.get(unit, 0.001))} {unit}"
+
+
 def dry_run(
     config: TransformerConfig, training: RunConfig, device: str
 ) -> str:
     """A report of what a run would cost here and on the paper's machine.
-    Reads no data.
+    Takes some steps on a device that is there; reads no data.
     """
     batch, precision = training.batch_tokens, training.precision
     micro = min(batch / world_size(), training.micro_tokens or math.inf)
     step = step_flops(config, batch)
     state = state_bytes(config, precision)
-    kept = micro * kept_bytes(config, precision=precision, device=device)
+    each = kept_bytes(config, precision=precision, device=device)
+    memory = memory_bytes(device)
     rows = {
         "model": f"{count_parameters(config):,} parameters",
         "step": f"{batch:,} source and target tokens",
         "memory": f"{_gib(state)} for weights, gradients and moments, "
-        f"{_gib(kept)} for {micro:,.0f} tokens at once, of "
-        f"{_gib(memory_bytes(device))}",
+        f"{_gib(micro * each)} for {micro:,.0f} tokens at once, of "
+        f"{_gib(memory)}",
         "operations": f"{step:.2e} per step, "
         f"{step * training.max_steps:.2e} in {training.max_steps:,} steps",
     }
-    rows |= _hours(config, step * training.max_steps, precision, device)
+    speed = matmul_speed(device, precision)
+    tokens = _TRIED * speed * batch / step  # and as they fit the memory
+    tokens = min(tokens, (memory * 2 / 3 - state) / each)
+    timed = None
+    if tokens > 0 and _at_hand(device):
+        timed = step_seconds(config, training, device, tokens)
+    rows |= _times(config, training, device, speed, timed)
     return "\n".join(f"{name:16}{value}" for name, value in rows.items())
 
 
-def _hours(
-    config: TransformerConfig, total: float, precision: str, device: str
-) -> dict[str, str]:
-    """The rows of a dry run that say how long total operations take."""
-    speed = matmul_speed(device, precision)
-    least = total / (speed * world_size()) / 3600
-    hours = f"{_two(least)} at full speed"
-    if known := _SHARES.get((torch.device(device).type, precision)):
+def _at_hand(device: str) -> bool:
+    """Whether steps can be taken on a device."""
+    cuda = torch.device(device).type == "cuda"
+    return torch.cuda.is_available() if cuda else True
+
+
+def _times(
+    config: TransformerConfig, training: RunConfig, device: str,
+    speed: float, timed: tuple[float, list[int]] | None,
+) -> dict[str, str]:  # fmt: skip
+    """The rows of a dry run that say how long it takes: by a step that
+    was timed, else by the speed of products and a share of it.
+    """
+    precision, steps = training.precision, training.max_steps
+    total = step_flops(config, training.batch_tokens) * steps
+    least = total / (speed * world_size())
+    here = f"{_two(speed / 1e12)} TFLOP/s in matrix products on "
+    rows, span = {"here": f"{here}{world_size()} × {device}"}, ""
+    if timed:
+        seconds, sizes = timed
+        least = min(least, seconds * steps)  # others were busy meanwhile
+        kernels = choose(
+            machine_at(device), precision, head=config.key_size,
+            dropout=config.attention_dropout > 0,
+        )  # fmt: skip
+        rows["a step here"] = (
+            f"{_span(seconds)}, measured: the fastest of some with "
+            f"{' and '.join(f'{size:,}' for size in sizes)} tokens, made "
+            f"up, in {precision}; {kernels}"
+        )
+        span = f"{_span(seconds * steps)} at this pace; "
+    elif known := _SHARES.get((torch.device(device).type, precision)):
         width = min(known, key=lambda d: abs(d - config.d_model))
-        share = known[width]
-        hours = (
-            f"{_two(least / share)} at {share:.0%} of that speed, as "
-            f"measured at width {width}; {hours}"
+        span = (
+            f"{_span(least / known[width])}, an estimate: at "
+            f"{known[width]:.0%} of that speed, as measured at width "
+            f"{width}; "
         )
     size = "big" if config.d_model >= 1024 else "base"
     theirs = total / (useful_share(size) * paper_cost(1.0))
-    return {
-        "here": f"{_two(speed / 1e12)} TFLOP/s in matrix products on "
-        f"{world_size()} × {device}",
-        "hours here": hours,
+    return rows | {
+        "time here": f"{span}{_span(least)} at full speed",
         "hours, 8 × P100": f"{_two(theirs)}, if used as efficiently as "
         f"for the paper's {size} model",
         "cost by Table 2": f"{paper_cost(theirs):.1e} operations",

@@ -317,6 +317,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("load_pairs", "synthetic_pairs"):
         monkeypatch.setattr(data, name, refuse)
     monkeypatch.setattr(costs, "matmul_speed", lambda *_: 1e12)
+    monkeypatch.setattr(costs, "step_seconds", lambda *_: (2.0, [56, 224]))
 
 
 def said_of(recipe: Recipe) -> str:
@@ -344,8 +345,55 @@ def test_a_dry_run_of_the_papers_models_gives_the_papers_hours(
     assert "3.3e+18" in base
     assert "hours, 8 × P100 84," in big
     assert "2.3e+19" in big
-    # 9.5e17 operations at 1 TFLOP/s are 264 hours
-    assert "260 at full speed" in base
+    # 9.5e17 operations at 1 TFLOP/s are 264 hours, 100,000 steps of 2 s 56
+    assert "a step here     2.0 s, measured: the fastest of some" in base
+    assert "with 56 and 224 tokens, made up, in " in base
+    assert "time here       56 h at this pace; 56 h at full speed\n" in base
+
+
+def test_a_pace_stands_beside_the_time_at_full_speed(
+    no_data: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,000 steps of 13.5 seconds, of 9.5 at 1 TFLOP/s."""
+    asked = []
+
+    def timed(*given: Any) -> tuple[float, list[int]]:
+        asked.append(given[-1])
+        return 13.5, [25_000]
+
+    monkeypatch.setattr(costs, "step_seconds", timed)
+    recipe = RECIPES["wmt14-en-de-base"].changed(max_steps=1000)
+    said = said_of(recipe)
+    assert "time here       3.8 h at this pace; 2.6 h at full speed" in said
+    # as many tokens as take 0.15 seconds at full speed
+    each = step_flops(recipe.config(), 1)
+    assert asked == [pytest.approx(0.15 * 1e12 / each)]
+    config = recipe.config()
+    need = state_bytes(config) + 100 * kept_bytes(config)
+    monkeypatch.setattr(costs, "memory_bytes", lambda _: 1.5 * need)
+    assert "at this pace" in said_of(recipe.changed(precision="float32"))
+    assert asked[1] == pytest.approx(100)  # as many as fit
+    monkeypatch.setattr(costs, "memory_bytes", lambda _: 1e9)
+    said = said_of(recipe)
+    assert len(asked) == 2  # the model alone does not fit
+    assert "measured:" not in said and "at full speed" in said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.00123, "1.2 ms"),
+        (0.24, "240 ms"),
+        (0.996, "1.0 s"),
+        (59.9, "1.0 min"),
+        (3599, "1.0 h"),
+        (3.6e7, "10,000 h"),
+    ],
+)
+def test_a_time_has_two_digits_and_a_unit(
+    seconds: float, said: str
+) -> None:
+    assert costs._span(seconds) == said
 
 
 def test_a_dry_run_says_this_of_the_big_model_on_a_gpu(
@@ -357,6 +405,7 @@ def test_a_dry_run_says_this_of_the_big_model_on_a_gpu(
     speeds, room = {("cuda", "bfloat16"): 2e14}, {"cuda": 80 * 2.0**30}
     monkeypatch.setattr(costs, "matmul_speed", lambda *key: speeds[key])
     monkeypatch.setattr(costs, "memory_bytes", room.__getitem__)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     recipe = RECIPES["wmt14-en-de-big"].changed(
         precision="bfloat16", batch_tokens=12_500, max_steps=600_000,
         micro_tokens=5000,
@@ -369,8 +418,8 @@ def test_a_dry_run_says_this_of_the_big_model_on_a_gpu(
         " 2.7 GiB for 5,000 tokens at once, of 80.0 GiB",
         "operations      1.61e+13 per step, 9.67e+18 in 600,000 steps",
         "here            200 TFLOP/s in matrix products on 1 × cuda",
-        "hours here      90 at 15% of that speed, as measured at width 512;"
-        " 13 at full speed",
+        "time here       90 h, an estimate: at 15% of that speed, as"
+        " measured at width 512; 13 h at full speed",
         "hours, 8 × P100 84, if used as efficiently as for the paper's"
         " big model",
         "cost by Table 2 2.3e+19 operations",
@@ -399,9 +448,10 @@ def test_hours_that_nothing_measured_resembles_are_given_as_a_bound(
 ) -> None:
     monkeypatch.setattr(costs, "matmul_speed", lambda *_: 1e14)
     monkeypatch.setattr(costs, "memory_bytes", lambda _: 2.0**34)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     recipe = RECIPES["wmt14-en-de-base"].changed(precision="float16")
     said = dry_run(recipe.config(), recipe.training, "cuda")
-    assert "hours here      2.6 at full speed\n" in said
+    assert "time here       2.6 h at full speed\n" in said
 
 
 def test_several_processes_share_the_hours_and_the_batch(
@@ -410,7 +460,7 @@ def test_several_processes_share_the_hours_and_the_batch(
     monkeypatch.setattr(costs, "world_size", lambda: 4)
     said = said_of(RECIPES["wmt14-en-de-base"])
     assert "6,250 tokens at once" in said
-    assert "66 at full speed" in said
+    assert "56 h at full speed" in said  # 66, if the pace were not known
 
 
 def foreseen() -> str:
@@ -421,7 +471,11 @@ def foreseen() -> str:
         measured.append(1)
         return 1e12
 
-    costs.matmul_speed = measure
+    def step(_: Any, training: Any, *__: Any) -> tuple[float, list[int]]:
+        measured.append(1)
+        return 2.0, [training.batch_tokens // costs.world_size()]
+
+    costs.matmul_speed, costs.step_seconds = measure, step
     with contextlib.redirect_stdout(io.StringIO()) as out:
         cli.dispatch(["train", "copy", "--dry-run", "--device", "cpu"])
     return f"{len(measured)}: {out.getvalue()}"
@@ -429,8 +483,9 @@ def foreseen() -> str:
 
 def test_one_process_of_several_measures_and_speaks() -> None:
     first, second = in_processes(2, foreseen)
-    assert first.startswith("1: model ")
+    assert first.startswith("2: model ")
     assert "on 2 × cpu" in first
+    assert "with 250 tokens" in first
     assert second == "0: "
 
 
