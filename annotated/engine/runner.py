@@ -21,6 +21,7 @@ from torch import Tensor
 from annotated.batches import Corpus
 from annotated.checkpoints import average_weights
 from annotated.engine.checkpoints import DamagedError, checkpoints, restore
+from annotated.engine.compiler import check_compiler
 from annotated.engine.distributed import (
     all_gather,
     own_part,
@@ -35,7 +36,6 @@ from annotated.engine.fit import with_micro_tokens
 from annotated.engine.lock import locked
 from annotated.engine.log import Log, say
 from annotated.engine.machine import out_of_memory, pick_device
-from annotated.engine.packing import check_compiler
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
     FIRST,
@@ -74,7 +74,8 @@ def train_recipe(
         raise RunError("shard needs several processes: use torchrun")
     device = pick_device(device)
     if recipe.training.compile:
-        check_compiler(device)
+        precision = recipe.training.precision
+        check_compiler(recipe.config(), precision, device)
     with _alone(folder, resume):
         return _trained(recipe, folder, resume, device, shard)
 
