@@ -32,7 +32,7 @@ from annotated.engine.distributed import (
 )
 from annotated.engine.errors import RunError, Stopped
 from annotated.engine.files import check_new, replacing, write_json
-from annotated.engine.fit import with_micro_tokens
+from annotated.engine.fit import tokens_that_fit, with_micro_tokens
 from annotated.engine.lock import locked
 from annotated.engine.log import Log, say
 from annotated.engine.machine import out_of_memory, pick_device
@@ -160,20 +160,30 @@ def _note_changes(run: Run, folder: Path) -> None:
 # E10-runner.md: Micro-batches that fit
 @contextmanager
 def _enough_memory(trainer: Trainer) -> Iterator[None]:
-    """RunError, naming micro_tokens, where there is not."""
+    """RunError, naming what would fit, where there is not."""
     try:
         yield
     except Exception as error:
         if not out_of_memory(error):
             raise
-        config = trainer.config
-        share = config.batch_tokens // world_size()
-        half = max(1, (config.micro_tokens or share) // 2)
-        raise RunError(
-            f"out of memory at step {trainer.step + 1}: try a smaller "
-            f"micro_tokens, such as --micro-tokens {half}; the gradient "
-            "stays the same"
-        ) from error
+        at = f"out of memory at step {trainer.step + 1}"
+        raise RunError(f"{at}: {_advice(trainer)}") from error
+
+
+def _advice(trainer: Trainer) -> str:
+    """The numbers that fit, by what a token keeps, and are at most half of
+    those that did not.
+    """
+    config, device = trainer.config, str(trainer.device)
+    share = max(1, config.batch_tokens // world_size())
+    half = max(1, min(share, config.micro_tokens or share) // 2)
+    fits = tokens_that_fit(trainer.model.config, config, device)
+    few = min(half, int(fits)) if fits >= 1 else half
+    advice = "" if fits >= 1 else "the model alone nearly fills it: "
+    return (
+        f"{advice}try --micro-tokens {few}, with which the gradient stays "
+        f"the same, or steps of --batch-tokens {few * world_size()}"
+    )
 
 
 # E10-runner.md: The loop

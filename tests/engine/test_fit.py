@@ -178,7 +178,7 @@ def test_what_does_not_fit_into_memory_is_passed_over() -> None:
 
     assert found(512 * 6000) == (512, 6000)
     assert found(512 * 1400)[0] == 256
-    with pytest.raises(RunError, match="micro_tokens"):
+    with pytest.raises(RunError, match="micro-tokens 250"):
         found(100)
 
 
@@ -428,7 +428,7 @@ def test_each_process_is_timed_with_its_share_that_fits(
     corpus, words = copy_corpus(100), [0] * 20
     recipe = PAIR.changed(batch_tokens=6000)
     given: Any = (recipe, corpus, words, words, "cpu")
-    with pytest.raises(RunError, match="out of memory.*micro_tokens"):
+    with pytest.raises(RunError, match="out of memory.*micro-tokens"):
         fit.fitted_here(*given)
     with pytest.raises(RunError):
         fit.fitted_here(*given)

@@ -25,12 +25,19 @@ from annotated.costs import (
 )
 from annotated.engine import data, fit
 from annotated.engine.fit import _LOGITS, with_micro_tokens
-from annotated.engine.packing import packed
+from annotated.engine.kernels import Chosen
+from annotated.engine.packing import PackedTransformer
+from annotated.engine.parts import PartsConfig, trainable
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.trainer import RunConfig, packed_loss
+from annotated.masks import causal_mask, window_mask
 from annotated.model import Transformer, TransformerConfig, count_parameters
 from annotated.training import copy_corpus
 from tests.engine.groups import in_processes
+
+
+def parts(vocab: int, **changes: Any) -> PartsConfig:
+    return PartsConfig(src_vocab=vocab, tgt_vocab=vocab, **changes)
 
 
 def shape(vocab: int = 37_000, **changes: Any) -> TransformerConfig:
@@ -81,10 +88,16 @@ def test_training_takes_three_times_the_forward_pass(
         {"num_encoder_layers": 3, "num_decoder_layers": 1},
         {"d_k": 8, "d_v": 24},
         {"d_ff": 32, "num_heads": 2},
+        {"positions": "rotary"},
+        {"positions": "relative", "norm_kind": "rms"},
+        {"positions": "alibi"},
+        {"num_kv_heads": 2, "qk_norm": True},
+        {"num_kv_heads": 1, "d_k": 8, "d_v": 8},
+        {"gated": True, "activation": "silu", "d_ff": 100},
     ],
 )
 def test_operations_are_what_torch_counts(change: dict[str, Any]) -> None:
-    config = shape(50, **({"d_model": 64, "num_heads": 4} | change))
+    config = parts(50, **({"d_model": 64, "num_heads": 4} | change))
     ids = torch.randint(4, 50, (4, 28))
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         Transformer(config)(ids, ids)
@@ -95,13 +108,31 @@ def test_operations_are_what_torch_counts(change: dict[str, Any]) -> None:
     assert counter.get_total_flops() == pytest.approx(ours, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    "change", [{"window": 8}, {"windows": (8, 0)}, {"windows": (6, 10)}]
+)
+def test_in_a_window_a_query_sees_fewer_keys(
+    change: dict[str, Any],
+) -> None:
+    """As many as the masks allow, but for the ends of a sentence."""
+    config, n = parts(50, d_model=64, num_heads=4, **change), 200
+    both, seen = 64 + 64, 6.0 * n  # cross-attention sees all
+    windows = change.get("windows", (8, 8))
+    for window in windows * 3:
+        near = window_mask(n, window) if window else torch.ones(n, n).bool()
+        seen += (near.sum() + (near & causal_mask(n)).sum()).item() / n
+    plain = parts(50, d_model=64, num_heads=4)
+    more = forward_flops(plain, n) - forward_flops(config, n)
+    assert more == pytest.approx(2 * both * (15 * n - seen), rel=0.02)
+
+
 # --- memory ---------------------------------------------------------------
 
 
 def really_kept(
     config: TransformerConfig, batch: Any, precision: Any
 ) -> int:
-    model = packed(Transformer(config))
+    model = trainable(Transformer(config))
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     seen = {}
 
@@ -133,6 +164,13 @@ def really_kept(
         {"d_k": 32, "d_v": 16},
         {"activation": "silu", "d_ff": 512},
         {"activation": "gelu", "output_bias": True},
+        {"attention_dropout": 0.1},
+        {"activation_dropout": 0.1},
+        {"positions": "rotary", "num_kv_heads": 2},
+        {"positions": "relative"},
+        {"positions": "alibi", "norm_kind": "rms"},
+        {"qk_norm": True, "num_kv_heads": 1},
+        {"gated": True, "activation": "silu", "windows": (8, 0)},
     ],
 )
 def test_what_a_forward_pass_keeps_is_what_is_said(
@@ -145,7 +183,7 @@ def test_what_a_forward_pass_keeps_is_what_is_said(
         "num_encoder_layers": 2,
         "num_decoder_layers": 2,
     }
-    config = shape(100, **(small | change))
+    config = parts(100, **(small | change))
     unlike = config.key_size != config.value_size
     if unlike and precision != "float32" and torch.__version__ < "2.5":
         pytest.skip("2.3 keeps fewer copies where no kernel is fused")
@@ -155,7 +193,30 @@ def test_what_a_forward_pass_keeps_is_what_is_said(
     said = batch.tokens * kept_bytes(config, length, precision)
     # the matrices' copies, which the state has
     said += state_bytes(config, precision) - state_bytes(config)
-    assert 0.85 < said / really_kept(config, batch, precision) < 1.15
+    assert 0.9 < said / really_kept(config, batch, precision) < 1.1
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_one_kernel_a_sentence_keeps_its_inputs_and_its_heads(
+    monkeypatch: pytest.MonkeyPatch, positions: str
+) -> None:
+    """The operator's saved tensors, on a CPU."""
+    if torch.__version__ < "2.4":
+        pytest.skip("torch 2.3 has no operators")
+    config = parts(
+        100, d_model=64, d_ff=64, num_heads=4, num_encoder_layers=2,
+        num_decoder_layers=2, dropout=0.0, positions=positions,
+    )  # fmt: skip
+    monkeypatch.setattr(
+        PackedTransformer, "_kernel", lambda *_: "sentences"
+    )
+    monkeypatch.setattr(
+        costs, "choose", lambda *_: Chosen("", "sentences", "chunks")
+    )
+    corpus = copy_corpus(200, vocab=100, length=54)
+    batch = corpus.batch(corpus.plan(1500, seed=0, epoch=0)[0])
+    said = batch.tokens * kept_bytes(config, batch.src.size(1))
+    assert 0.9 < said / really_kept(config, batch, "float32") < 1.1
 
 
 @pytest.mark.parametrize(
@@ -188,8 +249,13 @@ def test_what_a_forward_pass_keeps_is_what_is_said(
     ],
 )  # fmt: skip
 def test_what_a_token_keeps_adds_up_by_hand(
-    change: dict[str, Any], precision: str, device: str, by_hand: int
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    precision: str,
+    device: str,
+    by_hand: int,
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     small: dict[str, Any] = {
         "d_model": 10, "d_ff": 20, "num_heads": 2, "d_k": 3, "d_v": 3,
         "num_encoder_layers": 2, "num_decoder_layers": 1,
@@ -199,7 +265,10 @@ def test_what_a_token_keeps_adds_up_by_hand(
     assert kept == by_hand
 
 
-def test_a_gpu_keeps_smaller_masks_and_no_weights() -> None:
+def test_a_gpu_keeps_smaller_masks_and_no_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     plain = shape(100, d_model=64, num_heads=4, dropout=0.0)
     assert kept_bytes(plain, device="cuda") == kept_bytes(plain)
     noisy = shape(100, d_model=64, num_heads=4, dropout=0.1)
