@@ -107,20 +107,23 @@ def main(settings: Settings) -> dict[str, Any]:
     end = time.monotonic() + 60 * settings.minutes
     settings.work.mkdir(parents=True, exist_ok=True)
     before = json.loads(LEDGER.read_text("utf-8"))["metrics"]["modules"]
-    told = {module: listed(module) for module in TESTS}
-    for module, one in before.items():
-        inherit(file_of(settings.work, module), told[module], one)
+    # the ledger file has all modules, whichever are tried now
+    wanted = TESTS if settings.json else settings.modules
+    told = {module: listed(module) for module in wanted}
+    for module, mutants in told.items():
+        if module in before:
+            path = file_of(settings.work, module)
+            inherit(path, mutants, before[module])
     for module in settings.modules:
         if (left := end - time.monotonic()) > 0:
             attack(settings, module, left)
     reasons = explanations(ROOT / "benchmarks" / "survivors.toml")
     found = {}
-    for module in TESTS:
-        path = file_of(settings.work, module)
-        if path.exists():
-            found[module] = count(module, results(path, told[module]))
-            explain(module, found[module], reasons)
-            show(module, found[module], module in settings.modules)
+    for module, mutants in told.items():
+        tried = results(file_of(settings.work, module), mutants)
+        found[module] = count(module, tried)
+        explain(module, found[module], reasons)
+        show(module, found[module], module in settings.modules)
     if settings.json is not None:
         write(settings.json, as_entry(found))
     return found
