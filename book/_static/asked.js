@@ -5,7 +5,7 @@ const ASKED = {
   "00-preface#what-this-book-is": "annotated transformer, attention is all you need, overview, about this book",
   "00-preface#a-first-taste": "demo, toy example, hello world, quick example, first model",
   "00-preface#the-map": "table of contents, overview of chapters, big picture",
-  "00-preface#three-ways-through": "where to start, reading order, prerequisites, background, maths, mathematics, required knowledge, how to read this book, beginner, newcomer, self study",
+  "00-preface#three-ways-through": "starting point, start reading, reading order, prerequisites, background, maths, mathematics, required knowledge, how to read this book, beginner, newcomer, self study",
   "00-preface#how-a-chapter-is-made": "how to use this book, conventions, paper cards, boxes",
   "00-preface#how-cells-become-a-package": "source code, literate programming, nbdev, export cells, library",
   "00-preface#names-and-shapes": "naming, conventions, reproducible, seed, nats",

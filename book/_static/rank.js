@@ -60,7 +60,7 @@ const ranking = (taught = [], filed = {}) => {
 
   // words of a question that say nothing of what it asks for
   const ASKING = new Set(("what how why which when where do does can my your i me you work works need needed use used"
-    + " using much should would could explain explanation tell difference between versus vs get got please like").split(" "));
+    + " using much should would could explain explanation tell list called call just mean means really exactly happen happens go goes going good allowed between versus vs get got please like").split(" "));
   const TOLD = new Set(["own", "before", "after", "down"]); // they do
   const dropped = (word) => (stopwords.has(word) || ASKING.has(word)) && !TOLD.has(word);
 
@@ -79,6 +79,7 @@ const ranking = (taught = [], filed = {}) => {
   const split = (text) => (text.replaceAll("√", " sqrt ").match(WORD) ?? []).flatMap(parts);
   const meant = (text) => (text.replaceAll("√", " sqrt ").match(PART) ?? []).map(stem).filter(Boolean);
   const single = (word) => word.replace(BRITISH, "iz").replace(/(?<=[^su])s$/, ""); // "tokens" is not "tokenizers"
+  const letters = (text) => (text.toLowerCase().match(PART) ?? []).filter((word) => stem(word)).map(single);
   const plain = (text) => ` ${meant(text).join(" ")} `;
 
   const others = new Map(); // a word and those that mean the same
@@ -116,14 +117,15 @@ const ranking = (taught = [], filed = {}) => {
       const room = ROOMS.find(([pattern]) => pattern.test(row[FILE]))?.[1] ?? 1;
       const found = called.get(row[FILE] + row[ANCHOR]) ?? [];
       const title = row[TITLE].replace(NUMBER, "");
-      index.add({ id, page: row[PAGE], title, called: found.join("; "), text: row[TEXT], code: row[CODE], hidden: row[HIDDEN] });
+      const page = [row[PAGE], ...(called.get(row[FILE]) ?? [])].join("; "); // a section has its page's names, too
+      index.add({ id, page, title, called: found.join("; "), text: row[TEXT], code: row[CODE], hidden: row[HIDDEN] });
       aside.push(apart);
       weights.push(room);
       titles.push(plain(title));
-      spelt.push(new Set(title.toLowerCase().match(PART)?.map(single)));
+      spelt.push(new Set(letters(title)));
       texts.push(plain(row[TEXT]));
       names.push(new Set(row[NAMES].split(" ")));
-      calls.push(found.map(meant).filter((words) => words.length));
+      calls.push(found.map(named).filter(({ words }) => words.length));
     }
     known.clear();
   };
@@ -151,7 +153,7 @@ const ranking = (taught = [], filed = {}) => {
   };
   const repaired = (word) => {
     if (spread(word) || others.has(word) || word.length < 4) return [word];
-    for (let at = word.length - 3; at > 2; at--) {
+    for (let at = word.length - 4; at > 3; at--) {
       const halves = [word.slice(0, at), word.slice(at)].map(stem);
       if (halves.every((half) => half && spread(half) > 2)) return halves;
     }
@@ -166,6 +168,11 @@ const ranking = (taught = [], filed = {}) => {
     }
     const [best] = [...near].sort((a, b) => a[1] - b[1]);
     return best ? [best[0]] : [word];
+  };
+  // "decoder-only" is more than "decoder", although "only" says little
+  const named = (name) => {
+    const all = (name.toLowerCase().match(PART) ?? []).map(single), words = meant(name);
+    return { words, spelt: letters(name), all: words.length === 1 ? all : [] };
   };
   const camel = (query) => query.replace(/(\p{Ll})(\p{Lu})/gu, "$1 $2");
 
@@ -201,7 +208,7 @@ const ranking = (taught = [], filed = {}) => {
     const asked = new Set(words.flatMap((word) => others.get(word) ?? [word]));
     const together = pairs(words);
     const phrase = ` ${words.join(" ")} `;
-    const literal = (typed.toLowerCase().match(PART) ?? []).filter((word) => stem(word)).map(single);
+    const literal = letters(typed), raw = (typed.toLowerCase().match(PART) ?? []).map(single);
 
     const results = new Map();
     words.forEach((word, i) => {
@@ -218,7 +225,7 @@ const ranking = (taught = [], filed = {}) => {
     for (const each of results.values()) {
       const { id } = each;
       each.score *= each.has ** 2 * weights[id];
-      if (aside[id]) each.score *= meant(sections[id][TITLE]).some((word) => asked.has(word)) ? 2.5 : 0.4;
+      if (aside[id]) each.score *= meant(sections[id][TITLE]).some((word) => asked.has(word)) ? 5 : 0.4;
       each.score *= 1 + 0.3 * literal.filter((word) => spelt[id].has(word)).length / (literal.length || 1);
       if (each.count === words.length && !slipped) all += 1;
       // words that stand together come before words that are apart
@@ -228,9 +235,11 @@ const ranking = (taught = [], filed = {}) => {
       // it is called that, or by a part of it
       let name = 0;
       for (const call of calls[id]) {
-        if (!call.every((word) => asked.has(word))) continue;
-        const said = call.reduce((sum, word) => sum + rarity(word), 0) / total;
-        name = Math.max(name, Math.min(said, 1));
+        if (!call.words.every((word) => asked.has(word))) continue;
+        if (call.all.length > 1 && !call.all.every((word) => raw.includes(word))) continue;
+        const said = Math.min(1, call.words.reduce((sum, word) => sum + rarity(word), 0) / total);
+        // "decode" is not quite "decoder"
+        name = Math.max(name, said * (call.spelt.every((word) => literal.includes(word)) ? 1 : 0.7));
       }
       each.score *= 1 + 8 * name ** 2;
       // it is defined there; if in several places, first in the story
