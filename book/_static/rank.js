@@ -51,7 +51,6 @@ const ranking = (taught = [], filed = {}) => {
     ["fall", "decrease", "down", "drop", "converge"],
     ["find", "found", "detect", "recognize", "available"],
     ["begin", "start", "first"],
-    ["explain", "explanation", "meaning"],
     ["own", "custom"],
     ["picture", "figure", "plot", "image"],
     ["delete", "remove"],
@@ -60,7 +59,8 @@ const ranking = (taught = [], filed = {}) => {
 
   // words of a question that say nothing of what it asks for
   const ASKING = new Set(("what how why which when where do does can my your i me you work works need needed use used"
-    + " using much should would could explain explanation tell list called call just mean means really exactly happen happens go goes going good allowed between versus vs get got please like").split(" "));
+    + " using much should would could explain explanation tell list called call just mean means really exactly happen"
+    + " happens go goes going good allowed between versus vs get got please like").split(" "));
   const TOLD = new Set(["own", "before", "after", "down"]); // they do
   const dropped = (word) => (stopwords.has(word) || ASKING.has(word)) && !TOLD.has(word);
 

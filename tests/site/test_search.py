@@ -14,6 +14,7 @@ import yaml
 
 from press.search import sections
 from press.site import is_current
+from tests.press.conftest import Book
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -67,16 +68,15 @@ def found(
     pages: Path, wanted: dict[str, list[str]], readers: dict[str, list[str]]
 ) -> dict[str, list[str]]:
     """What search.html would show, by query."""
+    return ranked(pages / "_static", [*wanted, *readers])
+
+
+def ranked(static: Path, queries: list[str]) -> dict[str, list[str]]:
+    """The places that these scripts find, the best first, by query."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
-    queries = [*wanted, *readers]
-    command = [
-        node,
-        HERE / "rank.mjs",
-        pages / "_static",
-        json.dumps(queries),
-    ]
+    command = [node, HERE / "rank.mjs", static, json.dumps(queries)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=True
     )
@@ -167,6 +167,52 @@ def test_the_reference_stands_behind_the_chapters(
         and not any(a.startswith(REFERENCE) for a in wanted[query])
     }
     assert before == {}
+
+
+def test_a_query_is_a_question_and_not_a_list_of_words(
+    built: Book, tmp_path: Path
+) -> None:
+    """In a book of two pages, a question of each kind."""
+    book = {
+        "03-masks": [
+            ("", "Masks", "A mask hides keys from a query."),
+            ("#exercises", "Exercises", "Draw a mask: what is hidden?"),
+        ],
+        "26-since": [
+            ("", "Since then", "What has changed."),
+            ("#heads", "Many ask, few are asked", "Queries share keys."),
+            ("#gate", "A gate opens", "A unit is multiplied by a gate."),
+            ("#piece", "Pieces", "A word falls into pieces, word by word."),
+            ("#more", "More pieces", "Of a word, and of another word."),
+            ("#last", "The last", "A word, and the pieces of it."),
+        ],
+    }
+    rows = [
+        [f"{page}.html", parts[0][1], anchor, title, text, "", "", ""]
+        for page, parts in book.items()
+        for anchor, title, text in parts
+    ]
+    taught = [["grouped-query attention", "26-since.html", "#heads"]]
+    (tmp_path / "sections.js").write_text(
+        f"const SECTIONS = {json.dumps(rows)};\n"
+        f"const TAUGHT = {json.dumps(taught)};\n"
+    )
+    (tmp_path / "sections-more.js").write_text("const MORE = [];\n")
+    for name in SCRIPTS:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(built.root / "site/_static" / name, tmp_path / name)
+    right = {
+        "why does my gate open so rarely at night": "26-since#gate",
+        "a gaet opens": "26-since#gate",  # a slip of the hand
+        "wordpieces": "26-since#piece",  # two words in one
+        "GQA": "26-since#heads",  # initials
+        "an exercise about masks": "03-masks#exercises",
+        "masks": "03-masks",
+    }
+    found = ranked(tmp_path, [*right])
+    assert {query: places[:1] for query, places in found.items()} == {
+        query: [place] for query, place in right.items()
+    }
 
 
 def test_words_of_the_glossary_lead_to_what_builds_them() -> None:
