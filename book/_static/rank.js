@@ -157,17 +157,18 @@ const ranking = (taught = [], filed = {}) => {
       const halves = [word.slice(0, at), word.slice(at)].map(stem);
       if (halves.every((half) => half && spread(half) > 2)) return halves;
     }
-    const near = new Map();
-    for (const { match } of index.search({ queries: [word], fuzzy: 0.25 })) {
-      for (const term of Object.keys(match)) near.set(term, 0);
-    }
-    for (const term of near.keys()) {
-      // hands slip in the middle of a word, and rarely towards a rare one
-      const slips = distance(word, term) + (term[0] === word[0] ? 0 : 0.6);
-      near.set(term, slips - 0.1 * Math.log(1 + spread(term)));
+    const near = new Map(), most = Math.round(word.length / 4);
+    for (const { match } of index.search({ queries: [word], fuzzy: most + 1 })) {
+      for (const term of Object.keys(match)) {
+        if (near.has(term)) continue;
+        const slips = distance(word, term); // letters that change places are one
+        // hands slip in the middle of a word, and rarely towards a rare one
+        const doubt = slips + (term[0] === word[0] ? 0 : 0.6) - 0.1 * Math.log(1 + spread(term));
+        near.set(term, slips > most ? Infinity : doubt);
+      }
     }
     const [best] = [...near].sort((a, b) => a[1] - b[1]);
-    return best ? [best[0]] : [word];
+    return best && best[1] < Infinity ? [best[0]] : [word];
   };
   // "decoder-only" is more than "decoder", although "only" says little
   const named = (name) => {
