@@ -278,8 +278,8 @@ def _wide(chapter: Chapter) -> Iterator[str]:
                 inside = "" if inside else line.strip("`") or "text"
             elif inside and inside[0] != "{" and len(line) > WIDE:
                 yield (
-                    f'{cell.section}: the listing\'s line "{line[:40]}…" has '
-                    f"{len(line)} columns, not {WIDE}"
+                    f'{cell.section}: the line "{line[:40]}…" of a listing '
+                    f"has {len(line)} columns, not {WIDE}"
                 )
 
 
