@@ -40,10 +40,11 @@ from annotated.search import CachedSelfAttention
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
-    "PartsShape", "PartsConfig", "ComposedAttention", "RelativeBias",
-    "AlibiBias", "NormedLinear", "OURS", "register", "find_registered",
-    "import_file", "take_imports", "sources", "check_sources", "build",
-    "asks_for_maps", "why_padded", "unpacked", "trainable",
+    "PartsShape", "PartsConfig", "ComposedAttention", "CachedTurned",
+    "RelativeBias", "AlibiBias", "NormedLinear", "OURS", "register",
+    "find_registered", "import_file", "take_imports", "sources",
+    "check_sources", "build", "asks_for_maps", "why_padded", "unpacked",
+    "trainable",
 ]  # fmt: skip
 
 
@@ -304,10 +305,12 @@ def _distances(
     return place[:queries, None] - place[None, :keys]
 
 
-class _CachedComposed(CachedSelfAttention):
-    """A KV cache that counts positions."""
+class CachedTurned(CachedSelfAttention):
+    """A KV cache that counts positions; its block's method turn changes
+    queries and keys by theirs.
+    """
 
-    block: ComposedAttention
+    block: Any
     position = 0  # of the key that comes next
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -319,6 +322,10 @@ class _CachedComposed(CachedSelfAttention):
     def queries(self, x: Tensor) -> Tensor:
         """Of the newest position, whose key is already there."""
         return self.block.turn(super().queries(x), self.position - 1)
+
+
+class _CachedComposed(CachedTurned):
+    """A KV cache that knows how far away each key is."""
 
     def attend(self, q: Tensor, mask: Tensor | None = None) -> Tensor:
         last = self.k.size(2)
@@ -598,10 +605,13 @@ def unpacked(model: Transformer) -> Transformer:
     """
     if not isinstance(model, PackedTransformer):
         return model
+    with torch.device("meta"):
+        plain = Transformer(model.config)
     tensors = [*model.parameters(), *model.buffers()]
-    plain: Any = copy.deepcopy(model, {id(x): x for x in tensors})
-    plain.__class__ = Transformer  # its parts take plain masks, too
-    return plain
+    same = {id(tensor): tensor for tensor in tensors}
+    for name, part in model._modules.items():  # takes plain masks, too
+        plain.add_module(name, copy.deepcopy(part, same))
+    return plain.train(model.training)
 
 
 def trainable(model: Transformer) -> Transformer:
