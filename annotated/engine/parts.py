@@ -41,8 +41,7 @@ from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
     "PartsShape", "PartsConfig", "ComposedAttention", "CachedTurned",
-    "RelativeBias", "AlibiBias", "NormedLinear", "OURS", "register",
-    "find_registered", "import_file", "take_imports", "sources",
+    "OURS", "register", "find_registered", "take_imports", "sources",
     "check_sources", "build", "asks_for_maps", "why_padded", "unpacked",
     "trainable",
 ]  # fmt: skip
@@ -207,21 +206,21 @@ class ComposedAttention(PackedAttention):
             self.w_v = nn.Linear(c.d_model, kv, c.bias)
         if c.qk_norm:
             width = c.num_heads * self.d_k
-            self.w_q = NormedLinear(c.d_model, width, self.d_k, c.bias)
-            self.w_k = NormedLinear(c.d_model, kv, self.d_k, c.bias)
+            self.w_q = _NormedLinear(c.d_model, width, self.d_k, c.bias)
+            self.w_k = _NormedLinear(c.d_model, kv, self.d_k, c.bias)
         initialise(self.w_q, self.w_k, self.w_v)
         kind = c.positions if layer is not None else "none"
         self.window: int | None = None
         self.angles: SinusoidalPositions | None = None
-        self.distances: RelativeBias | AlibiBias | None = None
+        self.distances: _RelativeBias | _AlibiBias | None = None
         if layer is not None and c.windows:
             self.window = c.windows[layer % len(c.windows)] or None
         if kind == "rotary":
             self.angles = SinusoidalPositions(self.d_k)
         elif kind == "relative":
-            self.distances = RelativeBias(c.num_heads)
+            self.distances = _RelativeBias(c.num_heads)
         elif kind == "alibi":
-            self.distances = AlibiBias(c.num_heads)
+            self.distances = _AlibiBias(c.num_heads)
 
     def turn(self, x: Tensor, first: int = 0) -> Tensor:
         """Queries or keys (…, length, d_k) of positions first, first + 1,
@@ -335,7 +334,7 @@ class _CachedComposed(CachedTurned):
 
 
 # E32-change-the-model.md: Scores by distance
-class RelativeBias(nn.Module):
+class _RelativeBias(nn.Module):
     """A learned number for each head and distance, clipped at reach."""
 
     def __init__(self, num_heads: int, reach: int = 16):
@@ -350,7 +349,7 @@ class RelativeBias(nn.Module):
         return self.table[:, index]
 
 
-class AlibiBias(nn.Module):
+class _AlibiBias(nn.Module):
     """Minus the distance, times a slope for each head."""
 
     slopes: Tensor
@@ -368,7 +367,7 @@ class AlibiBias(nn.Module):
 
 
 # E32-change-the-model.md: Queries and keys of one length
-class NormedLinear(nn.Linear):
+class _NormedLinear(nn.Linear):
     """A linear map (…, n) -> (…, heads · size), each of whose heads has a
     root mean square of 1, times a learned gain (size,).
     """
@@ -452,7 +451,7 @@ def _sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def import_file(file: Path) -> None:
+def _import_file(file: Path) -> None:
     """Run a Python file that registers parts. RunError if it cannot."""
     if not file.is_file():
         raise RunError(f"--import {file}: there is no such file")
@@ -480,7 +479,7 @@ def take_imports(args: Sequence[str]) -> list[str]:
         elif not (file := file or next(words, "")):
             raise UsageError("--import needs a file")
         else:
-            import_file(Path(file))
+            _import_file(Path(file))
     return rest
 
 

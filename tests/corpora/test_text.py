@@ -289,7 +289,7 @@ NOT_A_PERSONS = {
     "says its encoding itself, and is refused in one line": """
         corpora/formats._units corpora/formats._po exchange/hub._listed""",
     "only sets or asks what kind it is": """
-        cli.make_streams_legible school/examiner._serve_once
+        cli._make_streams_legible school/examiner._serve_once
         school/terminal.work""",
     "is a teacher's file, which the press has written": """""",
 }

@@ -32,7 +32,7 @@ import torch
 from safetensors.torch import load_file
 
 from annotated import cli
-from annotated.engine.checkpoints import FILES, checkpoints
+from annotated.engine.checkpoints import _FILES, checkpoints
 from annotated.engine.files import LOCK
 from annotated.engine.runs import read_metrics
 from annotated.engine.trainer import Trainer
@@ -339,7 +339,7 @@ class Life:
         places = checkpoints(self.run / "checkpoints")
         if len(places) < 2:
             return False
-        path = places[-1] / self.draw.choice(FILES)
+        path = places[-1] / self.draw.choice(_FILES)
         whole = bytearray(path.read_bytes())
         at = self.draw.randrange(len(whole))
         if self.draw.random() < 0.5:
