@@ -48,7 +48,7 @@ WRITERS = {
     "school.examiner serve": MEMORY,
     "exchange.export _write": FRESH,
     "exchange.export write_ctranslate2": FRESH,
-    "exchange.export write_onnx": FRESH,
+    "exchange.export _write_onnx": FRESH,
     "corpora.fetch _download": "goes on where a download has broken off",
     "corpora.fetch fetch": "goes on where a download has broken off",
     "engine.lock _taken": "the lock: what it holds is but a note",
@@ -65,8 +65,8 @@ WRITERS = {
     "engine.runner _take_up": "sets a damaged checkpoint aside",
     "engine.runs Run.begin": "takes a run back that could not begin",
     "engine.tensors write_tensors": FRESH,
-    "school.terminal Session.begin": EMPTY,
-    "school.terminal Session.reset": "renames to a new name",
+    "school.terminal _Session.begin": EMPTY,
+    "school.terminal _Session.reset": "renames to a new name",
     "pocket write_samples": "makes data/pocket of this repository",
 }
 

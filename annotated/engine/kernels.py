@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "Machine", "machine_at", "SHORT", "choose", "kernels_of", "triton",
-    "tl", "slow_sentence_attention", "sentence_attention",
-    "slow_row_losses", "row_losses", "attention_kernel",
+    "Machine", "machine_at", "SHORT", "choose", "kernels_of", "tl",
+    "slow_sentence_attention", "sentence_attention", "slow_row_losses",
+    "row_losses", "attention_kernel",
 ]  # fmt: skip
 
 
@@ -144,13 +144,13 @@ def _import(name: str) -> Any:
     return importlib.import_module(name) if found else None
 
 
-triton = _import("triton")
+_triton = _import("triton")
 tl = _import("triton.language")
 
 
 def _jit(function: Callable[..., Any]) -> Any:
     """Triton's compiler, where it is."""
-    return triton.jit(function) if triton else function
+    return _triton.jit(function) if _triton else function
 
 
 # E31-kernels.md: Attention, a sentence at a time
@@ -533,7 +533,7 @@ def row_losses(
     """slow_row_losses, in one pass where choose says so."""
     device = logits.device
     usable = device.type == "cuda" and logits.dtype != torch.float64
-    if triton and usable and choose(_machine_at(device)).loss == "rows":
+    if _triton and usable and choose(_machine_at(device)).loss == "rows":
         return _launched_row_losses(logits, labels, smoothing)
     return slow_row_losses(logits, labels, smoothing, learn)
 
@@ -547,7 +547,7 @@ def attention_kernel(
     if dtype == torch.float64:
         precision = "float32"  # no kernel is for it
     machine = _machine_at(device)
-    if triton is None:  # installed, but not to be imported
+    if _triton is None:  # installed, but not to be imported
         machine = replace(machine, triton=False)
     return choose(machine, precision, longest, head, dropout).attention
 

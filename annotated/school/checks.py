@@ -1139,7 +1139,8 @@ class _Otherwise(BaseException):
 
 def _raised_by_hand(error: BaseException | None) -> bool:
     """Whether an error comes from a `raise` in the answer itself."""
-    last = list(traceback.walk_tb(error and error.__traceback__))[-1:]
+    trace = error.__traceback__ if error else None
+    last = list(traceback.walk_tb(trace))[-1:]
     return any(
         linecache.getline(frame.f_code.co_filename, row)
         .lstrip()
