@@ -194,16 +194,12 @@ def examine() -> Iterator[_Finding]:
     for name in sorted(os.environ):
         if name.startswith(("ANNOTATED_", "CUDA_VISIBLE", "OMP_NUM")):
             yield _Finding(name, os.environ[name])
-    looks = {
-        "packages": _packages, "pytorch": _pytorch,
-        "subcommands": _subcommands, "machine": _machine,
-        "folders": _folders,
-    }  # fmt: skip
-    for name, look in looks.items():
+    for look in (_packages, _pytorch, _subcommands, _machine, _folders):
         try:
             yield from look()
         except Exception as error:  # whatever it is, is what we look for
             reason = " ".join(f"{type(error).__name__}: {error}".split())
+            name = look.__name__.removeprefix("_")
             yield _Finding(name, reason, _REMEDY[name], "✗")
 
 
