@@ -196,6 +196,14 @@ LINES = [
             "split test --save short.txt/x", "split test --save folder",
         )
     ),
+    "serve", "serve --run nowhere --port 0", "serve --run run --text x",
+    *(
+        f"serve --run run --{wrong}"
+        for wrong in (
+            "port x", "port 99999", "port 0 --nbest 9", "port 0 --wait -1",
+            "port 0 --batch-tokens 0", "port 0 --workers 2", "port 0 --host 192.0.2.1",
+        )
+    ),
     # average, export
     "average --run run --out o --last 0", "average --run run --out o --best x",
     "average --run run --out o --last 9", "average --run run --out run",

@@ -291,6 +291,7 @@ NOT_A_PERSONS = {
     "only sets or asks what kind it is": """
         cli.make_streams_legible school/examiner._serve_once
         school/terminal.work""",
+    "is a header of HTTP, which is Latin-1": "commands/serve._said",
     "is a teacher's file, which the press has written": """""",
 }
 
