@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json as coding
+import os
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ import tyro
 from ledger import typed, write
 
 from annotated.book.results import entry
+from annotated.engine.machine import cores
 
 BROKEN = (
     b"",
@@ -170,6 +172,8 @@ def main(settings: Settings) -> None:
         "memory_before_mb": before,
         "memory_after_mb": after,
         "warm": warm,
+        "load": os.getloadavg()[0],  # programs that wanted the cores
+        "cores": cores(),
     }
     print(metrics)
     if settings.json:
