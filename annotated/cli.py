@@ -32,6 +32,7 @@ COMMANDS = {  # what each does
     "recipes": "list what can be trained",
     "data": "list, show or prepare corpora",
     "train": "train RECIPE --out RUN",
+    "adapt": "train --run RUN further on your own sentences, and compare",
     "translate": "translate sentences, or standard input, with --run RUN",
     "serve": "translate for other programs, over HTTP, with --run RUN",
     "evaluate": "score --run RUN on a test set",
@@ -54,6 +55,7 @@ COMMANDS = {  # what each does
 MODULES = {  # where each is: a class, which has the command's name
     "commands.train": ("recipes", "train"),
     "commands.data": ("data",),
+    "commands.adapt": ("adapt",),
     "commands.translate": ("translate",),
     "commands.serve": ("serve",),
     "commands.evaluate": ("evaluate",),

@@ -250,6 +250,7 @@ NOT_A_PERSONS = {
     "is of a run folder or a corpus, which we have written": """
         book/report.report checkpoints.load_checkpoint
         engine/checkpoints.restore commands/evaluate._keep
+        commands/adapt._do
         corpora/sentencepieces.load_tokenizer corpora/prepare.open
         engine/runs._read engine/runs.read_metrics engine/runs.results_of
         corpora/segmentation.__init__ book/portable.portable
