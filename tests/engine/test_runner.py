@@ -24,7 +24,7 @@ from annotated.costs import kept_bytes, state_bytes
 from annotated.engine import fit, log, runner, trainer
 from annotated.engine.checkpoints import checkpoints
 from annotated.engine.errors import RunError, Stopped
-from annotated.engine.log import token_entropy
+from annotated.engine.log import _token_entropy
 from annotated.engine.machine import memory_bytes
 from annotated.engine.recipes import Recipe
 from annotated.engine.runner import _advice, train_recipe
@@ -58,14 +58,14 @@ def said(folder: Path) -> list[str]:
 def test_the_entropy_counts_the_ends_too() -> None:
     target = Sentences.of([[4, 5], [4], []])
     by_hand = -sum(n / 6 * math.log(n / 6) for n in (2, 1, 3))
-    assert token_entropy(Corpus(target, target)) == pytest.approx(by_hand)
+    assert _token_entropy(Corpus(target, target)) == pytest.approx(by_hand)
 
 
 def test_even_words_cost_the_logarithm_of_their_number() -> None:
     # 15 words and an end, all equally often
     rows = [[4 + i for i in range(15)]] * 8
     target = Sentences.of(rows, dtype=np.uint16)
-    found = token_entropy(Corpus(target, target))
+    found = _token_entropy(Corpus(target, target))
     assert found == pytest.approx(math.log(16))
 
 
