@@ -21,10 +21,7 @@ from annotated.engine.errors import (
     unknown,
 )
 
-__all__ = [
-    "COMMANDS", "MODULES", "dispatch", "load", "main",
-    "make_streams_legible",
-]  # fmt: skip
+__all__ = ["COMMANDS", "MODULES", "dispatch", "load", "main"]
 
 
 # E12-command-line.md: The program
@@ -133,7 +130,7 @@ def main() -> None:
     """The command annotated. Exits with 0 on success, 2 on an error that
     the user can fix, 128 + the signal's number if a signal stopped it.
     """
-    make_streams_legible()
+    _make_streams_legible()
     args = [arg for arg in sys.argv[1:] if arg != "--debug"]
     debug = len(args) < len(sys.argv) - 1
     debug = debug or bool(os.environ.get("ANNOTATED_DEBUG"))
@@ -200,7 +197,7 @@ def _similar(error: UnicodeError) -> tuple[str, int]:
     return text.encode("ascii", "backslashreplace").decode(), error.end
 
 
-def make_streams_legible() -> None:
+def _make_streams_legible() -> None:
     """No character that is printed or typed ends the program."""
     codecs.register_error("similar", _similar)
     for stream in (sys.stdout, sys.stderr):
