@@ -233,7 +233,7 @@ OPENS = {  # what opens text, or takes it from bytes
 }
 
 
-OTHERS = {"Run", "Prepared", "self", "cls", "webbrowser", "os", "base64"}
+OTHERS = {"Run", "super()", "Prepared", "self", "cls", "webbrowser", "os", "base64"}
 
 
 READER = "annotated/corpora/reading"
@@ -250,6 +250,7 @@ NOT_A_PERSONS = {
     "is of a run folder or a corpus, which we have written": """
         book/report.report checkpoints.load_checkpoint
         engine/checkpoints.restore commands/evaluate._keep
+        commands/adapt._do
         corpora/sentencepieces.load_tokenizer corpora/prepare.open
         engine/runs._read engine/runs.read_metrics engine/runs.results_of
         corpora/segmentation.__init__ book/portable.portable
@@ -292,6 +293,7 @@ NOT_A_PERSONS = {
     "only sets or asks what kind it is": """
         cli._make_streams_legible school/examiner._serve_once
         school/terminal.work""",
+    "is a header of HTTP, which is Latin-1": "commands/serve._said",
     "is a teacher's file, which the press has written": """""",
 }
 
