@@ -403,7 +403,7 @@ def _listening(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         return socket.create_server(
-            address[:2], family=family, backlog=1024
+            (address[0], port), family=family, backlog=1024
         )
     except (OSError, OverflowError, UnicodeError) as error:
         raise UsageError(f"{host}:{port} cannot be had: {error}") from None
