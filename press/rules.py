@@ -45,6 +45,7 @@ from press.unproved import unproved
 MINUTES = 45  # that a story page may take to read
 LINES = {"story": 30}  # that a cell may have, not counting empty ones
 OTHER_LINES = 60
+WIDE = 79  # columns that a listing may have, which a page shows whole
 MARKDOWN = MarkdownIt("commonmark").enable("table").use(colon_fence_plugin)
 
 
@@ -72,6 +73,7 @@ def offences(root: Path) -> dict[str, list[str]]:
             *_room(chapter),
             *later.offences(place),
             *_size(chapter),
+            *_wide(chapter),
             *_budget(chapter, sections(chapter)),
             *_introduced(chapter, chapters),
             *_folded_prose(chapter),
@@ -263,6 +265,22 @@ def _size(chapter: Chapter) -> Iterator[str]:
     for cell in chapter.code:
         if size(cell) > most:
             yield cell.problem(f"has {size(cell)} lines, not {most}")
+
+
+def _wide(chapter: Chapter) -> Iterator[str]:
+    """A listing between two paragraphs is seen without scrolling."""
+    for cell in chapter.cells:
+        if cell.kind != "markdown":
+            continue
+        inside = ""
+        for line in cell.source.splitlines():
+            if line.lstrip().startswith("```"):
+                inside = "" if inside else line.strip("`") or "text"
+            elif inside and inside[0] != "{" and len(line) > WIDE:
+                yield (
+                    f'{cell.section}: the line "{line[:40]}…" of a listing '
+                    f"has {len(line)} columns, not {WIDE}"
+                )
 
 
 def _budget(chapter: Chapter, parts: dict[str, Reading]) -> Iterator[str]:

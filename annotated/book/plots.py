@@ -33,6 +33,13 @@ _MIXED = {
 }
 
 
+def _mixed(name: str) -> LinearSegmentedColormap:
+    """A map of the book's colours, also where no style is set."""
+    steps = [colors()[end] for end in _MIXED[name]]
+    return LinearSegmentedColormap.from_list(name, steps)
+
+
+
 def use_book_style() -> None:
     """Set the look of all figures. Matplotlib then knows the book's
     colours by their names ("query", "soft") and three maps of colours:
@@ -41,11 +48,9 @@ def use_book_style() -> None:
     color = colors()
     for name, value in color.items():
         get_named_colors_mapping()[name] = value
-    for name, ends in _MIXED.items():
+    for name in _MIXED:
         if name not in mpl.colormaps:
-            steps = [color[end] for end in ends]
-            colormap = LinearSegmentedColormap.from_list(name, steps)
-            mpl.colormaps.register(colormap)
+            mpl.colormaps.register(_mixed(name))
     look = {
         "figure.facecolor": color["ground"],
         "axes.facecolor": color["ground"],
@@ -93,8 +98,9 @@ def plot_grid(
         cell = 0.5 if texts else 0.34  # inches
         size = (1.2 + cell * len(columns), 0.9 + cell * len(rows))
         ax = plt.subplots(figsize=size)[1]
-    look: Any = {"cmap": "weights", "edgecolors": "ground", "linewidth": 1}
-    ax.pcolormesh(numbers, vmin=vmin, vmax=vmax, **look)
+    paint, cells = colors(), _mixed("weights")
+    look: Any = {"edgecolors": paint["ground"], "linewidth": 1}
+    ax.pcolormesh(numbers, cmap=cells, vmin=vmin, vmax=vmax, **look)
     ax.set_xticks(np.arange(len(columns)) + 0.5, columns)
     ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
     ax.grid(False)
@@ -110,7 +116,7 @@ def plot_grid(
     for i, row in enumerate(texts):
         for j, text in enumerate(row):
             dark = numbers[i, j] > vmin + 0.7 * (vmax - vmin)
-            color = "ground" if dark else "ink"
+            color = paint["ground" if dark else "ink"]
             if text.startswith("-"):
                 text = "\N{MINUS SIGN}" + text[1:]
             ax.text(j + 0.5, i + 0.5, text, color=color, **middle)

@@ -39,7 +39,7 @@ class Streams:
         """A small text, such as a shape, with (x, y) at its side."""
         self.ax.text(
             x, y, text, ha=side, va="center", zorder=4, fontsize=9,
-            family="monospace", color="ink",
+            family="monospace", color=colors()["ink"],
         )  # fmt: skip
 
     def box(
@@ -86,7 +86,7 @@ class Streams:
     def _plus(self, x: float, y: float, color: _Color) -> None:
         """A sum, as a plus in a circle."""
         plot = partial(self.ax.plot, x, y, mew=1.6)
-        plot("o", ms=14, mfc="ground", mec=color, zorder=4)
+        plot("o", ms=14, mfc=colors()["ground"], mec=color, zorder=4)
         plot("+", ms=8, color=color, zorder=5)
 
     def branch(

@@ -834,6 +834,8 @@ class _Failure:
             return ""  # no slip makes a text of a tensor
         if not right or isinstance(error, (AttributeError, TypeError)):
             return ""
+        if "raise " not in exercise.reference and _raised_by_hand(error):
+            return ""  # no slip makes a raise
         tree = ast.parse(exercise.reference)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a slip's are no student's
@@ -1146,6 +1148,18 @@ def _leaves(x: Any) -> list[Any]:
 # E20-checks.md: A slip of the pen
 class _Otherwise(BaseException):
     """Something else has come back than what is followed."""
+
+
+def _raised_by_hand(error: BaseException | None) -> bool:
+    """Whether an error comes from a `raise` in the answer itself."""
+    last = list(traceback.walk_tb(error and error.__traceback__))[-1:]
+    return any(
+        linecache.getline(frame.f_code.co_filename, row)
+        .lstrip()
+        .startswith("raise")
+        and not _foreign(frame.f_code.co_filename)
+        for frame, row in last
+    )
 
 
 def _made(exercise: Exercise, tree: ast.Module) -> Any:

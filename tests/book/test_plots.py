@@ -1,6 +1,8 @@
 """Page E1: the figures."""
 
 import io
+import subprocess
+import sys
 
 import matplotlib.pyplot as plt
 import pytest
@@ -14,6 +16,7 @@ from annotated.book.plots import (
     use_book_style,
 )
 from annotated.book.streams import Streams
+from tests.helpers import environment
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +91,49 @@ def test_a_branch_to_the_left_mirrors_one_to_the_right():
     assert sums == others == [(0.0, 0.8)] * 2
     assert len(boxes) == 2
     assert boxes == pytest.approx([-x for x in mirrored])
+
+
+# all that draw, called by somebody who has set no style: not even the names
+# of the book's colours are known then
+WITHOUT_STYLE = """
+import matplotlib
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+import torch
+from annotated.book import plots, streams, tree_plots
+from annotated.pocket.trees import leaf, node
+eye, names = torch.eye(3), list("abc")
+figures = [
+    plots.plot_grid(eye, names, names).figure,
+    plots.plot_attention(eye).figure,
+    plots.plot_mask(eye.bool(), names).figure,
+    plots.plot_heads(torch.stack([eye, eye]), names),
+    plots.plot_links(eye, names).figure,
+]
+figure, ax = plt.subplots()
+drawn = streams.Streams(ax)
+drawn.stream(0.0, 1, drawn.colors[0], "s", "tokens", 6.0)
+drawn.branch(0.0, 5.0, 1, drawn.colors[0], "attend", drawn.colors[2], "b")
+drawn.frame(-1.0, 1.0, 6.0, drawn.colors[0], "encoder", "left")
+drawn.legend(0.0, 0.0)
+figures.append(figure)
+figure, ax = plt.subplots()
+tree_plots.plot_tree(node("S", leaf("NN", "dogs"), leaf("V", "bite")), ax)
+figures.append(figure)
+for figure in figures:
+    figure.savefig("figure.svg")
+known = matplotlib.colors.get_named_colors_mapping()
+assert "soft" not in known and "weights" not in matplotlib.colormaps
+"""
+
+
+def test_whoever_sets_no_style_gets_the_books_colours_too(tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_STYLE],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "#" in (tmp_path / "figure.svg").read_text("utf-8")

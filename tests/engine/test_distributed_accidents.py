@@ -90,7 +90,7 @@ def with_a_silence() -> None:
     Trainer.step_minutes = 0.05
     for progress in new_trainer().steps():
         if progress.step == 5 and rank() == 1:
-            time.sleep(20)
+            time.sleep(8)
 
 
 def test_a_step_is_not_waited_for_as_long_as_a_preparation() -> None:

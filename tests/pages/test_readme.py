@@ -12,9 +12,11 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from annotated.book.results import ledger
 from annotated.cli import COMMANDS
 from annotated.engine.recipes import RECIPES
 from annotated.pocket import pocket_pairs
+from annotated.variations import small_runs
 from press.chapters import read_book
 from press.project import read_project
 from tests.helpers import benchmark
@@ -48,6 +50,20 @@ def test_its_first_command_does_what_it_shows() -> None:
     assert all((ROOT / name).exists() for name in start.QUICK)
     for what in set(re.findall(r"python start.py ([a-z]+)", TEXT)):
         assert f"python start.py {what} " in start.__doc__
+
+
+def test_it_counts_what_follows_the_chapters() -> None:
+    rooms = [chapter.name[0] for chapter in read_book(ROOT)]
+    words = " ".join(TEXT.split())
+    assert rooms.count("A") == 7 and "Seven appendices (" in words
+    follow = f"and {rooms.count('E')} pages of the engine room follow"
+    assert follow in words
+
+
+def test_its_line_on_table_3_has_as_many_seeds_as_its_runs() -> None:
+    card = yaml.safe_load((ROOT / "book/cards.yml").read_text("utf-8"))
+    seeds = {len(runs) for runs in small_runs(ledger()).values()}
+    assert seeds == {5} and "five seeds" in card["23-variations"]
 
 
 def test_it_leads_to_the_book_and_to_each_chapter() -> None:
