@@ -20,7 +20,10 @@ ICONS = "_static/icons.css"
 # for search.html alone: the theme does not search as one types
 SEARCH = ("searchtools.js", "language_data.js", "searchindex.js")
 # ours finds sections, which Sphinx's does not: see press/search.py
-OURS = ("minisearch/minisearch.js", "sections.js", "rank.js", "search.js")
+OURS = (
+    "minisearch/minisearch.js", "sections.js", "asked.js", "rank.js",
+    "search.js",
+)  # fmt: skip
 SPHINX = ("searchindex.js", "_static/searchtools.js")
 # the contents of a page on paper, before the page
 PRINTED = re.compile(

@@ -1,29 +1,34 @@
 // Which sections answer a query, the best first; more may be added. It draws
-// nothing: search.js does. minisearch.js finds words, Sphinx's language_data.js says which are
-// alike; a section of the story goes before one of the engine room or of the
-// reference that has the words as often.
-const ranking = (taught = []) => {
+// nothing: search.js does. minisearch.js finds words, Sphinx's language_data.js
+// says which are alike, asked.js and the glossary what else a section is
+// called. A query is a question: no word of it has to be there, but a section
+// that lacks the rare ones loses most of its score.
+const ranking = (taught = [], filed = {}) => {
   const [FILE, PAGE, ANCHOR, TITLE, TEXT, CODE, NAMES, HIDDEN] = [0, 1, 2, 3, 4, 5, 6, 7];
+  // the story goes before the engine room and the reference
   const ROOMS = [
     [/^\d\d-/, 1.6],
     [/^A1-/, 0.5],
-    [/^A\d/, 0.8],
-    [/^E\d/, 0.5],
+    [/^A4-/, 0.6],
+    [/^A\d/, 0.85],
+    [/^E\d/, 0.7],
     [/^(annotated\.|api-|index|references)/, 0.4],
   ];
   // they speak of everything
   const ASIDE = /^(Check|Exercises|What to read next|Words, by chapter)$/;
+  const NUMBER = /^(?:[AE]?\d+ (?:· )?|\([A-E]\) )/; // before a title
   // what readers say, and what the book says
   const ALIKE = [
     ["gpu", "gpus", "device", "devices"],
     ["multi", "multiple", "many", "several"],
     ["hallucination", "mistake"],
+    ["mistake", "error", "bug", "wrong"],
     ["tie", "tied", "tying"],
     ["count", "number"],
     ["architecture", "figure", "model"],
     ["visualization", "visualize", "map"],
     ["flop", "flops", "operations"],
-    ["data", "dataset", "corpus"],
+    ["data", "dataset", "corpus", "text"],
     ["normalization", "norm"],
     ["decode", "decoding", "search"],
     ["finetune", "finetuning", "fine-tune", "fine-tuning"],
@@ -32,26 +37,32 @@ const ranking = (taught = []) => {
     ["average", "averaging", "mean"],
     ["parse", "parsing", "parser"],
     ["rotary", "rope"],
+    ["sqrt", "root"],
+    ["big", "large", "size"],
+    ["fast", "speed", "slow"],
+    ["derivative", "gradient"],
+    ["complexity", "cost", "work"],
+    ["prune", "remove", "take", "knock"],
+    ["laptop", "computer", "machine"],
+    ["save", "write", "store"],
+    ["order", "position"],
+    ["solution", "answer", "exercise"],
+    ["student", "class", "teach"],
+    ["fall", "decrease", "down", "drop", "converge"],
+    ["find", "found", "detect", "recognize", "available"],
+    ["begin", "start", "first"],
+    ["own", "custom"],
+    ["picture", "figure", "plot", "image"],
+    ["delete", "remove"],
+    ["load", "import", "open"],
   ];
 
   // words of a question that say nothing of what it asks for
-  const ASKING = new Set("what how why which when where do does can my own your i me you work works".split(" "));
-  const dropped = (word) => stopwords.has(word) || ASKING.has(word);
-
-  // what readers ask in words of their own, and where the answer is
-  const ANSWERS = [
-    ["02-attention.html", "", "what is attention", "attention mechanism", "attention"],
-    ["20-multi30k.html", "#text-of-your-own", "train on my own data", "own data", "own dataset", "custom data"],
-    ["00-preface.html", "#what-machine-you-need", "install", "installation", "setup", "requirements"],
-    ["16-search.html", "#how-good-is-a-beam", "softmax temperature", "temperature", "sampling", "top-k", "top-p"],
-    ["08-transformer.html", "#figure-1-as-a-class", "encoder decoder", "encoder-decoder"],
-    ["A6-serving.html", "#in-transformers", "export to huggingface", "export to hugging face", "hugging face transformers"],
-    ["14-training.html", "#six-broken-loops", "loss not decreasing", "loss does not decrease", "loss does not fall",
-      "loss stuck", "model does not learn", "debug training"],
-    ["A5-command-line.html", "", "command line options", "command line"],
-    ["A5-command-line.html", "#out-of-memory", "out of memory", "cuda out of memory", "oom"],
-    ["27-real-weights.html", "#going-on-fine-tuning", "lora", "adapters", "peft", "finetuning"],
-  ];
+  const ASKING = new Set(("what how why which when where do does can my your i me you work works need needed use used"
+    + " using much should would could explain explanation tell list called call just mean means really exactly happen"
+    + " happens go goes going good allowed between versus vs get got please like").split(" "));
+  const TOLD = new Set(["own", "before", "after", "down"]); // they do
+  const dropped = (word) => (stopwords.has(word) || ASKING.has(word)) && !TOLD.has(word);
 
   const stemmer = new Stemmer();
   const stems = new Map();
@@ -63,106 +74,179 @@ const ranking = (taught = []) => {
   };
   // "warm-up" is found as two words and as "warmup", "√" as "sqrt"
   const WORD = /[\p{L}\p{N}]+(?:-[\p{L}\p{N}]+)*/gu;
+  const PART = /[\p{L}\p{N}]+/gu;
   const parts = (word) => (word.includes("-") ? [...word.split("-"), word.replaceAll("-", "")] : [word]);
   const split = (text) => (text.replaceAll("√", " sqrt ").match(WORD) ?? []).flatMap(parts);
-  const plain = (text) => ` ${split(text).map(stem).filter(Boolean).join(" ")} `;
+  const meant = (text) => (text.replaceAll("√", " sqrt ").match(PART) ?? []).map(stem).filter(Boolean);
+  const single = (word) => word.replace(BRITISH, "iz").replace(/(?<=[^su])s$/, ""); // "tokens" is not "tokenizers"
+  const letters = (text) => (text.toLowerCase().match(PART) ?? []).filter((word) => stem(word)).map(single);
+  const plain = (text) => ` ${meant(text).join(" ")} `;
 
-  const others = new Map();
+  const others = new Map(); // a word and those that mean the same
   for (const group of ALIKE.map((words) => [...new Set(words.flatMap(parts).map(stem).filter(Boolean))])) {
-    for (const word of group) others.set(word, group);
+    for (const word of group) others.set(word, [...new Set([...(others.get(word) ?? []), ...group])]);
   }
 
+  // what else a section is called: by readers, by the glossary, by initials
+  const called = new Map();
+  const call = (place, name) => {
+    if (!called.has(place)) called.set(place, []);
+    called.get(place).push(name);
+  };
+  for (const [place, names] of Object.entries(filed)) {
+    for (const name of names.split(", ")) call(place.replace(/(#|$)/, ".html$1"), name);
+  }
+  for (const [word, file, anchor] of taught) {
+    call(file + anchor, word);
+    const initials = (word.match(PART) ?? []).map((part) => part[0]).join("");
+    if (initials.length > 2) call(file + anchor, initials);
+  }
+
+  const FIELDS = { page: 1, title: 4, called: 2.5, text: 1, code: 0.5, hidden: 0.3 };
   const index = new MiniSearch({
-    fields: ["page", "title", "text", "code", "hidden"],
+    fields: Object.keys(FIELDS),
     tokenize: split,
     processTerm: stem,
-    searchOptions: { boost: { title: 4, code: 0.5, hidden: 0.3 } },
+    searchOptions: { boost: FIELDS, processTerm: (word) => word },
   });
-  const fields = (row, id) =>
-    ({ id, page: row[PAGE], title: row[TITLE], text: row[TEXT], code: row[CODE], hidden: row[HIDDEN] });
-  const sections = [], aside = [], weights = [], titles = [], texts = [], names = [];
+  const sections = [], aside = [], weights = [], titles = [], spelt = [], texts = [], names = [], calls = [];
   const add = (rows) => {
-    index.addAll(rows.map((row, i) => fields(row, sections.length + i)));
     for (const row of rows) {
+      const id = sections.push(row) - 1;
       const apart = ASIDE.test(row[TITLE]);
       const room = ROOMS.find(([pattern]) => pattern.test(row[FILE]))?.[1] ?? 1;
-      sections.push(row);
+      const found = called.get(row[FILE] + row[ANCHOR]) ?? [];
+      const title = row[TITLE].replace(NUMBER, "");
+      const page = [row[PAGE], ...(called.get(row[FILE]) ?? [])].join("; "); // a section has its page's names, too
+      index.add({ id, page, title, called: found.join("; "), text: row[TEXT], code: row[CODE], hidden: row[HIDDEN] });
       aside.push(apart);
-      weights.push(room * (apart ? 0.4 : 1));
-      titles.push(plain(row[TITLE]));
+      weights.push(room);
+      titles.push(plain(title));
+      spelt.push(new Set(letters(title)));
       texts.push(plain(row[TEXT]));
       names.push(new Set(row[NAMES].split(" ")));
+      calls.push(found.map(named).filter(({ words }) => words.length));
     }
+    known.clear();
   };
 
-  // the words of a query, each with those that mean the same
-  const meant = (query) =>
-    [...new Set((query.replaceAll("√", " sqrt ").match(/[\p{L}\p{N}]+/gu) ?? []).map(stem).filter(Boolean))];
-  const long = (word) => word.length > 2;
-  const one = (word, options) => ({
-    combineWith: "OR",
-    queries: [
-      { queries: [word], prefix: long, ...options },
-      ...(others.get(word) ?? []).filter((x) => x !== word)
-        .map((like) => ({ queries: [like], boostTerm: () => 0.4, ...options })),
-    ],
-  });
-
-  // a word of the glossary, alike or in part, and the section that builds it
-  const key = (text) =>
-    (text.match(/[\p{L}\p{N}]+/gu) ?? []).map(stem).filter(Boolean)
-      .map((word) => (others.get(word) ?? [word])[0]).join(" ");
-  const lessons = new Map();
-  const asked = ANSWERS.flatMap(([file, anchor, ...queries]) => queries.map((query) => [query, file, anchor]));
-  for (const [word, file, anchor] of [...asked, ...taught]) {
-    for (const name of [word, word.replaceAll("-", "")]) {
-      if (!lessons.has(key(name))) lessons.set(key(name), { file, anchor });
-    }
-  }
-  const lessonOf = (query) => {
-    const asked = key(query);
-    if (lessons.has(asked) || asked.length < 4) return lessons.get(asked);
-    return lessons.get([...lessons.keys()].find((name) => name.startsWith(`${asked} `)));
+  // in how many sections a word is
+  const known = new Map();
+  const spread = (word) => {
+    if (!known.has(word)) known.set(word, index.search({ queries: [word] }).length);
+    return known.get(word);
   };
+  const rarity = (word) => Math.log(1 + sections.length / (1 + spread(word)));
+
+  // a word that is nowhere: two words in one, or a slip of the hand
+  const distance = (a, b) => {
+    let before = [], row = [...Array(b.length + 1).keys()];
+    for (let i = 1; i <= a.length; i++) {
+      const next = [i];
+      for (let j = 1; j <= b.length; j++) {
+        next[j] = Math.min(row[j] + 1, next[j - 1] + 1, row[j - 1] + (a[i - 1] === b[j - 1] ? 0 : 1));
+        if (a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1]) next[j] = Math.min(next[j], before[j - 2] + 1);
+      }
+      [before, row] = [row, next];
+    }
+    return row[b.length];
+  };
+  const repaired = (word) => {
+    if (spread(word) || others.has(word) || word.length < 4) return [word];
+    for (let at = word.length - 4; at > 3; at--) {
+      const halves = [word.slice(0, at), word.slice(at)].map(stem);
+      if (halves.every((half) => half && spread(half) > 2)) return halves;
+    }
+    const near = new Map(), most = Math.round(word.length / 4);
+    for (const { match } of index.search({ queries: [word], fuzzy: most + 1 })) {
+      for (const term of Object.keys(match)) {
+        if (near.has(term)) continue;
+        const slips = distance(word, term); // letters that change places are one
+        // hands slip in the middle of a word, and rarely towards a rare one
+        const doubt = slips + (term[0] === word[0] ? 0 : 0.6) - 0.1 * Math.log(1 + spread(term));
+        near.set(term, slips > most ? Infinity : doubt);
+      }
+    }
+    const [best] = [...near].sort((a, b) => a[1] - b[1]);
+    return best && best[1] < Infinity ? [best[0]] : [word];
+  };
+  // "decoder-only" is more than "decoder", although "only" says little
+  const named = (name) => {
+    const all = (name.toLowerCase().match(PART) ?? []).map(single), words = meant(name);
+    return { words, spelt: letters(name), all: words.length === 1 ? all : [] };
+  };
+  const camel = (query) => query.replace(/(\p{Ll})(\p{Lu})/gu, "$1 $2");
+
+  // the score of each section for a word, for its beginning, or for one like it
+  const scores = (word, last) => {
+    const found = new Map();
+    const ask = (term, share, options = {}) => {
+      for (const { id, score, match } of index.search({ queries: [term], ...options })) {
+        const one = found.get(id) ?? { score: 0, terms: [] };
+        one.score = Math.max(one.score, share * score);
+        one.terms.push(...Object.keys(match));
+        found.set(id, one);
+      }
+    };
+    ask(word, 1);
+    for (const like of others.get(word) ?? []) if (like !== word) ask(like, 0.4);
+    if (word.length > 2 && (last || !spread(word))) ask(word, 0.8, { prefix: true });
+    return found;
+  };
+
+  const pairs = (words) => (words.length < 2 ? words : words.slice(1).map((word, i) => `${words[i]} ${word}`));
+  const share = (text, all) => all.filter((each) => text.includes(` ${each} `)).length / all.length;
 
   const find = (query) => {
-    const words = meant(query);
-    const lesson = lessonOf(query);
-    const phrase = plain(words.join(" "));
-    const name = query.replace(/\(\)$/, "");
-    const search = (combineWith, options = {}) => {
-      const found = index.search(
-        { combineWith, queries: words.map((word) => one(word, options)) },
-        { processTerm: (word) => word },
-      );
-      for (const each of found) {
-        const { id } = each;
-        each.score *= weights[id];
-        // words that stand together come before words that are apart
-        each.score *= titles[id].includes(phrase) ? 3 : texts[id].includes(phrase) ? 2 : 1;
-        if (titles[id] === phrase) each.score *= 1.5;
-        const asked = query.trim().toLowerCase();
-        if (weights[id] > 0.5 && sections[id][TITLE].toLowerCase() === asked) each.score *= 4;
-        // the glossary leads there
-        if (lesson?.file === sections[id][FILE]) {
-          each.score *= lesson.anchor === sections[id][ANCHOR] ? 12 : 1.5;
-        }
-        // it is defined there; if in several places, first in the story
-        if (names[id].has(name) && !aside[id]) each.score *= 10 * weights[id] ** 2;
+    const typed = query.replace(/\(\)$/, "");
+    let given = meant(query).filter((word, i, all) => all.indexOf(word) === i);
+    if (given.some((word) => !spread(word))) given = meant(camel(query));
+    const mended = given.map((word) => repaired(word));
+    const words = [...new Set(mended.flat())];
+    if (!words.length) return { found: [], all: 0 };
+    const slipped = mended.some((now, i) => now.join("") !== given[i]); // not as it was typed
+    const total = words.reduce((sum, word) => sum + rarity(word), 0);
+    const asked = new Set(words.flatMap((word) => others.get(word) ?? [word]));
+    const together = pairs(words);
+    const phrase = ` ${words.join(" ")} `;
+    const literal = letters(typed), raw = (typed.toLowerCase().match(PART) ?? []).map(single);
+
+    const results = new Map();
+    words.forEach((word, i) => {
+      for (const [id, { score, terms }] of scores(word, i === words.length - 1)) {
+        const one = results.get(id) ?? { id, score: 0, terms: [], has: 0, count: 0 };
+        one.score += score;
+        one.terms.push(...terms);
+        one.has += rarity(word) / total;
+        one.count += 1;
+        results.set(id, one);
       }
-      return found.sort((a, b) => b.score - a.score);
-    };
-    // all the words, in the prose or in the code; else some, or misspelt
-    let found = search("AND");
-    const all = found.length > 0;
-    if (!all) found = search("OR", { fuzzy: (word) => (word.length > 3 ? 0.25 : false) });
-    // it is built there, in other words
-    const built = sections.findIndex((row) => lesson && row[FILE] === lesson.file && row[ANCHOR] === lesson.anchor);
-    const there = found.findIndex(({ id }) => id === built);
-    if (built >= 0 && (there < 0 || !all)) {
-      const [first] = there < 0 ? [{ id: built, terms: words }] : found.splice(there, 1);
-      found.unshift(first);
+    });
+    let all = 0;
+    for (const each of results.values()) {
+      const { id } = each;
+      each.score *= each.has ** 2 * weights[id];
+      if (aside[id]) each.score *= meant(sections[id][TITLE]).some((word) => asked.has(word)) ? 5 : 0.4;
+      each.score *= 1 + 0.3 * literal.filter((word) => spelt[id].has(word)).length / (literal.length || 1);
+      if (each.count === words.length && !slipped) all += 1;
+      // words that stand together come before words that are apart
+      each.score *= Math.max(1 + 2 * share(titles[id], together), 1 + share(texts[id], together));
+      // the title says that and nothing else, perhaps even in these letters
+      if (titles[id] === phrase) each.score *= literal.every((word) => spelt[id].has(word)) ? 4 : 1.5;
+      // it is called that, or by a part of it
+      let name = 0;
+      for (const call of calls[id]) {
+        if (!call.words.every((word) => asked.has(word))) continue;
+        if (call.all.length > 1 && !call.all.every((word) => raw.includes(word))) continue;
+        const said = Math.min(1, call.words.reduce((sum, word) => sum + rarity(word), 0) / total);
+        // "decode" is not quite "decoder"
+        name = Math.max(name, said * (call.spelt.every((word) => literal.includes(word)) ? 1 : 0.7));
+      }
+      each.score *= 1 + 8 * name ** 2;
+      // it is defined there; if in several places, first in the story
+      if (names[id].has(typed) && !aside[id]) each.score *= 10 * weights[id] ** 2;
     }
+    const found = [...results.values()].sort((a, b) => b.score - a.score);
     return { found, all };
   };
 

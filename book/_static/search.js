@@ -4,7 +4,7 @@
 const bookSearch = (() => {
   const AROUND = 220; // characters of an excerpt
   const [FILE, PAGE, ANCHOR, TITLE, TEXT, CODE, , HIDDEN] = [0, 1, 2, 3, 4, 5, 6, 7];
-  const { add, find, marks, row, stem } = ranking(TAUGHT);
+  const { add, find, marks, row, stem } = ranking(TAUGHT, ASKED);
   const long = (word) => word.length > 2;
   const make = (tag, ...inside) => {
     const element = document.createElement(tag);
@@ -47,10 +47,11 @@ const bookSearch = (() => {
     return make("li", link, make("p", ...shown));
   };
   const said = (query, { found, all }, most) => {
-    const count = `${found.length} section${found.length === 1 ? "" : "s"}`;
+    const count = (number) => `${number} section${number === 1 ? "" : "s"}`;
     if (!found.length) return `Nothing has “${query}”.`;
-    if (!all) return `No section has all of “${query}”; ${count} with something like it.`;
-    return `${count} with “${query}”${found.length > most ? `: the best ${most}` : ""}.`;
+    if (!all) return `No section has all of “${query}”; ${count(found.length)} with something like it.`;
+    const part = found.length > all ? ", and others with a part of it" : "";
+    return `${count(all)} with “${query}”${part}${found.length > most ? `: the best ${most}` : ""}.`;
   };
 
   add(SECTIONS);

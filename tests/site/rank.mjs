@@ -4,10 +4,10 @@ import { readFileSync } from "node:fs";
 import { runInNewContext } from "node:vm";
 
 const [folder, queries] = process.argv.slice(2);
-const scripts = ["language_data.js", "minisearch/minisearch.js", "sections.js", "sections-more.js", "rank.js"];
+const scripts = ["language_data.js", "minisearch/minisearch.js", "sections.js", "sections-more.js", "asked.js", "rank.js"];
 const text = scripts.map((name) => readFileSync(`${folder}/${name}`, "utf8"));
 const ask = `
-const ranked = ranking(TAUGHT);
+const ranked = ranking(TAUGHT, ASKED);
 ranked.add(SECTIONS);
 ranked.add(MORE);
 JSON.stringify(${queries}.map((query) =>

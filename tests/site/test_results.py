@@ -16,7 +16,7 @@ def test_search_finds_sections(small: Tab, built: Book, how: str) -> None:
         small.address = (built.root / "site").as_uri() + "/"
     page = small.open("search.html?q=columns+alike")
     assert page.get_by_role("status").inner_text().startswith("1 section ")
-    found = page.locator("#search-results li")
+    found = page.locator("#search-results li").first
     link = found.get_by_role("link")
     assert link.inner_text() == "3 · Two › Words in many columns"
     marks = found.locator("mark").all_inner_texts()

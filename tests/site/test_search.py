@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,10 +14,14 @@ import yaml
 
 from press.search import sections
 from press.site import is_current
+from tests.press.conftest import Book
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
-SCRIPTS = ("language_data.js", "minisearch/minisearch.js", "rank.js")
+SCRIPTS = (
+    "language_data.js", "minisearch/minisearch.js", "asked.js", "rank.js",
+)  # fmt: skip
+FILED = re.compile(r'^  "([^"]+)": "([^"]+)",$', re.M)  # in asked.js
 REFERENCE = ("annotated.", "api-")
 
 
@@ -38,36 +43,44 @@ def wanted() -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
+def readers() -> dict[str, list[str]]:
+    """Good answers to those who do not know the book, by query."""
+    text = (HERE / "readers.tsv").read_text(encoding="utf-8")
+    lines = [x.split("\t") for x in text.splitlines() if x[0] != "#"]
+    return {query: places.split(" | ") for _, query, places in lines}
+
+
+@pytest.fixture(scope="module")
+def headings(pages: Path) -> dict[str, str]:
+    """page#heading by page#anchor; the top of a page is the page."""
+    found = {}
+    for name in ("sections.js", "sections-more.js"):
+        text = (pages / "_static" / name).read_text(encoding="utf-8")
+        rows, _ = json.JSONDecoder().raw_decode(text[text.index("[") :])
+        for file, _, anchor, title, *_ in rows:
+            page = file.removesuffix(".html")
+            found[page + anchor] = f"{page}#{title}" if anchor else page
+    return found
+
+
+@pytest.fixture(scope="module")
 def found(
-    pages: Path,
-    wanted: dict[str, list[str]],
-    tmp_path_factory: pytest.TempPathFactory,
+    pages: Path, wanted: dict[str, list[str]], readers: dict[str, list[str]]
 ) -> dict[str, list[str]]:
     """What search.html would show, by query."""
+    return ranked(pages / "_static", [*wanted, *readers])
+
+
+def ranked(static: Path, queries: list[str]) -> dict[str, list[str]]:
+    """The places that these scripts find, the best first, by query."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
-    folder = tmp_path_factory.mktemp("static")
-    for name in SCRIPTS:
-        (folder / name).parent.mkdir(exist_ok=True)
-        own = ROOT / "book" / "_static" / name
-        there = own if own.is_file() else pages / "_static" / name
-        shutil.copy(there, folder / name)
-    texts = {path.name: path.read_bytes() for path in pages.glob("*.html")}
-    for name, data in sections(texts).items():
-        (folder / name).write_bytes(data)
+    command = [node, HERE / "rank.mjs", static, json.dumps(queries)]
     done = subprocess.run(
-        [
-            node,
-            str(HERE / "rank.mjs"),
-            str(folder),
-            json.dumps(list(wanted)),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
+        command, capture_output=True, text=True, check=True
     )
-    return dict(zip(wanted, json.loads(done.stdout), strict=True))
+    return dict(zip(queries, json.loads(done.stdout), strict=True))
 
 
 def place(results: list[str], answers: list[str]) -> int:
@@ -109,6 +122,40 @@ def test_the_page_that_answers_comes_first(
     assert near >= 0.97 * len(wanted), behind
 
 
+def test_the_right_section_comes_first_for_whoever_does_not_know_the_book(
+    readers: dict[str, list[str]],
+    headings: dict[str, str],
+    found: dict[str, list[str]],
+) -> None:
+    """The section itself, not its page."""
+    assert {a for places in readers.values() for a in places} <= {
+        *headings.values()
+    }
+    behind = {
+        query: [headings[place] for place in found[query][:3]]
+        for query, right in readers.items()
+        if not found[query] or headings[found[query][0]] not in right
+    }
+    assert len(behind) <= 0.1 * len(readers), behind
+
+
+def test_names_of_sections_are_names_of_sections_that_are_there(
+    wanted: dict[str, list[str]],
+    readers: dict[str, list[str]],
+    headings: dict[str, str],
+) -> None:
+    """And name things: who listed the queries would learn nothing."""
+    text = (ROOT / "book/_static/asked.js").read_text(encoding="utf-8")
+    filed = FILED.findall(text)
+    assert len(filed) == len(text.splitlines()) - text.count("//") - 2
+    assert {place for place, _ in filed} <= headings.keys()
+    names = {
+        name.lower() for _, names in filed for name in names.split(", ")
+    }
+    queries = {query.lower().rstrip("?") for query in {**wanted, **readers}}
+    assert [n for n in names & queries if len(n.split()) > 2] == []
+
+
 def test_the_reference_stands_behind_the_chapters(
     wanted: dict[str, list[str]], found: dict[str, list[str]]
 ) -> None:
@@ -120,6 +167,52 @@ def test_the_reference_stands_behind_the_chapters(
         and not any(a.startswith(REFERENCE) for a in wanted[query])
     }
     assert before == {}
+
+
+def test_a_query_is_a_question_and_not_a_list_of_words(
+    built: Book, tmp_path: Path
+) -> None:
+    """In a book of two pages, a question of each kind."""
+    book = {
+        "03-masks": [
+            ("", "Masks", "A mask hides keys from a query."),
+            ("#exercises", "Exercises", "Draw a mask: what is hidden?"),
+        ],
+        "26-since": [
+            ("", "Since then", "What has changed."),
+            ("#heads", "Many ask, few are asked", "Queries share keys."),
+            ("#gate", "A gate opens", "A unit is multiplied by a gate."),
+            ("#piece", "Pieces", "A word falls into pieces, word by word."),
+            ("#more", "More pieces", "Of a word, and of another word."),
+            ("#last", "The last", "A word, and the pieces of it."),
+        ],
+    }
+    rows = [
+        [f"{page}.html", parts[0][1], anchor, title, text, "", "", ""]
+        for page, parts in book.items()
+        for anchor, title, text in parts
+    ]
+    taught = [["grouped-query attention", "26-since.html", "#heads"]]
+    (tmp_path / "sections.js").write_text(
+        f"const SECTIONS = {json.dumps(rows)};\n"
+        f"const TAUGHT = {json.dumps(taught)};\n"
+    )
+    (tmp_path / "sections-more.js").write_text("const MORE = [];\n")
+    for name in SCRIPTS:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(built.root / "site/_static" / name, tmp_path / name)
+    right = {
+        "why does my gate open so rarely at night": "26-since#gate",
+        "gaet": "26-since#gate",  # a slip of the hand
+        "wordpieces": "26-since#piece",  # two words in one
+        "GQA": "26-since#heads",  # initials
+        "an exercise about masks": "03-masks#exercises",
+        "masks": "03-masks",
+    }
+    found = ranked(tmp_path, [*right])
+    assert {query: places[:1] for query, places in found.items()} == {
+        query: [place] for query, place in right.items()
+    }
 
 
 def test_words_of_the_glossary_lead_to_what_builds_them() -> None:
