@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from annotated.school.course import (
-    Workspace,
-    exported,
-    kept,
-    listed,
-    named,
-    source_of,
-)
+from annotated.school.course import Workspace, exported, named, source_of
 from annotated.school.exercises import Exercise, exercises
 
-__all__ = [
-    "check", "hint", "solution", "progress", "reset", "milestone", "find",
-]  # fmt: skip
+__all__ = ["check", "hint", "solution", "progress", "reset", "milestone"]
 
 
 # E21-course.md: Functions for notebooks
@@ -27,7 +18,7 @@ def check(thing: Any, exercise: str | None = None) -> None:
     """
     from annotated.school.checks import examine, examine_source, objection
 
-    asked, workspace = find(thing, exercise), Workspace.here()
+    asked, workspace = _find(thing, exercise), Workspace.here()
     source = source_of(thing)
     if refused := objection(asked, [source] if source else [], thing):
         print(refused.text)
@@ -48,13 +39,13 @@ def check(thing: Any, exercise: str | None = None) -> None:
         except SyntaxError:
             print("\nNot kept: its cell has lines that are not Python.")
         else:
-            print(f"\n{kept(workspace, asked, code, examine_source)}")
+            print(f"\n{workspace.offer(asked, code, examine_source)}")
     print(f'solution("{asked.name}") shows ours, to compare.')
 
 
 def hint(thing: Any) -> None:
     """Print a hint, and each time one more."""
-    asked, workspace = find(thing), Workspace.here()
+    asked, workspace = _find(thing), Workspace.here()
     given = workspace.state().get(asked.name, {}).get("hints", 0)
     count = min(given + 1, len(asked.hints))
     if not count:
@@ -68,7 +59,7 @@ def hint(thing: Any) -> None:
 
 def solution(thing: Any) -> None:
     """Print our solution: once yours passes, or when asked twice."""
-    asked, workspace = find(thing), Workspace.here()
+    asked, workspace = _find(thing), Workspace.here()
     state = workspace.state().get(asked.name, {})
     if state.get("outcome") == "passed" or state.get("asked"):
         print(asked.reference)
@@ -86,12 +77,12 @@ def solution(thing: Any) -> None:
 
 def progress() -> None:
     """Print where you stand with each exercise."""
-    print(listed(Workspace.here(), exercises().values()))
+    print(Workspace.here().listed(exercises().values()))
 
 
 def reset(thing: Any) -> None:
     """Forget what is known of an exercise, and take it out of mine/."""
-    asked = find(thing)
+    asked = _find(thing)
     Workspace.here().forget(asked.name)
     print(f"{asked.name} is as if it had never been tried.")
 
@@ -110,7 +101,7 @@ def milestone(number: int) -> None:
     print(reach(number, Workspace.here()))
 
 
-def find(thing: Any, name: str | None = None) -> Exercise:
+def _find(thing: Any, name: str | None = None) -> Exercise:
     """The exercise of a name, or the one that asks for a function or a
     class of this name. ValueError where there is none.
     """

@@ -21,10 +21,7 @@ from annotated.engine.errors import (
     unknown,
 )
 
-__all__ = [
-    "COMMANDS", "MODULES", "dispatch", "load", "main",
-    "make_streams_legible",
-]  # fmt: skip
+__all__ = ["COMMANDS", "MODULES", "dispatch", "load", "main"]
 
 
 # E12-command-line.md: The program
@@ -32,7 +29,9 @@ COMMANDS = {  # what each does
     "recipes": "list what can be trained",
     "data": "list, show or prepare corpora",
     "train": "train RECIPE --out RUN",
+    "adapt": "train --run RUN further on your own sentences, and compare",
     "translate": "translate sentences, or standard input, with --run RUN",
+    "serve": "translate for other programs, over HTTP, with --run RUN",
     "evaluate": "score --run RUN on a test set",
     "average": "average checkpoints of --run RUN",
     "export": "write --run RUN --to FORMAT --out DIR for other programs",
@@ -53,7 +52,9 @@ COMMANDS = {  # what each does
 MODULES = {  # where each is: a class, which has the command's name
     "commands.train": ("recipes", "train"),
     "commands.data": ("data",),
+    "commands.adapt": ("adapt",),
     "commands.translate": ("translate",),
+    "commands.serve": ("serve",),
     "commands.evaluate": ("evaluate",),
     "commands.average": ("average",),
     "commands.exchange": ("export", "import"),
@@ -129,7 +130,7 @@ def main() -> None:
     """The command annotated. Exits with 0 on success, 2 on an error that
     the user can fix, 128 + the signal's number if a signal stopped it.
     """
-    make_streams_legible()
+    _make_streams_legible()
     args = [arg for arg in sys.argv[1:] if arg != "--debug"]
     debug = len(args) < len(sys.argv) - 1
     debug = debug or bool(os.environ.get("ANNOTATED_DEBUG"))
@@ -196,7 +197,7 @@ def _similar(error: UnicodeError) -> tuple[str, int]:
     return text.encode("ascii", "backslashreplace").decode(), error.end
 
 
-def make_streams_legible() -> None:
+def _make_streams_legible() -> None:
     """No character that is printed or typed ends the program."""
     codecs.register_error("similar", _similar)
     for stream in (sys.stdout, sys.stderr):

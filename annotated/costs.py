@@ -5,8 +5,9 @@ import math
 import torch
 
 from annotated.engine.distributed import world_size
-from annotated.engine.kernels import SHORT
+from annotated.engine.kernels import Chosen, Machine, choose, machine_at
 from annotated.engine.machine import HALF, matmul_speed, memory_bytes
+from annotated.engine.speed import step_seconds
 from annotated.engine.trainer import RunConfig
 from annotated.model import TransformerConfig, count_parameters
 
@@ -32,16 +33,20 @@ def forward_flops(config: TransformerConfig, length: int = 28) -> float:
     """Floating-point operations of a forward pass for one source and one
     target token, in sentences of length tokens.
     """
-    d, h = config.d_model, config.num_heads
-    both = h * (config.key_size + config.value_size)
+    d, h, k, v = _sizes(config)
+    groups = getattr(config, "num_kv_heads", None) or h  # of keys, values
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
-    attention, feed = 2 * d * both, 2 * d * config.d_ff
-    source = encoder * (attention + feed) + decoder * d * both
-    target = decoder * (attention + d * both + feed)
+    keys = d * groups * (k + v)
+    attention, feed = d * h * (k + v) + keys, 2 * d * config.d_ff
+    if getattr(config, "gated", False):
+        feed = 3 * d * (2 * config.d_ff // 3)
+    source = encoder * (attention + feed) + decoder * keys
+    target = decoder * (2 * attention - keys + feed)
     target += d * config.tgt_vocab
     # causal self-attention sees half of the keys on average
-    mixing = (encoder + 1.5 * decoder) * both * length
-    return 2 * (source + target + mixing)
+    seen = _keys_seen(config, encoder, length) + decoder * length
+    seen += _keys_seen(config, decoder, length, 0.5)
+    return 2 * (source + target + h * (k + v) * seen)
 
 
 def step_flops(
@@ -49,6 +54,26 @@ def step_flops(
 ) -> float:
     """Operations of a training step: forward, plus twice that backward."""
     return 3 * batch_tokens * forward_flops(config, length)
+
+
+def _sizes(config: TransformerConfig) -> tuple[int, int, int, int]:
+    """Width, heads, and the numbers of a head's key and value."""
+    c = config
+    return c.d_model, c.num_heads, c.key_size, c.value_size
+
+
+def _keys_seen(
+    config: TransformerConfig, layers: int, length: float, part: float = 1.0
+) -> float:
+    """The keys that a query of self-attention sees on average, summed over
+    the layers of a stack; part of them comes before the query.
+    """
+    windows = getattr(config, "windows", ()) or (config.window,)
+    turns = (windows[i % len(windows)] for i in range(layers))
+    return sum(
+        min(part * length, part * w + 1) if w else part * length
+        for w in turns
+    )
 
 
 # 22-costs.md: How well was the machine used?
@@ -70,28 +95,71 @@ def kept_bytes(
     device: str = "cpu",
 ) -> float:
     """Bytes that the forward pass keeps for the backward pass, for one
-    source and one target token, in sentences of length tokens.
+    source and one target token, in sentences of length tokens. For a GPU
+    that is not there, with torch's padded attention.
     """
-    d, h = config.d_model, config.num_heads
-    k, v = config.key_size, config.value_size
+    d, c = config.d_model, config
     gpu = torch.device(device).type == "cuda"
     size = 2 if precision in HALF else 4
-    mask = (1 if gpu else size) * (config.dropout > 0)
-    fused = gpu or k == v  # a kernel that keeps no attention weights
-    around = d * (8 + mask)
-    if not gpu and precision == "bfloat16" and length <= SHORT:
-        attention = size * h * (2 * k + v + length + v)  # page E2's own
-    else:
-        inside = h * (size if gpu else 4)  # float32 on a CPU
-        attention = inside * (2 * k + v + (v if fused else length))
-        attention += size * h * v + 4 * h
+    noise = 1 if gpu else size  # bytes of a number's mask
+    mask = noise * (c.dropout > 0)
+    around = d * (12 if getattr(c, "norm_kind", "") == "rms" else 8)
+    around += d * mask
+    cross = _attention_bytes(c, length, precision, device)
+    biased = c.positions not in ("sinusoidal", "learned", "rotary", "none")
+    own = _attention_bytes(c, length, precision, device, biased)
     # the slope of a ReLU can be read off its output
-    hidden = config.d_ff * (1 if config.activation == "relu" else 2)
-    encoder = 2 * around + attention + size * hidden
-    decoder = 3 * around + 2 * attention + size * hidden
-    total = config.num_encoder_layers * encoder
-    total += config.num_decoder_layers * decoder
-    return total + 2 * d * (4 + mask)
+    width, layers = c.d_ff, 1 if c.activation == "relu" else 2
+    if getattr(c, "gated", False):  # both factors of the product, too
+        width, layers = 2 * width // 3, layers + 2
+    hidden = width * size * layers
+    hidden += width * (size + noise) * (c.activation_dropout > 0)
+    encoder = 2 * around + own + hidden
+    decoder = 3 * around + own + cross + hidden
+    stacks = c.num_encoder_layers * encoder + c.num_decoder_layers * decoder
+    return stacks + 2 * d * (4 + mask)
+
+
+def _attention_bytes(
+    config: TransformerConfig, length: int, precision: str, device: str,
+    biased: bool = False,
+) -> float:  # fmt: skip
+    """The part of one attention, whose scores may have a bias."""
+    _, h, k, v = _sizes(config)
+    gpu = torch.device(device).type == "cuda"
+    size = 2 if precision in HALF else 4
+    drops = config.attention_dropout > 0
+    kernel = _chosen(config, precision, device, length).attention
+    normed = 0.0
+    if getattr(config, "qk_norm", False):  # twice in float32
+        normed = 8 * k * (h + (getattr(config, "num_kv_heads", None) or h))
+    if kernel in ("sentences", "varlen") and not biased:
+        return size * h * 2 * (k + v) + normed
+    if kernel == "products" and not getattr(config, "composed", False):
+        return size * h * (2 * k + v + length + v)  # page E2's own
+    inside = h * (size if gpu and not biased else 4)  # else in float32
+    # a kernel that keeps no attention weights; others drop them in copies
+    fused = not biased and (gpu or (k == v and not drops))
+    weights = length * (3 if drops else 1)
+    attention = inside * (2 * k + v + (v if fused else weights))
+    return attention + size * h * v + 4 * h + normed
+
+
+def _chosen(
+    config: TransformerConfig, precision: str, device: str, length: int
+) -> Chosen:
+    """The kernels that a model gets on a device."""
+    there = _at_hand(device)
+    machine = machine_at(device) if there else Machine("cuda")
+    head = max(config.key_size, config.value_size)
+    drops = config.attention_dropout > 0
+    return choose(machine, precision, length, head, drops)
+
+
+def _at_hand(device: str) -> bool:
+    """Whether steps can be taken on a device."""
+    cuda = torch.device(device).type == "cuda"
+    return torch.cuda.is_available() if cuda else True
 
 
 def state_bytes(
@@ -111,6 +179,7 @@ _SHARES = {
     ("cpu", "bfloat16"): {256: 0.39, 512: 0.62},
     ("cuda", "bfloat16"): {512: 0.15},  # an H100, batches counted as full
 }
+_TRIED = 0.15  # seconds of a step that is timed, if it were at full speed
 
 
 def _gib(size: float) -> str:
@@ -123,50 +192,86 @@ def _two(x: float) -> str:
     return f"{float(f'{x:.2g}'):,.{digits}f}"
 
 
+def _span(seconds: float) -> str:
+    """A time with its unit, in two digits."""
+    units = {"h": 3600.0, "min": 60.0, "s": 1.0}
+    unit = next((u for u in units if seconds >= 0.995 * units[u]), "ms")
+    return f"{_two(seconds / units.get(unit, 0.001))} {unit}"
+
+
 def dry_run(
     config: TransformerConfig, training: RunConfig, device: str
 ) -> str:
     """A report of what a run would cost here and on the paper's machine.
-    Reads no data.
+    Takes some steps on a device that is there; reads no data.
     """
     batch, precision = training.batch_tokens, training.precision
     micro = min(batch / world_size(), training.micro_tokens or math.inf)
     step = step_flops(config, batch)
     state = state_bytes(config, precision)
-    kept = micro * kept_bytes(config, precision=precision, device=device)
+    each = kept_bytes(config, precision=precision, device=device)
+    memory = memory_bytes(device)
     rows = {
         "model": f"{count_parameters(config):,} parameters",
         "step": f"{batch:,} source and target tokens",
         "memory": f"{_gib(state)} for weights, gradients and moments, "
-        f"{_gib(kept)} for {micro:,.0f} tokens at once, of "
-        f"{_gib(memory_bytes(device))}",
+        f"{_gib(micro * each)} for {micro:,.0f} tokens at once, of "
+        f"{_gib(memory)}",
         "operations": f"{step:.2e} per step, "
         f"{step * training.max_steps:.2e} in {training.max_steps:,} steps",
     }
-    rows |= _hours(config, step * training.max_steps, precision, device)
+    speed = matmul_speed(device, precision)
+    tokens = _TRIED * speed * batch / step  # and as they fit the memory
+    tokens = min(tokens, (memory * 2 / 3 - state) / each)
+    timed = None
+    if tokens > 0 and _at_hand(device):
+        timed = step_seconds(config, training, device, tokens)
+    rows |= _times(config, training, device, speed, timed)
     return "\n".join(f"{name:16}{value}" for name, value in rows.items())
 
 
-def _hours(
-    config: TransformerConfig, total: float, precision: str, device: str
-) -> dict[str, str]:
-    """The rows of a dry run that say how long total operations take."""
-    speed = matmul_speed(device, precision)
-    least = total / (speed * world_size()) / 3600
-    hours = f"{_two(least)} at full speed"
-    if known := _SHARES.get((torch.device(device).type, precision)):
-        width = min(known, key=lambda d: abs(d - config.d_model))
-        share = known[width]
-        hours = (
-            f"{_two(least / share)} at {share:.0%} of that speed, as "
-            f"measured at width {width}; {hours}"
-        )
+def _times(
+    config: TransformerConfig, training: RunConfig, device: str,
+    speed: float, timed: tuple[float, list[int]] | None,
+) -> dict[str, str]:  # fmt: skip
+    """The rows of a dry run that say how long it takes: by a step that
+    was timed, else by the speed of products and a share of it.
+    """
+    precision, steps = training.precision, training.max_steps
+    total = step_flops(config, training.batch_tokens) * steps
+    least = total / (speed * world_size())
+    kind, width, span = torch.device(device).type, config.d_model, ""
+    here = f"{_two(speed / 1e12)} TFLOP/s in matrix products on "
+    rows = {"here": f"{here}{world_size()} × {device}"}
+    if timed:
+        seconds, sizes = timed
+        least = min(least, seconds * steps)  # others were busy meanwhile
+        rows["a step here"] = f"{_span(seconds)}, measured: the fastest of "
+        rows["a step here"] += _what(config, precision, device, sizes)
+        span = f"{_span(seconds * steps)} at this pace; "
+    elif known := _SHARES.get((kind, precision)):
+        width = min(known, key=lambda d: abs(d - width))
+        span = f"{_span(least / known[width])}, an estimate: at "
+        span += f"{known[width]:.0%} of that speed, as measured at width "
+        span += f"{width}; "
+    rows["time here"] = f"{span}{_span(least)} at full speed"
+    return rows | _on_p100s(config, total)
+
+
+def _what(
+    config: TransformerConfig, precision: str, device: str, sizes: list[int]
+) -> str:
+    """What was measured."""
+    counts = " and ".join(f"{size:,}" for size in sizes)
+    kernels = _chosen(config, precision, device, 28)
+    return f"some with {counts} tokens, made up, in {precision}; {kernels}"
+
+
+def _on_p100s(config: TransformerConfig, total: float) -> dict[str, str]:
+    """The rows of a dry run about the paper's machine."""
     size = "big" if config.d_model >= 1024 else "base"
     theirs = total / (useful_share(size) * paper_cost(1.0))
     return {
-        "here": f"{_two(speed / 1e12)} TFLOP/s in matrix products on "
-        f"{world_size()} × {device}",
-        "hours here": hours,
         "hours, 8 × P100": f"{_two(theirs)}, if used as efficiently as "
         f"for the paper's {size} model",
         "cost by Table 2": f"{paper_cost(theirs):.1e} operations",

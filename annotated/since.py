@@ -20,6 +20,7 @@ from annotated.embeddings import (
 )
 from annotated.engine.hooks import replace
 from annotated.engine.packing import PackedTransformer
+from annotated.engine.parts import CachedTurned
 from annotated.layers import FeedForward
 from annotated.masks import causal_mask
 from annotated.model import Encoder, TransformerConfig, make_positions
@@ -119,24 +120,7 @@ class RotaryAttention(MultiHeadAttention):
         return attention_weights(self.turn(q), self.turn(k), mask)
 
     def cache(self, memory: Tensor) -> CachedSelfAttention:
-        return _CachedRotary(self, memory)
-
-
-class _CachedRotary(CachedSelfAttention):
-    """A KV cache whose keys are turned when they come."""
-
-    block: RotaryAttention
-    position = 0  # of the key that comes next
-
-    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = super().keys_values(x)
-        k = self.block.turn(k, self.position)
-        self.position += x.size(1)
-        return k, v
-
-    def queries(self, x: Tensor) -> Tensor:
-        """Of the newest position, whose key is already there."""
-        return self.block.turn(super().queries(x), self.position - 1)
+        return CachedTurned(self, memory)
 
 
 # 26-since-2017.md: Heads: many ask, few are asked
@@ -205,7 +189,7 @@ class _RotaryGroups(RotaryAttention, GroupedQueryAttention):
         return _CachedRotaryGroups(self, memory)
 
 
-class _CachedRotaryGroups(_CachedRotary, _CachedGroups):
+class _CachedRotaryGroups(CachedTurned, _CachedGroups):
     """Each group is stored once; its keys are turned when they come."""
 
     block: _RotaryGroups

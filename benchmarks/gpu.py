@@ -10,11 +10,12 @@ a step beside torch.nn's and Marian's, eager and compiled; the trainer beside
 its own ready-made batches; a profile by kind of work; each kernel beside what
 it replaces; training at the paper's base and big shape, 25,000 tokens a side
 and step; decoding at the base shape with a beam of 4, and beside
-transformers.generate; and a training that converges.
+transformers.generate and CTranslate2, where that is installed; chapter 26's
+three translators until they are equally good; and a training that converges.
 Each runs in a process of its own, within its own time, so that a crash or a
 standstill in one is noted and the others go on. What is there is written
-after every section: gpu.json, and gpu-learn.json for the training, both in
-the form of book/results. --tiny goes the same way with small numbers, on a
+after every section, in a file of its own: gpu-peak.json, gpu-tests.json and
+so on, in the form of book/results. --tiny goes the same way with small numbers, on a
 CPU too, so that nothing is found broken on the day when a GPU is at hand.
 
 It needs the package's dependencies and pytest, and no network. With
@@ -804,9 +805,6 @@ def generate(bench: Bench) -> dict[str, Any]:
     """Ours beside transformers.generate: the same sizes and batches, beams
     of 4 and outputs as long as their sources, with random weights.
     """
-    import models
-    from transformers import MarianMTModel
-
     sizes, device, gpu = bench.sizes, bench.device, bench.device == "cuda"
     dtype = torch.bfloat16 if gpu else torch.float32
     config = shape(sizes, "base")
@@ -833,6 +831,9 @@ def generate(bench: Bench) -> dict[str, Any]:
         )
 
     def theirs() -> dict[str, Any]:
+        import models
+        from transformers import MarianMTModel
+
         torch.manual_seed(bench.seed)
         made = models.marian_config(
             config, max_position_embeddings=size, decoder_start_token_id=PAD
@@ -854,7 +855,66 @@ def generate(bench: Bench) -> dict[str, Any]:
         with torch.no_grad():
             return pace(run)
 
-    return each_of(bench, {"ours": ours, "transformers": theirs})
+    def converted() -> dict[str, Any]:
+        try:
+            from ctranslate2 import Translator
+        except ImportError:
+            return {"skipped": "ctranslate2 is not installed here"}
+        from annotated.exchange.export import write_ctranslate2
+
+        torch.manual_seed(bench.seed)
+        model = Transformer(config).eval()
+        words = [*SPECIALS, *map(str, range(len(SPECIALS), sizes.vocab))]
+        folder = bench.out / "ctranslate2"
+        shutil.rmtree(folder, ignore_errors=True)
+        write_ctranslate2(model, words, words, folder)
+        kind = "bfloat16" if gpu else "float32"
+        translator = Translator(
+            str(folder), device=device, compute_type=kind
+        )
+
+        def run(some: list[Any]) -> None:
+            for batch in batches_by_length(some, sizes.decode_tokens, 512):
+                rows = [[words[i] for i in some[j]] for j in batch]
+                translator.translate_batch(
+                    rows,
+                    beam_size=4,
+                    length_penalty=0.0,
+                    max_decoding_length=max(map(len, rows)) + 1,
+                )
+
+        try:
+            return pace(run)
+        finally:
+            shutil.rmtree(folder)
+
+    contenders = {"ours": ours, "transformers": theirs}
+    return each_of(bench, contenders | {"CTranslate2": converted})
+
+
+def race(bench: Bench) -> dict[str, Any]:
+    """Page 26's three translators, until they are equally good: the seconds
+    and the steps that each takes on this device.
+    """
+    import translators
+
+    tiny = bench.sizes.shrink > 1
+    settings = translators.Settings(
+        device=bench.device,
+        nll=(1e9,) if tiny else (0.5, 0.2),
+        steps=1 if tiny else 2000,
+        pairs=40 if tiny else 100_000,
+        width=16 if tiny else 128,
+    )
+    data = translators.corpora(settings.pairs)
+
+    def one(kind: str) -> dict[str, Any]:
+        peak = settings.peaks[-1]
+        return translators.train(settings, kind, peak, bench.seed, *data)
+
+    return each_of(
+        bench, {k: (lambda k=k: one(k)) for k in translators.KINDS}
+    )
 
 
 def parts_of(items: list[Any], count: int) -> list[list[Any]]:
@@ -920,17 +980,18 @@ def learn(bench: Bench) -> dict[str, Any]:
 SECTIONS: dict[str, tuple[Callable[[Bench], dict[str, Any]], float]] = {
     # and how many seconds each may take; together under fourteen minutes
     "peak": (peak, 20),
-    "tests": (tests, 75),
+    "tests": (tests, 60),
     "cause": (cause, 50),
-    "step": (step, 110),
+    "step": (step, 95),
     "train": (train, 60),
     "profile": (profile, 25),
-    "kernels": (kernels, 30),
+    "kernels": (kernels, 25),
     "train-base": (train_base, 80),
-    "train-big": (train_big, 60),
+    "train-big": (train_big, 45),
     "decode": (decode, 50),
     "generate": (generate, 50),
-    "learn": (learn, 170),
+    "translators": (race, 60),
+    "learn": (learn, 168),
 }
 GRACE = 4  # seconds more before a section is stopped from outside
 
@@ -981,43 +1042,30 @@ def supervise(name: str, seconds: float, options: list[str]) -> str | None:
     return f"ended with exit code {code}" if code else None
 
 
-def write_all(
-    args: argparse.Namespace, names: list[str], seconds: float
-) -> dict[str, Any]:
-    """gpu.json, and gpu-learn.json if there was a training."""
-    metrics = {name: read(args.out, name) for name in names}
-    learned = metrics.get("learn", {})
+def write_ledger(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """The ledger file of a section, gpu-SECTION.json; what it found."""
+    found = read(args.out, name)
     command = "python benchmarks/gpu.py" + " --tiny" * args.tiny
-    common: dict[str, Any] = {"seed": 0, "packages": PACKAGES}
-    common["device"] = args.device
-    if "test" in learned:
-        keys = ("recipe", "samples", "data")
-        rest = {k: v for k, v in learned.items() if k not in keys}
-        content = entry(
-            learned["data"],
-            f"{command} --only learn",
-            rest,
-            wall_seconds=learned["seconds"],
-            settings=learned["recipe"],
-            samples=learned["samples"],
-            **common,
-        )
-        write(args.out / "gpu-learn.json", content)
-        metrics["learn"] = {
-            "data": learned["data"],
-            "bleu": learned["test"]["bleu"],
-            "signature": learned["test"]["signature"],
-        }
+    more: dict[str, Any] = {
+        "settings": asdict(TINY if args.tiny else Sizes())
+    }
+    recipe, metrics = "gpu", found
+    if "recipe" in found:  # a training
+        recipe, keys = found["data"], ("recipe", "samples", "data")
+        metrics = {k: v for k, v in found.items() if k not in keys}
+        more = {"settings": found["recipe"], "samples": found["samples"]}
     content = entry(
-        "gpu",
-        command,
+        recipe,
+        f"{command} --only {name}",
         metrics,
-        wall_seconds=seconds,
-        settings=asdict(TINY if args.tiny else Sizes()),
-        **common,
+        wall_seconds=found.get("seconds"),
+        seed=0,
+        packages=PACKAGES,
+        device=args.device,
+        **more,
     )
-    write(args.out / "gpu.json", content)
-    return metrics
+    write(args.out / f"gpu-{name}.json", content)
+    return found
 
 
 def parse(args: list[str] | None) -> argparse.Namespace:
@@ -1066,9 +1114,9 @@ def main(args: list[str] | None = None) -> int:
     options = ["--out", str(found.out), "--device", found.device]
     options += ["--tiny"] * found.tiny
     options += ["--data", found.data] if found.data else []
-    started = time.monotonic()
-    end = started + 60 * found.minutes
-    for i, name in enumerate(found.names):
+    end = time.monotonic() + 60 * found.minutes
+    failed = False
+    for name in found.names:
         path = found.out / "sections" / f"{name}.json"
         path.unlink(missing_ok=True)
         seconds = min(SECTIONS[name][1], end - time.monotonic() - GRACE)
@@ -1079,11 +1127,10 @@ def main(args: list[str] | None = None) -> int:
         if wrong and not path.is_file():
             path.parent.mkdir(exist_ok=True)
             path.write_text(json.dumps({"error": wrong}), "utf-8")
-        metrics = write_all(
-            found, found.names[: i + 1], time.monotonic() - started
-        )
-        print(f"{name}: {json.dumps(metrics[name])[:2000]}", flush=True)
-    return int(any("error" in one for one in metrics.values()))
+        metrics = write_ledger(found, name)
+        failed = failed or "error" in metrics
+        print(f"{name}: {json.dumps(metrics)[:2000]}", flush=True)
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ and reaches stands in FOUND.tests.json. benchmarks/mutation.py calls it.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
 import hashlib
@@ -32,6 +33,7 @@ import os
 import resource
 import signal
 import sys
+import textwrap
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -114,7 +116,7 @@ def mutated(source: str) -> tuple[str, list[dict[str, Any]]]:
         name = f"{owner}.{function.name.value}".strip(".")
         flat = name.replace(".", "__")
         text = module.code_for_node(function)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        digest = digest_of(text)
         kinds = {
             module.code_for_node(d.decorator) for d in function.decorators
         }
@@ -182,6 +184,15 @@ def mutated(source: str) -> tuple[str, list[dict[str, Any]]]:
         else:
             result.append(statement)
     return module.with_changes(body=result).code, told
+
+
+def digest_of(text: str) -> str:
+    """Of a function, without its docstring, its comments and its look."""
+    [function] = ast.parse(textwrap.dedent(text).strip()).body
+    assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+    if ast.get_docstring(function) is not None:
+        del function.body[0]  # may leave none
+    return hashlib.sha256(ast.unparse(function).encode()).hexdigest()[:12]
 
 
 def changed(module: cst.Module, old: Any, new: Any) -> tuple[str, str]:
@@ -470,11 +481,6 @@ def main() -> None:
     here = str(Path.cwd())
     os.environ["PYTHONPATH"] = here
     sys.path.insert(0, here)
-    target.with_suffix(".all.json").write_text(
-        json.dumps(told, ensure_ascii=False), "utf-8"
-    )
-    if not tests:
-        return
     from hypothesis import Phase, settings
 
     settings.register_profile(

@@ -11,15 +11,13 @@ One thing is changed at a time (a number, a comparison, an argument, a
 string; benchmarks/mutants.py tells what not), and the tests that reach the
 changed function are run. A mutant that no test notices has survived: it
 wants a test, or an entry in benchmarks/survivors.toml that says why nobody
-could notice. A run can be stopped and goes on; a mutant is tried again when
-its function has changed. FOLDER has a line for each mutant tried. --json
-keeps what the ledger has of other modules, unless they have changed.
+could notice. A run can be stopped and goes on. FOLDER has a line for each
+mutant tried; what the ledger knows of functions that are still the same
+is written there first, so that only those of others are tried.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import json
 import os
 import shutil
@@ -37,6 +35,7 @@ from ledger import write
 from annotated.book.results import commit, entry
 
 ROOT = Path(__file__).resolve().parents[1]
+LEDGER = ROOT / "book" / "results" / "mutation.json"
 # the tests that are about a module; each is run where it gets there
 TESTS = {
     "attention": "attention multi_head",
@@ -106,21 +105,27 @@ def main(settings: Settings) -> dict[str, Any]:
         if module not in TESTS:
             sys.exit(f"no module {module!r}: one of {', '.join(TESTS)}")
     end = time.monotonic() + 60 * settings.minutes
+    settings.work.mkdir(parents=True, exist_ok=True)
+    before = json.loads(LEDGER.read_text("utf-8"))["metrics"]["modules"]
+    # the ledger file has all modules, whichever are tried now
+    wanted = TESTS if settings.json else settings.modules
+    told = {module: listed(module) for module in wanted}
+    for module, mutants in told.items():
+        if module in before:
+            path = file_of(settings.work, module)
+            inherit(path, mutants, before[module])
     for module in settings.modules:
-        left = end - time.monotonic()
-        if left > 0:
+        if (left := end - time.monotonic()) > 0:
             attack(settings, module, left)
-        elif file_of(settings.work, module).exists():
-            attack(settings, module, 0.0)  # only lists its mutants anew
     reasons = explanations(ROOT / "benchmarks" / "survivors.toml")
     found = {}
-    for module in settings.modules:
-        told = results(settings.work, module)
-        if told:
-            found[module] = count(module, told, reasons)
-            show(module, found[module])
+    for module, mutants in told.items():
+        tried = results(file_of(settings.work, module), mutants)
+        found[module] = count(module, tried)
+        explain(module, found[module], reasons)
+        show(module, found[module], module in settings.modules)
     if settings.json is not None:
-        write(settings.json, as_entry(settings.json, found, reasons))
+        write(settings.json, as_entry(found))
     return found
 
 
@@ -128,24 +133,52 @@ def file_of(work: Path, module: str) -> Path:
     return work / f"{module.replace('/', '.')}.jsonl"
 
 
-def attack(settings: Settings, module: str, limit: float) -> None:
-    """Try the mutants of one module, for so many seconds at most; with no
-    time, list them.
+def listed(module: str) -> list[dict[str, Any]]:
+    """The mutants of a module as it is now."""
+    from mutants import mutated
+
+    path = ROOT / "annotated" / f"{module}.py"
+    return mutated(path.read_text("utf-8"))[1]
+
+
+def inherit(
+    path: Path, told: list[dict[str, Any]], known: dict[str, Any]
+) -> None:
+    """Add to a module's file what the ledger knows of its mutants, and the
+    file does not.
     """
+    ends = {
+        **{(one[0], one[1]): "timeout" for one in known["by_time"]},
+        **{
+            (one["function"], one["number"]): "survived"
+            for one in known["survivors"]
+        },
+    }
+    commits = ", ".join(known["commits"])
+    with path.open("a", encoding="utf-8") as file:
+        for one in results(path, told):
+            same = known["functions"].get(one["function"])
+            if "end" not in one and one["digest"] == same:
+                end = ends.get((one["function"], one["number"]), "killed")
+                line = one | {"end": end, "commit": commits}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def attack(settings: Settings, module: str, limit: float) -> None:
+    """Try the mutants of one module, for so many seconds at most."""
     tree = settings.work / "tree" / module.replace("/", ".")
     copy(tree)
     reasons = explanations(ROOT / "benchmarks" / "survivors.toml")
-    told = [key[1:] for key in reasons if key[0] == module]
+    explained = [key[1:] for key in reasons if key[0] == module]
     path = file_of(settings.work, module).with_suffix(".explained.json")
-    path.write_text(json.dumps(told), "utf-8")
+    path.write_text(json.dumps(explained), "utf-8")
     command = [sys.executable, str(ROOT / "benchmarks" / "mutants.py")]
     command += [str(tree), module, str(file_of(settings.work, module))]
     command += [str(limit), str(settings.slow), commit() or "unknown"]
     if settings.again:
         command.append("--again")
-    if limit:
-        tests = TESTS[module].split()
-        command += [str(file_of_tests(tree, name)) for name in tests]
+    tests = TESTS[module].split()
+    command += [str(file_of_tests(tree, name)) for name in tests]
     subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
     shutil.rmtree(tree)
 
@@ -175,52 +208,54 @@ def copy(folder: Path) -> None:
             shutil.copy(ROOT / name, folder / name)
 
 
-def results(work: Path, module: str) -> list[dict[str, Any]]:
-    """What has been tried of the module as it is now, each mutant once;
-    those that have not been tried have no end.
+def results(path: Path, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a file says of these mutants; those that have not been tried
+    have no end.
     """
-    path = file_of(work, module)
-    if not path.exists():
-        return []
     known = {}
-    for line in path.read_text("utf-8").splitlines():
+    text = path.read_text("utf-8") if path.exists() else ""
+    for line in text.splitlines():
         one = json.loads(line)
         known[one["function"], one["digest"], one["number"]] = one
-    listed = json.loads(path.with_suffix(".all.json").read_text("utf-8"))
     return [
         known.get((one["function"], one["digest"], one["number"]), one)
-        for one in listed
+        for one in told
     ]
 
 
-def count(
-    module: str,
-    told: list[dict[str, Any]],
-    reasons: dict[tuple[str, str, str], str],
-) -> dict[str, Any]:
+def count(module: str, told: list[dict[str, Any]]) -> dict[str, Any]:
     """What became of a module's mutants so far."""
     tried = [one for one in told if "end" in one]
     ends = Counter(one["end"] for one in tried)
     survivors = [
-        {key: one[key] for key in ("function", "was", "now")}
+        {key: one[key] for key in ("function", "number", "was", "now")}
         for one in tried
         if one["end"] in ("survived", "untested")
     ]
-    found = {
+    open_ones = {one["function"] for one in told if "end" not in one}
+    return {
         "tests": TESTS[module].split(),
-        "commits": sorted({one["commit"] for one in tried}),
-        "functions": sorted({one["function"] for one in told}),
-        "digest": digest(ROOT / "annotated" / f"{module}.py"),
+        "commits": sorted(
+            {c for one in tried for c in one["commit"].split(", ")}
+        ),
+        # those of which every mutant has been tried, by digest
+        "functions": {
+            one["function"]: one["digest"]
+            for one in told
+            if one["function"] not in open_ones
+        },
         "mutants": len(told),
         "tried": len(tried),
         "killed": ends["killed"] + ends["timeout"],
-        "by_time": ends["timeout"],
+        "by_time": [
+            [one["function"], one["number"]]
+            for one in tried
+            if one["end"] == "timeout"
+        ],
         "survived": len(survivors),
         "explained": 0,
         "survivors": survivors,
     }
-    explain(module, found, reasons)
-    return found
 
 
 def explain(
@@ -235,13 +270,13 @@ def explain(
     found["explained"] = len(whys) - whys.count(None)
 
 
-def show(module: str, found: dict[str, Any]) -> None:
+def show(module: str, found: dict[str, Any], survivors: bool) -> None:
     print(
         f"{module}: {found['tried']} of {found['mutants']} tried,"
         f" {found['killed']} killed, {found['survived']} survived,"
         f" {found['explained']} explained"
     )
-    for one in found["survivors"]:
+    for one in found["survivors"] if survivors else ():
         if not one["why"]:
             print(f"  {one['function']}\n    - {one['was']}\n"
                   f"    + {one['now']}")  # fmt: skip
@@ -263,64 +298,13 @@ def explanations(path: Path) -> dict[tuple[str, str, str], str]:
     return reasons
 
 
-def digest(path: Path) -> str:
-    """Of the functions of a file, without what is never mutated: comments
-    and the words about them.
-    """
-    text = path.read_text("utf-8")
-    lines = text.splitlines()
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    told = []
-    for top in ast.parse(text).body:
-        parts = top.body if isinstance(top, ast.ClassDef) else [top]
-        for one in parts:
-            if not isinstance(one, kinds):
-                continue
-            first = min(n.lineno for n in [one, *one.decorator_list])
-            words = set()
-            if ast.get_docstring(one) is not None:
-                doc = one.body[0]
-                words = set(range(doc.lineno, (doc.end_lineno or 0) + 1))
-            told.append(getattr(top, "name", ""))
-            for number in range(first, (one.end_lineno or first) + 1):
-                line = lines[number - 1].strip()
-                if number not in words and line and line[0] != "#":
-                    told.append(line)
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
-
-
-def kept(
-    path: Path,
-    found: dict[str, Any],
-    reasons: dict[tuple[str, str, str], str],
-) -> dict[str, Any]:
-    """What a ledger file has of modules that this run knows nothing of,
-    and that are still the same.
-    """
-    if not path.exists():
-        return {}
-    metrics = json.loads(path.read_text("utf-8"))["metrics"]
-    same = {}
-    for module, one in metrics["modules"].items():
-        if module in found or module not in TESTS:
-            continue
-        if one["digest"] != digest(ROOT / "annotated" / f"{module}.py"):
-            print(f"{module} has changed, and leaves the ledger")
-            continue
-        same[module] = one
-        explain(module, one, reasons)
-    return same
-
-
-def as_entry(
-    path: Path,
-    found: dict[str, Any],
-    reasons: dict[tuple[str, str, str], str],
-) -> dict[str, Any]:
-    """The ledger file, in which other modules stay as they are."""
-    every = found | kept(path, found, reasons)
-    modules = {name: every[name] for name in TESTS if name in every}
-    commits = sorted({c for one in every.values() for c in one["commits"]})
+def as_entry(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The ledger file; modules of which nothing is known are not begun."""
+    modules = {name: found[name] for name in TESTS if name in found}
+    modules = {name: one for name, one in modules.items() if one["tried"]}
+    commits = sorted(
+        {c for one in modules.values() for c in one["commits"]}
+    )
     return entry(
         "mutation",
         "python benchmarks/mutation.py --work FOLDER",

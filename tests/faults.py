@@ -57,9 +57,9 @@ def tell(act: Callable[[], Any]) -> None:
         sys.exit(2)
 
 
-def corpus() -> None:
+def corpus(folder: Path = Path("data")) -> Path:
     draw = random.Random(0)
-    Path("data").mkdir()
+    folder.mkdir()
     for split, count in (("train", 60), ("valid", 10)):
         lines = [
             " ".join(draw.choices("abcdefgh", k=draw.randrange(1, 7)))
@@ -67,7 +67,8 @@ def corpus() -> None:
         ]
         for side in ("en", "de"):
             text = "".join(line + "\n" for line in lines)
-            Path("data", f"{split}.{side}").write_text(text)
+            (folder / f"{split}.{side}").write_text(text)
+    return folder
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def nodes_of(folder: str) -> Iterator[tuple[str, str, ast.AST]]:
         inside = [(ast.parse(path.read_text("utf-8")), "")]
         while inside:
             node, home = inside.pop()
-            if isinstance(node, ast.FunctionDef):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 home = node.name
             inside += [(part, home) for part in ast.iter_child_nodes(node)]
             yield module, home, node

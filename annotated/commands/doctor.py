@@ -16,10 +16,7 @@ from tempfile import TemporaryFile
 import annotated
 from annotated.engine.errors import RunError, UsageError
 
-__all__ = [
-    "packages", "requirements", "pytorch", "subcommands", "machine",
-    "folders", "examine", "doctor",
-]  # fmt: skip
+__all__ = ["examine", "doctor"]
 
 
 # E23-doctor.md: A look at the machine
@@ -47,13 +44,13 @@ _REQUIREMENT = re.compile(
 )
 
 
-def packages(lines: Sequence[str] | None = None) -> Iterator[_Finding]:
+def _packages(lines: Sequence[str] | None = None) -> Iterator[_Finding]:
     """What is missing or too old of these requirements, or of this
     package's own. An extra is one finding.
     """
     trouble: dict[str, list[str]] = {}
     wanted: dict[str, str] = {}
-    for line in requirements() if lines is None else lines:
+    for line in _requirements() if lines is None else lines:
         found = _REQUIREMENT.match(line)
         if found is None:
             continue
@@ -86,7 +83,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version.partition("+")[0])))
 
 
-def requirements() -> list[str]:
+def _requirements() -> list[str]:
     """What the package needs: as its source says, which an installation
     may be older than; without one, as pip has written it down.
     """
@@ -108,7 +105,7 @@ def requirements() -> list[str]:
 
 
 # E23-doctor.md: PyTorch, and what it runs on
-def pytorch() -> Iterator[_Finding]:
+def _pytorch() -> Iterator[_Finding]:
     """Whether it can be imported and understands this numpy."""
     if (sys.platform, platform.machine()) in _WITHOUT:
         where = _WITHOUT[sys.platform, platform.machine()]
@@ -134,7 +131,7 @@ _WITHOUT = {  # systems for which there is no torch of 2.3 or newer
 }
 
 
-def subcommands() -> Iterator[_Finding]:
+def _subcommands() -> Iterator[_Finding]:
     """Whether each can be loaded, whatever version says it can."""
     cli = importlib.import_module("annotated.cli")
     for name in cli.COMMANDS:
@@ -142,7 +139,7 @@ def subcommands() -> Iterator[_Finding]:
     yield _Finding("subcommands", f"all {len(cli.COMMANDS)} load")
 
 
-def machine() -> Iterator[_Finding]:
+def _machine() -> Iterator[_Finding]:
     """Processors, memory, device, and the precision that auto means."""
     from annotated.engine.machine import (
         cores,
@@ -167,7 +164,7 @@ def machine() -> Iterator[_Finding]:
 
 
 # E23-doctor.md: Folders
-def folders() -> Iterator[_Finding]:
+def _folders() -> Iterator[_Finding]:
     """Whether data can be kept, and how much room there is."""
     from annotated.corpora.registry import data_folder
 
@@ -197,12 +194,12 @@ def examine() -> Iterator[_Finding]:
     for name in sorted(os.environ):
         if name.startswith(("ANNOTATED_", "CUDA_VISIBLE", "OMP_NUM")):
             yield _Finding(name, os.environ[name])
-    for look in (packages, pytorch, subcommands, machine, folders):
+    for look in (_packages, _pytorch, _subcommands, _machine, _folders):
         try:
             yield from look()
         except Exception as error:  # whatever it is, is what we look for
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            name = look.__name__
+            name = look.__name__.removeprefix("_")
             yield _Finding(name, reason, _REMEDY[name], "✗")
 
 

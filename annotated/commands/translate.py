@@ -23,13 +23,15 @@ from annotated.engine.search import converted
 from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
 
-__all__ = ["SearchOptions", "Translate", "tell_empty", "arriving"]
+__all__ = [
+    "RunOptions", "SearchOptions", "Translate", "tell_empty", "arriving",
+]  # fmt: skip
 
 
 # E12-command-line.md: Translate
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SearchOptions:
-    """The options that translate, evaluate and parse share."""
+class RunOptions:
+    """The options that say which model searches, and how."""
 
     run: Path  # the run folder
     ensemble: tuple[Path, ...] = ()  # other runs to form an ensemble with
@@ -44,15 +46,11 @@ class SearchOptions:
     precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = (
         "auto"
     )
-    # search processes on a CPU (unset: one per core)
-    workers: int | None = None
 
     def open(self) -> Run:
         """Load the run and those that vote with it onto the device.
         RunError or UsageError, before any work is done.
         """
-        if self.workers is not None:
-            check_whole("workers", self.workers, least=1)
         device = pick_device(self.device)
         run = Run.open(self.run, *self.ensemble, device=device)
         choice, why = str(self.precision), "as requested"
@@ -75,6 +73,26 @@ class SearchOptions:
         )
         return dataclasses.replace(run, model=model, others=tuple(others))
 
+    def search(self, run: Run, **changes: Any) -> SearchConfig:
+        """The recipe's search, as changed by the command line."""
+        changes |= given(self, "beam", "alpha", "extra")
+        with usage_errors():
+            return dataclasses.replace(run.recipe.search, **changes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchOptions(RunOptions):
+    """The options that translate, evaluate and parse share."""
+
+    # search processes on a CPU (unset: one per core)
+    workers: int | None = None
+
+    def open(self) -> Run:
+        """Load what searches, unless there is nobody to search."""
+        if self.workers is not None:
+            check_whole("workers", self.workers, least=1)
+        return super().open()
+
     def processes(self, run: Run) -> int:
         """The number of processes to search with."""
         if next(run.model.parameters()).device.type != "cpu":
@@ -82,12 +100,6 @@ class SearchOptions:
         # on systems other than Linux they take seconds to start
         usual = torch.get_num_threads() if sys.platform == "linux" else 1
         return self.workers or usual
-
-    def search(self, run: Run, **changes: Any) -> SearchConfig:
-        """The recipe's search, as changed by the command line."""
-        changes |= given(self, "beam", "alpha", "extra")
-        with usage_errors():
-            return dataclasses.replace(run.recipe.search, **changes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

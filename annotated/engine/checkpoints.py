@@ -14,13 +14,13 @@ from annotated.engine.optimizers import rehearse
 from annotated.engine.tensors import check_fit, read_tensors, write_tensors
 
 __all__ = [
-    "FILES", "write_checkpoint", "drop", "DamagedError", "restore",
-    "drop_old", "checkpoints",
+    "write_checkpoint", "DamagedError", "restore", "drop_old",
+    "checkpoints",
 ]  # fmt: skip
 
 
 # E10-runner.md: A checkpoint that survives
-FILES = "model.safetensors", "optimizer.safetensors", "state.json"
+_FILES = "model.safetensors", "optimizer.safetensors", "state.json"
 
 
 def write_checkpoint(
@@ -35,14 +35,14 @@ def write_checkpoint(
     clear(place.parent)
     with replacing(place) as fresh:
         fresh.mkdir()
-        write_tensors(weights, fresh / FILES[0])
-        write_tensors(moments, fresh / FILES[1])
-        (fresh / FILES[2]).write_bytes(json.dumps(state).encode())
-        sums = {name: checksum(fresh / name) for name in FILES}
+        write_tensors(weights, fresh / _FILES[0])
+        write_tensors(moments, fresh / _FILES[1])
+        (fresh / _FILES[2]).write_bytes(json.dumps(state).encode())
+        sums = {name: checksum(fresh / name) for name in _FILES}
         (fresh / "checksums.json").write_bytes(json.dumps(sums).encode())
 
 
-def drop(place: Path) -> None:
+def _drop(place: Path) -> None:
     """Delete a checkpoint; its name never belongs to half of one."""
     with aside(place) as hidden:
         place.rename(hidden / place.name)
@@ -66,7 +66,7 @@ def restore(
     name = "checksums.json"
     try:
         sums = dict(json.loads((place / name).read_bytes()))
-        for name in FILES:
+        for name in _FILES:
             if checksum(place / name) != sums.get(name):
                 raise ValueError("by its checksum, it has changed")
     except (FileNotFoundError, TypeError, ValueError) as error:
@@ -75,13 +75,13 @@ def restore(
     own, scheduled = trainer.parameters(), trainer.scheduled
     if expected is None:
         expected = rehearse(own, trainer.optimizer, scheduled)
-    weights = read_tensors(place / FILES[0], own)
-    moments = read_tensors(place / FILES[1])
-    state = json.loads((place / FILES[2]).read_bytes())
+    weights = read_tensors(place / _FILES[0], own)
+    moments = read_tensors(place / _FILES[1])
+    state = json.loads((place / _FILES[2]).read_bytes())
     trainer.check(state)
     if state["step"]:
         # an optimizer may come to keep more, but never less
-        check_fit(place / FILES[1], moments, moments | {**expected})
+        check_fit(place / _FILES[1], moments, moments | {**expected})
     trainer.load(weights, moments, state)
 
 
@@ -92,7 +92,7 @@ def drop_old(place: Path, keep: int, every: int) -> None:
     kept = [place, *checkpoints(place.parent, every)[-keep:]]
     for old in checkpoints(place.parent):
         if old not in kept:
-            drop(old)
+            _drop(old)
 
 
 def checkpoints(folder: Path, every: int = 1) -> list[Path]:

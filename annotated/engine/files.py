@@ -18,8 +18,8 @@ from annotated.engine.errors import RunError
 
 __all__ = [
     "LOCK", "check_new", "aside", "clear", "replacing", "new_folder",
-    "patiently", "write_text", "write_json", "keep_first", "flush",
-    "cache_folder", "checksum",
+    "patiently", "write_text", "write_json", "keep_first", "cache_folder",
+    "checksum",
 ]  # fmt: skip
 
 
@@ -120,11 +120,11 @@ def replacing(path: Path) -> Iterator[Path]:
         fresh = hidden / path.name
         yield fresh
         for part in (*fresh.rglob("*"), fresh):
-            flush(part)
+            _flush(part)
         if path.is_dir():  # which nothing can replace in one step
             patiently(lambda: path.rename(hidden / f"{path.name}.old"))
         patiently(lambda: fresh.replace(path))
-        flush(path.parent)
+        _flush(path.parent)
 
 
 @contextmanager
@@ -140,13 +140,13 @@ def new_folder(folder: Path) -> Iterator[Path]:
         fresh.mkdir()
         yield fresh
         for part in (*fresh.rglob("*"), fresh):
-            flush(part)
+            _flush(part)
         check_new(folder)  # another process may have filled it
         if folder.exists():
             folder.rmdir()
         # fails, and deletes nothing, if it is full
         patiently(lambda: fresh.rename(folder))
-        flush(folder.parent)
+        _flush(folder.parent)
 
 
 _PAUSES = (0.05, 0.1, 0.25, 0.6, 1.0)  # two seconds
@@ -184,7 +184,7 @@ def keep_first(path: Path, text: str) -> str:
     with aside(path) as hidden:
         fresh = hidden / path.name
         fresh.write_text(text, "utf-8")
-        flush(fresh)
+        _flush(fresh)
         try:
             os.link(fresh, path)  # fails if path exists; a rename does not
         except FileExistsError:
@@ -194,7 +194,7 @@ def keep_first(path: Path, text: str) -> str:
         return path.read_text("utf-8")
 
 
-def flush(path: Path) -> None:
+def _flush(path: Path) -> None:
     """Flush a file to disk; OSError where that fails. Of a folder, its
     entries, where the system can.
     """

@@ -17,10 +17,12 @@ from annotated.engine.machine import cached, memory_bytes, out_of_memory
 from annotated.engine.parts import build
 from annotated.engine.recipes import Recipe, described
 from annotated.engine.speed import training_speed
+from annotated.engine.trainer import RunConfig
+from annotated.model import TransformerConfig
 from annotated.tokens import Tokenizer
 from annotated.training import fingerprint
 
-__all__ = ["fitted", "with_micro_tokens", "fitted_here"]
+__all__ = ["fitted", "tokens_that_fit", "with_micro_tokens", "fitted_here"]
 
 
 # E9-recipes.md: Fitted to a corpus
@@ -105,8 +107,8 @@ def fitted(
             break
     if not pace(chosen):
         raise RunError(
-            "out of memory: try a smaller micro_tokens, for more and "
-            "smaller parts of a batch"
+            "out of memory even with the smallest model: try "
+            "--micro-tokens 250, for more and smaller parts of a batch"
         )
     batch = chosen.training.batch_tokens
     longest = min(most, seconds * pace(chosen)) / batch  # in steps
@@ -133,20 +135,31 @@ def fitted(
 _LOGITS = {"cpu": 2**24, "cuda": 2**30, "mps": 2**30}
 
 
+def tokens_that_fit(
+    config: TransformerConfig, training: RunConfig, device: str,
+    shard: bool = False,
+) -> float:  # fmt: skip
+    """How many tokens at once fill two thirds of a device's memory, beside
+    a process's part of the model.
+    """
+    precision = training.precision
+    kept = kept_bytes(config, precision=precision, device=device)
+    room = memory_bytes(device) * 2 / 3 - _LOGITS[torch.device(device).type]
+    state = state_bytes(config, precision)
+    if shard:  # its part, and one matrix of embeddings as a whole
+        words = max(config.src_vocab, config.tgt_vocab)
+        state = state // world_size() + 8 * words * config.d_model
+    return (room - state) / kept
+
+
 def with_micro_tokens(
     recipe: Recipe, device: str, shard: bool = False
 ) -> Recipe:
     """The recipe, with micro_tokens set if a process's share of a batch
-    would fill more than two thirds of its device's memory.
+    does not fit.
     """
-    training, config = recipe.training, recipe.config()
-    kept = kept_bytes(config, precision=training.precision, device=device)
-    room = memory_bytes(device) * 2 / 3 - _LOGITS[torch.device(device).type]
-    state = state_bytes(config, training.precision)
-    if shard:  # its part, and one matrix of embeddings as a whole
-        words = max(config.src_vocab, config.tgt_vocab)
-        state = state // world_size() + 8 * words * config.d_model
-    fits = (room - state) / kept
+    training = recipe.training
+    fits = tokens_that_fit(recipe.config(), training, device, shard)
     share = training.batch_tokens / world_size()
     share *= 1 + 4 * training.bpe_dropout  # at most so many tokens more
     if training.micro_tokens is not None or max(500, fits) >= share:

@@ -16,11 +16,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "Machine", "machine_at", "Chosen", "LONGEST", "SHORT", "choose",
-    "kernels_of", "triton", "tl", "slow_sentence_attention",
-    "launched_forward", "launched_backward", "sentence_attention",
-    "slow_row_losses", "launched_row_losses", "row_losses",
-    "attention_kernel",
+    "Machine", "machine_at", "Chosen", "SHORT", "choose", "kernels_of",
+    "tl", "slow_sentence_attention", "sentence_attention",
+    "slow_row_losses", "row_losses", "attention_kernel",
 ]  # fmt: skip
 
 
@@ -79,14 +77,14 @@ _LOSS = {
     "rows": "the loss in one pass over the logits",
     "chunks": "the loss in chunks",
 }
-LONGEST = 128  # tokens of a sentence that fits into a program's registers
+_LONGEST = 128  # tokens of a sentence that fits into a program's registers
 SHORT = 256  # keys: on a CPU, more weights take more memory than they save
 
 
 def choose(
     machine: Machine,
     precision: str = "auto",
-    longest: int = LONGEST,
+    longest: int = _LONGEST,
     head: int = 64,
     dropout: bool = False,
 ) -> Chosen:
@@ -100,7 +98,7 @@ def choose(
     triton = gpu and machine.triton and machine.torch >= (2, 4)
     ampere = gpu and generation >= 8 and precision != "float32"
     attention = "padded"
-    fits = longest <= LONGEST and longest * head <= LONGEST * 64
+    fits = longest <= _LONGEST and longest * head <= _LONGEST * 64
     if triton and ampere and fits:
         attention = "sentences"
     elif ampere and machine.flash and machine.torch >= (2, 11):
@@ -146,13 +144,13 @@ def _import(name: str) -> Any:
     return importlib.import_module(name) if found else None
 
 
-triton = _import("triton")
+_triton = _import("triton")
 tl = _import("triton.language")
 
 
 def _jit(function: Callable[..., Any]) -> Any:
     """Triton's compiler, where it is."""
-    return triton.jit(function) if triton else function
+    return _triton.jit(function) if _triton else function
 
 
 # E31-kernels.md: Attention, a sentence at a time
@@ -336,7 +334,7 @@ def _laid(x: Tensor) -> Tensor:
     return x if side_by_side else x.contiguous()
 
 
-def launched_forward(
+def _launched_forward(
     q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor,
     q_longest: int, k_longest: int, causal: bool, reach: int, p: float,
     seed: Tensor | None,
@@ -353,7 +351,7 @@ def launched_forward(
     return o
 
 
-def launched_backward(
+def _launched_backward(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor,
     k_starts: Tensor, q_longest: int, k_longest: int, causal: bool,
     reach: int, p: float, seed: Tensor | None,
@@ -419,11 +417,11 @@ def _operator() -> Any:
     if custom_op is None:
         return None
     attend = custom_op(
-        "annotated::sentence_attention", launched_forward,
+        "annotated::sentence_attention", _launched_forward,
         mutates_args=(), schema=f"({_ARGUMENTS}) -> Tensor",
     )  # fmt: skip
     gradients = custom_op(
-        "annotated::sentence_attention_backward", launched_backward,
+        "annotated::sentence_attention_backward", _launched_backward,
         mutates_args=(),
         schema=f"(Tensor g, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor)",
     )  # fmt: skip
@@ -515,7 +513,7 @@ def _rows(
         tl.store(z0 + n, p.to(Z.dtype.element_ty), mask=n < VOCAB)
 
 
-def launched_row_losses(
+def _launched_row_losses(
     logits: Tensor, labels: Tensor, smoothing: float, block: int = 4096
 ) -> tuple[Tensor, Tensor, Tensor]:
     """slow_row_losses by the kernel, in float32; overwrites logits."""
@@ -535,8 +533,8 @@ def row_losses(
     """slow_row_losses, in one pass where choose says so."""
     device = logits.device
     usable = device.type == "cuda" and logits.dtype != torch.float64
-    if triton and usable and choose(_machine_at(device)).loss == "rows":
-        return launched_row_losses(logits, labels, smoothing)
+    if _triton and usable and choose(_machine_at(device)).loss == "rows":
+        return _launched_row_losses(logits, labels, smoothing)
     return slow_row_losses(logits, labels, smoothing, learn)
 
 
@@ -549,7 +547,7 @@ def attention_kernel(
     if dtype == torch.float64:
         precision = "float32"  # no kernel is for it
     machine = _machine_at(device)
-    if triton is None:  # installed, but not to be imported
+    if _triton is None:  # installed, but not to be imported
         machine = replace(machine, triton=False)
     return choose(machine, precision, longest, head, dropout).attention
 

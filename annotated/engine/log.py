@@ -22,7 +22,7 @@ from annotated.engine.runs import read_metrics, writing
 from annotated.engine.trainer import Trainer
 from annotated.training import Progress
 
-__all__ = ["say", "Log", "token_entropy"]
+__all__ = ["say", "Log"]
 
 
 # E10-runner.md: The log
@@ -165,7 +165,7 @@ class Log:
 
 
 # E10-runner.md: A run that only counts tokens
-def token_entropy(corpus: Corpus) -> float:
+def _token_entropy(corpus: Corpus) -> float:
     """The unigram entropy of the target tokens, in nats; ends of sentences
     count as tokens.
     """
@@ -191,7 +191,7 @@ class _DivergenceCheck:
 
     def __init__(self, trainer: Trainer, nll: Sequence[float] = ()):
         config, self.best = trainer.config, min(nll, default=math.inf)
-        self.entropy = token_entropy(trainer.corpus)
+        self.entropy = _token_entropy(trainer.corpus)
         self.due = max(config.warmup, trainer.step) + _WINDOW
         self.recent: deque[float] = deque(maxlen=_WINDOW)
         self.since = trainer.step + 1

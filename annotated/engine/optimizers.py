@@ -1,7 +1,7 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
 import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from annotated.engine.distributed import own_part
 from annotated.engine.errors import TrainingError
-from annotated.engine.tensors import put_tensors, take_tensors
 
 __all__ = [
     "named_state", "load_named_state", "check_groups", "rehearse",
@@ -56,12 +55,51 @@ def named_state(
             "model: make it from trainer.model.parameters()"
         ) from None
     try:
-        rest, tensors = take_tensors(kept)
-        settings, _ = take_tensors(groups, "group")
+        rest, tensors = _take_tensors(kept)
+        settings, _ = _take_tensors(groups, "group")
     except TypeError as error:
         what = f"{kind} cannot be saved: in its state, {error}"
         raise TrainingError(what) from None
     return tensors, {"kind": kind, "groups": settings, "kept": rest}
+
+
+def _take_tensors(
+    value: Any, path: str = ""
+) -> tuple[Any, dict[str, Tensor]]:
+    """A nested value as JSON can hold it, and its tensors, named by their
+    paths in it. TypeError, with the path, where neither can hold a part.
+    """
+    if isinstance(value, Tensor):
+        return {"tensor": path}, {path: value}
+    if isinstance(value, (list, tuple)):
+        parts = {str(i): each for i, each in enumerate(value)}
+        rest, tensors = _take_tensors(parts, path)
+        return [*rest.values()], tensors
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value, {}
+    if not isinstance(value, dict) or not all(
+        isinstance(key, str) for key in value
+    ):
+        raise TypeError(f"{path} is a {type(value).__name__}")
+    rest, tensors = {}, {}
+    for key, each in value.items():
+        inner = f"{path}.{key}" if path else key
+        rest[key], some = _take_tensors(each, inner)
+        tensors |= some
+    return rest, tensors
+
+
+def _put_tensors(rest: Any, tensor: Callable[[str], Tensor]) -> Any:
+    """What _take_tensors took apart, with tensor(path) for each tensor; a
+    tuple is a list now.
+    """
+    if isinstance(rest, list):
+        return [_put_tensors(each, tensor) for each in rest]
+    if not isinstance(rest, dict):
+        return rest
+    if rest.keys() == {"tensor"} and isinstance(rest["tensor"], str):
+        return tensor(rest["tensor"])
+    return {key: _put_tensors(each, tensor) for key, each in rest.items()}
 
 
 def _parts(
@@ -101,7 +139,7 @@ def load_named_state(
                 stays = key == "step" and not on_device  # as in PyTorch
                 put = partial(_placed, tensors, parameters[name], stays)
                 values = state.setdefault(parameters[name], {})
-                values[key] = put_tensors(value, put)
+                values[key] = _put_tensors(value, put)
     optimizer.state.clear()
     optimizer.state.update(state)
     for group, saved in zip(optimizer.param_groups, rest["groups"]):
@@ -172,7 +210,7 @@ def rehearse(
         tensors, _ = named_state(parameters, optimizer)
         after = _numbers(optimizer)
         for weight, values in optimizer.state.items():
-            for tensor in take_tensors(values)[1].values():
+            for tensor in _take_tensors(values)[1].values():
                 alike = tensor.shape == weight.shape
                 if _sharded(weight) and _sharded(tensor) != alike:
                     raise TrainingError(

@@ -35,8 +35,8 @@ from annotated.tokens import BOS, EOS, PAD, UNK
 __all__ = [
     "Packing", "PackedMask", "PackedAttention", "attend", "FastDropout",
     "PackedTransformer", "check_parts", "packed", "check_paper",
-    "PAPER_PARTS", "NoCacheError", "check_steps", "check_compiler",
-    "compile_layers", "chunked_loss",
+    "PAPER_PARTS", "NoCacheError", "check_steps", "compile_layers",
+    "chunked_loss",
 ]  # fmt: skip
 
 
@@ -701,17 +701,6 @@ def _same(model: Transformer, start: _Start) -> bool:
 
 
 # E2-packing.md: Compiled layers
-def check_compiler(device: str) -> None:
-    """RunError if torch.compile finds no compiler for a device."""
-    try:
-        torch.compile(torch.exp)(torch.ones(1, device=device))
-    except Exception as error:
-        reason = str(error).strip().split("\n")[0]
-        raise RunError(
-            f"cannot compile layers on {device} ({reason}): omit --compile"
-        ) from None
-
-
 def compile_layers(model: Transformer, backend: Any = "inductor") -> None:
     """Apply torch.compile to each layer of the model, in place."""
     # a layer is a small enough unit for DDP to overlap its exchange with

@@ -40,10 +40,10 @@ from annotated.search import CachedSelfAttention
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
-    "PartsShape", "PartsConfig", "ComposedAttention", "RelativeBias",
-    "AlibiBias", "NormedLinear", "OURS", "register", "find_registered",
-    "import_file", "take_imports", "sources", "check_sources", "build",
-    "asks_for_maps", "why_padded", "unpacked", "trainable",
+    "PartsShape", "PartsConfig", "ComposedAttention", "CachedTurned",
+    "OURS", "register", "find_registered", "take_imports", "sources",
+    "check_sources", "build", "asks_for_maps", "why_padded", "unpacked",
+    "trainable",
 ]  # fmt: skip
 
 
@@ -206,21 +206,21 @@ class ComposedAttention(PackedAttention):
             self.w_v = nn.Linear(c.d_model, kv, c.bias)
         if c.qk_norm:
             width = c.num_heads * self.d_k
-            self.w_q = NormedLinear(c.d_model, width, self.d_k, c.bias)
-            self.w_k = NormedLinear(c.d_model, kv, self.d_k, c.bias)
+            self.w_q = _NormedLinear(c.d_model, width, self.d_k, c.bias)
+            self.w_k = _NormedLinear(c.d_model, kv, self.d_k, c.bias)
         initialise(self.w_q, self.w_k, self.w_v)
         kind = c.positions if layer is not None else "none"
         self.window: int | None = None
         self.angles: SinusoidalPositions | None = None
-        self.distances: RelativeBias | AlibiBias | None = None
+        self.distances: _RelativeBias | _AlibiBias | None = None
         if layer is not None and c.windows:
             self.window = c.windows[layer % len(c.windows)] or None
         if kind == "rotary":
             self.angles = SinusoidalPositions(self.d_k)
         elif kind == "relative":
-            self.distances = RelativeBias(c.num_heads)
+            self.distances = _RelativeBias(c.num_heads)
         elif kind == "alibi":
-            self.distances = AlibiBias(c.num_heads)
+            self.distances = _AlibiBias(c.num_heads)
 
     def turn(self, x: Tensor, first: int = 0) -> Tensor:
         """Queries or keys (…, length, d_k) of positions first, first + 1,
@@ -304,10 +304,12 @@ def _distances(
     return place[:queries, None] - place[None, :keys]
 
 
-class _CachedComposed(CachedSelfAttention):
-    """A KV cache that counts positions."""
+class CachedTurned(CachedSelfAttention):
+    """A KV cache that counts positions; its block's method turn changes
+    queries and keys by theirs.
+    """
 
-    block: ComposedAttention
+    block: Any
     position = 0  # of the key that comes next
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -320,6 +322,10 @@ class _CachedComposed(CachedSelfAttention):
         """Of the newest position, whose key is already there."""
         return self.block.turn(super().queries(x), self.position - 1)
 
+
+class _CachedComposed(CachedTurned):
+    """A KV cache that knows how far away each key is."""
+
     def attend(self, q: Tensor, mask: Tensor | None = None) -> Tensor:
         last = self.k.size(2)
         distance = _distances(last, last, q.device)[-1:]
@@ -328,7 +334,7 @@ class _CachedComposed(CachedSelfAttention):
 
 
 # E32-change-the-model.md: Scores by distance
-class RelativeBias(nn.Module):
+class _RelativeBias(nn.Module):
     """A learned number for each head and distance, clipped at reach."""
 
     def __init__(self, num_heads: int, reach: int = 16):
@@ -343,7 +349,7 @@ class RelativeBias(nn.Module):
         return self.table[:, index]
 
 
-class AlibiBias(nn.Module):
+class _AlibiBias(nn.Module):
     """Minus the distance, times a slope for each head."""
 
     slopes: Tensor
@@ -361,7 +367,7 @@ class AlibiBias(nn.Module):
 
 
 # E32-change-the-model.md: Queries and keys of one length
-class NormedLinear(nn.Linear):
+class _NormedLinear(nn.Linear):
     """A linear map (…, n) -> (…, heads · size), each of whose heads has a
     root mean square of 1, times a learned gain (size,).
     """
@@ -445,7 +451,7 @@ def _sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def import_file(file: Path) -> None:
+def _import_file(file: Path) -> None:
     """Run a Python file that registers parts. RunError if it cannot."""
     if not file.is_file():
         raise RunError(f"--import {file}: there is no such file")
@@ -473,7 +479,7 @@ def take_imports(args: Sequence[str]) -> list[str]:
         elif not (file := file or next(words, "")):
             raise UsageError("--import needs a file")
         else:
-            import_file(Path(file))
+            _import_file(Path(file))
     return rest
 
 
@@ -598,10 +604,13 @@ def unpacked(model: Transformer) -> Transformer:
     """
     if not isinstance(model, PackedTransformer):
         return model
+    with torch.device("meta"):
+        plain = Transformer(model.config)
     tensors = [*model.parameters(), *model.buffers()]
-    plain: Any = copy.deepcopy(model, {id(x): x for x in tensors})
-    plain.__class__ = Transformer  # its parts take plain masks, too
-    return plain
+    same = {id(tensor): tensor for tensor in tensors}
+    for name, part in model._modules.items():  # takes plain masks, too
+        plain.add_module(name, copy.deepcopy(part, same))
+    return plain.train(model.training)
 
 
 def trainable(model: Transformer) -> Transformer:

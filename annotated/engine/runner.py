@@ -21,6 +21,7 @@ from torch import Tensor
 from annotated.batches import Corpus
 from annotated.checkpoints import average_weights
 from annotated.engine.checkpoints import DamagedError, checkpoints, restore
+from annotated.engine.compiler import check_compiler
 from annotated.engine.distributed import (
     all_gather,
     own_part,
@@ -31,11 +32,10 @@ from annotated.engine.distributed import (
 )
 from annotated.engine.errors import RunError, Stopped
 from annotated.engine.files import check_new, replacing, write_json
-from annotated.engine.fit import with_micro_tokens
+from annotated.engine.fit import tokens_that_fit, with_micro_tokens
 from annotated.engine.lock import locked
 from annotated.engine.log import Log, say
 from annotated.engine.machine import out_of_memory, pick_device
-from annotated.engine.packing import check_compiler
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
     FIRST,
@@ -74,7 +74,8 @@ def train_recipe(
         raise RunError("shard needs several processes: use torchrun")
     device = pick_device(device)
     if recipe.training.compile:
-        check_compiler(device)
+        precision = recipe.training.precision
+        check_compiler(recipe.config(), precision, device)
     with _alone(folder, resume):
         return _trained(recipe, folder, resume, device, shard)
 
@@ -159,20 +160,30 @@ def _note_changes(run: Run, folder: Path) -> None:
 # E10-runner.md: Micro-batches that fit
 @contextmanager
 def _enough_memory(trainer: Trainer) -> Iterator[None]:
-    """RunError, naming micro_tokens, where there is not."""
+    """RunError, naming what would fit, where there is not."""
     try:
         yield
     except Exception as error:
         if not out_of_memory(error):
             raise
-        config = trainer.config
-        share = config.batch_tokens // world_size()
-        half = max(1, (config.micro_tokens or share) // 2)
-        raise RunError(
-            f"out of memory at step {trainer.step + 1}: try a smaller "
-            f"micro_tokens, such as --micro-tokens {half}; the gradient "
-            "stays the same"
-        ) from error
+        at = f"out of memory at step {trainer.step + 1}"
+        raise RunError(f"{at}: {_advice(trainer)}") from error
+
+
+def _advice(trainer: Trainer) -> str:
+    """The numbers that fit, by what a token keeps, and are at most half of
+    those that did not.
+    """
+    config, device = trainer.config, str(trainer.device)
+    share = max(1, config.batch_tokens // world_size())
+    half = max(1, min(share, config.micro_tokens or share) // 2)
+    fits = tokens_that_fit(trainer.model.config, config, device)
+    few = min(half, int(fits)) if fits >= 1 else half
+    advice = "" if fits >= 1 else "the model alone nearly fills it: "
+    return (
+        f"{advice}try --micro-tokens {few}, with which the gradient stays "
+        f"the same, or steps of --batch-tokens {few * world_size()}"
+    )
 
 
 # E10-runner.md: The loop

@@ -41,7 +41,7 @@ from annotated.tokens import BOS, EOS, PAD, UNK
 
 __all__ = [
     "Allowed", "Guide", "converted", "beam_search", "batches_by_length",
-    "gpu_batches", "search_in_order", "WorkerError",
+    "search_in_order", "WorkerError",
 ]  # fmt: skip
 
 
@@ -1004,7 +1004,7 @@ def batches_by_length(
     return batches
 
 
-def gpu_batches(
+def _gpu_batches(
     models: Sequence[Transformer],
     sentences: Sequence[Sequence[int]],
     config: SearchConfig,
@@ -1074,7 +1074,7 @@ def search_in_order(
     if _may_be_recorded(models, guide):
         searches, room = {}, torch.cuda.mem_get_info()[0] / 2
         most = batch_tokens or 32_000
-        batches = gpu_batches(models, sentences, config, room, most)
+        batches = _gpu_batches(models, sentences, config, room, most)
     else:
         most = batch_tokens or 2000
         batches = batches_by_length(sentences, most, batch_size)

@@ -4,14 +4,17 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
-from annotated.batches import Corpus
-from annotated.engine.distributed import alone
+from annotated.batches import Corpus, Sentences
+from annotated.engine.distributed import alone, world_size
+from annotated.engine.parts import OURS, build
 from annotated.engine.trainer import RunConfig, Trainer
-from annotated.model import Transformer
+from annotated.model import Transformer, TransformerConfig
+from annotated.tokens import SPECIALS
 
-__all__ = ["training_speed"]
+__all__ = ["training_speed", "step_seconds"]
 
 
 # E9-recipes.md: How fast is this machine?
@@ -64,3 +67,34 @@ def _step_seconds(
         steps.close()
     wall, own = map(min, zip(*spent[1:]))
     return wall, own or wall  # some clocks tick coarsely
+
+
+def step_seconds(
+    config: TransformerConfig, training: RunConfig, device: str,
+    tokens: float, length: int = 28,
+) -> tuple[float, list[int]]:  # fmt: skip
+    """Seconds of this process's part of a training step on a device, and
+    the sizes of the batches that were timed: of made-up sentences of
+    length tokens, the largest with about so many tokens.
+    """
+    length = min(length, config.max_len)
+    share = -(-training.batch_tokens // world_size())
+    most = max(8 * length, int(tokens)) // length * length
+    sizes = [share] if share <= most else [most // 4, most]
+    model = build(config).to(device)
+    draw, times = np.random.default_rng(0), []
+    for size in sizes:
+        shape = max(1, 8 * size // length), length - 1
+        sides = [
+            Sentences.of([*draw.integers(len(SPECIALS), vocab, shape)])
+            for vocab in (config.src_vocab, config.tgt_vocab)
+        ]
+        how = replace(
+            training, batch_tokens=size, batching=OURS["batching"],
+            bpe_dropout=0.0, curriculum=0,
+        )  # fmt: skip
+        wall, own = _step_seconds(model, Corpus(*sides), how)
+        times.append(min(wall, own) if device == "cpu" else wall)
+    first, last = times[0], times[-1]
+    more = (last - first) / max(1, sizes[-1] - sizes[0])
+    return last + max(0.0, more) * (share - sizes[-1]), sizes

@@ -1,8 +1,7 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
@@ -12,7 +11,7 @@ from annotated.engine.errors import RunError
 
 __all__ = [
     "write_tensors", "read_tensors", "check_fit", "load_weights",
-    "check_numbers", "take_tensors", "put_tensors",
+    "check_numbers",
 ]  # fmt: skip
 
 
@@ -83,42 +82,3 @@ def check_numbers(x: Tensor) -> None:
             "the model's numbers are not finite: either its weights are "
             "damaged, or --precision float32 is needed"
         )
-
-
-def take_tensors(
-    value: Any, path: str = ""
-) -> tuple[Any, dict[str, Tensor]]:
-    """A nested value as JSON can hold it, and its tensors, named by their
-    paths in it. TypeError, with the path, where neither can hold a part.
-    """
-    if isinstance(value, Tensor):
-        return {"tensor": path}, {path: value}
-    if isinstance(value, (list, tuple)):
-        parts = {str(i): each for i, each in enumerate(value)}
-        rest, tensors = take_tensors(parts, path)
-        return [*rest.values()], tensors
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value, {}
-    if not isinstance(value, dict) or not all(
-        isinstance(key, str) for key in value
-    ):
-        raise TypeError(f"{path} is a {type(value).__name__}")
-    rest, tensors = {}, {}
-    for key, each in value.items():
-        inner = f"{path}.{key}" if path else key
-        rest[key], some = take_tensors(each, inner)
-        tensors |= some
-    return rest, tensors
-
-
-def put_tensors(rest: Any, tensor: Callable[[str], Tensor]) -> Any:
-    """What take_tensors took apart, with tensor(path) for each tensor; a
-    tuple is a list now.
-    """
-    if isinstance(rest, list):
-        return [put_tensors(each, tensor) for each in rest]
-    if not isinstance(rest, dict):
-        return rest
-    if rest.keys() == {"tensor"} and isinstance(rest["tensor"], str):
-        return tensor(rest["tensor"])
-    return {key: put_tensors(each, tensor) for key, each in rest.items()}

@@ -12,11 +12,11 @@ from annotated.model import Transformer, TransformerConfig
 from annotated.search import Hypothesis, SearchConfig, plain_beam_search
 from annotated.tokens import Tokenizer
 
-__all__ = ["MAX_SOURCE", "Translation", "translated"]
+__all__ = ["Translation", "translated"]
 
 
 # E9-recipes.md: Translating lines
-MAX_SOURCE = 512  # tokens of a piece
+_MAX_SOURCE = 512  # tokens of a piece
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def translated(
 ) -> list[list[Translation]]:
     """The nbest translations of each line by models that vote, best first
     (see search_in_order). A blank line stays blank. A line of more than
-    MAX_SOURCE tokens is translated in pieces, and only their best
+    _MAX_SOURCE tokens is translated in pieces, and only their best
     translations are joined. RunError if a worker dies.
     """
     source, target = tokenizers
@@ -95,8 +95,8 @@ def _one_line(text: str) -> str:
 def _most_source(config: TransformerConfig, search: SearchConfig) -> int:
     """The longest piece, in tokens, that the model can translate."""
     if config.positions != "learned":
-        return MAX_SOURCE
-    most = min(MAX_SOURCE, config.max_len - search.extra)
+        return _MAX_SOURCE
+    most = min(_MAX_SOURCE, config.max_len - search.extra)
     if most < 1:
         raise RunError(
             f"extra {search.extra} is too big for max_len {config.max_len}"

@@ -24,10 +24,7 @@ from annotated.exchange.transformers import write_transformers
 from annotated.model import ModelShape, Transformer
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 
-__all__ = [
-    "FORMATS", "unsupported", "write_ctranslate2", "write_onnx",
-    "export_run",
-]  # fmt: skip
+__all__ = ["FORMATS", "unsupported", "write_ctranslate2", "export_run"]
 
 
 # E11-export.md: What all formats share
@@ -196,7 +193,7 @@ _AXES = {  # the axes of each array that vary in length
 }
 
 
-def write_onnx(model: Transformer, folder: Path) -> None:
+def _write_onnx(model: Transformer, folder: Path) -> None:
     """Write encoder.onnx and decoder.onnx. RunError if onnx is missing,
     or if the model has a part that its config does not say.
     """
@@ -285,7 +282,7 @@ def export_run(
     model = deepcopy(run.model).cpu().eval()  # the caller's stays unchanged
     with new_folder(folder) as fresh:
         if to == "onnx":
-            write_onnx(model, fresh)
+            _write_onnx(model, fresh)
         elif to == "ctranslate2":
             src, tgt = vocabulary(run.source), vocabulary(run.target)
             write_ctranslate2(model, src, tgt, fresh)

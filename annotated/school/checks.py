@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -127,17 +127,6 @@ def difference(yours: Any, target: Any) -> str:
         return "it returned None: is there a return at its end?"
     if isinstance(target, Tensor):
         return _unlike(yours, target)
-    if isinstance(target, dict) and isinstance(yours, dict):
-        return _unlike_by_name(yours, target)
-    if isinstance(target, (list, tuple)):
-        if type(yours) is not type(target):
-            return f"it returned {_kind(yours)}, not {_kind(target)}"
-        if len(yours) != len(target):
-            return f"it has {len(yours)} entries, not {len(target)}"
-        for place, (one, other) in enumerate(zip(yours, target)):
-            if what := difference(one, other):
-                return f"in entry {place}, {what}"
-        return ""
     if isinstance(target, float) and isinstance(yours, (int, float)):
         within = getattr(target, "within", 1e-5)
         close = math.isclose(yours, target, rel_tol=within, abs_tol=1e-9)
@@ -148,15 +137,19 @@ def difference(yours: Any, target: Any) -> str:
         return f"it is {yours:.{digits}g}, not {target:.{digits}g}"
     if type(yours) is not type(target):
         return f"it returned {_kind(yours)}, not {_kind(target)}"
-    return "" if yours == target else "the values differ"
-
-
-def _unlike_by_name(yours: dict[Any, Any], target: dict[Any, Any]) -> str:
-    if yours.keys() != target.keys():
-        return f"its keys are {list(yours)}, not {list(target)}"
-    for name, value in target.items():
-        if what := difference(yours[name], value):
-            return f"at {name!r}, {what}"
+    where, places = "in entry", [*range(len(_parts(target)))]
+    if isinstance(target, dict):
+        where, places = "at", [*target]
+        if yours.keys() != target.keys():
+            return f"its keys are {list(yours)}, not {list(target)}"
+    elif isinstance(target, (list, tuple)):
+        if len(yours) != len(target):
+            return f"it has {len(yours)} entries, not {len(target)}"
+    else:
+        return "" if yours == target else "the values differ"
+    for place in places:
+        if what := difference(yours[place], target[place]):
+            return f"{where} {place!r}, {what}"
     return ""
 
 
@@ -1097,29 +1090,22 @@ class _Watched:
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         if not isinstance(self.thing, type):
-            with self._watching(self.thing, given, named):
-                return self.thing(*given, **named)
+            return self._watched(self.thing, *given, **named)
         made = self.thing(*given, **named)
         if isinstance(made, nn.Module):
-            forward = made.forward
-
-            def watched(*given: Any, **named: Any) -> Any:
-                with self._watching(forward, given, named):
-                    return forward(*given, **named)
-
-            made.forward = watched
+            made.forward = partial(self._watched, made.forward)
         return made
 
-    @contextmanager
-    def _watching(
-        self, call: Callable[..., Any], given: Any, named: Any
-    ) -> Iterator[None]:
+    def _watched(
+        self, call: Callable[..., Any], /, *given: Any, **named: Any
+    ) -> Any:
+        """call(*given, **named)"""
         try:
             bound = inspect.signature(call).bind(*given, **named).arguments
         except (TypeError, ValueError):
             bound = {}
         before = {name: _content(x) for name, x in bound.items()}
-        yield
+        out = call(*given, **named)
         self.calls.append(
             {
                 name: (old, not _unchanged(_content(bound[name]), old))
@@ -1127,6 +1113,7 @@ class _Watched:
                 if old is not None
             }
         )
+        return out
 
 
 def _content(x: Any) -> Any:
@@ -1152,7 +1139,8 @@ class _Otherwise(BaseException):
 
 def _raised_by_hand(error: BaseException | None) -> bool:
     """Whether an error comes from a `raise` in the answer itself."""
-    last = list(traceback.walk_tb(error and error.__traceback__))[-1:]
+    trace = error.__traceback__ if error else None
+    last = list(traceback.walk_tb(trace))[-1:]
     return any(
         linecache.getline(frame.f_code.co_filename, row)
         .lstrip()

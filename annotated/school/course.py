@@ -19,8 +19,8 @@ from annotated.engine.files import clear, write_json, write_text
 from annotated.school.exercises import Exercise, Verdict, exercises
 
 __all__ = [
-    "book_parts", "Part", "Workspace", "redirected", "exported",
-    "standing_alone", "source_of", "kept", "named", "following", "listed",
+    "book_parts", "Workspace", "redirected", "exported", "standing_alone",
+    "source_of", "named",
 ]  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def book_parts() -> dict[str, Exercise]:
 
 
 @dataclass(frozen=True)
-class Part:
+class _Part:
     """A solution that is kept: where it stands, and its code."""
 
     exercise: str
@@ -54,14 +54,14 @@ class Workspace:
         """mine/ in this folder, or $ANNOTATED_MINE."""
         return cls(Path(os.environ.get("ANNOTATED_MINE", "mine")))
 
-    def parts(self) -> dict[str, Part]:
+    def parts(self) -> dict[str, _Part]:
         """What is yours, by exercise, in the order of the book."""
         found = {}
         for path in sorted(self.folder.glob("*.py")):
             head, *blocks = _MARK.split(python_of(path))
             line = head.count("\n") + 2
             for name, code in zip(blocks[::2], blocks[1::2]):
-                found[name] = Part(
+                found[name] = _Part(
                     name, path, line, code[1:].rstrip() + "\n"
                 )
                 line += code.count("\n")
@@ -130,6 +130,54 @@ class Workspace:
         state[name] = state.get(name, {}) | facts
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "progress.json", state)
+
+    def offer(
+        self,
+        exercise: Exercise,
+        code: str,
+        examine: Callable[[Exercise, str, str], Verdict] | None = None,
+    ) -> str:
+        """Keep a solution; what there is to say about that. examine says
+        whether it passes by itself, unless just this code has passed.
+        """
+        if examine is not None:
+            verdict = examine(exercise, code, f"<{exercise.name}>")
+            if verdict.outcome != "passed":
+                return (
+                    "Not kept: by itself, without what runs around it, it "
+                    f"is {verdict.text.splitlines()[0]}"
+                )
+        try:
+            self.keep(exercise, code)
+        except OSError as error:
+            return f"Not kept: {error}"
+        return f"Kept in {self.folder / exercise.module}.py."
+
+    # E21-course.md: Which exercise, and how it stands
+    def following(self, chosen: Iterable[Exercise]) -> Exercise | None:
+        """The first of these exercises that has not passed."""
+        state = self.state()
+        left = (
+            one
+            for one in chosen
+            if state.get(one.name, {}).get("outcome") != "passed"
+        )
+        return next(left, None)
+
+    def listed(self, chosen: Collection[Exercise]) -> str:
+        """A line for each exercise, and how many have passed."""
+        state, mine, done, lines = self.state(), self.parts(), 0, []
+        for one in chosen:
+            known = state.get(one.name, {})
+            outcome = known.get("outcome", "not attempted")
+            mark = {"passed": "✓", "not attempted": " "}.get(outcome, "·")
+            file = f"{mine[one.name].path}" if one.name in mine else ""
+            done += outcome == "passed"
+            lines.append(
+                f"{mark} {one.number:>5}  {one.name:23} {one.stars:3} "
+                f"{one.minutes:3} min  {outcome:13} {file}".rstrip()
+            )
+        return "\n".join([*lines, f"{done} of {len(chosen)} passed."])
 
 
 def redirected(code: str, package: str, names: set[str]) -> str:
@@ -209,29 +257,6 @@ def source_of(thing: Any) -> str | None:
     return None
 
 
-def kept(
-    workspace: Workspace,
-    exercise: Exercise,
-    code: str,
-    examine: Callable[[Exercise, str, str], Verdict] | None = None,
-) -> str:
-    """Keep a solution; what there is to say about that. examine says
-    whether it passes by itself, unless just this code has passed.
-    """
-    if examine is not None:
-        verdict = examine(exercise, code, f"<{exercise.name}>")
-        if verdict.outcome != "passed":
-            return (
-                "Not kept: by itself, without what runs around it, it is "
-                f"{verdict.text.splitlines()[0]}"
-            )
-    try:
-        workspace.keep(exercise, code)
-    except OSError as error:
-        return f"Not kept: {error}"
-    return f"Kept in {workspace.folder / exercise.module}.py."
-
-
 # E21-course.md: Which exercise, and how it stands
 def named(which: str) -> Exercise:
     """The exercise of a number (4.1, 04.1), of a name (04-heads), of what
@@ -251,29 +276,3 @@ def named(which: str) -> Exercise:
         known = [x for one in every for x in (one.name, one.defines)]
         raise UsageError(unknown("exercise", which, known))
     return of_page[0]
-
-
-def following(
-    workspace: Workspace, chosen: Iterable[Exercise]
-) -> Exercise | None:
-    """The first of these exercises that has not passed."""
-    state = workspace.state()
-    for one in chosen:
-        if state.get(one.name, {}).get("outcome") != "passed":
-            return one
-    return None
-
-
-def listed(workspace: Workspace, chosen: Collection[Exercise]) -> str:
-    """A line for each exercise, and how many have passed."""
-    state, mine, done, lines = workspace.state(), workspace.parts(), 0, []
-    for one in chosen:
-        outcome = state.get(one.name, {}).get("outcome", "not attempted")
-        mark = {"passed": "✓", "not attempted": " "}.get(outcome, "·")
-        file = f"{mine[one.name].path}" if one.name in mine else ""
-        done += outcome == "passed"
-        lines.append(
-            f"{mark} {one.number:>5}  {one.name:23} {one.stars:3} "
-            f"{one.minutes:3} min  {outcome:13} {file}".rstrip()
-        )
-    return "\n".join([*lines, f"{done} of {len(chosen)} passed."])

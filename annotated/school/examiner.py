@@ -47,10 +47,7 @@ from annotated.school.checks import (
 )
 from annotated.school.exercises import Exercise, Verdict, exercises
 
-__all__ = [
-    "examined", "answer_anew", "Mark", "marked", "Examiner", "serve",
-    "warm",
-]  # fmt: skip
+__all__ = ["examined", "Mark", "marked", "Examiner", "serve", "warm"]
 
 
 # E29-answers.md: A process of its own
@@ -63,15 +60,19 @@ _WALL = 3 * LIMIT  # seconds for all checks together
 _FORKS, _IMPORTS = sys.platform == "linux", 60.0
 
 
+_WAITS = "stopped after {:g} s. Does it wait for something?"
+_ENDED = (
+    "it ended the process ({}) before the checks were done. Is there an "
+    "exit() in it?"
+)
+
+
 class _Lost(Exception):
     """A child has not answered: its outcome, and what there is to say."""
 
     def __init__(self, outcome: str, text: str):
         super().__init__(text)
         self.outcome, self.text = outcome, text
-
-    def verdict(self, exercise: Exercise) -> Verdict:
-        return Verdict.early(exercise, self.outcome, self.text)
 
 
 def _apart(
@@ -101,16 +102,11 @@ def _apart(
         os.close(held)
         _, status = os.waitpid(child, 0)
     if said is None:
-        text = f"stopped after {wall:g} s. Does it wait for something?"
-        raise _Lost("too slow", text)
+        raise _Lost("too slow", _WAITS.format(wall))
     if not said.endswith("\n"):  # nothing, or cut off
         how = os.waitstatus_to_exitcode(status)
         end = f"exit code {how}" if how >= 0 else f"signal {-how}"
-        raise _Lost(
-            "crashed",
-            f"it ended the process ({end}) before the checks were done. Is "
-            "there an exit() in it?",
-        )
+        raise _Lost("crashed", _ENDED.format(end))
     if not said.startswith(key):
         raise _Lost("refused", "it has answered in the examiner's place.")
     found = json.loads(said.removeprefix(key))
@@ -204,7 +200,7 @@ def examined(
     try:
         return Verdict(**_apart(job, wall))
     except _Lost as lost:
-        return lost.verdict(exercise)
+        return Verdict.early(exercise, lost.outcome, lost.text)
 
 
 def _examined_anew(
@@ -212,7 +208,7 @@ def _examined_anew(
 ) -> Verdict:
     """The same where there is no fork: in a new interpreter."""
     begin = (
-        "from annotated.school.examiner import answer_anew; answer_anew()"
+        "from annotated.school.examiner import _answer_anew; _answer_anew()"
     )
     with TemporaryDirectory() as folder, tied() as tie:
         said = Path(folder) / "verdict.json"
@@ -227,18 +223,15 @@ def _examined_anew(
                 **tie,
             )
         except subprocess.TimeoutExpired:
-            text = f"stopped after {wall:g} s. Does it wait for something?"
-            return _Lost("too slow", text).verdict(exercise)
+            text = _WAITS.format(wall)
+            return Verdict.early(exercise, "too slow", text)
         if said.exists():
             return Verdict(**json.loads(said.read_text("utf-8")))
-    text = (
-        f"it ended the process (exit code {done.returncode}) before the "
-        "checks were done. Is there an exit() in it?"
-    )
-    return _Lost("crashed", text).verdict(exercise)
+    text = _ENDED.format(f"exit code {done.returncode}")
+    return Verdict.early(exercise, "crashed", text)
 
 
-def answer_anew() -> None:
+def _answer_anew() -> None:
     """What that interpreter does."""
     name, code, filename, limit, path = json.loads(sys.stdin.read())
     sys.stdin = io.StringIO()

@@ -81,29 +81,24 @@ def _of_tensors(yours: Tensor, target: Tensor) -> Iterator[str]:
     if yours.shape != target.shape:
         yield from _of_shapes(yours, target)
         return
-    wrong = ~near(yours, target)
-    lost = yours.isnan() & ~target.isnan()
+    lost, wrong = yours.isnan() & ~target.isnan(), ~near(yours, target)
     if lost.any():
-        at = _confined(lost)
-        if at:
+        if at := _confined(lost):
             yield f"It is NaN {at}."
         return
     if not wrong.any() or target.numel() < 2:
         return
-    different = target.unique().numel() > 2
-    if different:
+    several = target.unique().numel()
+    if several > 2:
         yield from _of_numbers(yours.flatten(), target.flatten())
     yield from _moved(yours, target)
-    if different and target.ndim > 1:
+    if several > 3:
+        if _equal(yours.sort(-1).values, target.sort(-1).values):
+            yield "In each row the numbers are right, but at wrong places."
+        if _equal(*(x.flatten().sort().values for x in (yours, target))):
+            yield "The numbers are right, but at wrong places."
+    if several > 2 and target.ndim:
         yield from _of_each_row(yours, target)
-    if different and target.ndim:
-        for axis in range(target.ndim):
-            first = yours.narrow(axis, 0, 1)
-            if yours.size(axis) > 2 and torch.equal(
-                first.expand_as(yours), yours
-            ):
-                name = _axis(axis, target)
-                yield f"All entries{name} are the same."
     if at := _confined(wrong):
         yield f"It is wrong {at}."
 
@@ -147,21 +142,26 @@ def _of_numbers(yours: Tensor, target: Tensor) -> Iterator[str]:
     if some.any() and bool((yours[~some].abs() < 1e-7).all()):
         ratios = yours[some] / target[some]
         factor = float(ratios[0])
-        steady = near(ratios, torch.full_like(ratios, factor)).all()
         said = _factor(factor)
-        if steady and abs(factor - 1) > 1e-4 and (several or said):
+        if not _steady(ratios) or abs(factor - 1) <= 1e-4:
+            pass
+        elif factor and (several or said):
             each = "It is" if len(target) == 1 else "Each number is"
             said = said or f"{factor:.4g} times"
-            if factor:
-                yield f"{each} {said} what was wanted."
-            elif several:
-                yield "It is 0 everywhere."
-    if several and near(gap, gap[:1].expand_as(gap)).all():
+            yield f"{each} {said} what was wanted."
+        elif several:
+            yield "It is 0 everywhere."
+    if several and _steady(gap):
         way = "large" if gap[0] > 0 else "small"
         yield f"Each number is too {way}, by {abs(float(gap[0])):.4g}."
     for name, function in _NAMED.items():
-        if several and near(yours, function(target)).all():
+        if several and _equal(yours, function(target)):
             yield f"Each number is {name} what was wanted."
+
+
+def _steady(x: Tensor, axis: int = 0) -> bool:
+    """Whether it is the same number along an axis."""
+    return _equal(x, x.narrow(axis, 0, 1).expand_as(x))
 
 
 def _factor(x: float) -> str:
@@ -170,17 +170,14 @@ def _factor(x: float) -> str:
     if math.isclose(size, 1, rel_tol=1e-4):
         return f"{sign}1 times" if sign else ""
     for value, text in ((size, "{}"), (1 / size if size else 0, "1/{}")):
-        for whole in (value, value * value):
-            n = round(whole)
-            if 1 < n < 10_000 and math.isclose(whole, n, rel_tol=1e-4):
-                root = math.isqrt(n)
-                plain = whole is value
-                told = text.format(f"{n}" if plain else f"√{n}")
-                if plain and n < 100:  # a width may stand below a root
-                    told += " = " + text.format(f"√{n * n}")
-                elif not plain and root * root == n:
-                    continue
-                return f"{sign}{told} times"
+        n, square = round(value), round(value * value)
+        if 1 < n < 10_000 and math.isclose(value, n, rel_tol=1e-4):
+            root = " = " + text.format(f"√{n * n}") if n < 100 else ""
+            return f"{sign}{text.format(n)}{root} times"  # may be a width
+        if 1 < square < 10_000 and math.isclose(
+            value * value, square, rel_tol=1e-4
+        ):
+            return f"{sign}{text.format(f'√{square}')} times"
     return ""
 
 
@@ -193,91 +190,66 @@ def _of_shapes(yours: Tensor, target: Tensor) -> Iterator[str]:
                     yield "The numbers are right; axes are exchanged."
         if _equal(yours.reshape(target.shape), target):
             yield "The numbers are right, in their order: only the shape."
-    if yours.ndim != target.ndim:
+    sizes = list(zip(yours.shape, target.shape))
+    axes = [axis for axis, (n, m) in enumerate(sizes) if n != m]
+    if yours.ndim != target.ndim or len(axes) != 1:
         return
-    axes = [
-        axis
-        for axis in range(target.ndim)
-        if yours.size(axis) != target.size(axis)
-    ]
-    if len(axes) != 1:
-        return
-    axis, shared = axes[0], min(yours.size(axes[0]), target.size(axes[0]))
-    more = yours.size(axis) - target.size(axis)
-    what = "too many" if more > 0 else "missing"
-    name = _axis(axis, target)
-    for start, end in (("end", "first"), ("beginning", "last")):
-        at = [x.size(axis) - shared for x in (yours, target)]
-        at = at if end == "last" else [0, 0]
-        parts = [
-            x.narrow(axis, i, shared) for x, i in zip((yours, target), at)
-        ]
+    [axis] = axes
+    shared, more = min(sizes[axis]), sizes[axis][0] - sizes[axis][1]
+    what, name = "too many" if more > 0 else "missing", _axis(axis, target)
+    for place, start in (("end", 0), ("beginning", -shared)):
+        parts = [x.narrow(axis, start, shared) for x in (yours, target)]
         if shared and near(*parts).all():
-            yield (
-                f"{abs(more)} {what} at the {start}{name}; "
-                "the rest is right."
-            )
+            at = f"the {place}{name}" if name else f"its {place}"
+            yield f"{abs(more)} {what} at {at}; the rest is right."
 
 
 def _moved(yours: Tensor, target: Tensor) -> Iterator[str]:
-    """The right numbers at other places."""
+    """The right numbers, turned round or shifted."""
     for one, other in itertools.combinations(range(target.ndim), 2):
         if _equal(yours.transpose(one, other), target):
             yield "It is right but transposed: two axes are exchanged."
-    for axis in range(target.ndim):
-        n, name = target.size(axis), _axis(axis, target)
-        if n < 2:
-            continue
-        if _equal(yours.flip(axis), target):
+    for axis, n in enumerate(target.shape):
+        name = _axis(axis, target)
+        if n > 1 and _equal(yours.flip(axis), target):
             yield f"It is right but turned round{name}."
-        if n < 3:
-            continue
-        ours, right = (
-            [x.narrow(axis, i, n - 1) for i in (0, 1)]
-            for x in (yours, target)
-        )
-        told = f"It is right but shifted by one{name}"
-        if _equal(ours[0], right[1]):
-            yield f"{told}: each comes too early."
-        if _equal(ours[1], right[0]):
-            yield f"{told}: each comes too late."
-    if target.unique().numel() > 3:
-        if _equal(yours.sort(-1).values, target.sort(-1).values):
-            yield "In each row the numbers are right, but at wrong places."
-        if _equal(*(x.flatten().sort().values for x in (yours, target))):
-            yield "The numbers are right, but at wrong places."
+        for i, when in enumerate(("early", "late") if n > 2 else ()):
+            ours = yours.narrow(axis, i, n - 1)
+            if _equal(ours, target.narrow(axis, 1 - i, n - 1)):
+                yield (
+                    f"It is right but shifted by one{name}: each comes too "
+                    f"{when}."
+                )
 
 
 def _of_each_row(yours: Tensor, target: Tensor) -> Iterator[str]:
     """A factor or a difference of its own for each row, or column."""
     for axis, what in ((-1, "row"), (-2, "column")):
-        if target.size(axis) < 3:
+        if target.ndim < 2 or target.size(axis) < 3:
             continue
         if bool((target.abs() > 1e-9).all()):
-            ratio = yours / target
-            first = ratio.narrow(axis, 0, 1).expand_as(ratio)
-            if near(ratio, first).all():
-                told = ""
-                sums = target.sum(axis)
-                if near(sums, torch.ones_like(sums)).all():
-                    told = ", and does not sum to 1"
+            sums = target.sum(axis)
+            one = _equal(sums, torch.ones_like(sums))
+            told = ", and does not sum to 1" if one else ""
+            if _steady(yours / target, axis):
                 own = f"Each {what} is right up to a factor of its own"
                 yield f"{own}{told}."
-        gap = yours - target
-        if near(gap, gap.narrow(axis, 0, 1).expand_as(gap)).all():
+        if _steady(yours - target, axis):
             yield f"In each {what} all numbers are off by the same amount."
+    for axis, n in enumerate(target.shape):
+        if n > 2 and bool((yours.amax(axis) == yours.amin(axis)).all()):
+            yield f"All entries{_axis(axis, target)} are the same."
 
 
 def _confined(wrong: Tensor) -> str:
     """Where alone something is wrong, if that is at one end of an axis."""
     if wrong.all():
         return ""
-    for axis in range(wrong.ndim):
-        n, name = wrong.size(axis), _axis(axis, wrong)
+    for axis, n in enumerate(wrong.shape):
         if n < 2:
             continue
-        others = [i for i in range(wrong.ndim) if i != axis]
-        hit = wrong.any(dim=others).tolist() if others else wrong.tolist()
+        name = _axis(axis, wrong)
+        hit = wrong.movedim(axis, 0).reshape(n, -1).any(1).tolist()
         if sum(hit) == 1 and (hit[0] or hit[-1]):
             end = "first" if hit[0] else "last"
             return f"at the {end} place{name} alone"
@@ -289,41 +261,25 @@ def _confined(wrong: Tensor) -> str:
 
 def _of_rows(yours: Sequence[Any], target: Sequence[Any]) -> Iterator[str]:
     """Lists: what is missing, too many, or in another order."""
-    ours, right = list(yours), list(target)
-    if any(isinstance(x, Tensor) for x in (*ours, *right)):
-        yield from _of_entries(ours, right, range(len(right)))
+    every, n = [*yours, *target], len(target)
+    if any(isinstance(x, Tensor) for x in every):
+        yield from _of_entries(yours, target, range(n))
         return
-    n = len(right)
-    less = n - len(ours)
-    if less > 0 and ours:
-        if _same(ours, right[:-less]):
-            yield f"{less} missing at its end; the rest is right."
-        if _same(ours, right[less:]):
-            yield f"{less} missing at its beginning; the rest is right."
-    if less < 0 and right:
-        if _same(ours[:less], right):
-            yield f"{-less} too many at its end; the rest is right."
-        if _same(ours[-less:], right):
-            yield f"{-less} too many at its beginning; the rest is right."
-    if len(ours) == n and n > 1:
-        if _same(ours[::-1], right):
-            yield "It is right but turned round."
-        if n > 2 and _same(ours[1:], right[:-1]):
-            yield "It is right but shifted by one: each comes too late."
-        if n > 2 and _same(ours[:-1], right[1:]):
-            yield "It is right but shifted by one: each comes too early."
-    by = [sorted(map(repr, x)) for x in (ours, right)]
-    if by[0] == by[1] and n > 1:
+    numbers = all(map(_is_number, every))
+    kinds = {repr(x): float(i) for i, x in enumerate(every)}
+    codes = [x if numbers else kinds[repr(x)] for x in every]
+    both = torch.tensor(codes, dtype=torch.float64)
+    ours, right = both[: len(yours)], both[len(yours) :]
+    compare = _moved if len(ours) == n else _of_shapes
+    yield from compare(ours, right)
+    if _equal(ours.sort().values, right.sort().values) and n > 1:
         yield "It has the right entries, in another order."
-    elif set(by[0]) == set(by[1]):
+    elif _equal(ours.unique(), right.unique()):
         often = "too seldom" if len(ours) < n else "too often"
         yield f"It has the right entries, but some of them {often}."
-    if all(_is_number(x) for x in (*ours, *right)) and len(ours) == n > 1:
-        yield from _of_tensors(
-            torch.tensor(ours).double(), torch.tensor(right).double()
-        )
-    elif len(ours) == n:
-        yield from _of_entries(ours, right, range(n))
+    if numbers and len(ours) == n > 1:
+        yield from _of_tensors(ours, right)
+    yield from _of_entries(yours, target, range(n))
 
 
 def _of_entries(
@@ -335,9 +291,8 @@ def _of_entries(
     wrong = [i for i, x in enumerate(target) if not _same(yours[i], x)]
     if len(wrong) == 2:
         one, other = wrong
-        if _same(yours[one], target[other]) and _same(
-            yours[other], target[one]
-        ):
+        crossed = (yours[one], target[other]), (yours[other], target[one])
+        if all(_same(*pair) for pair in crossed):
             yield f"{names[one]!r} and {names[other]!r} are exchanged."
     if len(wrong) == 1 and len(target) > 1:
         name = repr(names[wrong[0]])
@@ -347,17 +302,14 @@ def _of_entries(
 
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        alike = one.shape == other.shape and one.dtype == other.dtype
         readable = plain(one) and plain(other)
-        return alike and readable and bool(near(one, other).all())
+        return readable and one.dtype == other.dtype and _equal(one, other)
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-9)
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
-        return list(one) == list(other) and _same(
-            list(one.values()), list(other.values())
-        )
+        one, other = [[*one], *one.values()], [[*other], *other.values()]
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(_same, one, other))
     return bool(one == other)

@@ -40,18 +40,19 @@ def slips(tree: ast.Module) -> Iterator[_Slip]:
     for scope, block, place in _statements(tree, tree):
         old = block[place]
         for told, new in _of_statement(old):
-            yield from _put(block, place, new, told)
+            block[place] = _at(old, new)
+            yield told
+            block[place] = old
         if place:
             earlier = block[place - 1]
             block[place - 1 : place + 1] = old, earlier
             yield partial(_swapped, old, earlier)
             block[place - 1 : place + 1] = earlier, old
-        for parent, field, node in _expressions(old):
+        for fields, key, node in _expressions(old):
             for new in _instead(node, scope):
-                ast.fix_missing_locations(ast.copy_location(new, node))
-                _set(parent, field, new)
+                fields[key] = _at(node, new)
                 yield partial(_exchanged, new, node)
-                _set(parent, field, node)
+                fields[key] = node
 
 
 def _exchanged(new: ast.AST, old: ast.AST) -> str:
@@ -67,22 +68,11 @@ def _said(node: ast.AST) -> str:
     return f"`{text if len(text) <= _LONG else text[: _LONG - 2] + ' …'}`"
 
 
-def _put(
-    block: list[ast.stmt], place: int, new: list[ast.stmt], told: _Slip
-) -> Iterator[_Slip]:
-    old = block[place]
-    for part in new:
-        ast.fix_missing_locations(ast.copy_location(part, old))
-    block[place : place + 1] = new
-    yield told
-    block[place : place + len(new)] = [old]
-
-
-def _set(parent: Any, field: str | tuple[str, int], new: Any) -> None:
-    if isinstance(field, str):
-        setattr(parent, field, new)
-    else:
-        getattr(parent, field[0])[field[1]] = new
+def _at(old: Any, new: Any) -> Any:
+    """A node, or a list of statements, for the place of an old one."""
+    if isinstance(new, list):
+        new = ast.If(ast.Constant(True), new, [])
+    return ast.fix_missing_locations(ast.copy_location(new, old))
 
 
 def _statements(
@@ -100,17 +90,18 @@ def _statements(
             yield from _statements(child, child if inner else scope)
 
 
-def _expressions(
-    node: ast.AST,
-) -> Iterator[tuple[Any, str | tuple[str, int], ast.AST]]:
-    """The expressions of a statement, without those of its blocks."""
+def _expressions(node: ast.AST) -> Iterator[tuple[Any, Any, ast.AST]]:
+    """The expressions of a statement, without those of its blocks; each
+    with the list, or the fields of a node, that it is in, and its key.
+    """
     for field, value in ast.iter_fields(node):
         many = isinstance(value, list)
-        for place, child in enumerate(value if many else [value]):
+        fields: Any = value if many else vars(node)
+        for key, child in enumerate(value) if many else [(field, value)]:
             if not isinstance(child, ast.AST) or field == "annotation":
                 continue
             if not isinstance(child, ast.stmt):
-                yield node, (field, place) if many else field, child
+                yield fields, key, child
                 yield from _expressions(child)
 
 

@@ -23,17 +23,10 @@ from annotated import checks
 from annotated.corpora.reading import python_of
 from annotated.engine.errors import DataError, UsageError, unknown
 from annotated.engine.files import write_text
-from annotated.school.course import (
-    Workspace,
-    following,
-    kept,
-    listed,
-    named,
-    standing_alone,
-)
+from annotated.school.course import Workspace, named, standing_alone
 from annotated.school.exercises import Exercise, exercises
 
-__all__ = ["Session", "watch", "Exercises", "Milestone", "Questions"]
+__all__ = ["Exercises", "Milestone", "Questions"]
 
 
 # E22-terminal.md: One exercise and its file
@@ -60,7 +53,7 @@ def _starter_file(exercise: Exercise) -> str:
 
 
 @dataclasses.dataclass
-class Session:
+class _Session:
     """An exercise that is being worked on in a file."""
 
     workspace: Workspace
@@ -100,7 +93,7 @@ class Session:
             alone = standing_alone(code)
             again = examined if alone else None
             code = alone or code
-            said = kept(self.workspace, self.exercise, code, again)
+            said = self.workspace.offer(self.exercise, code, again)
             print(f"\n{said}")
         return outcome
 
@@ -149,7 +142,7 @@ class Session:
         names = [one.name for one in self.chosen]
         start = names.index(self.name) + 1 if self.name in names else 0
         later = self.chosen[start:] + self.chosen[:start]
-        coming = following(self.workspace, later)
+        coming = self.workspace.following(later)
         if coming is None:
             print("All of them have passed.")
             return
@@ -165,7 +158,7 @@ def _usual_file(exercise: Exercise) -> Path:
 
 
 # E22-terminal.md: Watching
-def watch(session: Session, events: Iterator[str]) -> None:
+def _watch(session: _Session, events: Iterator[str]) -> None:
     """Check at once, after each saving, and on the keys' behalf; events
     are keys, or "" for a moment in which none was pressed.
     """
@@ -226,7 +219,7 @@ def _keyboard() -> Generator[str, None, None]:
 # E22-terminal.md: The subcommands
 def _listed(workspace: Workspace, chosen: list[Exercise]) -> str:
     """A line for each exercise, and which is next."""
-    text, first = listed(workspace, chosen), following(workspace, chosen)
+    text, first = workspace.listed(chosen), workspace.following(chosen)
     if first is None:
         return text
     return f"{text}\nNext: annotated exercises {first.number or first.name}"
@@ -260,7 +253,7 @@ class Exercises:
             print(_listed(workspace, chosen))
             return
         exercise = (
-            following(workspace, chosen)
+            workspace.following(chosen)
             if self.which == "next"
             else named(self.which)
         )
@@ -269,7 +262,7 @@ class Exercises:
         path = self.file or _usual_file(exercise)
         if self.file and not path.is_file():
             raise UsageError(f"{path} is not there, or no file")
-        session = Session(workspace, exercise, path, chosen)
+        session = _Session(workspace, exercise, path, chosen)
         if self.hint:
             checks.hint(exercise.name)
         elif self.solution:
@@ -291,7 +284,7 @@ class Exercises:
         ]
         return sorted(chosen, key=lambda one: one.place)
 
-    def work(self, session: Session) -> None:
+    def work(self, session: _Session) -> None:
         """Watch, or check once."""
         import torch
 
@@ -299,7 +292,7 @@ class Exercises:
         session.begin()
         if not self.once and sys.stdin.isatty() and sys.stdout.isatty():
             with closing(_keyboard()) as events:
-                watch(session, events)
+                _watch(session, events)
         elif session.check() != "passed":
             raise SystemExit(1)
 

@@ -31,42 +31,40 @@ def test_every_module_and_test_file_of_the_mutations_is_there(
             assert mutation.file_of_tests(ROOT, name).is_file()
 
 
+def mutants(digest: str, count: int) -> list[dict[str, Any]]:
+    """Those of a function f, as mutants.py lists them."""
+    same = {"function": "f", "digest": digest, "was": "x"}
+    return [same | {"number": i, "now": f"y{i}"} for i in range(count)]
+
+
+def add(path: Path, *lines: dict[str, Any]) -> None:
+    with path.open("a") as file:
+        file.writelines(f"{json.dumps(line)}\n" for line in lines)
+
+
 def test_only_tried_mutants_count_and_only_told_survivors_are_explained(
     mutation: ModuleType, tmp_path: Path
 ) -> None:
     ends = ["killed", "timeout", "survived", "untested", None, "survived"]
-    told = []
-    for number, end in enumerate(ends):
-        one: dict[str, Any] = {"function": "f", "was": "x"}
-        one["now"] = f"y{number}"
-        one |= {"digest": "new", "number": number}
-        told.append(one)
-        if end is None:
-            continue
-        (tmp_path / "loss.jsonl").open("a").write(
-            json.dumps(one | {"end": end, "commit": "abc"}) + "\n"
-        )
-    (tmp_path / "loss.all.json").write_text(json.dumps(told))
+    told, path = mutants("new", 6), tmp_path / "loss.jsonl"
+    for one, end in zip(told, ends, strict=True):
+        if end is not None:
+            add(path, one | {"end": end, "commit": "abc"})
     # of an older function, and of a survivor that was tried again
-    with (tmp_path / "loss.jsonl").open("a") as file:
-        old = told[4] | {
-            "digest": "old",
-            "end": "survived",
-            "commit": "abc",
-        }
-        new = told[5] | {"end": "killed", "commit": "abd"}
-        file.write(f"{json.dumps(old)}\n{json.dumps(new)}\n")
+    old = told[4] | {"digest": "old", "end": "survived", "commit": "abc"}
+    add(path, old, told[5] | {"end": "killed", "commit": "abd"})
+    found = mutation.count("loss", mutation.results(path, told))
     reasons = {("loss", "f", "y2"): "nobody can tell"}
-    results = mutation.results(tmp_path, "loss")
-    found = mutation.count("loss", results, reasons)
+    mutation.explain("loss", found, reasons)
     assert (found["mutants"], found["tried"]) == (6, 5)
-    assert (found["killed"], found["by_time"]) == (3, 1)
+    assert (found["killed"], found["by_time"]) == (3, [["f", 1]])
     assert (found["survived"], found["explained"]) == (2, 1)
     assert [one["why"] for one in found["survivors"]] == [
         "nobody can tell",
         None,
     ]
     assert found["commits"] == ["abc", "abd"]
+    assert found["functions"] == {}  # one of f's is still to be tried
 
 
 def test_explanations_are_by_module_function_and_new_line(
@@ -84,77 +82,47 @@ def test_explanations_are_by_module_function_and_new_line(
     }
 
 
-def test_the_ledger_keeps_modules_that_a_run_knows_nothing_of(
-    mutation: ModuleType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_what_the_ledger_knows_of_functions_that_are_the_same_is_kept(
+    mutation: ModuleType, tmp_path: Path
 ) -> None:
-    package = tmp_path / "annotated"
-    package.mkdir()
-    code = (
-        'def f(x):\n    """Add."""\n    return x + 1\n\n\n'
-        "class A:\n    @property\n    def g(self):\n        return 3\n"
+    ends = ["killed", "timeout", "survived", "killed"]
+    told, path = mutants("same", 4), tmp_path / "loss.jsonl"
+    for one, end in zip(told, ends, strict=True):
+        add(path, one | {"end": end, "commit": "abc"})
+    known = mutation.count("loss", mutation.results(path, told))
+    known = json.loads(json.dumps(known))  # as it is read from a file
+    # on another machine, where one mutant has been tried since
+    there = tmp_path / "again.jsonl"
+    add(there, told[2] | {"end": "killed", "commit": "abd"})
+    changed = [one | {"function": "g"} for one in mutants("other", 2)]
+    mutation.inherit(there, told + changed, known)
+    again = mutation.count(
+        "loss", mutation.results(there, told + changed)
     )
-    for module in ("loss", "masks", "layers", "tokens"):
-        (package / f"{module}.py").write_text(code)
-    monkeypatch.setattr(mutation, "ROOT", tmp_path)
-
-    def one(commit: str, now: str) -> dict[str, Any]:
-        return {
-            "commits": [commit],
-            "digest": mutation.digest(package / "loss.py"),
-            "mutants": 2,
-            "tried": 1,
-            "explained": 0,
-            "survivors": [{"function": "f", "was": "x", "now": now}],
-        }
-
-    ledger = tmp_path / "mutation.json"
-    first = {name: one("a", "old") for name in ("loss", "masks", "layers")}
-    entry = mutation.as_entry(ledger, first, {})
-    assert set(entry["metrics"]["modules"]) == set(first)
-    ledger.write_text(json.dumps(entry))
-    # words may change, code may not
-    said = code.replace("Add.", "Plus.")
-    said = said.replace("    return x", "    # 1\n    return x")
-    (package / "masks.py").write_text(said)
-    (package / "layers.py").write_text(code.replace("3", "4"))
-    again = {name: one("b", "new") for name in ("loss", "tokens")}
-    reasons = {("masks", "f", "old"): "the same"}
-    found = mutation.as_entry(ledger, again, reasons)
-    modules = found["metrics"]["modules"]
-    assert list(modules) == ["masks", "tokens", "loss"]
-    assert modules["loss"] == again["loss"]
-    assert modules["masks"]["explained"] == 1
-    assert modules["masks"]["survivors"][0]["why"] == "the same"
-    assert found["metrics"]["incomplete"] == list(modules)
-    assert "layers" in found["metrics"]["not_begun"]
-    assert found["commit"] == "a, b"
-    assert "layers has changed" in capsys.readouterr().out
+    assert (again["mutants"], again["tried"]) == (6, 4)
+    assert (again["killed"], again["survived"]) == (4, 0)
+    assert again["by_time"] == [["f", 1]]
+    assert again["functions"] == {"f": "same"}
+    assert again["commits"] == ["abc", "abd"]
+    mutation.inherit(there, told, known)  # a second time adds nothing
+    assert len(there.read_text().splitlines()) == 4
+    # another f: all of its mutants are to be tried
+    other = tmp_path / "other.jsonl"
+    mutation.inherit(other, mutants("other", 4), known)
+    assert other.read_text() == ""
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        ("x + 1", "x - 1"),
-        ("    @property\n", ""),
-        ("def f", "def h"),
-        ("class A", "class B"),
-    ],
-)
-def test_a_change_of_a_function_changes_its_digest(
-    mutation: ModuleType, tmp_path: Path, change: tuple[str, str]
+def test_the_ledger_says_which_modules_are_not_finished(
+    mutation: ModuleType,
 ) -> None:
-    code = "def f(x):\n    return x + 1\n"
-    code += "class A:\n    @property\n    def g(self):\n        return 3\n"
-    path = tmp_path / "module.py"
-    path.write_text(code)
-    before = mutation.digest(path)
-    path.write_text("import os\n\n" + code)
-    assert mutation.digest(path) == before
-    path.write_text(code.replace(*change))
-    assert mutation.digest(path) != before
+    one = {"commits": ["a", "b"], "mutants": 2, "tried": 2}
+    found = {"loss": one, "masks": one | {"tried": 1, "commits": ["c"]}}
+    found["layers"] = one | {"tried": 0, "commits": []}
+    entry = mutation.as_entry(found)
+    assert list(entry["metrics"]["modules"]) == ["masks", "loss"]
+    assert entry["metrics"]["incomplete"] == ["masks"]
+    assert "layers" in entry["metrics"]["not_begun"]
+    assert entry["commit"] == "a, b, c"
 
 
 def functions_of(module: str) -> set[str]:
@@ -191,7 +159,11 @@ def test_the_ledger_of_mutants_is_of_this_package_and_each_survivor_told(
             if found["tried"] == found["mutants"]:
                 assert key in reasons, f"no test, and no word why: {key}"
             told.add(key)
-    assert not set(reasons) - told, "explained, but no survivor"
+    for module, function, now in set(reasons) - told:
+        # a function that has changed since is still to be tried
+        functions = begun.get(module, {"functions": ()})["functions"]
+        assert function in functions_of(module), (module, function)
+        assert function not in functions, f"no such survivor: {now}"
     assert metrics["incomplete"] == [
         name for name, one in begun.items() if one["tried"] < one["mutants"]
     ]

@@ -30,7 +30,12 @@ def test_a_run_says_where_it_comes_from(file: Path) -> None:
 
 
 # what draws nothing at random, or says its seeds by another name
-NO_SEED = {"exports", "multi30k-baselines", "news-commentary-words"}
+NO_SEED = {
+    "exports",
+    "serve",
+    "multi30k-baselines",
+    "news-commentary-words",
+}
 NO_SEED |= {"pieces", "mutation", "data-parallel"}
 
 

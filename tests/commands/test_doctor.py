@@ -9,7 +9,7 @@ import pytest
 
 from annotated.cli import dispatch
 from annotated.commands import doctor
-from annotated.commands.doctor import examine, folders, packages
+from annotated.commands.doctor import _folders, _packages, examine
 from annotated.engine import machine
 from annotated.engine.errors import RunError, UsageError
 from tests.helpers import ROOT, environment
@@ -30,11 +30,11 @@ def test_here_nothing_is_in_the_way(capsys, tmp_path, monkeypatch) -> None:
 
 
 def test_the_packages_own_requirements_are_read() -> None:
-    named = " ".join(doctor.requirements())
+    named = " ".join(doctor._requirements())
     if not named:
         pytest.skip("the package is not installed, but run from its source")
     assert "torch>=2.3" in named and "seaborn" in named
-    assert marks(packages())["packages"] == "✓"
+    assert marks(_packages())["packages"] == "✓"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_packages_own_requirements_are_read() -> None:
     ],
 )
 def test_a_requirement_is_judged(line, what, mark, words) -> None:
-    [found] = [found for found in packages([line]) if found.what == what]
+    [found] = [found for found in _packages([line]) if found.what == what]
     assert (found.mark, words in found.state) == (mark, True)
     assert (mark == "✓") == (not found.remedy)
 
@@ -60,7 +60,7 @@ def test_a_remedy_can_be_typed_and_names_what_there_is(monkeypatch) -> None:
     """In any shell: cmd takes single quotes as part of a name. The
     package itself may not be on an index."""
     lines = ["torch>=2", "numpy>=999", "zebra", 'yak>=1 ; extra == "zoo"']
-    needed, extra = packages(lines)
+    needed, extra = _packages(lines)
     assert needed.remedy == 'python -m pip install "numpy>=999" "zebra"'
     assert extra.remedy.endswith('python -m pip install "yak>=1"')
     for remedy in doctor._REMEDY.values():
@@ -74,9 +74,9 @@ def test_the_source_is_believed_before_an_old_installation(
     monkeypatch.setattr(
         doctor.metadata, "requires", lambda name: ["tyro>=9"]
     )
-    assert "tyro>=9" not in doctor.requirements()
+    assert "tyro>=9" not in doctor._requirements()
     text = (ROOT / "pyproject.toml").read_text("utf-8")
-    assert all(f'"{r}"' in text for r in doctor.requirements()[:9])
+    assert all(f'"{r}"' in text for r in doctor._requirements()[:9])
 
 
 def test_a_version_that_lies_is_found_by_loading(monkeypatch) -> None:
@@ -94,7 +94,7 @@ def test_a_version_that_lies_is_found_by_loading(monkeypatch) -> None:
 def test_a_system_without_pytorch_is_named(monkeypatch) -> None:
     monkeypatch.setattr(doctor.sys, "platform", "darwin")
     monkeypatch.setattr(doctor.platform, "machine", lambda: "x86_64")
-    [found] = [f for f in doctor.pytorch() if f.what == "system"]
+    [found] = [f for f in doctor._pytorch() if f.what == "system"]
     assert "Colab" in found.remedy
 
 
@@ -140,7 +140,7 @@ def test_a_folder_that_cannot_be_written_is_in_the_way(monkeypatch) -> None:
     monkeypatch.setenv("ANNOTATED_DATA", "/proc/no/such/folder")
     if not Path("/proc").is_dir():
         pytest.skip("no folder that refuses everybody")
-    [found] = folders()
+    [found] = _folders()
     assert found.mark == "✗" and "ANNOTATED_DATA" in found.remedy
     with pytest.raises(RunError, match="^one thing is in the way"):
         dispatch(["doctor"])
@@ -148,7 +148,7 @@ def test_a_folder_that_cannot_be_written_is_in_the_way(monkeypatch) -> None:
 
 def test_little_memory_is_told_and_is_not_in_the_way(monkeypatch) -> None:
     monkeypatch.setattr(machine, "memory_bytes", lambda device: 2 * 2**30)
-    found = {found.what: found for found in doctor.machine()}
+    found = {found.what: found for found in doctor._machine()}
     assert found["memory"].mark == "–" and found["memory"].remedy
 
 
@@ -158,14 +158,14 @@ def test_a_driver_without_a_gpu_in_torch_is_told(monkeypatch) -> None:
     if torch.cuda.is_available():
         pytest.skip("torch sees the GPU")
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/bin/{name}")
-    assert marks(doctor.pytorch())["GPU"] == "–"
+    assert marks(doctor._pytorch())["GPU"] == "–"
 
 
 def test_an_examination_that_raises_is_a_finding(monkeypatch) -> None:
     def folders():
         raise ValueError("two\nlines")
 
-    monkeypatch.setattr(doctor, "folders", folders)
+    monkeypatch.setattr(doctor, "_folders", folders)
     *_, last = examine()
     assert (last.what, last.mark) == ("folders", "✗")
     assert last.state == "ValueError: two lines" and last.remedy

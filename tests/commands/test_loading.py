@@ -61,6 +61,8 @@ OTHERS = {
     "recipes": "school book",
     "train copy --help": "school book",
     "translate --help": "school book exchange",
+    "adapt --help": "school book exchange",
+    "serve --help": "school book exchange",
     "evaluate --help": "school book exchange",
     "parse --help": "school book exchange",
     "treebank --help": "school book exchange",

@@ -196,6 +196,23 @@ LINES = [
             "split test --save short.txt/x", "split test --save folder",
         )
     ),
+    "serve", "serve --run nowhere --port 0", "serve --run run --text x",
+    *(
+        f"serve --run run --{wrong}"
+        for wrong in (
+            "port x", "port 99999", "port 0 --nbest 9", "port 0 --wait -1",
+            "port 0 --batch-tokens 0", "port 0 --workers 2", "port 0 --host 192.0.2.1",
+        )
+    ),
+    "adapt", "adapt --src text.txt --tgt text.txt --out o",
+    *(
+        f"adapt --src text.txt --tgt text.txt --out o --{wrong}"
+        for wrong in (
+            "run nowhere", "run broken", "run run --published folder",
+            "published folder", "run run --minutes x", "run run --to pdf",
+            "run run --hold-out 0", "run run --valid a",
+        )
+    ),
     # average, export
     "average --run run --out o --last 0", "average --run run --out o --best x",
     "average --run run --out o --last 9", "average --run run --out run",

@@ -233,7 +233,7 @@ OPENS = {  # what opens text, or takes it from bytes
 }
 
 
-OTHERS = {"Run", "Prepared", "self", "cls", "webbrowser", "os", "base64"}
+OTHERS = {"Run", "super()", "Prepared", "self", "cls", "webbrowser", "os", "base64"}
 
 
 READER = "annotated/corpora/reading"
@@ -250,6 +250,7 @@ NOT_A_PERSONS = {
     "is of a run folder or a corpus, which we have written": """
         book/report.report checkpoints.load_checkpoint
         engine/checkpoints.restore commands/evaluate._keep
+        commands/adapt._do
         corpora/sentencepieces.load_tokenizer corpora/prepare.open
         engine/runs._read engine/runs.read_metrics engine/runs.results_of
         corpora/segmentation.__init__ book/portable.portable
@@ -265,7 +266,7 @@ NOT_A_PERSONS = {
         book/look.answered engine/distributed._fresh_part
         school/examiner._read_all school/examiner._apart
         school/examiner.mark school/examiner.serve
-        school/examiner._examined_anew school/examiner.answer_anew""",
+        school/examiner._examined_anew school/examiner._answer_anew""",
     "is bytes, which are hashed, kept or only looked at": """
         corpora/fetch.file_hash corpora/fetch._download corpora/fetch.open_url
         engine/files.checksum engine/parts._sha256
@@ -289,8 +290,9 @@ NOT_A_PERSONS = {
     "says its encoding itself, and is refused in one line": """
         corpora/formats._units corpora/formats._po exchange/hub._listed""",
     "only sets or asks what kind it is": """
-        cli.make_streams_legible school/examiner._serve_once
+        cli._make_streams_legible school/examiner._serve_once
         school/terminal.work""",
+    "is a header of HTTP, which is Latin-1": "commands/serve._said",
     "is a teacher's file, which the press has written": """""",
 }
 

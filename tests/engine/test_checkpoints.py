@@ -19,7 +19,7 @@ from annotated.checkpoints import save_weights
 from annotated.engine import checkpoints as module
 from annotated.engine import files as files_module
 from annotated.engine.checkpoints import (
-    FILES,
+    _FILES,
     DamagedError,
     checkpoints,
 )
@@ -117,7 +117,7 @@ def test_no_folder_has_no_checkpoints(tmp_path):
 # --- damaged and not fitting ----------------------------------------------
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", _FILES)
 @pytest.mark.parametrize("part", [0.0, 0.01, 0.5, 0.9, 0.999])
 def test_a_truncated_file_is_named_and_nothing_is_loaded(saved, file, part):
     _, place = saved
@@ -132,7 +132,7 @@ def test_a_truncated_file_is_named_and_nothing_is_loaded(saved, file, part):
     assert trainer.step == 0
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", _FILES)
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
 def test_one_bit_that_flipped_is_noticed(saved, file, place):
     """Within a tensor, say: every format would read it without a word."""
@@ -156,7 +156,7 @@ def test_without_checksums_nothing_is_believed(saved, content):
         load_checkpoint(new_trainer(), saved[1])
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", _FILES)
 def test_a_file_of_something_else_is_named(saved, file):
     _, place = saved
     (place / file).write_bytes(random.Random(0).randbytes(5000))
@@ -164,7 +164,7 @@ def test_a_file_of_something_else_is_named(saved, file):
         load_checkpoint(new_trainer(), place)
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", _FILES)
 def test_a_missing_file_is_named(saved, file):
     _, place = saved
     (place / file).unlink()
@@ -216,7 +216,7 @@ def test_the_plain_checkpoint_and_the_engines_are_the_same_files(
     run(trainer, 5)
     place = plain.save_checkpoint(trainer, tmp_path / "plain")
     other = save_checkpoint(trainer, tmp_path / "engine")
-    for name in FILES:
+    for name in _FILES:
         assert (place / name).read_bytes() == (other / name).read_bytes()
     trainer = new_trainer(seed=8)
     plain.load_checkpoint(trainer, other)

@@ -32,7 +32,7 @@ import torch
 from safetensors.torch import load_file
 
 from annotated import cli
-from annotated.engine.checkpoints import FILES, checkpoints
+from annotated.engine.checkpoints import _FILES, checkpoints
 from annotated.engine.files import LOCK
 from annotated.engine.runs import read_metrics
 from annotated.engine.trainer import Trainer
@@ -212,27 +212,13 @@ class Process:
         return code, said
 
 
-def corpus(folder: Path) -> Path:
-    draw = random.Random(0)
-    folder.mkdir()
-    for split, count in (("train", 60), ("valid", 10)):
-        lines = [
-            " ".join(draw.choices("abcdefgh", k=draw.randrange(1, 7)))
-            for _ in range(count)
-        ]
-        for side in ("en", "de"):
-            text = "".join(line + "\n" for line in lines)
-            (folder / f"{split}.{side}").write_text(text)
-    return folder
-
-
 class Life:
     """A run, and what happens to it. Each fault says whether it struck."""
 
     def __init__(self, root: Path, draw: random.Random):
         self.root, self.draw, self.moves = root, draw, 0
         root.mkdir()
-        self.run, self.data = root / "run", corpus(root / "data")
+        self.run, self.data = root / "run", faults.corpus(root / "data")
         self.finished = False
 
     def begun(self) -> bool:
@@ -339,7 +325,7 @@ class Life:
         places = checkpoints(self.run / "checkpoints")
         if len(places) < 2:
             return False
-        path = places[-1] / self.draw.choice(FILES)
+        path = places[-1] / self.draw.choice(_FILES)
         whole = bytearray(path.read_bytes())
         at = self.draw.randrange(len(whole))
         if self.draw.random() < 0.5:

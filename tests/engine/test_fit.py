@@ -23,6 +23,7 @@ from annotated.engine import (
 from annotated.engine import trainer as engine
 from annotated.engine.errors import RunError
 from annotated.engine.fit import fitted
+from annotated.engine.parts import PartsConfig
 from annotated.engine.recipes import (
     RECIPES,
     Recipe,
@@ -177,7 +178,7 @@ def test_what_does_not_fit_into_memory_is_passed_over() -> None:
 
     assert found(512 * 6000) == (512, 6000)
     assert found(512 * 1400)[0] == 256
-    with pytest.raises(RunError, match="micro_tokens"):
+    with pytest.raises(RunError, match="micro-tokens 250"):
         found(100)
 
 
@@ -427,7 +428,7 @@ def test_each_process_is_timed_with_its_share_that_fits(
     corpus, words = copy_corpus(100), [0] * 20
     recipe = PAIR.changed(batch_tokens=6000)
     given: Any = (recipe, corpus, words, words, "cpu")
-    with pytest.raises(RunError, match="out of memory.*micro_tokens"):
+    with pytest.raises(RunError, match="out of memory.*micro-tokens"):
         fit.fitted_here(*given)
     with pytest.raises(RunError):
         fit.fitted_here(*given)
@@ -496,3 +497,49 @@ def test_on_a_gpu_the_clock_on_the_wall_counts(
     model = small_model().to("meta")
     found = speed.training_speed(model, copy_corpus(9), RunConfig())
     assert found == (2.0, False)
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens", "sizes", "seconds"),
+    [
+        (2800, 5000.0, [2800], 3.3),  # all of it
+        (2800, 600.0, [147, 588], 3.3),  # read off a line: 0.5 + s/1000
+        (2801, 3.0, [56, 224], 3.301),
+    ],
+)
+def test_a_step_of_a_large_batch_is_read_off_two_small_ones(
+    monkeypatch: pytest.MonkeyPatch,
+    batch: int,
+    tokens: float,
+    sizes: list[int],
+    seconds: float,
+) -> None:
+    timed = []
+
+    def step_seconds(model: Any, corpus: Any, config: RunConfig) -> Any:
+        size = config.batch_tokens
+        timed.append(size)
+        assert model.config == shape
+        for side in (corpus.src, corpus.tgt):
+            assert {*side.lengths} == {27}  # and an end
+            assert side.ids.max() < shape.src_vocab
+        assert len(corpus) == 8 * size // 28
+        return 0.5 + size / 1000, 60.0
+
+    monkeypatch.setattr(speed, "_step_seconds", step_seconds)
+    shape = TransformerConfig(**SHAPE)
+    config = RunConfig(batch_tokens=batch)
+    found = speed.step_seconds(shape, config, "cpu", tokens)
+    assert found == (pytest.approx(seconds), sizes)
+    assert timed == sizes
+
+
+def test_the_step_that_is_timed_is_a_recipes() -> None:
+    """Whatever kind of model it has, and whoever draws its tokens."""
+    model = PartsConfig(**SHAPE, positions="rotary", num_kv_heads=1)
+    config = RunConfig(
+        batch_tokens=300, bpe_dropout=0.1, curriculum=5, max_steps=1
+    )
+    found, sizes = speed.step_seconds(model, config, "cpu", 50.0)
+    assert 0 < found < 60
+    assert sizes == [56, 224]

@@ -23,7 +23,7 @@ from annotated.engine import (
     runs,
     trainer,
 )
-from annotated.engine.checkpoints import FILES, checkpoints
+from annotated.engine.checkpoints import _FILES, checkpoints
 from annotated.engine.errors import (
     DataError,
     RunError,
@@ -164,7 +164,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     assert not begun.exists()
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", _FILES)
 @pytest.mark.parametrize("size", [0, 100, None])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     finished: Path,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from annotated.attention import attention
 from annotated.batches import Batch, Corpus, Sentences
-from annotated.engine.errors import RunError
+from annotated.engine.compiler import wrong_gradients
 from annotated.engine.kernels import row_losses, slow_row_losses
 from annotated.engine.packing import (
     FastDropout,
@@ -27,7 +27,6 @@ from annotated.engine.packing import (
     PackedMask,
     PackedTransformer,
     Packing,
-    check_compiler,
     chunked_loss,
     compile_layers,
 )
@@ -284,18 +283,12 @@ def test_a_compiled_layer_stays_compiled(
 
 
 def test_compiled_layers_learn_the_same(device: str) -> None:
-    """With dropout off; what the compiler rounds is within tolerance."""
-    torch._dynamo.reset()
-    plain = loss_and_gradients(model_of(device), batch_of(device))
-    model = model_of(device)
+    config = model_of(device).config
     try:
-        check_compiler(device)
-    except RunError as error:
+        wrong = wrong_gradients(config, "float32", device)
+    except Exception as error:
         pytest.skip(str(error))
-    compile_layers(model)
-    compiled = loss_and_gradients(model, batch_of(device))
-    assert compiled[0] == pytest.approx(plain[0], rel=1e-4)
-    assert unlike(compiled[2], plain[2], rtol=1e-2, atol=1e-4) == {}
+    assert wrong == []
 
 
 def unlike(

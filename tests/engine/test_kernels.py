@@ -474,7 +474,7 @@ def test_the_kernels_dropout_is_the_same_in_both_directions(
 
 def test_without_triton_the_kernels_are_not_wanted() -> None:
     """What is jitted is then a plain function, which nobody calls."""
-    if kernels.triton is None:
+    if kernels._triton is None:
         assert kernels._forward.__name__ == "_forward"
     device = torch.device("cpu")
     found = {

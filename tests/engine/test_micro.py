@@ -27,6 +27,7 @@ from annotated.engine.trainer import (
     Trainer,
     _LossScale,
 )
+from annotated.tokens import PAD
 from annotated.training import copy_corpus
 from tests.engine.small import small_model, small_trainer
 
@@ -168,10 +169,23 @@ def test_batches_are_read_at_once_as_they_are_row_by_row(
     rows: list[Any], kind: Any, data: st.DataObject
 ) -> None:
     corpus = Corpus(*(Sentences.of(side, kind) for side in zip(*rows)))
-    some = st.lists(st.integers(0, len(rows) - 1), min_size=1)
-    pairs = np.array(data.draw(some))
+    some = st.lists(st.integers(0, len(rows) - 1))
+    pairs = np.array(data.draw(some), dtype=np.int64)
     found = PackedBatch.read(corpus, pairs)
     assert_same(found, PackedBatch.of(corpus.batch(pairs)))
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_word_that_is_the_padding_is_left_out_as_in_any_batch(
+    side: int,
+) -> None:
+    rows = [[5, 6, 7], [8], [9, 4]], [[5, 6, 7], [8], [9, 4]]
+    rows[side][0][1] = PAD
+    corpus = Corpus(*(Sentences.of(row, np.int32) for row in rows))
+    for pairs in ([0, 1, 2], [1, 2]):
+        found = PackedBatch.read(corpus, np.array(pairs))
+        batch = corpus.batch(np.array(pairs))
+        assert_same(found, PackedBatch.of(batch))
 
 
 def test_a_corpus_with_batches_of_its_own_is_asked_for_them() -> None:
@@ -215,6 +229,7 @@ def test_the_reader_runs_no_line_of_python_for_each_pair() -> None:
         ((batch, _),) = micro_batches(corpus, pairs, None)
         return batch.together(pin=False)
 
+    read(corpus, np.arange(20))  # what is made but once does not count
     assert lines(read, 20) == lines(read, 2000)
 
     def rows(corpus: Corpus, pairs: Any) -> Any:

@@ -19,7 +19,7 @@ from annotated.engine.errors import RunError, UsageError
 from annotated.engine.hooks import attention_blocks, used_weights
 from annotated.engine.packing import PackedTransformer
 from annotated.engine.parts import (
-    RelativeBias,
+    _RelativeBias,
     register,
     unpacked,
 )
@@ -157,7 +157,7 @@ def test_rotary_scores_depend_on_the_distance_alone(page: Any) -> None:
 
 def test_the_bias_is_the_one_of_this_page(page: Any) -> None:
     mine = page[0]["MyBias"](config_of("none"), 0)
-    ours = RelativeBias(4)
+    ours = _RelativeBias(4)
     with torch.no_grad():
         mine.table.copy_(ours.table)
     distance = torch.arange(20)[:, None] - torch.arange(20)

@@ -407,7 +407,7 @@ KEEPERS = {
     "commands/average.Average.act": "a mean of weights",
     "school/milestones._equals_torch": "layers side by side",
     "exchange/export.export_run": "weights for other programs",
-    "exchange/export.write_onnx": "weights for other programs",
+    "exchange/export._write_onnx": "weights for other programs",
     "exchange/published.import_marian": "published weights",
     "exchange/marian.marian_weights": "weights for other programs",
     "exchange/published._read_tensors": "published weights",
@@ -467,7 +467,7 @@ def test_every_place_that_keeps_a_state_is_known() -> None:
     } == {
         "school/milestones._equals_torch",
         "engine/parts._tried",
-        "exchange/export.write_onnx",
+        "exchange/export._write_onnx",
         "exchange/marian.marian_weights",
         "engine/optimizers.ChainedOptimizer.load_state_dict",
         "engine/start.resume_run",

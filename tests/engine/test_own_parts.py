@@ -15,7 +15,7 @@ from annotated.cli import dispatch
 from annotated.engine import parts
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.packing import PackedTransformer, packed
-from annotated.engine.parts import build, import_file, register, trainable
+from annotated.engine.parts import _import_file, build, register, trainable
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run
 from annotated.layers import FeedForward
@@ -30,7 +30,7 @@ MINE = Path(__file__).with_name("my_parts.py")
 def only_mine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers is forgotten after it."""
     monkeypatch.setattr(parts, "_REGISTERED", {})
-    import_file(MINE)
+    _import_file(MINE)
     yield
 
 
@@ -142,7 +142,7 @@ def run(tmp_path: Path) -> Path:
     file = tmp_path / "theirs.py"
     file.write_text(MINE.read_text("utf-8"), "utf-8")
     parts._REGISTERED.clear()
-    import_file(file)
+    _import_file(file)
     recipe = TINY.changed(parts=("scale-norm",), max_steps=1, save_every=1)
     train_recipe(recipe, tmp_path / "run")
     return tmp_path / "run"
@@ -162,7 +162,7 @@ def test_a_run_names_its_files_and_runs_none(
     dispatch([*command, "--import", str(file)])
     parts._REGISTERED.clear()
     file.write_text(file.read_text() + "# changed\n")
-    import_file(file)
+    _import_file(file)
     with pytest.raises(RunError, match="theirs.py is not the file that"):
         Run.open(run)
 
@@ -179,4 +179,4 @@ def test_a_file_that_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
         dispatch(["recipes", "--import"])
     (tmp_path / "twice.py").write_text(MINE.read_text())
     with pytest.raises(RunError, match="is registered by .*my_parts.py"):
-        import_file(tmp_path / "twice.py")
+        _import_file(tmp_path / "twice.py")

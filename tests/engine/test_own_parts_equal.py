@@ -18,8 +18,8 @@ from annotated.engine.packing import (
 )
 from annotated.engine.parts import (
     ComposedAttention,
-    NormedLinear,
     PartsConfig,
+    _NormedLinear,
 )
 from annotated.engine.search import beam_search
 from annotated.layers import FeedForward
@@ -104,7 +104,7 @@ def test_a_relative_bias_is_looked_up_by_distance() -> None:
 
 
 def test_normed_queries_and_keys_have_one_length() -> None:
-    linear = NormedLinear(8, 12, 4, bias=True).double()
+    linear = _NormedLinear(8, 12, 4, bias=True).double()
     with torch.no_grad():
         linear.gain.copy_(torch.tensor([1.0, 2.0, 0.5, -1.0]))
     x = torch.randn(3, 8, dtype=DOUBLE)

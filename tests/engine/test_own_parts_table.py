@@ -13,7 +13,7 @@ import torch
 
 from annotated.cli import dispatch
 from annotated.engine.errors import RunError
-from annotated.engine.parts import build, import_file, why_padded
+from annotated.engine.parts import _import_file, build, why_padded
 from annotated.engine.recipes import Recipe
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run
@@ -28,7 +28,7 @@ from tests.engine.parts import PARTS
 from tests.helpers import Killed, at_step
 
 MINE = Path(__file__).with_name("my_parts.py")
-import_file(MINE)
+_import_file(MINE)
 OWN: dict[str, dict[str, Any]] = {
     "scale-norm": {"parts": ("scale-norm",), "norm": "pre"},
     "near": {"parts": ("near",)},
@@ -192,7 +192,7 @@ def test_batches_are_packed_where_they_can_be(row: str) -> None:
 
 def learn(rows: list[str], shard: bool) -> dict[str, Any]:
     """For each row, the losses and weights of a short training."""
-    import_file(MINE)
+    _import_file(MINE)
     learned = {}
     for row in rows:
         recipe = recipe_of(row).changed(dropout=0.0, max_steps=3)

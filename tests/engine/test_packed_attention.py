@@ -12,7 +12,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from annotated.attention import attention
 from annotated.engine import kernels as kernels_module
-from annotated.engine.errors import RunError
 from annotated.engine.packing import (
     FastDropout,
     PackedAttention,
@@ -25,7 +24,6 @@ from annotated.engine.packing import (
     _short,
     _ShortAttention,
     _Spread,
-    check_compiler,
     chunked_loss,
     compile_layers,
 )
@@ -447,25 +445,6 @@ def test_no_rule_of_ours_ends_in_an_operation_in_place():
 
 
 # --- compiling ---
-
-
-def test_a_machine_without_a_compiler_is_told_why(monkeypatch):
-    def compiler(function):
-        def compiled(x):
-            assert torch.equal(function(x), torch.exp(x))
-            raise RuntimeError("no compiler here\nand much more")
-
-        return compiled
-
-    told = r"on cpu \(no compiler here\): omit --compile"
-    monkeypatch.setattr(torch, "compile", compiler)
-    with pytest.raises(RunError, match=told):
-        check_compiler("cpu")
-    monkeypatch.setattr(
-        torch, "equal", lambda x, _: x.device.type == "meta"
-    )
-    with pytest.raises(RunError, match="on meta .no compiler here"):
-        check_compiler("meta")
 
 
 def test_every_layer_is_compiled_for_all_lengths(monkeypatch):

@@ -15,7 +15,7 @@ from annotated import checkpoints as plain
 from annotated import training
 from annotated.engine import log, runner
 from annotated.engine.checkpoints import (
-    FILES,
+    _FILES,
     checkpoints,
     restore,
 )
@@ -183,7 +183,7 @@ def train(
 def end_of(folder: Path) -> dict[str, Any]:
     """Weights and state of the last step, the model, and the scores."""
     last = checkpoints(folder / "checkpoints")[-1]
-    files = [last / name for name in FILES[:2]]
+    files = [last / name for name in _FILES[:2]]
     files += [folder / "model.safetensors", folder / "best.safetensors"]
     scores = [e["valid"] for e in read_metrics(folder) if "valid" in e]
     return {

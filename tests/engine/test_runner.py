@@ -20,12 +20,14 @@ from safetensors.torch import load_file
 from annotated import training
 from annotated.batches import Corpus, Sentences
 from annotated.commands.average import Average
+from annotated.costs import kept_bytes, state_bytes
 from annotated.engine import fit, log, runner, trainer
 from annotated.engine.checkpoints import checkpoints
 from annotated.engine.errors import RunError, Stopped
-from annotated.engine.log import token_entropy
+from annotated.engine.log import _token_entropy
+from annotated.engine.machine import memory_bytes
 from annotated.engine.recipes import Recipe
-from annotated.engine.runner import train_recipe
+from annotated.engine.runner import _advice, train_recipe
 from annotated.engine.runs import (
     best_step,
     read_metrics,
@@ -35,6 +37,7 @@ from annotated.engine.runs import (
 from annotated.model import Transformer, TransformerConfig
 from annotated.schedule import cooldown_factor, learning_rate
 from annotated.training import Progress, Trainer
+from tests.engine.small import small_trainer
 from tests.helpers import SHAPE, TINY, Killed, at_step
 
 # learns within its warm-up of 40 steps and 100 more
@@ -55,14 +58,14 @@ def said(folder: Path) -> list[str]:
 def test_the_entropy_counts_the_ends_too() -> None:
     target = Sentences.of([[4, 5], [4], []])
     by_hand = -sum(n / 6 * math.log(n / 6) for n in (2, 1, 3))
-    assert token_entropy(Corpus(target, target)) == pytest.approx(by_hand)
+    assert _token_entropy(Corpus(target, target)) == pytest.approx(by_hand)
 
 
 def test_even_words_cost_the_logarithm_of_their_number() -> None:
     # 15 words and an end, all equally often
     rows = [[4 + i for i in range(15)]] * 8
     target = Sentences.of(rows, dtype=np.uint16)
-    found = token_entropy(Corpus(target, target))
+    found = _token_entropy(Corpus(target, target))
     assert found == pytest.approx(math.log(16))
 
 
@@ -86,14 +89,24 @@ def test_micro_batches_are_the_devices_choice_not_the_runs(
     assert read_recipe(tmp_path / "run") == recipe
 
 
-@pytest.mark.parametrize(("given", "half"), [(None, 200), (300, 150)])
-def test_out_of_memory_is_one_line_that_names_micro_tokens(
+@pytest.mark.parametrize(
+    ("given", "fits", "said"),
+    [
+        (None, 9e9, 200),  # half of what did not
+        (300, 9e9, 150),
+        (300, 90.7, 90),  # what the sum says, if that is less
+        (None, -3.0, 200),
+    ],
+)
+def test_out_of_memory_is_one_line_with_numbers_that_fit(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     given: int | None,
-    half: int,
+    fits: float,
+    said: int,
 ) -> None:
     def learn(self: Any, work: Any) -> Any:
+        monkeypatch.setattr(runner, "tokens_that_fit", lambda *_: fits)
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried …\n…")
 
     monkeypatch.setattr(runner.Trainer, "learn", learn)
@@ -102,7 +115,18 @@ def test_out_of_memory_is_one_line_that_names_micro_tokens(
         train_recipe(recipe, tmp_path / "run", device="cpu")
     line = str(error.value)
     assert line.startswith("out of memory at step 1: ") and "\n" not in line
-    assert f"--micro-tokens {half};" in line
+    assert f"try --micro-tokens {said}, with which the gradient" in line
+    assert line.endswith(f"or steps of --batch-tokens {said}")
+    assert ("model alone" in line) is (fits < 1)
+
+
+def test_the_number_that_is_advised_fits() -> None:
+    """In two thirds of this machine, beside the model and its state."""
+    trainer = small_trainer(batch_tokens=10**12)
+    few = int(_advice(trainer).split("--micro-tokens ")[1].split(",")[0])
+    config = trainer.model.config
+    need = state_bytes(config) + few * kept_bytes(config)
+    assert 0.6 < need / memory_bytes("cpu") < 0.67
 
 
 # --- events for TensorBoard ------------------------------------------------

@@ -346,7 +346,7 @@ def test_no_lines_have_no_translations(opened: Run) -> None:
 def test_a_long_line_is_translated_in_pieces(
     opened: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(translate, "MAX_SOURCE", 3)
+    monkeypatch.setattr(translate, "_MAX_SOURCE", 3)
     whole = opened.translate(["a b c d e f g"])[0]
     parts = opened.translate(["a b c", "d e f", "g"])
     text = " ".join(part[0].text for part in parts)

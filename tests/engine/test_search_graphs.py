@@ -15,9 +15,9 @@ import torch
 from annotated.engine import search as engine
 from annotated.engine.machine import evaluating
 from annotated.engine.search import (
+    _gpu_batches,
     _StillSearch,
     beam_search,
-    gpu_batches,
     search_in_order,
 )
 from annotated.model import Transformer, TransformerConfig
@@ -202,14 +202,14 @@ def test_a_step_asks_the_device_for_nothing(recorder: Recorder) -> None:
 def test_a_gpus_batches_are_of_one_size_and_fit() -> None:
     model, config = model_of(), SearchConfig()
     sentences = [[5] * n for n in (*[3] * 100, *[20] * 9, *[70] * 3)]
-    batches = gpu_batches([model], sentences, config, 1e12, 1000)
+    batches = _gpu_batches([model], sentences, config, 1e12, 1000)
     assert sorted(i for batch in batches for i in batch) == [*range(112)]
     for batch in batches:
         sizes = {engine._source_size(len(sentences[i])) for i in batch}
         assert len(sizes) == 1
         assert len(batch) * sizes.pop() <= 1000
     assert max(map(len, batches)) == 32
-    small = gpu_batches([model], sentences, config, 1.0, 1000)
+    small = _gpu_batches([model], sentences, config, 1.0, 1000)
     assert max(map(len, small)) == 1 and len(small) == 112
 
 

@@ -24,10 +24,10 @@ from annotated.engine.runs import Run
 from annotated.engine.search import beam_search
 from annotated.exchange.export import (
     FORMATS,
+    _write_onnx,
     export_run,
     unsupported,
     write_ctranslate2,
-    write_onnx,
 )
 from annotated.model import ModelShape, Transformer
 from annotated.pocket import pocket_pairs
@@ -172,7 +172,7 @@ def test_onnx_gives_the_same_logits(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     runtime = pytest.importorskip("onnxruntime")
     model = random_model(**(KINDS | OWN)[kind])
-    write_onnx(model, tmp_path)
+    _write_onnx(model, tmp_path)
     encoder, decoder = (
         runtime.InferenceSession(str(tmp_path / f"{name}.onnx"))
         for name in ("encoder", "decoder")

@@ -104,7 +104,7 @@ def test_each_part_of_a_long_line_says_its_language(
     from annotated.engine import translate
 
     run = import_marian(published("codes")[0], tmp_path / "run", "fra")
-    monkeypatch.setattr(translate, "MAX_SOURCE", 5)
+    monkeypatch.setattr(translate, "_MAX_SOURCE", 5)
     seen: list[list[int]] = []
 
     def search(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -16,7 +17,8 @@ import pytest
 import yaml
 
 from annotated import __version__
-from annotated.cli import COMMANDS
+from annotated.cli import COMMANDS, load
+from annotated.commands.options import parse
 from annotated.engine.recipes import RECIPES
 from press.chapters import PressError, read_book, split
 from press.foot import FORM, commit_of, footed, reference
@@ -25,6 +27,11 @@ from press.release import release
 from tests.conftest import FIRST
 
 from .conftest import Book
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "press").glob("*.py"))
@@ -391,3 +398,32 @@ def test_options_that_are_none_are_named(book: Book, options: str) -> None:
     (problem,) = error.value.problems
     place = 'book/02-one.md, section "A title", code cell 1 (1 + 1): '
     assert problem.startswith(place + "its options: ")
+
+
+def test_the_container_gives_commands_that_exist_and_is_not_root() -> None:
+    """No daemon is asked: what stands in the files has to be there."""
+    recipe = (ROOT / "Dockerfile").read_text("utf-8")
+    assert re.search(r"^USER [1-9]\d*$", recipe, re.M)
+    assert "--constraint requirements.lock" in recipe
+    assert "whl/cpu" in recipe
+    copied = re.findall(r"^COPY (.+) \S+$", recipe, re.M)
+    sent = (ROOT / ".dockerignore").read_text("utf-8").split()
+    for name in " ".join(copied).split():
+        assert (ROOT / name).exists() and f"!{name}" in sent
+    [extras] = re.findall(r"'\.\[(.+)\]'", recipe)
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert {*extras.split(",")} <= known["project"][
+        "optional-dependencies"
+    ].keys()
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))
+    lines = [each["command"] for each in compose["services"].values()]
+    lines.append(json.loads(re.findall(r"^CMD (.+)$", recipe, re.M)[0]))
+    for name, *options in lines:
+        assert name in COMMANDS
+        words = ["pocket" if "$" in word else word for word in options]
+        if name == "train":
+            assert words[0] in RECIPES
+        else:
+            parse(load(name), name, words)
+    ports = compose["services"]["serve"]["ports"]
+    assert all(port.startswith("127.0.0.1:") for port in ports)

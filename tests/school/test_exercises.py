@@ -3,7 +3,6 @@
 import copy
 import json
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -35,14 +34,11 @@ from annotated.school.exercises import exercises
 from annotated.school.milestones import (
     reach,
 )
-from press.exercises import read_exercises
 from press.mutants import try_out
+from tests.school.notebooks import ROOT, SOURCES
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCES = {e.name: e for e in read_exercises(ROOT)}
 WEIGHTS = "02-weights"
 PARTS = [name for name, e in exercises().items() if e.is_part]
-FAST = [name for name in PARTS if exercises()[name].track == "fast"]
 BROKEN = [name for name, e in exercises().items() if e.kind == "fix"]
 
 
@@ -474,9 +470,9 @@ def test_a_name_that_no_exercise_has_is_refused_with_the_nearest():
     with pytest.raises(
         ValueError, match="did you mean .*attention_weights"
     ):
-        checks.find("attention_weight")
+        checks.hint("attention_weight")
     with pytest.raises(ValueError, match="which exercise"):
-        checks.find({"a": 1})
+        checks.hint({"a": 1})
 
 
 def test_a_damaged_progress_file_costs_no_solution(student, folder, capsys):

@@ -3,7 +3,6 @@
 import ast
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -30,14 +29,10 @@ from annotated.school.milestones import (
     captions_translated,
     reach,
 )
-from press.exercises import read_exercises
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCES = {e.name: e for e in read_exercises(ROOT)}
 WEIGHTS = "02-weights"
 PARTS = [name for name, e in exercises().items() if e.is_part]
 FAST = [name for name in PARTS if exercises()[name].track == "fast"]
-BROKEN = [name for name, e in exercises().items() if e.kind == "fix"]
 
 
 pytestmark = pytest.mark.usefixtures("folder")

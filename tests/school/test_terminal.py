@@ -19,7 +19,7 @@ from annotated.school.course import Workspace, book_parts
 from annotated.school.examiner import examined
 from annotated.school.exercises import exercises
 from annotated.school.milestones import MILESTONES
-from annotated.school.terminal import Session, _usual_file, watch
+from annotated.school.terminal import _Session, _usual_file, _watch
 from tests.helpers import environment
 
 NAME = "05-network"
@@ -237,7 +237,9 @@ def test_what_python_does_not_read_is_one_line_and_ends_no_watching(
         yield ""
         assert "passed · 05-network" in capfd.readouterr().out
 
-    watch(Session(Workspace.here(), EXERCISE, FILE, [EXERCISE]), student())
+    _watch(
+        _Session(Workspace.here(), EXERCISE, FILE, [EXERCISE]), student()
+    )
 
 
 def test_the_list_can_begin_later_and_milestones_are_listed(call):
@@ -282,7 +284,7 @@ def test_what_a_file_starts_ends_with_it():
 
 
 def test_a_session_checks_after_each_saving_and_moves_on_when_told(capfd):
-    session = Session(
+    session = _Session(
         Workspace.here(),
         EXERCISE,
         FILE,
@@ -316,12 +318,12 @@ def test_a_session_checks_after_each_saving_and_moves_on_when_told(capfd):
         yield "q"
         raise AssertionError("q ends it")
 
-    watch(session, student())
+    _watch(session, student())
 
 
 def test_what_is_saved_during_a_check_is_checked_next(capfd, monkeypatch):
     write(WRONG)
-    session = Session(Workspace.here(), EXERCISE, FILE, [EXERCISE])
+    session = _Session(Workspace.here(), EXERCISE, FILE, [EXERCISE])
     check = session.check
 
     def saved_meanwhile():
@@ -330,7 +332,7 @@ def test_what_is_saved_during_a_check_is_checked_next(capfd, monkeypatch):
         write(RIGHT)
 
     monkeypatch.setattr(session, "check", saved_meanwhile)
-    watch(session, iter(["", "q"]))
+    _watch(session, iter(["", "q"]))
     assert "passed · 05-network" in capfd.readouterr().out
 
 
@@ -443,9 +445,9 @@ def test_what_a_check_needs_is_loaded_before_the_first_fork(
     examiner.warm.cache_clear()
     monkeypatch.setattr(examiner, "examined", noted)
     exercise = exercises()["03-causal"]
-    session = Session(
+    session = _Session(
         Workspace.here(), exercise, _usual_file(exercise), [exercise]
     )
     session.begin()
-    watch(session, iter([]))
+    _watch(session, iter([]))
     assert seen == [1]

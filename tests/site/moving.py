@@ -21,6 +21,7 @@ from annotated.model import Transformer, TransformerConfig
 from annotated.search import SearchConfig, plain_beam_search
 from annotated.tokens import _BYTES, SPECIALS
 from tests.figures.of_translating import grammar
+from tests.helpers import SHAPE
 
 FRAMES = [
     {"step": 0, "text": "", "weights": [[0.5, 0.3, 0.2]] * 3},
@@ -33,32 +34,34 @@ FRAMES = [
 ]
 
 
-def translator() -> dict[str, Any]:
-    """A small model, and a translation that the package says is its own."""
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        src_vocab=8,
-        tgt_vocab=7,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-        d_model=8,
-        d_ff=8,
-        num_heads=2,
-        dropout=0.0,
-        tie="none",
-    )
-    model = Transformer(config)
+def untrained(seed: int, noise: float, **fields: Any) -> Transformer:
+    """A small model that has learned nothing, and never says the same."""
+    torch.manual_seed(seed)
+    shape = SHAPE | {"d_model": 8, "d_ff": 8, "dropout": 0.0} | fields
+    model = Transformer(TransformerConfig(**shape))
     for one in model.parameters():
-        one.data += 0.3 * torch.randn_like(one)
+        one.data += noise * torch.randn_like(one)
+    return model
+
+
+def in_halves(model: Transformer) -> tuple[Any, bytes]:
+    """The layout and the weights that a page gets, which model gets, too."""
     layout, halves = half_weights(model)
     model.half().float()
+    return layout, halves
+
+
+def translator() -> dict[str, Any]:
+    """A small model, and a translation that the package says is its own."""
+    model = untrained(0, 0.3, src_vocab=8, tgt_vocab=7, tie="none")
+    layout, halves = in_halves(model)
     src, greedy = [4, 5, 7], SearchConfig(beam=1)
     english = [*SPECIALS, "The", "dog", "barks"]
     ids = plain_beam_search(model, src, greedy)[0].ids
     target = " ".join(english[i] for i in ids)
     return {
         "large": halves,
-        "config": asdict(config),
+        "config": asdict(model.config),
         "layout": layout,
         "grammar": grammar(),
         "german": [*SPECIALS, "Der", "Hund", "bellt", "."],
@@ -74,8 +77,7 @@ def translator() -> dict[str, Any]:
 def speller() -> dict[str, Any]:
     """A model of letters that has learned nothing, and its answers."""
     model = reversal_model(d_model=8, d_ff=8)
-    layout, halves = half_weights(model)
-    model.half().float()
+    layout, halves = in_halves(model)
     without = {"": spelt(model, "abc")}
     for key, name in BRANCHES.items():
         hook = model.get_submodule(name).register_forward_hook(
@@ -97,24 +99,8 @@ def sayer() -> dict[str, Any]:
     """A model of bytes that has learned nothing, whose every token is an
     ASCII character, and in `answers` what the package makes of some texts.
     """
-    torch.manual_seed(1)
-    config = TransformerConfig(
-        src_vocab=260,
-        tgt_vocab=260,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-        d_model=8,
-        d_ff=8,
-        num_heads=2,
-        dropout=0.0,
-        norm="pre",
-        tie="all",
-    )
-    model = Transformer(config)
-    for one in model.parameters():
-        one.data += 0.5 * torch.randn_like(one)
-    layout, halves = half_weights(model)
-    model.half().float()
+    model = untrained(1, 0.5, src_vocab=260, tgt_vocab=260, norm="pre")
+    layout, halves = in_halves(model)
     order = [b if 32 <= b < 127 else 97 + b % 26 for b in _BYTES]
     last = {byte: i + 4 for i, byte in enumerate(order)}
     search = SearchConfig(beam=4, alpha=1.0, extra=6)
@@ -133,7 +119,7 @@ def sayer() -> dict[str, Any]:
     texts = "Do you know Tom?", "Do you know Zorro?", "I know."
     return {
         "large": halves + more,
-        "config": asdict(config),
+        "config": asdict(model.config),
         "layout": layout,
         "order": order,
         "search": asdict(search),

@@ -320,6 +320,11 @@ def test_rows_are_padded_at_their_end_alone(rows, before, after):
     ]
 
 
+def test_no_rows_are_as_wide_as_what_stands_around_each():
+    assert pad_rows([]).shape == (0, 0)
+    assert pad_rows([], BOS, EOS).shape == (0, 2)
+
+
 def test_labels_are_the_target_shifted_by_one():
     corpus = Corpus(
         Sentences.of([[10, 11], [12]]), Sentences.of([[20], [21, 22, 23]])

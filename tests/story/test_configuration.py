@@ -33,6 +33,8 @@ def test_the_presets_are_the_rows_of_table_3():
     shape = [[getattr(c, f) for f in fields] for c in (base, big)]
     assert shape[0] == [6, 6, 512, 2048, 8, 64, 64, 0.1]
     assert shape[1] == [6, 6, 1024, 4096, 16, 64, 64, 0.3]
+    # "64", and not "64.0": as a size, torch refuses a fraction
+    assert str(shape[0][-3:]) == "[64, 64, 0.1]"
     for c in (base, big):
         assert (c.norm, c.positions, c.tie) == ("post", "sinusoidal", "all")
         assert c.attention_dropout == c.activation_dropout == 0.0
@@ -218,3 +220,14 @@ def test_a_model_computes_where_its_weights_are(window):
     model = Transformer(small(window=window)).to("meta")
     ids = torch.ones(2, 5, dtype=torch.long, device="meta")
     assert model(ids, ids).device.type == "meta"
+
+
+def test_a_configuration_may_change_the_model_that_is_built_from_it():
+    class Normed(TransformerConfig):
+        def change(self, model):
+            model.decoder.norm = torch.nn.LayerNorm(self.d_model)
+
+    fields = dataclasses.asdict(small())
+    model = Transformer(Normed(**fields))
+    assert isinstance(model.decoder.norm, torch.nn.LayerNorm)
+    assert isinstance(model.encoder.norm, torch.nn.Identity)

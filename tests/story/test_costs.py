@@ -25,12 +25,19 @@ from annotated.costs import (
 )
 from annotated.engine import data, fit
 from annotated.engine.fit import _LOGITS, with_micro_tokens
-from annotated.engine.packing import packed
+from annotated.engine.kernels import Chosen
+from annotated.engine.packing import PackedTransformer
+from annotated.engine.parts import PartsConfig, trainable
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.trainer import RunConfig, packed_loss
+from annotated.masks import causal_mask, window_mask
 from annotated.model import Transformer, TransformerConfig, count_parameters
 from annotated.training import copy_corpus
 from tests.engine.groups import in_processes
+
+
+def parts(vocab: int, **changes: Any) -> PartsConfig:
+    return PartsConfig(src_vocab=vocab, tgt_vocab=vocab, **changes)
 
 
 def shape(vocab: int = 37_000, **changes: Any) -> TransformerConfig:
@@ -81,10 +88,16 @@ def test_training_takes_three_times_the_forward_pass(
         {"num_encoder_layers": 3, "num_decoder_layers": 1},
         {"d_k": 8, "d_v": 24},
         {"d_ff": 32, "num_heads": 2},
+        {"positions": "rotary"},
+        {"positions": "relative", "norm_kind": "rms"},
+        {"positions": "alibi"},
+        {"num_kv_heads": 2, "qk_norm": True},
+        {"num_kv_heads": 1, "d_k": 8, "d_v": 8},
+        {"gated": True, "activation": "silu", "d_ff": 100},
     ],
 )
 def test_operations_are_what_torch_counts(change: dict[str, Any]) -> None:
-    config = shape(50, **({"d_model": 64, "num_heads": 4} | change))
+    config = parts(50, **({"d_model": 64, "num_heads": 4} | change))
     ids = torch.randint(4, 50, (4, 28))
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         Transformer(config)(ids, ids)
@@ -95,13 +108,31 @@ def test_operations_are_what_torch_counts(change: dict[str, Any]) -> None:
     assert counter.get_total_flops() == pytest.approx(ours, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    "change", [{"window": 8}, {"windows": (8, 0)}, {"windows": (6, 10)}]
+)
+def test_in_a_window_a_query_sees_fewer_keys(
+    change: dict[str, Any],
+) -> None:
+    """As many as the masks allow, but for the ends of a sentence."""
+    config, n = parts(50, d_model=64, num_heads=4, **change), 200
+    both, seen = 64 + 64, 6.0 * n  # cross-attention sees all
+    windows = change.get("windows", (8, 8))
+    for window in windows * 3:
+        near = window_mask(n, window) if window else torch.ones(n, n).bool()
+        seen += (near.sum() + (near & causal_mask(n)).sum()).item() / n
+    plain = parts(50, d_model=64, num_heads=4)
+    more = forward_flops(plain, n) - forward_flops(config, n)
+    assert more == pytest.approx(2 * both * (15 * n - seen), rel=0.02)
+
+
 # --- memory ---------------------------------------------------------------
 
 
 def really_kept(
     config: TransformerConfig, batch: Any, precision: Any
 ) -> int:
-    model = packed(Transformer(config))
+    model = trainable(Transformer(config))
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     seen = {}
 
@@ -133,6 +164,13 @@ def really_kept(
         {"d_k": 32, "d_v": 16},
         {"activation": "silu", "d_ff": 512},
         {"activation": "gelu", "output_bias": True},
+        {"attention_dropout": 0.1},
+        {"activation_dropout": 0.1},
+        {"positions": "rotary", "num_kv_heads": 2},
+        {"positions": "relative"},
+        {"positions": "alibi", "norm_kind": "rms"},
+        {"qk_norm": True, "num_kv_heads": 1},
+        {"gated": True, "activation": "silu", "windows": (8, 0)},
     ],
 )
 def test_what_a_forward_pass_keeps_is_what_is_said(
@@ -145,7 +183,7 @@ def test_what_a_forward_pass_keeps_is_what_is_said(
         "num_encoder_layers": 2,
         "num_decoder_layers": 2,
     }
-    config = shape(100, **(small | change))
+    config = parts(100, **(small | change))
     unlike = config.key_size != config.value_size
     if unlike and precision != "float32" and torch.__version__ < "2.5":
         pytest.skip("2.3 keeps fewer copies where no kernel is fused")
@@ -155,7 +193,30 @@ def test_what_a_forward_pass_keeps_is_what_is_said(
     said = batch.tokens * kept_bytes(config, length, precision)
     # the matrices' copies, which the state has
     said += state_bytes(config, precision) - state_bytes(config)
-    assert 0.85 < said / really_kept(config, batch, precision) < 1.15
+    assert 0.9 < said / really_kept(config, batch, precision) < 1.1
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_one_kernel_a_sentence_keeps_its_inputs_and_its_heads(
+    monkeypatch: pytest.MonkeyPatch, positions: str
+) -> None:
+    """The operator's saved tensors, on a CPU."""
+    if torch.__version__ < "2.4":
+        pytest.skip("torch 2.3 has no operators")
+    config = parts(
+        100, d_model=64, d_ff=64, num_heads=4, num_encoder_layers=2,
+        num_decoder_layers=2, dropout=0.0, positions=positions,
+    )  # fmt: skip
+    monkeypatch.setattr(
+        PackedTransformer, "_kernel", lambda *_: "sentences"
+    )
+    monkeypatch.setattr(
+        costs, "choose", lambda *_: Chosen("", "sentences", "chunks")
+    )
+    corpus = copy_corpus(200, vocab=100, length=54)
+    batch = corpus.batch(corpus.plan(1500, seed=0, epoch=0)[0])
+    said = batch.tokens * kept_bytes(config, batch.src.size(1))
+    assert 0.9 < said / really_kept(config, batch, "float32") < 1.1
 
 
 @pytest.mark.parametrize(
@@ -188,8 +249,13 @@ def test_what_a_forward_pass_keeps_is_what_is_said(
     ],
 )  # fmt: skip
 def test_what_a_token_keeps_adds_up_by_hand(
-    change: dict[str, Any], precision: str, device: str, by_hand: int
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    precision: str,
+    device: str,
+    by_hand: int,
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     small: dict[str, Any] = {
         "d_model": 10, "d_ff": 20, "num_heads": 2, "d_k": 3, "d_v": 3,
         "num_encoder_layers": 2, "num_decoder_layers": 1,
@@ -199,7 +265,10 @@ def test_what_a_token_keeps_adds_up_by_hand(
     assert kept == by_hand
 
 
-def test_a_gpu_keeps_smaller_masks_and_no_weights() -> None:
+def test_a_gpu_keeps_smaller_masks_and_no_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     plain = shape(100, d_model=64, num_heads=4, dropout=0.0)
     assert kept_bytes(plain, device="cuda") == kept_bytes(plain)
     noisy = shape(100, d_model=64, num_heads=4, dropout=0.1)
@@ -317,6 +386,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("load_pairs", "synthetic_pairs"):
         monkeypatch.setattr(data, name, refuse)
     monkeypatch.setattr(costs, "matmul_speed", lambda *_: 1e12)
+    monkeypatch.setattr(costs, "step_seconds", lambda *_: (2.0, [56, 224]))
 
 
 def said_of(recipe: Recipe) -> str:
@@ -344,8 +414,55 @@ def test_a_dry_run_of_the_papers_models_gives_the_papers_hours(
     assert "3.3e+18" in base
     assert "hours, 8 × P100 84," in big
     assert "2.3e+19" in big
-    # 9.5e17 operations at 1 TFLOP/s are 264 hours
-    assert "260 at full speed" in base
+    # 9.5e17 operations at 1 TFLOP/s are 264 hours, 100,000 steps of 2 s 56
+    assert "a step here     2.0 s, measured: the fastest of some" in base
+    assert "with 56 and 224 tokens, made up, in " in base
+    assert "time here       56 h at this pace; 56 h at full speed\n" in base
+
+
+def test_a_pace_stands_beside_the_time_at_full_speed(
+    no_data: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,000 steps of 13.5 seconds, of 9.5 at 1 TFLOP/s."""
+    asked = []
+
+    def timed(*given: Any) -> tuple[float, list[int]]:
+        asked.append(given[-1])
+        return 13.5, [25_000]
+
+    monkeypatch.setattr(costs, "step_seconds", timed)
+    recipe = RECIPES["wmt14-en-de-base"].changed(max_steps=1000)
+    said = said_of(recipe)
+    assert "time here       3.8 h at this pace; 2.6 h at full speed" in said
+    # as many tokens as take 0.15 seconds at full speed
+    each = step_flops(recipe.config(), 1)
+    assert asked == [pytest.approx(0.15 * 1e12 / each)]
+    config = recipe.config()
+    need = state_bytes(config) + 100 * kept_bytes(config)
+    monkeypatch.setattr(costs, "memory_bytes", lambda _: 1.5 * need)
+    assert "at this pace" in said_of(recipe.changed(precision="float32"))
+    assert asked[1] == pytest.approx(100)  # as many as fit
+    monkeypatch.setattr(costs, "memory_bytes", lambda _: 1e9)
+    said = said_of(recipe)
+    assert len(asked) == 2  # the model alone does not fit
+    assert "measured:" not in said and "at full speed" in said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.00123, "1.2 ms"),
+        (0.24, "240 ms"),
+        (0.996, "1.0 s"),
+        (59.9, "1.0 min"),
+        (3599, "1.0 h"),
+        (3.6e7, "10,000 h"),
+    ],
+)
+def test_a_time_has_two_digits_and_a_unit(
+    seconds: float, said: str
+) -> None:
+    assert costs._span(seconds) == said
 
 
 def test_a_dry_run_says_this_of_the_big_model_on_a_gpu(
@@ -357,6 +474,7 @@ def test_a_dry_run_says_this_of_the_big_model_on_a_gpu(
     speeds, room = {("cuda", "bfloat16"): 2e14}, {"cuda": 80 * 2.0**30}
     monkeypatch.setattr(costs, "matmul_speed", lambda *key: speeds[key])
     monkeypatch.setattr(costs, "memory_bytes", room.__getitem__)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     recipe = RECIPES["wmt14-en-de-big"].changed(
         precision="bfloat16", batch_tokens=12_500, max_steps=600_000,
         micro_tokens=5000,
@@ -369,8 +487,8 @@ def test_a_dry_run_says_this_of_the_big_model_on_a_gpu(
         " 2.7 GiB for 5,000 tokens at once, of 80.0 GiB",
         "operations      1.61e+13 per step, 9.67e+18 in 600,000 steps",
         "here            200 TFLOP/s in matrix products on 1 × cuda",
-        "hours here      90 at 15% of that speed, as measured at width 512;"
-        " 13 at full speed",
+        "time here       90 h, an estimate: at 15% of that speed, as"
+        " measured at width 512; 13 h at full speed",
         "hours, 8 × P100 84, if used as efficiently as for the paper's"
         " big model",
         "cost by Table 2 2.3e+19 operations",
@@ -399,9 +517,10 @@ def test_hours_that_nothing_measured_resembles_are_given_as_a_bound(
 ) -> None:
     monkeypatch.setattr(costs, "matmul_speed", lambda *_: 1e14)
     monkeypatch.setattr(costs, "memory_bytes", lambda _: 2.0**34)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     recipe = RECIPES["wmt14-en-de-base"].changed(precision="float16")
     said = dry_run(recipe.config(), recipe.training, "cuda")
-    assert "hours here      2.6 at full speed\n" in said
+    assert "time here       2.6 h at full speed\n" in said
 
 
 def test_several_processes_share_the_hours_and_the_batch(
@@ -410,7 +529,7 @@ def test_several_processes_share_the_hours_and_the_batch(
     monkeypatch.setattr(costs, "world_size", lambda: 4)
     said = said_of(RECIPES["wmt14-en-de-base"])
     assert "6,250 tokens at once" in said
-    assert "66 at full speed" in said
+    assert "56 h at full speed" in said  # 66, if the pace were not known
 
 
 def foreseen() -> str:
@@ -421,7 +540,11 @@ def foreseen() -> str:
         measured.append(1)
         return 1e12
 
-    costs.matmul_speed = measure
+    def step(_: Any, training: Any, *__: Any) -> tuple[float, list[int]]:
+        measured.append(1)
+        return 2.0, [training.batch_tokens // costs.world_size()]
+
+    costs.matmul_speed, costs.step_seconds = measure, step
     with contextlib.redirect_stdout(io.StringIO()) as out:
         cli.dispatch(["train", "copy", "--dry-run", "--device", "cpu"])
     return f"{len(measured)}: {out.getvalue()}"
@@ -429,8 +552,9 @@ def foreseen() -> str:
 
 def test_one_process_of_several_measures_and_speaks() -> None:
     first, second = in_processes(2, foreseen)
-    assert first.startswith("1: model ")
+    assert first.startswith("2: model ")
     assert "on 2 × cpu" in first
+    assert "with 250 tokens" in first
     assert second == "0: "
 
 

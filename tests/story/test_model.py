@@ -180,6 +180,22 @@ def test_encode_and_decode_are_the_two_halves_of_forward(model, batch):
     torch.testing.assert_close(logits, model(src, tgt), **exact)
 
 
+class Copying(Transformer):
+    """One that likes the words of the source."""
+
+    def logits(self, x, memory, src):
+        likes = F.one_hot(src, VOCAB).sum(1, keepdim=True)
+        return super().logits(x, memory, src) + memory.norm() * likes
+
+
+def test_logits_may_also_be_made_from_the_source():
+    model, ids = Copying(small()).eval(), torch.tensor([[5, 7]])
+    memory = model.encode(ids)
+    plain = model.embeddings.logits(model.decode(ids, memory, ids))
+    liked = (model(ids, ids) - plain)[..., [5, 7]]
+    torch.testing.assert_close(liked, memory.norm().expand(1, 2, 2))
+
+
 # --- against torch.nn.Transformer
 
 

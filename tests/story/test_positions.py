@@ -129,10 +129,16 @@ def test_fixed_positions_are_the_table():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_fixed_positions_grow_with_the_longest_sentence(dtype):
     positions = SinusoidalPositions(6, length=4).to(dtype)
+    assert torch.equal(positions(3), sinusoids(3, 6, dtype))
     got = positions(50)
     assert got.dtype == dtype
     assert torch.equal(got, sinusoids(50, 6, dtype))
     assert len(positions.table) >= 50
+
+
+def test_fixed_positions_grow_where_they_are():
+    positions = SinusoidalPositions(6, length=4).to("meta")
+    assert positions(9).device.type == "meta"
 
 
 def test_fixed_positions_lose_nothing_in_another_precision_and_back():

@@ -1,0 +1,152 @@
+"""annotated adapt: the lines that it types, once each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from annotated.cli import load
+from annotated.commands import adapt
+from annotated.commands.options import parse
+from annotated.commands.train import Train
+from annotated.engine.errors import RunError
+from annotated.engine.recipes import RECIPES
+from tests.commands.conftest import Call
+
+SCORE = {"bleu": 20.0, "chrf": 40.0}
+COPIED, NEAREST = {"bleu": 1.0, "chrf": 2.0}, {"bleu": 3.0, "chrf": 4.0}
+LINE = "adapt --src my.en --tgt my.de --out out"
+
+
+@pytest.fixture
+def lines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> list[list[str]]:
+    """The lines that are typed; each is read as its subcommand reads it,
+    and none is run.
+    """
+    typed: list[list[str]] = []
+
+    def dispatch(words: list[str]) -> None:
+        name, *rest = words
+        typed.append(words)
+        if name == "train":
+            default = Train(recipe=RECIPES[rest[0]])
+            parse(Train, name, rest[1:], default=default)
+        else:
+            parse(load(name), name, rest)
+        if name == "import":
+            out = rest[rest.index("--out") + 1]
+            shutil.copytree(Path("run"), out)
+        if name == "evaluate":
+            scores: dict[str, Any] = {"copied": COPIED, "nearest": NEAREST}
+            print(json.dumps(SCORE | scores))
+        if name == "train":
+            print("{}")
+
+    monkeypatch.setattr(adapt, "dispatch", dispatch)
+    monkeypatch.chdir(tmp_path)
+    return typed
+
+
+def heads(lines: list[list[str]]) -> list[str]:
+    return [line[0] for line in lines]
+
+
+def test_it_prepares_trains_scores_and_exports(
+    call: Call, run: Path, lines: list[list[str]]
+) -> None:
+    done = call(f"{LINE} --run run --to transformers --minutes 3")
+    assert done.code == 0, done.err
+    assert heads(lines) == [
+        "data",
+        "train",
+        "evaluate",
+        "evaluate",
+        "export",
+    ]
+    prepared, trained, before, after, exported = map(" ".join, lines)
+    assert "--source symbols --target symbols" in prepared  # the run's own
+    assert prepared.endswith("--out out/data --tokens run")
+    assert "--init run" in trained and "--max-minutes 3.0" in trained
+    assert "--run run " in before and "--run out/run " in after
+    assert before.endswith("--split test --data out/data")
+    assert exported.endswith("--to transformers --out out/transformers")
+    told = done.out.split("\n")
+    assert told[1].split() == ["the", "source", "copied", "1.0", "2.0"]
+    assert told[-2].split() == ["adapted", "20.0", "40.0"]
+    # each line is said before it is run
+    assert done.err.splitlines() == [
+        f"annotated {' '.join(x)}" for x in lines
+    ]
+
+
+def test_what_was_forgotten_and_a_model_from_nothing_stand_beside(
+    call: Call, run: Path, lines: list[list[str]]
+) -> None:
+    done = call(f"{LINE} --run run --old o.en o.de --nothing --json")
+    found = json.loads(done.out)
+    names = ["as it was", "adapted"]
+    assert [*found["old"]] == names
+    base = ["the source copied", "nearest"]
+    assert [*found["new"]] == [*base, *names, "from nothing"]
+    data, *_ = (x for x in lines if "out/nothing/data" in x)
+    assert "--tokens" not in data  # a vocabulary of its own
+    [bare] = (x for x in lines if x[0] == "train" and "--init" not in x)
+    tuned = next(x for x in lines if "--init" in x)
+    at = bare.index("--max-minutes")
+    assert bare[at + 1] == tuned[tuned.index("--max-minutes") + 1]
+    olds = [x for x in lines if "o.en" in x]
+    assert [x[x.index("--run") + 1] for x in olds] == ["run", "out/run"]
+
+
+def test_a_published_model_is_imported_first(
+    call: Call, run: Path, lines: list[list[str]]
+) -> None:
+    done = call(f"{LINE} --published opus-mt-en-de")
+    assert done.code == 0, done.err
+    assert lines[0] == [
+        "import",
+        "marian",
+        "opus-mt-en-de",
+        "--out",
+        "out/first",
+    ]
+    assert "out/first" in lines[2]
+
+
+def test_the_same_command_goes_on_after_what_is_done(
+    call: Call,
+    run: Path,
+    lines: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A training that was stopped is resumed, and nothing done twice."""
+    whole = adapt.dispatch
+
+    def stops(words: list[str]) -> None:
+        if words[0] == "train":
+            Path("out/run").mkdir(parents=True)
+            Path("out/run/recipe.json").write_text("{}")
+            raise RunError("the disk is full")
+        whole(words)
+
+    monkeypatch.setattr(adapt, "dispatch", stops)
+    assert "the disk is full" in call(f"{LINE} --run run").err
+    assert heads(lines) == ["data"]
+    monkeypatch.setattr(adapt, "dispatch", whole)
+    first = call(f"{LINE} --run run")
+    assert heads(lines) == [
+        "data",
+        "train",
+        "evaluate",
+        "evaluate",
+        "export",
+    ]
+    assert "--resume" in lines[1]
+    again = call(f"{LINE} --run run")
+    assert len(lines) == 5 and again.err == "" and again.out == first.out
