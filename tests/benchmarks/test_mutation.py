@@ -96,9 +96,7 @@ def test_what_the_ledger_knows_of_functions_that_are_the_same_is_kept(
     add(there, told[2] | {"end": "killed", "commit": "abd"})
     changed = [one | {"function": "g"} for one in mutants("other", 2)]
     mutation.inherit(there, told + changed, known)
-    again = mutation.count(
-        "loss", mutation.results(there, told + changed)
-    )
+    again = mutation.count("loss", mutation.results(there, told + changed))
     assert (again["mutants"], again["tried"]) == (6, 4)
     assert (again["killed"], again["survived"]) == (4, 0)
     assert again["by_time"] == [["f", 1]]

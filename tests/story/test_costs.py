@@ -523,6 +523,37 @@ def test_hours_that_nothing_measured_resembles_are_given_as_a_bound(
     assert "time here       2.6 h at full speed\n" in said
 
 
+def test_hours_are_as_measured_at_the_nearest_width(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(costs, "matmul_speed", lambda *_: 1.0)
+    for d_model, width in ((320, 256), (448, 512)):
+        config = TransformerConfig.base(
+            src_vocab=9, tgt_vocab=9, d_model=d_model
+        )
+        for precision in ("float32", "bfloat16"):
+            rows = costs._hours(config, 1e6, precision, "cpu")
+            assert f"at width {width};" in rows["hours here"]
+    rows = costs._hours(config, 9.951 * 3600, "float16", "cpu")
+    assert rows["hours here"] == "10 at full speed"  # 9.9 hours and more
+
+
+@pytest.mark.parametrize(
+    ("hours", "said"),
+    [
+        (0.0523, "0.05"),
+        (0.52, "0.52"),
+        (0.995, "1.0"),
+        (1.52, "1.5"),
+        (9.95, "10"),
+        (10.4, "10"),
+        (1234.0, "1,200"),
+    ],
+)
+def test_a_forecast_has_two_digits(hours: float, said: str) -> None:
+    assert costs._two(hours) == said
+
+
 def test_several_processes_share_the_hours_and_the_batch(
     no_data: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
