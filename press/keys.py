@@ -1,8 +1,9 @@
 """What a chapter's outputs depend on, and nothing else.
 
 The key of a chapter changes with its code, with the code of the package
-that it uses (directly or not), with the data files that this code reads and
-with the versions of what computes and draws. Prose does not change it.
+that it uses (directly or not), with the data files that this code reads,
+with the runs in data/runs that it opens and with the versions of what
+computes and draws. Prose does not change it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from press.modules import PACKAGE
 
 RECIPE = 1  # raise it when execution itself changes
 VERSIONS = ("torch", "numpy", "tokenizers", "matplotlib", "seaborn")
+RUNS = "data/runs"
+OPENS = r"(?:\bruns/|--run |\bPath\(['\"]){}\b"  # a run, in a page's code
 COMMAND = "cli"  # the module behind the command line `annotated …`
 # what the exporter writes around the code changes with headings: prose
 GENERATED = re.compile(
@@ -60,6 +63,17 @@ class Package:
             for path in sorted(self.folder.rglob("*.*"))
             if path.suffix in {".toml", ".json", ".tsv"}
         }
+
+    @cached_property
+    def runs(self) -> dict[str, str]:
+        """A hash of each run that is shipped, by its name."""
+        runs: dict[str, str] = {}
+        for path in sorted((self.folder.parent / RUNS).glob("*/*")):
+            if path.suffix != ".md":
+                data = runs.get(path.parent.name, "").encode()
+                data += path.read_bytes()
+                runs[path.parent.name] = hashlib.sha256(data).hexdigest()
+        return runs
 
     @cached_property
     def edges(self) -> dict[str, set[str]]:
@@ -108,9 +122,20 @@ def key(chapter: Chapter, package: Package) -> str:
         platform.python_version(),
         [_version(name) for name in VERSIONS],
         *[(cell.number, cell.source) for cell in chapter.claims],
+        *_opened(run, package),
     ]
     data = json.dumps(parts, sort_keys=True).encode()
     return hashlib.sha256(data).hexdigest()
+
+
+def _opened(cells: Iterable[Cell], package: Package) -> list[str]:
+    """Of each run that cells open, its hash."""
+    text = "\n".join(cell.source for cell in cells)
+    return [
+        digest
+        for name, digest in package.runs.items()
+        if re.search(OPENS.format(re.escape(name)), text)
+    ]
 
 
 def _matters(cell: Cell) -> list[str]:

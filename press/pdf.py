@@ -42,10 +42,9 @@ body { font: 10.5pt/1.45 book, serif; margin: 0; }
 div.epub-cover img { height: 235mm; }
 div.math { overflow: visible; }
 h1 { break-before: page; }
-h1, h2, h3, summary, .admonition-title { break-after: avoid; }
+h1, h2, h3, .admonition-title { break-after: avoid; }
 figure, img, table, .admonition.paper, pre { break-inside: avoid; }
-details > summary { list-style: none; }
-details.code:not([open]), a.headerlink { display: none; }
+details.code, a.headerlink { display: none; }
 a { color: inherit; }
 """
 
@@ -143,9 +142,6 @@ def _turn(each: ET.Element, name: str, pages: set[str]) -> None:
     target = normpath(join(dirname(name), parts.path or name))
     if each.get("href") and not parts.scheme and target in pages:
         each.set("href", f"#{_mark(target, parts.fragment)}")
-    classes = each.get("class", "").split()
-    if each.tag == f"{XHTML}details" and "code" not in classes:
-        each.set("open", "open")
 
 
 def _print(program: str, page: Path, out: Path) -> None:

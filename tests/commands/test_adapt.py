@@ -15,10 +15,12 @@ from annotated.commands.options import parse
 from annotated.commands.train import Train
 from annotated.engine.errors import RunError
 from annotated.engine.recipes import RECIPES
+from annotated.engine.runs import run_folder
 from tests.commands.conftest import Call
 
 SCORE = {"bleu": 20.0, "chrf": 40.0}
 COPIED, NEAREST = {"bleu": 1.0, "chrf": 2.0}, {"bleu": 3.0, "chrf": 4.0}
+POCKET = run_folder(Path("pocket"))
 LINE = "adapt --src my.en --tgt my.de --out out"
 
 
@@ -41,7 +43,7 @@ def lines(
             parse(load(name), name, rest)
         if name == "import":
             out = rest[rest.index("--out") + 1]
-            shutil.copytree(Path("run"), out)
+            shutil.copytree(POCKET, out)
         if name == "evaluate":
             scores: dict[str, Any] = {"copied": COPIED, "nearest": NEAREST}
             print(json.dumps(SCORE | scores))
@@ -58,9 +60,9 @@ def heads(lines: list[list[str]]) -> list[str]:
 
 
 def test_it_prepares_trains_scores_and_exports(
-    call: Call, run: Path, lines: list[list[str]]
+    call: Call, lines: list[list[str]]
 ) -> None:
-    done = call(f"{LINE} --run run --to transformers --minutes 3")
+    done = call(f"{LINE} --run pocket --to transformers --minutes 3")
     assert done.code == 0, done.err
     assert heads(lines) == [
         "data",
@@ -70,10 +72,10 @@ def test_it_prepares_trains_scores_and_exports(
         "export",
     ]
     prepared, trained, before, after, exported = map(" ".join, lines)
-    assert "--source symbols --target symbols" in prepared  # the run's own
-    assert prepared.endswith("--out out/data --tokens run")
-    assert "--init run" in trained and "--max-minutes 3.0" in trained
-    assert "--run run " in before and "--run out/run " in after
+    assert "--source de --target en" in prepared  # the run's own
+    assert prepared.endswith(f"--out out/data --tokens {POCKET}")
+    assert f"--init {POCKET}" in trained and "--max-minutes 3.0" in trained
+    assert f"--run {POCKET} " in before and "--run out/run " in after
     assert before.endswith("--split test --data out/data")
     assert exported.endswith("--to transformers --out out/transformers")
     told = done.out.split("\n")
@@ -86,9 +88,9 @@ def test_it_prepares_trains_scores_and_exports(
 
 
 def test_what_was_forgotten_and_a_model_from_nothing_stand_beside(
-    call: Call, run: Path, lines: list[list[str]]
+    call: Call, lines: list[list[str]]
 ) -> None:
-    done = call(f"{LINE} --run run --old o.en o.de --nothing --json")
+    done = call(f"{LINE} --run pocket --old o.en o.de --nothing --json")
     found = json.loads(done.out)
     names = ["as it was", "adapted"]
     assert [*found["old"]] == names
@@ -101,11 +103,14 @@ def test_what_was_forgotten_and_a_model_from_nothing_stand_beside(
     at = bare.index("--max-minutes")
     assert bare[at + 1] == tuned[tuned.index("--max-minutes") + 1]
     olds = [x for x in lines if "o.en" in x]
-    assert [x[x.index("--run") + 1] for x in olds] == ["run", "out/run"]
+    assert [x[x.index("--run") + 1] for x in olds] == [
+        str(POCKET),
+        "out/run",
+    ]
 
 
 def test_a_published_model_is_imported_first(
-    call: Call, run: Path, lines: list[list[str]]
+    call: Call, lines: list[list[str]]
 ) -> None:
     done = call(f"{LINE} --published opus-mt-en-de")
     assert done.code == 0, done.err
@@ -121,7 +126,6 @@ def test_a_published_model_is_imported_first(
 
 def test_the_same_command_goes_on_after_what_is_done(
     call: Call,
-    run: Path,
     lines: list[list[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -136,10 +140,10 @@ def test_the_same_command_goes_on_after_what_is_done(
         whole(words)
 
     monkeypatch.setattr(adapt, "dispatch", stops)
-    assert "the disk is full" in call(f"{LINE} --run run").err
+    assert "the disk is full" in call(f"{LINE} --run pocket").err
     assert heads(lines) == ["data"]
     monkeypatch.setattr(adapt, "dispatch", whole)
-    first = call(f"{LINE} --run run")
+    first = call(f"{LINE} --run pocket")
     assert heads(lines) == [
         "data",
         "train",
@@ -148,5 +152,5 @@ def test_the_same_command_goes_on_after_what_is_done(
         "export",
     ]
     assert "--resume" in lines[1]
-    again = call(f"{LINE} --run run")
+    again = call(f"{LINE} --run pocket")
     assert len(lines) == 5 and again.err == "" and again.out == first.out

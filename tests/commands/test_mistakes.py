@@ -255,8 +255,8 @@ def test_a_wrong_line_is_answered_with_one_line_and_code_2(
     *notes, complaint = said.err.splitlines()
     assert complaint.startswith("annotated: "), said.err
     assert len(complaint) < 400, complaint
-    # what is measured before is said in a line of its own
-    told = ("precision ", "searching in ", "no export to ")
+    # what is measured before, or typed by adapt, has a line of its own
+    told = ("precision ", "searching in ", "no export to ", "annotated ")
     assert all(note.startswith(told) for note in notes), notes
     assert content(place) == before
 

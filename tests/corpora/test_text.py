@@ -241,7 +241,7 @@ READER = "annotated/corpora/reading"
 
 NOT_A_PERSONS = {
     "is part of the package, which the press has written": """
-        book/scripts.script commands/doctor.requirements book/paper._counted book/results.ledger
+        book/scripts.script commands/doctor._requirements book/paper._counted book/results.ledger
         book/colors.colors
         school/milestones._run_of_the_book
         school/exercises.exercises school/exercises._unsealed
@@ -280,7 +280,8 @@ NOT_A_PERSONS = {
         corpora/tokenizers.valid_line evaluation._split_hyphens
         corpora/segmentation._words tokens.decode""",
     "is read by Python itself": """
-        school/checks._crash school/course.source_of""",
+        school/checks._crash school/checks._raised_by_hand
+        school/course.source_of""",
     "is one key, or one letter, and any byte will do": """
         school/terminal._keyboard school/terminal._ask""",
     "is a constant of a notebook's code, which was read": "school/answers._folded",

@@ -63,13 +63,37 @@ def test_a_page_has_what_it_printed_and_drew(made: Path) -> None:
     assert "no longer hidden" in words(tree)
     images = {i.get("alt"): i.get("src") for i in tree.iter(f"{XHTML}img")}
     assert str(images["A rising line"]).endswith(".svg")
-    # also what opens on a click, each fold by itself
+    # only code folds
     folds = list(tree.iter(f"{XHTML}details"))
-    assert any("Solution of exercise" in words(one) for one in folds)
-    assert not any(one.get("name") for one in folds)
+    assert folds and {one.get("class") for one in folds} == {"fold code"}
     # formulas need nobody to set them
     assert len(list(tree.iter(f"{MATH}math"))) >= 3
     assert "\\(" not in words(tree)
+
+
+def test_answers_stand_at_the_end_of_their_page(made: Path) -> None:
+    tree = page(made, "02-one")
+    marked = {e.get("id"): e for e in tree.iter() if e.get("id")}
+    end = set(marked["answers-here"].iter())
+    told = words(marked["answers-here"])
+    assert told.startswith("Answers")
+    before = words(tree).partition(told)[0]
+    assert "about 3" in before  # what can be chosen
+    for answer in (
+        "Right: the root of",
+        "one thing.",
+        "Look at",
+        "print(1)",
+    ):
+        assert answer in told and answer not in before
+    links = {a.get("href"): a for a in tree.iter(f"{XHTML}a")}
+    answers = [mark for mark in marked if mark.startswith("answer-")]
+    assert len(answers) == 6  # choices, three outputs, a solution, a hint
+    for mark in answers:
+        question = mark.replace("answer", "question")
+        assert marked[mark] in end and marked[question] not in end
+        assert links[f"#{mark}"] not in end and links[f"#{question}"] in end
+    assert words(links["#answer-5"]) == "Solution of exercise 2.1"
 
 
 def test_nothing_waits_for_a_script(made: Path) -> None:

@@ -277,6 +277,26 @@ def test_data_counts_where_code_reads_it(shelf: Book) -> None:
     assert changed(shelf, before) == {"03-cli", "04-book"}
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "%%bash\nannotated translate --run tiny 'a b'",
+        'Run.open(Path("tiny"))',
+        'folder = root / "data/runs/tiny"',
+    ],
+)
+def test_a_run_counts_where_code_opens_it(shelf: Book, source: str) -> None:
+    shelf.chapter("05-run", code(source))
+    shelf.chapter("06-other", code('open_data("tiny"), Path("tinier")'))
+    weights = shelf.write("data/runs/tiny/model.safetensors", "1")
+    about = shelf.write("data/runs/tiny/README.md", "1")
+    before = keys(shelf)
+    about.write_text("2")
+    assert changed(shelf, before) == set()
+    weights.write_text("2")
+    assert changed(shelf, before) == {"05-run"}
+
+
 def test_tags_count_where_they_change_the_execution(shelf: Book) -> None:
     before = keys(shelf)
     shelf.edit("book/02-one.md", "[export]", "[export, hide-input]")

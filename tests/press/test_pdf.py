@@ -49,17 +49,11 @@ def test_the_chapters_stand_in_their_order(whole: ET.Element) -> None:
     assert told == ["Preface", "2 · One", "3 · Two"]
 
 
-def test_answers_are_open_and_drawings_code_is_not(
-    whole: ET.Element,
-) -> None:
-    folds = {
-        "code" in (d.get("class") or "").split(): set()
-        for d in whole.iter(f"{XHTML}details")
-    }
-    for d in whole.iter(f"{XHTML}details"):
-        code = "code" in (d.get("class") or "").split()
-        folds[code].add(d.get("open"))
-    assert folds == {True: {None}, False: {"open"}}
+def test_nothing_folds_but_code(whole: ET.Element) -> None:
+    folds = [d.get("class") for d in whole.iter(f"{XHTML}details")]
+    assert folds and set(folds) == {"fold code"}  # which is not printed
+    marks = {e.get("id") for e in whole.iter()}
+    assert {"02-one--answer-1", "02-one--question-1"} <= marks
 
 
 def test_it_is_printed(built: Book, tmp_path: Path) -> None:

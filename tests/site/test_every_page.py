@@ -40,6 +40,19 @@ LONG = """() => {
   }
   return found;
 }"""
+# a chapter whose first picture or number cannot be seen, 200 pixels of it or
+# all, without scrolling; one in a card of the paper is not the chapter's own
+LATE = """() => {
+  const all = [...document.querySelectorAll(
+    ".bd-article :is(figure, .cell_output, table)")];
+  const first = all.find((x) => x.getBoundingClientRect().height
+    && !x.closest(".admonition, details:not([open])"));
+  if (!first) return ["nothing to see"];
+  const { top, height } = first.getBoundingClientRect();
+  const end = Math.round(top + scrollY + Math.min(height, 200));
+  return end > Math.min(innerHeight, 844) ? [`${end} pixels below`] : [];
+}"""
+STORY = re.compile(r"[0-2]\d-")
 # of the tokens of code, the first of each kind in each kind of place: axe
 # judges thousands of others no better
 FEWER = """() => {
@@ -123,6 +136,9 @@ def seen_on(names: list[str], address: str, folder: Path) -> Found:
                 "at rest": list(at_rest(wide, name, folder))
             }
             page = wide.page
+            told = folder == ROOT / "site" and STORY.match(name)
+            if told:
+                faults["late, wide"] = page.evaluate(LATE)
             faults["long lines"] = page.evaluate(LONG)
             wide.unfold()
             faults["cut off, wide"] = page.evaluate(CLIPPED)
@@ -135,6 +151,8 @@ def seen_on(names: list[str], address: str, folder: Path) -> Found:
             faults["dark"] = judged(page, ("color-contrast",))
             narrow.open(name)
             faults["at rest, narrow"] = list(narrow.faults)
+            if told:
+                faults["late, narrow"] = narrow.page.evaluate(LATE)
             narrow.unfold()
             faults["cut off, narrow"] = narrow.page.evaluate(CLIPPED)
     return found
@@ -168,6 +186,20 @@ def test_no_page_has_a_fault(found: Found, what: str) -> None:
     seen = {name: of[what] for name, of in found.items() if what in of}
     assert {name: faults for name, faults in seen.items() if faults} == {}
     assert len(seen) > 2
+
+
+def test_a_chapter_shows_its_idea_on_the_first_screen(
+    found: Found, folder: Path
+) -> None:
+    if folder != ROOT / "site":
+        pytest.skip("the small book has no ideas")
+    chapters = [name for name in found if STORY.match(name)]
+    late = {
+        name: [*found[name]["late, wide"], *found[name]["late, narrow"]]
+        for name in chapters
+    }
+    assert {name: told for name, told in late.items() if told} == {}
+    assert len(chapters) == 28
 
 
 def test_links_and_anchors_lead_somewhere(folder: Path) -> None:

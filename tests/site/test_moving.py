@@ -10,6 +10,16 @@ import pytest
 from tests.site.moving import CASES, Window, press, write
 from tests.site.tabs import AXE, CLIPPED, JUDGE
 
+# what is read out as the heading of a column and says nothing
+NAMELESS = """() => [...document.querySelectorAll(".fx th")]
+  .filter((cell) => !cell.textContent.trim()).map((cell) => cell.outerHTML)"""
+# a clipboard that takes all, and a browser that has none
+TAKES = """Object.defineProperty(navigator, "clipboard", {value: {
+  writeText: async (text) => { window.taken = text; }}})"""
+HAS_NONE = (
+    'Object.defineProperty(navigator, "clipboard", {value: undefined})'
+)
+
 
 @pytest.mark.parametrize("form", ["page", "notebook"])
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -49,6 +59,7 @@ def test_it_keeps_nobody_out_and_fits_a_phone(
         "document.querySelectorAll('details').forEach(x => x.open = true)"
     )
     assert page.evaluate(CLIPPED) == []
+    assert page.evaluate(NAMELESS) == []
     page.add_script_tag(path=str(AXE))
     assert page.evaluate(JUDGE) == []
     assert window.faults == []
@@ -101,4 +112,39 @@ def test_a_broken_address_breaks_no_figure(
     page = window.open(f"{write(tmp_path, 'cost', 'page', 'light')}#50%")
     page.locator(".fx").wait_for()
     assert "takes 12 hours." in window.said()
+    assert window.faults == []
+
+
+def test_a_link_to_its_state_can_be_copied(
+    window: Window, tmp_path: Path
+) -> None:
+    window.context.add_init_script(TAKES)
+    page = window.open(write(tmp_path, "film", "page", "light"))
+    page.get_by_role("button", name="Later").click()
+    page.get_by_role("button", name="Copy link").click()
+    told = page.locator(".fx-link [role=status]")
+    told.get_by_text("Copied.").wait_for()
+    taken = page.evaluate("taken")
+    assert taken == f"{page.url.partition('#')[0]}#film:step=1"
+    page.get_by_role("button", name="Later").click()
+    assert told.inner_text() == ""  # the link leads to another state now
+    page.goto("about:blank")
+    window.open(taken)
+    assert window.said().startswith("After 1 steps")
+    assert window.faults == []
+
+
+def test_a_link_that_cannot_be_copied_is_selected(
+    window: Window, tmp_path: Path
+) -> None:
+    window.context.add_init_script(HAS_NONE)
+    page = window.open(write(tmp_path, "film", "page", "light"))
+    page.locator(".fx").wait_for()
+    assert not page.locator(".fx-link").is_visible()  # nothing to keep yet
+    page.get_by_role("button", name="Later").click()
+    page.get_by_role("button", name="Copy link").click()
+    assert page.evaluate("getSelection().toString()").endswith(
+        "#film:step=1"
+    )
+    assert page.evaluate("document.activeElement.tagName") == "INPUT"
     assert window.faults == []

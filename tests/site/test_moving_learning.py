@@ -23,6 +23,33 @@ def test_dials_are_turned(window: Window, tmp_path: Path) -> None:
     assert window.faults == []
 
 
+def test_the_curve_itself_is_dragged(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "dials", "page", "light"))
+    peak, cool = page.locator(".fx svg circle").all()
+    whole = cool.bounding_box()["x"] - peak.bounding_box()["x"]  # 16,000
+    for handle, far, told in (
+        (peak, whole / 4, "step 8,000, 4.9·10⁻⁴"),
+        (cool, -whole / 4, "and 7.8·10⁻⁸ in the last"),
+    ):
+        box = handle.bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.mouse.move(x + far, y + 30, steps=4)
+        page.mouse.up()
+        assert told in window.said()
+        page.mouse.move(x, y)  # which is held no more
+        assert told in window.said()
+    warmup = page.get_by_role("slider", name="warm-up")
+    assert warmup.get_attribute("aria-valuetext") == "8,000"
+    page.wait_for_function("location.hash.includes('cool=20')")
+    chart = page.locator(".fx svg[role=img]").first
+    assert chart.evaluate("x => x.style.touchAction") == "pan-y"
+    assert window.faults == []
+
+
 def test_a_table_of_single_runs_is_drawn(
     window: Window, tmp_path: Path
 ) -> None:
@@ -47,6 +74,30 @@ def test_a_table_of_single_runs_is_drawn(
     page.get_by_role("button", name="All seeds").focus()
     press(page, "Enter")
     assert window.said().startswith("All seeds")
+    assert window.faults == []
+
+
+def test_the_model_itself_is_dragged(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "cost", "page", "light"))
+    block = page.locator(".fx svg").first
+    corner = block.locator("circle").bounding_box()
+    unit = block.bounding_box()["width"] / 300  # of the drawing
+    x, y = (
+        corner["x"] + corner["width"] / 2,
+        corner["y"] + corner["height"] / 2,
+    )
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 63 * unit, y - 28 * unit, steps=4)
+    page.mouse.up()
+    for name, told in (("width", "1,024"), ("layers", "12")):
+        slider = page.get_by_role("slider", name=name)
+        assert slider.get_attribute("aria-valuetext") == told
+    assert block.evaluate("x => x.style.touchAction") == "none"
+    page.wait_for_function("location.hash.includes('d=1024&layers=12')")
+    assert "times what the paper's base model needs" in window.said()
     assert window.faults == []
 
 

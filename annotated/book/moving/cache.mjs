@@ -42,8 +42,7 @@ export default {
       again.disabled = step === 0;
       const from = step ? parents(steps[step - 1], rows) : rows.map((_, i) => i);
       place.replaceChildren(make("table", { class: "fx-plain" },
-        make("thead", {}, make("tr", {}, ...["row", ...rows[0].map((_, i) => `position ${i}`), "from"]
-          .map((text) => make("th", { scope: "col" }, text)))),
+        kit.headings(["row", ...rows[0].map((_, i) => `position ${i}`), "from"]),
         make("tbody", {}, ...rows.map((ids, row) => make("tr", {},
           make("td", {}, String(row)),
           ...ids.map((id, i) => make("td", { style: `text-align:center;color:var(--ink);${

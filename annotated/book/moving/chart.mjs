@@ -25,8 +25,8 @@ export function ticks(most, form = (n) => String(+n.toPrecision(3))) {
     .map((n) => [n, form(n)]);
 }
 
-/** Curves; set({ x, y, series, mark }) draws them. x and y are { from, to,
- *  ticks, log }, a series { name, points, style }, the mark a point. */
+/** Curves; set({ x, y, series, mark }) draws them and returns the scales. x and y
+ *  are { from, to, ticks, log }, a series { name, points, style }, the mark a point. */
 export function lines({ make, draw }, { label, xLabel, yLabel, width = 380, height = 230 }) {
   const [left, right, top, bottom] = [44, 12, 26, 38];
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label,
@@ -53,6 +53,7 @@ export function lines({ make, draw }, { label, xLabel, yLabel, width = 380, heig
       make("span", {}, draw("svg", { viewBox: "0 0 30 8", "aria-hidden": "true",
         style: "display:inline-block;width:30px;margin-right:.4em;vertical-align:middle" },
       draw("path", { d: "M0 4H30", style: `stroke-width:2;${style}` })), name)));
+    return [px, py];
   };
-  return { node: make("div", {}, svg, names), set };
+  return { node: make("div", {}, svg, names), svg, set };
 }

@@ -1,5 +1,5 @@
 // cost: what a run needs, and how long a machine takes. The address has it all.
-// needs: chart
+// needs: chart, handles
 
 /** The parameters of a Transformer with d_ff = 4d and one shared matrix. */
 export const parameters = ({ d, layers, vocab }) =>
@@ -84,6 +84,27 @@ export default {
       touched = true;
       show();
     }
+    // the model as a block, whose corner is dragged
+    const [most, high] = [Math.max(...SCALES.d), Math.max(...SCALES.layers)];
+    const corner = (d, layers) => [30 + 250 * Math.min(1, d / most), 130 - 110 * Math.min(1, layers / high)];
+    const near = (list, x) => list.reduce((best, one) => (Math.abs(one - x) < Math.abs(best - x) ? one : best));
+    const block = kit.draw("svg", { viewBox: "0 0 300 150", style: "max-width:22rem", "aria-hidden": "true" });
+    const hold = kit.handles.on(kit, block, "none");
+    function drag([x, y]) {
+      const d = near(SCALES.d, (x - 30) / 250 * most), layers = near(SCALES.layers, (130 - y) / 110 * high);
+      if (d !== at.d || layers !== at.layers) set({ d, layers });
+    }
+    function draw({ d, layers }) {
+      const [x, y] = corner(d, layers), [ours, theirs] = ["fill:var(--data);opacity:.35",
+        "fill:none;stroke:var(--soft);stroke-dasharray:4 3"];
+      const rect = ([x, y], style) => kit.draw("rect", { x: 30, y, width: x - 30, height: 130 - y, style });
+      const text = (x, y, words, more) => kit.draw("text", { x, y, ...more }, words);
+      block.replaceChildren(rect([x, y], ours), rect(corner(presets.base.d, presets.base.layers), theirs),
+        kit.draw("path", { d: "M30 10V130H290", style: "fill:none;stroke:var(--line)" }),
+        text(280, 145, `width ${d.toLocaleString("en")}`, { "text-anchor": "end" }),
+        text(36, 14, `${layers} ${layers > 1 ? "layers" : "layer"} in each stack`));
+      hold([{ place: [x, y], color: "var(--accent)", move: drag }]);
+    }
     const bars = kit.chart.bars(kit, "Where the operations of a step go"), facts = make("div");
     const voice = kit.voice();
 
@@ -93,6 +114,7 @@ export default {
         ["output", 2 * d * vocab]];
       parts.push(["mixing", whole - parts.reduce((sum, [, x]) => sum + x, 0)]);
       bars.set(parts.map(([name, x]) => [name, x / whole, `${(100 * x / whole).toFixed(1)} %`]));
+      draw(at);
       const total = operations(at);
       facts.replaceChildren(kit.table(["", ""], [
         ["parameters", `${(parameters(at) / 1e6).toFixed(1)} million`],
@@ -120,7 +142,8 @@ export default {
       tell() { set({ ...at, d: 2 * at.d }); } }).node,
       start,
       make("div", { class: "fx-cols" },
-        make("div", {}, ...Object.values(sliders).map((one) => one.node)),
+        make("div", {}, make("p", { class: "fx-soft" }, "Drag the corner of the model (dashed: the paper’s base "
+          + "model), or set all by numbers:"), block, ...Object.values(sliders).map((one) => one.node)),
         make("div", {}, facts, make("p", { class: "fx-soft" }, "Where they go:"), bars.node)),
       voice.node);
     show();

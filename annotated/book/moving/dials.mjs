@@ -1,5 +1,5 @@
 // dials: the learning rate of a run, by what one sets.
-// needs: chart
+// needs: chart, handles
 
 /** Equation 3, times a factor; steps count from 1. */
 export const rate = (step, width, warmup, factor = 1) =>
@@ -57,11 +57,17 @@ export default {
         LASTS.indexOf(at.last), at.cool].forEach((place, i) => dials[i].set(place));
       show();
     }
+    const near = (list, x) => list.reduce((best, one) => (Math.abs(one - x) < Math.abs(best - x) ? one : best));
+    const drag = (key, value) => {
+      if (at[key] === value) return;
+      touched = true;
+      set({ [key]: value });
+    };
     const again = kit.button("The paper's", () => set(paper));
     const top = () => peak(at.width, at.warmup, at.factor, at.last, at.last * at.cool / 100);
     const chart = kit.chart.lines(kit, { label: "The learning rate by step; the sentence below reads it",
       xLabel: "step", yLabel: "learning rate, in 10⁻³" });
-    const voice = kit.voice();
+    const hold = kit.handles.on(kit, chart.svg, "pan-y"), voice = kit.voice();
 
     function curve({ width, warmup, factor, cool }, last) {
       const turns = [warmup, last - last * cool / 100].filter((x) => x >= 1 && x <= last);
@@ -78,10 +84,17 @@ export default {
         { name: "as set", points: curve(at, last), style: "stroke:var(--data)" }];
       const most = Math.max(...series.flatMap((one) => one.points.map(([, y]) => y)));
       const [step, high] = top();
+      const cooled = Math.max(1, last - last * cool / 100);
       const end = rate(last, width, warmup, factor) * cooling(last, last, last * cool / 100);
-      chart.set({ x: { from: 0, to: last, ticks: [[0, "0"], [last / 2, count(last / 2)],
+      const [px, py] = chart.set({ x: { from: 0, to: last, ticks: [[0, "0"], [last / 2, count(last / 2)],
         [last * 0.97, count(last)]] },
-      y: { from: 0, to: most * 1.05, ticks: kit.chart.ticks(most) }, series, mark: [step, 1000 * high] });
+      y: { from: 0, to: most * 1.05, ticks: kit.chart.ticks(most) }, series });
+      const part = ([x]) => Math.min(1, Math.max(0, (x - px(0)) / (px(last) - px(0)))); // of the run
+      hold([
+        { place: [px(step), py(1000 * high)], color: "var(--accent)",
+          move: (to) => drag("warmup", near(WARMUPS, last * part(to))) },
+        { place: [px(cooled), py(1000 * rate(cooled, width, warmup, factor))], color: "var(--data)",
+          move: (to) => drag("cool", 100 - 5 * Math.round(20 * part(to))) }]);
       voice.say(`The rate is largest in step ${count(step)}, ${power(high)}, and ${power(end)} in the `
         + `last; ${Math.round(100 * Math.min(1, warmup / last))} % of the run is warm-up.`);
       if (touched) model.keep(at);
@@ -101,8 +114,11 @@ export default {
             + "formula, as one over its root; the warm-up alone says where the peak is."];
         },
         tell() { set({ ...paper, width: 4 * paper.width }); } }).node,
-      make("div", { class: "fx-cols" }, make("div", {}, ...dials.map((one) => one.node),
-        make("div", { class: "fx-row" }, again)), chart.node),
+      make("div", { class: "fx-cols" },
+        make("div", {}, make("p", { class: "fx-soft" },
+          "Drag the two dots: the peak, and where the cool-down begins."), chart.node),
+        make("div", {}, make("p", { class: "fx-soft" }, "Or by numbers:"), ...dials.map((one) => one.node),
+          make("div", { class: "fx-row" }, again))),
       voice.node);
     show();
   },

@@ -12,6 +12,7 @@ body.vscode-dark .fx{%(dark)}
 .fx *{box-sizing:border-box}
 .fx p{margin:.35rem 0;font:inherit;color:inherit;max-width:none}
 .fx-row{display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:center}
+.fx-row[hidden]{display:none}
 .fx-row+.fx-row{margin-top:.5rem}
 .fx-cols{display:grid;gap:1rem 1.6rem;align-items:start;margin-top:.7rem}
 @container (min-width:36rem){.fx-cols{grid-template-columns:var(--cols,1fr 1fr)}}
@@ -41,6 +42,7 @@ background:var(--card)}
 min-height:3.4em}
 .fx output{color:inherit;font:inherit}
 .fx-soft{color:var(--soft)}
+.fx-link{margin-top:.4rem}
 .fx-scroll{overflow-x:auto}
 .bd-article .fx table,.fx table{border-collapse:collapse;margin:0;border:0;background:none;
 font:inherit;width:auto}
@@ -224,10 +226,16 @@ export function grid({ label, rows, columns, tell, digits = 0, size, text, onpre
   return { node: make("div", {}, make("div", { class: "fx-scroll" }, table), below), set };
 }
 
+/** The head of a table; over a column without a name stands a plain cell. */
+function headings(names) {
+  return make("thead", {}, make("tr", {}, ...names.map((name) =>
+    name ? make("th", { scope: "col" }, name) : make("td"))));
+}
+
 /** The same numbers to read. */
 export function table(head, rows) {
   return make("div", { class: "fx-scroll" }, make("table", { class: "fx-plain" },
-    make("thead", {}, make("tr", {}, ...head.map((name) => make("th", { scope: "col" }, name)))),
+    headings(head),
     make("tbody", {}, ...rows.map((row) =>
       make("tr", {}, ...row.map((text) => make("td", {}, String(text))))))));
 }
@@ -267,6 +275,34 @@ export function parseState(hash, name) {
 
 export function writeState(name, state) {
   return `#${name}:${new URLSearchParams(state)}`;
+}
+
+/** A button that copies a link to the figure as it stands; where the browser
+ *  refuses, the link itself, selected. set(hash) says where it leads. */
+function link() {
+  let to = "";
+  const told = make("span", { role: "status", class: "fx-soft" });
+  const copy = async () => {
+    const address = new URL(to, location.href).href;
+    told.replaceChildren(); // said again, if it is copied again
+    try {
+      await navigator.clipboard.writeText(address);
+      told.textContent = "Copied.";
+    } catch {
+      const shown = make("input", { type: "text", readonly: true, value: address, "aria-label": "Link to this state" });
+      told.replaceChildren("Selected, to be copied: ", shown);
+      shown.focus();
+      shown.select();
+    }
+  };
+  const node = make("div", { class: "fx-row fx-link", hidden: true },
+    button("Copy link to this state", copy, { class: "fx-tell" }), told);
+  return { node, set(hash) {
+    if (hash === to) return;
+    to = hash;
+    node.hidden = false;
+    told.replaceChildren();
+  } };
 }
 
 // --- the host ---------------------------------------------------------------
@@ -316,6 +352,7 @@ function bring(box, name, figure, more, own) {
     });
   });
   let later = 0;
+  const here = link();
   const model = {
     get: (key) => data[key],
     set: (key, value) => { data[key] = value; },
@@ -326,13 +363,16 @@ function bring(box, name, figure, more, own) {
     /** What a link to the figure as it stands will ask for. */
     keep(state) {
       if (!own) return;
+      const hash = writeState(name, state);
+      here.set(hash);
       clearTimeout(later);
-      later = setTimeout(() => history.replaceState(null, "", writeState(name, state)), 300);
+      later = setTimeout(() => history.replaceState(null, "", hash), 300);
     },
     /** A large file that is loaded when somebody wants it: bytes. */
     load: () => large(box),
   };
   figure.render({ model, el, kit: { ...KIT, ...more } });
+  el.append(here.node);
   frame.after(el);
   frame.hidden = true;
   frame.style.display = "none";
@@ -351,4 +391,4 @@ async function large(box) {
   return bytes;
 }
 
-const KIT = { make, draw, range, choice, button, guess, clean, grid, table, folded, voice };
+const KIT = { make, draw, range, choice, button, guess, clean, grid, headings, table, folded, voice };
