@@ -523,19 +523,15 @@ def test_hours_that_nothing_measured_resembles_are_given_as_a_bound(
     assert "time here       2.6 h at full speed\n" in said
 
 
-def test_hours_are_as_measured_at_the_nearest_width(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(costs, "matmul_speed", lambda *_: 1.0)
+def test_hours_are_as_measured_at_the_nearest_width() -> None:
     for d_model, width in ((320, 256), (448, 512)):
         config = TransformerConfig.base(
             src_vocab=9, tgt_vocab=9, d_model=d_model
         )
-        for precision in ("float32", "bfloat16"):
-            rows = costs._hours(config, 1e6, precision, "cpu")
-            assert f"at width {width};" in rows["hours here"]
-    rows = costs._hours(config, 9.951 * 3600, "float16", "cpu")
-    assert rows["hours here"] == "10 at full speed"  # 9.9 hours and more
+        for how in ("float32", "bfloat16"):
+            training = RunConfig(max_steps=1, precision=how)
+            rows = costs._times(config, training, "cpu", 1e12, None)
+            assert f"at width {width};" in rows["time here"]
 
 
 @pytest.mark.parametrize(
