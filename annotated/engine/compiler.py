@@ -56,7 +56,7 @@ def _gradients(model: Transformer, precision: str) -> dict[str, Tensor]:
     """By parameter, zeros for one that gets none."""
     draw, device = np.random.default_rng(0), next(model.parameters()).device
     sides = [
-        Sentences.of([draw.integers(4, 40, length) for length in lengths])
+        Sentences.of([draw.integers(4, 40, n).tolist() for n in lengths])
         for lengths in ((7, 3, 5), (4, 6, 2))
     ]
     batch = Corpus(*sides).batch(range(3)).to(device)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "Machine", "machine_at", "SHORT", "choose", "kernels_of", "tl",
-    "slow_sentence_attention", "sentence_attention", "slow_row_losses",
-    "row_losses", "attention_kernel",
+    "Machine", "machine_at", "Chosen", "SHORT", "choose", "kernels_of",
+    "tl", "slow_sentence_attention", "sentence_attention",
+    "slow_row_losses", "row_losses", "attention_kernel",
 ]  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def machine_at(device: str | torch.device) -> Machine:
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class Chosen:
     """What runs, and why in this precision."""
 
     precision: str
@@ -87,7 +87,7 @@ def choose(
     longest: int = _LONGEST,
     head: int = 64,
     dropout: bool = False,
-) -> _Chosen:
+) -> Chosen:
     """The precision, and the kernels for sentences of at most longest
     tokens, heads of head numbers and weights that are dropped or not.
     """
@@ -106,7 +106,7 @@ def choose(
     elif machine.kind == "cpu" and precision == "bfloat16" and not dropout:
         attention = "products" if longest <= SHORT else "padded"
     loss = "rows" if triton and generation >= 7 else "chunks"
-    return _Chosen(precision, attention, loss, reason)
+    return Chosen(precision, attention, loss, reason)
 
 
 def kernels_of(device: str, precision: str) -> dict[str, str]:
