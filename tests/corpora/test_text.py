@@ -233,7 +233,16 @@ OPENS = {  # what opens text, or takes it from bytes
 }
 
 
-OTHERS = {"Run", "super()", "Prepared", "self", "cls", "webbrowser", "os", "base64"}
+OTHERS = {
+    "Run",
+    "super()",
+    "Prepared",
+    "self",
+    "cls",
+    "webbrowser",
+    "os",
+    "base64",
+}
 
 
 READER = "annotated/corpora/reading"
