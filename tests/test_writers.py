@@ -34,7 +34,6 @@ WRITERS = {
     "checkpoints save_checkpoint": PLAIN,
     "checkpoints save_weights": PLAIN,
     "cli main": MEMORY,
-    "commands.adapt Adapt._do": EMPTY,
     "engine.checkpoints _drop": "renames into a folder of aside",
     "engine.checkpoints write_checkpoint": FRESH,
     "school.classroom _keep_beside": FRESH,
