@@ -16,7 +16,7 @@ from annotated.cli import COMMANDS, dispatch, load
 from annotated.commands.translate import _unread
 from annotated.corpora.sentencepieces import unknown_words
 from annotated.engine.data import open_data
-from annotated.engine.errors import RunError, UsageError
+from annotated.engine.errors import DataError, RunError, UsageError
 from annotated.engine.runs import Run, read_recipe, run_folder
 from annotated.tokens import Tokenizer
 from tests.helpers import ROOT
@@ -163,6 +163,15 @@ RUNS = {  # by field, a command line and what comes of it
     ),
     "Report.run": ("report --run pocket --out new --text src", None),
     "Look.run": ("look --run pocket --port 99999", "99999"),
+    "Serve.run": ("serve --run pocket --port 99999", "99999"),
+    "Serve.ensemble": (
+        "serve --run pocket --ensemble pocket --port 99999",
+        "99999",
+    ),
+    "Adapt.run": (
+        "adapt --run pocket --src src --tgt gone --out new",
+        "gone",
+    ),
     "Prepare.tokens": (
         "data prepare pair --src src --tgt ref --hold-out 3 --tokens pocket"
         " --out new",
@@ -172,6 +181,8 @@ RUNS = {  # by field, a command line and what comes of it
 OTHERS = {  # what names a file, or a folder of another kind
     *("Prepare.out", "Prepare.src", "Prepare.tgt", "Prepare.valid"),
     *("Prepare.test", "Evaluate.src", "Evaluate.ref", "Average.out"),
+    *("Adapt.src", "Adapt.tgt", "Adapt.out", "Adapt.old"),
+    *("Adapt.valid", "Adapt.test"),
     *("Export.out", "Report.out", "Report.text", "Import.out"),
     *("Paper.file", "Paper.site", "Treebank.bank", "Treebank.out"),
     *("Sweep.out", "Exercises.file", "Classroom.course"),
@@ -208,7 +219,9 @@ def test_the_shipped_run_is_meant_wherever_a_run_is(
         Path(name).write_text("".join(lines))
     stdin = io.TextIOWrapper(io.BytesIO(b"Anna sieht den Hund .\n"))
     monkeypatch.setattr(sys, "stdin", stdin)
-    refusal = pytest.raises((RunError, UsageError), match=complaint)
+    refusal = pytest.raises(
+        (DataError, RunError, UsageError), match=complaint
+    )
     with refusal if complaint else nullcontext():
         dispatch(line.split())
 
