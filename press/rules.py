@@ -21,7 +21,7 @@ from mdit_py_plugins.colon_fence import colon_fence_plugin
 
 from press import myst
 from press.api import undocumented
-from press.chapters import Cell, Chapter, read_book, select
+from press.chapters import COLUMNS, Cell, Chapter, read_book, select
 from press.fold import (
     READING,
     exported,
@@ -45,7 +45,6 @@ from press.unproved import unproved
 MINUTES = 45  # that a story page may take to read
 LINES = {"story": 30}  # that a cell may have, not counting empty ones
 OTHER_LINES = 60
-WIDE = 79  # columns that a listing may have, which a page shows whole
 MARKDOWN = MarkdownIt("commonmark").enable("table").use(colon_fence_plugin)
 
 
@@ -276,10 +275,10 @@ def _wide(chapter: Chapter) -> Iterator[str]:
         for line in cell.source.splitlines():
             if line.lstrip().startswith("```"):
                 inside = "" if inside else line.strip("`") or "text"
-            elif inside and inside[0] != "{" and len(line) > WIDE:
+            elif inside and inside[0] != "{" and len(line) > COLUMNS:
                 yield (
                     f'{cell.section}: the line "{line[:40]}…" of a listing '
-                    f"has {len(line)} columns, not {WIDE}"
+                    f"has {len(line)} columns, not {COLUMNS}"
                 )
 
 

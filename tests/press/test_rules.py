@@ -281,13 +281,13 @@ def test_a_cell_that_is_too_long_is_named(
 
 def test_a_listing_that_is_wider_than_a_page_is_named(book: Book) -> None:
     text = ":::{{solution}} x\n```python\n{}\n```\n:::\n\n" + "prose " * 40
-    book.chapter("02-one", "## Here", text.format("x" * 79))
+    book.chapter("02-one", "## Here", text.format("x" * 76))
     assert offences(book.root) == {}
-    book.chapter("02-one", "## Here", text.format("x" * 80))
+    book.chapter("02-one", "## Here", text.format("x" * 77))
     assert offences(book.root) == {
         "02-one": [
             f'book/02-one.md, section "Here": the line "{"x" * 40}…" of a '
-            "listing has 80 columns, not 79"
+            "listing has 77 columns, not 76"
         ]
     }
 
