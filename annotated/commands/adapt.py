@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from annotated.cli import dispatch
 from annotated.commands.options import Flag
-from annotated.engine.errors import UsageError
+from annotated.corpora.reading import json_of
+from annotated.engine.errors import DataError, UsageError
 from annotated.engine.files import write_json
 from annotated.engine.runs import read_recipe, run_folder
 
@@ -113,7 +114,9 @@ class Adapt:
         """
         step = shlex.join(map(str, words))
         path = self.out / "steps.json"
-        done = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        done = json_of(path) if path.exists() else {}
+        if not isinstance(done, dict):
+            raise DataError(f"{path} has no steps: delete it, begin again")
         if step not in done:
             print(f"annotated {step}", file=sys.stderr, flush=True)
             with redirect_stdout(StringIO()) as said:

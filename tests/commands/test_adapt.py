@@ -154,3 +154,14 @@ def test_the_same_command_goes_on_after_what_is_done(
     assert "--resume" in lines[1]
     again = call(f"{LINE} --run pocket")
     assert len(lines) == 5 and again.err == "" and again.out == first.out
+
+
+@pytest.mark.parametrize("broken", ["{", "[]", '\ufeff{"a": 1'])
+def test_a_note_of_steps_that_is_broken_is_told_by_its_name(
+    call: Call, lines: list[list[str]], broken: str
+) -> None:
+    Path("out").mkdir()
+    Path("out/steps.json").write_text(broken, "utf-8")
+    ended = call(f"{LINE} --run pocket")
+    assert ended.code == 2 and "steps.json" in ended.err
+    assert ended.err.count("\n") == 1 and lines == []
