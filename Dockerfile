@@ -4,7 +4,7 @@
 FROM python:3.11-slim-bookworm
 
 RUN useradd --create-home --uid 1000 reader \
-    && install --directory --owner reader --group reader /work
+    && install --directory --owner reader --group reader /runs
 WORKDIR /opt/annotated
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY annotated annotated
@@ -14,8 +14,8 @@ RUN pip install --no-cache-dir --constraint requirements.lock \
 
 USER 1000
 # runs, corpora and what training needs; `docker run --volume` keeps it
-WORKDIR /work
-ENV ANNOTATED_DATA=/work/data PYTHONUNBUFFERED=1
+WORKDIR /runs
+ENV ANNOTATED_DATA=/runs/data PYTHONUNBUFFERED=1
 EXPOSE 8000
 HEALTHCHECK --start-period=60s CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health', timeout=9)"]
 ENTRYPOINT ["annotated"]
