@@ -208,7 +208,7 @@ class _Application:
         except Exception:  # a bug: the others shall not suffer from it
             traceback.print_exc()
             code, said = 500, {"error": "the server's standard error says"}
-        if said is None:  # nobody is there any more
+        if said is None:  # the client has left
             return
         kind, text = "text/plain", said
         if not isinstance(said, str):
@@ -316,7 +316,7 @@ async def _body(receive: _Receive) -> bytes | None:
 
 
 async def _together(waiting: Sequence[Awaitable[_Answer]]) -> list[_Answer]:
-    """All that is waited for: cancel this, and nobody waits any more."""
+    """The answers to all of these; cancelled, it cancels each."""
     return await asyncio.gather(*waiting)
 
 

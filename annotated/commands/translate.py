@@ -88,7 +88,7 @@ class SearchOptions(RunOptions):
     workers: int | None = None
 
     def open(self) -> Run:
-        """Load what searches, unless there is nobody to search."""
+        """The run, opened once the number of workers makes sense."""
         if self.workers is not None:
             check_whole("workers", self.workers, least=1)
         return super().open()

@@ -21,6 +21,7 @@ from tests.commands.conftest import Call
 SCORE = {"bleu": 20.0, "chrf": 40.0}
 COPIED, NEAREST = {"bleu": 1.0, "chrf": 2.0}, {"bleu": 3.0, "chrf": 4.0}
 POCKET = run_folder(Path("pocket"))
+STEPS = ["data", "train", "evaluate", "evaluate", "export"]
 LINE = "adapt --src my.en --tgt my.de --out out"
 
 
@@ -64,13 +65,7 @@ def test_it_prepares_trains_scores_and_exports(
 ) -> None:
     done = call(f"{LINE} --run pocket --to transformers --minutes 3")
     assert done.code == 0, done.err
-    assert heads(lines) == [
-        "data",
-        "train",
-        "evaluate",
-        "evaluate",
-        "export",
-    ]
+    assert heads(lines) == STEPS
     prepared, trained, before, after, exported = map(" ".join, lines)
     assert "--source de --target en" in prepared  # the run's own
     assert prepared.endswith(f"--out out/data --tokens {POCKET}")
@@ -144,13 +139,7 @@ def test_the_same_command_goes_on_after_what_is_done(
     assert heads(lines) == ["data"]
     monkeypatch.setattr(adapt, "dispatch", whole)
     first = call(f"{LINE} --run pocket")
-    assert heads(lines) == [
-        "data",
-        "train",
-        "evaluate",
-        "evaluate",
-        "export",
-    ]
+    assert heads(lines) == STEPS
     assert "--resume" in lines[1]
     again = call(f"{LINE} --run pocket")
     assert len(lines) == 5 and again.err == "" and again.out == first.out
