@@ -39,7 +39,6 @@ def _mixed(name: str) -> LinearSegmentedColormap:
     return LinearSegmentedColormap.from_list(name, steps)
 
 
-
 def use_book_style() -> None:
     """Set the look of all figures. Matplotlib then knows the book's
     colours by their names ("query", "soft") and three maps of colours:
