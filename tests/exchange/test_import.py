@@ -22,8 +22,11 @@ from annotated.engine.errors import RunError
 from annotated.engine.runs import Run
 from annotated.exchange import hub as hubs
 from annotated.exchange.export import export_run
-from annotated.exchange.hub import find_published
-from annotated.exchange.published import import_marian, read_published
+from annotated.exchange.marian import (
+    find_published,
+    import_marian,
+    read_published,
+)
 from annotated.tokens import BOS, EOS
 from tests.exchange.published import (
     ENGLISH,
