@@ -9,7 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
 from annotated.corpora.fetch import file_hash
@@ -19,11 +21,18 @@ from annotated.corpora.sentencepieces import (
     kind_of,
     load_tokenizer,
     optional_import,
+    same_tokens,
     vocabulary,
 )
 from annotated.embeddings import sinusoids
 from annotated.engine.errors import RunError
-from annotated.engine.files import check_new, new_folder, write_json
+from annotated.engine.files import (
+    check_new,
+    new_folder,
+    write_json,
+    write_text,
+)
+from annotated.engine.packing import PAPER_PARTS, check_paper
 from annotated.engine.parts import PartsConfig, PartsShape
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import Run, read_recipe
@@ -33,16 +42,15 @@ from annotated.search import SearchConfig
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 
 __all__ = [
-    "TARGET_VOCAB", "IDS", "interleaved", "weight_names", "Published",
-    "read_published", "import_marian", "find_published", "config_of",
-    "marian_weights",
+    "interleaved", "weight_names", "Published", "read_published",
+    "import_marian", "find_published", "write_transformers",
 ]  # fmt: skip
 
 
 # E25-published-weights.md: The configuration
 _TEXTS = "config.json", "source.spm", "target.spm", "vocab.json"
 _SETTINGS = "generation_config.json", "tokenizer_config.json"
-TARGET_VOCAB = "target_vocab.json"  # if each side has a vocabulary
+_TARGET_VOCAB = "target_vocab.json"  # if each side has a vocabulary
 _WEIGHTS = "model.safetensors", "pytorch_model.bin"
 _SHARDS = tuple(f"{name}.index.json" for name in _WEIGHTS)  # if in pieces
 _STACKS = "encoder", "decoder"
@@ -80,7 +88,7 @@ _FIELDS = {  # their names, and ours; of two that are one here, both
     "decoder_attention_heads": "num_heads",
     **{name: name for name in _DROPOUTS},  # may be left out
 }
-IDS = {  # of our own exports
+_IDS = {  # of our own exports
     "pad_token_id": PAD,
     "bos_token_id": BOS,
     "decoder_start_token_id": BOS,
@@ -538,7 +546,7 @@ def _exported(
 ) -> tuple[Tokenizer, Tokenizer, tuple[_Rows, _Rows]]:
     """The tokenizers of an exported run; their rows are in order."""
     names = "pad_token_id", "decoder_start_token_id", "eos_token_id"
-    if any(config.get(name) != IDS[name] for name in names):
+    if any(config.get(name) != _IDS[name] for name in names):
         where = folder / "config.json"
         raise RunError(f"{where} does not fit {' and '.join(_OWN)}")
     try:
@@ -560,11 +568,11 @@ def _vocabularies(
     tgt_size = config.get("decoder_vocab_size") or size
     eos, start = config["eos_token_id"], config["decoder_start_token_id"]
     path = folder / "vocab.json"
-    if (folder / TARGET_VOCAB).is_file() and not shared:
+    if (folder / _TARGET_VOCAB).is_file() and not shared:
         vocab = _json(path)
         begins = start if vocab.get(SPECIALS[BOS]) == start else None
         source = _rows_of(vocab, size, path, eos, begins)
-        path = folder / TARGET_VOCAB
+        path = folder / _TARGET_VOCAB
         target = _rows_of(_json(path), tgt_size, path, eos, start)
         return source, target
     if tgt_size != size:
@@ -652,7 +660,7 @@ def import_marian(
     model = Transformer(published.config)
     run = Run(recipe, published.source, published.target, model)
     weights = {n: x.float() for n, x in published.weights.items()}
-    kept = {*_TEXTS, *_WEIGHTS, *_SHARDS, *_SETTINGS, TARGET_VOCAB}
+    kept = {*_TEXTS, *_WEIGHTS, *_SHARDS, *_SETTINGS, _TARGET_VOCAB}
     kept |= {*_weight_files(folder).values()}
     sums = {  # of the files that it is made from
         path.name: file_hash(path)
@@ -744,7 +752,7 @@ def find_published(
         raise RunError(
             f"{full} could not be fetched ({unread}): download "
             f"{', '.join(_TEXTS)}, {' or '.join(_WEIGHTS)}, and, if they "
-            f"are there, {', '.join((*_SETTINGS, TARGET_VOCAB))} from "
+            f"are there, {', '.join((*_SETTINGS, _TARGET_VOCAB))} from "
             f"https://huggingface.co/{full}/tree/{revision} into a folder "
             f"{name}, and give the command again"
         )
@@ -775,7 +783,7 @@ def _fetched(name: str, revision: str) -> tuple[Path, str]:
     level = log.get_verbosity()
     log.set_verbosity_error()  # or it tells each attempt without a network
     try:
-        files = [*_TEXTS, *_SETTINGS, TARGET_VOCAB]
+        files = [*_TEXTS, *_SETTINGS, _TARGET_VOCAB]
         files += chain(*zip(_WEIGHTS, _SHARDS))
         while files:
             file = files.pop(0)
@@ -801,7 +809,7 @@ def _fetched(name: str, revision: str) -> tuple[Path, str]:
 _LONGEST = 1024  # positions that transformers' models have
 
 
-def config_of(config: TransformerConfig) -> dict[str, Any]:
+def _config_of(config: TransformerConfig) -> dict[str, Any]:
     """config.json of a model of ours, read back by _shape_of."""
     fixed, name = _FIXED, "MarianMTModel"
     if config.norm == "pre":
@@ -822,11 +830,11 @@ def config_of(config: TransformerConfig) -> dict[str, Any]:
         "max_position_embeddings": _LONGEST,
         "share_encoder_decoder_embeddings": config.tie == "all",
         "tie_word_embeddings": config.tie != "none",
-        **IDS,
+        **_IDS,
     }
 
 
-def marian_weights(model: Transformer) -> dict[str, Tensor]:
+def _marian_weights(model: Transformer) -> dict[str, Tensor]:
     """A model's weights, in Marian's order and by its names."""
     config, ours = model.config, model.state_dict()
     back = interleaved(config.d_model).argsort()
@@ -854,3 +862,172 @@ def marian_weights(model: Transformer) -> dict[str, Tensor]:
         else:
             theirs[name] = _permuted(ours[our_name], how, back)
     return theirs
+
+
+def write_transformers(
+    run: Run,
+    model: Transformer,
+    folder: Path,
+    results: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a run, with the weights of model, as a folder that the library
+    transformers loads; results are scores for the model card, by split.
+    RunError if the model has parts of its own, or if its one table has two
+    vocabularies.
+    """
+    check_paper(model, PAPER_PARTS)
+    config = model.config
+    sides = vocabulary(run.source), vocabulary(run.target)
+    if config.tie == "all" and sides[0] != sides[1]:
+        raise RunError("tie all needs one vocabulary for both sides")
+    path = folder / "model.safetensors"
+    write_tensors(_marian_weights(model), path, {"format": "pt"})
+    write_json(folder / "config.json", _config_of(config))
+    write_json(folder / "generation_config.json", _generation(run))
+    _write_tokenizer(run, folder)
+    card = _model_card(run, results or {})
+    (folder / "README.md").write_text(card, "utf-8")
+
+
+def _generation(run: Run) -> dict[str, Any]:
+    """generation_config.json: the run's search, as far as it is the same.
+    transformers divides by the length to a power, not by the paper's
+    penalty.
+    """
+    search = run.recipe.search
+    return {
+        "num_beams": search.beam,
+        "length_penalty": search.alpha,
+        "max_length": (search.limit or 511) + 1,  # and the start
+        "bad_words_ids": [[PAD], [BOS]],
+        **_IDS,
+    }
+
+
+def _write_tokenizer(run: Run, folder: Path) -> None:
+    """Write the tokenizers for transformers. Where the two sides differ
+    and are not sentencepiece, there is a folder for each.
+    """
+    source, target = run.source, run.target
+    one = same_tokens(source, target)
+    if isinstance(source, SentencePieces) and isinstance(
+        target, SentencePieces
+    ):
+        one = source.pieces == target.pieces
+        files = {"vocab.json": source.pieces, _TARGET_VOCAB: target.pieces}
+        for name, pieces in list(files.items())[: 1 if one else 2]:
+            ids = {piece: i for i, piece in enumerate(pieces)}
+            write_json(folder / name, ids)
+        (folder / "source.spm").write_bytes(source.model)
+        (folder / "target.spm").write_bytes(target.model)
+        settings: dict[str, Any] = {
+            "tokenizer_class": "MarianTokenizer",
+            "separate_vocabs": not one,
+            "source_lang": run.recipe.source,
+            "target_lang": run.recipe.target,
+            "model_max_length": 512,
+        }
+        write_json(folder / "tokenizer_config.json", settings)
+        return
+    sides = {"source": source, "target": target}
+    for name, tokenizer in {"": source}.items() if one else sides.items():
+        (folder / name).mkdir(exist_ok=True)
+        _write_fast(tokenizer, folder / name)
+
+
+def _write_fast(tokenizer: Tokenizer, folder: Path) -> None:
+    """tokenizer.json, which ends each sentence with EOS."""
+    inner = tokenizers.Tokenizer.from_str(tokenizer.inner.to_str())
+    end = SPECIALS[EOS]
+    inner.post_processor = TemplateProcessing(
+        single=f"$A {end}", special_tokens=[(end, EOS)]
+    )
+    write_text(folder / "tokenizer.json", inner.to_str())
+    named = zip(("pad", "bos", "eos", "unk"), SPECIALS)
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": 512,
+        "clean_up_tokenization_spaces": False,
+        **{f"{name}_token": token for name, token in named},
+    }
+    write_json(folder / "tokenizer_config.json", settings)
+
+
+_CARD = """---
+library_name: transformers
+pipeline_tag: translation
+---
+# {about}
+
+A Transformer of {parameters:,} parameters that translates {source} to
+{target}, {origin} with `annotated`, the package of *Attention,
+Annotated*. Its licence is for whoever publishes it to decide, and the data
+may have a say.
+
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER{subfolder})
+    model = AutoModelForSeq2SeqLM.from_pretrained(FOLDER)
+    ids = model.generate(**tokenizer(["{example}"], return_tensors="pt"))
+{decode}
+
+The logits are those of the run. The search is not quite: the run divides a
+log-probability by ((5 + n) / 6)^{alpha} for n tokens, transformers by
+n^{alpha}, and only the run limits an output to {extra} tokens more than its
+source has. `annotated import marian FOLDER --out RUN` gives the run back.
+The task "translation" of pipeline() is gone from transformers 5: use the
+lines above.
+
+## Scores
+
+{scores}
+"""
+
+_DECODE = {  # by whether one folder has the tokens of both sides
+    True: """\
+    print(tokenizer.batch_decode(ids, skip_special_tokens=True))""",
+    False: """\
+    target = AutoTokenizer.from_pretrained(FOLDER, subfolder="target")
+    print(target.batch_decode(ids, skip_special_tokens=True))""",
+}
+
+
+def _score_lines(results: Mapping[str, Any]) -> str:
+    """A run's scores by split, as lines of a model card."""
+    lines = []
+    for split, scores in results.items():
+        values = [
+            f"{name} {value:.4g}"
+            for name, value in scores.items()
+            if name in _SCORES
+        ]
+        signature = scores.get("signature")
+        end = f" (`{signature}`)" if signature else ""
+        lines.append(f"- {split}: {', '.join(values)}{end}")
+    return "\n".join(lines) or "The run has none."
+
+
+_SCORES = "perplexity", "nll", "bleu", "chrf", "exact_match"
+
+
+def _model_card(run: Run, results: Mapping[str, Any]) -> str:
+    recipe = run.recipe
+    code = getattr(run.source, "code", "")
+    pieces = isinstance(run.source, SentencePieces)
+    one = pieces or same_tokens(run.source, run.target)
+    return _CARD.format(
+        about=recipe.about,
+        parameters=sum(p.numel() for p in run.model.parameters()),
+        source=recipe.source,
+        target=recipe.target,
+        origin=(
+            "imported"
+            if recipe.data == "imported"
+            else f"trained on the data set {Path(recipe.data).name}"
+        ),
+        decode=_DECODE[one],
+        subfolder="" if one else ', subfolder="source"',
+        example=f"{code} A sentence.".strip(),
+        alpha=recipe.search.alpha,
+        extra=recipe.search.extra,
+        scores=_score_lines(results),
+    )
