@@ -422,10 +422,8 @@ def captions_translated(
         smoothing=0.1,
     )
     sources = [ids(source) for source, _ in test]
-    wrote = [
-        byte_pairs.decode(found)
-        for found in _greedy(course, learner.model, sources)
-    ]
+    found = _greedy(course, learner.model, sources)
+    wrote = [byte_pairs.decode(x) for x in found]
     bleu = course["bleu"](
         [_TOKEN.findall(line) for line in wrote],
         [_TOKEN.findall(target) for _, target in test],
