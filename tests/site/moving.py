@@ -3,6 +3,7 @@
 import base64
 import json
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -330,16 +331,20 @@ SITE = """<figure class="moves moves-{name}">
 """
 
 
-def make(name: str) -> MovingFigure:
+@cache
+def make(name: str) -> tuple[MovingFigure, str, str]:
+    """A figure, whole as a notebook has it, and its script: drawn once for
+    the dozen tests that open it.
+    """
     still, axes = plt.subplots(figsize=(2, 1))
     axes.plot([1, 2])
-    return figure(name, still, **CASES[name])
+    made = figure(name, still, **CASES[name])
+    return made, made.html(), script(name)
 
 
 def write(folder: Path, name: str, form: str, theme: str) -> str:
     """A page with the figure, as a notebook or a page carries it."""
-    made = make(name)
-    body = made.html()
+    made, body, code = make(name)
     if form == "page":
         data = body.partition('moves-data">')[2].partition("</script>")[0]
         large = ""
@@ -351,7 +356,7 @@ def write(folder: Path, name: str, form: str, theme: str) -> str:
                 'data-file="large.js"></script>'
             )
         body = SITE.format(name=name, data=data, large=large)
-        (folder / f"{name}.js").write_text(script(name), "utf-8")
+        (folder / f"{name}.js").write_text(code, "utf-8")
         (folder / "still.svg").write_text(made.still)
     ground, ink = "#fff", "#222"
     if theme == "dark":

@@ -169,13 +169,15 @@ def test_it_pauses_and_goes_on(window: Window, tmp_path: Path) -> None:
     page = window.open(quick(tmp_path, steps=20_000))
     page.evaluate(START_AND_PAUSE)
     page.get_by_role("button", name="Go on").wait_for()
-    page.wait_for_timeout(150)
+    word = page.get_by_label("your word")
     bar = "document.querySelector('.fx progress').value"
+    # answered while it rests, and so after the last step that was under way
+    word.fill("Abend")
+    page.get_by_text("abend →").wait_for()
     step = page.evaluate(bar)
     assert 0 < step < 20_000
-    page.get_by_label("your word").fill("Übung 7")
-    page.get_by_text("ubung →").wait_for()  # answered while it rests
-    page.wait_for_timeout(150)
+    word.fill("Übung 7")
+    page.get_by_text("ubung →").wait_for()
     assert page.evaluate(bar) == step
     page.get_by_role("button", name="Go on").focus()
     press(page, "Enter")

@@ -100,9 +100,10 @@ def test_the_address_has_the_state(window: Window, tmp_path: Path) -> None:
 def test_a_notebook_keeps_its_own_address(
     window: Window, tmp_path: Path
 ) -> None:
+    window.page.clock.install()
     page = window.open(write(tmp_path, "film", "notebook", "light"))
     page.get_by_role("button", name="Later").click()
-    page.wait_for_timeout(500)
+    page.clock.run_for(5000)  # a page's address would have it by now
     assert "#" not in page.url
 
 
