@@ -376,7 +376,9 @@ class Window:
             viewport={"width": width, "height": 900}, **more
         )
         self.page = self.context.new_page()
-        self.page.set_default_timeout(60_000)
+        self.page.set_default_timeout(
+            120_000
+        )  # a busy machine is no failure
         self.page.on("pageerror", lambda e: self.faults.append(str(e)))
         self.page.on(
             "console",

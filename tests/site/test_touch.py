@@ -2,6 +2,7 @@
 that do not make a page jump, a focus that stays.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,8 @@ FIELDS = """() => [...document.querySelectorAll(
 
 
 @pytest.fixture
-def phone(browser: Any) -> Any:
-    made = Window(browser, width=390, has_touch=True, is_mobile=True)
-    yield made
-    made.context.close()
+def phone(windows: Callable[..., Window]) -> Window:
+    return windows(width=390, has_touch=True, is_mobile=True)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
