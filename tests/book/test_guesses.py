@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
 
 from annotated.book.guesses import HIDDEN, Guesses, bounds
 
@@ -19,8 +19,8 @@ RESULT = f'print("2 heads: 97% right")\n"a < b"\n{HIDDEN}'
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A notebook without a window, which has run its first cell."""
-    off = Config({"HistoryManager": {"enabled": False}})
-    made: Any = InteractiveShell.instance(config=off)
+    monkeypatch.setattr(HistoryManager, "enabled", False)  # no file
+    made: Any = InteractiveShell.instance()
     shown: list[dict[str, Any]] = []
     monkeypatch.setattr(
         made.display_pub,
