@@ -46,6 +46,7 @@ def test_a_hidden_result_is_folded_and_tells_of_the_guess(
     above, _, folded = data["text/html"].partition("<details>")
     assert above == "<p>the share: you said 95. Right: 97.</p>"
     assert "heads: 97% right" in folded and "a &lt; b" in folded
+    assert "monospace" in folded  # columns stay columns
     # and where nothing can be folded, it is read
     assert data["text/plain"].startswith("the share: you said 95. Right")
     assert "2 heads: 97% right" in data["text/plain"]
