@@ -78,7 +78,8 @@ def _as_html(data: dict[str, Any], metadata: dict[str, Any]) -> str:
                 f'src="data:{kind};base64,{raw}">'
             )
     text = data.get("text/markdown") or data.get("text/plain", "")
-    return f"<pre>{html.escape(str(text))}</pre>"
+    font = "font-family:var(--jp-code-font-family,monospace)"
+    return f'<pre style="{font}">{html.escape(str(text))}</pre>'
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
 
 from annotated.book.guesses import HIDDEN, Guesses, bounds
 
@@ -19,8 +19,8 @@ RESULT = f'print("2 heads: 97% right")\n"a < b"\n{HIDDEN}'
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A notebook without a window, which has run its first cell."""
-    off = Config({"HistoryManager": {"enabled": False}})
-    made: Any = InteractiveShell.instance(config=off)
+    monkeypatch.setattr(HistoryManager, "enabled", False)  # no file
+    made: Any = InteractiveShell.instance()
     shown: list[dict[str, Any]] = []
     monkeypatch.setattr(
         made.display_pub,
@@ -46,6 +46,7 @@ def test_a_hidden_result_is_folded_and_tells_of_the_guess(
     above, _, folded = data["text/html"].partition("<details>")
     assert above == "<p>the share: you said 95. Right: 97.</p>"
     assert "heads: 97% right" in folded and "a &lt; b" in folded
+    assert "monospace" in folded  # columns stay columns
     # and where nothing can be folded, it is read
     assert data["text/plain"].startswith("the share: you said 95. Right")
     assert "2 heads: 97% right" in data["text/plain"]
