@@ -13,14 +13,13 @@ from annotated.engine.files import write_text
 from annotated.tokens import SPECIALS, Tokenizer
 
 __all__ = [
-    "SLOTS", "check_tags", "protecting", "add_tokens", "without_marks",
-    "untagged", "shown", "added_tags", "MarkedTokenizer", "PROTECT",
-    "missing",
+    "check_tags", "protecting", "add_tokens", "without_marks", "untagged",
+    "shown", "added_tags", "MarkedTokenizer", "PROTECT", "missing",
 ]  # fmt: skip
 
 
 # E16-tokenizers.md: Tokens of your own
-SLOTS = "".join(chr(0xE000 + i) for i in range(20))
+_SLOTS = "".join(chr(0xE000 + i) for i in range(20))
 _MARKS = r"[!-/:-@\[-`{-~]"
 _TAG = re.compile(rf"{_MARKS}[!-~]{{0,38}}{_MARKS}")
 _WIDE = 500  # characters of a regular expression
@@ -55,7 +54,7 @@ def protecting(
                 f"protect {one[:40]!r} must match a piece of text, not the "
                 f"empty one, and have at most {_WIDE} characters"
             )
-    every = [*first, f"[{SLOTS}]", *(f"(?:{one})" for one in protect)]
+    every = [*first, f"[{_SLOTS}]", *(f"(?:{one})" for one in protect)]
     try:
         return re.compile("|".join(every))
     except re.error as error:  # together: the name of a group comes twice
@@ -75,7 +74,7 @@ def add_tokens(
     if protect:
         added += [
             AddedToken(slot, normalized=False, special=False)
-            for slot in SLOTS
+            for slot in _SLOTS
         ]
     if added:
         tokenizer.inner.add_tokens(added)
@@ -109,7 +108,7 @@ def untagged(line: str, tags: Sequence[str]) -> str:
 def shown(line: str) -> str:
     """A line with the numbers of its slots, for a person."""
     return re.sub(
-        f"[{SLOTS}]", lambda slot: f"[{SLOTS.index(slot[0]) + 1}]", line
+        f"[{_SLOTS}]", lambda slot: f"[{_SLOTS.index(slot[0]) + 1}]", line
     )
 
 
@@ -117,7 +116,7 @@ def added_tags(tokenizer: Tokenizer) -> list[str]:
     """The tags that a tokenizer has."""
     added = sorted(tokenizer.inner.get_added_tokens_decoder().items())
     names = [token.content for _, token in added if not token.special]
-    return [name for name in names if name not in SLOTS]
+    return [name for name in names if name not in _SLOTS]
 
 
 class MarkedTokenizer(Tokenizer):
@@ -134,8 +133,8 @@ class MarkedTokenizer(Tokenizer):
         longest = sorted(self._tags, key=len, reverse=True)
         kept = [re.escape(name) for name in longest]  # though it be markup
         self._pattern = protecting(self.protect, kept) if protect else None
-        ids = map(inner.token_to_id, SLOTS)
-        self._slots = {i: slot for slot, i in zip(SLOTS, ids)}
+        ids = map(inner.token_to_id, _SLOTS)
+        self._slots = {i: slot for slot, i in zip(_SLOTS, ids)}
         self._spaced = isinstance(inner.model, models.BPE)
 
     def placeholders(self, line: str) -> list[str]:
@@ -152,14 +151,14 @@ class MarkedTokenizer(Tokenizer):
         if self._pattern is None:
             return line
         lines = line if source is None else source
-        free = [*zip(self.placeholders(lines), SLOTS)]
+        free = [*zip(self.placeholders(lines), _SLOTS)]
 
         def slot(found: re.Match[str]) -> str:
             for i, (text, one) in enumerate(free):
                 if text == found[0]:
                     del free[i]
                     return one
-            return "\ufffd" if found[0] in SLOTS else found[0]
+            return "\ufffd" if found[0] in _SLOTS else found[0]
 
         return self._pattern.sub(slot, line)
 
@@ -169,9 +168,9 @@ class MarkedTokenizer(Tokenizer):
         """
         if self._pattern is None:
             return line
-        texts = dict(zip(SLOTS, self.placeholders(source)))
+        texts = dict(zip(_SLOTS, self.placeholders(source)))
         return re.sub(
-            f"[{SLOTS}]", lambda slot: texts.get(slot[0], ""), line
+            f"[{_SLOTS}]", lambda slot: texts.get(slot[0], ""), line
         )
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
@@ -196,7 +195,7 @@ class MarkedTokenizer(Tokenizer):
         if not self._spaced:
             return lines
         # byte pairs put a space before whatever comes behind a slot
-        return [re.sub(f"([{SLOTS}]) ", r"\1", line) for line in lines]
+        return [re.sub(f"([{_SLOTS}]) ", r"\1", line) for line in lines]
 
     def slots(self, ids: Sequence[int]) -> list[str]:
         """The slots among ids, sorted."""

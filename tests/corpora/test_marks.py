@@ -13,7 +13,7 @@ import pytest
 
 from annotated.batches import Sentences
 from annotated.corpora.marks import (
-    SLOTS,
+    _SLOTS,
     MarkedTokenizer,
     add_tokens,
     check_tags,
@@ -95,7 +95,7 @@ def test_a_line_comes_back_with_all_its_placeholders(line):
     [back] = tokenizer.decode([ids])
     assert tokenizer.restored(back, line) == line
     found = tokenizer.placeholders(line)
-    assert tokenizer.slots(ids) == sorted(SLOTS[: len(found)])
+    assert tokenizer.slots(ids) == sorted(_SLOTS[: len(found)])
     assert tokenizer.missing(line, line) == []
     assert sorted(tokenizer.missing(line, "")) == sorted(found)
 
@@ -104,7 +104,7 @@ def test_a_tag_that_looks_like_markup_is_a_tag():
     tokenizer = marked()
     assert isinstance(tokenizer, MarkedTokenizer)
     assert tokenizer.placeholders("<b>x</b>") == ["</b>"]
-    assert tokenizer.masked("<b>x</b>") == f"<b>x{SLOTS[0]}"
+    assert tokenizer.masked("<b>x</b>") == f"<b>x{_SLOTS[0]}"
 
 
 def test_a_target_has_the_slots_of_its_source():
@@ -117,17 +117,17 @@ def test_a_target_has_the_slots_of_its_source():
         ("%s %s %s", "02"),
     ):
         masked = tokenizer.masked(target, source)
-        assert [SLOTS.index(c) for c in masked if c in SLOTS] == [
+        assert [_SLOTS.index(c) for c in masked if c in _SLOTS] == [
             int(n) for n in wanted
         ]
         assert tokenizer.restored(masked, source) == target
     # more than there are slots
-    many = " ".join(f"{{x{i}}}" for i in range(len(SLOTS) + 5))
+    many = " ".join(f"{{x{i}}}" for i in range(len(_SLOTS) + 5))
     masked = tokenizer.masked(many)
-    assert masked.endswith("{x23} {x24}") and SLOTS[-1] in masked
+    assert masked.endswith("{x23} {x24}") and _SLOTS[-1] in masked
     assert tokenizer.restored(masked, many) == many
     # a slot that stands for nothing is left out
-    assert tokenizer.restored(f"a{SLOTS[3]}b", source) == "ab"
+    assert tokenizer.restored(f"a{_SLOTS[3]}b", source) == "ab"
 
 
 def test_pairs_are_encoded_with_the_slots_of_the_source():
@@ -136,8 +136,8 @@ def test_pairs_are_encoded_with_the_slots_of_the_source():
     corpus = encode_pairs((tokenizer, tokenizer), ([source], [target]))
     texts = tokenizer.decode([corpus.src[0], corpus.tgt[0]])
     assert texts == [
-        f"{SLOTS[0]} of {SLOTS[1]}",
-        f"{SLOTS[1]} {SLOTS[0]}",
+        f"{_SLOTS[0]} of {_SLOTS[1]}",
+        f"{_SLOTS[1]} {_SLOTS[0]}",
     ]
 
 
@@ -375,4 +375,4 @@ def test_placeholders_that_disagree_are_found(tmp_path):
     assert isinstance(source, MarkedTokenizer)
     assert source.protect == made.protect
     masked = {line.split()[-1] for line, _ in texts(ready, "train")}
-    assert masked == {SLOTS[0]}
+    assert masked == {_SLOTS[0]}
