@@ -240,7 +240,8 @@ def _times(
     precision, steps = training.precision, training.max_steps
     total = step_flops(config, training.batch_tokens) * steps
     least = total / (speed * world_size())
-    kind, width, span = torch.device(device).type, config.d_model, ""
+    kind, width = torch.device(device).type, config.d_model
+    span, pace = "", 0.0  # in all, and seconds per step
     here = f"{_two(speed / 1e12)} TFLOP/s in matrix products on "
     rows = {"here": f"{here}{world_size()} × {device}"}
     if timed:
@@ -248,14 +249,32 @@ def _times(
         least = min(least, seconds * steps)  # others were busy meanwhile
         rows["a step here"] = f"{_span(seconds)}, measured: the fastest of "
         rows["a step here"] += _what(config, precision, device, sizes)
-        span = f"{_span(seconds * steps)} at this pace; "
+        pace, span = seconds, f"{_span(seconds * steps)} at this pace; "
     elif known := _SHARES.get((kind, precision)):
         width = min(known, key=lambda d: abs(d - width))
+        pace = least / known[width] / steps
         span = f"{_span(least / known[width])}, an estimate: at "
         span += f"{known[width]:.0%} of that speed, as measured at width "
         span += f"{width}; "
     rows["time here"] = f"{span}{_span(least)} at full speed"
+    rows |= _limited(training, pace, least / steps)
     return rows | _on_p100s(config, total)
+
+
+def _limited(
+    training: RunConfig, pace: float, least: float
+) -> dict[str, str]:
+    """The row of a dry run that says how far max_minutes go, at pace, in
+    seconds per step, or, where that is not known, at full speed.
+    """
+    if training.max_minutes is None:
+        return {}
+    steps = training.max_steps
+    some = min(round(60 * training.max_minutes / (pace or least)), steps)
+    row = (
+        f"{training.max_minutes:g}, enough for {some:,} of {steps:,} steps"
+    )
+    return {"max_minutes": row + " at full speed" * (not pace)}
 
 
 def _what(

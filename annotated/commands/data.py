@@ -83,8 +83,14 @@ class Prepare:
 
     name: tyro.conf.Positional[str]  # data set, your own folder, or pair
     out: Path | None = None  # the folder to create
-    src: Path | None = None  # pair: the source file
-    tgt: Path | None = None  # pair: its translation, unless src has it
+    # pair: the source file; of several corpora, one of each
+    src: tuple[Path, ...] = ()
+    # pair: its translation, unless src has it; as many as src
+    tgt: tuple[Path, ...] = ()
+    # pair: a tag for each src, put before its sentences
+    src_tags: tuple[str, ...] = ()
+    # pair: for each src, how many times an epoch has it
+    weights: tuple[int, ...] = ()
     # pair: where src has its sides: two keys, names or numbers of columns
     columns: tuple[str, str] | None = None
     # pair: two files for validation (unset: hold out part of src)
@@ -105,6 +111,10 @@ class Prepare:
     vocab_pairs: int | None = None
     # take the vocabulary of this run or prepared folder instead
     tokens: Path | None = None
+    # tokens of your own, such as <formal>, that are never cut
+    tags: tuple[str, ...] = ()
+    # regular expressions: placeholders and markup that are kept whole
+    protect: tuple[str, ...] = ()
     min_words: int | None = None  # drop pairs with fewer words on a side
     max_words: int | None = None  # drop pairs with more words on a side
     # drop pairs with one side more than this many times longer
@@ -138,25 +148,26 @@ class Prepare:
         invalid.
         """
         from annotated.corpora.prepare import (
-            of_files,
+            of_corpora,
             of_folder,
             registered,
         )
 
         names = ("source", "target", "vocab", "tokenizer", "vocab_pairs")
-        changes = given(self, *names)
+        changes = given(self, *names, "tags", "protect")
         if self.separate:
             changes["shared"] = False
-        alone = given(self, "divide_by", "columns")
+        apart = "divide_by", "columns", "src_tags", "weights"
+        alone = given(self, *apart)
         if alone and self.name != "pair":
             named = f"--{next(iter(alone))}".replace("_", "-")
             raise UsageError(f"data prepare: {named} goes with pair")
         if self.name == "pair":
-            if self.src is None:
+            if not self.src:
                 raise UsageError("data prepare pair: give --src and --tgt")
             changes |= given(self, "valid", "test", "hold_out")
-            changes |= given(self, "divide_by", "columns")
-            preparation = of_files(self.src, self.tgt, **changes)
+            changes |= given(self, *apart)
+            preparation = of_corpora(self.src, self.tgt, **changes)
         elif self.name in registry():
             preparation = registered(self.name, **changes)
         elif Path(self.name).is_dir():
@@ -184,6 +195,7 @@ class Prepare:
         from annotated.engine.runs import run_folder
 
         clash = given(self, "vocab", "tokenizer", "vocab_pairs", "separate")
+        clash |= given(self, "tags", "protect")
         if clash:
             raise UsageError(
                 "data prepare: --tokens brings a vocabulary, so omit "

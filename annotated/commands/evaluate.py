@@ -4,13 +4,20 @@ import dataclasses
 import json
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from annotated.commands.options import Flag
-from annotated.commands.translate import SearchOptions, tell_empty
+from annotated.commands.translate import (
+    SearchOptions,
+    tell_empty,
+    tell_missing,
+)
+from annotated.corpora.marks import missing
 from annotated.corpora.pairs import columns_of, part_of
 from annotated.corpora.reading import read_lines
+from annotated.corpora.sentencepieces import tag_before
 from annotated.engine.baselines import baselines, interval
 from annotated.engine.data import open_data
 from annotated.engine.distributed import (
@@ -105,6 +112,7 @@ class Evaluate(SearchOptions):
         seconds = round(time.perf_counter() - started, 2)
         if rank() == 0:
             tell_empty(src, found)
+            tell_missing(missing(run.source, src, found))
         if run.recipe.target == "tree":
             scores = tree_scores(src, found, ref)
         else:
@@ -113,6 +121,8 @@ class Evaluate(SearchOptions):
         if rank() == 0 and run.recipe.target != "tree":
             scores |= interval(found, ref)
             scores |= baselines(run, src, ref, self.data or "")
+            scores |= _by_tag(run, src, found, ref)
+            scores |= _placeholders(run, src, found)
         if rival is not None:
             if isinstance(rival, Run):
                 rival = self._translated(rival, src)
@@ -158,6 +168,36 @@ class Evaluate(SearchOptions):
                 f"{self.against} translates {theirs}, {self.run} {ours}"
             )
         return other
+
+
+def _by_tag(
+    run: Run, src: list[str], found: list[str], ref: list[str]
+) -> dict[str, Any]:
+    """BLEU and chrF of the sentences of each tag, if there are several."""
+    rows = defaultdict[str, list[int]](list)
+    for i, line in enumerate(src):
+        rows[tag_before(run.source, line)].append(i)
+    if len(rows) < 2:
+        return {}
+    scores = {}
+    for tag, some in sorted(rows.items()):
+        each = score([found[i] for i in some], [ref[i] for i in some])
+        names = "bleu", "chrf", "sentences"
+        scores[tag or "no tag"] = {name: each[name] for name in names}
+    return scores
+
+
+def _placeholders(
+    run: Run, src: list[str], found: list[str]
+) -> dict[str, int]:
+    """How many sentences have placeholders, and how many kept them all."""
+    lost = missing(run.source, src, found)
+    if not lost:
+        return {}
+    bare = missing(run.source, src, [""] * len(src))
+    have = [bool(some) for some in bare]
+    kept = sum(some and not gone for some, gone in zip(have, lost))
+    return {"placeholders": sum(have), "all_kept": kept}
 
 
 def _table(scores: dict[str, Any]) -> str:

@@ -53,7 +53,11 @@ def given(options: object, *names: str) -> dict[str, Any]:
     """The options that were given, by name."""
     values = ((name, getattr(options, name)) for name in names)
     # 0 equals False, but is a value
-    return {n: v for n, v in values if v is not None and v is not False}
+    return {
+        n: v
+        for n, v in values
+        if v is not None and v is not False and v != ()
+    }
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from annotated.commands.translate import RunOptions
+from annotated.corpora.marks import missing
 from annotated.corpora.reading import CURES, fault, json_of
 from annotated.corpora.sentencepieces import optional_import, unknown_words
 from annotated.engine.errors import (
@@ -291,6 +292,9 @@ class _Application:
                 for nbest in found
             ],
             "unknown_words": unknown_words(self.run.source, lines),
+            "missing": missing(
+                self.run.source, lines, [best.text for best, *_ in found]
+            ),
         }
 
 

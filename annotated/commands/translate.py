@@ -13,8 +13,9 @@ import torch
 import tyro
 
 from annotated.commands.options import Flag, given, usage_errors
+from annotated.corpora.marks import missing
 from annotated.corpora.reading import CURES, decoded
-from annotated.corpora.sentencepieces import unknown_words
+from annotated.corpora.sentencepieces import tagged, unknown_words
 from annotated.engine.distributed import all_gather, rank
 from annotated.engine.errors import UsageError, check_whole
 from annotated.engine.machine import HALF, pick_device, pick_precision
@@ -24,7 +25,8 @@ from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "RunOptions", "SearchOptions", "Translate", "tell_empty", "arriving",
+    "RunOptions", "SearchOptions", "Translate", "tell_empty",
+    "tell_missing", "arriving",
 ]  # fmt: skip
 
 
@@ -40,6 +42,8 @@ class RunOptions:
     alpha: float | None = None
     # tokens by which an output may exceed its source
     extra: int | None = None
+    # one of the run's tags, put before each line that begins with none
+    tag: str | None = None
     # cpu, cuda or mps (unset: a GPU if there is one)
     device: str | None = None
     # number format of the search; auto picks the fastest here
@@ -53,6 +57,9 @@ class RunOptions:
         """
         device = pick_device(self.device)
         run = Run.open(self.run, *self.ensemble, device=device)
+        if self.tag is not None:
+            source = tagged(run.source, self.tag)
+            run = dataclasses.replace(run, source=source)
         choice, why = str(self.precision), "as requested"
         if choice == "auto":  # process 0 decides
             first = rank() == 0
@@ -134,10 +141,14 @@ class Translate(SearchOptions):
             )
             best = [each[0].text for each in translated]
             tell_empty(lines, best, number)
-            for found in translated:
+            lost = missing(run.source, lines, best)
+            tell_missing(lost, number)
+            for found, some in zip(translated, lost or best):
                 if self.json:
                     each = [dataclasses.asdict(one) for one in found]
                     answer = {"line": number, "translations": each}
+                    if lost:
+                        answer["missing"] = some
                     texts = [json.dumps(answer, ensure_ascii=False)]
                 elif self.nbest > 1:
                     texts = [
@@ -165,6 +176,20 @@ def tell_empty(
     if empty:
         listed = ", ".join(empty[:10]) + " …" * (len(empty) > 10)
         print(f"empty translation of line {listed}", file=sys.stderr)
+
+
+def tell_missing(lost: Sequence[Sequence[str]], before: int = 0) -> None:
+    """Say on standard error what placeholders of which lines, after this
+    many others, are missing from their translations.
+    """
+    lines = [
+        f"{i} ({' '.join(some)[:60]})"
+        for i, some in enumerate(lost, start=before + 1)
+        if some
+    ]
+    if lines:
+        listed = ", ".join(lines[:10]) + " …" * (len(lines) > 10)
+        print(f"placeholders lost in line {listed}", file=sys.stderr)
 
 
 def _unread(words: Sequence[str], tokenizer: Tokenizer) -> str:

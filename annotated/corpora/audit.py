@@ -76,15 +76,19 @@ class _Usual:
     foreign: tuple[re.Pattern[str] | None, ...]  # letters, by side
     weights: dict[str, float]
     ratio: float  # of the source's length to the target's, a logarithm
+    protected: re.Pattern[str] | None = None  # what users know better
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[str, str]]) -> _Usual:
+    def of(
+        cls,
+        pairs: Iterable[tuple[str, str]],
+        protected: re.Pattern[str] | None = None,
+    ) -> _Usual:
         """Learned from pairs."""
         sides = [*zip(*pairs)]
         ratios = [_ratio(*pair) for pair in zip(*sides)]
-        return cls(
-            tuple(map(_foreign, sides)), _weights(sides), median(ratios)
-        )
+        foreign = tuple(map(_foreign, sides))
+        return cls(foreign, _weights(sides), median(ratios), protected)
 
     def script(self, *sides: str) -> bool:
         """Whether half of a side's letters are of another script."""
@@ -143,6 +147,10 @@ def _places(line: str) -> list[str]:
     return sorted(re.sub(r"%\d+\$", "%", place) for place in found)
 
 
+def _matches(pattern: re.Pattern[str], line: str) -> Iterator[str]:
+    return (match[0] for match in pattern.finditer(line))
+
+
 def _markup(src: str, tgt: str) -> bool:
     """Whether tags are not closed, or are others on the other side."""
     if "<" not in src and "<" not in tgt:
@@ -172,6 +180,10 @@ def _flags(src: str, tgt: str, usual: _Usual) -> Iterator[str]:
         yield "numbers"
     if _places(src) != _places(tgt):
         yield "placeholders"
+    if usual.protected is not None:
+        both = (sorted(_matches(usual.protected, x)) for x in (src, tgt))
+        if next(both) != next(both):
+            yield "protected"
     if _markup(src, tgt):
         yield "markup"
     if usual.lengths(src, tgt):
@@ -254,6 +266,7 @@ _WHAT = {
     "language": "a side is in the other side's language",
     "numbers": "numbers disagree",
     "placeholders": "placeholders disagree, such as %s or {name}",
+    "protected": "what --protect keeps whole disagrees",
     "markup": "markup is broken or disagrees",
     "lengths": "one side is unusually long (--ratio 3)",
     "twice": "pairs that come again, letter for letter (--dedup)",
@@ -261,10 +274,14 @@ _WHAT = {
 }
 
 
-def audit(texts: Mapping[str, TextPair]) -> list[Finding]:
-    """What looks dirty in the splits of a text; "train" has to be one."""
+def audit(
+    texts: Mapping[str, TextPair], protected: re.Pattern[str] | None = None
+) -> list[Finding]:
+    """What looks dirty in the splits of a text; "train" has to be one.
+    What is protected should be the same on both sides.
+    """
     first = islice(texts["train"].pairs(strict=False), _SAMPLE)
-    usual = _Usual.of(first)
+    usual = _Usual.of(first, protected)
     counts, examples = (
         Counter[str](),
         defaultdict[str, list[list[str]]](list),

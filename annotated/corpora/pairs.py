@@ -57,6 +57,8 @@ class TextPair:
     tgt: Text
     form: str = "lines"
     fields: _Fields = ("1", "2")  # of a file with both
+    tag: str = ""  # put before each source when it is prepared
+    weight: int = 1  # how many times an epoch has it
 
     def pairs(self, strict: bool = True) -> Iterator[tuple[str, str]]:
         """Its pairs. DataError if a file cannot be read, or if one side

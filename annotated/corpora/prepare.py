@@ -8,11 +8,11 @@ import json
 import re
 import shutil
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,15 @@ from annotated.batches import Corpus, Sentences, id_type
 from annotated.corpora.audit import Finding, audit, near_duplicates
 from annotated.corpora.cleaning import Cleaning, Division, divide, remarks
 from annotated.corpora.fetch import file_hash
+from annotated.corpora.marks import (
+    MarkedTokenizer,
+    add_tokens,
+    check_tags,
+    protecting,
+    shown,
+    untagged,
+    without_marks,
+)
 from annotated.corpora.pairs import (
     TextPair,
     columns_of,
@@ -36,6 +45,7 @@ from annotated.corpora.registry import data_folder, registry
 from annotated.corpora.sentencepieces import (
     kind_of,
     load_tokenizer,
+    tags_of,
     vocabulary,
 )
 from annotated.corpora.tokenizers import ValidLines
@@ -44,8 +54,8 @@ from annotated.engine.files import new_folder, write_json
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "registered", "of_folder", "usual_folder", "of_files", "prepare",
-    "encode_pairs", "Prepared",
+    "registered", "of_folder", "usual_folder", "of_files", "of_corpora",
+    "prepare", "encode_pairs", "Prepared",
 ]  # fmt: skip
 
 
@@ -70,9 +80,21 @@ class _Preparation:
     shared: bool = True  # one vocabulary for both sides
     vocab_pairs: int = 5_000_000  # maximum pairs to learn it from
     tokens: Path | None = None  # a folder to take the tokenizers from
+    tags: tuple[str, ...] = ()  # tokens of your own, beside the vocabulary
+    protect: tuple[str, ...] = ()  # regular expressions: placeholders
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_tags(self.tags)
+        protecting(self.protect)
+        parts = [part for some in self.parts.values() for part in some]
+        for tag in (part.tag for part in parts if part.tag):
+            if tag not in self.tags:
+                raise ValueError(f"the vocabulary has no tag {tag!r}")
+        if self.cleaning.lower and "".join(self.tags).lower() != "".join(
+            self.tags
+        ):
+            raise ValueError("lower would change a tag: write it so")
         if self.source == self.target:
             raise ValueError(f"source and target are both {self.source!r}")
         for name in _SIDES:  # part of the names of files
@@ -112,6 +134,8 @@ class _Preparation:
             vocab=max(len(source), len(target)),
             tokenizer=kind_of(source),
             shared=vocabulary(source) == vocabulary(target),
+            tags=tuple(tags_of(source)),
+            protect=getattr(source, "protect", ()),
         )
 
 
@@ -217,6 +241,54 @@ def of_files(
     return _Preparation(**usual | changes)
 
 
+def of_corpora(
+    srcs: Sequence[Path],
+    tgts: Sequence[Path] = (),
+    *,
+    src_tags: Sequence[str] = (),
+    weights: Sequence[int] = (),
+    **changes: Any,
+) -> _Preparation:
+    """The preparation of one or more corpora, as of_files of each. There
+    is one of src_tags and weights for each, or none at all.
+    """
+    for name, values in (
+        ("tgt", tgts),
+        ("src_tags", src_tags),
+        ("weights", weights),
+    ):
+        if values and len(values) != len(srcs):
+            raise ValueError(
+                f"{name} must be {len(srcs)}, one for each src, not "
+                f"{len(values)}"
+            )
+    if bad := [weight for weight in weights if weight < 1]:
+        raise ValueError(f"weights must be at least 1, not {bad[0]}")
+    apart = {"valid", "test"} & changes.keys()
+    if apart and len(srcs) > 1:
+        raise ValueError(
+            f"{min(apart)} goes with one src: of several, some of each is "
+            "held out"
+        )
+    tags = (*changes.pop("tags", ()), *src_tags)
+    rows = zip_longest(srcs, tgts, src_tags, weights)
+    made, parts = [], dict[str, list[TextPair]]()
+    for src, tgt, tag, weight in rows:
+        made.append(of_files(src, tgt, **changes))
+        for split, [part] in made[-1].parts.items():
+            part = dataclasses.replace(
+                part, tag=tag or "", weight=weight or 1
+            )
+            parts.setdefault(split, []).append(part)
+    return dataclasses.replace(
+        made[0],
+        source="-".join(dict.fromkeys(one.source for one in made)),
+        target="-".join(dict.fromkeys(one.target for one in made)),
+        parts=parts,
+        tags=tuple(dict.fromkeys(tags)),
+    )
+
+
 def _language(path: Path, unknown: str) -> str:
     """The language in a file's name: de in train.de.gz."""
     name = path.name
@@ -250,13 +322,24 @@ def prepare(preparation: _Preparation, out: Path) -> Prepared:
         cards, notes = _clean(preparation, work)
         for note in notes:
             print(f"{preparation.name}: {note}", file=sys.stderr)
-        found = audit({split: _clean_text(work, split) for split in cards})
+        texts = {
+            split: _Untagged(*_sides(work, split), tags=preparation.tags)
+            for split in cards
+        }
+        protect = preparation.protect
+        found = audit(texts, protecting(protect) if protect else None)
         pairs = cards["train"]["pairs"]
         tokenizers = _vocabularies(preparation, work, pairs)
         for side, tokenizer in zip(_SIDES, tokenizers):
             tokenizer.save(fresh / f"{side}.json")
         for split, card in cards.items():
             _encode(work, fresh, split, tokenizers, card)
+            parts = card["parts"]
+            if len(parts) == 1 and (
+                parts[0]["tag"],
+                parts[0]["weight"],
+            ) == ("", 1):
+                del card["parts"]
             for side in _SIDES if split != "train" else ():
                 language = getattr(preparation, side)
                 text = work / f"{split}.{side}"
@@ -267,10 +350,21 @@ def prepare(preparation: _Preparation, out: Path) -> Prepared:
     return Prepared.open(out)
 
 
-def _clean_text(work: Path, split: str) -> TextPair:
+def _sides(work: Path, split: str) -> tuple[Text, Text]:
     """The clean text of a split."""
     src, tgt = (Text(work / f"{split}.{side}") for side in _SIDES)
-    return TextPair(src, tgt)
+    return src, tgt
+
+
+@dataclass(frozen=True)
+class _Untagged(TextPair):
+    """Two texts, the first without the tags that its lines begin with."""
+
+    tags: tuple[str, ...] = ()
+
+    def pairs(self, strict: bool = True) -> Iterator[tuple[str, str]]:
+        for src, tgt in super().pairs(strict):
+            yield untagged(src, self.tags), tgt
 
 
 def _near_duplicates(
@@ -279,8 +373,12 @@ def _near_duplicates(
     """What is held out and nearly in the training set."""
     sides = {s: Sentences.load(folder / f"{s}.src") for s in splits}
     train = sides.pop("train")
+
+    def text(ids: Sequence[Any]) -> list[str]:
+        return [shown(line) for line in tokenizer.decode(ids)]
+
     found = [
-        near_duplicates(split, held, train, tokenizer.decode)
+        near_duplicates(split, held, train, text)
         for split, held in sides.items()
     ]
     return [finding for finding in found if finding is not None]
@@ -308,11 +406,13 @@ def _clean(
     cards: dict[str, dict[str, Any]] = {}
     files: dict[str, list[Any]] = {}
     kept, first = Counter[str](), list[str]()
+    counts: dict[str, Counter[TextPair]] = defaultdict(Counter)
     with ExitStack() as stack:
         for split, parts in preparation.parts.items():
             dropped, before = Counter[str](), kept.total()
+            reading = _Reading(parts)
             pairs = tqdm(
-                chain.from_iterable(p.pairs(strict=False) for p in parts),
+                reading,
                 desc=f"reading {split}",
                 unit=" pairs",
                 disable=None,
@@ -323,10 +423,13 @@ def _clean(
                     paths = [work / f"{to}.{side}" for side in _SIDES]
                     opened = [path.open("wb") for path in paths]
                     files[to] = list(map(stack.enter_context, opened))
+                if reading.part.tag:
+                    sides[0] = f"{reading.part.tag} {sides[0]}"
                 # invalid bytes become U+FFFD, as in Tokenizer
                 for file, line in zip(files[to], ValidLines(sides)):
                     file.write(line.encode() + b"\n")
                 kept[to] += 1
+                counts[to][reading.part] += 1
                 if len(first) < _CHUNK:
                     first += sides
             read = kept.total() - before + dropped.total()
@@ -340,10 +443,37 @@ def _clean(
                 f"{_DOCUMENTS * (preparation.division.by == 'document')}"
             )
     counted = {
-        split: {"dropped": {}} | cards.get(split, {}) | {"pairs": count}
+        split: {"dropped": {}}
+        | cards.get(split, {})
+        | {"pairs": count, "parts": _parts(counts[split], split)}
         for split, count in kept.items()
     }
     return counted, remarks(first)
+
+
+class _Reading:
+    """The pairs of some pieces of a corpus, and which of them is read."""
+
+    def __init__(self, parts: Sequence[TextPair]):
+        self.parts, self.part = parts, parts[0]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for part in self.parts:
+            self.part = part
+            yield from part.pairs(strict=False)
+
+
+def _parts(counts: Counter[TextPair], split: str) -> list[dict[str, Any]]:
+    """What a split has of each piece, in their order."""
+    return [
+        {
+            "file": part.src.path.name,
+            "tag": part.tag,
+            "pairs": count,
+            "weight": part.weight if split == "train" else 1,
+        }
+        for part, count in counts.items()
+    ]
 
 
 _DOCUMENTS = "; documents end where a line is blank on both sides"
@@ -361,14 +491,28 @@ def _check_text(name: str, read: int, dropped: Counter[str]) -> None:
 
 
 class _Lines:
-    """Every step-th line of some files; can be iterated repeatedly."""
+    """Every step-th line of some files, without its tags and placeholders;
+    can be iterated repeatedly.
+    """
 
-    def __init__(self, files: Sequence[Path], step: int):
-        self.files, self.step = files, step
+    def __init__(
+        self,
+        files: Sequence[Path],
+        step: int,
+        tags: Sequence[str] = (),
+        protect: Sequence[str] = (),
+    ):
+        self.files, self.step, self.tags = files, step, tags
+        self.pattern = protecting(protect) if protect else None
 
     def __iter__(self) -> Iterator[str]:
         for file in self.files:
-            yield from islice(Text(file).lines(), None, None, self.step)
+            lines = islice(Text(file).lines(), None, None, self.step)
+            if not self.tags and self.pattern is None:
+                yield from lines
+                continue
+            for line in lines:
+                yield from without_marks(line, self.tags, self.pattern)
 
 
 def _vocabularies(
@@ -383,7 +527,13 @@ def _vocabularies(
     step = -(-pairs // preparation.vocab_pairs)
     texts = [files] if preparation.shared else [files[:1], files[1:]]
     kinds: Any = preparation.vocab, preparation.tokenizer
-    learned = [Tokenizer.train(_Lines(t, step), *kinds) for t in texts]
+    marks = preparation.tags, preparation.protect
+    learned = [
+        add_tokens(
+            Tokenizer.train(_Lines(text, step, *marks), *kinds), *marks
+        )
+        for text in texts
+    ]
     return learned[0], learned[-1]
 
 
@@ -395,8 +545,14 @@ def encode_pairs(
     """The ids of source and target lines, without the pairs that have no
     tokens on one side.
     """
-    ids = (t.encode(side) for t, side in zip(tokenizers, sides))
-    both = [pair for pair in zip(*ids, strict=True) if all(pair)]
+    source, target = tokenizers
+    ours = source.encode(sides[0])
+    theirs = (
+        target.encode_beside(sides[1], sides[0])
+        if isinstance(target, MarkedTokenizer)
+        else target.encode(sides[1])
+    )
+    both = [pair for pair in zip(ours, theirs, strict=True) if all(pair)]
     return Corpus(
         Sentences.of([src for src, _ in both], kind),
         Sentences.of([tgt for _, tgt in both], kind),
@@ -412,7 +568,8 @@ def _encode(
 ) -> None:
     """Write the ids of a split and add its counts to card."""
     kind = id_type(max(map(len, tokenizers)))
-    pairs = _clean_text(work, split).pairs(strict=False)
+    pairs = _weighted(TextPair(*_sides(work, split)), card["parts"])
+    wanted = sum(part["pairs"] * part["weight"] for part in card["parts"])
     with (
         closing(_Rows(out / f"{split}.src", kind)) as src,
         closing(_Rows(out / f"{split}.tgt", kind)) as tgt,
@@ -423,15 +580,30 @@ def _encode(
             rows = encode_pairs(tokenizers, columns_of(chunk), kind)
             src.add(rows.src)
             tgt.add(rows.tgt)
-    if read != card["pairs"]:
+    if read != wanted:
         raise DataError(
-            f"{split}: {card['pairs']:,} clean pairs were written, but "
+            f"{split}: {wanted:,} clean pairs were written, but "
             f"{read:,} read back: the corpus would be misaligned"
         )
     if lost := read - src.sentences:
         card["dropped"]["a side without tokens"] = lost
     card["pairs"] = src.sentences
     card["source_tokens"], card["target_tokens"] = src.tokens, tgt.tokens
+
+
+def _weighted(
+    text: TextPair, parts: Sequence[dict[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    """The clean pairs of each piece, as many times as its weight says."""
+    if all(part["weight"] == 1 for part in parts):
+        yield from text.pairs(strict=False)
+        return
+    start = 0
+    for part in parts:
+        end = start + part["pairs"]
+        for _ in range(part["weight"]):
+            yield from islice(text.pairs(strict=False), start, end)
+        start = end
 
 
 class _Rows:
@@ -603,6 +775,12 @@ class Prepared:
                 f"{split}: {card['pairs']:,} pairs, {tokens[0]:,} + "
                 f"{tokens[1]:,} tokens"
             )
+            for part in card.get("parts", []):
+                tag = f", {part['tag']}" if part["tag"] else ""
+                often = f", {part['weight']} times" * (part["weight"] > 1)
+                lines.append(
+                    f"  {part['file']}{tag}: {part['pairs']:,}{often}"
+                )
             for why, count in sorted(card["dropped"].items()):
                 lines.append(f"  dropped, {why}: {count:,}")
         if found := self.findings:

@@ -37,13 +37,16 @@ class Segmenter:
         self.order = np.argsort(np.array(keys, np.int64))
         self.keys = np.array(keys, np.int64)[self.order]
         self.never = len(merges)  # the rank of what cannot be merged
-        names = {i: name for name, i in number.items()}
         first = len(SPECIALS)  # specials are spelt with nothing
-        spelt = [names[i] if i >= first else "" for i in range(self.size)]
-        rows = [[number[c] for c in name] for name in spelt]
+        # what was added, such as a tag, is a letter of its own
+        rows = [[i] * (i >= first) for i in range(self.size)]
+        for name, i in number.items():
+            if i >= first:
+                rows[i] = [number[c] for c in name]
         self.spelling = Sentences.of(rows, np.int64)
         single = b"".join(BytePairs({}).tokens())
-        self.bytes = np.zeros(self.size, np.uint8)
+        # and it is a line break, which no word crosses
+        self.bytes = np.full(self.size, ord("\n"), np.uint8)
         self.bytes[first : first + 256] = np.frombuffer(single, np.uint8)
 
     def redrawn(

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from annotated.corpora.tokenizers import valid_line
-from annotated.engine.errors import RunError
+from annotated.corpora.marks import PROTECT, MarkedTokenizer, added_tags
+from annotated.corpora.tokenizers import tokenizer_of, valid_line
+from annotated.engine.errors import RunError, UsageError
 from annotated.engine.files import write_text
 from annotated.tokens import SPECIALS, UNK, Tokenizer
 
 __all__ = [
     "optional_import", "SentencePieces", "codes_of", "load_tokenizer",
-    "vocabulary", "kind_of", "unknown_words", "same_tokens", "in_parts",
+    "vocabulary", "kind_of", "unknown_words", "same_tokens", "tags_of",
+    "tagged", "tag_before", "in_parts",
 ]  # fmt: skip
 
 
@@ -132,10 +134,13 @@ def load_tokenizer(path: Path) -> Tokenizer:
             begins = file.read(64).decode("utf-8", "replace")
     except OSError:
         begins = ""
-    if f'"{_MARK}"' not in begins:
+    if not any(f'"{key}"' in begins for key in (_MARK, PROTECT)):
         return Tokenizer.load(path)
     try:
         values = json.loads(path.read_text("utf-8"))
+        if PROTECT in values:
+            inner = tokenizer_of(json.dumps(values["tokenizer"]))
+            return MarkedTokenizer(inner, protect=values[PROTECT])
         model = base64.b64decode(values[_MARK], validate=True)
         return SentencePieces(model, values["pieces"], values["code"])
     except RunError:
@@ -173,21 +178,57 @@ def unknown_words(tokenizer: Tokenizer, lines: Sequence[str]) -> list[str]:
 
 def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:
     """Whether two tokenizers give each text the same ids."""
+    kinds = SentencePieces, MarkedTokenizer
     texts = [
-        t.text() if isinstance(t, SentencePieces) else t.inner.to_str()
+        t.text() if isinstance(t, kinds) else t.inner.to_str()
         for t in (one, other)
     ]
     return texts[0] == texts[1]
+
+
+def tags_of(tokenizer: Tokenizer) -> list[str]:
+    """The tags that a line may begin with: its own, or the codes of
+    languages.
+    """
+    if isinstance(tokenizer, SentencePieces):
+        return tokenizer.codes
+    return added_tags(tokenizer)
+
+
+def tagged(tokenizer: Tokenizer, tag: str) -> Tokenizer:
+    """A tokenizer that puts a tag before each line that begins with none.
+    UsageError if it has no such tag.
+    """
+    known = tags_of(tokenizer)
+    if tag not in known:
+        listed = ", ".join(known) or "it has none"
+        raise UsageError(f"there is no tag {tag!r}: {listed}")
+    if isinstance(tokenizer, SentencePieces):
+        return SentencePieces(tokenizer.model, tokenizer.pieces, tag)
+    protect = getattr(tokenizer, "protect", ())
+    return MarkedTokenizer(tokenizer.inner, tag=tag, protect=protect)
+
+
+def tag_before(tokenizer: Tokenizer, line: str) -> str:
+    """The tag with which a line begins, or nothing."""
+    found = [tag for tag in tags_of(tokenizer) if line.startswith(tag)]
+    return max(found, key=len, default="")
 
 
 def in_parts(
     tokenizer: Tokenizer, ids: Sequence[int], most: int
 ) -> list[list[int]]:
     """ids in parts of at most that many; each begins with the code of the
-    language, if there is one.
+    language, or the tags, with which all begins.
     """
-    coded = isinstance(tokenizer, SentencePieces) and tokenizer.code
-    head, rest = (ids[:1], ids[1:]) if coded else (ids[:0], ids)
+    first = 0
+    if isinstance(tokenizer, SentencePieces):
+        first = 1 if tokenizer.code else 0
+    elif len(ids) > most:
+        tags = {tokenizer.inner.token_to_id(t) for t in tags_of(tokenizer)}
+        while first < most - 1 and ids[first] in tags:
+            first += 1
+    head, rest = ids[:first], ids[first:]
     room = most - len(head)
     starts = range(0, len(rest), room)
     return [[*head, *rest[i : i + room]] for i in starts]

@@ -1,5 +1,6 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -18,7 +19,7 @@ from annotated.engine.errors import UsageError
 
 __all__ = [
     "valid_line", "ValidLines", "word_level", "word_pieces", "encoded",
-    "learn_pieces", "read_tokenizer",
+    "learn_pieces", "read_tokenizer", "tokenizer_of",
 ]  # fmt: skip
 
 
@@ -163,10 +164,31 @@ def encoded(
     pieces = inner.get_vocab() if long else {}
     most = max(map(len, pieces), default=0)
     for i in long:
-        words = inner.pre_tokenizer.pre_tokenize_str(texts[i])
-        each = [_longest(word, pieces, most) for word, _ in words]
-        rows[i] = [*chain.from_iterable(each)]
+        rows[i] = []
+        for text, number in _between(inner, texts[i]):
+            words = inner.pre_tokenizer.pre_tokenize_str(text)
+            each = [_longest(word, pieces, most) for word, _ in words]
+            rows[i] += [*chain.from_iterable(each), *number]
     return rows
+
+
+def _between(
+    inner: tokenizers.Tokenizer, line: str
+) -> Iterator[tuple[str, list[int]]]:
+    """What stands between the tokens that were added to a tokenizer, and
+    the id of the one behind it, if any.
+    """
+    added = {
+        token.content: i
+        for i, token in inner.get_added_tokens_decoder().items()
+        if not token.special
+    }
+    longest = sorted(added, key=len, reverse=True)
+    cuts = "|".join(map(re.escape, longest)) or "(?!)"
+    *some, last = re.split(f"({cuts})", line)
+    for text, name in zip(some[::2], some[1::2]):
+        yield text, [added[name]]
+    yield last, []
 
 
 def _long(line: str) -> bool:
@@ -225,3 +247,11 @@ def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise ValueError(f"{path} is no tokenizer: {error}") from None
+
+
+def tokenizer_of(text: str) -> tokenizers.Tokenizer:
+    """The tokenizer that is written in JSON. ValueError if it is none."""
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:
+        raise ValueError(str(error)) from None

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from sacrebleu.metrics import BLEU
 
 from annotated.batches import Corpus
+from annotated.corpora.marks import MarkedTokenizer, untagged
 from annotated.corpora.neighbours import nearest
 from annotated.corpora.registry import folder_of, registry
+from annotated.corpora.sentencepieces import tags_of
 from annotated.corpora.synthetic import SYNTHETIC
 from annotated.engine.data import open_data, prepared_data
 from annotated.engine.errors import DataError, UsageError
@@ -44,12 +46,16 @@ def baselines(
     most similar training sentence, if the training set is here; data is
     where it is now, if it has been moved.
     """
-    others = {"copied": list(src)}
+    tags = tags_of(run.source)
+    others = {"copied": [untagged(line, tags) for line in src]}
     if (memory := _training_set(run, data)) is not None:
         queries = run.source.encode(list(src))
         found = nearest(queries, memory.src)
         ids = [memory.tgt[int(i)].tolist() for i in found]
         others["nearest"] = run.target.decode(ids)
+        if isinstance(target := run.target, MarkedTokenizer):
+            pairs = zip(others["nearest"], src)
+            others["nearest"] = [target.restored(*pair) for pair in pairs]
     return {
         name: {n: v for n, v in score(lines, ref).items() if n in _KEPT}
         for name, lines in others.items()

@@ -1,9 +1,11 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from annotated.corpora.marks import MarkedTokenizer
 from annotated.corpora.sentencepieces import in_parts
 from annotated.engine.errors import RunError
 from annotated.engine.packing import NoCacheError
@@ -43,6 +45,11 @@ def translated(
     translations are joined. RunError if a worker dies.
     """
     source, target = tokenizers
+    marked = _marked(tokenizers)
+    # whatever has all placeholders comes first
+    wide = search
+    if marked is not None:
+        wide = dataclasses.replace(search, nbest=search.beam)
     most = min(_most_source(m.config, search) for m in models)
     pieces, line_of = [], []
     for i, ids in enumerate(source.encode(lines)):
@@ -52,22 +59,61 @@ def translated(
     hypotheses: list[list[list[Hypothesis]]] = [[] for _ in lines]
     try:
         results = search_in_order(
-            models, pieces, search, batch_tokens, workers=workers,
+            models, pieces, wide, batch_tokens, workers=workers,
             guide=guide,
         )  # fmt: skip
     except NoCacheError as error:
         if guide is not None or len(models) > 1:
             raise RunError(f"no guide and no vote: {error}") from None
         print(f"slowly, without a cache: {error}", file=sys.stderr)
-        results = [plain_beam_search(models[0], p, search) for p in pieces]
+        results = [plain_beam_search(models[0], p, wide) for p in pieces]
     except WorkerError as error:
         raise RunError(
             f"a search process failed ({error}), perhaps for lack of "
             "memory: try fewer workers or a smaller batch_tokens"
         ) from None
-    for i, nbest in zip(line_of, results, strict=True):
-        hypotheses[i].append(nbest)
-    return [_joined(parts, target) for parts in hypotheses]
+    for i, piece, nbest in zip(line_of, pieces, results, strict=True):
+        if marked is not None:
+            nbest = _complete_first(piece, nbest, *marked)
+        hypotheses[i].append(nbest[: search.nbest])
+    found = [_joined(parts, target) for parts in hypotheses]
+    return _restored(marked[1], lines, found) if marked else found
+
+
+def _marked(
+    tokenizers: tuple[Tokenizer, Tokenizer],
+) -> tuple[MarkedTokenizer, MarkedTokenizer] | None:
+    """Both tokenizers, if they protect placeholders."""
+    source, target = tokenizers
+    if not isinstance(source, MarkedTokenizer) or not source.protect:
+        return None
+    return (source, target) if isinstance(target, MarkedTokenizer) else None
+
+
+def _complete_first(
+    piece: list[int],
+    nbest: list[Hypothesis],
+    source: MarkedTokenizer,
+    target: MarkedTokenizer,
+) -> list[Hypothesis]:
+    """Hypotheses with all slots of their source before the others."""
+    wanted = source.slots(piece)
+    return sorted(nbest, key=lambda one: target.slots(one.ids) != wanted)
+
+
+def _restored(
+    target: MarkedTokenizer,
+    lines: Sequence[str],
+    found: list[list[Translation]],
+) -> list[list[Translation]]:
+    """Translations with the placeholders of their lines."""
+    return [
+        [
+            dataclasses.replace(one, text=target.restored(one.text, line))
+            for one in nbest
+        ]
+        for line, nbest in zip(lines, found, strict=True)
+    ]
 
 
 def _joined(

@@ -188,6 +188,10 @@ ARRIVES = {  # options of data prepare pair: value, field, what it becomes
     "drop_copies": ("", "cleaning.drop_copies", True),
     "dedup": ("", "cleaning.dedup", True),
     "divide_by": ("block", "division.by", "block"),
+    "tags": ("'<a>' '<b>'", "tags", ("<a>", "<b>")),
+    "src_tags": ("'<a>'", "tags", ("<a>",)),
+    "weights": ("3", "parts.train.weight", 3),
+    "protect": ("a+ b", "protect", ("a+", "b")),
     "valid": ("c.de c.en", "parts.valid", ["c.de", "c.en"]),
     "test": ("d.de d.en", "parts.test", ["d.de", "d.en"]),
 }
@@ -214,6 +218,7 @@ def prepared_by(
     for split, (part,) in seen[0].parts.items():
         files = part.src.path, part.tgt.path
         found[f"parts.{split}"] = [str(file) for file in files]
+    found["parts.train.weight"] = seen[0].parts["train"][0].weight
     del found["parts"]
     return found
 

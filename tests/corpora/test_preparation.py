@@ -134,14 +134,17 @@ def test_a_folder_has_a_test_or_not(tmp_path):
 
 
 def test_a_registered_set_is_prepared_as_the_registry_says(monkeypatch):
-    monkeypatch.setattr(preparation, "parts_of", lambda *about: [about])
+    def parts_of(*about: str) -> list[TextPair]:
+        return lines_of("-".join(about), "b")
+
+    monkeypatch.setattr(preparation, "parts_of", parts_of)
     found = registered("iwslt14", vocab=500)
     assert found == _Preparation(
         name="iwslt14",
         source="de",
         target="en",
         parts={
-            split: [("iwslt14", split, "de", "en")]
+            split: parts_of("iwslt14", split, "de", "en")
             for split in preparation.registry()["iwslt14"]["splits"]
         },
         cleaning=Cleaning(**preparation.registry()["iwslt14"]["clean"]),
@@ -151,7 +154,7 @@ def test_a_registered_set_is_prepared_as_the_registry_says(monkeypatch):
     )
     other = registered("multi30k", "fr", "en")
     assert (other.source, other.target) == ("fr", "en")
-    assert other.parts["test"] == [("multi30k", "test", "fr", "en")]
+    assert other.parts["test"] == parts_of("multi30k", "test", "fr", "en")
     assert (other.cleaning, other.vocab) == (Cleaning(), 4000)
     assert registered("multi30k", target="fr").source == "en"
     entry = preparation.registry()["multi30k"] | {"tokenizer": "word"}

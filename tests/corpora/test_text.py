@@ -262,7 +262,8 @@ NOT_A_PERSONS = {
         commands/adapt._do
         corpora/sentencepieces.load_tokenizer corpora/prepare.open
         engine/runs._read engine/runs.read_metrics engine/runs.results_of
-        corpora/segmentation.__init__ book/portable.portable
+        corpora/segmentation.__init__ corpora/marks.text
+        book/portable.portable
         corpora/tokenizers.read_tokenizer""",
     "is another file that we have written": """
         book/paper.script book/sweep.kept school/course.state

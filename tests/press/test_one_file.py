@@ -61,6 +61,21 @@ def test_it_imports_nothing_but_torch_and_what_python_has(path: Path):
     assert tops - {*sys.stdlib_module_names} == {"torch"}
 
 
+def test_it_is_short_enough_to_be_read(path: Path):
+    """Docstrings, comments and blank lines do not count."""
+    text = path.read_text("utf-8")
+    told = {
+        row
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        for row in range(node.lineno, (node.end_lineno or 0) + 1)
+    }
+    lines = enumerate(map(str.strip, text.splitlines()), start=1)
+    code = [x for i, x in lines if x and x[0] != "#" and i not in told]
+    assert 500 < len(code) < 600
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -465,6 +465,43 @@ def test_a_time_has_two_digits_and_a_unit(
     assert costs._span(seconds) == said
 
 
+@pytest.mark.parametrize(
+    ("minutes", "some"), [(0.5, "15"), (9.0, "200"), (None, "")]
+)
+def test_a_dry_run_says_how_far_the_minutes_go(
+    no_data: None, minutes: float | None, some: str
+) -> None:
+    """200 steps of 2 seconds take seven minutes."""
+    recipe = RECIPES["wmt14-en-de-base"].changed(
+        max_steps=200, max_minutes=minutes, cooldown=0, warmup=10
+    )
+    said = said_of(recipe)
+    assert " in 200 steps\n" in said
+    row = (
+        f"max_minutes     {minutes:g}, enough for {some} of 200 steps\n"
+        if (minutes)
+        else "max_minutes"
+    )
+    assert (row in said) == bool(minutes)
+
+
+def test_without_a_pace_full_speed_bounds_the_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(costs, "matmul_speed", lambda *_: 1e12)
+    monkeypatch.setattr(costs, "memory_bytes", lambda _: 80 * 2.0**30)
+    monkeypatch.setattr(costs, "_at_hand", lambda _: False)
+    recipe = RECIPES["wmt14-en-de-base"].changed(
+        max_steps=200, max_minutes=1.0, cooldown=0, precision="float16"
+    )
+    config, training = recipe.config(), recipe.training
+    seconds = step_flops(config, training.batch_tokens) / 1e12
+    assert (
+        f"max_minutes     1, enough for {round(60 / seconds)} of 200 steps "
+        "at full speed\n"
+    ) in dry_run(config, training, "cuda")
+
+
 def test_a_dry_run_says_this_of_the_big_model_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
