@@ -253,7 +253,7 @@ NOT_A_PERSONS = {
         book/scripts.script commands/doctor._requirements book/paper._counted book/results.ledger
         book/colors.colors
         school/milestones._run_of_the_book
-        school/exercises.exercises school/exercises._unsealed
+        school/exercises.exercises school/exercises.unsealed
         corpora/registry.registry school/terminal._questions
         pocket/words.read_table""",
     "is of a run folder or a corpus, which we have written": """
