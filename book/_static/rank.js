@@ -1,5 +1,5 @@
 // Which sections answer a query, the best first; more may be added. It draws
-// nothing: search.js does. minisearch.js finds words, Sphinx's language_data.js
+// nothing: search.js does. index.js finds words, Sphinx's language_data.js
 // says which are alike, asked.js and the glossary what else a section is
 // called. A query is a question: no word of it has to be there, but a section
 // that lacks the rare ones loses most of its score.
@@ -68,9 +68,13 @@ const ranking = (taught = [], filed = {}) => {
   const stems = new Map();
   const BRITISH = /is(?=(?:e|es|ed|er|ers|ing|ation|ations)$)/; // "optimiser" as "optimizer"
   const stem = (word) => {
-    word = word.toLowerCase().replace(BRITISH, "iz");
-    if (!stems.has(word)) stems.set(word, dropped(word) ? "" : stemmer.stemWord(word));
-    return stems.get(word);
+    let found = stems.get(word);
+    if (found === undefined) {
+      const plain = word.toLowerCase().replace(BRITISH, "iz");
+      found = dropped(plain) ? "" : stemmer.stemWord(plain);
+      stems.set(word, found);
+    }
+    return found;
   };
   // "warm-up" is found as two words and as "warmup", "√" as "sqrt"
   const WORD = /[\p{L}\p{N}]+(?:-[\p{L}\p{N}]+)*/gu;
@@ -103,22 +107,17 @@ const ranking = (taught = [], filed = {}) => {
   }
 
   const FIELDS = { page: 1, title: 4, called: 2.5, text: 1, code: 0.5, hidden: 0.3 };
-  const index = new MiniSearch({
-    fields: Object.keys(FIELDS),
-    tokenize: split,
-    processTerm: stem,
-    searchOptions: { boost: FIELDS, processTerm: (word) => word },
-  });
+  const index = wordIndex(FIELDS, split, stem);
   const sections = [], aside = [], weights = [], titles = [], spelt = [], texts = [], names = [], calls = [];
   const add = (rows) => {
     for (const row of rows) {
-      const id = sections.push(row) - 1;
+      sections.push(row);
       const apart = ASIDE.test(row[TITLE]);
       const room = ROOMS.find(([pattern]) => pattern.test(row[FILE]))?.[1] ?? 1;
       const found = called.get(row[FILE] + row[ANCHOR]) ?? [];
       const title = row[TITLE].replace(NUMBER, "");
       const page = [row[PAGE], ...(called.get(row[FILE]) ?? [])].join("; "); // a section has its page's names, too
-      index.add({ id, page, title, called: found.join("; "), text: row[TEXT], code: row[CODE], hidden: row[HIDDEN] });
+      index.add({ page, title, called: found.join("; "), text: row[TEXT], code: row[CODE], hidden: row[HIDDEN] });
       aside.push(apart);
       weights.push(room);
       titles.push(plain(title));
@@ -133,13 +132,13 @@ const ranking = (taught = [], filed = {}) => {
   // in how many sections a word is
   const known = new Map();
   const spread = (word) => {
-    if (!known.has(word)) known.set(word, index.search({ queries: [word] }).length);
+    if (!known.has(word)) known.set(word, index.spread(word));
     return known.get(word);
   };
   const rarity = (word) => Math.log(1 + sections.length / (1 + spread(word)));
 
   // a word that is nowhere: two words in one, or a slip of the hand
-  const distance = (a, b) => {
+  const distance = (a, b, most) => {
     let before = [], row = [...Array(b.length + 1).keys()];
     for (let i = 1; i <= a.length; i++) {
       const next = [i];
@@ -148,6 +147,7 @@ const ranking = (taught = [], filed = {}) => {
         if (a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1]) next[j] = Math.min(next[j], before[j - 2] + 1);
       }
       [before, row] = [row, next];
+      if (Math.min(...before) > most && Math.min(...row) > most) return Infinity;
     }
     return row[b.length];
   };
@@ -158,17 +158,13 @@ const ranking = (taught = [], filed = {}) => {
       if (halves.every((half) => half && spread(half) > 2)) return halves;
     }
     const near = new Map(), most = Math.round(word.length / 4);
-    for (const { match } of index.search({ queries: [word], fuzzy: most + 1 })) {
-      for (const term of Object.keys(match)) {
-        if (near.has(term)) continue;
-        const slips = distance(word, term); // letters that change places are one
-        // hands slip in the middle of a word, and rarely towards a rare one
-        const doubt = slips + (term[0] === word[0] ? 0 : 0.6) - 0.1 * Math.log(1 + spread(term));
-        near.set(term, slips > most ? Infinity : doubt);
-      }
+    for (const term of index.like(word, most)) {
+      const slips = distance(word, term, most); // letters that change places are one
+      // hands slip in the middle of a word, and rarely towards a rare one
+      if (slips <= most) near.set(term, slips + (term[0] === word[0] ? 0 : 0.6) - 0.1 * Math.log(1 + spread(term)));
     }
     const [best] = [...near].sort((a, b) => a[1] - b[1]);
-    return best && best[1] < Infinity ? [best[0]] : [word];
+    return best ? [best[0]] : [word];
   };
   // "decoder-only" is more than "decoder", although "only" says little
   const named = (name) => {
@@ -180,17 +176,20 @@ const ranking = (taught = [], filed = {}) => {
   // the score of each section for a word, for its beginning, or for one like it
   const scores = (word, last) => {
     const found = new Map();
-    const ask = (term, share, options = {}) => {
-      for (const { id, score, match } of index.search({ queries: [term], ...options })) {
-        const one = found.get(id) ?? { score: 0, terms: [] };
+    const ask = (given, share, terms) => {
+      for (const [id, score] of given) {
+        const one = found.get(id) ?? { score: 0, terms: new Set() };
         one.score = Math.max(one.score, share * score);
-        one.terms.push(...Object.keys(match));
+        for (const term of terms) one.terms.add(term);
         found.set(id, one);
       }
     };
-    ask(word, 1);
-    for (const like of others.get(word) ?? []) if (like !== word) ask(like, 0.4);
-    if (word.length > 2 && (last || !spread(word))) ask(word, 0.8, { prefix: true });
+    ask(index.having(word), 1, [word]);
+    for (const like of others.get(word) ?? []) if (like !== word) ask(index.having(like), 0.4, [like]);
+    if (word.length > 2 && (last || !spread(word))) {
+      const begun = index.beginning(word);
+      ask(begun.scores, 0.8, begun.terms);
+    }
     return found;
   };
 
@@ -230,7 +229,7 @@ const ranking = (taught = [], filed = {}) => {
       each.score *= 1 + 0.3 * literal.filter((word) => spelt[id].has(word)).length / (literal.length || 1);
       if (each.count === words.length && !slipped) all += 1;
       // words that stand together come before words that are apart
-      each.score *= Math.max(1 + 2 * share(titles[id], together), 1 + share(texts[id], together));
+      each.score *= Math.max(1 + 2 * share(titles[id], together), each.count > 1 || words.length < 2 ? 1 + share(texts[id], together) : 1);
       // the title says that and nothing else, perhaps even in these letters
       if (titles[id] === phrase) each.score *= literal.every((word) => spelt[id].has(word)) ? 4 : 1.5;
       // it is called that, or by a part of it
