@@ -60,7 +60,7 @@ const ranking = (taught = [], filed = {}) => {
   // words of a question that say nothing of what it asks for
   const ASKING = new Set(("what how why which when where do does can my your i me you work works need needed use used"
     + " using much should would could explain explanation tell list called call just mean means really exactly happen"
-    + " happens go goes going good allowed between versus vs get got please like").split(" "));
+    + " happens go goes going good allowed between versus vs get got please like refer refers understand scratch").split(" "));
   const TOLD = new Set(["own", "before", "after", "down"]); // they do
   const dropped = (word) => (stopwords.has(word) || ASKING.has(word)) && !TOLD.has(word);
 
@@ -76,12 +76,24 @@ const ranking = (taught = [], filed = {}) => {
     }
     return found;
   };
-  // "warm-up" is found as two words and as "warmup", "√" as "sqrt"
-  const WORD = /[\p{L}\p{N}]+(?:-[\p{L}\p{N}]+)*/gu;
+  // "warm-up" is found as two words and as "warmup", "√" as "sqrt", "β" as
+  // "beta"; of "d_k" no letter is found, but all of it
+  const WORD = /[\p{L}\p{N}]+(?:[-_^][\p{L}\p{N}]+)*/gu;
   const PART = /[\p{L}\p{N}]+/gu;
-  const parts = (word) => (word.includes("-") ? [...word.split("-"), word.replaceAll("-", "")] : [word]);
-  const split = (text) => (text.replaceAll("√", " sqrt ").match(WORD) ?? []).flatMap(parts);
-  const meant = (text) => (text.replaceAll("√", " sqrt ").match(PART) ?? []).map(stem).filter(Boolean);
+  const SIGNS = { "√": " sqrt ", α: "alpha", β: "beta", γ: "gamma", ε: "epsilon", λ: "lambda", μ: "mu", σ: "sigma" };
+  const SIGN = new RegExp(`[${Object.keys(SIGNS).join("")}]`, "g");
+  const typedOut = (text) => text.replace(SIGN, (sign) => SIGNS[sign]);
+  const NAME = /[_^]/;
+  const joined = (word) => word.replace(/[-_^]/g, "");
+  const parts = (word) => {
+    const all = word.split(/[-_^]/);
+    if (all.length === 1) return all;
+    const long = NAME.test(word) && all.some((part) => part.length === 1) ? all.filter((part) => part.length > 2) : all;
+    return NAME.test(word) && long === all ? all : [...long, joined(word)];
+  };
+  const split = (text) => (typedOut(text).match(WORD) ?? []).flatMap(parts);
+  const apart = (word) => (word.includes("-") && !NAME.test(word) ? word.split("-") : parts(word));
+  const meant = (text) => (typedOut(text).match(WORD) ?? []).flatMap(apart).map(stem).filter(Boolean);
   const single = (word) => word.replace(BRITISH, "iz").replace(/(?<=[^su])s$/, ""); // "tokens" is not "tokenizers"
   const letters = (text) => (text.toLowerCase().match(PART) ?? []).filter((word) => stem(word)).map(single);
   const plain = (text) => ` ${meant(text).join(" ")} `;
@@ -112,13 +124,12 @@ const ranking = (taught = [], filed = {}) => {
   const add = (rows) => {
     for (const row of rows) {
       sections.push(row);
-      const apart = ASIDE.test(row[TITLE]);
       const room = ROOMS.find(([pattern]) => pattern.test(row[FILE]))?.[1] ?? 1;
       const found = called.get(row[FILE] + row[ANCHOR]) ?? [];
       const title = row[TITLE].replace(NUMBER, "");
       const page = [row[PAGE], ...(called.get(row[FILE]) ?? [])].join("; "); // a section has its page's names, too
       index.add({ page, title, called: found.join("; "), text: row[TEXT], code: row[CODE], hidden: row[HIDDEN] });
-      aside.push(apart);
+      aside.push(ASIDE.test(row[TITLE]));
       weights.push(room);
       titles.push(plain(title));
       spelt.push(new Set(letters(title)));
@@ -166,10 +177,13 @@ const ranking = (taught = [], filed = {}) => {
     const [best] = [...near].sort((a, b) => a[1] - b[1]);
     return best ? [best[0]] : [word];
   };
-  // "decoder-only" is more than "decoder", although "only" says little
+  // "decoder-only" is more than "decoder", although "only" says little, and
+  // "no mask" is not "mask"
+  const NOT = new Set(["no", "not", "without", "cannot"]);
   const named = (name) => {
     const all = (name.toLowerCase().match(PART) ?? []).map(single), words = meant(name);
-    return { words, spelt: letters(name), all: words.length === 1 ? all : [] };
+    const needed = words.length > 1 ? all.filter((word) => NOT.has(word)) : all.length > 1 ? all : [];
+    return { words, spelt: letters(name), needed };
   };
   const camel = (query) => query.replace(/(\p{Ll})(\p{Lu})/gu, "$1 $2");
 
@@ -208,7 +222,10 @@ const ranking = (taught = [], filed = {}) => {
     const asked = new Set(words.flatMap((word) => others.get(word) ?? [word]));
     const together = pairs(words);
     const phrase = ` ${words.join(" ")} `;
-    const literal = letters(typed), raw = (typed.toLowerCase().match(PART) ?? []).map(single);
+    const raw = (typed.toLowerCase().match(PART) ?? []).map(single);
+    // what was mended counts as if it had been typed
+    const literal = new Set(letters(typed)), meantTo = new Set(mended.filter((now, i) => now.join("") !== given[i]).flat());
+    const typedAs = (word) => literal.has(word) || meantTo.has(stem(word));
 
     const results = new Map();
     words.forEach((word, i) => {
@@ -226,24 +243,24 @@ const ranking = (taught = [], filed = {}) => {
       const { id } = each;
       each.score *= each.has ** 2 * weights[id];
       if (aside[id]) each.score *= meant(sections[id][TITLE]).some((word) => asked.has(word)) ? 5 : 0.4;
-      each.score *= 1 + 0.3 * literal.filter((word) => spelt[id].has(word)).length / (literal.length || 1);
+      each.score *= 1 + 0.3 * [...spelt[id]].filter(typedAs).length / (literal.size || 1);
       if (each.count === words.length && !slipped) all += 1;
       // words that stand together come before words that are apart
       each.score *= Math.max(1 + 2 * share(titles[id], together), each.count > 1 || words.length < 2 ? 1 + share(texts[id], together) : 1);
       // the title says that and nothing else, perhaps even in these letters
-      if (titles[id] === phrase) each.score *= literal.every((word) => spelt[id].has(word)) ? 4 : 1.5;
+      if (titles[id] === phrase) each.score *= [...spelt[id]].every(typedAs) ? 4 : 1.5;
       // it is called that, or by a part of it
       let name = 0;
       for (const call of calls[id]) {
         if (!call.words.every((word) => asked.has(word))) continue;
-        if (call.all.length > 1 && !call.all.every((word) => raw.includes(word))) continue;
+        if (!call.needed.every((word) => raw.includes(word))) continue;
         const said = Math.min(1, call.words.reduce((sum, word) => sum + rarity(word), 0) / total);
         // "decode" is not quite "decoder"
-        name = Math.max(name, said * (call.spelt.every((word) => literal.includes(word)) ? 1 : 0.7));
+        name = Math.max(name, said * (call.spelt.every(typedAs) ? 1 : 0.7));
       }
       each.score *= 1 + 8 * name ** 2;
       // it is defined there; if in several places, first in the story
-      if (names[id].has(typed) && !aside[id]) each.score *= 10 * weights[id] ** 2;
+      if (names[id].has(typed) && !aside[id]) each.score *= 20 * weights[id] ** 2;
     }
     const found = [...results.values()].sort((a, b) => b.score - a.score);
     return { found, all };
