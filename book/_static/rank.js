@@ -55,6 +55,13 @@ const ranking = (taught = [], filed = {}) => {
     ["picture", "figure", "plot", "image"],
     ["delete", "remove"],
     ["load", "import", "open"],
+    ["resume", "continue", "restart"],
+    ["kill", "crash", "interrupt"],
+    ["duplicate", "twice"],
+    ["plot", "draw"],
+    ["homework", "exercise", "assignment"],
+    ["grade", "mark"],
+    ["calculate", "compute", "count"],
   ];
 
   // words of a question that say nothing of what it asks for
@@ -135,7 +142,7 @@ const ranking = (taught = [], filed = {}) => {
       spelt.push(new Set(letters(title)));
       texts.push(plain(row[TEXT]));
       names.push(new Set(row[NAMES].split(" ")));
-      calls.push(found.map(named).filter(({ words }) => words.length));
+      calls.push(found.map(named));
     }
     known.clear();
   };
@@ -183,7 +190,7 @@ const ranking = (taught = [], filed = {}) => {
   const named = (name) => {
     const all = (name.toLowerCase().match(PART) ?? []).map(single), words = meant(name);
     const needed = words.length > 1 ? all.filter((word) => NOT.has(word)) : all.length > 1 ? all : [];
-    return { words, spelt: letters(name), needed };
+    return { words, spelt: letters(name), needed, all };
   };
   const camel = (query) => query.replace(/(\p{Ll})(\p{Lu})/gu, "$1 $2");
 
@@ -210,19 +217,34 @@ const ranking = (taught = [], filed = {}) => {
   const pairs = (words) => (words.length < 2 ? words : words.slice(1).map((word, i) => `${words[i]} ${word}`));
   const share = (text, all) => all.filter((each) => text.includes(` ${each} `)).length / all.length;
 
+  // words that say little, as "its": what is called that
+  const little = (raw) => {
+    const called = ({ words, all }) => !words.length && all.length && all.every((word) => raw.includes(word));
+    const found = [...sections.keys()].filter((id) => calls[id].some(called)).map((id) => ({ id, terms: [] }));
+    return { found, all: found.length };
+  };
+
+  // who compares wants to read of both
+  const COMPARES = /\b(vs|versus|compared|or|difference)\b/i;
+  // who asks what a word means is sent to the glossary
+  const DEFINES = /\b(meaning|definition)( of)?\b|\b(mean|means|stands? for|refers? to)\W*$/gi;
+  const GLOSSARY = /^A1-/;
+
   const find = (query) => {
-    const typed = query.replace(/\(\)$/, "");
-    let given = meant(query).filter((word, i, all) => all.indexOf(word) === i);
-    if (given.some((word) => !spread(word))) given = meant(camel(query));
+    const defines = query.search(DEFINES) >= 0;
+    const both = COMPARES.test(query);
+    const typed = query.replace(/\(\)$/, "").replace(DEFINES, " ");
+    let given = meant(typed).filter((word, i, all) => all.indexOf(word) === i);
+    if (given.some((word) => !spread(word))) given = meant(camel(typed));
     const mended = given.map((word) => repaired(word));
     const words = [...new Set(mended.flat())];
-    if (!words.length) return { found: [], all: 0 };
+    const raw = (typed.toLowerCase().match(PART) ?? []).map(single);
+    if (!words.length) return little(raw);
     const slipped = mended.some((now, i) => now.join("") !== given[i]); // not as it was typed
     const total = words.reduce((sum, word) => sum + rarity(word), 0);
     const asked = new Set(words.flatMap((word) => others.get(word) ?? [word]));
     const together = pairs(words);
     const phrase = ` ${words.join(" ")} `;
-    const raw = (typed.toLowerCase().match(PART) ?? []).map(single);
     // what was mended counts as if it had been typed
     const literal = new Set(letters(typed)), meantTo = new Set(mended.filter((now, i) => now.join("") !== given[i]).flat());
     const typedAs = (word) => literal.has(word) || meantTo.has(stem(word));
@@ -241,7 +263,7 @@ const ranking = (taught = [], filed = {}) => {
     let all = 0;
     for (const each of results.values()) {
       const { id } = each;
-      each.score *= each.has ** 2 * weights[id];
+      each.score *= each.has ** 2 * (defines && GLOSSARY.test(sections[id][FILE]) ? 12 : weights[id]);
       if (aside[id]) each.score *= meant(sections[id][TITLE]).some((word) => asked.has(word)) ? 5 : 0.4;
       each.score *= 1 + 0.3 * [...spelt[id]].filter(typedAs).length / (literal.size || 1);
       if (each.count === words.length && !slipped) all += 1;
@@ -252,9 +274,11 @@ const ranking = (taught = [], filed = {}) => {
       // it is called that, or by a part of it
       let name = 0;
       for (const call of calls[id]) {
-        if (!call.words.every((word) => asked.has(word))) continue;
-        if (!call.needed.every((word) => raw.includes(word))) continue;
-        const said = Math.min(1, call.words.reduce((sum, word) => sum + rarity(word), 0) / total);
+        if (!call.words.length || !call.needed.every((word) => raw.includes(word))) continue;
+        const sum = (words) => words.reduce((sum, word) => sum + rarity(word), 0);
+        const shared = sum(call.words.filter((word) => asked.has(word)));
+        const said = Math.min(1, shared / total) * (shared / sum(call.words)) ** 3;
+        if (both && said < 0.8) continue;
         // "decode" is not quite "decoder"
         name = Math.max(name, said * (call.spelt.every(typedAs) ? 1 : 0.7));
       }
