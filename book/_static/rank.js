@@ -282,7 +282,7 @@ const ranking = (taught = [], filed = {}) => {
         // "decode" is not quite "decoder"
         name = Math.max(name, said * (call.spelt.every(typedAs) ? 1 : 0.7));
       }
-      each.score *= 1 + 8 * name ** 2;
+      each.score *= 1 + 8 * Math.min(1, weights[id]) * name ** 2;
       // it is defined there; if in several places, first in the story
       if (names[id].has(typed) && !aside[id]) each.score *= 20 * weights[id] ** 2;
     }
