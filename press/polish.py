@@ -21,8 +21,7 @@ ICONS = "_static/icons.css"
 SEARCH = ("searchtools.js", "language_data.js", "searchindex.js")
 # ours finds sections, which Sphinx's does not: see press/search.py
 OURS = (
-    "minisearch/minisearch.js", "sections.js", "asked.js", "rank.js",
-    "search.js",
+    "sections.js", "asked.js", "index.js", "rank.js", "search.js",
 )  # fmt: skip
 SPHINX = ("searchindex.js", "_static/searchtools.js")
 # the contents of a page on paper, before the page

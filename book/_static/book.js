@@ -404,8 +404,7 @@ window.addEventListener("load", () => setTimeout(() => {
 {
   // The dialog of the search shows what is found as one types. What looks for
   // it is loaded when the dialog opens for the first time.
-  const SCRIPTS = ["language_data.js", "minisearch/minisearch.js", "sections.js", "asked.js", "rank.js",
-    "search.js"];
+  const SCRIPTS = ["language_data.js", "sections.js", "asked.js", "index.js", "rank.js", "search.js"];
   const dialog = document.querySelector("dialog#pst-search-dialog");
   const field = dialog?.querySelector("input[type=search]");
   const here = document.currentScript.src;

@@ -90,23 +90,21 @@ const ranking = (taught = [], filed = {}) => {
   const SIGNS = { "√": " sqrt ", α: "alpha", β: "beta", γ: "gamma", ε: "epsilon", λ: "lambda", μ: "mu", σ: "sigma" };
   const SIGN = new RegExp(`[${Object.keys(SIGNS).join("")}]`, "g");
   const typedOut = (text) => text.replace(SIGN, (sign) => SIGNS[sign]);
-  const NAME = /[_^]/;
-  const joined = (word) => word.replace(/[-_^]/g, "");
-  const parts = (word) => {
-    const all = word.split(/[-_^]/);
+  const parts = (word, once = false) => {
+    const all = word.split(/[-_^]/), whole = all.join("");
     if (all.length === 1) return all;
-    const long = NAME.test(word) && all.some((part) => part.length === 1) ? all.filter((part) => part.length > 2) : all;
-    return NAME.test(word) && long === all ? all : [...long, joined(word)];
+    if (!/[_^]/.test(word)) return once ? all : [...all, whole];
+    return all.some((part) => part.length === 1) ? [...all.filter((part) => part.length > 2), whole] : all;
   };
-  const split = (text) => (typedOut(text).match(WORD) ?? []).flatMap(parts);
-  const apart = (word) => (word.includes("-") && !NAME.test(word) ? word.split("-") : parts(word));
-  const meant = (text) => (typedOut(text).match(WORD) ?? []).flatMap(apart).map(stem).filter(Boolean);
+  const inText = (text) => typedOut(text).match(WORD) ?? [];
+  const split = (text) => inText(text).flatMap((word) => parts(word));
+  const meant = (text) => inText(text).flatMap((word) => parts(word, true)).map(stem).filter(Boolean);
   const single = (word) => word.replace(BRITISH, "iz").replace(/(?<=[^su])s$/, ""); // "tokens" is not "tokenizers"
   const letters = (text) => (text.toLowerCase().match(PART) ?? []).filter((word) => stem(word)).map(single);
   const plain = (text) => ` ${meant(text).join(" ")} `;
 
   const others = new Map(); // a word and those that mean the same
-  for (const group of ALIKE.map((words) => [...new Set(words.flatMap(parts).map(stem).filter(Boolean))])) {
+  for (const group of ALIKE.map((words) => [...new Set(words.flatMap((word) => parts(word)).map(stem).filter(Boolean))])) {
     for (const word of group) others.set(word, [...new Set([...(others.get(word) ?? []), ...group])]);
   }
 
