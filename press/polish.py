@@ -75,6 +75,10 @@ DRAWING = re.compile(
 )
 SIZE = re.compile(rb'<svg\b[^>]*?\bwidth="([\d.]+)pt" height="([\d.]+)pt"')
 DRAWN = ("_images/", "_static/cards/", "_static/posters/")
+# one that a phone shows wider than itself: it scrolls, its caption does not
+STRIP = re.compile(
+    r'(<figure\b[^>]*>\s*)(<img\b[^>]*\bclass="[^"]*\b(?:mid|wide)\b[^>]*>)'
+)
 PICTURE = re.compile(r"<img\b(?![^>]*\bloading=)(?=[^>]*_images/)")
 
 
@@ -150,6 +154,7 @@ def _page(name: str, text: str) -> str:
         text = pattern.sub(r'<span class="joined">\1</span>', text)
     if name in meaning.PAGES:
         text = meaning.colored(text)
+    text = STRIP.sub(r'\1<div class="strip">\2</div>', text)
     return PICTURE.sub('<img loading="lazy"', text)
 
 
