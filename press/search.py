@@ -51,10 +51,11 @@ FRACTION = re.compile(rf"\\t?frac(?:{GROUP}{GROUP}|(\w)(\w))")
 def sections(pages: dict[str, bytes]) -> dict[str, bytes]:
     """Two scripts with a row per section: page, its title, anchor, heading,
     text, the words of its code, the names that this defines, and the words
-    of what is hidden until a reader asks. Of these two nothing is shown,
-    so each word stands there once, which halves what is sent. The story and the appendices, in which most queries find
-    their answer, come first; the engine room and the reference are loaded
-    after it. Scripts, since a file may load no other kind of file.
+    of what is hidden until a reader asks. Code and answers are found and
+    not shown, so each of their words is sent once: half as much. The story
+    and the appendices, in which most queries find their answer, come first;
+    the engine room and the reference are loaded after it. Scripts, since a
+    file may load no other kind of file.
     """
     first: list[list[str]] = []
     more: list[list[str]] = []

@@ -191,7 +191,11 @@ def test_a_query_is_a_question_and_not_a_list_of_words(
             ("#more", "More pieces", "Of a word, and of another word."),
             ("#last", "The last", "A word, and the pieces of it."),
             ("#own", "Left open", "A lock, a lock: it is left out."),
-            ("#lock", "The key and its lock", "A key opens a lock. A gate has a lock, too."),
+            (
+                "#lock",
+                "The key and its lock",
+                "A key opens a lock. A gate has a lock, too.",
+            ),
             ("#name", "By name", "As d_k is set, so is β."),
             ("#apart", "D, then k", "Now d, then k: d, k. It latches."),
         ],
