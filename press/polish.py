@@ -40,6 +40,14 @@ MODE = {
 VIEWPORT = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
 )
+# the letters that every page has, asked for before the style that names
+# them; not in a folder, where a browser refuses to
+LETTERS = """<script>
+if (location.protocol !== "file:")
+  document.head.append(Object.assign(document.createElement("link"), {{
+    rel: "preload", as: "font", type: "font/woff2", crossOrigin: "",
+    href: "{root}_static/fonts/source-serif-4-latin-wght-normal.woff2" }}));
+</script>"""
 ICON = re.compile(r'<(i|span) class="([^"]*\bfa-[^"]*)"([^>]*)></\1>')
 # a long name in code, and the head of a column
 NAME = re.compile(r'(?<=<span class="pre">)[^<]{16,}|(?<=<th>)\w+(?=</th>)')
@@ -133,6 +141,8 @@ def _page(name: str, text: str) -> str:
     first, *more = re.split(r'[ \t]*<meta name="viewport"[^>]*>\n?', text)
     if more:
         text = f"{first}{VIEWPORT}\n{''.join(more)}"
+    letters = LETTERS.format(root=root)
+    text = text.replace("</title>", f"</title>\n{letters}", 1)
     text = PRINTED.sub("", text)
     for told, meant in MODE.items():
         text = text.replace(told, meant)

@@ -77,15 +77,15 @@ def _visit(browser: Any, address: str, where: str) -> dict[str, float]:
     context = browser.new_context(viewport={"width": 390, "height": 844})
     context.add_init_script(WATCH)
     page = context.new_page()
-    page.set_default_timeout(120_000)
+    page.set_default_timeout(300_000)
     if where == "far":
         tools = context.new_cdp_session(page)
         tools.send("Network.enable")
         tools.send("Network.emulateNetworkConditions", LINE)
         tools.send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
-    page.goto(address, wait_until="load")
+    page.goto(address, wait_until="domcontentloaded")
     page.evaluate("() => document.fonts.ready.then(() => 0)")
-    page.wait_for_timeout(500)  # for what comes after all
+    page.wait_for_timeout(1000)  # for what comes after all
     seen = page.evaluate(TOLD)
     context.close()
     return seen
