@@ -40,7 +40,7 @@ const ASKED = {
   "04-multi-head#heads-that-were-trained": "learned heads",
   "04-multi-head#three-places-in-the-model": "cross-attention, encoder-decoder attention, self-attention, where is attention used, kinds of attention",
   "04-multi-head#what-h-heads-cost": "parameters of attention, cost of heads",
-  "05-layers": "add and norm, transformer block, sublayer",
+  "05-layers": "add & norm, transformer block, sublayer",
   "05-layers#the-feed-forward-network-computes": "ffn, mlp, position-wise, d_ff, hidden size, relu, two linear layers, dense layer, fully connected, key value memory",
   "05-layers#the-residual-connection-keeps": "skip connection, shortcut, resnet, adding the input, x + sublayer, residual stream, identity",
   "05-layers#the-norm-keeps-the-numbers-at-one-size": "layernorm, layer norm, batch norm, batch normalization, nn.LayerNorm, mean and variance, normalise activations",
