@@ -7,10 +7,10 @@ import re
 # the room of a figure, in pixels: beside its caption, with the margin, and
 # on a phone
 COLUMN, SCREEN, PHONE = 640, 864, 358
-LEAST = {"screen": 9.0, "phone": 6.0}  # pixels of a letter
+LEAST = {"screen": 9.0, "phone": 7.5}  # pixels of a letter
 # how much wider than a phone a drawing may be, which then scrolls: the
 # classes are in book.css
-MORE = {"": 1.0, "mid": 1.18, "wide": 1.45}
+MORE = {"": 1.0, "mid": 1.3, "wide": 1.9}
 WIDE = 490  # points beyond which it always does
 LETTERS = re.compile(r"font(?:-size)?: ?(?:[^;\"]*?)([\d.]+)px")
 TEXT = re.compile(r"<(?:text|tspan)\b[^>]*>")

@@ -21,8 +21,7 @@ ICONS = "_static/icons.css"
 SEARCH = ("searchtools.js", "language_data.js", "searchindex.js")
 # ours finds sections, which Sphinx's does not: see press/search.py
 OURS = (
-    "minisearch/minisearch.js", "sections.js", "asked.js", "rank.js",
-    "search.js",
+    "sections.js", "asked.js", "index.js", "rank.js", "search.js",
 )  # fmt: skip
 SPHINX = ("searchindex.js", "_static/searchtools.js")
 # the contents of a page on paper, before the page
@@ -41,6 +40,14 @@ MODE = {
 VIEWPORT = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
 )
+# the letters that every page has, asked for before the style that names
+# them; not in a folder, where a browser refuses to
+LETTERS = """<script>
+if (location.protocol !== "file:")
+  document.head.append(Object.assign(document.createElement("link"), {{
+    rel: "preload", as: "font", type: "font/woff2", crossOrigin: "",
+    href: "{root}_static/fonts/source-serif-4-latin-wght-normal.woff2" }}));
+</script>"""
 ICON = re.compile(r'<(i|span) class="([^"]*\bfa-[^"]*)"([^>]*)></\1>')
 # a long name in code, and the head of a column
 NAME = re.compile(r'(?<=<span class="pre">)[^<]{16,}|(?<=<th>)\w+(?=</th>)')
@@ -76,6 +83,10 @@ DRAWING = re.compile(
 )
 SIZE = re.compile(rb'<svg\b[^>]*?\bwidth="([\d.]+)pt" height="([\d.]+)pt"')
 DRAWN = ("_images/", "_static/cards/", "_static/posters/")
+# one that a phone shows wider than itself: it scrolls, its caption does not
+STRIP = re.compile(
+    r'(<figure\b[^>]*>\s*)(<img\b[^>]*\bclass="[^"]*\b(?:mid|wide)\b[^>]*>)'
+)
 PICTURE = re.compile(r"<img\b(?![^>]*\bloading=)(?=[^>]*_images/)")
 
 
@@ -130,6 +141,8 @@ def _page(name: str, text: str) -> str:
     first, *more = re.split(r'[ \t]*<meta name="viewport"[^>]*>\n?', text)
     if more:
         text = f"{first}{VIEWPORT}\n{''.join(more)}"
+    letters = LETTERS.format(root=root)
+    text = text.replace("</title>", f"</title>\n{letters}", 1)
     text = PRINTED.sub("", text)
     for told, meant in MODE.items():
         text = text.replace(told, meant)
@@ -151,6 +164,7 @@ def _page(name: str, text: str) -> str:
         text = pattern.sub(r'<span class="joined">\1</span>', text)
     if name in meaning.PAGES:
         text = meaning.colored(text)
+    text = STRIP.sub(r'\1<div class="strip">\2</div>', text)
     return PICTURE.sub('<img loading="lazy"', text)
 
 

@@ -33,6 +33,7 @@ FIRST = re.compile(r"\d\d-|A\d")  # pages that most readers look for
 ROW = re.compile(r"<tr\b[^>]*>(.*?)</tr>", re.S)
 LINK = re.compile(r'href="(\d\d-[\w-]+\.html)(#[\w-]+)"')
 DEFINED = re.compile(r"^\s*(?:class|def) (\w+)", re.M)
+WORD = re.compile(r"[^\W\d_]\w*(?:-\w+)*")
 
 # how a formula reads without TeX; what sets type leaves nothing
 SIGNS = {
@@ -49,10 +50,12 @@ FRACTION = re.compile(rf"\\t?frac(?:{GROUP}{GROUP}|(\w)(\w))")
 
 def sections(pages: dict[str, bytes]) -> dict[str, bytes]:
     """Two scripts with a row per section: page, its title, anchor, heading,
-    text, code, the names that this defines, and what is hidden until a
-    reader asks. The story and the appendices, in which most queries find
-    their answer, come first; the engine room and the reference are loaded
-    after it. Scripts, since a file may load no other kind of file.
+    text, the words of its code, the names that this defines, and the words
+    of what is hidden until a reader asks. Code and answers are found and
+    not shown, so each of their words is sent once: half as much. The story
+    and the appendices, in which most queries find their answer, come first;
+    the engine room and the reference are loaded after it. Scripts, since a
+    file may load no other kind of file.
     """
     first: list[list[str]] = []
     more: list[list[str]] = []
@@ -112,17 +115,26 @@ class _Section:
 
     def row(self) -> list[str]:
         names = [*self.names, *DEFINED.findall("".join(self.code))]
-        parts = self.title, self.text, self.code
         return [
             self.anchor,
-            *map(_joined, parts),
+            _joined(self.title),
+            _joined(self.text),
+            _words(self.code),
             " ".join(dict.fromkeys(names)),
-            _joined(self.hidden),
+            _words(self.hidden),
         ]
 
 
 def _joined(parts: list[str]) -> str:
     return " ".join("".join(parts).split())
+
+
+def _words(parts: list[str]) -> str:
+    """Each word once, as it is first written."""
+    found: dict[str, str] = {}
+    for word in WORD.findall("".join(parts)):
+        found.setdefault(word.lower(), word)
+    return " ".join(found.values())
 
 
 class _Reader(HTMLParser):

@@ -13,7 +13,7 @@ document.addEventListener("keydown", (event) => {
 
 // What scrolls sideways can be reached with the keyboard.
 const WIDE =
-  ".bd-article :is(pre, .math, .cell_output, figure, .text_html, .pst-scrollable-table-container)";
+  ".bd-article :is(pre, .math, .cell_output, figure, .strip, .text_html, .pst-scrollable-table-container)";
 const reach = () => {
   for (const box of document.querySelectorAll(WIDE)) {
     const scrolls = /auto|scroll/.test(getComputedStyle(box).overflowX);
@@ -404,8 +404,7 @@ window.addEventListener("load", () => setTimeout(() => {
 {
   // The dialog of the search shows what is found as one types. What looks for
   // it is loaded when the dialog opens for the first time.
-  const SCRIPTS = ["language_data.js", "minisearch/minisearch.js", "sections.js", "asked.js", "rank.js",
-    "search.js"];
+  const SCRIPTS = ["language_data.js", "sections.js", "asked.js", "index.js", "rank.js", "search.js"];
   const dialog = document.querySelector("dialog#pst-search-dialog");
   const field = dialog?.querySelector("input[type=search]");
   const here = document.currentScript.src;

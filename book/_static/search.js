@@ -32,6 +32,10 @@ const bookSearch = (() => {
     }
     return [start ? "… " : "", ...nodes, text.slice(done, end), end < text.length ? " …" : ""];
   };
+  const listed = (words, terms) => {
+    const found = words.split(" ").filter((word) => marks(word, terms).length);
+    return found.flatMap((word, i) => [i ? ", " : "", make("code", make("mark", word))]);
+  };
   const item = ({ id, terms }) => {
     const found = row(id);
     terms = new Set(terms);
@@ -42,7 +46,7 @@ const bookSearch = (() => {
     link.href = `${found[FILE]}?highlight=${encodeURIComponent([...words].join(" "))}${found[ANCHOR]}`;
     const has = (part) => marks(found[part], terms).length > 0;
     let shown = excerpt(found[TEXT], terms);
-    if (!has(TEXT) && has(CODE)) shown = [make("code", ...excerpt(found[CODE], terms))];
+    if (!has(TEXT) && has(CODE)) shown = ["In its code: ", ...listed(found[CODE], terms)];
     else if (!has(TEXT) && has(HIDDEN)) shown = [make("em", "In an answer, or in a solution.")];
     return make("li", link, make("p", ...shown));
   };
@@ -54,14 +58,21 @@ const bookSearch = (() => {
     return `${count(all)} with “${query}”${part}${found.length > most ? `: the best ${most}` : ""}.`;
   };
 
-  add(SECTIONS);
-  const boxes = [];
-  const later = make("script");
-  later.src = new URL("sections-more.js", document.currentScript.src);
-  later.onload = () => {
-    add(MORE);
+  // a few sections at a time, so that no letter waits until all are there
+  const boxes = [], FEW = 60;
+  let ready = false;
+  const addAll = async (rows) => {
+    for (let at = 0; at < rows.length; at += FEW) {
+      if (at) await new Promise((go) => setTimeout(go));
+      add(rows.slice(at, at + FEW));
+    }
+    ready = true;
     for (const show of boxes) show();
   };
+  const later = make("script");
+  later.src = new URL("sections-more.js", document.currentScript.src);
+  const first = addAll(SECTIONS);
+  later.onload = () => first.then(() => addAll(MORE));
   document.head.append(later);
 
   // what stands in a field is looked for, and shown in a place
@@ -70,6 +81,7 @@ const bookSearch = (() => {
     status.setAttribute("role", "status");
     place.append(status, list);
     const show = () => {
+      if (!ready) return;
       const query = field.value.trim();
       const answer = query ? find(query) : { found: [] };
       list.replaceChildren(...answer.found.slice(0, most).map(item));

@@ -4,7 +4,7 @@ import { readFileSync } from "node:fs";
 import { runInNewContext } from "node:vm";
 
 const [folder, queries] = process.argv.slice(2);
-const scripts = ["language_data.js", "minisearch/minisearch.js", "sections.js", "sections-more.js", "asked.js", "rank.js"];
+const scripts = ["language_data.js", "sections.js", "sections-more.js", "asked.js", "index.js", "rank.js"];
 const text = scripts.map((name) => readFileSync(`${folder}/${name}`, "utf8"));
 const ask = `
 const ranked = ranking(TAUGHT, ASKED);

@@ -24,7 +24,7 @@ from tests.press.conftest import Book
 from tests.site.tabs import AXE, CLIPPED, JUDGE, WIDTHS, Tab, started
 
 MOST = 1_000_000  # bytes of a page before its figures
-SEARCH = 2_300_000  # that brings the text of the story
+SEARCH = 1_750_000  # that brings the text of the story
 LATER = "sections-more.js"  # which the first answers do not wait for
 SAMPLE = 6
 # paragraphs of which a line has, on average, more than 75 letters

