@@ -168,11 +168,18 @@ def open_(file, mode="r", *a, **k):
 
 
 class Seen(types.ModuleType):
-    """os or sys as ours see it."""
+    """os or sys as ours see it, and as monkeypatch changes it."""
 
     def __init__(self, real, hidden, changed):
         super().__init__(real.__name__)
-        self.__dict__.update(_real=real, _hidden=hidden, _changed=changed)
+        parts = {"_real": real, "_hidden": hidden, "_changed": changed}
+        for name, part in parts.items():
+            super().__setattr__(name, part)
+
+    @property
+    def __dict__(self):  # where monkeypatch finds what it will put back
+        seen = {**vars(self._real), **self._changed}
+        return {n: x for n, x in seen.items() if n not in self._hidden}
 
     def __getattr__(self, name):
         if name in self._hidden:
@@ -184,7 +191,13 @@ class Seen(types.ModuleType):
         return getattr(self._real, name)
 
     def __setattr__(self, name, value):
-        setattr(self._real, name, value)
+        if name in self._changed:
+            self._changed[name] = value
+        else:
+            setattr(self._real, name, value)
+
+    def __delattr__(self, name):
+        delattr(self._real, name)
 
 
 OS = Seen(
@@ -267,5 +280,6 @@ def install():
     )
 
 
-def pytest_configure(config):
+def pytest_load_initial_conftests():
+    """Before a conftest.py imports the package as it is on Linux."""
     install()
