@@ -4,7 +4,7 @@ or with `python -m pytest -p tests.machines.windows`,
 - a file that this process has open or mapped cannot be deleted, renamed or
   replaced, nor a folder with such a file renamed; a folder cannot be opened;
 - names with <>:"|?* or a dot at their end are refused;
-- os has no fork, killpg, setsid, getuid, sched_getaffinity, sysconf; signal no
+- msvcrt locks a file for one handle; os has no fork, killpg, setsid, getuid, sched_getaffinity, sysconf; signal no
   SIGKILL and no setitimer; fcntl, resource, termios, tty, pty, grp and pwd are
   missing; multiprocessing has spawn only;
 - sys.platform and os.name are win32 and nt, for annotated and tests alone (the
@@ -14,6 +14,7 @@ It cannot show drive letters, consoles, or how long a scanner holds a file.
 """
 
 import builtins
+import fcntl
 import multiprocessing
 import multiprocessing.context
 import os
@@ -27,6 +28,7 @@ import _pytest.logging
 import _pytest.pathlib  # noqa: F401
 import matplotlib.pyplot  # noqa: F401
 import numpy  # noqa: F401
+import pytest
 import sacrebleu  # noqa: F401
 import safetensors.torch  # noqa: F401
 import seaborn  # noqa: F401
@@ -177,7 +179,8 @@ class Seen(types.ModuleType):
             super().__setattr__(name, part)
 
     @property
-    def __dict__(self):  # where monkeypatch finds what it will put back
+    def __dict__(self):  # type: ignore[override]
+        """Where monkeypatch finds what it will put back."""
         seen = {**vars(self._real), **self._changed}
         return {n: x for n, x in seen.items() if n not in self._hidden}
 
@@ -245,8 +248,18 @@ SIGNAL = Seen(
 )
 
 
+def locking(handle, how, size):
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise PermissionError(13, "Permission denied") from None
+
+
+MSVCRT = types.ModuleType("msvcrt")
+MSVCRT.locking, MSVCRT.LK_NBLCK = locking, 2  # type: ignore[attr-defined]
+
 _import = builtins.__import__
-SEEN = {"os": OS, "sys": SYS, "signal": SIGNAL}
+SEEN = {"os": OS, "sys": SYS, "signal": SIGNAL, "msvcrt": MSVCRT}
 GONE = {"fcntl", "resource", "termios", "tty", "pty", "grp", "pwd"}
 
 
@@ -280,6 +293,16 @@ def install():
     )
 
 
+_importorskip = pytest.importorskip
+
+
+def importorskip(name, *a, **k):
+    if name in GONE:
+        pytest.skip(f"no module {name}", allow_module_level=True)
+    return _importorskip(name, *a, **k)
+
+
 def pytest_load_initial_conftests():
     """Before a conftest.py imports the package as it is on Linux."""
+    pytest.importorskip = importorskip
     install()
