@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from annotated.school.course import Workspace, exported, named, source_of
+from annotated.school.course import Workspace, named, source_of
 from annotated.school.exercises import Exercise, exercises
 
 __all__ = ["check", "hint", "solution", "progress", "reset", "milestone"]
@@ -25,22 +25,9 @@ def check(thing: Any, exercise: str | None = None) -> None:
         return
     verdict = examine(asked, thing)
     print(verdict.text)
-    facts = {"outcome": verdict.outcome, "checks": verdict.passed}
-    try:
-        workspace.remember(asked.name, **facts)
-    except OSError as error:
-        print(f"\nNothing is remembered: {error}")
-        return
-    if verdict.outcome != "passed":
-        return
-    if asked.is_part and source:
-        try:
-            code = exported(source)
-        except SyntaxError:
-            print("\nNot kept: its cell has lines that are not Python.")
-        else:
-            print(f"\n{workspace.offer(asked, code, examine_source)}")
-    print(f'solution("{asked.name}") shows ours, to compare.')
+    known = workspace.record(asked, verdict, source, examine_source)
+    if known and verdict.outcome == "passed":
+        print(f'solution("{asked.name}") shows ours, to compare.')
 
 
 def hint(thing: Any) -> None:

@@ -21,7 +21,7 @@ from annotated.engine.errors import (
     unknown,
 )
 
-__all__ = ["COMMANDS", "MODULES", "dispatch", "load", "main"]
+__all__ = ["COMMANDS", "dispatch", "load", "main"]
 
 
 # E12-command-line.md: The program
@@ -49,7 +49,7 @@ COMMANDS = {  # what each does
     "doctor": "say what this machine has, and what is missing",
     "completion": "print what makes bash, zsh or fish complete a command",
 }
-MODULES = {  # where each is: a class, which has the command's name
+_MODULES = {  # where each is: a class, which has the command's name
     "commands.train": ("recipes", "train"),
     "commands.data": ("data",),
     "commands.adapt": ("adapt",),
@@ -120,7 +120,7 @@ def load(name: str) -> Any:
     """The options of a subcommand, a class or several; of train and
     doctor, the function.
     """
-    [module] = [m for m, names in MODULES.items() if name in names]
+    [module] = [m for m, names in _MODULES.items() if name in names]
     home = importlib.import_module(f"annotated.{module}")
     own = name in ("train", "doctor")
     return getattr(home, name if own else name.title())

@@ -111,7 +111,12 @@ def xavier_embeddings(model: Transformer) -> None:
 
 
 def zero_start(model: Transformer) -> None:
-    model.embeddings.__class__ = ZeroStart
+    c, tables = model.config, model.embeddings
+    with torch.device("meta"):  # its own tables are dropped
+        shape = c.src_vocab, c.tgt_vocab, c.d_model, c.tie, c.output_bias
+        model.embeddings = ZeroStart(*shape)
+    for name, table in tables._parameters.items():
+        setattr(model.embeddings, name, table)
 
 
 def sines_then_cosines(model: Transformer) -> None:

@@ -28,8 +28,7 @@ from ledger import write
 from annotated.book.results import entry
 from annotated.embeddings import SinusoidalPositions
 from annotated.engine.search import beam_search
-from annotated.exchange.marian import WEIGHTS
-from annotated.exchange.published import (
+from annotated.exchange.marian import (
     Published,
     import_marian,
     read_published,
@@ -38,6 +37,7 @@ from annotated.model import Transformer
 from annotated.search import SearchConfig
 from annotated.tokens import BOS, EOS, PAD
 
+WEIGHTS = "model.safetensors", "pytorch_model.bin"
 FEW, SOME, LONGEST = 8, 40, 24  # lines for logits, for search; its limit
 
 

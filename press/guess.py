@@ -17,11 +17,10 @@ import html
 import re
 from typing import Any
 
+from annotated.book.guesses import bounds, number_in
 from press.chapters import Cell, Chapter, PressError
 
 FENCE = re.compile(r"^(:{3,})\{guess\}[ \t]*\n(.*?)^\1[ \t]*$", re.M | re.S)
-NUMBER = r"([-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)?\.?\d*(?:e[-+]?\d+)?)"
-NEAR = re.compile(r"(exact)|(±) ?([\d.]+)( ?%)?|(×) ?([\d.]+)")
 
 
 def fill(source: str, chapter: Chapter, place: int, notebook: Any) -> str:
@@ -64,15 +63,37 @@ def _text(output: Any) -> str:
     return str(plain or data.get("text/plain", ""))
 
 
-def _field(row: str, text: str, cell: Cell) -> str:
-    parts = [part.strip() for part in row.split("|")]
-    near = NEAR.fullmatch(parts[-1]) if len(parts) > 2 else None
-    pattern = "|".join(parts[1:-1])
-    if near is None or pattern.count("#") != 1:
+def asked(source: str, cell: Cell) -> list[tuple[str, str, str]]:
+    """What the fences of a cell ask for, where it will stand, how near
+    is right. PressError if a line of them says something else.
+    """
+    return [
+        _split(row, cell)
+        for match in FENCE.finditer(source)
+        for row in match[2].splitlines()
+        if row.strip()
+    ]
+
+
+def _split(row: str, cell: Cell) -> tuple[str, str, str]:
+    what, *where = [part.strip() for part in row.split("|")]
+    near = where.pop() if where else ""
+    pattern = "|".join(where)
+    try:
+        bounds(0.0, near)
+        right = pattern.count("#") == 1
+    except ValueError:
+        right = False
+    if not right:
         raise PressError(
             f"{cell.section}: a guess is written 'what | where # stands | "
             f"± 5', not {row!r}"
         )
+    return what, pattern, near
+
+
+def _field(row: str, text: str, cell: Cell) -> str:
+    what, pattern, near = _split(row, cell)
     value = number_in(text, pattern)
     if value is None:
         raise PressError(
@@ -80,8 +101,8 @@ def _field(row: str, text: str, cell: Cell) -> str:
             "hidden output does not have"
         )
     shown, number = value
-    low, high = _bounds(number, near)
-    label = html.escape(parts[0])
+    low, high = bounds(number, near)
+    label = html.escape(what)
     label = re.sub(r"`([^`]+)`", r"<code>\1</code>", label)
     return (
         '<form class="guess" autocomplete="off"><label><span>'
@@ -90,34 +111,3 @@ def _field(row: str, text: str, cell: Cell) -> str:
         f'data-high="{high:.9g}"></label> <button type="submit">Check'
         '</button> <span class="verdict" role="status"></span></form>'
     )
-
-
-def number_in(text: str, pattern: str) -> tuple[str, float] | None:
-    """The number that stands at the # of a pattern."""
-    parts = re.split(r"(\s+|#|\*)", pattern)
-    rules = {"#": NUMBER, "*": r"\S+"}
-    wanted = "".join(
-        rules.get(part, r"\s+" if part.isspace() else re.escape(part))
-        for part in parts
-    )
-    # "trained" is no part of "untrained"
-    for match in re.finditer(rf"(?<!\w)(?<!\d\.(?=\d)){wanted}", text):
-        try:
-            plain = match[1].replace(",", "").replace("−", "-")
-            return match[1], float(plain)
-        except ValueError:  # no digit at all
-            continue
-    return None
-
-
-def _bounds(value: float, near: re.Match[str]) -> tuple[float, float]:
-    if near[1]:
-        room = 1e-6 * max(1.0, abs(value))
-    elif near[2]:
-        room = float(near[3]) * (abs(value) / 100 if near[4] else 1)
-        room += 1e-6 * abs(value)
-    else:
-        factor = float(near[6])
-        low, high = sorted((value / factor, value * factor))
-        return low, high
-    return value - room, value + room

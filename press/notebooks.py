@@ -9,7 +9,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from press import files, fold, myst, numbers, recall
+from annotated.book.guesses import HIDDEN
+from press import files, fold, guess, myst, numbers, recall
 from press.chapters import Cell, Chapter, read_book
 from press.exercises import (
     SEEN,
@@ -40,6 +41,16 @@ if util.find_spec("torch"):  # never installed anew where it is
 needed = ["annotated", "seaborn"]
 if not all(map(util.find_spec, needed)):
     %pip install --quiet {install}"""
+GUESSES = """
+
+from annotated.book.guesses import Guesses
+
+guess = Guesses()  # and hidden results are folded from now on"""
+RUN = "Run it from the top, a cell at a time, with Shift+Enter."
+GUESS = (
+    f"{RUN} Before a cell whose result is hidden, write your guess first; "
+    "the result opens when you ask for it."
+)
 BESIDE = re.compile(r"\]\((?=[\w-]+\.ipynb)")  # a link to a notebook
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 
@@ -186,23 +197,37 @@ def exercise_notebook(
 def _text(chapter: Chapter, project: Project, index: myst.Index) -> str:
     translator = myst.Translator(chapter.file, index)
     figures = {id(cell): text for cell, text in numbers.figures(chapter)}
+    waits = any("hide-output" in cell.tags for cell in chapter.cells)
+    setup = SETUP.format(install=project.install_book)
+    how = GUESS if waits else RUN
     cells = [
-        _markdown(_header(chapter, project)),
-        _folded(SETUP.format(install=project.install_book), SETUP_TITLE),
+        _markdown(f"{_header(chapter, project)}\n\n{how}"),
+        _folded(setup + GUESSES if waits else setup, SETUP_TITLE),
     ]
     for place, cell in enumerate(chapter.cells):
         if "skip-execution" in cell.tags:  # "run all" shall not run it
             cells.append(_markdown(f"```python\n{cell.source}\n```"))
         elif cell.kind == "code":
             cells.append(_code_of(chapter, cell))
-        elif text := _prose(chapter, place, translator):
-            cells.append(_markdown(text))
+        else:
+            if text := _prose(chapter, place, translator):
+                cells.append(_markdown(text))
+            if asked := guess.asked(cell.source, cell):
+                cells.append(_code("\n".join(map(_called, asked))))
         if figure := figures.get(id(cell)):
             caption = cell.metadata["mystnb"]["figure"]["caption"]
             text = translator.translate(f"**{figure}.** {caption}")
             cells.append(_markdown(text))
     _name_cells(chapter.name, cells)
     return _notebook(cells, f"book/{chapter.file}")
+
+
+def _called(asked: tuple[str, str, str]) -> str:
+    """A guess to be written, on the page a field with a button."""
+    what, at, near = [
+        json.dumps(text, ensure_ascii=False) for text in asked
+    ]
+    return f"guess({what}, ...,\n      at={at}, near={near})"
 
 
 def _notebook(cells: list[dict[str, Any]], source: str) -> str:
@@ -253,14 +278,17 @@ def _markdown(text: str) -> dict[str, Any]:
 def _code_of(chapter: Chapter, cell: Cell) -> dict[str, Any]:
     """A cell folded as on its page, for Jupyter and for Colab."""
     tags = fold.tags(chapter, cell)
+    source = cell.source
+    if "hide-output" in tags:
+        source += f"\n{HIDDEN}"
     if {"hide-input", "hide-cell"} & set(tags):
-        new = _folded(cell.source, fold.title(chapter, cell))
+        new = _folded(source, fold.title(chapter, cell))
     else:
-        new = _code(cell.source)
+        new = _code(source)
     metadata = new["metadata"]
     if tags:
         metadata["tags"] = tags
-    if {"hide-output", "hide-cell"} & set(tags):
+    if "hide-cell" in tags:
         metadata["collapsed"] = True
         metadata.setdefault("jupyter", {})["outputs_hidden"] = True
     return new

@@ -31,7 +31,7 @@ def push_end(model, by):
     return model
 
 
-def random_model(seed=0, sure=2.0, end=-2.0, **changes):
+def random_model(seed=0, sure=2.0, end=-2.0, kind=Transformer, **changes):
     """A model with random tastes: the surer, the more they differ; end
     is added to the logit of EOS, so that not every best output is empty.
     """
@@ -47,7 +47,7 @@ def random_model(seed=0, sure=2.0, end=-2.0, **changes):
         "dropout": 0.5,  # search must switch it off
         "tie": "none",
     }
-    model = Transformer(TransformerConfig(**(shape | changes)))
+    model = kind(TransformerConfig(**(shape | changes)))
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "bias" in name or "gain" in name:

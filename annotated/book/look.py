@@ -9,13 +9,12 @@ from dataclasses import asdict, replace
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import torch
 
 from annotated.book.figures import MovingFigure
-from annotated.book.report import named, sample_pairs
+from annotated.book.report import html_page, named, sample_pairs
 from annotated.book.results import rounded
 from annotated.engine.errors import UsageError
 from annotated.engine.machine import evaluating
@@ -101,16 +100,7 @@ def _pieces(run: Run, ids: Sequence[int]) -> list[str]:
 
 
 # E27-look.md: The page
-_LOOK = Template("""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title><style>
-:root { color-scheme: light dark; }
-body { font: 1rem/1.5 system-ui, sans-serif; max-width: 52rem;
-  margin: 2rem auto; padding: 0 1rem; }
-.still { display: none; }
-</style></head><body><h1>$title</h1><p>$about</p>
-<noscript>This page needs JavaScript.</noscript>
+_ASKING = """<noscript>This page needs JavaScript.</noscript>
 <script>
 if (matchMedia("(prefers-color-scheme: dark)").matches) {
   document.documentElement.dataset.theme = "dark";
@@ -124,8 +114,7 @@ globalThis.askTheModel = async (question) => {
   return said;
 };
 </script>
-$figure</body></html>
-""")
+"""
 
 
 def _page(run: Run) -> str:
@@ -143,8 +132,9 @@ def _page(run: Run) -> str:
         },
         b"",
     )
-    about, html = escape(recipe.about), figure.html()
-    return _LOOK.substitute(title=escape(title), about=about, figure=html)
+    head = f"<h1>{escape(title)}</h1><p>{escape(recipe.about)}</p>\n"
+    body = f"{head}{_ASKING}{figure.html()}"
+    return html_page(title, ".still { display: none; }\n", body)
 
 
 # E27-look.md: The server

@@ -26,7 +26,7 @@ from annotated.engine.runs import (
 )
 from annotated.search import alignment
 
-__all__ = ["named", "report", "sample_pairs"]
+__all__ = ["named", "html_page", "report", "sample_pairs"]
 
 
 # E24-report.md: Pictures
@@ -178,9 +178,11 @@ _PAGE = Template("""<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>$title</title><style>
 :root { color-scheme: light dark; }
-body { font: 1rem/1.5 system-ui, sans-serif; max-width: 50rem;
+body { font: 1rem/1.5 system-ui, sans-serif; max-width: 52rem;
   margin: 2rem auto; padding: 0 1rem; }
-h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; }
+$style</style></head><body>$body</body></html>
+""")
+_STYLE = """h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; }
 h3 { margin: 2rem 0 0; font-weight: 600; }
 .faint { opacity: .7; font-size: .85em; }
 table { border-collapse: collapse; }
@@ -190,8 +192,12 @@ td { font-variant-numeric: tabular-nums; }
 figure { margin: 1rem 0; overflow-x: auto; }
 svg { max-width: 100%; height: auto; border-radius: 4px; }
 .settings { columns: 16rem; padding-left: 1rem; font-size: .85rem; }
-</style></head><body>$body</body></html>
-""")
+"""
+
+
+def html_page(title: str, style: str, body: str) -> str:
+    """A page for the browser, light or dark, that needs no other file."""
+    return _PAGE.substitute(title=escape(title), style=style, body=body)
 
 
 def report(folder: Path, lines: Sequence[str] | None = None) -> str:
@@ -226,7 +232,7 @@ def report(folder: Path, lines: Sequence[str] | None = None) -> str:
     if named(run):
         parts.append(f"<p>In bold: not as in {escape(name)}.</p>")
     parts.append(_settings(run))
-    return _PAGE.substitute(title=escape(name), body="".join(parts))
+    return html_page(name, _STYLE, "".join(parts))
 
 
 def _kept(folder: Path) -> str:

@@ -10,8 +10,7 @@ import tyro
 from annotated.engine.files import check_new
 from annotated.engine.runs import Run, results_of, run_folder
 from annotated.exchange.export import export_run
-from annotated.exchange.hub import find_published
-from annotated.exchange.published import import_marian
+from annotated.exchange.marian import find_published, import_marian
 from annotated.model import count_parameters
 
 __all__ = ["Export", "Import"]

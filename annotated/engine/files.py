@@ -3,28 +3,27 @@
 import json
 import os
 import shutil
+import socket
 import sys
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import IO, Any
 
 import platformdirs
 
 from annotated.engine.errors import RunError
 
 __all__ = [
-    "LOCK", "check_new", "aside", "clear", "replacing", "new_folder",
-    "patiently", "write_text", "write_json", "keep_first", "cache_folder",
-    "checksum",
+    "check_new", "aside", "clear", "replacing", "new_folder", "write_text",
+    "write_json", "keep_first", "cache_folder", "locked",
 ]  # fmt: skip
 
 
 # E3-ground.md: Files that are complete
-LOCK = ".lock"  # in the folder of a run that is being trained
+_LOCK = ".lock"  # in the folder of a run that is being trained
 
 
 def check_new(folder: Path) -> None:
@@ -36,7 +35,7 @@ def check_new(folder: Path) -> None:
     if not first.is_dir():
         raise RunError(f"{first} is a file: choose another --out")
     names = {path.name for path in folder.glob("*")}
-    if names and (LOCK not in names or "recipe.json" in names):
+    if names and (_LOCK not in names or "recipe.json" in names):
         raise RunError(
             f"{folder} is not empty: choose another --out (to continue "
             "training, add --resume)"
@@ -122,8 +121,8 @@ def replacing(path: Path) -> Iterator[Path]:
         for part in (*fresh.rglob("*"), fresh):
             _flush(part)
         if path.is_dir():  # which nothing can replace in one step
-            patiently(lambda: path.rename(hidden / f"{path.name}.old"))
-        patiently(lambda: fresh.replace(path))
+            _patiently(lambda: path.rename(hidden / f"{path.name}.old"))
+        _patiently(lambda: fresh.replace(path))
         _flush(path.parent)
 
 
@@ -145,14 +144,14 @@ def new_folder(folder: Path) -> Iterator[Path]:
         if folder.exists():
             folder.rmdir()
         # fails, and deletes nothing, if it is full
-        patiently(lambda: fresh.rename(folder))
+        _patiently(lambda: fresh.rename(folder))
         _flush(folder.parent)
 
 
 _PAUSES = (0.05, 0.1, 0.25, 0.6, 1.0)  # two seconds
 
 
-def patiently(action: Callable[[], object]) -> None:
+def _patiently(action: Callable[[], object]) -> None:
     """Rename or delete a file; on Windows, where a scanner may have it
     open for a moment, again and again over two seconds.
     """
@@ -190,7 +189,7 @@ def keep_first(path: Path, text: str) -> str:
         except FileExistsError:
             pass
         except OSError:  # a file system without links
-            patiently(lambda: fresh.replace(path))
+            _patiently(lambda: fresh.replace(path))
         return path.read_text("utf-8")
 
 
@@ -220,10 +219,96 @@ def cache_folder() -> Path | None:
     return None
 
 
-def checksum(path: Path) -> int:
-    """CRC-32 of a file: detects accidents, not tampering."""
-    crc = 0
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            crc = zlib.crc32(block, crc)
-    return crc
+# E3-ground.md: One trainer per folder
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run folder, which is made where it is missing.
+    RunError, saying who does, if another process holds it.
+    """
+    new = [p for p in (folder, *folder.parents) if not p.exists()]
+    if new:  # not if it is being moved away at this moment
+        folder.mkdir(parents=True, exist_ok=True)
+    path = folder / _LOCK
+    try:
+        file = _taken(path)
+        try:
+            for written in (folder, folder / "checkpoints"):
+                clear(written)  # what a killed trainer has left
+            yield
+        finally:
+            with suppress(OSError):  # of a folder that is gone, say
+                path.unlink()
+            file.close()
+            if os.name == "nt":  # where an open file cannot be deleted
+                with suppress(OSError):  # another process waits for it
+                    _patiently(lambda: path.unlink(missing_ok=True))
+    finally:
+        for empty in new:  # nothing was begun
+            with suppress(OSError):
+                empty.rmdir()
+
+
+def _taken(path: Path) -> IO[str]:
+    """The lock's file, locked. RunError if another process holds it."""
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        try:
+            _lock(file)
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                break
+        except FileNotFoundError:
+            pass
+        except BlockingIOError:
+            who = _holder(file)
+            file.close()
+            raise RunError(
+                f"{path.parent} is being trained by process "
+                f"{who.get('pid', '?')} on {who.get('host', '?')}, since "
+                f"{who.get('since', 'just now')}: wait until that has "
+                "ended, or stop it"
+            ) from None
+        file.close()  # its holder has just ended: once more
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    file.truncate(0)
+    me = {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
+    file.write(json.dumps(me))
+    file.flush()
+    return file
+
+
+def _lock(file: IO[str]) -> None:
+    """Lock an open file, where the system and its file system can.
+    BlockingIOError if another process has.
+    """
+    try:
+        if sys.platform == "win32":
+            _lock_here(file.fileno())
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # not on this file system
+        return
+
+
+def _lock_here(handle: int) -> None:
+    """Windows' lock: on a byte far behind the note, which others can then
+    still read.
+    """
+    import msvcrt
+
+    os.lseek(handle, 2**30, os.SEEK_SET)
+    try:
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore
+    except PermissionError:
+        raise BlockingIOError from None
+
+
+def _holder(file: IO[str]) -> dict[str, object]:
+    """What the holder of a lock has noted."""
+    file.seek(0)
+    with suppress(ValueError, TypeError):
+        return dict(json.loads(file.read()))
+    return {}

@@ -15,7 +15,7 @@ from annotated.engine.distributed import rank, world_size
 from annotated.engine.packing import Packing
 from annotated.tokens import BOS, EOS, PAD
 
-__all__ = ["PackedBatch", "split_batch", "micro_batches", "short_first"]
+__all__ = ["PackedBatch", "micro_batches", "short_first"]
 
 
 # E5-trainer.md: The loss, packed
@@ -121,7 +121,7 @@ def _view(memory: Tensor, first: int, like: Tensor) -> Tensor:
 
 
 # E5-trainer.md: One batch, several micro-batches, several processes
-def split_batch(
+def _split_batch(
     corpus: Corpus, pairs: NDArray, count: int, most: int | None = None
 ) -> list[NDArray]:
     """Split a batch into micro-batches of roughly equal token counts.
@@ -155,7 +155,7 @@ def micro_batches(
     """This process's micro-batches, each with the weight of its loss: 1,
     or 0 for a placeholder.
     """
-    parts = split_batch(corpus, pairs, world_size(), most)
+    parts = _split_batch(corpus, pairs, world_size(), most)
     each = len(parts) // world_size()
     mine = parts[rank() * each : (rank() + 1) * each]
     start, end = torch.tensor([[BOS]]), torch.tensor([[EOS]])

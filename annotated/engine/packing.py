@@ -20,6 +20,7 @@ from annotated.embeddings import (
     SinusoidalPositions,
     sinusoids,
 )
+from annotated.engine import hooks
 from annotated.engine.errors import RunError
 from annotated.engine.hooks import attention_blocks, recorded_weights
 from annotated.engine.kernels import (
@@ -34,7 +35,7 @@ from annotated.tokens import BOS, EOS, PAD, UNK
 
 __all__ = [
     "Packing", "PackedMask", "PackedAttention", "attend", "FastDropout",
-    "PackedTransformer", "check_parts", "packed", "check_paper",
+    "PackedTransformer", "check_parts", "packed", "unpacked", "check_paper",
     "PAPER_PARTS", "NoCacheError", "check_steps", "compile_layers",
     "chunked_loss",
 ]  # fmt: skip
@@ -557,15 +558,44 @@ _FAST: dict[Any, Any] = {  # plain part: its fast version
 }
 
 
+def _over(new: Any, old: nn.Module) -> Any:
+    """new with the parts of old in place of its own, and in its mode."""
+    for name, part in old._modules.items():
+        new.add_module(name, part)
+    new.training = old.training
+    return new
+
+
+def _fast(plain: nn.Module) -> nn.Module:
+    """The fast version of a part; the part itself where there is none."""
+    if type(plain) is nn.Dropout:
+        return FastDropout(plain.p, plain.inplace).train(plain.training)
+    if type(plain) is not MultiHeadAttention:
+        return plain
+    shape = plain.w_q.in_features, plain.num_heads, plain.d_k, plain.d_v
+    with torch.device("meta"):  # its own maps are dropped
+        fast: MultiHeadAttention = _over(PackedAttention(*shape), plain)
+    return fast
+
+
 def _make_fast(model: PackedTransformer) -> None:
-    """Turn each plain part into its fast version, in place: these classes
-    have other methods, but nothing to keep. For the whole process, cuDNN's
-    attention is turned off.
+    """Put the fast version of each plain part in its place. For the whole
+    process, cuDNN's attention is turned off.
     """
-    for part in model.modules():
-        part.__class__ = _FAST.get(type(part), type(part))
+    hooks.replace(model, MultiHeadAttention, _fast)
+    hooks.replace(model, nn.Dropout, _fast)
     if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):  # torch 2.5 on
         torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def _as(kind: type[Transformer], model: Transformer) -> Any:
+    """A model of this class with copies of another's parts, over the same
+    Parameter objects and buffers.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    with torch.device("meta"):
+        new = kind(model.config)
+    return _over(new, copy.deepcopy(model, {id(x): x for x in tensors}))
 
 
 def packed(model: Transformer) -> PackedTransformer:
@@ -575,10 +605,20 @@ def packed(model: Transformer) -> PackedTransformer:
     check_parts(model)
     if why := getattr(model.config, "padded", str)():  # page E32
         raise RunError(f"the packed model computes something else: {why}")
-    tensors = [*model.parameters(), *model.buffers()]
-    fast: Any = copy.deepcopy(model, {id(x): x for x in tensors})
+    fast: PackedTransformer = _as(PackedTransformer, model)
     _make_fast(fast)
     return fast
+
+
+def unpacked(model: Transformer) -> Transformer:
+    """The plain form of a packed model, whose parts take plain masks, too.
+    The two share their Parameter objects; any other model is given back as
+    it is.
+    """
+    if not isinstance(model, PackedTransformer):
+        return model
+    plain: Transformer = _as(Transformer, model)
+    return plain
 
 
 # E2-packing.md: Models of another kind

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import importlib
 import importlib.util
@@ -42,8 +41,7 @@ from annotated.tokens import BOS, EOS, PAD
 __all__ = [
     "PartsShape", "PartsConfig", "ComposedAttention", "CachedTurned",
     "OURS", "register", "find_registered", "take_imports", "sources",
-    "check_sources", "build", "asks_for_maps", "why_padded", "unpacked",
-    "trainable",
+    "check_sources", "build", "asks_for_maps", "why_padded", "trainable",
 ]  # fmt: skip
 
 
@@ -596,21 +594,6 @@ def why_padded(model: Transformer, loss: str) -> str:
     if isinstance(config, PartsConfig) and config.padded():
         return config.padded()
     return f"loss {loss} takes the maps" if asks_for_maps(loss) else ""
-
-
-def unpacked(model: Transformer) -> Transformer:
-    """The plain form of a packed model. The two share their Parameter
-    objects; any other model is given back as it is.
-    """
-    if not isinstance(model, PackedTransformer):
-        return model
-    with torch.device("meta"):
-        plain = Transformer(model.config)
-    tensors = [*model.parameters(), *model.buffers()]
-    same = {id(tensor): tensor for tensor in tensors}
-    for name, part in model._modules.items():  # takes plain masks, too
-        plain.add_module(name, copy.deepcopy(part, same))
-    return plain.train(model.training)
 
 
 def trainable(model: Transformer) -> Transformer:

@@ -31,16 +31,14 @@ from annotated.engine.distributed import (
     world_size,
 )
 from annotated.engine.errors import RunError, Stopped
-from annotated.engine.files import check_new, replacing, write_json
+from annotated.engine.files import check_new, locked, replacing, write_json
 from annotated.engine.fit import tokens_that_fit, with_micro_tokens
-from annotated.engine.lock import locked
 from annotated.engine.log import Log, say
 from annotated.engine.machine import out_of_memory, pick_device
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
     FIRST,
     Run,
-    best_step,
     read_metrics,
     read_recipe,
     validations,
@@ -246,9 +244,15 @@ def _save(trainer: Trainer, folder: Path) -> None:
     rank_zero_only(lambda: _keep_best(trainer.step, folder))
 
 
+def _best_step(folder: Path) -> int | None:
+    """The step of a run's lowest validation nll; None if there is none."""
+    nll = validations(folder)
+    return min(nll, key=nll.__getitem__, default=None)
+
+
 def _keep_best(step: int, folder: Path) -> None:
     """Copy this step's weights to best.safetensors if it is the best."""
-    if best_step(folder) == step:
+    if _best_step(folder) == step:
         saved = folder / "checkpoints" / f"{step:08d}" / "model.safetensors"
         best = folder / "best.safetensors"
         with writing(best.name), replacing(best) as fresh:
@@ -351,7 +355,7 @@ def _finish(trainer: Trainer, sets: _Sets, folder: Path) -> dict[str, Any]:
         "precision": config.precision,
         "parameters": sum(w.numel() for w in weights.values()),
         "averaged": averaged,  # 1: only the last
-        "best": best_step(folder),
+        "best": _best_step(folder),
         "valid": scores,
     }
     if trainer.scaling:

@@ -29,8 +29,7 @@ from annotated.tokens import Tokenizer
 
 __all__ = [
     "read_recipe", "run_folder", "read_metrics", "validations",
-    "results_of", "SCORES", "best_step", "writing", "FIRST", "Run",
-    "first_model",
+    "results_of", "SCORES", "writing", "FIRST", "Run", "first_model",
 ]  # fmt: skip
 
 
@@ -122,12 +121,6 @@ def results_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 SCORES = "scores.json"
-
-
-def best_step(folder: Path) -> int | None:
-    """The step of a run's lowest validation nll; None if there is none."""
-    nll = validations(folder)
-    return min(nll, key=nll.__getitem__, default=None)
 
 
 @contextmanager

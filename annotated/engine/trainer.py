@@ -50,6 +50,7 @@ from annotated.engine.packing import (
     PackedTransformer,
     chunked_loss,
     compile_layers,
+    unpacked,
 )
 from annotated.engine.parts import (
     OURS,
@@ -57,7 +58,6 @@ from annotated.engine.parts import (
     find_registered,
     sources,
     trainable,
-    unpacked,
     why_padded,
 )
 from annotated.loss import smoothed_loss

@@ -20,7 +20,7 @@ from annotated.engine.packing import PAPER_PARTS, check_paper
 from annotated.engine.parts import PartsShape
 from annotated.engine.runs import Run
 from annotated.engine.tensors import write_tensors
-from annotated.exchange.transformers import write_transformers
+from annotated.exchange.marian import write_transformers
 from annotated.model import ModelShape, Transformer
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 

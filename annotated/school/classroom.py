@@ -9,7 +9,7 @@ import io
 import json
 import os
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from functools import cache
@@ -473,8 +473,8 @@ class _Graded:
     """
 
     def __init__(self) -> None:
-        self.outcomes: dict[str, Counter[str]] = {}
-        self.known: dict[str, Counter[str]] = {}
+        self.outcomes: dict[str, Counter[str]] = defaultdict(Counter)
+        self.known: dict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, path: Path) -> str:
         """Count one notebook."""
@@ -485,8 +485,8 @@ class _Graded:
                 known = [x for x in sentences if x in text]
                 if _DIFFERS in text:
                     known.append("the notebook had printed something else")
-                self.outcomes.setdefault(name, Counter())[outcome] += 1
-                self.known.setdefault(name, Counter()).update(known)
+                self.outcomes[name][outcome] += 1
+                self.known[name].update(known)
         return ""
 
     def tell(self) -> None:

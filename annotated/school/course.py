@@ -18,10 +18,7 @@ from annotated.engine.errors import UsageError, unknown
 from annotated.engine.files import clear, write_json, write_text
 from annotated.school.exercises import Exercise, Verdict, exercises
 
-__all__ = [
-    "book_parts", "Workspace", "redirected", "exported", "standing_alone",
-    "source_of", "named",
-]  # fmt: skip
+__all__ = ["book_parts", "Workspace", "redirected", "source_of", "named"]
 
 
 # E21-course.md: What is yours
@@ -131,24 +128,43 @@ class Workspace:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "progress.json", state)
 
-    def offer(
+    def record(
         self,
         exercise: Exercise,
-        code: str,
-        examine: Callable[[Exercise, str, str], Verdict] | None = None,
-    ) -> str:
-        """Keep a solution; what there is to say about that. examine says
-        whether it passes by itself, unless just this code has passed.
+        verdict: Verdict,
+        code: str | None,
+        examine: Callable[[Exercise, str, str], Verdict],
+        is_file: bool = False,
+    ) -> bool:
+        """Remember a verdict, keep what a part has that passed, and say
+        what came of it; whether it is remembered. examine says whether
+        the code of a cell, or of a file that does more, passes by itself.
         """
-        if examine is not None:
-            verdict = examine(exercise, code, f"<{exercise.name}>")
-            if verdict.outcome != "passed":
-                return (
-                    "Not kept: by itself, without what runs around it, it "
-                    f"is {verdict.text.splitlines()[0]}"
-                )
+        facts = {"outcome": verdict.outcome, "checks": verdict.passed}
         try:
+            self.remember(exercise.name, **facts)
+        except OSError as error:
+            print(f"\nNothing is remembered: {error}")
+            return False
+        if verdict.outcome == "passed" and exercise.is_part and code:
+            print(f"\n{self._offer(exercise, code, examine, is_file)}")
+        return True
+
+    def _offer(
+        self, exercise: Exercise, code: str, examine: Any, is_file: bool
+    ) -> str:
+        try:
+            if not (is_file and _stands_alone(code)):
+                code = _exported(code)
+                alone = examine(exercise, code, f"<{exercise.name}>")
+                if alone.outcome != "passed":
+                    return (
+                        "Not kept: by itself, without what runs around it, "
+                        f"it is {alone.text.splitlines()[0]}"
+                    )
             self.keep(exercise, code)
+        except SyntaxError:
+            return "Not kept: its cell has lines that are not Python."
         except OSError as error:
             return f"Not kept: {error}"
         return f"Kept in {self.folder / exercise.module}.py."
@@ -219,7 +235,7 @@ _EXPORTED = (
 )  # fmt: skip
 
 
-def exported(code: str) -> str:
+def _exported(code: str) -> str:
     """What the press would export of a cell: imports, definitions and
     constants. SyntaxError where it does not parse.
     """
@@ -236,13 +252,11 @@ def exported(code: str) -> str:
     return "\n".join(blocks) + "\n"
 
 
-def standing_alone(code: str) -> str | None:
-    """What would be kept of a file; None where that is the file itself,
-    which has nothing else but texts. SyntaxError as exported.
-    """
+def _stands_alone(code: str) -> bool:
+    """Whether a file has nothing but texts that would not be exported."""
     rest = [n for n in ast.parse(code).body if not isinstance(n, _EXPORTED)]
     texts = [isinstance(getattr(n, "value", 0), ast.Constant) for n in rest]
-    return None if all(texts) else exported(code)
+    return all(texts)
 
 
 def source_of(thing: Any) -> str | None:

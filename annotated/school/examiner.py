@@ -47,7 +47,7 @@ from annotated.school.checks import (
 )
 from annotated.school.exercises import Exercise, Verdict, exercises
 
-__all__ = ["examined", "Mark", "marked", "Examiner", "serve", "warm"]
+__all__ = ["examined", "Mark", "marked", "Examiner", "warm"]
 
 
 # E29-answers.md: A process of its own
@@ -469,7 +469,7 @@ _CALLABLE = {"exec", "eval", "compile", "getattr", "open", "__import__"}
 
 
 # E29-answers.md: An examiner that knows no notebook
-_BEGIN = "from annotated.school.examiner import serve; serve()"
+_BEGIN = "from annotated.school.examiner import _serve; _serve()"
 
 
 def _environment() -> dict[str, str]:
@@ -529,7 +529,7 @@ class Examiner:
         )
 
 
-def serve() -> None:
+def _serve() -> None:
     """Answer on standard output what is asked on standard input."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what answers print

@@ -11,14 +11,15 @@ import linecache
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 __all__ = ["Exercise", "exercises", "run_code", "Verdict"]
 
 
 # E20-checks.md: An exercise
-@dataclass(frozen=True, eq=False)  # there is one of each
+# there is one of each, and printing it tells no answer
+@dataclass(frozen=True, eq=False, repr=False)
 class Exercise:
     """One of book/exercises/, as the package carries it."""
 
@@ -38,36 +39,13 @@ class Exercise:
     starter: str
     checks: list[str]
     hints: list[str]
-    sealed: str
+    reference: str  # our solution
+    variants: list[str]  # others that are right
+    mutants: list[list[str]]  # known mistakes: sentence and code of each
+    insight: str
+    rubric: list[str]  # what earns a point in what is written about it
     number: str = ""  # as its page counts it: 4.1
     symptom: str = ""  # what shows that a starter is broken
-
-    @cached_property
-    def _unsealed(self) -> dict[str, Any]:
-        packed = base64.b64decode(self.sealed)
-        return dict(json.loads(zlib.decompress(packed)))
-
-    @property
-    def reference(self) -> str:
-        return str(self._unsealed["reference"])
-
-    @property
-    def variants(self) -> list[str]:
-        return list(self._unsealed["variants"])
-
-    @property
-    def mutants(self) -> list[tuple[str, str]]:
-        """Sentence and code of each."""
-        return [(m[0], m[1]) for m in self._unsealed["mutants"]]
-
-    @property
-    def insight(self) -> str:
-        return str(self._unsealed["insight"])
-
-    @property
-    def rubric(self) -> list[str]:
-        """What earns a point in what is written about it."""
-        return list(self._unsealed.get("rubric", []))
 
     @property
     def chapter(self) -> str:
@@ -95,22 +73,7 @@ class Exercise:
         """The checks by name, in their order; compiled once, so that what
         an answer does later to a module does not reach them.
         """
-        if tuple(hidden) not in self._compiled:
-            space: dict[str, Any] = {"__name__": f"check {self.name}"}
-            for place, code in enumerate([*self.checks, *hidden]):
-                run_code(code, f"<check {self.name} {place}>", space)
-            self._compiled[tuple(hidden)] = {
-                name: value
-                for name, value in space.items()
-                if name.startswith("check_")
-            }
-        return self._compiled[tuple(hidden)]
-
-    @cached_property
-    def _compiled(
-        self,
-    ) -> dict[tuple[str, ...], dict[str, Callable[[Any], object]]]:
-        return {}
+        return _compiled(self, tuple(hidden))
 
     def answer(self, code: str, filename: str) -> Any:
         """What code defines under the exercise's name."""
@@ -124,9 +87,23 @@ def exercises() -> dict[str, Exercise]:
     """All, by name, in the order of the book."""
     file = importlib.resources.files("annotated") / "exercises.json"
     carried = json.loads(file.read_text(encoding="utf-8"))
-    return {
-        name: Exercise(name, **facts) for name, facts in carried.items()
-    }
+    return {n: Exercise(n, **_unsealed(x)) for n, x in carried.items()}
+
+
+def _unsealed(facts: dict[str, Any]) -> dict[str, Any]:
+    packed = base64.b64decode(facts.pop("sealed"))
+    return facts | json.loads(zlib.decompress(packed))
+
+
+@cache
+def _compiled(
+    exercise: Exercise, hidden: tuple[str, ...]
+) -> dict[str, Callable[[Any], object]]:
+    """See Exercise.properties."""
+    space: dict[str, Any] = {"__name__": f"check {exercise.name}"}
+    for place, code in enumerate([*exercise.checks, *hidden]):
+        run_code(code, f"<check {exercise.name} {place}>", space)
+    return {n: x for n, x in space.items() if n.startswith("check_")}
 
 
 def run_code(code: str, filename: str, space: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -376,23 +377,6 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")  # words and punctuation, for BLEU
 _LEAST = 10.0  # BLEU; translated word by word it is less
 
 
-class _CachedPairs:
-    """The course's byte pairs, which encode each piece once."""
-
-    def __init__(self, course: dict[str, Any], lines: Any, vocab: int):
-        self.pairs = course["BytePairs"].train(lines, vocab)
-        self.cached: dict[str, list[int]] = {}
-
-    def ids(self, line: str) -> list[int]:
-        """The ids of a line."""
-        ids: list[int] = []
-        for piece in _PIECE.findall(line):
-            if piece not in self.cached:
-                self.cached[piece] = self.pairs.encode(piece)
-            ids += self.cached[piece]
-        return ids
-
-
 def _captions(split: str) -> list[tuple[str, str]]:
     """English and German lines of Multi30k; DataError where they are not
     here and cannot be downloaded.
@@ -420,10 +404,14 @@ def captions_translated(
     """
     train, test = _captions("train"), _captions("test")
     drawn = random.Random(0).sample(train, min(sample, len(train)))
-    pieces = _CachedPairs(
-        course, [x for pair in drawn for x in pair], vocab
-    )
-    pairs = [(pieces.ids(s), pieces.ids(t)) for s, t in train]
+    lines = [line for pair in drawn for line in pair]
+    byte_pairs = course["BytePairs"].train(lines, vocab)
+    encode = cache(byte_pairs.encode)  # each piece once
+
+    def ids(line: str) -> list[int]:
+        return [i for x in _PIECE.findall(line) for i in encode(x)]
+
+    pairs = [(ids(s), ids(t)) for s, t in train]
     pad = course["shift_and_pad"]
     torch.manual_seed(0)
     learner = _Learner(course, vocab, width, 2 * width, 4, 2)
@@ -433,11 +421,9 @@ def captions_translated(
         4e-3,
         smoothing=0.1,
     )
-    sources = [pieces.ids(source) for source, _ in test]
-    wrote = [
-        pieces.pairs.decode(ids)
-        for ids in _greedy(course, learner.model, sources)
-    ]
+    sources = [ids(source) for source, _ in test]
+    found = _greedy(course, learner.model, sources)
+    wrote = [byte_pairs.decode(x) for x in found]
     bleu = course["bleu"](
         [_TOKEN.findall(line) for line in wrote],
         [_TOKEN.findall(target) for _, target in test],

@@ -23,7 +23,7 @@ from annotated import checks
 from annotated.corpora.reading import python_of
 from annotated.engine.errors import DataError, UsageError, unknown
 from annotated.engine.files import write_text
-from annotated.school.course import Workspace, named, standing_alone
+from annotated.school.course import Workspace, named
 from annotated.school.exercises import Exercise, exercises
 
 __all__ = ["Exercises", "Milestone", "Questions"]
@@ -81,21 +81,10 @@ class _Session:
         code = python_of(self.path)
         verdict = examined(self.exercise, code, str(self.path))
         print(verdict.text)
-        outcome, passed = verdict.outcome, verdict.passed
-        try:
-            self.workspace.remember(
-                self.name, outcome=outcome, checks=passed
-            )
-        except OSError as error:
-            print(f"\nNothing is remembered: {error}")
-            return outcome
-        if outcome == "passed" and self.exercise.is_part:
-            alone = standing_alone(code)
-            again = examined if alone else None
-            code = alone or code
-            said = self.workspace.offer(self.exercise, code, again)
-            print(f"\n{said}")
-        return outcome
+        self.workspace.record(
+            self.exercise, verdict, code, examined, is_file=True
+        )
+        return verdict.outcome
 
     def look(self) -> None:
         """Check while watching, which no file ends."""

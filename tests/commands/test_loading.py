@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from annotated.cli import COMMANDS, MODULES
+from annotated.cli import _MODULES, COMMANDS
 from tests.helpers import environment
 
 # what each line leaves in sys.modules, in a process that is a copy of one
@@ -113,5 +113,5 @@ def test_a_command_loads_no_room_that_it_does_not_use(line: str) -> None:
 def test_the_help_of_every_subcommand_is_looked_at() -> None:
     asked = {line.split()[0] for line in [*CHEAP, *OTHERS]}
     assert asked - {"--help"} == COMMANDS.keys() - {"completion"}
-    placed = [name for names in MODULES.values() for name in names]
+    placed = [name for names in _MODULES.values() for name in names]
     assert sorted(placed) == sorted(COMMANDS)

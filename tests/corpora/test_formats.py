@@ -1,4 +1,4 @@
-"""Page E7: files that have both sides, corpora.formats."""
+"""Page E7: files that have both sides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from annotated.cli import dispatch
-from annotated.corpora.formats import form_of, read_both
+from annotated.corpora.pairs import _form_of, _read_both
 from annotated.corpora.prepare import Prepared, of_files
 from annotated.corpora.reading import Text
 from annotated.engine.errors import DataError, RunError, UsageError
@@ -69,7 +69,7 @@ msgstr[1] "%d Dateien"
 
 def pairs(path: Path, *fields: str, strict: bool = True) -> Any:
     where: Any = fields or ("en", "de")
-    return list(read_both(Text(path), form_of(path), where, strict))
+    return list(_read_both(Text(path), _form_of(path), where, strict))
 
 
 def test_a_memory_gives_the_two_languages_asked_for(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_large_memory_is_not_kept(tmp_path: Path) -> None:
     file = put(
         tmp_path / "m.tmx", f"<tmx><body>{body}</body></tmx>".encode()
     )
-    rows = read_both(Text(file), "tmx", ("en", "de"))
+    rows = _read_both(Text(file), "tmx", ("en", "de"))
     assert next(rows) == ("0", "0")
     tracemalloc.start()
     assert sum(1 for _ in rows) == 7999

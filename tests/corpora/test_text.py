@@ -266,7 +266,7 @@ NOT_A_PERSONS = {
         corpora/tokenizers.read_tokenizer""",
     "is another file that we have written": """
         book/paper.script book/sweep.kept school/course.state
-        engine/files.keep_first engine/lock._holder
+        engine/files.keep_first engine/files._holder
         engine/machine._value engine/machine.cached""",
     "is of the system": """
         engine/machine._words engine/machine.processor
@@ -278,13 +278,13 @@ NOT_A_PERSONS = {
         school/examiner._examined_anew school/examiner._answer_anew""",
     "is bytes, which are hashed, kept or only looked at": """
         corpora/fetch.file_hash corpora/fetch._download corpora/fetch.open_url
-        engine/files.checksum engine/parts._sha256
-        exchange/published._check_files
+        engine/checkpoints._checksum engine/parts._sha256
+        exchange/marian._check_files
         school/classroom.mend school/classroom._keep_beside
         school/classroom._is_json
-        exchange/published._tokenizers""",
+        exchange/marian._tokenizers""",
     "comes from a server, whose errors are caught": "book/paper._fetched",
-    "is a published model's, refused in one line": "exchange/published._json",
+    "is a published model's, refused in one line": "exchange/marian._json",
     "is tokens, which become text": """
         corpora/tokenizers.valid_line evaluation._split_hyphens
         corpora/segmentation._words tokens.decode""",
@@ -295,10 +295,10 @@ NOT_A_PERSONS = {
         school/terminal._keyboard school/terminal._ask""",
     "is a constant of a notebook's code, which was read": "school/answers._folded",
     "goes through the reader": """
-        commands/translate.arriving corpora/formats._csv
-        corpora/formats._jsonl""",
+        commands/translate.arriving corpora/pairs._csv
+        corpora/pairs._jsonl""",
     "says its encoding itself, and is refused in one line": """
-        corpora/formats._units corpora/formats._po exchange/hub._listed""",
+        corpora/pairs._units corpora/pairs._po exchange/marian._listed""",
     "only sets or asks what kind it is": """
         cli._make_streams_legible school/examiner._serve_once
         school/terminal.work""",

@@ -237,7 +237,7 @@ def test_adam_computes_as_this_machine_does_not_as_the_file_says(saved):
 @pytest.mark.parametrize(
     "trouble", [OSError(errno.EIO, "Input/output error"), MemoryError()]
 )
-@pytest.mark.parametrize("name", ["checksum", "read_tensors"])
+@pytest.mark.parametrize("name", ["_checksum", "read_tensors"])
 def test_a_passing_trouble_is_no_damage(saved, monkeypatch, trouble, name):
     def fails(*_):
         raise trouble
@@ -265,7 +265,7 @@ def test_moments_that_do_not_fit_are_named_and_nothing_is_loaded(saved):
     del moments[name]
     safetensors.torch.save_file(moments, path)
     sums = json.loads((place / "checksums.json").read_text())
-    sums[path.name] = files_module.checksum(path)
+    sums[path.name] = module._checksum(path)
     (place / "checksums.json").write_text(json.dumps(sums))
     trainer = new_trainer(seed=4)
     before = weights(trainer)

@@ -33,7 +33,7 @@ from safetensors.torch import load_file
 
 from annotated import cli
 from annotated.engine.checkpoints import _FILES, checkpoints
-from annotated.engine.files import LOCK
+from annotated.engine.files import _LOCK
 from annotated.engine.runs import read_metrics
 from annotated.engine.trainer import Trainer
 from tests import faults, system
@@ -243,7 +243,9 @@ class Life:
         """What a command says that changes nothing."""
 
         def files() -> dict[str, bytes]:
-            return {n: c for n, c in content(self.run).items() if n != LOCK}
+            return {
+                n: c for n, c in content(self.run).items() if n != _LOCK
+            }
 
         before = files()
         code, said = self.start(*args, **more).end()
@@ -285,7 +287,7 @@ class Life:
 
     def doubled(self) -> bool:
         process = self.start()
-        while process.alive() and not (self.run / LOCK).exists():
+        while process.alive() and not (self.run / _LOCK).exists():
             time.sleep(0.002)
         time.sleep(0.1 * self.draw.random())
         struck = False
@@ -379,6 +381,6 @@ def test_whatever_happens_to_a_run_it_ends_as_if_nothing_had(
         for name, value in expected.items():
             assert torch.equal(weights[name], value), name
         assert found == notes
-        assert not (life.run / LOCK).exists()
+        assert not (life.run / _LOCK).exists()
         assert tries < 20 * count  # most faults have to strike
     print(f"{struck.total()} faults, {lives} runs: {dict(struck)}")

@@ -37,6 +37,7 @@ from annotated.model import TransformerConfig
 from annotated.schedule import make_optimizer, set_learning_rate
 from annotated.search import SearchConfig, plain_beam_search
 from annotated.training import copy_corpus, greedy_accuracy, validate
+from tests.engine.small import CountingBackend
 
 NO_GPU = not torch.cuda.is_available()
 GPU = [
@@ -258,16 +259,7 @@ def test_a_compiled_layer_stays_compiled(
     """Every form of a batch, in training and in validation, runs one
     graph per layer: nothing falls back to what is not compiled.
     """
-    ran = 0
-
-    def backend(graph: Any, _: Any) -> Any:
-        def run(*inputs: Any) -> Any:
-            nonlocal ran
-            ran += 1
-            return graph.forward(*inputs)
-
-        return run
-
+    backend = CountingBackend()
     torch._dynamo.reset()
     model = model_of(device, dropout=0.1, attention_dropout=0.1)
     compile_layers(model, backend)
@@ -276,10 +268,10 @@ def test_a_compiled_layer_stays_compiled(
         for name, (src, tgt) in FORMS.items():
             corpus = Corpus(of_lengths(*src), of_lengths(*tgt))
             batch = corpus.batch(range(len(src))).to(device)
-            ran = 0
+            backend.ran = 0
             with torch.set_grad_enabled(training):
                 packed_loss(model, batch, RunConfig(precision=precision))
-            assert ran == 4, (name, training)  # 2 + 2 layers
+            assert backend.ran == 4, (name, training)  # 2 + 2 layers
 
 
 def test_compiled_layers_learn_the_same(device: str) -> None:

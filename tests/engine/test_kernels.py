@@ -32,6 +32,7 @@ from annotated.engine.trainer import RunConfig, packed_loss
 from annotated.loss import smoothed_loss
 from annotated.training import copy_corpus
 from tests.engine.packings import small
+from tests.engine.small import CountingBackend
 from tests.helpers import ROOT, TINY
 
 # its inputs come in lists here, whose lengths mypy does not know
@@ -278,23 +279,14 @@ def loss_of(
     torch._dynamo.reset()
     model = PackedTransformer(small(**options)).double()
     model._kernel = lambda *sides: kernel  # type: ignore[method-assign]
-    ran = 0
-
-    def backend(graph: Any, _: Any) -> Any:
-        def run(*inputs: Any) -> Any:
-            nonlocal ran
-            ran += 1
-            return graph.forward(*inputs)
-
-        return run
-
+    backend = CountingBackend()
     if compiled:
         compile_layers(model, backend)
     batch = copy_corpus(12, vocab=30, length=9).batch(range(12))
     loss, _ = packed_loss(model, batch, RunConfig(precision="float32"))
     loss.backward()
     found = {n: p.grad for n, p in model.named_parameters()}
-    return loss.item(), found, ran
+    return loss.item(), found, backend.ran
 
 
 @needs_operators

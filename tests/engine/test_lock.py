@@ -1,4 +1,4 @@
-"""One trainer per folder: engine.lock, from page E10."""
+"""One trainer per folder: engine.files, from page E3."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from annotated.engine import files, lock
+from annotated.engine import files
 from annotated.engine.errors import RunError
-from annotated.engine.files import LOCK, check_new
-from annotated.engine.lock import locked
+from annotated.engine.files import _LOCK, check_new, locked
 from annotated.engine.runner import train_recipe
 from tests.helpers import TINY, at_step, content, forking
 
@@ -40,7 +39,7 @@ def holding(folder: Path) -> tuple[Any, Any]:
 def left(folder: Path, **holder: Any) -> Path:
     """What a trainer that did not end well has left."""
     folder.mkdir(exist_ok=True)
-    (folder / LOCK).write_text(json.dumps(holder))
+    (folder / _LOCK).write_text(json.dumps(holder))
     return folder
 
 
@@ -66,9 +65,9 @@ def test_the_lock_of_a_killed_process_is_no_lock(tmp_path: Path) -> None:
     process, _ = holding(tmp_path)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    assert (tmp_path / LOCK).exists()
+    assert (tmp_path / _LOCK).exists()
     with locked(tmp_path):
-        holder = json.loads((tmp_path / LOCK).read_text())
+        holder = json.loads((tmp_path / _LOCK).read_text())
         assert holder["pid"] == os.getpid()
     assert list(tmp_path.iterdir()) == []
 
@@ -77,14 +76,14 @@ def test_the_number_of_a_dead_process_may_be_anothers(
     tmp_path: Path,
 ) -> None:
     """This very process has it now; that proves nothing."""
-    mine = {"pid": os.getpid(), "host": lock.socket.gethostname()}
+    mine = {"pid": os.getpid(), "host": files.socket.gethostname()}
     with locked(left(tmp_path / "run", **mine)):
         pass
 
 
 def test_half_a_note_is_no_obstacle(tmp_path: Path) -> None:
     for text in ("", "{", "[1]", "\0\0"):
-        (tmp_path / LOCK).write_text(text)
+        (tmp_path / _LOCK).write_text(text)
         with locked(tmp_path):
             pass
 
@@ -98,7 +97,7 @@ def test_where_there_are_no_locks_a_run_begins_nevertheless(
     fcntl = pytest.importorskip("fcntl")
     monkeypatch.setattr(fcntl, "flock", unknown)
     with locked(left(tmp_path / "run", pid=7, host="elsewhere")):
-        holder = json.loads((tmp_path / "run" / LOCK).read_text())
+        holder = json.loads((tmp_path / "run" / _LOCK).read_text())
         assert holder["pid"] == os.getpid()
     assert list((tmp_path / "run").iterdir()) == []
 
@@ -107,19 +106,19 @@ def test_a_lock_that_its_holder_has_just_let_go_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file that was opened is deleted already: another is made."""
-    (tmp_path / LOCK).touch()
+    (tmp_path / _LOCK).touch()
     fcntl = pytest.importorskip("fcntl")
     flock, deleted = fcntl.flock, []
 
     def late(file: Any, how: int) -> None:
         flock(file, how)
         if not isinstance(file, int) and not deleted:
-            deleted.append((tmp_path / LOCK).unlink())
+            deleted.append((tmp_path / _LOCK).unlink())
 
     monkeypatch.setattr(fcntl, "flock", late)
     with locked(tmp_path):
         assert deleted
-        assert json.loads((tmp_path / LOCK).read_text())
+        assert json.loads((tmp_path / _LOCK).read_text())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -170,7 +169,7 @@ def test_a_begun_folder_is_new_until_it_has_a_recipe(
     with pytest.raises(RunError, match="is not empty"):
         check_new(folder)
     (folder / "recipe.json").unlink()
-    (folder / LOCK).unlink()
+    (folder / _LOCK).unlink()
     with pytest.raises(RunError, match="is not empty"):
         check_new(folder)
 
@@ -192,7 +191,7 @@ def test_of_two_trainers_at_once_the_second_changes_nothing(
     at_step(monkeypatch, 12, second)
     train_recipe(TINY, folder, device="cpu")
     assert len(seen) == 1
-    assert not (folder / LOCK).exists()
+    assert not (folder / _LOCK).exists()
 
 
 def test_a_lock_that_another_has_open_ends_no_training(
@@ -210,9 +209,11 @@ def test_a_lock_that_another_has_open_ends_no_training(
         def __getattr__(self, name: str) -> Any:
             return getattr(os, name)
 
+    bytes_of = SimpleNamespace(locking=lambda *_: None, LK_NBLCK=2)
+    monkeypatch.setitem(sys.modules, "msvcrt", bytes_of)
     monkeypatch.setattr(files, "sys", SimpleNamespace(platform="win32"))
     monkeypatch.setattr(files.time, "sleep", tries.append)
-    monkeypatch.setattr(lock, "os", Windows())
+    monkeypatch.setattr(files, "os", Windows())
     run = tmp_path / "run"
     with locked(run):
         monkeypatch.setattr(Path, "unlink", unlink)

@@ -18,9 +18,9 @@ from torch import Tensor
 from annotated.batches import Corpus, Sentences
 from annotated.engine.micro import (
     PackedBatch,
+    _split_batch,
     micro_batches,
     short_first,
-    split_batch,
 )
 from annotated.engine.trainer import (
     RunConfig,
@@ -87,7 +87,7 @@ def test_a_batch_is_cut_at_equal_numbers_of_tokens(
     """Computed by hand: in as few parts as will do, times count."""
     corpus = lengths_of(lengths[0], lengths[-1])
     pairs = np.arange(len(corpus))
-    found = split_batch(corpus, pairs, count, most)
+    found = _split_batch(corpus, pairs, count, most)
     assert [part.tolist() for part in found] == parts
 
 

@@ -17,12 +17,8 @@ from annotated.batches import Corpus, Sentences
 from annotated.engine import parts
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.hooks import attention_blocks, used_weights
-from annotated.engine.packing import PackedTransformer
-from annotated.engine.parts import (
-    _RelativeBias,
-    register,
-    unpacked,
-)
+from annotated.engine.packing import PackedTransformer, unpacked
+from annotated.engine.parts import _RelativeBias, register
 from annotated.engine.recipes import RECIPES
 from annotated.engine.trainer import Trainer
 from annotated.model import Transformer

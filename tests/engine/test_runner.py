@@ -27,13 +27,8 @@ from annotated.engine.errors import RunError, Stopped
 from annotated.engine.log import _token_entropy
 from annotated.engine.machine import memory_bytes
 from annotated.engine.recipes import Recipe
-from annotated.engine.runner import _advice, train_recipe
-from annotated.engine.runs import (
-    best_step,
-    read_metrics,
-    read_recipe,
-    validations,
-)
+from annotated.engine.runner import _advice, _best_step, train_recipe
+from annotated.engine.runs import read_metrics, read_recipe, validations
 from annotated.model import Transformer, TransformerConfig
 from annotated.schedule import cooldown_factor, learning_rate
 from annotated.training import Progress, Trainer
@@ -510,7 +505,7 @@ def test_the_last_step_is_validated_and_can_be_the_best(
     nll = validations(run)
     assert list(nll) == [5, 10, 12]
     assert nll[12] == min(nll.values())  # it is still learning
-    assert summary["steps"] == summary["best"] == best_step(run) == 12
+    assert summary["steps"] == summary["best"] == _best_step(run) == 12
     last = run / "checkpoints" / "00000012" / "model.safetensors"
     assert (run / "best.safetensors").read_bytes() == last.read_bytes()
     out = tmp_path / "best"

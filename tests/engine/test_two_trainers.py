@@ -18,7 +18,7 @@ from annotated.batches import Batch, Corpus, Sentences
 from annotated.engine import micro
 from annotated.engine import trainer as engine
 from annotated.engine.errors import TrainingError
-from annotated.engine.micro import PackedBatch, micro_batches, split_batch
+from annotated.engine.micro import PackedBatch, _split_batch, micro_batches
 from annotated.engine.packing import FastDropout, PackedTransformer
 from annotated.engine.trainer import RunConfig
 from annotated.tokens import BOS, EOS
@@ -234,7 +234,7 @@ def test_micro_batches_make_the_same_step(most):
 def test_a_split_batch_is_the_batch(lengths, count, most):
     side = Sentences.of([[4] * n for n in lengths])
     corpus, pairs = Corpus(side, side), np.arange(len(lengths))
-    pieces = split_batch(corpus, pairs, count, most)
+    pieces = _split_batch(corpus, pairs, count, most)
     assert len(pieces) % count == 0
     assert np.concatenate(pieces).tolist() == pairs.tolist()
     loads = [(side.lengths[piece] + 1).sum() for piece in pieces]
@@ -252,9 +252,9 @@ def test_a_split_batch_is_the_batch(lengths, count, most):
 def test_few_long_pairs_are_a_micro_batch_each():
     """Half of the tokens is not a pair: the first has three quarters."""
     side = Sentences.of([[4] * 59, [4] * 20])
-    pieces = split_batch(Corpus(side, side), np.arange(2), 2, 22)
+    pieces = _split_batch(Corpus(side, side), np.arange(2), 2, 22)
     assert [piece.tolist() for piece in pieces] == [[0], [1]]
-    pieces = split_batch(Corpus(side, side), np.arange(2), 3, 22)
+    pieces = _split_batch(Corpus(side, side), np.arange(2), 3, 22)
     assert [piece.tolist() for piece in pieces] == [[0], [1], []]
 
 

@@ -12,8 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from annotated.exchange.marian import Rows
-from annotated.exchange.published import Published
+from annotated.exchange.marian import Published, _Rows
 from annotated.model import Transformer
 from annotated.pocket import pocket_pairs
 from annotated.tokens import BOS, PAD, UNK
@@ -179,7 +178,7 @@ def double(found: Published) -> Transformer:
     return model
 
 
-def there(ids: Any, rows: Rows) -> Any:
+def there(ids: Any, rows: _Rows) -> Any:
     """Our ids, as Marian's; both of our first two are its padding."""
     pad = (
         rows.order[PAD] if rows.order[PAD] is not None else rows.order[BOS]
@@ -208,7 +207,7 @@ def both_logits(
 
 
 def random_ids(
-    rows: Rows, shape: tuple[int, int], end: int = 0
+    rows: _Rows, shape: tuple[int, int], end: int = 0
 ) -> torch.Tensor:
     ids = torch.randint(UNK, len(rows.order), shape)
     if end:

@@ -20,10 +20,13 @@ from annotated.cli import main
 from annotated.corpora.fetch import file_hash
 from annotated.engine.errors import RunError
 from annotated.engine.runs import Run
-from annotated.exchange import hub as hubs
+from annotated.exchange import marian
 from annotated.exchange.export import export_run
-from annotated.exchange.hub import find_published
-from annotated.exchange.published import import_marian, read_published
+from annotated.exchange.marian import (
+    find_published,
+    import_marian,
+    read_published,
+)
 from annotated.tokens import BOS, EOS
 from tests.exchange.published import (
     ENGLISH,
@@ -243,7 +246,7 @@ def test_some_have_a_revision_of_their_own(
     pair: str, asked: list[tuple[str, str, str]]
 ) -> None:
     name = f"Helsinki-NLP/opus-mt-{pair}"
-    revision, _ = hubs._PUBLISHED[name]
+    revision, _ = marian._PUBLISHED[name]
     assert len(revision) == 40
     for said in (name, f"opus-mt-{pair}"):
         assert find_published(said)[1] == f"{name} at {revision}"
@@ -260,14 +263,14 @@ def test_weights_with_another_hash_are_refused(
     path = folder / "pytorch_model.bin"
     torch.save(load_file(folder / "model.safetensors"), path)
     (folder / "model.safetensors").unlink()
-    assert hubs._PUBLISHED[name][1]
+    assert marian._PUBLISHED[name][1]
     with pytest.raises(
         RunError, match="is not the file that was published"
     ):
         find_published(name)
     find_published(name, "main")  # of which no hash is known
     known = {name: ("abc", file_hash(path))}
-    monkeypatch.setattr(hubs, "_PUBLISHED", known)
+    monkeypatch.setattr(marian, "_PUBLISHED", known)
     find_published(name)
 
 
@@ -300,7 +303,7 @@ def test_without_a_network_it_says_what_to_download(
     ):
         assert name in said
     model = f"Helsinki-NLP/opus-mt-{pair}"
-    revision = hubs._PUBLISHED.get(model, ("main", ""))[0]
+    revision = marian._PUBLISHED.get(model, ("main", ""))[0]
     assert f"https://huggingface.co/{model}/tree/{revision} " in said
     assert said.endswith(
         f"into a folder opus-mt-{pair}, and give the command again"
@@ -347,6 +350,6 @@ def test_a_file_is_not_the_name_of_a_model(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("afile").write_text("not a model")
-    monkeypatch.setattr(hubs, "_fetched", None)  # nothing is asked for
+    monkeypatch.setattr(marian, "_fetched", None)  # nothing is asked for
     with pytest.raises(RunError, match="afile is a file: give the folder"):
         find_published("afile")

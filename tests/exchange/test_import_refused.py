@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from annotated.engine.errors import RunError
-from annotated.exchange.published import import_marian
+from annotated.exchange.marian import import_marian
 from tests.exchange.published import edit, in_pieces, spm
 from tests.helpers import content
 

@@ -20,7 +20,7 @@ from annotated.engine.runs import Run
 from annotated.engine.start import fine_tuning
 from annotated.exchange import marian
 from annotated.exchange.export import export_run
-from annotated.exchange.published import import_marian
+from annotated.exchange.marian import import_marian
 from annotated.tokens import BOS
 from tests.exchange.published import CODES, ENGLISH, GERMAN
 from tests.helpers import benchmark, content

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from annotated.engine.parts import PartsConfig
 from annotated.engine.search import beam_search
 from annotated.exchange.marian import (
+    Published,
+    _our_weights,
+    _rows_of,
+    _shape_of,
     interleaved,
-    our_weights,
-    rows_of,
-    shape_of,
+    read_published,
 )
-from annotated.exchange.published import Published, read_published
 from annotated.search import SearchConfig, beam, greedy, plain_beam_search
 from annotated.tokens import BOS, EOS, PAD
 from tests.exchange.published import (
@@ -86,13 +87,13 @@ def test_so_they_are_in_any_shape(
     )  # fmt: skip
     model = marian_model(config)
     where = Path("config.json")
-    shape = shape_of(
+    shape = _shape_of(
         json.loads(config.to_json_string(use_diff=False)), where
     )
-    rows = rows_of(table, vocab, where, table["</s>"], first)
+    rows = _rows_of(table, vocab, where, table["</s>"], first)
     sizes: Any = dict.fromkeys(("src_vocab", "tgt_vocab"), len(rows.order))
     made = PartsConfig(**sizes, **vars(shape))
-    weights = our_weights(
+    weights = _our_weights(
         model.state_dict(), made, rows, rows, shared, where
     )
     found = Published({}, made, None, None, weights, (rows, rows))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from annotated.corpora.sentencepieces import SentencePieces, load_tokenizer
 from annotated.engine.errors import RunError
-from annotated.exchange.published import import_marian, read_published
+from annotated.exchange.marian import import_marian, read_published
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 from tests.exchange.published import (
     ENGLISH,

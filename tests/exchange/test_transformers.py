@@ -16,7 +16,7 @@ from annotated.engine.errors import RunError
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run, first_model
 from annotated.exchange.export import export_run
-from annotated.exchange.published import import_marian
+from annotated.exchange.marian import import_marian
 from annotated.model import Transformer
 from annotated.search import SearchConfig
 from annotated.tokens import EOS, PAD, UNK

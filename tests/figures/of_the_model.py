@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,14 @@ from annotated.book.example import (
     write,
 )
 from annotated.book.figures import half_weights
+from annotated.complexity import (
+    Convolution,
+    Recurrent,
+    RestrictedSelfAttention,
+    SelfAttention,
+    _one_step,
+    path_length,
+)
 from annotated.corpora.sentencepieces import vocabulary
 from annotated.embeddings import sinusoids
 from annotated.engine.recipes import RECIPES
@@ -31,6 +40,7 @@ from annotated.search import (
     SearchConfig,
     plain_beam_search,
 )
+from annotated.seq2seq import sequential_products
 from annotated.tokens import (
     BOS,
     EOS,
@@ -474,3 +484,49 @@ def shares_of(
 def waves() -> dict[str, Any]:
     table = sinusoids(60, 16, torch.float64).tolist()
     return {"width": 16, "table": table, "offset": 7}
+
+
+def table1() -> dict[str, Any]:
+    """What the layers of page 09 say of themselves, and what is measured
+    of them: products in a row, and layers until all pairs are connected.
+    """
+    layers, paths = [], []
+    for n, d, k, r in ((12, 8, 3, 5), (33, 16, 5, 9)):
+        kinds = {
+            "self-attention": SelfAttention(d),
+            "recurrent": Recurrent(d),
+            "convolutional": Convolution(d, k),
+            "dilated": Convolution(d, k, dilation=k),
+            "restricted": RestrictedSelfAttention(d, r),
+        }
+        for name, layer in kinds.items():
+            x = torch.randn(1, n, d, requires_grad=True)
+            layers.append(
+                {
+                    "name": name,
+                    "at": {"n": n, "d": d, "k": k, "r": r},
+                    "work": layer.operations(n),
+                    "row": sequential_products(layer(x)),
+                }
+            )
+    d, k, r = 4, 3, 9
+    cells = Recurrent(d)
+    stacks: dict[str, Any] = {
+        "self-attention": lambda layer: SelfAttention(d),
+        "recurrent": lambda layer: partial(_one_step, cells),
+        "convolutional": lambda layer: Convolution(d, k),
+        "dilated": lambda layer: Convolution(d, k, dilation=k**layer),
+        "restricted": lambda layer: RestrictedSelfAttention(d, r),
+    }
+    for name, layer_at in stacks.items():
+        for n in (9, 10, 27, 28):
+            both = name in ("self-attention", "restricted")
+            pairs = torch.ones(n, n).bool() if both else causal_mask(n)
+            paths.append(
+                {
+                    "name": name,
+                    "at": {"n": n, "d": d, "k": k, "r": r},
+                    "path": path_length(layer_at, pairs, d),
+                }
+            )
+    return {"layers": layers, "paths": paths}

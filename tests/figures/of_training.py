@@ -152,6 +152,42 @@ def cost() -> dict[str, Any]:
     return {"runs": runs, "papers": papers}
 
 
+def ring() -> dict[str, Any]:
+    """The all-reduce of page 21, of gradients of ones, round by round,
+    and how much faster n devices are with it.
+    """
+    page = (ROOT / "book" / "21-many-devices.md").read_text("utf-8")
+    names: dict[str, Any] = {"torch": torch}
+    for name in ("ring", "times_as_fast"):
+        cell = page[page.index(f"def {name}(") :]
+        exec(cell.partition("\n\n\n")[0], names)
+    rings = [
+        {
+            "n": n,
+            "rounds": [
+                one.view(n, n).int().tolist()
+                for one in names["ring"](torch.ones(n, n))
+            ],
+        }
+        for n in (2, 3, 4, 8)
+    ]
+    scaling = [
+        {
+            "n": n,
+            "link": link,
+            "size": size,
+            "alone": alone,
+            "times": names["times_as_fast"](n, link, alone, size),
+        }
+        for n, link, size, alone in (
+            (8, 2, 0.26, 3.2),
+            (2, 10, 0.26, 0.08),
+            (5, 100, 0.85, 0.3),
+        )
+    ]
+    return {"rings": rings, "scaling": scaling}
+
+
 def batches() -> list[dict[str, Any]]:
     """The plans of chapter 11, and what they waste on either side."""
     names: dict[str, Any] = dict(vars(annotated.batches))
@@ -232,4 +268,29 @@ def bytepairs() -> dict[str, Any]:
         "order": _BYTES,
         "cases": cases,
         "bytes": [list(token) for token in whole.tokens()],
+    }
+
+
+def pieces() -> dict[str, Any]:
+    """At which sizes of the vocabulary some texts become shorter."""
+    whole = bytepairs()
+    merges = [tuple(pair) for pair in whole["merges"]]
+    texts = []
+    for text in ("generators", "the object", "x", "größer"):
+        counts = [
+            len(
+                BytePairs(
+                    dict(zip(merges[:n], range(260, 260 + n)))
+                ).encode(text)
+            )
+            for n in range(len(merges) + 1)
+        ]
+        at = [
+            260 + n
+            for n in range(1, len(counts))
+            if counts[n] < counts[n - 1]
+        ]
+        texts.append({"text": text, "at": at})
+    return {key: whole[key] for key in ("merges", "order")} | {
+        "texts": texts
     }

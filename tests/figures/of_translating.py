@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import random
 import re
 from typing import Any
@@ -17,6 +18,7 @@ from annotated.parsing import _spoken, compare_trees, linearise, tree_over
 from annotated.pocket import pocket_pairs, words
 from annotated.pocket.german import german_sentence
 from annotated.pocket.meaning import Clause, Meaning, Phrase
+from annotated.school.exercises import exercises
 from annotated.search import (
     KVCache,
     SearchConfig,
@@ -31,6 +33,68 @@ from annotated.tokens import (
 )
 from tests.figures.of_the_model import small_model
 from tests.helpers import ROOT
+
+
+def sample() -> dict[str, Any]:
+    """What exercise 16-sample leaves of the counts of page 16, and the
+    words that are drawn from it.
+    """
+    page = (ROOT / "book" / "16-search.md").read_text(encoding="utf-8")
+    start = page.index("from pydoc_data")
+    names: dict[str, Any] = {}
+    exec(exercises()["16-sample"].reference, names)
+    exec("from collections import Counter, defaultdict\nimport re", names)
+    exec(page[start : page.index("```", start)], names)
+    follows = names["follows"]
+
+    def left(last: str, how: dict[str, Any]) -> list[tuple[str, float]]:
+        letters, counts = zip(*sorted(follows[last].items()), strict=True)
+        logits = torch.tensor(counts, dtype=torch.float64).log()
+        cut = names["sampling_probabilities"](
+            logits, how["T"], how["k"], how["p"]
+        )
+        rows = sorted(zip(letters, cut.tolist()), key=lambda row: -row[1])
+        return [row for row in rows if row[1] > 0]
+
+    def drawn(begin: str, how: dict[str, Any], seed: int) -> list[str]:
+        state, words = 2654435761 * seed % 2**32, []
+        for _ in range(50):
+            text = begin
+            while len(text) < 12:
+                state = (1664525 * state + 1013904223) % 2**32
+                rows = left(f"^^^{text}"[-3:], how)
+                sums = itertools.accumulate(p for _, p in rows)
+                above = [x for x in sums if x > state / 2**32]
+                letter = rows[min(-len(above), -1)][0]
+                if letter == "$":
+                    break
+                text += letter
+            words.append(text)
+        return words
+
+    cases = []
+    for begin, seed, T, k, p in (
+        ("s", 1, 1.0, 27, 1.0),
+        ("s", 2, 0.3, 27, 1.0),
+        ("pro", 3, 2.0, 3, 0.8),
+        ("", 4, 1.0, 27, 0.8),
+        ("s", 1, 1.0, 1, 1.0),
+    ):
+        how = {"T": T, "k": k, "p": p}
+        words = drawn(begin, how, seed)
+        cases.append(
+            {
+                "begin": begin,
+                "seed": seed,
+                "how": how,
+                "left": left(f"^^^{begin}"[-3:], how),
+                "words": words,
+                "real": sum(word in names["manual"] for word in words),
+                "different": len(set(words)),
+            }
+        )
+    known = list(names["manual"])
+    return {"follows": follows, "known": known, "cases": cases}
 
 
 def beam() -> list[dict[str, Any]]:

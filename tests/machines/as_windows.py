@@ -10,7 +10,7 @@ from tests.machines import windows
 windows.install()
 
 from annotated import cli  # noqa: E402
-from annotated.engine import lock  # noqa: E402
+from annotated.engine import files  # noqa: E402
 from annotated.school.exercises import exercises  # noqa: E402
 
 
@@ -82,7 +82,7 @@ if __name__ == "__main__":
     annotated("train", "nothing", "--out", "x", code=2)
 
     # a second trainer waits for the lock when the first one ends
-    with lock.locked(Path("p")):
+    with files.locked(Path("p")):
         waiting = (Path("p") / ".lock").open(encoding="utf-8")
     waiting.close()
     print("done")

@@ -12,6 +12,7 @@ import pytest
 
 from annotated.pocket import (
     Pair,
+    _clear,
     _split_of,
     draw_pairs,
     english,
@@ -21,7 +22,6 @@ from annotated.pocket import (
     words,
     write_samples,
 )
-from annotated.pocket.drawing import _clear
 from annotated.pocket.german import _german_present
 from annotated.pocket.meaning import Clause, Meaning, Phrase
 from annotated.pocket.trees import Tree

@@ -7,9 +7,10 @@ import re
 import nbformat
 import pytest
 
+from annotated.book.guesses import HIDDEN, bounds, number_in
 from press.chapters import PressError, read_book
 from press.execute import executed_path
-from press.guess import NEAR, _bounds, fill, number_in
+from press.guess import fill
 from press.notebooks import expected_notebooks
 
 from .conftest import Book
@@ -50,9 +51,7 @@ def test_a_number_is_where_the_pattern_says(
     ],
 )
 def test_how_near_is_right(near: str, low: float, high: float) -> None:
-    match = NEAR.fullmatch(near)
-    assert match is not None
-    assert _bounds(40, match) == pytest.approx((low, high), rel=0.003)
+    assert bounds(40, near) == pytest.approx((low, high), rel=0.003)
 
 
 def test_the_page_has_the_field_and_a_notebook_the_question(
@@ -64,9 +63,19 @@ def test_the_page_has_the_field_and_a_notebook_the_question(
     assert 'data-shown="42" data-low="36.99' in form
     assert '<div class="guesses" hidden>' in text  # a script shows it
     path = built.root / "book/notebooks/03-two.ipynb"
-    notebook = expected_notebooks(built.root)[path]
-    assert "How many dots?" in str(notebook)
-    assert "guess" not in str(notebook)
+    notebook = nbformat.reads(expected_notebooks(built.root)[path], 4)
+    [place] = [
+        row
+        for row, cell in enumerate(notebook.cells)
+        if cell.source.startswith("guess(")
+    ]
+    before, asked, result = notebook.cells[place - 1 : place + 2]
+    assert before.source.endswith("How many dots?")
+    assert asked.source == (
+        'guess("`dots` in all", ...,\n      at="about # dots", near="± 5")'
+    )
+    assert result.source.endswith(f"\n{HIDDEN}")
+    assert notebook.cells[1].source.endswith("folded from now on")
 
 
 def test_what_is_not_printed_or_misspelt_is_told(built: Book) -> None:

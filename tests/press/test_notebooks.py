@@ -10,6 +10,7 @@ from typing import Any
 import nbformat
 import pytest
 
+from annotated.book.guesses import HIDDEN
 from press.chapters import PressError, read_book
 from press.fold import reading
 from press.notebooks import SETUP, notebooks
@@ -196,10 +197,13 @@ def test_a_prediction_is_answered_on_a_click(book: Book) -> None:
     book.chapter("02-one", code("1 + 1", "hide-output"))
     book.chapter("03-two", code("1 + 1", "hide-cell"))
     notebooks(book.root)
-    hidden = {"jupyter": {"outputs_hidden": True}, "collapsed": True}
     assert metadata(book, "02-one") == [
-        ("1 + 1", {"tags": ["hide-output"], **hidden})
+        ("1 + 1", {"tags": ["hide-output"]})
     ]
+    header, setup, *_, cell = sources(load(book))
+    assert "write your guess first" in header
+    assert setup.endswith("# and hidden results are folded from now on")
+    assert cell == f"1 + 1\n{HIDDEN}"
     ((_, both),) = metadata(book, "03-two")
     assert both["jupyter"] == {
         "source_hidden": True,

@@ -14,7 +14,7 @@ from annotated.school.answers import (
     statements_of,
 )
 from annotated.school.classroom import _mark_of
-from annotated.school.course import exported, redirected
+from annotated.school.course import _exported, redirected
 from annotated.school.exercises import exercises
 from tests.helpers import ROOT
 
@@ -222,7 +222,7 @@ def test_lines_of_what_a_student_wrote_end_at_line_feeds_alone():
         if path.stem in ("answers", "examiner", "classroom", "course"):
             assert not cuts.search(path.read_text("utf-8")), path
     code = "K = 'a\u2028b'\n\x0c\nfrom annotated.masks import causal_mask\n"
-    assert "\u2028" in exported(code)
+    assert "\u2028" in _exported(code)
     assert "from mine.masks" in redirected(code, "mine", {"03-causal"})
 
 

@@ -26,7 +26,7 @@ from annotated.school.checks import (
 from annotated.school.classroom import grade
 from annotated.school.course import (
     Workspace,
-    exported,
+    _exported,
     redirected,
 )
 from annotated.school.examiner import examined
@@ -172,7 +172,7 @@ def test_hidden_checks_are_with_the_teacher_alone():
     exercise = exercises()[WEIGHTS]
     assert name not in exercise.properties()
     assert name in exercise.properties([hidden])
-    assert name not in json.dumps(exercise._unsealed)
+    assert name not in json.dumps(vars(exercise))
 
 
 # --- outcomes
@@ -488,7 +488,7 @@ def test_of_a_cell_definitions_are_kept_and_calls_are_not():
         "import math\nx: int = 1\nprint(x)\n\n@decorated\ndef f():\n"
         "    pass\n\ncheck(f)\n"
     )
-    assert exported(cell) == (
+    assert _exported(cell) == (
         "import math\nx: int = 1\n\n\n@decorated\ndef f():\n    pass\n"
     )
 

@@ -228,6 +228,19 @@ CASES: dict[str, dict[str, Any]] = {
         },
         "pairs": [["b", "a"], ["c", "a"], ["c", "b"]],
     },
+    "ring": {"alone": {"P100": 3.2, "H100": 0.08}},
+    "sample": {
+        "follows": {
+            "^^s": {"a": 6, "e": 3, "o": 1},
+            "^sa": {"y": 4, "d": 2},
+            "^se": {"e": 2, "a": 1},
+            "^so": {"$": 1},
+            "sea": {"$": 1},
+            "see": {"$": 2},
+        },
+        "words": ["say", "see", "so"],
+        "begin": "s",
+    },
     "scale": {
         "widths": [1, 4, 16],
         "products": [
@@ -281,6 +294,7 @@ CASES: dict[str, dict[str, Any]] = {
         "healthy": [3.0, 1.0, 0.5],
         "last": 300,
     },
+    "table1": {"start": {"n": 1024, "d": 512, "k": 3, "r": 33}},
     "tree": {
         "words": ["She", "saw", "boys"],
         "truth": "(S (NP PRP )NP (VP VBD (NP NNS )NP )VP )S",

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from tests.site.moving import Window, press, write
+import pytest
+
+from tests.site.moving import CASES, Window, press, write
 
 
 def test_dials_are_turned(window: Window, tmp_path: Path) -> None:
@@ -201,4 +203,61 @@ def test_pieces_are_merged_one_by_one(
     assert "is “th”, of “t” and “h”; this text has it nowhere." in (
         window.said()
     )
+    assert window.faults == []
+
+
+def test_pieces_go_to_the_next_merge_that_the_text_has(
+    window: Window, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"merges": [[87, 75], [260, 72], [224, 261], [92, 93], [68, 87]]}
+    monkeypatch.setitem(CASES, "pieces", CASES["pieces"] | more)
+    page = window.open(write(tmp_path, "pieces", "page", "light"))
+    page.get_by_role("slider", name="vocabulary").focus()
+    press(page, "Home")
+    page.get_by_label("Your text").fill("bat")
+    here = page.get_by_role("button", name="Next merge in this text")
+    here.focus()
+    press(page, "Enter")
+    assert window.said() == (
+        "3 characters are 3 tokens with a vocabulary of 265. The newest "
+        "token is “at”, of “a” and “t”; this text has it once."
+    )
+    assert here.is_disabled()
+    page.wait_for_function("location.hash.includes('vocab=265')")
+    assert window.faults == []
+
+
+def test_a_ring_passes_its_chunks_on(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "ring", "page", "light"))
+    assert window.said() == (
+        "After 0 of 6 rounds 0 of 16 chunks are complete; each device has "
+        "sent 0 MB of 390 MB, in 0 ms of 195 ms. If nothing overlaps, 4 "
+        "P100 are 3.2 times as fast as one."
+    )
+    page.get_by_role("button", name="Next round").focus()
+    press(page, "Enter", "Enter", "Enter")
+    assert (
+        "After 3 of 6 rounds 4 of 16 chunks are complete" in window.said()
+    )
+    page.locator("[role=gridcell]").first.focus()
+    press(page, "ArrowDown")
+    assert page.get_by_text(
+        "2 gradients in chunk a of rank 1."
+    ).is_visible()
+    page.get_by_role("slider", name="each link").focus()
+    press(page, "ArrowRight", "ArrowRight")
+    assert "98 ms of 98 ms" not in window.said()
+    assert "in 20 ms of 39 ms" in window.said()
+    page.get_by_role("button", name="H100", exact=True).focus()
+    press(page, "Enter")
+    assert "4 H100 are 1.4 times as fast as one." in window.said()
+    page.wait_for_function(
+        "location.hash === '#ring:n=4&link=10&size=0.26&kind=H100&round=3'"
+    )
+    page.get_by_role("slider", name="devices").focus()
+    press(page, "End")
+    assert window.said().startswith("After 0 of 14 rounds 0 of 64")
+    assert page.locator("[role=gridcell]").count() == 64
     assert window.faults == []

@@ -207,3 +207,31 @@ def test_waves_turn_alike_everywhere(
     press(page, "Enter")
     assert "columns 16 and 17 turn by −114.6°" in window.said()
     assert window.faults == []
+
+
+def test_table_1_is_turned(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "table1", "page", "light"))
+    assert window.said() == (
+        "At n = 1,024 and d = 512 a layer of self-attention takes 1.1·10⁹ "
+        "multiplications, a recurrent one 5.4·10⁸: they are equal at n = "
+        "512. The signal of the first position is one step from the last, "
+        "instead of 1,023. A window of 33 takes 3.5·10⁷ a layer, and "
+        "2.2·10⁹ in the 64 layers that connect them."
+    )
+    page.get_by_role("slider", name="n, length").focus()
+    press(page, "ArrowLeft")
+    assert "takes 2.7·10⁸ multiplications, a recurrent one 2.7·10⁸" in (
+        window.said()
+    )
+    dot = page.locator(".fx svg circle").bounding_box()
+    x, y = dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 1000, y, steps=4)
+    page.mouse.up()
+    assert window.said().startswith("At n = 65,536 and d = 512")
+    page.get_by_label("What is drawn").select_option("path")
+    page.wait_for_function(
+        "location.hash === '#table1:n=65536&d=512&k=3&r=33&column=path'"
+    )
+    assert window.faults == []

@@ -300,3 +300,80 @@ def test_the_cache_moves_its_rows(window: Window, tmp_path: Path) -> None:
     press(page, "ArrowLeft")
     assert window.said().startswith("Step 1: 1 new")
     assert window.faults == []
+
+
+def test_letters_are_drawn_and_cut_away(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "sample", "page", "light"))
+    assert window.said().startswith(
+        "After “s” the model knows 3 next letters; all may be drawn. The "
+        "likeliest had 0.60 and has 0.60. Of 200 words drawn "
+    )
+    page.get_by_role("slider", name="temperature").focus()
+    press(page, *["ArrowLeft"] * 5)
+    assert "The likeliest had 0.60 and has 0.78." in window.said()
+    page.get_by_role("slider", name="top-k").focus()
+    press(page, "Home", "ArrowRight")
+    assert "2 may be drawn, and 0.10 of its probability is cut away" in (
+        window.said()
+    )
+    page.get_by_role("slider", name="top-p").focus()
+    press(page, "Home")
+    assert "; 1 may be drawn, and 0.40 of its probability" in window.said()
+    field = page.get_by_label("words that begin with")
+    field.fill("Sé")
+    assert window.said().startswith("After “se” the model knows 2 next")
+    page.wait_for_function(
+        "location.hash === '#sample:begin=se&T=0.5&k=2&p=0.05&draw=1'"
+    )
+    field.fill("qx")
+    assert window.said() == (
+        "No word of the manual goes on after “qx”, so this model has nothing to draw from."
+    )
+    assert window.faults == []
+
+
+def test_the_cut_itself_is_dragged(window: Window, tmp_path: Path) -> None:
+    page = window.open(write(tmp_path, "sample", "page", "light"))
+    dot = page.locator(".fx svg circle").bounding_box()
+    x, y = dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - dot["width"] * 6, y + 5, steps=4)
+    page.mouse.up()
+    top = page.get_by_role("slider", name="top-k")
+    assert top.get_attribute("aria-valuetext") == "1"
+    assert "; 1 may be drawn" in window.said()
+    assert window.faults == []
+
+
+def test_two_beams_grow_one_below_the_other(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "beam", "page", "light"))
+    page.get_by_role("slider", name="beam", exact=True).focus()
+    press(page, "Home")
+    page.get_by_role("slider", name="and below it").focus()
+    press(page, "ArrowRight", "ArrowRight")
+    assert window.said() == (
+        "A beam of 1 is about to choose its first word. A beam of 2 is "
+        "about to choose its first word."
+    )
+    step = page.get_by_role("button", name="Next word")
+    step.focus()
+    press(page, "Enter")
+    assert window.said() == (
+        "Beam 1. Step 1: kept “it”; dropped “the”. "
+        "Beam 2. Step 1: kept “it”, “the”."
+    )
+    assert page.locator(".fx svg[role=img]").count() == 2
+    while step.is_enabled():
+        press(page, "Enter")
+    one, two = window.said().split("Beam 2.")
+    assert "“it barks” wins with -1.20" in one
+    assert "“the dog” wins with -0.92" in two
+    page.wait_for_function(
+        "location.hash === '#beam:beam=1&alpha=0&beside=2'"
+    )
+    assert window.faults == []

@@ -161,6 +161,23 @@ PREDICTIONS: dict[str, tuple[str, Any, Any, str]] = {
         r"Not so: you said “more”\. In small letters it is 11 tokens, in "
         r"capitals 11\.",
     ),
+    "ring": (
+        "twice as long",
+        lambda page: slide(page, "devices", "End"),
+        lambda page: click(page, "To the end"),
+        r"Not so: .* From 195 ms in 6 rounds it went to 228 ms in 14: .* "
+        r"Each device sent 390 MB, now 455 MB;",
+    ),
+    "sample": (
+        "nearly as many",
+        lambda page: slide(page, "top-k", "Home"),
+        lambda page: [
+            click(page, "As it is"),
+            slide(page, "temperature", *["ArrowLeft"] * 7),
+        ],
+        r"(Right|Not so): you said “nearly as many”\. \d instead of \d are "
+        r"different, and \d+ instead of \d+ are words of the manual\.",
+    ),
     "scale": (
         "nearly all",
         lambda page: click(page, "no"),
@@ -173,6 +190,15 @@ PREDICTIONS: dict[str, tuple[str, Any, Any, str]] = {
         lambda page: slide(page, "vocabulary V", "ArrowLeft"),
         lambda page: slide(page, "vocabulary V", *["ArrowRight"] * 13),
         r"Not so: .* V = 37,000 fits 0 of the 3 counts, V = 40,000 fits 2,",
+    ),
+    "table1": (
+        "as much",
+        lambda page: page.get_by_label("What is drawn").select_option(
+            "all"
+        ),
+        lambda page: slide(page, "r, window", *["ArrowRight"] * 4),
+        r"Not so: .* A layer takes 3\.5·10⁷ instead of 1\.1·10⁹ multiplic.*, "
+        r"but it takes 64 of them to get across: 2\.2·10⁹, 2\.1 times",
     ),
     "tree": (
         "still 100",

@@ -229,11 +229,10 @@ class Copies(Transformer):
 
 def other(change, *args):
     """random_model of another class, or with one thing changed."""
-    model = random_model(5)
     if isinstance(change, type):
-        model.__class__ = change
-    else:
-        change(model, *args)
+        return random_model(5, kind=change)
+    model = random_model(5)
+    change(model, *args)
     return model
 
 
@@ -293,9 +292,12 @@ class Attends(MultiHeadAttention):
         return super().forward(x, memory, mask) * 2
 
 
-def of_class(path, kind):
+def of_class(path, kind, *sizes):
     def change(model):
-        model.get_submodule(path).__class__ = kind
+        part = kind(*sizes)
+        part.load_state_dict(model.get_submodule(path).state_dict())
+        parent, _, name = path.rpartition(".")
+        setattr(model.get_submodule(parent), name, part)
 
     return change
 
@@ -329,8 +331,8 @@ LOST = {  # what a cache would pass over, or cannot see
     "hook of a cross-attention": hooked(
         f"{LAYER}.cross_attention", torch.sin
     ),
-    "attention": of_class(f"{LAYER}.attention", Attends),
-    "norm over time": of_class(f"{LAYER}.norm1", Mixing),
+    "attention": of_class(f"{LAYER}.attention", Attends, 16, 2),
+    "norm over time": of_class(f"{LAYER}.norm1", Mixing, 16),
     "network over time": replaced(f"{LAYER}.feed_forward", "forward", past),
     "layer over time": replaced(LAYER, "forward", past),
     "decoder over time": hooked("decoder", past),
@@ -341,7 +343,7 @@ KEPT = {  # what it calls as it is
     "encode": Encode,
     "encode of one object": replaced("", "encode", torch.sin),
     "encoder's layer": replaced("encoder.layers.0", "forward", past),
-    "norm": of_class(f"{LAYER}.norm1", Halved),
+    "norm": of_class(f"{LAYER}.norm1", Halved, 16),
     "hook of a layer": hooked(LAYER, torch.sin),
     "hook that looks": hooked("decoder", lambda x: None),
     "projection": hooked(f"{LAYER}.attention.w_q", torch.sin),

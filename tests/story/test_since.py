@@ -342,7 +342,7 @@ def test_attention_of_another_kind_is_refused_by_its_name(search):
 
     model = reversal_model()
     for layer in model.decoder.layers:
-        layer.attention.__class__ = Uniform
+        layer.attention = Uniform(model.config.d_model, 4)
     with pytest.raises(TypeError, match="no cache for Uniform"):
         search(model, [[5, 6, 7]], SearchConfig(2))
 

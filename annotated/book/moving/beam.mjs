@@ -54,14 +54,17 @@ export default {
     const arrows = Object.entries(original).flatMap(([last, nexts]) =>
       Object.keys(nexts).length > 1 ? Object.keys(nexts).map((word) => [last, word]) : []);
     let k = Number(model.asked.beam ?? 2), alpha = Number(model.asked.alpha ?? 0);
+    let beside = Math.min(4, Math.max(0, Math.round(Number(model.asked.beside)) || 0)); // a second beam, 0 for none
     let shown = 0, arrow = arrows[0];
 
-    const place = make("div", { class: "fx-scroll" }), ranking = make("div");
+    const searches = make("div");
     const voice = kit.voice();
     const next = kit.button("Next word", () => { shown++; show(); });
     const again = kit.button("Start over", () => { shown = 0; show(); });
     const beam = kit.range({ label: "beam", min: 1, max: 4, value: k,
       oninput: (x) => { k = x; show(); } });
+    const other = kit.range({ label: "and below it", min: 0, max: 4, value: beside,
+      format: (x) => x || "none", oninput: (x) => { beside = x; show(); } });
     const steep = kit.range({ label: "α", min: 0, max: 2, step: 0.1, value: alpha,
       format: (x) => x.toFixed(1), oninput: (x) => { alpha = x; show(); } });
     const chance = kit.range({ label: "is", min: 0.01, max: 0.99, step: 0.01, value: 0,
@@ -107,36 +110,34 @@ export default {
       ...nodes);
     }
 
+    /** One search, as far as it has come: its tree, what has ended, a sentence. */
+    function one(width, { steps, ended }) {
+      const step = Math.min(shown, steps.length), over = step === steps.length;
+      const place = make("div", { class: "fx-scroll", tabindex: 0 }, tree(steps.slice(0, step), over ? ended[0]?.words : null));
+      const found = over ? ended : step ? steps[step - 1].ended : [];
+      searches.append(beside ? make("p", {}, make("strong", {}, `A beam of ${width}`)) : "", place,
+        found.length ? kit.table(["ended", "log-probability", "score"],
+          found.map((it) => [sentence(it.words), it.logP.toFixed(2), it.score.toFixed(2)])) : "");
+      place.scrollLeft = place.scrollWidth; // on a phone: what is new
+      if (!step) return `A beam of ${width} is about to choose its first word.`;
+      const list = (fate) => steps[step - 1].grown.filter((it) => it.fate === fate)
+        .map((it) => `“${sentence(it.words)}”`).join(", ");
+      const fates = ["kept", "ended", "dropped"].filter(list).map((fate) => `${fate} ${list(fate)}`).join("; ");
+      return `Step ${step}: ${fates}.${over && ended.length ? ` The search is over: “${
+        sentence(ended[0].words)}” wins with ${ended[0].score.toFixed(2)}.` : ""}`;
+    }
+
     function show() {
-      const { steps, ended } = search(chances, k, alpha);
-      shown = Math.min(shown, steps.length);
-      const over = shown === steps.length;
-      next.disabled = over;
+      const all = [k, beside].filter(Boolean).map((width) => [width, search(chances, width, alpha)]);
+      const most = Math.max(...all.map(([, { steps }]) => steps.length));
+      shown = Math.min(shown, most);
+      next.disabled = shown === most;
       again.disabled = shown === 0;
       chance.set(chances[arrow[0]][arrow[1]]);
-      place.replaceChildren(tree(steps.slice(0, shown), over ? ended[0]?.words : null));
-      place.scrollLeft = place.scrollWidth; // on a phone: what is new
-      place.tabIndex = 0;
-      const found = over ? ended : shown ? steps[shown - 1].ended : [];
-      ranking.replaceChildren(found.length ? kit.table(["ended", "log-probability", "score"],
-        found.map((one) => [sentence(one.words), one.logP.toFixed(2), one.score.toFixed(2)])) : "");
-      if (!shown) voice.say(`A beam of ${k} is about to choose its first word.`);
-      else {
-        const { grown } = steps[shown - 1];
-        const list = (fate) => grown.filter((one) => one.fate === fate)
-          .map((one) => `“${sentence(one.words)}”`).join(", ");
-        const parts = [`Step ${shown}:`];
-        for (const [fate, verb] of [["kept", "kept"], ["ended", "ended"], ["dropped", "dropped"]]) {
-          if (list(fate)) parts.push(`${verb} ${list(fate)};`);
-        }
-        parts[parts.length - 1] = parts[parts.length - 1].replace(/;$/, ".");
-        if (over && ended.length) {
-          parts.push(`The search is over: “${sentence(ended[0].words)}” wins with `
-            + `${ended[0].score.toFixed(2)}.`);
-        }
-        voice.say(parts.join(" "));
-        model.keep({ beam: k, alpha });
-      }
+      searches.replaceChildren();
+      const told = all.map(([width, found]) => [width, one(width, found)]);
+      voice.say(beside ? told.map(([width, text]) => `${shown ? `Beam ${width}. ` : ""}${text}`).join(" ") : told[0][1]);
+      if (shown) model.keep({ beam: k, alpha, ...(beside && { beside }) });
     }
 
     const two = search(original, 2, 0).ended[0], same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
@@ -146,8 +147,9 @@ export default {
     };
     function reset() {
       Object.assign(chances, structuredClone(original));
-      [k, alpha, shown, arrow] = [1, 0, 0, arrows[0]];
+      [k, alpha, shown, arrow, beside] = [1, 0, 0, arrows[0], 0];
       beam.set(1);
+      other.set(0);
       steep.set(0);
       pick.value = 0;
       show();
@@ -179,10 +181,10 @@ export default {
           shown = 99;
           show();
         } }).node,
-      make("div", { class: "fx-row" }, beam.node, steep.node),
+      make("div", { class: "fx-row" }, beam.node, other.node, steep.node),
       make("div", { class: "fx-row" },
         make("label", { class: "fx-soft" }, "the probability of ", pick), chance.node),
-      make("div", { class: "fx-row" }, next, again), place, voice.node, ranking);
+      make("div", { class: "fx-row" }, next, again), searches, voice.node);
     show();
   },
 };

@@ -59,7 +59,8 @@ function curve(draw, { label, xs, ys, xLabel, yLabel, yMax, width = 360, height 
   const unit = 10 ** Math.floor(Math.log10(high));
   const ticks = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map((n) => n * unit).filter((n) => n <= high);
   const mark = draw("circle", { r: 6, style: "fill:var(--accent)" });
-  const node = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
+  const node = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label,
+    style: "max-width:28rem" },
     draw("text", { x: 0, y: 12 }, yLabel),
     ...ticks.flatMap((n) => [
       draw("line", { x1: left, x2: width - right, y1: y(n), y2: y(n), style: "stroke:var(--line)" }),

@@ -6,7 +6,8 @@ const SPACE = "http://www.w3.org/2000/svg";
 const LOOK = `
 .fx{%(light)color:var(--ink);background:var(--ground);border:1px solid var(--line);
 border-radius:8px;padding:1rem 1.1rem;font:15px/1.45 var(--book-interface,system-ui,sans-serif);
-font-variant-numeric:tabular-nums;text-align:left;container-type:inline-size}
+font-variant-numeric:tabular-nums;text-align:left;container-type:inline-size;max-width:50rem}
+.bd-article .fx{max-width:none}
 html[data-theme=dark] .fx,body[data-jp-theme-light=false] .fx,html[theme=dark] .fx,
 body.vscode-dark .fx{%(dark)}
 .fx *{box-sizing:border-box}
@@ -46,6 +47,7 @@ min-height:3.4em}
 .fx-scroll{overflow-x:auto}
 .bd-article .fx table,.fx table{border-collapse:collapse;margin:0;border:0;background:none;
 font:inherit;width:auto}
+.fx table tr{background:none!important}
 .fx table.fx-map{table-layout:fixed}
 .bd-article .fx table.fx-map :is(th,td),.fx table.fx-map :is(th,td){padding:0;border:0;
 width:var(--cell-w,1.85rem);height:var(--cell-w,1.85rem);text-align:center;font-weight:400;
@@ -64,6 +66,8 @@ white-space:nowrap;max-height:7rem}
 .bd-article .fx table.fx-plain :is(th,td),.fx table.fx-plain :is(th,td){padding:.2em .7em;
 border:0;border-bottom:1px solid var(--line);text-align:right;font-weight:400;position:static;
 background:none;color:var(--ink)}
+@container (max-width:24rem){.bd-article .fx table.fx-plain :is(th,td),
+.fx table.fx-plain :is(th,td){padding:.2em;font-size:13px}}
 .fx table.fx-plain thead th{color:var(--soft)}
 .fx details{margin-top:.6rem}
 .fx summary{color:var(--soft);cursor:pointer;width:fit-content}
