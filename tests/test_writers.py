@@ -46,7 +46,7 @@ WRITERS = {
     "school.examiner Examiner.__init__": MEMORY,
     "school.examiner _examined_anew": MEMORY,
     "school.examiner _serve_once": MEMORY,
-    "school.examiner serve": MEMORY,
+    "school.examiner _serve": MEMORY,
     "exchange.export _write": FRESH,
     "exchange.export write_ctranslate2": FRESH,
     "exchange.export _write_onnx": FRESH,
