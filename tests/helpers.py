@@ -34,6 +34,7 @@ SHAPE: dict[str, Any] = {
 # and a recipe of that size, of twenty steps
 TINY = RECIPES["copy"].changed(
     train_pairs=200,
+    valid_pairs=50,
     num_encoder_layers=1,
     num_decoder_layers=1,
     d_model=16,
@@ -105,7 +106,12 @@ def forking() -> Any:
         pytest.skip("there are no forks")
     context = multiprocessing.get_context("forkserver")
     broken = ["tests.broken"] if "BROKEN" in os.environ else []
-    preload = ["annotated.commands.train", "annotated.cli", "pytest"]
+    # the last three are loaded by the first step of any optimizer
+    preload = [
+        *("annotated.commands.train", "annotated.cli", "pytest"),
+        *("torch._dynamo", "torch.distributed.fsdp"),
+        "torch.distributed.tensor",
+    ]
     context.set_forkserver_preload([*preload, *broken])
     return context
 

@@ -47,6 +47,12 @@ class Exercise:
     number: str = ""  # as its page counts it: 4.1
     symptom: str = ""  # what shows that a starter is broken
 
+    @classmethod
+    def unsealed(cls, name: str, sealed: str, **facts: Any) -> Exercise:
+        """What is carried, with what tells the answer opened."""
+        told = json.loads(zlib.decompress(base64.b64decode(sealed)))
+        return cls(name, **facts, **told)
+
     @property
     def chapter(self) -> str:
         """The number of its page, as 04."""
@@ -87,12 +93,7 @@ def exercises() -> dict[str, Exercise]:
     """All, by name, in the order of the book."""
     file = importlib.resources.files("annotated") / "exercises.json"
     carried = json.loads(file.read_text(encoding="utf-8"))
-    return {n: Exercise(n, **_unsealed(x)) for n, x in carried.items()}
-
-
-def _unsealed(facts: dict[str, Any]) -> dict[str, Any]:
-    packed = base64.b64decode(facts.pop("sealed"))
-    return facts | json.loads(zlib.decompress(packed))
+    return {n: Exercise.unsealed(n, **x) for n, x in carried.items()}
 
 
 @cache

@@ -377,6 +377,14 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")  # words and punctuation, for BLEU
 _LEAST = 10.0  # BLEU; translated word by word it is less
 
 
+def _by_pieces(
+    encode: Callable[[str], list[int]],
+) -> Callable[[str], list[int]]:
+    """encode of a line, of which each piece is encoded but once."""
+    ids_of = cache(encode)
+    return lambda line: [i for x in _PIECE.findall(line) for i in ids_of(x)]
+
+
 def _captions(split: str) -> list[tuple[str, str]]:
     """English and German lines of Multi30k; DataError where they are not
     here and cannot be downloaded.
@@ -406,11 +414,7 @@ def captions_translated(
     drawn = random.Random(0).sample(train, min(sample, len(train)))
     lines = [line for pair in drawn for line in pair]
     byte_pairs = course["BytePairs"].train(lines, vocab)
-    encode = cache(byte_pairs.encode)  # each piece once
-
-    def ids(line: str) -> list[int]:
-        return [i for x in _PIECE.findall(line) for i in encode(x)]
-
+    ids = _by_pieces(byte_pairs.encode)
     pairs = [(ids(s), ids(t)) for s, t in train]
     pad = course["shift_and_pad"]
     torch.manual_seed(0)

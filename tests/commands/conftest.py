@@ -21,9 +21,10 @@ from annotated.engine.translate import Translation
 from tests.helpers import environment
 
 TINY = (
-    "--train-pairs 200 --num-encoder-layers 1 --num-decoder-layers 1 "
-    "--d-model 16 --d-ff 16 --num-heads 2 --batch-tokens 200 "
-    "--max-steps 20 --save-every 10 --keep 2 --precision float32"
+    "--train-pairs 200 --valid-pairs 50 --num-encoder-layers 1 "
+    "--num-decoder-layers 1 --d-model 16 --d-ff 16 --num-heads 2 "
+    "--batch-tokens 200 --max-steps 20 --save-every 10 --keep 2 "
+    "--precision float32"
 )
 
 

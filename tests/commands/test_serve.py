@@ -93,12 +93,26 @@ def expected() -> list[str]:
 def test_many_clients_get_what_translate_writes(
     port: int, expected: list[str]
 ) -> None:
-    """In one request, and each in its own, which are gathered."""
+    """In one request, and each in its own, which are gathered: of each
+    the last byte is sent when the server has all others, so that they come
+    together from a busy machine too.
+    """
     assert translations(port, SENTENCES) == expected
     before = ask(port, path="/health")[1]
-    with ThreadPoolExecutor(len(SENTENCES)) as pool:
-        each = pool.map(lambda text: translations(port, text), SENTENCES)
-        assert [text for [text] in each] == expected
+    lines = []
+    for text in SENTENCES:
+        body = json.dumps({"text": text}).encode()
+        line = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        line.putrequest("POST", "/translate")
+        line.putheader("Content-Length", str(len(body)))
+        line.endheaders(body[:-1])
+        lines.append((line, body[-1:]))
+    for line, last in lines:
+        line.send(last)
+    each = [json.load(line.getresponse()) for line, _ in lines]
+    assert [said["translations"] for said in each] == [
+        [x] for x in expected
+    ]
     after = ask(port, path="/health")[1]
     assert after["sentences"] - before["sentences"] == len(SENTENCES)
     assert after["batches"] - before["batches"] < len(SENTENCES) / 2
@@ -264,21 +278,34 @@ def test_an_error_meets_only_the_line_that_caused_it() -> None:
     ]
 
 
-def test_a_line_waits_for_others_but_not_long() -> None:
+def test_a_line_waits_for_others_but_not_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+
     async def main() -> list[int]:
-        sizes = []
+        sizes: list[int] = []
+        real, over = asyncio.sleep, asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            await over.wait()
 
         def translate(some: list[str]) -> list[list[Translation]]:
             sizes.append(len(some))
             return [[Translation("", 0.0, 0.0)]] * len(some)
 
+        monkeypatch.setattr(asyncio, "sleep", sleep)
         batcher = _Batcher(translate, 99, 0.05)
         work = asyncio.create_task(batcher.work())
         first = batcher.add("a", 1)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        await asyncio.gather(first, batcher.add("b", 1))
+        while not waits:
+            await real(0)
+        second = batcher.add("b", 1)
+        over.set()
+        await asyncio.gather(first, second)
         work.cancel()
         return sizes
 
     assert asyncio.run(main()) == [2]
+    assert waits == [0.05]

@@ -277,9 +277,24 @@ def test_control_c_is_quiet_with_workers_too(finished: Path) -> None:
         assert all(x.startswith(b"empty translation of") for x in told)
 
 
+def wait_until_asleep(pid: int) -> None:
+    """Until a process waits for something, and for a while has done nothing
+    else. (At once where the system does not tell.)
+    """
+    seen: list[str] = []
+    while Path(f"/proc/{pid}/stat").exists():
+        _, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        state, *numbers = rest.split()
+        seen.append(f"{state} {numbers[10:12]}")  # and its processor time
+        if len(seen) > 5 and state in "SZ" and len(set(seen[-5:])) == 1:
+            return
+        time.sleep(0.1)
+
+
 def test_control_c_is_quiet(translator: subprocess.Popen[bytes]) -> None:
     assert answer(translator) == b"\n"  # it has begun
-    time.sleep(0.5)  # and reads: on its way there Python may miss a signal
+    # and reads: on its way there Python may miss a signal
+    wait_until_asleep(translator.pid)
     translator.send_signal(signal.SIGINT)
     assert translator.wait(600) == 130
     assert translator.stderr and translator.stderr.read() == b""

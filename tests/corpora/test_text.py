@@ -274,7 +274,7 @@ NOT_A_PERSONS = {
     "comes from a process of ours, or from our page in the browser": """
         book/look.answered engine/distributed._fresh_part
         school/examiner._read_all school/examiner._apart
-        school/examiner.mark school/examiner.serve
+        school/examiner.mark school/examiner._serve
         school/examiner._examined_anew school/examiner._answer_anew""",
     "is bytes, which are hashed, kept or only looked at": """
         corpora/fetch.file_hash corpora/fetch._download corpora/fetch.open_url

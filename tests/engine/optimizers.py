@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from annotated import training
 from annotated.engine import trainer as engine
 from annotated.engine.optimizers import ChainedOptimizer
 from annotated.engine.trainer import RunConfig
@@ -70,7 +71,8 @@ def with_optimizer(make: Make, base: Any = engine.Trainer) -> Any:
 
 def new_trainer(kind: Any, seed: int = 0, **more: Any) -> Any:
     torch.manual_seed(seed)
-    shape = SHAPE | {"dropout": 0.2}
+    # each tensor is an exchange of processes, so there are few
+    shape = SHAPE | {"dropout": 0.2, "bias": False}
     model = Transformer(TransformerConfig(**shape))
     return kind(model, CORPUS, CONFIG, **more)
 
@@ -81,8 +83,14 @@ def run(trainer: Any, until: int = CONFIG.max_steps) -> None:
 
 
 def everything(trainer: Any) -> dict[str, Tensor]:
-    weights = {n: w.clone() for n, w in trainer.weights().items()}
-    return weights | {n: m.clone() for n, m in trainer.moments().items()}
+    """Copies of all that a trainer has learned; of what is sharded, of
+    this process's own part, for which no other one is asked.
+    """
+    weights = training.Trainer.weights(trainer)
+    return {
+        name: (x.to_local() if hasattr(x, "to_local") else x).clone()
+        for name, x in (weights | training.Trainer.moments(trainer)).items()
+    }
 
 
 def differences(one: dict[str, Tensor], other: dict[str, Tensor]) -> str:

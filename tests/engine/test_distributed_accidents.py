@@ -85,17 +85,28 @@ def test_a_process_that_is_gone_is_missed_at_once() -> None:
     assert "--resume" in one[1]
 
 
-def with_a_silence() -> None:
-    """Process 1 does not die: it stands still, in the middle of a step."""
-    Trainer.step_minutes = 0.05
-    for progress in new_trainer().steps():
-        if progress.step == 5 and rank() == 1:
-            time.sleep(8)
+def with_a_silence(folder: str) -> None:
+    """Process 1 does not die: it stands still, in the middle of a step,
+    until process 0 has complained, or had a minute for it.
+    """
+    Trainer.step_minutes = 0.02
+    complained, patience = Path(folder) / "complained", 6000
+    try:
+        for progress in new_trainer().steps():
+            if progress.step == 5 and rank() == 1:
+                while not complained.exists() and (
+                    patience := patience - 1
+                ):
+                    time.sleep(0.01)
+    finally:
+        complained.touch()
 
 
-def test_a_step_is_not_waited_for_as_long_as_a_preparation() -> None:
+def test_a_step_is_not_waited_for_as_long_as_a_preparation(
+    tmp_path: Path,
+) -> None:
     # the group itself would wait, and both would go on
-    one, other = together(2, with_a_silence)
+    one, other = together(2, with_a_silence, str(tmp_path))
     assert one[0] is TrainingError
     assert "does not respond" in one[1]
     assert other[0] is TrainingError

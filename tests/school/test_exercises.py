@@ -45,12 +45,26 @@ BROKEN = [name for name, e in exercises().items() if e.kind == "fix"]
 pytestmark = pytest.mark.usefixtures("folder")
 
 
-@pytest.fixture(autouse=True)
-def what_mistakes_compute_is_not_kept():
-    """It is kept for a student, who does one exercise; not for hundreds."""
-    yield
+def forget():
+    """What mistakes compute is kept for a student, who does one exercise;
+    not for hundreds.
+    """
     for kept in ours, as_given, mistakes:
         kept.cache_clear()
+
+
+@pytest.fixture(scope="module", params=SOURCES)
+def name(request):
+    """One exercise after the other, each with all its tests."""
+    yield request.param
+    forget()
+
+
+@pytest.fixture(autouse=True)
+def only_its_own_tests_keep_what_it_computes(request):
+    yield
+    if "name" not in request.fixturenames:
+        forget()
 
 
 @pytest.fixture
@@ -63,13 +77,11 @@ def student():
     return run
 
 
-@pytest.mark.parametrize("name", SOURCES)
 def test_the_checks_catch_each_mistake_by_name_and_pass_what_is_right(name):
     matrix = try_out(SOURCES[name])
     assert not matrix.problems(), matrix.table()
 
 
-@pytest.mark.parametrize("name", SOURCES)
 def test_an_error_planted_in_a_solution_is_seen(name):
     """It is the student's code that runs, and not ours."""
     exercise = exercises()[name]
@@ -91,7 +103,6 @@ def test_an_error_planted_in_a_solution_is_seen(name):
         assert "planted" in verdict.text
 
 
-@pytest.mark.parametrize("name", SOURCES)
 def test_a_wrong_solution_is_red_in_each_place(name, capsys, folder):
     """In the notebook, for nbgrader and, of a part, in the milestone."""
     exercise = exercises()[name]
@@ -275,17 +286,17 @@ def test_checking_leaves_the_random_numbers_alone(student):
 # --- what is to be mended
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("fix", BROKEN)
 def test_what_is_broken_is_wrong_as_it_is_given_and_no_part(
-    name, capsys, folder
+    fix, capsys, folder
 ):
-    exercise = exercises()[name]
-    broken = exercise.answer(exercise.starter, f"<starter {name}>")
+    exercise = exercises()[fix]
+    broken = exercise.answer(exercise.starter, f"<starter {fix}>")
     checks.check(broken)
-    assert capsys.readouterr().out.startswith(f"wrong · {name}, check ")
-    checks.check(exercise.answer(exercise.reference, f"<mended {name}>"))
+    assert capsys.readouterr().out.startswith(f"wrong · {fix}, check ")
+    checks.check(exercise.answer(exercise.reference, f"<mended {fix}>"))
     said = capsys.readouterr().out
-    assert said.startswith(f"passed · {name}: all")
+    assert said.startswith(f"passed · {fix}: all")
     assert "Kept" not in said
     assert not list(folder.glob("mine/*.py"))
 

@@ -20,7 +20,7 @@ from annotated.school.milestones import (
     _LEAST,
     MILESTONES,
     _by_beam,
-    _CachedPairs,
+    _by_pieces,
     _copies,
     _greedy,
     _part_of,
@@ -218,10 +218,11 @@ def test_a_milestone_without_its_data_has_not_run_and_says_what_to_do(
 def test_pieces_are_cut_as_the_courses_byte_pairs_cut_a_line(folder):
     lines = ["a dog  runs .", " über den Zaun"]
     with assembled(Workspace(folder / "mine")) as course:
-        cutter = _CachedPairs(course, lines * 3, 280)
+        pairs = course["BytePairs"].train(lines * 3, 280)
+    ids = _by_pieces(pairs.encode)
     for line in lines * 2:
-        assert cutter.ids(line) == cutter.pairs.encode(line)
-        assert cutter.pairs.decode(cutter.ids(line)) == line
+        assert ids(line) == pairs.encode(line)
+        assert pairs.decode(ids(line)) == line
 
 
 def test_what_is_written_ends_at_its_end_in_the_order_of_the_sources(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import ThreadingHTTPServer
 from typing import Any
@@ -37,8 +37,36 @@ def small(browser: Any, built: Book) -> Iterator[Tab]:
     server.server_close()
 
 
+@pytest.fixture(scope="module")
+def windows(browser: Any) -> Iterator[Callable[..., Window]]:
+    """Windows, by what they are: each is opened once and used by test after
+    test, of which most want a page in it and nothing else.
+    """
+    made: dict[str, Window] = {}
+
+    def used(**how: Any) -> Window:
+        name = repr(sorted(how.items()))
+        if name not in made:
+            made[name] = Window(browser, **how)
+        window = made[name]
+        window.page.goto("about:blank")  # what ran there has ended
+        window.page.mouse.move(0, 0)
+        window.faults.clear()
+        return window
+
+    yield used
+    for one in made.values():
+        one.context.close()
+
+
 @pytest.fixture
-def window(browser: Any) -> Iterator[Window]:
+def window(windows: Callable[..., Window]) -> Window:
+    return windows()
+
+
+@pytest.fixture
+def new_window(browser: Any) -> Iterator[Window]:
+    """One that nobody else will use, to be changed."""
     made = Window(browser)
     yield made
     made.context.close()

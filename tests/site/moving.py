@@ -344,16 +344,25 @@ SITE = """<figure class="moves moves-{name}">
 """
 
 
-def make(name: str) -> MovingFigure:
-    still, axes = plt.subplots(figsize=(2, 1))
-    axes.plot([1, 2])
-    return figure(name, still, **CASES[name])
+DRAWN: dict[str, tuple[dict[str, Any], MovingFigure, str, str]] = {}
+
+
+def make(name: str) -> tuple[MovingFigure, str, str]:
+    """A figure, whole as a notebook has it, and its script: drawn once for
+    the dozen tests that open it with the same data.
+    """
+    case = CASES[name]
+    if name not in DRAWN or DRAWN[name][0] is not case:
+        still, axes = plt.subplots(figsize=(2, 1))
+        axes.plot([1, 2])
+        made = figure(name, still, **case)
+        DRAWN[name] = case, made, made.html(), script(name)
+    return DRAWN[name][1:]
 
 
 def write(folder: Path, name: str, form: str, theme: str) -> str:
     """A page with the figure, as a notebook or a page carries it."""
-    made = make(name)
-    body = made.html()
+    made, body, code = make(name)
     if form == "page":
         data = body.partition('moves-data">')[2].partition("</script>")[0]
         large = ""
@@ -365,7 +374,7 @@ def write(folder: Path, name: str, form: str, theme: str) -> str:
                 'data-file="large.js"></script>'
             )
         body = SITE.format(name=name, data=data, large=large)
-        (folder / f"{name}.js").write_text(script(name), "utf-8")
+        (folder / f"{name}.js").write_text(code, "utf-8")
         (folder / "still.svg").write_text(made.still)
     ground, ink = "#fff", "#222"
     if theme == "dark":
@@ -385,7 +394,9 @@ class Window:
             viewport={"width": width, "height": 900}, **more
         )
         self.page = self.context.new_page()
-        self.page.set_default_timeout(60_000)
+        self.page.set_default_timeout(
+            120_000
+        )  # a busy machine is no failure
         self.page.on("pageerror", lambda e: self.faults.append(str(e)))
         self.page.on(
             "console",

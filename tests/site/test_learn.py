@@ -44,7 +44,8 @@ def quick(
 
 def end(window: Window, steps: int = 400) -> str:
     """What is said when the training is over."""
-    window.page.get_by_text(f"{steps} steps took").wait_for()
+    told = window.page.get_by_text(f"{steps} steps took")
+    told.wait_for(timeout=600_000)
     return window.said()
 
 
@@ -166,20 +167,22 @@ START_AND_PAUSE = """() => new Promise((paused) => {
 
 
 def test_it_pauses_and_goes_on(window: Window, tmp_path: Path) -> None:
-    page = window.open(quick(tmp_path, steps=20_000))
+    page = window.open(quick(tmp_path, steps=10_000))
     page.evaluate(START_AND_PAUSE)
     page.get_by_role("button", name="Go on").wait_for()
-    page.wait_for_timeout(150)
+    word = page.get_by_label("your word")
     bar = "document.querySelector('.fx progress').value"
+    # answered while it rests, and so after the last step that was under way
+    word.fill("Abend")
+    page.get_by_text("abend →").wait_for()
     step = page.evaluate(bar)
-    assert 0 < step < 20_000
-    page.get_by_label("your word").fill("Übung 7")
-    page.get_by_text("ubung →").wait_for()  # answered while it rests
-    page.wait_for_timeout(150)
+    assert 0 < step < 10_000
+    word.fill("Übung 7")
+    page.get_by_text("ubung →").wait_for()
     assert page.evaluate(bar) == step
     page.get_by_role("button", name="Go on").focus()
     press(page, "Enter")
-    said = end(window, 20_000)
+    said = end(window, 10_000)
     assert f"“ubung”, given at step {step}, becomes" in said
     assert window.faults == []
 

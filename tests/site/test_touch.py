@@ -2,6 +2,7 @@
 that do not make a page jump, a focus that stays.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,8 @@ FIELDS = """() => [...document.querySelectorAll(
 
 
 @pytest.fixture
-def phone(browser: Any) -> Any:
-    made = Window(browser, width=390, has_touch=True, is_mobile=True)
-    yield made
-    made.context.close()
+def phone(windows: Callable[..., Window]) -> Window:
+    return windows(width=390, has_touch=True, is_mobile=True)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -62,16 +61,21 @@ def touch(session: Any, kind: str, *points: tuple[float, float]) -> None:
     )
 
 
-def dragged(page: Any, start: tuple[float, float], by: float) -> float:
-    """Drag a finger up, and return how far the page has scrolled."""
+# whatever has been done to the page has been drawn
+DRAWN = """() => new Promise((done) => requestAnimationFrame(
+  () => requestAnimationFrame(done)))"""
+
+
+def drag(page: Any, start: tuple[float, float], by: float) -> float:
+    """Drag a finger up, and return where the page was scrolled before."""
     session = page.context.new_cdp_session(page)
     before = page.evaluate("scrollY")
     touch(session, "touchStart", start)
     for part in range(1, 9):
         touch(session, "touchMove", (start[0], start[1] - by * part / 8))
     touch(session, "touchEnd")
-    page.wait_for_timeout(100)
-    return float(page.evaluate("scrollY") - before)
+    page.evaluate(DRAWN)
+    return float(before)
 
 
 def test_a_finger_drags_a_tip_and_scrolls_beside_it(
@@ -86,10 +90,12 @@ def test_a_finger_drags_a_tip_and_scrolls_beside_it(
     unit = box["width"] * 220 / 232 / 5
     # a finger is no pointer: it begins 8 px beside the tip
     start = middle[0] + 1.41 * unit + 8, middle[1] + 4
-    assert dragged(page, start, 2 * unit) == 0
+    before = drag(page, start, 2 * unit)
+    assert page.evaluate("scrollY") == before
     assert page.get_by_role("slider", name="up").input_value() >= "1.9"
     beside = page.locator(".fx-say").bounding_box()
-    assert dragged(page, (60, min(880, beside["y"] + 5)), 120) > 60
+    before = drag(page, (60, min(880, beside["y"] + 5)), 120)
+    page.wait_for_function("(y) => scrollY - y > 60", arg=before)
     assert phone.faults == []
 
 
@@ -110,10 +116,7 @@ def test_what_is_pressed_keeps_the_focus(
             break
         button.focus()
         press(page, "Enter", "Enter")
-        page.evaluate(
-            "() => new Promise((d) => requestAnimationFrame("
-            "() => requestAnimationFrame(d)))"
-        )
+        page.evaluate(DRAWN)
         assert page.evaluate(
             "document.querySelector('.fx').contains(document.activeElement)"
         ), i
@@ -146,5 +149,6 @@ def test_a_wide_still_says_that_there_is_more(
     shown = "(x) => x.classList.contains('more')"
     assert box.evaluate(shown) == (wide > 390)
     box.evaluate("(x) => { x.scrollLeft = 900; }")
-    page.wait_for_timeout(100)
-    assert not box.evaluate(shown)  # this is the end of it
+    page.wait_for_function(  # this is the end of it
+        "() => !document.querySelector('.cell_output.more')"
+    )
