@@ -230,17 +230,18 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     path = folder / _LOCK
     try:
-        with _taken(path):
+        file = _taken(path)
+        try:
             for written in (folder, folder / "checkpoints"):
                 clear(written)  # what a killed trainer has left
-            try:
-                yield
-            finally:
-                with suppress(OSError):  # of a folder that is gone, say
-                    path.unlink()
-        if os.name == "nt":  # where an open file cannot be deleted
-            with suppress(OSError):  # another process waits for it
-                _patiently(lambda: path.unlink(missing_ok=True))
+            yield
+        finally:
+            with suppress(OSError):  # of a folder that is gone, say
+                path.unlink()
+            file.close()
+            if os.name == "nt":  # where an open file cannot be deleted
+                with suppress(OSError):  # another process waits for it
+                    _patiently(lambda: path.unlink(missing_ok=True))
     finally:
         for empty in new:  # nothing was begun
             with suppress(OSError):
@@ -279,16 +280,30 @@ def _lock(file: IO[str]) -> None:
     """Lock an open file, where the system and its file system can.
     BlockingIOError if another process has.
     """
-    if sys.platform == "win32":
-        return
-    import fcntl
-
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if sys.platform == "win32":
+            _lock_here(file.fileno())
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError:  # not on this file system
         return
+
+
+def _lock_here(handle: int) -> None:
+    """Windows' lock: on a byte far behind the note, which others can then
+    still read.
+    """
+    import msvcrt
+
+    os.lseek(handle, 2**30, os.SEEK_SET)
+    try:
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore
+    except PermissionError:
+        raise BlockingIOError from None
 
 
 def _holder(file: IO[str]) -> dict[str, object]:

@@ -278,6 +278,11 @@ def test_moments_that_do_not_fit_are_named_and_nothing_is_loaded(saved):
 # --- a power cut ----------------------------------------------------------
 
 
+def can(path):
+    """Whether it can be flushed: no folder on Windows."""
+    return sys.platform != "win32" or path.is_file()
+
+
 def note_flushes(monkeypatch):
     """What fsync was called on, and for each rename, what was flushed of
     that which it puts into place.
@@ -294,7 +299,7 @@ def note_flushes(monkeypatch):
 
         def rename(self, target):
             inside = [*self.iterdir()] if self.is_dir() else []
-            here = {p.stat().st_ino for p in (self, *inside)}
+            here = {p.stat().st_ino for p in (self, *inside) if can(p)}
             renames.append((Path(target).name, here <= flushed))
             done = act(self, target)
             flushed.discard(Path(target).parent.stat().st_ino)
@@ -316,7 +321,8 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(
     flushed, renames = note_flushes(monkeypatch)
     place = save_checkpoint(trainer, tmp_path)
     assert renames == [(place.name, True)]
-    assert tmp_path.stat().st_ino in flushed  # and then its name
+    # and then its name
+    assert tmp_path.stat().st_ino in flushed or not can(tmp_path)
 
 
 def test_a_file_is_on_the_disk_before_it_replaces_the_old_one(
@@ -326,7 +332,7 @@ def test_a_file_is_on_the_disk_before_it_replaces_the_old_one(
     with replacing(tmp_path / "x") as fresh:
         fresh.write_text("new")
     assert renames == [("x", True)]
-    assert tmp_path.stat().st_ino in flushed
+    assert tmp_path.stat().st_ino in flushed or not can(tmp_path)
 
 
 def test_weights_have_the_rights_of_any_other_file(tmp_path):
@@ -374,7 +380,7 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(
     with files_module.new_folder(tmp_path / "x") as fresh:
         (fresh / "a").write_text("new")
     assert renames == [("x", True)]
-    assert tmp_path.stat().st_ino in flushed
+    assert tmp_path.stat().st_ino in flushed or not can(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -440,9 +446,10 @@ def test_a_scanner_that_holds_a_file_is_waited_for_on_windows(
 
     monkeypatch.setattr(Path, "replace", refused_twice)
     monkeypatch.setattr(files_module.time, "sleep", waited.append)
-    with pytest.raises(PermissionError):
-        write_text(path, "new")
-    assert path.read_text() == "old" and not waited
+    if sys.platform != "win32":
+        with pytest.raises(PermissionError):
+            write_text(path, "new")
+        assert path.read_text() == "old" and not waited
     windows = SimpleNamespace(platform="win32")
     monkeypatch.setattr(files_module, "sys", windows)
     write_text(path, "new")

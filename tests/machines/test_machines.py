@@ -45,6 +45,23 @@ def test_a_user_of_windows_trains_translates_and_solves(
     assert said.endswith("done\n")
 
 
+FILES = (  # what concerns files, text and the command line
+    "commands/test_average.py", "commands/test_doctor.py",
+    "commands/test_errors.py", "corpora/test_text.py",
+    "corpora/test_pairs.py", "engine/test_lock.py", "engine/test_runs.py",
+    "engine/test_checkpoints.py", "story/test_model.py",
+)  # fmt: skip
+
+
+def test_tests_pass_on_windows() -> None:
+    files = [f"tests/{name}" for name in FILES]
+    run(
+        sys.executable, "-m", "pytest", "-q", "-p", "tests.machines.windows",
+        "-p", "no:cacheprovider", "-m", "not slow and not exhaustive",
+        "--tb=short", *files, cwd=ROOT,
+    )  # fmt: skip
+
+
 def test_what_the_workflow_runs_on_windows_is_collected() -> None:
     """Its own line: no test imports what is not there."""
     flow = (ROOT / ".github/workflows/test.yml").read_text("utf-8")

@@ -4,7 +4,7 @@ or with `python -m pytest -p tests.machines.windows`,
 - a file that this process has open or mapped cannot be deleted, renamed or
   replaced, nor a folder with such a file renamed; a folder cannot be opened;
 - names with <>:"|?* or a dot at their end are refused;
-- os has no fork, killpg, setsid, getuid, sched_getaffinity, sysconf; signal no
+- msvcrt locks a file for one handle; os has no fork, killpg, setsid, getuid, sched_getaffinity, sysconf; signal no
   SIGKILL and no setitimer; fcntl, resource, termios, tty, pty, grp and pwd are
   missing; multiprocessing has spawn only;
 - sys.platform and os.name are win32 and nt, for annotated and tests alone (the
@@ -14,6 +14,7 @@ It cannot show drive letters, consoles, or how long a scanner holds a file.
 """
 
 import builtins
+import fcntl
 import multiprocessing
 import multiprocessing.context
 import os
@@ -27,6 +28,7 @@ import _pytest.logging
 import _pytest.pathlib  # noqa: F401
 import matplotlib.pyplot  # noqa: F401
 import numpy  # noqa: F401
+import pytest
 import sacrebleu  # noqa: F401
 import safetensors.torch  # noqa: F401
 import seaborn  # noqa: F401
@@ -168,11 +170,19 @@ def open_(file, mode="r", *a, **k):
 
 
 class Seen(types.ModuleType):
-    """os or sys as ours see it."""
+    """os or sys as ours see it, and as monkeypatch changes it."""
 
     def __init__(self, real, hidden, changed):
         super().__init__(real.__name__)
-        self.__dict__.update(_real=real, _hidden=hidden, _changed=changed)
+        parts = {"_real": real, "_hidden": hidden, "_changed": changed}
+        for name, part in parts.items():
+            super().__setattr__(name, part)
+
+    @property
+    def __dict__(self):  # type: ignore[override]
+        """Where monkeypatch finds what it will put back."""
+        seen = {**vars(self._real), **self._changed}
+        return {n: x for n, x in seen.items() if n not in self._hidden}
 
     def __getattr__(self, name):
         if name in self._hidden:
@@ -184,7 +194,13 @@ class Seen(types.ModuleType):
         return getattr(self._real, name)
 
     def __setattr__(self, name, value):
-        setattr(self._real, name, value)
+        if name in self._changed:
+            self._changed[name] = value
+        else:
+            setattr(self._real, name, value)
+
+    def __delattr__(self, name):
+        delattr(self._real, name)
 
 
 OS = Seen(
@@ -232,8 +248,18 @@ SIGNAL = Seen(
 )
 
 
+def locking(handle, how, size):
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise PermissionError(13, "Permission denied") from None
+
+
+MSVCRT = types.ModuleType("msvcrt")
+MSVCRT.locking, MSVCRT.LK_NBLCK = locking, 2  # type: ignore[attr-defined]
+
 _import = builtins.__import__
-SEEN = {"os": OS, "sys": SYS, "signal": SIGNAL}
+SEEN = {"os": OS, "sys": SYS, "signal": SIGNAL, "msvcrt": MSVCRT}
 GONE = {"fcntl", "resource", "termios", "tty", "pty", "grp", "pwd"}
 
 
@@ -267,5 +293,16 @@ def install():
     )
 
 
-def pytest_configure(config):
+_importorskip = pytest.importorskip
+
+
+def importorskip(name, *a, **k):
+    if name in GONE:
+        pytest.skip(f"no module {name}", allow_module_level=True)
+    return _importorskip(name, *a, **k)
+
+
+def pytest_load_initial_conftests():
+    """Before a conftest.py imports the package as it is on Linux."""
+    pytest.importorskip = importorskip
     install()

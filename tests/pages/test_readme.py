@@ -14,7 +14,9 @@ import yaml
 
 from annotated.book.results import ledger
 from annotated.cli import COMMANDS
+from annotated.costs import step_flops
 from annotated.engine.recipes import RECIPES
+from annotated.model import TransformerConfig
 from annotated.pocket import pocket_pairs
 from annotated.variations import small_runs
 from press.chapters import read_book
@@ -23,6 +25,7 @@ from tests.helpers import benchmark
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text("utf-8")
+OURS = {"float32": "annotated", "bfloat16": "annotated, bfloat16"}
 
 
 def test_its_commands_exist() -> None:
@@ -92,6 +95,28 @@ def test_its_machines_are_the_ledgers_or_estimates() -> None:
             right = run["metrics"]["test"]["exact_match"]
             assert f"{right:.0f} % of sentences" in here
         assert all(o[0] == o[-1] == "*" or o == "no use" for o in others)
+
+
+def test_its_estimate_for_two_cores_is_of_the_ledgers_speed() -> None:
+    config = TransformerConfig.base(src_vocab=37_000, tgt_vocab=37_000)
+    run = ledger()["train-speed-base"]["metrics"]["as they come"]
+    days = {
+        precision: 100_000 * step_flops(config) / 86_400 / speed
+        / run["contenders"][name]["peak_share"] / 1e9
+        for precision, name in OURS.items()
+        for speed in [run["peak_gflops"][precision]]
+    }  # fmt: skip
+    assert "*three weeks in bfloat16, two months in float32*" in TEXT
+    assert round(days["bfloat16"] / 7) == 3
+    assert round(days["float32"] / 30) == 2
+
+
+def test_its_sentence_on_a_gpu_is_the_ledgers() -> None:
+    run = ledger()["first-peers"]["metrics"]["contenders"]
+    said = "torch.nn` or Marian took a quarter longer than ours."
+    assert said in " ".join(TEXT.split())
+    for name in ("torch.nn", "Marian"):
+        assert run[name]["ratio"] == pytest.approx(1.25, abs=0.02)
 
 
 def test_its_translation_is_right_and_was_not_trained_on() -> None:
