@@ -227,7 +227,7 @@ export default {
       const earlier = runs.filter((one) => one !== run).slice(-DASHES.length);
       const title = (one) => `${one.name}, seed ${one.set.seed}`;
       curve.set({ x: STEP, y: LOSS,
-        series: [...(given ? [line(given, "stroke:var(--accent);stroke-width:1", "PyTorch, unchanged")] : []),
+        series: [...(given && run ? [line(given.slice(0, run.losses.length), "stroke:var(--accent);stroke-width:1", "PyTorch, unchanged")] : []),
           ...earlier.map((one, i) => line(one.losses,
             `stroke:var(--soft);stroke-width:1.3;opacity:.8;stroke-dasharray:${DASHES[i]}`, title(one))),
           ...(run ? [line(run.losses, "stroke:var(--data)", title(run))] : [])] });
