@@ -167,7 +167,7 @@ class Evaluate(SearchOptions):
             raise RunError(
                 f"{self.against} translates {theirs}, {self.run} {ours}"
             )
-        return other
+        return self.engine(other) if self.ctranslate2 else other
 
 
 def _by_tag(

@@ -50,6 +50,7 @@ class RunOptions:
     precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = (
         "auto"
     )
+    ctranslate2: Flag = False  # let CTranslate2 search (page A6)
 
     def open(self) -> Run:
         """Load the run and those that vote with it onto the device.
@@ -60,6 +61,8 @@ class RunOptions:
         if self.tag is not None:
             source = tagged(run.source, self.tag)
             run = dataclasses.replace(run, source=source)
+        if self.ctranslate2:
+            return self.engine(run)
         choice, why = str(self.precision), "as requested"
         if choice == "auto":  # process 0 decides
             first = rank() == 0
@@ -79,6 +82,13 @@ class RunOptions:
             for each in (run.model, *run.others)
         )
         return dataclasses.replace(run, model=model, others=tuple(others))
+
+    def engine(self, run: Run) -> Run:
+        """The run, to be searched by CTranslate2."""
+        from annotated.exchange.export import with_ctranslate2
+
+        kind = "float32" if self.precision == "auto" else self.precision
+        return with_ctranslate2(run, kind, torch.get_num_threads())
 
     def search(self, run: Run, **changes: Any) -> SearchConfig:
         """The recipe's search, as changed by the command line."""

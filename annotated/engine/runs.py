@@ -22,7 +22,7 @@ from annotated.engine.parts import build, check_sources
 from annotated.engine.recipes import Recipe, recipe_of
 from annotated.engine.search import Guide
 from annotated.engine.tensors import load_weights, write_tensors
-from annotated.engine.translate import Translation, translated
+from annotated.engine.translate import Engine, Translation, translated
 from annotated.model import Transformer
 from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
@@ -145,7 +145,8 @@ class Run:
     of other runs, if any, that vote when it translates. fingerprints are
     those of the corpora that it trains and validates on, kernels what was
     chosen for the machine that it trains on, first the SHA-256 of
-    first.safetensors, if it went on from another run.
+    first.safetensors, if it went on from another run, and engine searches
+    in place of the models.
     """
 
     recipe: Recipe
@@ -156,6 +157,7 @@ class Run:
     fingerprints: Mapping[str, int] = field(default_factory=dict)
     kernels: Mapping[str, str] = field(default_factory=dict)
     first: str = ""
+    engine: Engine | None = None
 
     def write(self, folder: Path) -> None:
         """Write the tokenizers, then the recipe, whose presence marks the
@@ -272,12 +274,13 @@ class Run:
         workers: int = 1,
         guide: Guide | None = None,
     ) -> list[list[Translation]]:
-        """translated, by this run's models: by default with its recipe's
-        search.
+        """translated, by this run's models or engine: by default with its
+        recipe's search.
         """
         return translated(
             (self.model, *self.others), (self.source, self.target), lines,
             search or self.recipe.search, batch_tokens, workers, guide,
+            self.engine,
         )  # fmt: skip
 
 

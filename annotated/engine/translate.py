@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from annotated.corpora.marks import MarkedTokenizer
@@ -14,10 +14,12 @@ from annotated.model import Transformer, TransformerConfig
 from annotated.search import Hypothesis, SearchConfig, plain_beam_search
 from annotated.tokens import Tokenizer
 
-__all__ = ["Translation", "translated"]
+__all__ = ["Engine", "Translation", "translated"]
 
 
 # E9-recipes.md: Translating lines
+# a search of somebody else's: sources as ids, each with its nbest
+Engine = Callable[[list[list[int]], SearchConfig], list[list[Hypothesis]]]
 _MAX_SOURCE = 512  # tokens of a piece
 
 
@@ -38,12 +40,16 @@ def translated(
     batch_tokens: int | None = None,
     workers: int = 1,
     guide: Guide | None = None,
+    engine: Engine | None = None,
 ) -> list[list[Translation]]:
     """The nbest translations of each line by models that vote, best first
-    (see search_in_order). A blank line stays blank. A line of more than
-    _MAX_SOURCE tokens is translated in pieces, and only their best
-    translations are joined. RunError if a worker dies.
+    (see search_in_order), or by an engine that searches in their place. A
+    blank line stays blank. A line of more than _MAX_SOURCE tokens is
+    translated in pieces, and only their best translations are joined.
+    RunError if a worker dies.
     """
+    if engine is not None and guide is not None:
+        raise RunError("an engine of its own takes no guide")
     source, target = tokenizers
     marked = _marked(tokenizers)
     # whatever has all placeholders comes first
@@ -58,7 +64,7 @@ def translated(
         line_of += [i] * len(parts)
     hypotheses: list[list[list[Hypothesis]]] = [[] for _ in lines]
     try:
-        results = search_in_order(
+        results = engine(pieces, wide) if engine else search_in_order(
             models, pieces, wide, batch_tokens, workers=workers,
             guide=guide,
         )  # fmt: skip

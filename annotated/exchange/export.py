@@ -3,9 +3,11 @@
 import dataclasses
 import inspect
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -22,9 +24,18 @@ from annotated.engine.runs import Run
 from annotated.engine.tensors import write_tensors
 from annotated.exchange.marian import write_transformers
 from annotated.model import ModelShape, Transformer
+from annotated.search import (
+    Hypothesis,
+    SearchConfig,
+    length_penalty,
+    output_limit,
+)
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 
-__all__ = ["FORMATS", "unsupported", "write_ctranslate2", "export_run"]
+__all__ = [
+    "FORMATS", "unsupported", "write_ctranslate2", "with_ctranslate2",
+    "export_run",
+]  # fmt: skip
 
 
 # E11-export.md: What all formats share
@@ -182,6 +193,100 @@ def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
         _fill(ffn.linear_0, net.inner.weight, net.inner.bias)
         _fill(ffn.linear_1, net.outer.weight, net.outer.bias)
         _fill_norm(ffn.layer_norm, last)
+
+
+_NEAR = 8  # tokens, by fewer of which the sources of one call differ
+_BATCH = 2000  # source tokens, with padding
+
+
+@dataclasses.dataclass(frozen=True)
+class _Translator:
+    """A search by CTranslate2, as an Engine of engine.translate."""
+
+    inner: Any
+    model: Transformer
+    names: Sequence[str]  # of source tokens
+    words: Mapping[str, int]  # ids of target tokens
+
+    def __call__(
+        self, pieces: list[list[int]], search: SearchConfig
+    ) -> list[list[Hypothesis]]:
+        calls = defaultdict[int, list[int]](list)
+        for i, piece in enumerate(pieces):
+            calls[len(piece) // _NEAR].append(i)
+        waiting: dict[int, Any] = {}  # all calls begin before one ends
+        for _, some in sorted(calls.items(), reverse=True):
+            begun = self._begin([pieces[i] for i in some], search)
+            waiting |= zip(some, begun, strict=True)
+        return [
+            self._hypotheses(waiting[i].result(), search)
+            for i in range(len(pieces))
+        ]
+
+    def _begin(
+        self, pieces: list[list[int]], search: SearchConfig
+    ) -> list[Any]:
+        limit = output_limit(self.model, min(map(len, pieces)), search)
+        begun: list[Any] = self.inner.translate_batch(
+            [[self.names[i] for i in piece] for piece in pieces],
+            max_batch_size=_BATCH,
+            batch_type="tokens",
+            beam_size=search.beam,
+            num_hypotheses=search.beam,
+            length_penalty=0.0,
+            return_scores=True,
+            min_decoding_length=0,
+            max_decoding_length=max(limit - 1, 1),  # without EOS
+            suppress_sequences=[[SPECIALS[PAD]], [SPECIALS[BOS]]],
+            asynchronous=True,
+        )
+        return begun
+
+    def _hypotheses(
+        self, result: Any, search: SearchConfig
+    ) -> list[Hypothesis]:
+        found = []
+        for tokens, total in zip(result.hypotheses, result.scores):
+            penalty = length_penalty(len(tokens) + 1, search.alpha)
+            ids = [self.words[token] for token in tokens]
+            found.append(Hypothesis(ids, total, total / penalty))
+        found.sort(key=lambda one: one.score, reverse=True)
+        return found[: search.nbest]
+
+
+def with_ctranslate2(
+    run: Run, kind: str = "float32", threads: int = 1
+) -> Run:
+    """The run, to be searched by CTranslate2 with weights of this kind, in
+    as many threads, each with batches of its own; on a GPU if it is there.
+
+    RunError if CTranslate2 is missing, or does not support the model, the
+    device or the kind; or an ensemble, for it searches with one model.
+    """
+    package = optional_import("ctranslate2", "ctranslate2")
+    if run.others:
+        raise RunError("CTranslate2 searches with one run: no --ensemble")
+    device = next(run.model.parameters()).device
+    if device.type not in ("cpu", "cuda"):
+        raise RunError(f"CTranslate2 does not run on {device.type}")
+    names, words = vocabulary(run.source), vocabulary(run.target)
+    model = deepcopy(run.model).cpu().eval()
+    with TemporaryDirectory() as folder:
+        write_ctranslate2(model, names, words, Path(folder))
+        try:
+            inner = package.Translator(
+                folder,
+                device=device.type,
+                device_index=device.index or 0,
+                compute_type=kind,
+                inter_threads=threads,
+                intra_threads=1,
+            )
+        except (RuntimeError, ValueError) as error:
+            raise RunError(f"CTranslate2: {error}") from None
+    ids = {word: i for i, word in enumerate(words)}
+    engine = _Translator(inner, model, names, ids)
+    return dataclasses.replace(run, engine=engine)
 
 
 # E11-export.md: ONNX
