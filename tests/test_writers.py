@@ -49,6 +49,7 @@ WRITERS = {
     "school.examiner _serve": MEMORY,
     "exchange.export _write": FRESH,
     "exchange.export write_ctranslate2": FRESH,
+    "exchange.export with_ctranslate2": MEMORY,
     "exchange.export _write_onnx": FRESH,
     "corpora.fetch _download": "goes on where a download has broken off",
     "corpora.fetch fetch": "goes on where a download has broken off",
