@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from press.serve import Quiet
 from tests.press.conftest import Book, book, built
 from tests.site.moving import Window
-from tests.site.tabs import WIDTHS, Tab, started
+from tests.site.tabs import WIDTHS, Tab, served, started
 
 __all__ = ["book", "built"]  # fixtures
 
@@ -26,15 +22,10 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def small(browser: Any, built: Book) -> Iterator[Tab]:
-    handler = partial(Quiet, directory=str(built.root / "site"))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    where = f"http://127.0.0.1:{server.server_port}/"
-    tab = Tab(browser, where, "light", WIDTHS[0])
-    yield tab
-    tab.context.close()
-    server.shutdown()
-    server.server_close()
+    with served(built.root / "site") as where:
+        tab = Tab(browser, where, "light", WIDTHS[0])
+        yield tab
+        tab.context.close()
 
 
 @pytest.fixture(scope="module")

@@ -6,22 +6,26 @@ is what the chapters give.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
-from press.serve import Quiet
 from press.site import is_current
 from tests.helpers import ROOT
 from tests.press.conftest import Book
-from tests.site.tabs import AXE, CLIPPED, JUDGE, WIDTHS, Tab, started
+from tests.site.tabs import (
+    AXE,
+    CLIPPED,
+    JUDGE,
+    WIDTHS,
+    Tab,
+    served,
+    started,
+)
 
 MOST = 1_000_000  # bytes of a page before its figures
 SEARCH = 1_750_000  # that brings the text of the story
@@ -82,13 +86,8 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
-    handler = partial(Quiet, directory=str(folder))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    with served(folder) as where:
+        yield where
 
 
 def pages(folder: Path) -> list[str]:

@@ -5,18 +5,14 @@ it is. It takes minutes, and is a matter of the machine: `make test-long`.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from press.serve import Quiet
 from press.site import is_current
 from tests.helpers import ROOT
-from tests.site.tabs import started
+from tests.site.tabs import served, started
 
 pytestmark = pytest.mark.exhaustive
 
@@ -50,13 +46,8 @@ TOLD = """() => ({...seen, paint: performance
 def address() -> Iterator[str]:
     if not is_current(ROOT):
         pytest.skip("site/ is not current: run `make book` first")
-    handler = partial(Quiet, directory=str(ROOT / "site"))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    with served(ROOT / "site") as where:
+        yield where
 
 
 def visited(address: str, where: str) -> dict[str, dict[str, float]]:

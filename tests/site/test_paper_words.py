@@ -4,11 +4,8 @@ nowhere else.
 
 from __future__ import annotations
 
-import threading
 import zipfile
 from collections.abc import Iterator
-from functools import partial
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -17,9 +14,9 @@ import pytest
 
 from annotated.book.paper import keep, put_beside
 from press.archive import archive
-from press.serve import Quiet
 from tests.book.test_paper_copy import document
 from tests.press.conftest import Book
+from tests.site.tabs import served
 
 
 @pytest.fixture
@@ -87,14 +84,8 @@ def test_the_zip_has_none_of_it(
 def test_served_pages_have_it_by_themselves(
     built: Book, copied: None
 ) -> None:
-    folder = str(built.root / "site")
-    handler = partial(Quiet, directory=folder)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_port}/_static"
-    with urlopen(f"{address}/paper.js") as reply:
-        assert b"A baker" in reply.read()
-    with urlopen(f"{address}/book.css") as reply:
-        assert b"A baker" not in reply.read()
-    server.shutdown()
-    server.server_close()
+    with served(built.root / "site") as where:
+        with urlopen(f"{where}_static/paper.js") as reply:
+            assert b"A baker" in reply.read()
+        with urlopen(f"{where}_static/book.css") as reply:
+            assert b"A baker" not in reply.read()
