@@ -4,12 +4,13 @@
     python benchmarks/everyday.py RUN --json book/results/everyday-en-de.json
 
 It scores RUN on the test set and translates the hundred sentences of
-everyday.txt into everyday-LANGUAGE.tsv: the sentence, whether it stands in
-the training text word for word, the translation, and a verdict, which
-somebody who reads the language writes there: right, understandable or wrong.
-A second call keeps the verdicts of translations that have not changed, and
-puts all of it into the ledger. RUN/words.txt gets the words of the training
-text, so that the figure `say` can name others.
+everyday.txt into everyday-LANGUAGE.tsv, and the thirty of typed.txt likewise:
+the sentence, whether it stands in the training text word for word, the
+translation, and the verdicts of two who read the language, neither of whom
+sees the other's: right, understandable or wrong. The first reader's count. A
+second call keeps the verdicts of translations that have not changed, and puts
+all of it into the ledger. RUN/words.txt gets the words of the training text,
+so that the figure `say` can name others.
 """
 
 from __future__ import annotations
@@ -34,27 +35,31 @@ from annotated.evaluation import score
 
 HERE = Path(__file__).resolve().parent
 VERDICTS = "right", "understandable", "wrong"
-COLUMNS = "sentence", "in training", "translation", "verdict"
+COLUMNS = "sentence", "in training", "translation", "verdict", "second"
 
 
-def judged(path: Path) -> dict[tuple[str, str], str]:
+def judged(path: Path) -> dict[tuple[str, str], tuple[str, str]]:
     """The verdicts of a file, by sentence and translation."""
     if not path.is_file():
         return {}
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
-    return {(r["sentence"], r["translation"]): r["verdict"] for r in rows}
+    return {
+        (r["sentence"], r["translation"]): (r["verdict"], r["second"])
+        for r in rows
+    }
 
 
-def hundred(run: Run, path: Path) -> list[dict[str, str]]:
-    """The hundred sentences, translated; written to path."""
-    lines = (HERE / "everyday.txt").read_text("utf-8").splitlines()
+def translated(run: Run, name: str) -> list[dict[str, str]]:
+    """The sentences of a file, translated; written beside it."""
+    lines = (HERE / f"{name}.txt").read_text("utf-8").splitlines()
+    path = HERE / f"{name}-{run.recipe.target}.tsv"
     seen = set(open_data(run.recipe).text("train")[0])
     known, rows = judged(path), []
     for line, [best] in zip(lines, run.translate(lines), strict=True):
         row = line, "yes" if line in seen else "no", best.text
-        verdict = known.get((line, best.text), "")
-        rows.append(dict(zip(COLUMNS, (*row, verdict), strict=True)))
+        verdicts = known.get((line, best.text), ("", ""))
+        rows.append(dict(zip(COLUMNS, (*row, *verdicts), strict=True)))
     with path.open("w", encoding="utf-8", newline="") as file:
         out = csv.DictWriter(
             file, COLUMNS, delimiter="\t", lineterminator="\n"
@@ -64,17 +69,33 @@ def hundred(run: Run, path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def counted(rows: list[dict[str, str]]) -> dict[str, Any]:
-    """How many of the sentences have each verdict, and how many of those
-    stand in the training text.
+def counted(
+    rows: list[dict[str, str]], reader: str = "verdict"
+) -> dict[str, Any]:
+    """How many of the sentences have each of a reader's verdicts, and how
+    many of those stand in the training text.
     """
-    verdicts = Counter(row["verdict"] for row in rows)
+    verdicts = Counter(row[reader] for row in rows)
     if odd := set(verdicts) - {*VERDICTS}:
         return {"not judged": sum(verdicts[v] for v in odd)}
     both = Counter(
-        row["verdict"] for row in rows if row["in training"] == "yes"
+        row[reader] for row in rows if row["in training"] == "yes"
     )
     return {v: [verdicts[v], both[v]] for v in VERDICTS}
+
+
+def all_verdicts(
+    hundred: list[dict[str, str]], typed: list[dict[str, str]]
+) -> dict[str, Any]:
+    """What the ledger has of both files and both readers."""
+    return {
+        "verdicts": counted(hundred),
+        "second": counted(hundred, "second"),
+        "agreed": sum(row["verdict"] == row["second"] for row in hundred),
+        "typed": counted(typed),
+        "typed_second": counted(typed, "second"),
+        "hundred": [[row[c] for c in COLUMNS] for row in hundred],
+    }
 
 
 def main(
@@ -83,7 +104,7 @@ def main(
     json_: Annotated[Path, tyro.conf.arg(name="json")],
     command: str = "annotated train everyday --out RUN",
 ) -> None:
-    """Score a run, translate the hundred sentences, write a ledger file.
+    """Score a run, translate both files, write a ledger file.
 
     Args:
         run: its folder
@@ -92,7 +113,7 @@ def main(
     """
     started, opened = time.perf_counter(), Run.open(run)
     recipe = opened.recipe
-    rows = hundred(opened, HERE / f"everyday-{recipe.target}.tsv")
+    files = [translated(opened, name) for name in ("everyday", "typed")]
     data = open_data(recipe)
     words = words_of(data.text("train")[0])
     (run / WORDS).write_text("\n".join([*words, ""]), "utf-8")
@@ -100,8 +121,7 @@ def main(
     made = [best[0].text for best in opened.translate(src)]
     metrics = json.loads((run / "summary.json").read_text("utf-8"))
     metrics |= curves(run) | {"test": score(made, ref)}
-    metrics["verdicts"] = counted(rows)
-    metrics["hundred"] = [[row[c] for c in COLUMNS] for row in rows]
+    metrics |= all_verdicts(*files)
     write(
         json_,
         entry(
