@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from annotated.book import scripts as joined
 from press.chapters import PressError
@@ -74,18 +75,18 @@ def _faults(text: str) -> Iterator[str]:
                 yield f"{fault} in line {row}: {line.strip()}"
 
 
-def life(moves: dict[str, str]) -> str:
+def life(moves: dict[str, Any]) -> str:
     """What a page has inside a figure besides the still."""
     name, parts = moves["name"], []
     parts.append(
         '<script type="application/json" class="moves-data">'
         f"{moves['data']}</script>"
     )
-    if "large" in moves:
-        parts.append(
-            '<script type="text/plain" class="moves-large" '
-            f'data-file="{moves["large"]}"></script>'
-        )
+    parts += [
+        '<script type="text/plain" class="moves-large" '
+        f'data-name="{large}" data-file="{path}"></script>'
+        for large, path in moves["large"].items()
+    ]
     parts.append(
         f'<script defer src="_static/{FOLDER}/{name}.js"></script>'
     )

@@ -159,7 +159,7 @@ def _fold_cell(cell: nodes.container) -> None:
     cell += [part for part in shown if part is not None]
 
 
-def _give_life(output: nodes.Element, moves: dict[str, str]) -> None:
+def _give_life(output: nodes.Element, moves: dict[str, Any]) -> None:
     """A figure that moves gets its data and its script; without a script
     the still remains.
     """

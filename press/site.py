@@ -81,8 +81,11 @@ MOVES = re.compile(
     r'<figure class="moves moves-(?P<name>\w+)">[\s\S]*?'
     r'<script type="application/json" class="moves-data">'
     r"(?P<data>[^<]*)</script>\s*"
-    r'(?:<script type="text/plain" class="moves-large">'
-    r"(?P<large>[^<]*)</script>)?"
+)
+LOADED = re.compile(
+    r'<script type="text/plain" class="moves-large" '
+    r'data-name="(?P<name>\w+)">'
+    r"(?P<large>[^<]*)</script>"
 )
 # where the colours come into
 STYLES: dict[str, Callable[[str], str]] = {
@@ -305,7 +308,7 @@ class _Book:
         notebook.metadata["annotated"] = record
         return data.encode()
 
-    def _moves(self, output: Any) -> dict[str, str]:
+    def _moves(self, output: Any) -> dict[str, Any]:
         """The figure that moves of an output, which shows the still from
         now on: pages.py gives it its data, and its script.
         """
@@ -315,14 +318,14 @@ class _Book:
         if found is None or "image/svg+xml" not in data:
             return {}
         del data["text/html"]
-        moves = {"name": found["name"], "data": found["data"]}
-        if found["large"]:
-            stem = hashlib.sha256(found["large"].encode()).hexdigest()[:12]
-            path = f"_static/{FOLDER}/{found['name']}-{stem}.js"
-            script = f'movesLarge("{found["large"]}");\n'
+        name, files = found["name"], {}
+        for large in LOADED.finditer(text, found.end()):
+            stem = hashlib.sha256(large["large"].encode()).hexdigest()[:12]
+            path = f"_static/{FOLDER}/{name}-{large['name']}-{stem}.js"
+            script = f'movesLarge("{large["large"]}");\n'
             self.large[path] = script.encode()
-            moves["large"] = path
-        return moves
+            files[large["name"]] = path
+        return {"name": name, "data": found["data"], "large": files}
 
     def _poster(self, drawing: str) -> str:
         """A hidden figure's axes, which are a file of their own."""

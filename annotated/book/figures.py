@@ -32,7 +32,11 @@ class MovingFigure:
     """
 
     def __init__(
-        self, name: str, still: str, data: dict[str, Any], large: bytes
+        self,
+        name: str,
+        still: str,
+        data: dict[str, Any],
+        large: dict[str, bytes],
     ):
         self.name, self.still, self.large = name, still, large
         self.data = rounded(data, digits=4)
@@ -46,16 +50,17 @@ class MovingFigure:
             self.data, ensure_ascii=False, separators=(",", ":")
         )
         drawing = self.still[self.still.index("<svg") :]
-        large = base64.b64encode(self.large).decode()
-        hidden = (
-            '<script type="text/plain" class="moves-large">'
-            f"{large}</script>\n"
+        hidden = "".join(
+            '<script type="text/plain" class="moves-large" '
+            f'data-name="{name}">'
+            f"{base64.b64encode(large).decode()}</script>\n"
+            for name, large in self.large.items()
         )
         return (
             f'<figure class="moves moves-{self.name}">\n{drawing}\n'
             '<script type="application/json" class="moves-data">'
             f"{data.replace('<', chr(92) + 'u003c')}</script>\n"
-            f"{hidden if large else ''}"
+            f"{hidden}"
             f"<script>\n{script(self.name)}</script>\n"
             "</figure>"
         )
@@ -65,14 +70,20 @@ class MovingFigure:
 
 
 def figure(
-    name: str, still: Figure, large: bytes = b"", **data: Any
+    name: str,
+    still: Figure,
+    large: bytes | dict[str, bytes] = b"",
+    **data: Any,
 ) -> MovingFigure:
     """The figure that annotated/book/moving/NAME.mjs draws from data.
 
     still is shown where there is no JavaScript; large is what is loaded
-    only when the reader asks for it. ValueError for an unknown name.
+    only when the reader asks for it, or some of that by name. ValueError
+    for an unknown name.
     """
     script(name)  # there is one
+    if isinstance(large, bytes):
+        large = {"model": large} if large else {}
     return MovingFigure(name, as_svg(still), data, large)
 
 

@@ -130,7 +130,7 @@ def _page(run: Run) -> str:
             "config": asdict(run.model.config),
             "samples": [[*pair, []] for pair in zip(lines, references)],
         },
-        b"",
+        {},
     )
     head = f"<h1>{escape(title)}</h1><p>{escape(recipe.about)}</p>\n"
     body = f"{head}{_ASKING}{figure.html()}"

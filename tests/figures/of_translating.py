@@ -256,7 +256,7 @@ def tree() -> list[dict[str, Any]]:
     return cases
 
 
-EVERYDAY = ROOT / "data" / "runs" / "everyday-en-de"
+EVERYDAY = sorted((ROOT / "data" / "runs").glob("everyday-en-??"))
 
 
 def sentences() -> list[str]:
@@ -273,28 +273,31 @@ def sentences() -> list[str]:
 
 
 def say(every: int = 50) -> dict[str, Any]:
-    """The run of everyday sentences as it travels, and what the package
-    makes of some of the two hundred.
+    """The runs of everyday sentences as they travel, by language, and what
+    the package makes of some of the two hundred.
     """
-    data, large = portable(
-        EVERYDAY, "I have not slept well for three days."
-    )
-    lines, run = sentences()[::every], Run.open(EVERYDAY)
-    return {
-        "data": rounded(data, digits=4),
-        "large": base64.b64encode(large).decode(),
-        "sentences": [
-            {
-                "text": line,
-                "src": src,
-                "said": best.text,
-                "score": best.score,
-            }
-            for line, src, [best] in zip(
-                lines, run.source.encode(lines), run.translate(lines)
-            )
-        ],
-    }
+    made, lines = {}, sentences()[::every]
+    for folder in EVERYDAY:
+        data, large = portable(
+            folder, "I have not slept well for three days."
+        )
+        run = Run.open(folder)
+        made[folder.name[-2:]] = {
+            "data": rounded(data, digits=4),
+            "large": base64.b64encode(large).decode(),
+            "sentences": [
+                {
+                    "text": line,
+                    "src": src,
+                    "said": best.text,
+                    "score": best.score,
+                }
+                for line, src, [best] in zip(
+                    lines, run.source.encode(lines), run.translate(lines)
+                )
+            ],
+        }
+    return made
 
 
 TABLES = (

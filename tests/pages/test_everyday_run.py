@@ -1,10 +1,12 @@
-"""The run of everyday sentences, which the first page and chapter 20 carry."""
+"""The runs of everyday sentences, which the first page and chapter 20 carry."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,29 +16,75 @@ from annotated.engine.data import open_data
 from annotated.engine.runs import Run
 from tests.helpers import ROOT
 
-FOLDER = ROOT / "data" / "runs" / "everyday-en-de"
-METRICS = ledger()["everyday-en-de"]["metrics"]
+FOLDERS = sorted((ROOT / "data" / "runs").glob("everyday-en-??"))
+each = pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name[-2:])
 
 
-def test_it_says_what_its_ledger_says() -> None:
+def metrics(folder: Path) -> Any:
+    return ledger()[folder.name]["metrics"]
+
+
+def verdicts(folder: Path, name: str) -> list[list[str]]:
+    """The rows of a file of sentences that somebody has judged."""
+    path = ROOT / "benchmarks" / f"{name}-{folder.name[-2:]}.tsv"
+    lines = path.read_text("utf-8").splitlines()
+    return [line.split("\t") for line in lines[1:]]
+
+
+def test_there_is_one_for_each_language() -> None:
+    assert [folder.name[-2:] for folder in FOLDERS] == ["de", "es", "fr"]
+
+
+@each
+def test_it_says_what_its_ledger_says(folder: Path) -> None:
     """So it is the run whose BLEU and whose verdicts stand there."""
-    typed = (ROOT / "benchmarks/typed-de.tsv").read_text("utf-8")
-    rows = [line.split("\t") for line in typed.splitlines()[1::9]]
-    rows += METRICS["hundred"][::9]
-    found = Run.open(FOLDER).translate([row[0] for row in rows])
+    rows = verdicts(folder, "typed")[::9] + metrics(folder)["hundred"][::9]
+    found = Run.open(folder).translate([row[0] for row in rows])
     assert [best.text for [best] in found] == [row[2] for row in rows]
 
 
-def test_its_summary_is_that_of_the_ledger() -> None:
-    summary = json.loads((FOLDER / "summary.json").read_text("utf-8"))
+@each
+def test_its_ledger_counts_the_verdicts_of_both_readers(
+    folder: Path,
+) -> None:
+    told, hundred = metrics(folder), verdicts(folder, "everyday")
+    assert told["hundred"] == hundred
+    first, second = ([row[i] for row in hundred] for i in (3, 4))
+    for name, given in (("verdicts", first), ("second", second)):
+        counts = {verdict: all_[0] for verdict, all_ in told[name].items()}
+        assert counts == Counter(given)
+    assert told["agreed"] == sum(map(str.__eq__, first, second))
+    assert counts["right"] + counts["understandable"] >= 80
+
+
+@each
+def test_its_summary_is_that_of_the_ledger(folder: Path) -> None:
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
     valid = summary.pop("valid")  # the ledger has six digits
-    assert valid == pytest.approx(METRICS["valid"], rel=1e-4)
-    assert summary == {name: METRICS[name] for name in summary}
+    assert valid == pytest.approx(metrics(folder)["valid"], rel=1e-4)
+    assert summary == {name: metrics(folder)[name] for name in summary}
 
 
-def test_it_is_small_enough_to_send() -> None:
+@each
+def test_its_card_says_what_its_ledger_says(folder: Path) -> None:
+    card = (folder / "README.md").read_text("utf-8")
+    told = metrics(folder)
+    right, clear, wrong = (all_[0] for all_ in told["verdicts"].values())
+    for said in (
+        f"| {told['test']['bleu']} (`{told['test']['signature']}`)",
+        f"| chrF | {told['test']['chrf']} |",
+        f"| {told['valid']['perplexity']:.2f} |",
+        f"{right} right, {clear} understandable, {wrong} wrong",
+        f"{told['agreed']} of the hundred",
+        ledger()[folder.name]["commit"],
+    ):
+        assert said in card
+
+
+@each
+def test_it_is_small_enough_to_send(folder: Path) -> None:
     size = sum(
-        (FOLDER / name).stat().st_size
+        (folder / name).stat().st_size
         for name in ("model.safetensors", WORDS)
     )
     assert size < 6_000_000
@@ -50,11 +98,12 @@ def test_words_have_a_capital_where_they_nearly_always_do() -> None:
     )
 
 
-def test_its_words_are_those_of_its_training_text() -> None:
-    folder = os.environ.get("ANNOTATED_DATA")
-    if not folder or not Path(folder, "tatoeba").is_dir():
+@each
+def test_its_words_are_those_of_its_training_text(folder: Path) -> None:
+    data = os.environ.get("ANNOTATED_DATA")
+    if not data or not Path(data, "tatoeba").is_dir():
         pytest.skip("$ANNOTATED_DATA has no tatoeba")
-    run = Run.open(FOLDER)
+    run = Run.open(folder)
     english, _ = open_data(run.recipe).text("train")
-    words = (FOLDER / WORDS).read_text("utf-8").splitlines()
+    words = (folder / WORDS).read_text("utf-8").splitlines()
     assert words == words_of(english)

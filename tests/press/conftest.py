@@ -117,7 +117,7 @@ def set_once(root: Path) -> Book:
     (book.root / MOVING).mkdir(parents=True)
     (book.root / "book/results").mkdir()
     runs = [f"multi30k-{name}" for name in ("cpu", "seed1", "seed2")]
-    for name in (*runs, "everyday-en-de"):
+    for name in (*runs, "everyday-en-de", "everyday-en-fr"):
         run = f"book/results/{name}.json"
         shutil.copy(BOOK.parent / run, book.root / run)
     for name in ("kit", "film"):
@@ -184,7 +184,7 @@ html = (
     f'<figure class="moves moves-film">{still}'
     '<script type="application/json" class="moves-data">'
     f"{json.dumps(film)}</script>"
-    '<script type="text/plain" class="moves-large">'
+    '<script type="text/plain" class="moves-large" data-name="a">'
     f"{base64.b64encode(b'ABC').decode()}</script>"
     "<script>0</script></figure>"
 )

@@ -117,8 +117,7 @@ def sayer() -> dict[str, Any]:
     words = "\n".join(["do", "know", "Tom", "you", ""])
     more = json.dumps({"merges": [], "words": words}).encode()
     texts = "Do you know Tom?", "Do you know Zorro?", "I know."
-    return {
-        "large": halves + more,
+    german = {
         "config": asdict(model.config),
         "layout": layout,
         "order": order,
@@ -131,6 +130,14 @@ def sayer() -> dict[str, Any]:
             "weights": torch.eye(4) * 0.9,
             "said": "Wer ist es?",
         },
+    }
+    spanish = german | {
+        "sample": german["sample"]
+        | {"target": ["¿Quién", " es", " él", "?"], "said": "¿Quién es él?"}
+    }
+    return {
+        "large": {"de": halves + more, "es": halves + more},
+        "into": {"de": german, "es": spanish},
         "samples": ["Do you know Tom?"],
         "answers": {text: answer(text) for text in texts},
     }
@@ -366,12 +373,12 @@ def write(folder: Path, name: str, form: str, theme: str) -> str:
     if form == "page":
         data = body.partition('moves-data">')[2].partition("</script>")[0]
         large = ""
-        if made.large:
-            text = base64.b64encode(made.large).decode()
-            (folder / "large.js").write_text(f'movesLarge("{text}");')
-            large = (
+        for which, loaded in made.large.items():
+            text, file = base64.b64encode(loaded).decode(), f"{which}.js"
+            (folder / file).write_text(f'movesLarge("{text}");')
+            large += (
                 '<script type="text/plain" class="moves-large" '
-                'data-file="large.js"></script>'
+                f'data-name="{which}" data-file="{file}"></script>'
             )
         body = SITE.format(name=name, data=data, large=large)
         (folder / f"{name}.js").write_text(code, "utf-8")

@@ -21,7 +21,7 @@ def test_translate_loads_the_model_when_asked(
     page = window.open(write(tmp_path, "translate", form, "light"))
     source, target, _ = CASES["translate"]["samples"][0]
     assert "Load the model to translate it" in window.said()
-    assert not any("large.js" in url for url in asked)
+    assert not any("model.js" in url for url in asked)
     page.get_by_role("button", name="Load the model, 0.0 MB").focus()
     press(page, "Enter")
     page.get_by_role("button", name="Translate").wait_for()
@@ -73,13 +73,20 @@ def test_a_sentence_is_translated_where_it_is_typed(
     page = window.open(write(tmp_path, "say", form, "light"))
     answers = CASES["say"]["answers"]
     assert "“Who is it?” becomes “Wer ist es?”" in window.said()
-    assert not any("large.js" in url for url in asked)
+    assert not any("de.js" in url for url in asked)
     known, strange = "Do you know Tom?", "Do you know Zorro?"
     becomes = f"“{known}” becomes “{answers[known]}”."
     page.get_by_label("An English sentence").focus()
     say(page, "do you know tom", f"Written as it knows it: {becomes}")
     say(page, known, becomes)
     assert window.said() == becomes
+    assert [url for url in asked if "es.js" in url] == []
+    page.get_by_role("button", name="Spanish").click()
+    if form == "page":
+        page.wait_for_function("location.hash.endsWith('&into=es')")
+        assert any("es.js" in url for url in asked)
+    assert window.said() == becomes  # one model under two names
+    assert page.locator(".say-line[lang=es]").count() == 1
     say(page, f"{strange} i know", "“Zorro”, “I” never stood in its")
     for text in (strange, "I know."):
         assert f"“{text}” becomes “{answers[text]}”." in window.said()
@@ -121,6 +128,23 @@ def test_what_a_piece_looked_at_is_shown_and_said(
     assert window.said().startswith("You chose its first words;")
     page.wait_for_function("location.hash.startsWith('#say:text=Who')")
     assert window.faults == []
+
+
+def test_each_language_shows_what_it_made_before_it_is_loaded(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "say", "page", "light"))
+    page.get_by_role("button", name="Spanish").click()
+    page.locator(".fx-say", has_text="becomes “¿Quién es él?”").wait_for()
+    page.get_by_role("button", name="German").click()
+    page.locator(".fx-say", has_text="becomes “Wer ist es?”").wait_for()
+    (tmp_path / "es.js").unlink()
+    page.get_by_role("button", name="Spanish").click()
+    page.get_by_role("button", name="Translate").click()
+    page.get_by_text("could not be loaded: es.js cannot be read").wait_for()
+    page.get_by_role("button", name="German").click()
+    page.get_by_role("button", name="Translate").click()
+    page.wait_for_function("location.hash.startsWith('#say:text=Who')")
 
 
 def test_who_wants_no_motion_sees_it_at_once(
@@ -197,10 +221,10 @@ def test_a_model_that_is_not_there_is_said_so(
     window: Window, tmp_path: Path
 ) -> None:
     page = window.open(write(tmp_path, "translate", "page", "light"))
-    (tmp_path / "large.js").unlink()
+    (tmp_path / "model.js").unlink()
     page.get_by_role("button", name="Load the model").click()
     page.get_by_text(
-        "could not be loaded: large.js cannot be read"
+        "could not be loaded: model.js cannot be read"
     ).wait_for()
     assert page.get_by_role("button", name="Load the model").is_enabled()
 

@@ -374,7 +374,7 @@ function bring(box, name, figure, more, own) {
       later = setTimeout(() => history.replaceState(null, "", hash), 300);
     },
     /** A large file that is loaded when somebody wants it: bytes. */
-    load: () => large(box),
+    load: (which = "model") => large(box, which),
   };
   figure.render({ model, el, kit: { ...KIT, ...more } });
   el.append(here.node);
@@ -384,8 +384,8 @@ function bring(box, name, figure, more, own) {
   if (own && Object.keys(model.asked).length) el.scrollIntoView({ block: "center" });
 }
 
-async function large(box) {
-  const here = box.querySelector("script.moves-large");
+async function large(box, which) {
+  const here = box.querySelector(`script.moves-large[data-name="${which}"]`);
   const text = here.textContent || await new Promise((done, fail) => {
     window.movesLarge = done;
     document.head.append(make("script", { src: here.dataset.file,

@@ -1,5 +1,5 @@
-// say: a sentence of the reader's, translated by a run that travels in the page, and
-// written piece by piece with arcs to what each piece looked at.
+// say: a sentence of the reader's, translated by a run that travels in the page, one for
+// each language, and written piece by piece with arcs to what each piece looked at.
 // needs: engine, bytepairs
 
 const WORD = /[\p{L}\p{N}]+(?:'[\p{L}\p{N}]+)*/gu, ENDS = /[.?!]["')]*$/;
@@ -89,27 +89,34 @@ const LOOK = ".fx .say-ask{display:flex;flex-wrap:wrap;gap:.5rem;align-items:fle
 
 export default {
   render({ model, el, kit }) {
-    const { make, draw } = kit, voice = kit.voice(), sample = model.get("sample");
-    const size = `${(model.get("size") * 4 / 3e6).toFixed(1)} MB`, search = model.get("search");
+    const { make, draw } = kit, voice = kit.voice(), into = model.get("into"), languages = Object.keys(into);
+    const named = new Intl.DisplayNames("en", { type: "language" }), translators = {}, coming = {};
     const calm = globalThis.matchMedia("(prefers-reduced-motion: reduce)").matches;
-    let one, coming, boards = [], turn = 0;
+    let language = into[model.asked.into] ? model.asked.into : languages[0], own = false, boards = [], turn = 0;
+    const size = () => `${(into[language].size * 4 / 3e6).toFixed(1)} MB`;
+    const translated = (text, prefix) => translate(kit, translators[language], text, into[language].search, prefix);
     const input = make("input", { type: "text", lang: "en", maxlength: 400, autocomplete: "off", "aria-label": "An English sentence",
       onkeydown: (event) => { if (event.key === "Enter") say(); } });
-    input.value = model.asked.text ?? sample.text;
+    input.value = model.asked.text ?? into[language].sample.text;
     const go = kit.button("Translate", () => say());
     const room = make("div"), others = make("div", { class: "say-others" });
     const hint = make("p", { class: "fx-soft" }, "Press a piece to see what it looked at, and what else might have stood there.");
+    const choose = kit.choice({ label: "into", value: language, options: languages.map((one) => [one, named.of(one)]),
+      onchange: (one) => {
+        language = one;
+        if (own) say();
+        else begin();
+      } });
 
-    /** The model, loaded once. */
-    function loaded() {
-      coming ??= model.load().then((bytes) => {
-        const all = { config: model.get("config"), layout: model.get("layout"), order: model.get("order") };
-        one = open(kit, bytes, all);
+    /** A language's model, loaded once. */
+    function loaded(which) {
+      coming[which] ??= model.load(which).then((bytes) => {
+        translators[which] = open(kit, bytes, into[which]);
       }).catch((error) => {
-        coming = null;
+        delete coming[which];
         throw new Error(`The model could not be loaded: ${error.message}.`);
       });
-      return coming;
+      return coming[which];
     }
 
     /** Two lines of pieces, the written one above, and arcs between them. */
@@ -124,7 +131,7 @@ export default {
         });
         return [nodes, make("div", { class: "say-line", role: "group", ...more }, ...words), words];
       };
-      const [above, upper] = line(result.steps.map(({ piece }) => piece), "above", { lang: "de", "aria-label": "The translation, piece by piece" });
+      const [above, upper] = line(result.steps.map(({ piece }) => piece), "above", { lang: language, "aria-label": "The translation, piece by piece" });
       const [below, lower, words] = line(result.source, "below", { lang: "en", "aria-label": "What it reads, piece by piece" });
       const strange = (word) => (word.textContent.match(WORD) ?? []).some((part) => result.unread?.includes(part));
       for (const word of words.filter(strange)) word.classList.add("say-unread");
@@ -186,7 +193,7 @@ export default {
         : `${name(side, i)} was looked at to write ${seen.join(", then ") || "no single piece"}.`);
       if (side === "below") return;
       const { p, likely, id } = result.steps[i];
-      if (!likely) return others.append(kit.button(`What else might it have said? (loads ${size})`, () => {
+      if (!likely) return others.append(kit.button(`What else might it have said? (loads ${size()})`, () => {
         input.value = result.text;
         say();
       }));
@@ -194,7 +201,7 @@ export default {
       others.append(make("div", { class: "fx-row" }, make("span", { class: "fx-soft" }, `Instead of ${name(side, i)}, ${percent(p)}:`),
         ...likely.filter(([other]) => other !== id).map(([other, chance, piece]) =>
           kit.button(`${piece.trim() || "␣"} ${percent(chance)}`, () => {
-            const changed = translate(kit, one, result.text, search, [...before, other]);
+            const changed = translated(result.text, [...before, other]);
             show(boards.map((each) => (each === it ? changed : each.result)),
               ["You chose its first words; it went on from them."], [changed]);
           }))));
@@ -219,35 +226,44 @@ export default {
     async function say() {
       const typed = kit.clean(input.value);
       if (!sentences(typed).length) return voice.say("There is nothing to translate: write a sentence first.");
-      if (!one) {
-        go.textContent = `Loading ${size} …`;
+      const which = language;
+      if (!translators[which]) {
+        go.textContent = `Loading ${size()} …`;
         try {
-          await loaded();
+          await loaded(which);
         } catch (error) {
           return voice.say(error.message);
         } finally {
           go.textContent = "Translate";
         }
+        if (which !== language) return; // another was chosen meanwhile
       }
-      const found = sentences(kit.clean(input.value)), more = [], plain = found.slice(0, AT_A_TIME).map((part) => tidy(part, one.forms));
+      own = true;
+      const { forms } = translators[which], found = sentences(kit.clean(input.value)), more = [];
+      const plain = found.slice(0, AT_A_TIME).map((part) => tidy(part, forms));
       if (plain.some((text, i) => text !== found[i])) more.push("Written as it knows it:");
       const left = found.slice(AT_A_TIME).join(" ");
       if (left) more.unshift(`It takes ${AT_A_TIME} sentences at a time; “${left}” was left out.`);
       try {
-        show(plain.map((text) => translate(kit, one, text, search)), more);
+        show(plain.map((text) => translated(text)), more);
       } catch (error) {
         return voice.say(error.message);
       }
-      model.keep({ text: found.join(" ") });
+      model.keep({ text: found.join(" "), into: language });
+    }
+
+    /** What the language's run made of its sample, before anything is loaded. */
+    function begin(fresh = true) {
+      const { sample } = into[language], result = { ...sample, steps: sample.target.map((piece) => ({ piece })) };
+      show([result], [`Write a sentence, and press Translate: the model, ${size()}, is loaded once.`], fresh ? [result] : []);
     }
 
     el.append(make("style", {}, LOOK),
       make("div", { class: "say-ask" }, make("label", {}, make("span", { class: "fx-soft" }, "English"), input), go),
       make("div", { class: "fx-row" }, make("span", { class: "fx-soft" }, "or"),
         ...model.get("samples").map((text) => kit.button(text, () => { input.value = text; say(); }, { lang: "en" }))),
-      room, others, voice.node);
-    show([{ ...sample, steps: sample.target.map((piece) => ({ piece })) }],
-      [`Write a sentence, and press Translate: the model, ${size}, is loaded once.`], []);
+      ...languages.length > 1 ? [choose.node] : [], room, others, voice.node);
+    begin(false);
     new ResizeObserver(() => {
       for (const each of boards) if (!each.node.querySelector(".say-waits")) each.rest();
     }).observe(el);
