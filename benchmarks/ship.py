@@ -49,6 +49,13 @@ def thin(log: Path, every: int) -> None:
     log.write_text("".join(kept), "utf-8")
 
 
+def squeeze(path: Path) -> None:
+    """The same JSON in one line."""
+    told = json.loads(path.read_text("utf-8"))
+    text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+    path.write_text(text, "utf-8")
+
+
 def main(
     run: Annotated[Path, tyro.conf.Positional],
     name: Annotated[str, tyro.conf.Positional],
@@ -74,6 +81,8 @@ def main(
             if (source / file).is_file():
                 shutil.copy(source / file, small)
         thin(small / "metrics.jsonl", every)
+        for side in ("source.json", "target.json"):
+            squeeze(small / side)
         weights = read_tensors(run / "model.safetensors")
         half = {n: w.half() for n, w in weights.items()}
         write_tensors(half, small / "model.safetensors")

@@ -195,7 +195,7 @@ def _corpus_recipes() -> dict[str, Recipe]:
     ).changed(source="en", target="de", vocab=16_000)
     everyday = (
         captions.changed(
-            about="English to German, what people say every day"
+            about="English to German, French, Spanish: everyday sentences"
         )
         .changed(data="tatoeba", vocab=8000, alpha=1.0, valid_pairs=1000)
         .changed(num_decoder_layers=2, d_model=160, d_ff=576, dropout=0.1)
