@@ -70,8 +70,9 @@ def test_its_card_says_what_its_ledger_says(folder: Path) -> None:
     card = (folder / "README.md").read_text("utf-8")
     told = metrics(folder)
     right, clear, wrong = (all_[0] for all_ in told["verdicts"].values())
+    signature = told["test"]["signature"].replace("|", r"\|")
     for said in (
-        f"| {told['test']['bleu']} (`{told['test']['signature']}`)",
+        f"| {told['test']['bleu']} (`{signature}`)",
         f"| chrF | {told['test']['chrf']} |",
         f"| {told['valid']['perplexity']:.2f} |",
         f"{right} right, {clear} understandable, {wrong} wrong",
