@@ -1,4 +1,5 @@
-"""The rooms of the package: how large each may be, and who may know whom.
+"""The rooms of the package: how large each may be, and who may know whom;
+and that a file of tests can be read.
 
 The numbers and the arrows are in pyproject.toml, [tool.annotated.rooms].
 """
@@ -159,3 +160,9 @@ def test_a_name_is_made_public_by_one_module() -> None:
 
 def test_the_plain_model_is_read_in_an_hour() -> None:
     assert sum(lines(MODULES[name]) for name in PLAIN) <= 600
+
+
+def test_a_file_of_tests_has_at_most_600_lines() -> None:
+    files = [*(ROOT / "tests").rglob("*.py")]
+    long = {str(p.relative_to(ROOT)): lines(p) for p in files}
+    assert {name: n for name, n in long.items() if n > 600} == {}
