@@ -147,13 +147,8 @@ def test_a_room_is_no_larger_than_its_row_says(
 def test_a_name_is_made_public_by_one_module() -> None:
     homes: dict[str, list[str]] = {}
     for module, path in MODULES.items():
-        for node in ast.parse(path.read_text("utf-8")).body:
-            match node:
-                case ast.Assign(
-                    targets=[ast.Name(id="__all__")], value=value
-                ):
-                    for name in ast.literal_eval(value):
-                        homes.setdefault(name, []).append(module)
+        for name in public(path):
+            homes.setdefault(name, []).append(module)
     twice = {name: where for name, where in homes.items() if len(where) > 1}
     assert set(twice) <= set(PROJECT["tool"]["annotated"]["twice"])
 
