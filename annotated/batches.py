@@ -16,8 +16,7 @@ from torch import Tensor
 from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
-    "Sentences", "pad_rows", "Batch", "Corpus", "id_type", "plan_batches",
-    "cut",
+    "Sentences", "pad_rows", "Batch", "Corpus", "plan_batches", "cut",
 ]  # fmt: skip
 
 
@@ -176,12 +175,6 @@ class Corpus:
             Sentences(self.src.ids[: starts[0][-1]], starts[0]),
             Sentences(self.tgt.ids[: starts[1][-1]], starts[1]),
         )
-
-
-# E17-corpora-on-disk.md: Corpora on disk
-def id_type(vocab: int) -> type:
-    """The narrowest type that holds every id of a vocabulary."""
-    return np.uint16 if vocab <= 2**16 else np.int32
 
 
 # E17-corpora-on-disk.md: The plan of chapter 11, in numpy

@@ -5,7 +5,7 @@ import math
 import torch
 
 from annotated.engine.distributed import world_size
-from annotated.engine.kernels import Chosen, Machine, choose, machine_at
+from annotated.engine.kernels import Chosen, Machine, choose
 from annotated.engine.machine import HALF, matmul_speed, memory_bytes
 from annotated.engine.speed import step_seconds
 from annotated.engine.trainer import RunConfig
@@ -150,7 +150,7 @@ def _chosen(
 ) -> Chosen:
     """The kernels that a model gets on a device."""
     there = _at_hand(device)
-    machine = machine_at(device) if there else Machine("cuda")
+    machine = Machine.at(device) if there else Machine("cuda")
     head = max(config.key_size, config.value_size)
     drops = config.attention_dropout > 0
     return choose(machine, precision, length, head, drops)

@@ -54,7 +54,7 @@ TESTS = {
     "evaluation": "evaluation",
     "alignment": "alignment",
     "parallel": "parallel",
-    "costs": "costs",
+    "costs": "costs dry_run",
     "variations": "variations",
     "parsing": "parsing",
     "heads": "heads heads_runs",

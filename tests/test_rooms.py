@@ -1,4 +1,5 @@
-"""The rooms of the package: how large each may be, and who may know whom.
+"""The rooms of the package: how large each may be, and who may know whom;
+and that a file of tests can be read.
 
 The numbers and the arrows are in pyproject.toml, [tool.annotated.rooms].
 """
@@ -146,16 +147,17 @@ def test_a_room_is_no_larger_than_its_row_says(
 def test_a_name_is_made_public_by_one_module() -> None:
     homes: dict[str, list[str]] = {}
     for module, path in MODULES.items():
-        for node in ast.parse(path.read_text("utf-8")).body:
-            match node:
-                case ast.Assign(
-                    targets=[ast.Name(id="__all__")], value=value
-                ):
-                    for name in ast.literal_eval(value):
-                        homes.setdefault(name, []).append(module)
+        for name in public(path):
+            homes.setdefault(name, []).append(module)
     twice = {name: where for name, where in homes.items() if len(where) > 1}
     assert set(twice) <= set(PROJECT["tool"]["annotated"]["twice"])
 
 
 def test_the_plain_model_is_read_in_an_hour() -> None:
     assert sum(lines(MODULES[name]) for name in PLAIN) <= 600
+
+
+def test_a_file_of_tests_has_at_most_600_lines() -> None:
+    files = [*(ROOT / "tests").rglob("*.py")]
+    long = {str(p.relative_to(ROOT)): lines(p) for p in files}
+    assert {name: n for name, n in long.items() if n > 600} == {}

@@ -9,11 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from annotated.commands.options import Flag
-from annotated.commands.translate import (
-    SearchOptions,
-    tell_empty,
-    tell_missing,
-)
+from annotated.commands.translate import SearchOptions, tell_gaps
 from annotated.corpora.marks import missing
 from annotated.corpora.pairs import columns_of, part_of
 from annotated.corpora.reading import read_lines
@@ -111,8 +107,7 @@ class Evaluate(SearchOptions):
         found = self._translated(run, src)
         seconds = round(time.perf_counter() - started, 2)
         if rank() == 0:
-            tell_empty(src, found)
-            tell_missing(missing(run.source, src, found))
+            tell_gaps(src, found, missing(run.source, src, found))
         if run.recipe.target == "tree":
             scores = tree_scores(src, found, ref)
         else:

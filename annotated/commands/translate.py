@@ -25,8 +25,7 @@ from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "RunOptions", "SearchOptions", "Translate", "tell_empty",
-    "tell_missing", "arriving",
+    "RunOptions", "SearchOptions", "Translate", "tell_gaps", "arriving",
 ]  # fmt: skip
 
 
@@ -150,9 +149,8 @@ class Translate(SearchOptions):
                 lines, search, self.batch_tokens, workers
             )
             best = [each[0].text for each in translated]
-            tell_empty(lines, best, number)
             lost = missing(run.source, lines, best)
-            tell_missing(lost, number)
+            tell_gaps(lines, best, lost, number)
             for found, some in zip(translated, lost or best):
                 if self.json:
                     each = [dataclasses.asdict(one) for one in found]
@@ -173,33 +171,30 @@ class Translate(SearchOptions):
             sys.stdout.buffer.flush()
 
 
-def tell_empty(
-    lines: Sequence[str], texts: Sequence[str], before: int = 0
+def tell_gaps(
+    lines: Sequence[str],
+    texts: Sequence[str],
+    lost: Sequence[Sequence[str]],
+    before: int = 0,
 ) -> None:
     """Say on standard error which lines, after this many others, have an
-    empty translation without being blank.
+    empty translation without being blank, and which lost placeholders.
     """
     pairs = enumerate(zip(lines, texts), start=before + 1)
-    empty = [
-        str(i) for i, (line, text) in pairs if line.strip() and not text
-    ]
-    if empty:
-        listed = ", ".join(empty[:10]) + " …" * (len(empty) > 10)
-        print(f"empty translation of line {listed}", file=sys.stderr)
-
-
-def tell_missing(lost: Sequence[Sequence[str]], before: int = 0) -> None:
-    """Say on standard error what placeholders of which lines, after this
-    many others, are missing from their translations.
-    """
-    lines = [
-        f"{i} ({' '.join(some)[:60]})"
-        for i, some in enumerate(lost, start=before + 1)
-        if some
-    ]
-    if lines:
-        listed = ", ".join(lines[:10]) + " …" * (len(lines) > 10)
-        print(f"placeholders lost in line {listed}", file=sys.stderr)
+    gaps = {
+        "empty translation of": [
+            f"{i}" for i, (line, text) in pairs if line.strip() and not text
+        ],
+        "placeholders lost in": [
+            f"{i} ({' '.join(some)[:60]})"
+            for i, some in enumerate(lost, start=before + 1)
+            if some
+        ],
+    }
+    for what, where in gaps.items():
+        listed = ", ".join(where[:10]) + " …" * (len(where) > 10)
+        if where:
+            print(f"{what} line {listed}", file=sys.stderr)
 
 
 def _unread(words: Sequence[str], tokenizer: Tokenizer) -> str:

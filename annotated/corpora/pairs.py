@@ -19,8 +19,8 @@ from annotated.corpora.synthetic import SYNTHETIC
 from annotated.engine.errors import DataError, unknown
 
 __all__ = [
-    "TextPair", "part_of", "read_pair", "columns_of", "parts_of",
-    "splits_of", "load_pairs", "own_files",
+    "TextPair", "part_of", "columns_of", "parts_of", "splits_of",
+    "load_pairs", "own_pair",
 ]  # fmt: skip
 
 
@@ -109,14 +109,6 @@ def part_of(
             )
         return TextPair(Text(src), Text(src), form, languages)
     return TextPair(Text(src), Text(src), form, columns or ("1", "2"))
-
-
-def read_pair(src: Path, tgt: Path) -> tuple[list[str], list[str]]:
-    """The lines of two files that translate each other line by line.
-
-    Raises DataError if one cannot be read, or has more lines.
-    """
-    return columns_of(TextPair(Text(src), Text(tgt)).pairs())
 
 
 def columns_of(
@@ -471,7 +463,8 @@ def load_pairs(
         )
         return columns_of((s, t) for part, s, t in rows if part == split)
     if Path(name).is_dir():
-        return read_pair(*own_files(Path(name), split, source, target))
+        own = own_pair(Path(name), split, source, target)
+        return columns_of(own.pairs())
     otherwise = (
         f"annotated data list lists them; or give a folder with "
         f"train.{source}, train.{target}, valid.{source}, valid.{target}"
@@ -480,9 +473,9 @@ def load_pairs(
     raise DataError(unknown("data set", name, names, otherwise))
 
 
-def own_files(
+def own_pair(
     folder: Path, split: str, source: str, target: str
-) -> tuple[Path, Path]:
+) -> TextPair:
     """The files of a split in your own folder, compressed or not.
 
     Raises DataError where one is missing.
@@ -493,5 +486,5 @@ def own_files(
         present = [folder / n for n in names if (folder / n).is_file()]
         if not present:
             raise DataError(f"{folder} has none of {', '.join(names)}")
-        files.append(present[0])
-    return files[0], files[1]
+        files.append(Text(present[0]))
+    return TextPair(files[0], files[1])

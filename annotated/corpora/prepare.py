@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from tqdm import tqdm
 
-from annotated.batches import Corpus, Sentences, id_type
+from annotated.batches import Corpus, Sentences
 from annotated.corpora.audit import Finding, audit, near_duplicates
 from annotated.corpora.cleaning import Cleaning, Division, divide, remarks
 from annotated.corpora.fetch import file_hash
@@ -36,7 +36,7 @@ from annotated.corpora.marks import (
 from annotated.corpora.pairs import (
     TextPair,
     columns_of,
-    own_files,
+    own_pair,
     part_of,
     parts_of,
 )
@@ -187,8 +187,8 @@ def of_folder(
     """The preparation of a folder with train.LANGUAGE, valid.LANGUAGE and
     optionally test.LANGUAGE.
     """
-    files = {
-        split: own_files(folder, split, source, target)
+    parts = {
+        split: [own_pair(folder, split, source, target)]
         for split in ("train", "valid", "test")
         if split != "test" or any(folder.glob("test.*"))
     }
@@ -196,7 +196,7 @@ def of_folder(
         "name": folder.name,
         "source": source,
         "target": target,
-        "parts": {split: [part_of(*pair)] for split, pair in files.items()},
+        "parts": parts,
     }
     return _Preparation(**usual | changes)
 
@@ -559,6 +559,11 @@ def encode_pairs(
     )
 
 
+def _id_type(vocab: int) -> type:
+    """The narrowest type that holds every id of a vocabulary."""
+    return np.uint16 if vocab <= 2**16 else np.int32
+
+
 def _encode(
     work: Path,
     out: Path,
@@ -567,7 +572,7 @@ def _encode(
     card: dict[str, Any],
 ) -> None:
     """Write the ids of a split and add its counts to card."""
-    kind = id_type(max(map(len, tokenizers)))
+    kind = _id_type(max(map(len, tokenizers)))
     pairs = _weighted(TextPair(*_sides(work, split)), card["parts"])
     wanted = sum(part["pairs"] * part["weight"] for part in card["parts"])
     with (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from annotated.corpora.marks import PROTECT, MarkedTokenizer, added_tags
-from annotated.corpora.tokenizers import tokenizer_of, valid_line
+from annotated.corpora.tokenizers import read_tokenizer, valid_line
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.files import write_text
 from annotated.tokens import SPECIALS, UNK, Tokenizer
@@ -139,7 +139,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     try:
         values = json.loads(path.read_text("utf-8"))
         if PROTECT in values:
-            inner = tokenizer_of(json.dumps(values["tokenizer"]))
+            inner = read_tokenizer(json.dumps(values["tokenizer"]))
             return MarkedTokenizer(inner, protect=values[PROTECT])
         model = base64.b64decode(values[_MARK], validate=True)
         return SentencePieces(model, values["pieces"], values["code"])

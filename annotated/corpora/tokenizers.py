@@ -19,7 +19,7 @@ from annotated.engine.errors import UsageError
 
 __all__ = [
     "valid_line", "ValidLines", "word_level", "word_pieces", "encoded",
-    "learn_pieces", "read_tokenizer", "tokenizer_of",
+    "learn_pieces", "read_tokenizer",
 ]  # fmt: skip
 
 
@@ -241,17 +241,14 @@ def learn_pieces(
     return inner
 
 
-def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """The tokenizer of a JSON file. ValueError where the file has none."""
+def read_tokenizer(source: Path | str) -> tokenizers.Tokenizer:
+    """The tokenizer of a JSON file, or of its text. ValueError where that
+    has none.
+    """
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        if isinstance(source, str):
+            return tokenizers.Tokenizer.from_str(source)
+        return tokenizers.Tokenizer.from_file(str(source))
     except Exception as error:  # the library raises bare Exception
-        raise ValueError(f"{path} is no tokenizer: {error}") from None
-
-
-def tokenizer_of(text: str) -> tokenizers.Tokenizer:
-    """The tokenizer that is written in JSON. ValueError if it is none."""
-    try:
-        return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:
-        raise ValueError(str(error)) from None
+        name = "the text" if isinstance(source, str) else source
+        raise ValueError(f"{name} is no tokenizer: {error}") from None

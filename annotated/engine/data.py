@@ -6,12 +6,7 @@ from typing import Any
 
 from annotated.batches import Corpus
 from annotated.corpora.cleaning import remarks
-from annotated.corpora.pairs import (
-    columns_of,
-    load_pairs,
-    own_files,
-    read_pair,
-)
+from annotated.corpora.pairs import columns_of, load_pairs, own_pair
 from annotated.corpora.prepare import Prepared, encode_pairs, usual_folder
 from annotated.corpora.registry import registry
 from annotated.corpora.sentencepieces import same_tokens
@@ -127,7 +122,8 @@ class _PreparedData:
     def text(self, split: str) -> tuple[list[str], list[str]]:
         """The source and target lines of valid or test."""
         languages = self.recipe.source, self.recipe.target
-        return read_pair(*own_files(self.found.folder, split, *languages))
+        own = own_pair(self.found.folder, split, *languages)
+        return columns_of(own.pairs())
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """The folder's tokenizers of source and target."""

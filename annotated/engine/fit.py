@@ -15,7 +15,7 @@ from annotated.engine.distributed import world_size
 from annotated.engine.errors import RunError
 from annotated.engine.machine import cached, memory_bytes, out_of_memory
 from annotated.engine.parts import build
-from annotated.engine.recipes import Recipe, described
+from annotated.engine.recipes import Recipe
 from annotated.engine.speed import training_speed
 from annotated.engine.trainer import RunConfig
 from annotated.model import TransformerConfig
@@ -221,6 +221,6 @@ def fitted_here(
             file=sys.stderr,
         )
     if chosen != recipe.changed(fit=()):
-        line = described(chosen, recipe, "fitted to the corpus")
+        line = chosen.described(recipe, "fitted to the corpus")
         print(line, file=sys.stderr)
     return chosen

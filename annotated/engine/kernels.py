@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "Machine", "machine_at", "Chosen", "SHORT", "choose", "kernels_of",
-    "tl", "slow_sentence_attention", "sentence_attention",
-    "slow_row_losses", "row_losses", "attention_kernel",
+    "Machine", "Chosen", "choose", "tl", "slow_sentence_attention",
+    "sentence_attention", "slow_row_losses", "row_losses",
+    "attention_kernel",
 ]  # fmt: skip
 
 
@@ -35,23 +35,23 @@ class Machine:
     flash: bool = False  # whether torch was built with flash attention
     bfloat16: bool = False  # a CPU: whether it multiplies that faster
 
-
-def machine_at(device: str | torch.device) -> Machine:
-    """The facts about a device; bfloat16 is left for pick_precision."""
-    kind = torch.device(device).type
-    major, minor = torch.__version__.split(".")[:2]
-    version = int(major), int(minor)
-    if kind != "cuda":
-        return Machine(kind, kind, torch=version)
-    return Machine(
-        kind,
-        torch.cuda.get_device_name(device),
-        torch.cuda.get_device_capability(device),
-        version,
-        importlib.util.find_spec("triton") is not None,
-        bool(getattr(torch.backends.cuda, "is_flash_attention_available",
-                     bool)()),
-    )  # fmt: skip
+    @classmethod
+    def at(cls, device: str | torch.device) -> Machine:
+        """The facts about a device; bfloat16 is left for pick_precision."""
+        kind = torch.device(device).type
+        major, minor = torch.__version__.split(".")[:2]
+        version = int(major), int(minor)
+        if kind != "cuda":
+            return cls(kind, kind, torch=version)
+        return cls(
+            kind,
+            torch.cuda.get_device_name(device),
+            torch.cuda.get_device_capability(device),
+            version,
+            importlib.util.find_spec("triton") is not None,
+            bool(getattr(torch.backends.cuda,
+                         "is_flash_attention_available", bool)()),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ _LOSS = {
     "chunks": "the loss in chunks",
 }
 _LONGEST = 128  # tokens of a sentence that fits into a program's registers
-SHORT = 256  # keys: on a CPU, more weights take more memory than they save
+_SHORT = 256  # keys: on a CPU, more weights take more memory than they save
 
 
 def choose(
@@ -104,21 +104,9 @@ def choose(
     elif ampere and machine.flash and machine.torch >= (2, 11):
         attention = "padded" if dropout or head > 256 else "varlen"
     elif machine.kind == "cpu" and precision == "bfloat16" and not dropout:
-        attention = "products" if longest <= SHORT else "padded"
+        attention = "products" if longest <= _SHORT else "padded"
     loss = "rows" if triton and generation >= 7 else "chunks"
     return Chosen(precision, attention, loss, reason)
-
-
-def kernels_of(device: str, precision: str) -> dict[str, str]:
-    """What a run on a device keeps: the machine, and what was chosen for
-    its sentences of usual length.
-    """
-    machine = machine_at(device)
-    chosen = choose(machine, precision)
-    level = ".".join(map(str, machine.capability))
-    name = f"{machine.name} ({level})" if machine.kind == "cuda" else device
-    names = {"precision": precision, "attention": chosen.attention}
-    return {"machine": name} | names | {"loss": chosen.loss}
 
 
 def _precision(machine: Machine) -> tuple[str, str]:
@@ -552,4 +540,4 @@ def attention_kernel(
     return choose(machine, precision, longest, head, dropout).attention
 
 
-_machine_at = cache(machine_at)
+_machine_at = cache(Machine.at)

@@ -17,7 +17,7 @@ import torch
 
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.files import cache_folder, keep_first
-from annotated.engine.kernels import choose, machine_at
+from annotated.engine.kernels import Machine, choose
 from annotated.engine.timing import seconds
 
 __all__ = [
@@ -275,7 +275,7 @@ def pick_precision(device: str) -> tuple[str, str]:
         )
     if asked != "auto":
         return asked, "ANNOTATED_PRECISION says so"
-    machine = machine_at(device)
+    machine = Machine.at(device)
     if machine.kind != "cpu":
         chosen = choose(machine)
         return chosen.precision, chosen.reason

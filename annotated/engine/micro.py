@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from annotated.engine.distributed import rank, world_size
 from annotated.engine.packing import Packing
 from annotated.tokens import BOS, EOS, PAD
 
-__all__ = ["PackedBatch", "micro_batches", "short_first"]
+__all__ = ["PackedBatch", "micro_batches"]
 
 
 # E5-trainer.md: The loss, packed
@@ -164,33 +164,3 @@ def micro_batches(
         (PackedBatch.read(corpus, p), 1.0) if len(p) else (nothing, 0.0)
         for p in mine
     ]
-
-
-# E5-trainer.md: Short sentences first
-def short_first(
-    plan: Sequence[NDArray], lengths: NDArray, steps: int, seed: int
-) -> list[NDArray]:
-    """The batches of plan, reordered so that short pairs come first.
-
-    lengths are those of all pairs. Over this many steps, at most the whole
-    plan, the longest pair allowed grows from the 5 % quantile of lengths
-    to their maximum; the other batches keep their order.
-    """
-    longest = np.array([lengths[pairs].max() for pairs in plan])
-    coming = np.argsort(longest, kind="stable").tolist()
-    draw = np.random.default_rng(seed)
-    steps = min(steps, len(plan))
-    share = np.sqrt(np.linspace(0.05**2, 1, steps + 1)[:-1])
-    limits = np.quantile(lengths, share)
-    allowed = np.searchsorted(longest[coming], limits, "right").tolist()
-    pool: list[int] = []
-    first: list[int] = []
-    for step, count in enumerate(allowed):
-        # if no batch within the limit is left, take the next one
-        pool += coming[len(pool) + step : max(count, step + 1)]
-        index = int(draw.integers(len(pool)))
-        pool[index], pool[-1] = pool[-1], pool[index]
-        first.append(pool.pop())
-    early = set(first)
-    rest = (i for i in range(len(plan)) if i not in early)
-    return [plan[i] for i in (*first, *rest)]

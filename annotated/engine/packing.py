@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,8 +36,7 @@ from annotated.tokens import BOS, EOS, PAD, UNK
 __all__ = [
     "Packing", "PackedMask", "PackedAttention", "attend", "FastDropout",
     "PackedTransformer", "check_parts", "packed", "unpacked", "check_paper",
-    "PAPER_PARTS", "NoCacheError", "check_steps", "compile_layers",
-    "chunked_loss",
+    "NoCacheError", "check_steps", "compile_layers", "chunked_loss",
 ]  # fmt: skip
 
 
@@ -625,11 +624,9 @@ def unpacked(model: Transformer) -> Transformer:
 _ALIKE = "eps", "num_heads", "d_k", "d_v", "activation", "pre_norm", "scale"
 
 
-def check_paper(
-    model: Transformer, known: Collection[type] | None = None
-) -> None:
+def check_paper(model: Transformer, strict: bool = False) -> None:
     """RunError, naming the part, unless model computes what its config and
-    its weights say; and, if known is given, with parts of these classes.
+    its weights say; and, if strict, with the paper's parts alone.
     """
     check_parts(model)
     config, e = model.config, model.embeddings
@@ -638,9 +635,9 @@ def check_paper(
     for name, part in model.named_modules():
         values, kind = vars(part), type(part)
         expected = vars(paper.get_submodule(name))
-        if known is not None:
+        if strict:
             expected = expected | usual
-            if kind not in known:
+            if kind not in _PAPER_PARTS:
                 raise RunError(
                     f"{name} is {kind.__name__}, which has no place in "
                     "this form"
@@ -662,7 +659,7 @@ def check_paper(
         )
 
 
-PAPER_PARTS = {  # the classes of the paper's model, in either form
+_PAPER_PARTS = {  # the classes of the paper's model, in either form
     *(Transformer, Encoder, Decoder, EncoderLayer, DecoderLayer),
     *(MultiHeadAttention, FeedForward, Embeddings, SinusoidalPositions),
     *(LearnedPositions, nn.LayerNorm, nn.Linear, nn.Dropout, nn.Identity),
@@ -700,7 +697,7 @@ def _known(kind: type) -> bool:
     """Whether it is of the paper's model, or what converted makes of it."""
     module = kind.__module__
     ours = module == "annotated.engine.search" or ".quantized." in module
-    return ours or kind in PAPER_PARTS
+    return ours or kind in _PAPER_PARTS
 
 
 def _passed_over(model: Transformer) -> bool:

@@ -11,7 +11,7 @@ from annotated.engine.parts import PartsConfig, PartsShape, sources
 from annotated.engine.trainer import RunConfig
 from annotated.search import SearchConfig
 
-__all__ = ["Recipe", "recipe_of", "described", "RECIPES"]
+__all__ = ["Recipe", "recipe_of", "RECIPES"]
 
 
 # E9-recipes.md: The parts of a recipe
@@ -98,6 +98,13 @@ class Recipe:
             parts[name] = dataclasses.replace(part, **its)
         return dataclasses.replace(self, fit=fit, **parts | changes)
 
+    def described(self, old: Recipe, what: str) -> str:
+        """One line that says, after what, how this differs from old;
+        which fields are fitted does not count.
+        """
+        changes = self.unlike(old.changed(fit=self.fit)).items()
+        return f"{what}: {', '.join(f'{n} {v}' for n, v in changes)}"
+
 
 _PARTS = {
     "model": PartsShape,
@@ -130,14 +137,6 @@ def _tuples(values: Any) -> Any:
         name: tuple(value) if isinstance(value, list) else value
         for name, value in values.items()
     }
-
-
-def described(new: Recipe, old: Recipe, what: str) -> str:
-    """One line that says, after what, how new differs from old; which
-    fields are fitted does not count.
-    """
-    changes = new.unlike(old.changed(fit=new.fit))
-    return f"{what}: {', '.join(f'{n} {v}' for n, v in changes.items())}"
 
 
 # E9-recipes.md: The table of recipes

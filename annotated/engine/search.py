@@ -41,7 +41,7 @@ from annotated.tokens import BOS, EOS, PAD, UNK
 
 __all__ = [
     "Allowed", "Guide", "converted", "beam_search", "batches_by_length",
-    "search_in_order", "WorkerError",
+    "search_in_order",
 ]  # fmt: skip
 
 
@@ -1058,7 +1058,7 @@ def search_in_order(
     given.
 
     On a CPU, workers are single-threaded processes, at most one per core,
-    that share the batches. WorkerError if one of them dies or hangs. (On
+    that share the batches. RunError if one of them dies or hangs. (On
     systems other than Linux they are spawned, which takes seconds, and a
     script that uses them needs `if __name__ == "__main__":`.)
     """
@@ -1110,15 +1110,18 @@ def _search_some(
 _TIMEOUT = 3600.0  # seconds without any answer
 
 
-class WorkerError(RuntimeError):
-    """A worker process has died or hangs."""
+def _failed(why: str) -> RunError:
+    return RunError(
+        f"a search process failed ({why}), perhaps for lack of memory: try "
+        "fewer workers or a smaller batch_tokens"
+    )
 
 
 def _in_processes(
     job: Callable[[list[int]], Any], batches: list[list[int]], workers: int
 ) -> Iterator[tuple[int, Any]]:
     """Yield each batch's number and answers, as they arrive. Raises what
-    a job raises; WorkerError if a process dies or none answers within
+    a job raises; RunError if a process dies or none answers within
     _TIMEOUT seconds.
     """
     # forking takes no time, where it is safe
@@ -1141,7 +1144,7 @@ def _in_processes(
         while busy:
             ready: list[Any] = wait([*busy], timeout=_TIMEOUT)
             if not ready:
-                raise WorkerError(f"no answer in {_TIMEOUT:.0f} seconds")
+                raise _failed(f"no answer in {_TIMEOUT:.0f} seconds")
             for line in ready:
                 number = busy.pop(line)
                 try:
@@ -1152,11 +1155,10 @@ def _in_processes(
                 except (EOFError, OSError):
                     processes[line].join()
                     code = processes[line].exitcode
-                    raise WorkerError(
-                        f"a process died with exit code {code}"
-                    ) from None
+                    why = f"a process died with exit code {code}"
+                    raise _failed(why) from None
                 if error is not None:
-                    raise error from WorkerError(where)
+                    raise error from RuntimeError(where)
                 yield number, answers
     finally:
         for process in processes.values():

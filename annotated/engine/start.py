@@ -11,10 +11,10 @@ from annotated.engine.data import Data, open_data, prepared_data
 from annotated.engine.errors import RunError
 from annotated.engine.files import check_new
 from annotated.engine.fit import fitted_here
-from annotated.engine.kernels import choose, kernels_of, machine_at
+from annotated.engine.kernels import Machine, choose
 from annotated.engine.machine import pick_precision
 from annotated.engine.parts import PartsShape
-from annotated.engine.recipes import Recipe, described
+from annotated.engine.recipes import Recipe
 from annotated.engine.runs import Run, first_model, read_recipe, run_folder
 from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
@@ -52,7 +52,7 @@ def begin_run(
         recipe = fitted_here(recipe, train, source, target, device)
     model = first_model(recipe, source, target)
     prints = _fingerprints(train, valid)
-    kernels = kernels_of(device, recipe.training.precision)
+    kernels = _kernels_of(device, recipe.training.precision)
     run = Run(
         recipe, source, target, model, fingerprints=prints,
         kernels=kernels | {"asked": asked},
@@ -65,7 +65,7 @@ def with_precision(recipe: Recipe, device: str) -> Recipe:
     """The recipe with precision auto resolved; prints the choice."""
     if recipe.training.precision == "auto":
         choice, reason = pick_precision(device)
-        kernels = choose(machine_at(device), choice)
+        kernels = choose(Machine.at(device), choice)
         line = f"precision {choice} on {device}: {reason}; {kernels}"
         print(line, file=sys.stderr)
         recipe = recipe.changed(precision=choice)
@@ -76,6 +76,18 @@ def with_precision(recipe: Recipe, device: str) -> Recipe:
             file=sys.stderr,
         )
     return recipe
+
+
+def _kernels_of(device: str, precision: str) -> dict[str, str]:
+    """What a run on a device keeps: the machine, and what was chosen for
+    its sentences of usual length.
+    """
+    machine = Machine.at(device)
+    chosen = choose(machine, precision)
+    level = ".".join(map(str, machine.capability))
+    name = f"{machine.name} ({level})" if machine.kind == "cuda" else device
+    names = {"precision": precision, "attention": chosen.attention}
+    return {"machine": name} | names | {"loss": chosen.loss}
 
 
 def _with_init(recipe: Recipe) -> Recipe:
@@ -192,7 +204,7 @@ def resume_run(
         recipe = run.recipe
     if recipe.training.precision == "auto":
         before = run.kernels.get("machine")
-        now = kernels_of(device, "float32")["machine"]
+        now = _kernels_of(device, "float32")["machine"]
         if before != now and run.kernels.get("asked") == "auto":
             print(f"begun on {before}; on {now}:", file=sys.stderr)
             recipe = with_precision(recipe, device)
@@ -210,13 +222,13 @@ def resume_run(
                 f"it with that; {new!r} needs a new run"
             )
     if recipe != run.recipe:
-        line = described(recipe, run.recipe, "resuming with")
+        line = recipe.described(run.recipe, "resuming with")
         print(line, file=sys.stderr)
         model = first_model(recipe, *tokenizers)
         if run.first:
             model.load_state_dict(run.model.state_dict())
         run = dataclasses.replace(run, recipe=recipe, model=model)
-    kernels = kernels_of(device, recipe.training.precision)
+    kernels = _kernels_of(device, recipe.training.precision)
     run = dataclasses.replace(run, kernels={**run.kernels, **kernels})
     train, valid = _corpora(data)
     prints = _fingerprints(train, valid)

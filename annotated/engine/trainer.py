@@ -44,7 +44,7 @@ from annotated.engine.errors import (
 )
 from annotated.engine.hooks import used_weights
 from annotated.engine.machine import HALF, evaluating, set_up
-from annotated.engine.micro import PackedBatch, micro_batches, short_first
+from annotated.engine.micro import PackedBatch, micro_batches
 from annotated.engine.optimizers import rehearse
 from annotated.engine.packing import (
     PackedTransformer,
@@ -261,6 +261,36 @@ class _LossScale:
         return True
 
 
+# E5-trainer.md: Short sentences first
+def _short_first(
+    plan: list[NDArray], lengths: NDArray, steps: int, seed: int
+) -> list[NDArray]:
+    """The batches of plan, reordered so that short pairs come first.
+
+    lengths are those of all pairs. Over this many steps, at most the whole
+    plan, the longest pair allowed grows from the 5 % quantile of lengths
+    to their maximum; the other batches keep their order.
+    """
+    longest = np.array([lengths[pairs].max() for pairs in plan])
+    coming = np.argsort(longest, kind="stable").tolist()
+    draw = np.random.default_rng(seed)
+    steps = min(steps, len(plan))
+    share = np.sqrt(np.linspace(0.05**2, 1, steps + 1)[:-1])
+    limits = np.quantile(lengths, share)
+    allowed = np.searchsorted(longest[coming], limits, "right").tolist()
+    pool: list[int] = []
+    first: list[int] = []
+    for step, count in enumerate(allowed):
+        # if no batch within the limit is left, take the next one
+        pool += coming[len(pool) + step : max(count, step + 1)]
+        index = int(draw.integers(len(pool)))
+        pool[index], pool[-1] = pool[-1], pool[index]
+        first.append(pool.pop())
+    early = set(first)
+    rest = (i for i in range(len(plan)) if i not in early)
+    return [plan[i] for i in (*first, *rest)]
+
+
 # E5-trainer.md: Batches of your own
 def _own_batches(
     corpus: Corpus, config: RunConfig, epoch: int
@@ -351,7 +381,7 @@ class Trainer(training.Trainer):
             return plan
         src, tgt = self.corpus.src.lengths, self.corpus.tgt.lengths
         config, lengths = self.config, np.maximum(src, tgt)
-        return short_first(plan, lengths, config.curriculum, config.seed)
+        return _short_first(plan, lengths, config.curriculum, config.seed)
 
     def order(self) -> dict[str, int]:
         steps, own = self.config.curriculum, self.config.batching

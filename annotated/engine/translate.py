@@ -9,7 +9,7 @@ from annotated.corpora.marks import MarkedTokenizer
 from annotated.corpora.sentencepieces import in_parts
 from annotated.engine.errors import RunError
 from annotated.engine.packing import NoCacheError
-from annotated.engine.search import Guide, WorkerError, search_in_order
+from annotated.engine.search import Guide, search_in_order
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import Hypothesis, SearchConfig, plain_beam_search
 from annotated.tokens import Tokenizer
@@ -73,11 +73,6 @@ def translated(
             raise RunError(f"no guide and no vote: {error}") from None
         print(f"slowly, without a cache: {error}", file=sys.stderr)
         results = [plain_beam_search(models[0], p, wide) for p in pieces]
-    except WorkerError as error:
-        raise RunError(
-            f"a search process failed ({error}), perhaps for lack of "
-            "memory: try fewer workers or a smaller batch_tokens"
-        ) from None
     for i, piece, nbest in zip(line_of, pieces, results, strict=True):
         if marked is not None:
             nbest = _complete_first(piece, nbest, *marked)

@@ -18,7 +18,7 @@ from annotated.corpora.sentencepieces import optional_import, vocabulary
 from annotated.embeddings import SinusoidalPositions
 from annotated.engine.errors import RunError
 from annotated.engine.files import new_folder, write_json
-from annotated.engine.packing import PAPER_PARTS, check_paper
+from annotated.engine.packing import check_paper
 from annotated.engine.parts import PartsShape
 from annotated.engine.runs import Run
 from annotated.engine.tensors import write_tensors
@@ -102,7 +102,7 @@ def write_ctranslate2(
 
     RunError if CTranslate2 is missing or does not support the model.
     """
-    check_paper(model, PAPER_PARTS)
+    check_paper(model, strict=True)
     config = model.config
     _check_supported(config, "ctranslate2")
     package, where = "ctranslate2", "ctranslate2.specs"

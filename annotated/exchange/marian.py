@@ -32,7 +32,7 @@ from annotated.engine.files import (
     write_json,
     write_text,
 )
-from annotated.engine.packing import PAPER_PARTS, check_paper
+from annotated.engine.packing import check_paper
 from annotated.engine.parts import PartsConfig, PartsShape
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import Run, read_recipe
@@ -875,7 +875,7 @@ def write_transformers(
     RunError if the model has parts of its own, or if its one table has two
     vocabularies.
     """
-    check_paper(model, PAPER_PARTS)
+    check_paper(model, strict=True)
     config = model.config
     sides = vocabulary(run.source), vocabulary(run.target)
     if config.tie == "all" and sides[0] != sides[1]:

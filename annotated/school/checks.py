@@ -30,10 +30,10 @@ from annotated.school.relations import near, plain, relation
 from annotated.school.slips import slips
 
 __all__ = [
-    "Wrong", "note", "same", "holds", "sizes", "form", "difference",
-    "drawn", "untouched", "same_gradients", "predicted", "SEEDS", "LIMIT",
-    "Exam", "TooSlow", "attempt", "Solution", "ours", "as_given",
-    "mistakes", "examine", "examine_source", "objection", "defined",
+    "Wrong", "note", "same", "holds", "sizes", "form", "drawn", "untouched",
+    "same_gradients", "predicted", "SEEDS", "LIMIT", "Exam", "TooSlow",
+    "attempt", "Solution", "ours", "as_given", "mistakes", "examine",
+    "examine_source", "objection", "defined",
 ]  # fmt: skip
 
 
@@ -59,7 +59,7 @@ _collecting: list[list[_Pair]] = []  # what `same` compares
 def note(yours: Any) -> None:
     """Remember what came back: a known mistake returns the same."""
     _seen.append(_kept(yours))
-    if _followed and difference(yours, next(_followed[-1], ...)):
+    if _followed and _difference(yours, next(_followed[-1], ...)):
         raise _Otherwise
 
 
@@ -80,7 +80,7 @@ def same(yours: Any, target: Any, **given: Any) -> None:
     if _collecting:
         _collecting[-1].append((_kept(yours), target))
         return
-    if what := difference(yours, target):
+    if what := _difference(yours, target):
         pair = _kept(yours), target
         if "dtype" in what:  # the values would only distract
             raise Wrong(what, pair)
@@ -121,7 +121,7 @@ def form(check: Callable[[Any], object]) -> Callable[[Any], object]:
     return check
 
 
-def difference(yours: Any, target: Any) -> str:
+def _difference(yours: Any, target: Any) -> str:
     """In what yours is not target; "" where it is."""
     if yours is None and target is not None:
         return "it returned None: is there a return at its end?"
@@ -148,7 +148,7 @@ def difference(yours: Any, target: Any) -> str:
     else:
         return "" if yours == target else "the values differ"
     for place in places:
-        if what := difference(yours[place], target[place]):
+        if what := _difference(yours[place], target[place]):
             return f"{where} {place!r}, {what}"
     return ""
 
@@ -261,7 +261,7 @@ def _nearer(target: Any, yours: Any) -> dict[str, Any]:
     parts, others = _parts(target), _parts(yours)
     if parts and len(parts) == len(others):
         for one, other in zip(parts, others):
-            if difference(other, one):
+            if _difference(other, one):
                 return _nearer(one, other)
     return both
 
@@ -315,7 +315,7 @@ def _unchanged(new: Any, old: Any) -> bool:
         if isinstance(new, dict) and list(new) != list(old):
             return False
         return all(_unchanged(*pair) for pair in pairs)
-    return not difference(new, old)
+    return not _difference(new, old)
 
 
 def same_gradients(
@@ -350,7 +350,7 @@ def same_gradients(
             if target is not None and target.abs().max() > 1e-12:
                 raise Wrong(f"argument {place} gets no gradient")
             continue
-        if difference(yours, target):
+        if _difference(yours, target):
             raise Wrong(
                 f"the gradient of argument {place} is another",
                 (yours, target),
@@ -385,7 +385,7 @@ def predicted(
     if isinstance(target, (bool, tuple)):
         if isinstance(yours, (list, tuple)):  # torch.Size is one, too
             yours = tuple(yours)
-        holds(not difference(yours, target), f"{name!r} is not so", yours)
+        holds(not _difference(yours, target), f"{name!r} is not so", yours)
         return
     try:
         yours = _Guess(yours, within)
@@ -394,7 +394,7 @@ def predicted(
     note(yours)
     if not math.isfinite(yours):
         raise Wrong(f"{name!r} is no finite number")
-    if difference(yours, _Guess(target, within)):
+    if _difference(yours, _Guess(target, within)):
         raise Wrong(f"{name!r} is {_off(yours, target)}", yours=yours)
 
 
@@ -720,7 +720,7 @@ class _Failure:
         """Whether the same came back in every case of a check."""
         one, two = (x.answers(check, self.seed) for x in (self.mine, other))
         return len(one) == len(two) and not any(
-            difference(x, y) for (x, _), (y, _) in zip(one, two)
+            _difference(x, y) for (x, _), (y, _) in zip(one, two)
         )
 
     def shared(self, other: Solution) -> int:
@@ -802,7 +802,7 @@ class _Failure:
             [
                 pair
                 for pair in self.mine.answers(self.check, seed)
-                if difference(*pair)
+                if _difference(*pair)
             ]
             for seed in dict.fromkeys([self.seed, *SEEDS])
         ]
@@ -1046,7 +1046,7 @@ def _telling(trial: _Trial, right: _Trial) -> bool:
     """
     for place, value in enumerate(trial.seen):
         there = place < len(right.seen)
-        if there and not difference(value, right.seen[place]):
+        if there and not _difference(value, right.seen[place]):
             continue
         if _rich(value):
             return True
@@ -1071,7 +1071,7 @@ def _alike(one: _Trial, other: _Trial) -> bool:
         type(one.error) is type(other.error)
         and str(one.error) == str(other.error)
         and len(one.seen) == len(other.seen)
-        and not any(difference(x, y) for x, y in zip(one.seen, other.seen))
+        and not any(_difference(x, y) for x, y in zip(one.seen, other.seen))
     )
 
 

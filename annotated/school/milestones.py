@@ -30,8 +30,7 @@ from annotated.school.course import Workspace, book_parts, redirected
 from annotated.school.exercises import run_code
 
 __all__ = [
-    "assembled", "torch_state", "captions_translated", "MILESTONES",
-    "FETCHED", "reach",
+    "assembled", "captions_translated", "MILESTONES", "FETCHED", "reach",
 ]  # fmt: skip
 
 
@@ -98,12 +97,12 @@ def _equals_torch(course: dict[str, Any]) -> str:
     hidden = src == 0
     for layer in model.encoder:
         theirs = nn.TransformerEncoderLayer(12, **shape)
-        theirs.load_state_dict(torch_state(layer.state_dict()))
+        theirs.load_state_dict(_torch_state(layer.state_dict()))
         memory = theirs(memory, src_key_padding_mask=hidden)
     future = torch.ones(3, 3, dtype=torch.bool).triu(1)
     for layer in model.decoder:
         other = nn.TransformerDecoderLayer(12, **shape)
-        other.load_state_dict(torch_state(layer.state_dict()))
+        other.load_state_dict(_torch_state(layer.state_dict()))
         x = other(
             x, memory, tgt_mask=future, memory_key_padding_mask=hidden
         )
@@ -113,7 +112,7 @@ def _equals_torch(course: dict[str, Any]) -> str:
     return f"its logits are those of torch.nn, up to {gap:.0e}"
 
 
-def torch_state(ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _torch_state(ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our parameters by torch's names; those of q, k and v joined."""
     names = {
         "cross_attention": "multihead_attn",

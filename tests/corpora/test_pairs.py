@@ -15,9 +15,9 @@ from annotated.corpora import pairs as pairing
 from annotated.corpora.cleaning import Cleaning
 from annotated.corpora.pairs import (
     TextPair,
+    columns_of,
     load_pairs,
     parts_of,
-    read_pair,
     splits_of,
 )
 from annotated.corpora.reading import Text
@@ -92,7 +92,7 @@ def test_lines_without_a_partner_are_refused(tmp_path: Path) -> None:
     src = put(tmp_path / "a.en", b"1\n2\n3\n")
     tgt = put(tmp_path / "a.de", b"1\n2\n")
     with pytest.raises(DataError, match=r"a.en has 3 lines .*a.de has 2"):
-        read_pair(src, tgt)
+        columns_of(TextPair(Text(src), Text(tgt)).pairs())
 
 
 def test_a_test_set_of_wmt_is_read_as_it_is(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from annotated.batches import Sentences
 from annotated.corpora import prepare as preparation
 from annotated.corpora.cleaning import Cleaning
 from annotated.corpora.prepare import (
     Prepared,
+    _id_type,
     encode_pairs,
     of_folder,
     prepare,
@@ -368,3 +370,10 @@ def test_a_folder_of_files_can_be_prepared(tmp_path):
     ready = prepare(made, tmp_path / "out")
     assert texts(ready, "train") == list(zip(tgt, src, strict=True))
     assert set(ready.manifest["splits"]) == {"train", "valid"}
+
+
+def test_ids_are_as_narrow_as_the_vocabulary_allows():
+    assert _id_type(37_000) == _id_type(2**16) == np.uint16
+    assert _id_type(2**16 + 1) == np.int32
+    last = [[2**16 - 1]]
+    assert Sentences.of(last, _id_type(2**16)).ids[0] == 2**16 - 1

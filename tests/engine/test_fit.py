@@ -27,7 +27,6 @@ from annotated.engine.parts import PartsConfig
 from annotated.engine.recipes import (
     RECIPES,
     Recipe,
-    described,
 )
 from annotated.engine.runs import (
     read_recipe,
@@ -232,7 +231,7 @@ def test_what_was_given_is_kept() -> None:
 
 def test_a_choice_is_said_in_a_line() -> None:
     made = fitted(PAIR, 29_000, 400_000, LAPTOP)
-    said = described(made, PAIR, "fitted")
+    said = made.described(PAIR, "fitted")
     assert "d_model 128, d_ff 512" in said and "\n" not in said
     assert "norm" not in said  # which PAIR has decided
 

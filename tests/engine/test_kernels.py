@@ -21,13 +21,13 @@ from annotated.engine import kernels
 from annotated.engine.kernels import (
     Machine,
     choose,
-    kernels_of,
     slow_row_losses,
     slow_sentence_attention,
 )
 from annotated.engine.packing import PackedTransformer, compile_layers
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run, read_recipe
+from annotated.engine.start import _kernels_of
 from annotated.engine.trainer import RunConfig, packed_loss
 from annotated.loss import smoothed_loss
 from annotated.training import copy_corpus
@@ -134,8 +134,8 @@ def test_a_run_keeps_what_was_chosen_and_chooses_anew_elsewhere(
 
     monkeypatch.setattr(
         start,
-        "kernels_of",
-        lambda device, p: kernels_of(device, p) | {"machine": "T4 (7.5)"},
+        "_kernels_of",
+        lambda device, p: _kernels_of(device, p) | {"machine": "T4 (7.5)"},
     )
     monkeypatch.setattr(start, "pick_precision", lambda d: (other, "new"))
     capsys.readouterr()
@@ -161,8 +161,8 @@ def test_a_precision_that_was_asked_for_stays_elsewhere(
     train_recipe(TINY.changed(precision="float32", max_steps=2), folder)
     monkeypatch.setattr(
         start,
-        "kernels_of",
-        lambda device, p: kernels_of(device, p) | {"machine": "T4 (7.5)"},
+        "_kernels_of",
+        lambda device, p: _kernels_of(device, p) | {"machine": "T4 (7.5)"},
     )
     monkeypatch.setattr(start, "pick_precision", lambda d: ("bfloat16", ""))
     again = TINY.changed(precision="auto", max_steps=3)

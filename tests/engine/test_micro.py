@@ -20,12 +20,12 @@ from annotated.engine.micro import (
     PackedBatch,
     _split_batch,
     micro_batches,
-    short_first,
 )
 from annotated.engine.trainer import (
     RunConfig,
     Trainer,
     _LossScale,
+    _short_first,
 )
 from annotated.tokens import PAD
 from annotated.training import copy_corpus
@@ -117,7 +117,7 @@ def test_short_batches_come_first_out_of_a_growing_bag(
     lengths = draw.integers(1, most + 1, 160)
     plan = list(draw.permutation(160).reshape(80, 2))
     longest = [int(lengths[pairs].max()) for pairs in plan]
-    found = short_first(plan, lengths, steps, seed=3)
+    found = _short_first(plan, lengths, steps, seed=3)
     places = {id(pairs): i for i, pairs in enumerate(plan)}
     names = [places[id(pairs)] for pairs in found]
     first = from_a_bag(longest, lengths.tolist(), min(steps, 80), 3)
@@ -134,7 +134,7 @@ def test_a_curriculum_is_that_of_the_first_epoch() -> None:
                 curriculum=steps)) for steps in (0, 9)
     )  # fmt: skip
     lengths = np.maximum(corpus.src.lengths, corpus.tgt.lengths)
-    first = short_first(plain.plan(0), lengths, 9, seed=3)
+    first = _short_first(plain.plan(0), lengths, 9, seed=3)
     for found, expected in (
         (short.plan(0), first),
         (short.plan(1), plain.plan(1)),

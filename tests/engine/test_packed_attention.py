@@ -245,7 +245,7 @@ def test_training_in_16_bits_takes_the_way_of_float32():
         source, target = ids([7, 4, 1]), ids([3, 6, 2], seed=1)
         curve = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(kernels_module, "SHORT", limit)
+            patch.setattr(kernels_module, "_SHORT", limit)
             for _ in range(30):
                 with torch.autocast("cpu", torch.bfloat16):
                     x, packing = model.hidden(source, target)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from annotated.batches import Sentences
 from annotated.engine import search as decoding
+from annotated.engine.errors import RunError
 from annotated.engine.parsing import OnlyTrees
 from annotated.engine.search import beam_search, search_in_order
 from annotated.model import Transformer
@@ -105,9 +106,7 @@ def test_a_worker_that_dies_is_noticed(two_cores):
     few = random_sentences(5, 8)
     search_in_order(model, few, workers=2)  # not worth a process
     many = few * 40
-    with pytest.raises(
-        RuntimeError, match="process died with exit code -9"
-    ):
+    with pytest.raises(RunError, match="process died with exit code -9"):
         search_in_order(model, many, workers=2)
 
 
@@ -115,7 +114,7 @@ def test_a_worker_that_hangs_is_noticed(two_cores, monkeypatch):
     monkeypatch.setattr(decoding, "_TIMEOUT", 0.5)
     model = Sleeper(MODEL.config).eval()
     before = active_children()  # torch.compile keeps some of its own
-    with pytest.raises(RuntimeError, match="no answer in"):
+    with pytest.raises(RunError, match="no answer in"):
         search_in_order(model, random_sentences(200, 8), workers=2)
     assert set(active_children()) <= set(before)
 

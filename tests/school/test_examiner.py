@@ -15,8 +15,8 @@ from annotated.school.answers import reaching
 from annotated.school.checks import (
     SEEDS,
     Exam,
+    _difference,
     attempt,
-    difference,
     examine_source,
     form,
     mistakes,
@@ -76,7 +76,7 @@ CHEATS = {
     ),
     "takes the checks away": (
         f"{HEAD}    from annotated.school import checks as c\n"
-        f"    c.difference = lambda *a: ''\n    {WRONG}",
+        f"    c._difference = lambda *a: ''\n    {WRONG}",
         "does not need “from annotated.school import checks as c”",
     ),
     "takes them from sys": (
@@ -237,13 +237,13 @@ def test_a_check_that_has_become_lenient_is_noticed(but, monkeypatch):
     assert _lenient(drawn) == ""
     known = [(x, y) for x, _ in drawn for y in mistakes(CAUSAL)]
     kept = [] if but is None else [mistakes(CAUSAL)[but].thing(4).tolist()]
-    usual = ours.difference
+    usual = ours._difference
 
     def difference(yours, target):
         strict = yours.shape == (4, 4) and yours.tolist() in kept
         return usual(yours, target) if strict else ""
 
-    monkeypatch.setattr(ours, "difference", difference)
+    monkeypatch.setattr(ours, "_difference", difference)
     assert _lenient(known).startswith("Entry (i, j) is True")
 
 
@@ -409,7 +409,7 @@ def varies(name):
     for check in exercise.properties().values():
         usual, hidden = seen(exercise, check, (0, SECRET))
         other |= len(usual) != len(hidden) or any(
-            map(difference, hidden, usual)
+            map(_difference, hidden, usual)
         )
     for code in (exercise.reference, *exercise.variants):
         thing = exercise.answer(code, "<ours>")

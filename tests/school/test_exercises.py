@@ -11,8 +11,8 @@ from annotated import checks
 from annotated.school.checks import (
     Exam,
     Wrong,
+    _difference,
     as_given,
-    difference,
     drawn,
     examine,
     examine_source,
@@ -400,7 +400,7 @@ def test_a_prediction_is_checked_by_its_name_and_is_no_part(capsys, folder):
     ],
 )
 def test_a_difference_is_named(yours, target, words):
-    found = difference(yours, target)
+    found = _difference(yours, target)
     assert words in found
     assert bool(found) == bool(words)
 

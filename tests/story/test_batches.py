@@ -15,7 +15,6 @@ from annotated.batches import (
     Batch,
     Corpus,
     Sentences,
-    id_type,
     pad_rows,
     plan_batches,
 )
@@ -113,12 +112,6 @@ def test_a_damaged_file_is_named(part, size, tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.ids\.npy"):
         Sentences.load(tmp_path / "none")
-
-
-def test_ids_are_as_narrow_as_the_vocabulary_allows():
-    assert id_type(37_000) == id_type(2**16) == np.uint16
-    assert id_type(2**16 + 1) == np.int32
-    assert Sentences.of([[2**16 - 1]], id_type(2**16)).ids[0] == 2**16 - 1
 
 
 def test_a_corpus_is_saved_and_mapped(tmp_path):

@@ -13,7 +13,7 @@ from annotated.attention import MultiHeadAttention
 from annotated.layers import DecoderLayer, EncoderLayer, FeedForward
 from annotated.masks import causal_mask
 from annotated.model import ModelShape
-from annotated.school.milestones import torch_state
+from annotated.school.milestones import _torch_state
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 both_dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -63,7 +63,7 @@ def assert_same(ours, theirs, outputs, inputs, real):
     expected = torch.autograd.grad(
         (b * mix).sum(), [*theirs.parameters(), *inputs]
     )
-    by_name = torch_state(dict(zip(a_names, got, strict=False)))
+    by_name = _torch_state(dict(zip(a_names, got, strict=False)))
     assert by_name.keys() == set(b_names)
     for name, gradient in zip(b_names, expected, strict=False):
         torch.testing.assert_close(by_name[name], gradient, **close)
@@ -231,7 +231,7 @@ def encoder_case(norm, dtype, d_model, heads, d_ff, lengths):
     theirs = nn.TransformerEncoderLayer(
         d_model, heads, d_ff, norm_first=norm == "pre", **shape
     )
-    theirs.load_state_dict(torch_state(ours.state_dict()))
+    theirs.load_state_dict(_torch_state(ours.state_dict()))
     real = lengths_mask(lengths)
     x = torch.randn(*real.shape, d_model, dtype=dtype, requires_grad=True)
     outputs = (
@@ -247,7 +247,7 @@ def decoder_case(norm, dtype, d_model, heads, d_ff, src, tgt):
     theirs = nn.TransformerDecoderLayer(
         d_model, heads, d_ff, norm_first=norm == "pre", **shape
     )
-    theirs.load_state_dict(torch_state(ours.state_dict()))
+    theirs.load_state_dict(_torch_state(ours.state_dict()))
     real_src, real_tgt = lengths_mask(src), lengths_mask(tgt)
     x, memory = (
         torch.randn(*real.shape, d_model, dtype=dtype, requires_grad=True)

@@ -14,7 +14,7 @@ from annotated.embeddings import sinusoids
 from annotated.engine.hooks import recorded_weights
 from annotated.engine.packing import packed
 from annotated.model import Transformer, count_parameters
-from annotated.school.milestones import torch_state
+from annotated.school.milestones import _torch_state
 from tests.story.models import VOCAB, small
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -224,7 +224,7 @@ def torch_twin(model):
     ).to(model.embeddings.target)
     state = {
         name: value
-        for name, value in torch_state(model.state_dict()).items()
+        for name, value in _torch_state(model.state_dict()).items()
         if not name.startswith("embeddings")
     }
     twin.load_state_dict(state)
@@ -267,7 +267,7 @@ def test_the_model_agrees_with_torch(norm, dtype, lengths):
     mix = torch.randn_like(a) * (tgt > 0)[:, :, None] / math.sqrt(a.numel())
     (a * mix).sum().backward()
     gradients = {name: p.grad for name, p in model.named_parameters()}
-    ours = torch_state(gradients)
+    ours = _torch_state(gradients)
     model.zero_grad()
     (b * mix).sum().backward()
     theirs = dict(twin.named_parameters()) | {
