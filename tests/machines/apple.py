@@ -60,8 +60,9 @@ class Apple(TorchDispatchMode):
             self.mark(tensor)
 
     def mark(self, tensor: torch.Tensor) -> None:
-        self.kept.append(tensor)
-        self.storages.add(tensor.untyped_storage()._cdata)
+        storage = tensor.untyped_storage()
+        self.kept.append(storage)
+        self.storages.add(storage._cdata)
 
     def __enter__(self) -> Apple:
         self.cpu = torch.Tensor.cpu
