@@ -112,8 +112,10 @@ def test_tests_pass_for_nobody_in_that_checkout(
     own = tmp_path / "Ünser Ordner"
     own.mkdir()
     os.chown(own, 65534, 65534)
-    env = environment(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
+    roots = ("ANNOTATED_DATA", "ANNOTATED_MEASURED", "XDG_CACHE_HOME")
+    env = {k: v for k, v in os.environ.items() if k not in roots}
     env |= {"PYTHONPATH": str(cloned), "HOME": str(own), "USER": "nobody"}
+    env |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     as_windows = ("-p", "tests.machines.windows") * (system == "windows")
     run(
         *NOBODY, *PYTEST, "--basetemp", own / "temp", *as_windows,
