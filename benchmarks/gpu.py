@@ -13,8 +13,8 @@ and step; decoding at the base shape with a beam of 4, and beside
 transformers.generate and CTranslate2, where that is installed; chapter 26's
 three translators until they are equally good; and a training that converges.
 Each runs in a process of its own, within its own time, so that a crash or a
-standstill in one is noted and the others go on. What is there is written
-after every section, in a file of its own: gpu-peak.json, gpu-tests.json and
+standstill in one is noted and the others go on; of a section that is stopped
+the parts that were done stay. What is there is written after every section, in a file of its own: gpu-peak.json, gpu-tests.json and
 so on, in the form of book/results. --tiny goes the same way with small numbers, on a
 CPU too, so that nothing is found broken on the day when a GPU is at hand.
 
@@ -124,6 +124,7 @@ class Bench:
     data: str | None
     deadline: float  # of this section, by time.time
     seed: int = 0
+    section: str = ""  # its name, where what it finds is kept
 
     @property
     def left(self) -> float:
@@ -132,6 +133,18 @@ class Bench:
 
 
 # --- tools ----------------------------------------------------------------
+
+
+def keep(bench: Bench, found: dict[str, Any]) -> None:
+    """Write what a section has found so far: one that is stopped later
+    loses no more than what it was at.
+    """
+    if bench.section:
+        path = bench.out / "sections" / f"{bench.section}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(rounded(found)), "utf-8")
+        fresh.replace(path)
 
 
 def wait(device: str) -> None:
@@ -291,6 +304,7 @@ def train_speed(bench: Bench, name: str) -> dict[str, Any]:
         if peaks and changes["precision"] == "bfloat16":
             reached = modes[mode]["needed_flops_per_second"]
             modes[mode]["peak_share"] = reached / peaks
+        keep(bench, modes)
     if all("error" in found for found in modes.values()):
         raise RuntimeError(next(iter(modes.values()))["error"])
     return modes
@@ -419,6 +433,7 @@ def decode(bench: Bench) -> dict[str, Any]:
             "sentences_per_second": count / seconds,
             **most,
         }
+        keep(bench, found)
     if all("error" in found[road] for road in roads):
         raise RuntimeError(found["fp32 beam 4"]["error"])
     return found
@@ -446,6 +461,7 @@ def each_of(
             found[name] = measure()
         except Exception as error:
             found[name] = {"error": trouble(error)}
+        keep(bench, found)
         if bench.device == "cuda":
             torch.cuda.empty_cache()
         if bench.left < 0:
@@ -1014,14 +1030,12 @@ def trouble(error: BaseException) -> str:
 def run_section(name: str, bench: Bench) -> int:
     """Do it and write what it found, or what went wrong."""
     started = time.perf_counter()
+    bench = replace(bench, section=name)
     try:
         found = SECTIONS[name][0](bench)
     except Exception as error:
         found = {"error": trouble(error)}
-    found["seconds"] = time.perf_counter() - started
-    path = bench.out / "sections" / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(rounded(found)), "utf-8")
+    keep(bench, found | {"seconds": time.perf_counter() - started})
     return 0
 
 
@@ -1124,9 +1138,9 @@ def main(args: list[str] | None = None) -> int:
             wrong = supervise(name, seconds, options)
         else:
             wrong = "not begun: the minutes were used up"
-        if wrong and not path.is_file():
+        if wrong and "seconds" not in (so_far := read(found.out, name)):
             path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps({"error": wrong}), "utf-8")
+            path.write_text(json.dumps(so_far | {"error": wrong}), "utf-8")
         metrics = write_ledger(found, name)
         failed = failed or "error" in metrics
         print(f"{name}: {json.dumps(metrics)[:2000]}", flush=True)

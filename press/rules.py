@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 import json
 import re
+import symtable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from IPython.core.inputtransformer2 import TransformerManager
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from mdit_py_plugins.colon_fence import colon_fence_plugin
@@ -76,6 +78,7 @@ def offences(root: Path) -> dict[str, list[str]]:
             *_budget(chapter, sections(chapter)),
             *_introduced(chapter, chapters),
             *_folded_prose(chapter),
+            *_taken(chapter),
             *_given_away(chapter),
             *told(chapter, _printed(root, chapter)),
             *_figures(chapter),
@@ -358,6 +361,36 @@ def _given_away(chapter: Chapter) -> Iterator[str]:
                 "into a fence `reading` with what is folded, or begin "
                 "with what comes next"
             )
+
+
+GUESS = "guess"  # what the first cell of a notebook makes
+
+
+def _taken(chapter: Chapter) -> Iterator[str]:
+    """No cell of a notebook takes the name that its guesses are made by."""
+    for cell in chapter.code:
+        code = TransformerManager().transform_cell(cell.source)
+        try:
+            table = symtable.symtable(code, chapter.file, "exec")
+        except SyntaxError:  # the execution will say so, with its place
+            continue
+        if _binds(table, GUESS):
+            yield cell.problem(
+                f"{GUESS} is what a notebook's guesses are made by: "
+                "take another name"
+            )
+
+
+def _binds(table: symtable.SymbolTable, name: str) -> bool:
+    """Whether code gives a module's name another value, at its top level
+    or in a function that declares it global.
+    """
+    if name in table.get_identifiers():
+        symbol = table.lookup(name)
+        there = table.get_type() == "module" or symbol.is_declared_global()
+        if there and (symbol.is_assigned() or symbol.is_imported()):
+            return True
+    return any(_binds(child, name) for child in table.get_children())
 
 
 # --- figures and labels ---------------------------------------------------

@@ -21,7 +21,7 @@ from annotated.engine.errors import RunError
 from annotated.engine.packing import PackedTransformer
 from annotated.model import Transformer
 from annotated.tokens import PAD
-from tests.helpers import benchmark
+from tests.helpers import ROOT, benchmark
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +233,46 @@ def test_a_section_that_fails_says_so_in_its_file(
     assert gpu.run_section("peak", bench) == 0
     found = gpu.read(bench.out, "peak")
     assert found["error"].endswith("CUDA error: an illegal memory access")
+
+
+SLOW = """\
+import sys, time
+sys.path.insert(0, {benchmarks!r})
+import gpu
+
+def parts(bench):
+    done = {{"one": lambda: {{"ms": 1.0}}, "two": lambda: time.sleep(60)}}
+    return gpu.each_of(bench, done)
+
+gpu.SECTIONS["decode"] = parts, 1
+sys.exit(gpu.main(sys.argv[1:]))
+"""
+
+
+def test_a_section_that_is_stopped_keeps_the_parts_that_were_done(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, script = subprocess.Popen, tmp_path / "slow.py"
+    script.write_text(SLOW.format(benchmarks=str(ROOT / "benchmarks")))
+
+    def popen(command: list[str], **more: Any) -> Any:
+        later = str(time.time() + 600)
+        process = real(
+            [command[0], str(script), *command[2:-1], later], **more
+        )
+        for _ in range(1200):  # it may take long to start
+            if list(tmp_path.glob("sections/*.json")):
+                break
+            time.sleep(0.05)
+        return process
+
+    monkeypatch.setattr(gpu.subprocess, "Popen", popen)
+    monkeypatch.setattr(gpu, "GRACE", 0)
+    monkeypatch.setitem(gpu.SECTIONS, "decode", (gpu.decode, 1.5))
+    assert call(gpu, tmp_path, "--only=decode") == 1
+    found = metrics(tmp_path, "decode")
+    assert found["one"] == {"ms": 1.0}
+    assert found["error"].startswith("stopped after")
 
 
 def metrics(out: Path, section: str) -> dict[str, Any]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +16,8 @@ from annotated.engine.search import beam_search
 from annotated.engine.trainer import RunConfig, Trainer
 from annotated.model import TransformerConfig
 from annotated.search import SearchConfig
-from tests.machines.apple import Apple
+from tests.helpers import ROOT, environment
+from tests.machines.apple import PACKAGE, Apple
 
 APPLE = torch.backends.mps.is_available()
 draw = np.random.default_rng(0)
@@ -58,11 +63,43 @@ def test_nothing_is_computed_that_apples_gpu_refuses(
     assert {"mm", "native_layer_norm"} & apple.operations
 
 
-def test_what_apples_gpu_refuses_is_seen() -> None:
+WIDE = "def widened(x):\n    return x.double()\n"
+
+
+def test_what_apples_gpu_refuses_is_seen_where_it_is_ours() -> None:
+    ours: dict[str, Callable] = {}
+    exec(compile(WIDE, f"{PACKAGE}/made.py", "exec"), ours)
     model = torch.nn.Linear(2, 2)
     with Apple(model) as apple:
-        model(torch.ones(1, 2)).double()
-    assert len(apple.refused) == 1
+        y = model(torch.ones(1, 2))
+        wide = y.double()  # a test may
+        wide + 1
+        ours["widened"](y.cpu())
+        assert apple.refused == set()
+        ours["widened"](y)
+    [line] = apple.refused
+    assert "float64" in line and line.endswith("made.py:2")
+
+
+FILES = (  # what trains, validates and searches
+    "engine/test_trainer.py", "engine/test_packing.py",
+    "engine/test_search_batches.py", "story/test_model.py",
+)  # fmt: skip
+
+
+@pytest.mark.exhaustive
+def test_tests_pass_on_apples_gpu() -> None:
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+            "-p", "tests.machines.apple", "--tb=short",
+            "-m", "not slow and not exhaustive",
+            *(f"tests/{name}" for name in FILES),
+        ],
+        cwd=ROOT, env=environment(OMP_NUM_THREADS="1"),
+        capture_output=True, encoding="utf-8",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]
 
 
 @pytest.mark.skipif(not APPLE, reason="needs Apple's GPU")

@@ -53,13 +53,20 @@ FILES = (  # what concerns files, text and the command line
 )  # fmt: skip
 
 
+PYTEST = (
+    sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+    "-m", "not slow and not exhaustive", "--tb=short",
+)  # fmt: skip
+# a user who owns nothing; may read everything, since this Python may be root's
+NOBODY = (
+    "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups",
+    "--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search",
+)  # fmt: skip
+
+
 def test_tests_pass_on_windows() -> None:
     files = [f"tests/{name}" for name in FILES]
-    run(
-        sys.executable, "-m", "pytest", "-q", "-p", "tests.machines.windows",
-        "-p", "no:cacheprovider", "-m", "not slow and not exhaustive",
-        "--tb=short", *files, cwd=ROOT,
-    )  # fmt: skip
+    run(*PYTEST, "-p", "tests.machines.windows", *files, cwd=ROOT)
 
 
 def test_what_the_workflow_runs_on_windows_is_collected() -> None:
@@ -93,6 +100,27 @@ def test_a_checkout_of_git_for_windows_has_not_drifted(
             sys.executable, "-m", "press", "--root", cloned, what, "--check",
             env=here,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("system", ["linux", "windows"])
+def test_tests_pass_for_nobody_in_that_checkout(
+    cloned: Path, tmp_path: Path, system: str
+) -> None:
+    """With a space and an umlaut in its name, and CRLF in its files."""
+    if os.getuid() or not shutil.which("setpriv"):
+        pytest.skip("only root becomes somebody else")
+    own = tmp_path / "Ünser Ordner"
+    own.mkdir()
+    os.chown(own, 65534, 65534)
+    roots = ("ANNOTATED_DATA", "ANNOTATED_MEASURED", "XDG_CACHE_HOME")
+    env = {k: v for k, v in os.environ.items() if k not in roots}
+    env |= {"PYTHONPATH": str(cloned), "HOME": str(own), "USER": "nobody"}
+    env |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    as_windows = ("-p", "tests.machines.windows") * (system == "windows")
+    run(
+        *NOBODY, *PYTEST, "--basetemp", own / "temp", *as_windows,
+        *(f"tests/{name}" for name in FILES), cwd=cloned, env=env,
+    )  # fmt: skip
 
 
 NAMELESS = """

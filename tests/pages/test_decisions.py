@@ -41,6 +41,14 @@ def test_size_still_gains_after_all_of_them() -> None:
     assert CHANCE < both < gain("vocabulary 8,000")
 
 
+def test_three_seeds_cannot_tell_these_gains_from_chance() -> None:
+    student = 4.303 / 2 * CHANCE  # two degrees of freedom
+    assert 2 < student / CHANCE < 2.2
+    assert gain("width 192") < gain("vocabulary 8,000") < student
+    assert student - gain("vocabulary 8,000") < 0.05
+    assert SEEDS[0] == max(SEEDS)  # the run that the ladder shows
+
+
 def test_no_cool_down_gains_nothing_and_no_dropout_loses_six() -> None:
     assert abs(gain("no cool-down")) < CHANCE
     assert gain("no dropout") == pytest.approx(-6, abs=0.3)

@@ -10,7 +10,8 @@ import pytest
 from press.__main__ import main
 from press.chapters import read_book
 from press.export import export
-from press.rules import Reading, offences, prose, sections
+from press.notebooks import GUESSES
+from press.rules import GUESS, Reading, offences, prose, sections
 
 from .conftest import Book, code, exported
 
@@ -52,6 +53,36 @@ def test_a_question_is_not_folded_with_the_answer_before_it(
             "the next prediction"
         ]
     }
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("guess = 1", True),
+        ("rate, (guess, _) = 1, (2, 3)", True),
+        ("for guess in range(3):\n    print(guess)", True),
+        ("def guess(what):\n    return what", True),
+        ("import math as guess", True),
+        ("print(guess := 3)", True),
+        ("def ask():\n    global guess\n    guess = 1", True),
+        ("%matplotlib inline\nguess = 1", True),
+        ("def ask(guess):\n    return guess", False),
+        ("print([guess for guess in range(3)])", False),
+        ("print(dict(guess=1), 'guess = 1')", False),
+        ("half = guess / 2", False),
+    ],
+)
+def test_a_page_that_takes_the_name_of_guesses_is_named(
+    book: Book, source: str, named: bool
+) -> None:
+    """A notebook's first cell makes it (press.notebooks)."""
+    assert f"\n{GUESS} = " in GUESSES
+    book.chapter("01-one", code("1 + 1", "hide-output"), code(source))
+    found = offences(book.root)
+    assert bool(found) == named
+    if named:
+        [line] = found["01-one"]
+        assert "01-one.md" in line and "take another name" in line
 
 
 # --- no idea is used before it is taught ----------------------------------

@@ -221,6 +221,46 @@ def test_a_known_mistake_is_called_by_its_name(what):
     assert sentence in told(name, was, now).text
 
 
+HOWEVER = {  # begun with other numbers, or in another order, and wrong
+    "heads": (
+        "04-heads",
+        {
+            "x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)":
+            "x.view(len(x), self.num_heads, x.size(1), -1)",
+            "heads.transpose(1, 2).flatten(2)":
+            "heads.reshape(len(x), x.size(1), -1)",
+        },
+        "You take `view` or `reshape` to (batch, heads, length, d) and back",
+    ),
+    "an encoder layer": (
+        "05-encoder",
+        {
+            "        self.norm1 =":
+            "        self.norm2 = nn.LayerNorm(d_model)\n        self.norm1 =",
+            "        self.norm2 = nn.LayerNorm(d_model)\n        self.drop":
+            "        self.drop",
+            "x + self.dropout(self.feed_forward(x))":
+            "self.dropout(self.feed_forward(x))",
+        },
+        "The residual around the feed-forward network is missing",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", HOWEVER)
+def test_a_mistake_has_its_name_however_an_answer_begins(what):
+    """What a check draws is the same for all, so that values tell."""
+    name, changes, sentence = HOWEVER[what]
+    code = exercises()[name].reference
+    for was, now in changes.items():
+        assert was in code
+        code = code.replace(was, now)
+    exercise = exercises()[name]
+    assert (
+        sentence in examine(exercise, exercise.answer(code, "<own>")).text
+    )
+
+
 OTHERS = {
     "the sentences turned round": (
         "11-fix-targets", "rows[:, 1:]", "rows[:, 1:].flip(1)",
