@@ -91,11 +91,12 @@ def test_figures_that_move_ask_for_colours_that_there_are() -> None:
         path.name: path.read_text("utf-8")
         for path in (ROOT / "annotated/book/moving").glob("*.mjs")
     }
-    known = set(re.findall(r"--[\w-]+(?=:)", style_sheet()))
+    page = (ROOT / "book/_static/book.css").read_text("utf-8")
+    known = set(re.findall(r"--[\w-]+(?=:)", style_sheet() + page))
     known |= {  # what a figure gives a value to
         name
         for text in texts.values()
-        for pair in re.findall(r'(--\w+):|setProperty\("(--\w+)"', text)
+        for pair in re.findall(r'(--[\w-]+):|setProperty\("(--\w+)"', text)
         for name in pair
     }
     asked = {
