@@ -85,7 +85,7 @@ const ASKED = {
   "09-why-self-attention#additive-attention": "bahdanau, additive vs dot product, concat attention, mlp attention",
   "09-why-self-attention#a-side-benefit": "interpretability, interpretable",
   "09-why-self-attention#three-questions-about-a-layer": "criteria, desiderata, how layers are compared",
-  "10-tokens": "tokenization, tokenisation, subword, text to numbers, bpe, byte pair encoding",
+  "10-tokens": "tokenization, tokenisation, subword, text to numbers, bpe",
   "10-tokens#too-many-words": "word-level vocabulary, unknown word, oov, out of vocabulary, unk, rare words, zipf, never seen words, unseen words, new words",
   "10-tokens#one-merge": "bpe algorithm, most frequent pair, merge rule, bpe by hand, bpe from the beginning, bpe training",
   "10-tokens#from-letters-to-bytes": "byte-level bpe, utf-8, unicode, emoji, umlaut",

@@ -56,9 +56,9 @@ def listed(*paths: Path) -> list[tuple[str, str, list[str]]]:
 @pytest.fixture(scope="module")
 def readers() -> dict[str, list[str]]:
     """Good answers to those who do not know the book, by query."""
-    found = {q: right for _, q, right in listed(*HERE.glob("readers*.tsv"))}
-    assert len(found) == 140
-    return found
+    lines = listed(*HERE.glob("readers*.tsv"))
+    assert len(lines) == 140
+    return {query: right for _, query, right in lines}
 
 
 @pytest.fixture(scope="module")
