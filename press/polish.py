@@ -11,6 +11,7 @@ import base64
 import re
 
 from press import meaning
+from press.bundle import bundle
 from press.dark import themed
 from press.search import sections
 from press.trim import trim
@@ -21,7 +22,8 @@ ICONS = "_static/icons.css"
 SEARCH = ("searchtools.js", "language_data.js", "searchindex.js")
 # ours finds sections, which Sphinx's does not: see press/search.py
 OURS = (
-    "sections.js", "asked.js", "index.js", "rank.js", "search.js",
+    "language_data.js", "sections.js", "asked.js", "index.js", "rank.js",
+    "search.js",
 )  # fmt: skip
 SPHINX = ("searchindex.js", "_static/searchtools.js")
 # the contents of a page on paper, before the page
@@ -112,7 +114,7 @@ def polish(pages: dict[str, bytes]) -> dict[str, bytes]:
     script = pages.get(SCRIPTS, b"").decode("utf-8")
     done[ICONS] = _icons(script, found).encode()
     done |= {f"_static/{n}": d for n, d in sections(done).items()}
-    return done | trim(done)
+    return bundle(done | trim(done))
 
 
 def _page(name: str, text: str) -> str:
@@ -125,8 +127,6 @@ def _page(name: str, text: str) -> str:
     )
     text = ICON.sub(r'<i class="\2" aria-hidden="true"\3></i>', text)
     for script in SEARCH:
-        if name == "search.html" and script == "language_data.js":
-            continue
         text = re.sub(
             rf'[ \t]*<script src="[^"]*{script}[^"]*"></script>\n?',
             "",
@@ -134,7 +134,8 @@ def _page(name: str, text: str) -> str:
         )
     if name == "search.html":
         ours = "".join(
-            f'<script src="_static/{script}"></script>\n' for script in OURS
+            f'<script defer src="_static/{script}"></script>\n'
+            for script in OURS
         )
         text = text.replace("</body>", f"{ours}</body>")
     # one viewport is enough, and readers may enlarge

@@ -66,7 +66,7 @@ OWN = (
     "formulas.py", "references.py", "fold.py", "rules.py", "search.py",
     "figures.py", "api.py", "guess.py", "letters.py", "notes.py",
     "one_file.py", "previews.py", "beside.py", "foot.py",
-    "meaning.py",
+    "meaning.py", "bundle.py",
     "study.py", "trim.py", "words.py",
 )  # fmt: skip
 # folders of the site with a file for each page or figure

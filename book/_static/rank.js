@@ -59,15 +59,18 @@ const ranking = (taught = [], filed = {}) => {
     ["kill", "crash", "interrupt"],
     ["duplicate", "twice"],
     ["plot", "draw"],
-    ["homework", "exercise", "assignment"],
+    ["exercise", "assignment"],
     ["grade", "mark"],
     ["calculate", "compute", "count"],
+    ["untrained", "fresh", "random"],
+    ["same", "alike", "equal", "identical"],
+    ["different", "differ", "change"],
   ];
 
   // words of a question that say nothing of what it asks for
   const ASKING = new Set(("what how why which when where do does can my your i me you work works need needed use used"
     + " using much should would could explain explanation tell list called call just mean means really exactly happen"
-    + " happens go goes going good allowed between versus vs get got please like refer refers understand scratch").split(" "));
+    + " happens go goes going good allowed between versus vs get got please like refer refers understand scratch put want know give come comes").split(" "));
   const TOLD = new Set(["own", "before", "after", "down"]); // they do
   const dropped = (word) => (stopwords.has(word) || ASKING.has(word)) && !TOLD.has(word);
 
@@ -84,12 +87,13 @@ const ranking = (taught = [], filed = {}) => {
     return found;
   };
   // "warm-up" is found as two words and as "warmup", "√" as "sqrt", "β" as
-  // "beta"; of "d_k" no letter is found, but all of it
+  // "beta", "10,000" as "10000"; of "d_k" no letter is found, but all of it
   const WORD = /[\p{L}\p{N}]+(?:[-_^][\p{L}\p{N}]+)*/gu;
   const PART = /[\p{L}\p{N}]+/gu;
   const SIGNS = { "√": " sqrt ", α: "alpha", β: "beta", γ: "gamma", ε: "epsilon", λ: "lambda", μ: "mu", σ: "sigma" };
   const SIGN = new RegExp(`[${Object.keys(SIGNS).join("")}]`, "g");
-  const typedOut = (text) => text.replace(SIGN, (sign) => SIGNS[sign]);
+  const THOUSANDS = /(?<=\d),(?=\d{3}(?!\d))/g;
+  const typedOut = (text) => text.replace(SIGN, (sign) => SIGNS[sign]).replace(THOUSANDS, "");
   const parts = (word, once = false) => {
     const all = word.split(/[-_^]/), whole = all.join("");
     if (all.length === 1) return all;
@@ -123,7 +127,7 @@ const ranking = (taught = [], filed = {}) => {
     if (initials.length > 2) call(file + anchor, initials);
   }
 
-  const FIELDS = { page: 1, title: 4, called: 2.5, text: 1, code: 0.5, hidden: 0.3 };
+  const FIELDS = { page: 1, title: 4, called: 4, text: 1, code: 0.5, hidden: 0.3 };
   const index = wordIndex(FIELDS, split, stem);
   const sections = [], aside = [], weights = [], titles = [], spelt = [], texts = [], names = [], calls = [];
   const add = (rows) => {
@@ -261,7 +265,7 @@ const ranking = (taught = [], filed = {}) => {
     let all = 0;
     for (const each of results.values()) {
       const { id } = each;
-      each.score *= each.has ** 2 * (defines && GLOSSARY.test(sections[id][FILE]) ? 12 : weights[id]);
+      each.score *= each.has ** 3 * (defines && GLOSSARY.test(sections[id][FILE]) ? 12 : weights[id]);
       if (aside[id]) each.score *= meant(sections[id][TITLE]).some((word) => asked.has(word)) ? 5 : 0.4;
       each.score *= 1 + 0.3 * [...spelt[id]].filter(typedAs).length / (literal.size || 1);
       if (each.count === words.length && !slipped) all += 1;

@@ -85,6 +85,29 @@ def test_drawings_by_hand_have_the_books_colours(path: str) -> None:
     assert found <= {*colors().values(), *colors(dark=True).values()}
 
 
+def test_figures_that_move_ask_for_colours_that_there_are() -> None:
+    """A colour without a value is black, on a dark page, too."""
+    texts = {
+        path.name: path.read_text("utf-8")
+        for path in (ROOT / "annotated/book/moving").glob("*.mjs")
+    }
+    page = (ROOT / "book/_static/book.css").read_text("utf-8")
+    known = set(re.findall(r"--[\w-]+(?=:)", style_sheet() + page))
+    known |= {  # what a figure gives a value to
+        name
+        for text in texts.values()
+        for pair in re.findall(r'(--[\w-]+):|setProperty\("(--\w+)"', text)
+        for name in pair
+    }
+    asked = {
+        (file, name)
+        for file, text in texts.items()
+        for name in re.findall(r"""(?<=["'(])--[\w${]+[\w-]*""", text)
+    }
+    assert len(asked) > 50
+    assert {(f, n) for f, n in asked if n not in known} == set()
+
+
 def luminance(color: str) -> float:
     parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [

@@ -87,5 +87,5 @@ def test_served_pages_have_it_by_themselves(
     with served(built.root / "site") as where:
         with urlopen(f"{where}_static/paper.js") as reply:
             assert b"A baker" in reply.read()
-        with urlopen(f"{where}_static/book.css") as reply:
+        with urlopen(f"{where}_static/search.js") as reply:
             assert b"A baker" not in reply.read()

@@ -5,6 +5,17 @@ from __future__ import annotations
 import re
 
 from press.polish import polish
+from tests.site.tabs import Tab
+
+HELD = """() => performance.getEntriesByType("resource")
+  .filter((file) => file.renderBlockingStatus === "blocking")
+  .map((file) => file.name.split("/").at(-1).split("?")[0])"""
+
+
+def test_a_page_waits_for_one_file_before_it_is_drawn(small: Tab) -> None:
+    (held,) = small.open("02-one.html").evaluate(HELD)
+    assert re.fullmatch(r"page-\w+\.css", held)
+    assert small.faults == []
 
 
 def test_the_engine_room_is_folded_in_the_sidebar_of_other_pages() -> None:

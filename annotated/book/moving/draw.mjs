@@ -65,7 +65,7 @@ export default {
           ...every.map((v) => draw("circle", { cx: x(v), cy: row * i + 11, r: 2.5,
             style: "fill:var(--soft);opacity:.45" })),
           draw("circle", { cx: x(now), cy: row * i + 11, r: 5,
-            style: `fill:var(--${flips ? "warm" : "blue"})` })]),
+            style: `fill:var(${flips ? "--accent" : "--data"})` })]),
         draw("text", { x: x(0), y: foot + 16, "text-anchor": "middle" }, "equal"),
         draw("text", { x: width, y: foot + 16, "text-anchor": "end" }, `${unit} →`));
       const flipped = found.filter(({ flips }) => flips).map(({ name }) => name);

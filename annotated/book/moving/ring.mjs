@@ -95,7 +95,7 @@ export default {
         return draw("g", { transform: shift },
           draw("path", { d: `M${ax} ${ay}L${bx} ${by}M${bx - 6 * ux - 4 * uy} ${by - 6 * uy + 4 * ux}L${bx} ${by}`
             + `L${bx - 6 * ux + 4 * uy} ${by - 6 * uy - 4 * ux}`,
-          style: `fill:none;stroke-width:1.5;stroke:var(--${round ? "accent" : "soft"})` }),
+          style: `fill:none;stroke-width:1.5;stroke:var(${round ? "--accent" : "--soft"})` }),
           round ? draw("text", { x: mx + uy * 11, y: my - ux * 11 + 4, "text-anchor": "middle" },
             NAMES[sends(at.n, i, round - 1)]) : "");
       });

@@ -133,7 +133,7 @@ export default {
       const rows = cut(counts, how), drawn = draw(follows, begin, how, seed), { real, different } = judge(drawn, known);
       bars(rows);
       words.append(...drawn.slice(0, 10).map((word) => make("span", { style: "padding:.05rem .35rem;border-radius:4px;"
-        + `background:var(--${known.has(word) ? "cell" : "ground"})` }, `${word}${known.has(word) ? " ✓" : ""}`)));
+        + `background:var(${known.has(word) ? "--cell" : "--ground"})` }, `${word}${known.has(word) ? " ✓" : ""}`)));
       counted.textContent = `${WORDS} drawn: ${real} in the manual (✓), ${different} different.`;
       const left = rows.filter((row) => row.after), lost = rows.reduce((sum, row) => sum + (row.after ? 0 : row.before), 0);
       voice.say(`After “${begin}” the model knows ${list(rows.length, "next letter", "next letters")}; `
