@@ -113,7 +113,7 @@ export default {
       const [left, top, size] = [34, 22, 230], to = (n) => n / reach * size;
       const dots = (list) => list.filter((pair) => Math.max(...pair) <= reach).map(([s, t]) =>
         `M${(left + to(s)).toFixed(1)} ${(top + size - to(t)).toFixed(1)}h0`).join("");
-      const inks = ["--blue", "--good", "--soft"];
+      const inks = ["--data", "--good", "--soft"];
       const group = (ink) => dots(batches.filter((_, i) => i % 3 === ink && i !== which).flat());
       const style = (ink, width, more) => `fill:none;stroke:var(${ink});stroke-width:${width};`
         + `stroke-linecap:round;${more}`;
@@ -128,7 +128,7 @@ export default {
         draw("text", { x: left - 6, y: top + size - to(n) + 4, "text-anchor": "end" }, text)]),
       draw("path", { d: `M${left} ${top}v${size}h${size}`, style: "fill:none;stroke:var(--line)" }),
       ...inks.map((ink, i) => draw("path", { d: group(i), style: style(ink, 2.4, "opacity:.55") })),
-      draw("path", { d: dots(batches[which]), style: style("--warm", 5, "") })));
+      draw("path", { d: dots(batches[which]), style: style("--accent", 5, "") })));
 
       const batch = batches[which], wide = [0, 1].map((side) => Math.max(...batch.map((p) => p[side])));
       const unit = 300 / Math.max(sum(wide), 60), high = 150 / batch.length;

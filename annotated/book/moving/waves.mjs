@@ -78,7 +78,7 @@ export default {
       return make("div", {}, make("span", { style: `color:${color}` }, `PE(${p})`.replace("-", "−")),
         draw("svg", { viewBox: `0 0 ${width} 5`, preserveAspectRatio: "none", style: "height:1.5rem" },
           ...row.map((x, i) => draw("rect", { x: i, y: 0, width: 1.02, height: 5,
-            style: `fill:color-mix(in srgb,var(${x > 0 ? "--warm" : "--blue"}) `
+            style: `fill:color-mix(in srgb,var(${x > 0 ? "--accent" : "--data"}) `
               + `${Math.round(100 * Math.abs(x))}%,var(--ground))` })),
           draw("rect", { x: column, y: 0, width: 2, height: 5,
             style: "fill:none;stroke:var(--ink);stroke-width:.35" })));
