@@ -15,6 +15,7 @@ from annotated import costs
 from annotated.attention import MultiHeadAttention
 from annotated.batches import cut, plan_batches
 from annotated.layers import EncoderLayer, FeedForward
+from annotated.loss import smoothed_loss, smoothed_targets
 from annotated.model import (
     TransformerConfig,
     count_parameters,
@@ -370,6 +371,36 @@ def depth() -> list[dict[str, Any]]:
                 "size": sizes[-1],
                 "ratio": (slopes[0].norm() / slopes[3].norm()).item(),
                 "factor": steps.log().mean().exp().item(),
+            }
+        )
+    return cases
+
+
+def smooth() -> list[dict[str, Any]]:
+    """The smoothed loss of a model that gives the label p and shares the
+    rest evenly, with the gradient of the label's logit, by autograd, in
+    float32, in which the package computes it.
+    """
+    cases = []
+    for p, epsilon, vocab in itertools.product(
+        (0.3, 0.9, 0.99), (0.0, 0.1, 0.4), (8, 1000)
+    ):
+        said = torch.full((1, vocab), (1 - p) / (vocab - 1)).double()
+        said[0, 5] = p
+        logits, label = said.log().requires_grad_(), torch.tensor([5])
+        loss, _ = smoothed_loss(logits, label, epsilon)
+        loss.backward()
+        asked = smoothed_targets(label, vocab, epsilon).double()[0]
+        assert logits.grad is not None
+        cases.append(
+            {
+                "p": p,
+                "epsilon": epsilon,
+                "vocab": vocab,
+                "loss": loss.item(),
+                "slope": logits.grad[0, 5].item(),
+                "floor": torch.special.entr(asked).sum().item(),
+                "target": [asked[5].item(), asked[0].item()],
             }
         )
     return cases

@@ -358,6 +358,7 @@ CASES: dict[str, dict[str, Any]] = {
         "healthy": [3.0, 1.0, 0.5],
         "last": 300,
     },
+    "smooth": {"epsilon": 0.0, "vocab": 1000},
     "table1": {"start": {"n": 1024, "d": 512, "k": 3, "r": 33}},
     "tree": {
         "words": ["She", "saw", "boys"],

@@ -233,7 +233,7 @@ def test_heads_that_find_neighbours_are_taken_away(
     assert "Around “a” it says “z”, “e”, “d” and “z”" in window.said()
     page.locator("[role=gridcell]").first.focus()
     press(page, "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight")
-    told = "From “a” head 2 gives 0.00 to “d”, letter 4."
+    told = "From “a” head 2 gives 0 % to “d”, letter 4."
     assert page.get_by_text(told).is_visible()
     press(page, "Enter")  # asks about that letter
     assert "Around “d” it says “z”, “a”, “i” and “z”" in window.said()

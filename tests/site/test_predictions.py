@@ -201,6 +201,16 @@ PREDICTIONS: dict[str, tuple[str, Any, Any, str]] = {
         r"Not so: .* Divided, at d_k = 1, 2 of the keys had 0\.05 or more, "
         r"and the largest weight was 0\.73; now 1 has, and it is 1\.00\.",
     ),
+    "smooth": (
+        "at 0.5",
+        lambda page: slide(page, "ε", *["ArrowRight"] * 4),
+        lambda page: page.get_by_role(
+            "slider", name="label’s probability"
+        ).fill("900"),
+        r"Not so: you said “at 0\.5”\. The loss is lowest, 1\.015, where "
+        r".* asked for, 0\.900\. At 0\.99 it is 1\.159; without smoothing it "
+        r"was 0\.010 there\.",
+    ),
     "stream": (
         "all 3",
         lambda page: slide(page, "vocabulary V", "ArrowLeft"),

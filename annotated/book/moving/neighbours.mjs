@@ -58,11 +58,11 @@ export default {
     const voice = kit.voice();
 
     function grid() {
-      const map = maps[heads] ??= kit.grid({ label: "Where each head looks from the letter asked about",
-        rows: Array.from({ length: heads }, (_, i) => `head ${i + 1}`), columns: [...word], digits: 2, size: "1.75rem",
-        tell: (i, j) => `From “${word[at]}” head ${i + 1} gives ${runs[heads].maps[i][at][j].toFixed(2)} to “${word[j]}”, letter ${
+      const map = maps[heads] ??= kit.grid({ label: "Where each head looks from the letter asked about, in per cent",
+        rows: Array.from({ length: heads }, (_, i) => `head ${i + 1}`), columns: [...word], size: "1.75rem",
+        tell: (i, j) => `From “${word[at]}” head ${i + 1} gives ${percent(runs[heads].maps[i][at][j])} to “${word[j]}”, letter ${
           j + 1}.`,
-        text: (w) => (w >= 0.05 ? w.toFixed(1).replace(/^0/, "") : ""),
+        text: (w) => (w >= 0.05 ? String(Math.round(100 * w)) : ""),
         onpress: (_, j) => act({ at: Math.min(last, Math.max(far, j)) }) });
       map.set(runs[heads].maps.map((one) => one[at]),
         runs[heads].maps.flatMap((_, i) => offsets.map((offset) => [i, at + offset])));
