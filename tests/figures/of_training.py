@@ -12,7 +12,10 @@ import torch
 
 import annotated.batches
 from annotated import costs
+from annotated.attention import MultiHeadAttention
 from annotated.batches import cut, plan_batches
+from annotated.layers import EncoderLayer, FeedForward
+from annotated.loss import smoothed_loss, smoothed_targets
 from annotated.model import (
     TransformerConfig,
     count_parameters,
@@ -294,3 +297,110 @@ def pieces() -> dict[str, Any]:
     return {key: whole[key] for key in ("merges", "order")} | {
         "texts": texts
     }
+
+
+def neighbours() -> dict[str, Any]:
+    """An untrained layer's answers around the letters of some words, each
+    head taken away in turn, and how many of them are right.
+    """
+    torch.manual_seed(0)
+    offsets, letters = (-2, -1, 1, 2), torch.randint(3, (40, 7))
+    table, read = torch.randn(3, 8), torch.randn(8, 4 * 3)
+    layer = EncoderLayer(MultiHeadAttention(8, 2), FeedForward(8, 8))
+    asked = torch.stack([letters.roll(-o, dims=1) for o in offsets], -1)
+    states, wanted = [], []
+    for off in ([], [0], [1], [0, 1]):
+        blocks = layer.attention.w_o.weight.data.unflatten(1, (2, -1))
+        kept = blocks.clone()
+        blocks[:, off] = 0
+        with torch.no_grad():
+            logits = (layer(table[letters]) @ read).unflatten(-1, (4, 3))
+        blocks.copy_(kept)
+        sure, said = logits[:, 2:-2].softmax(-1).max(-1)
+        right = said == asked[:, 2:-2]
+        states.append(
+            {
+                "off": off,
+                "said": [
+                    ["".join("abc"[i] for i in row) for row in word]
+                    for word in said.tolist()
+                ],
+                "sure": sure.tolist(),
+                "right": right.float().mean(dim=(0, 1)).tolist(),
+            }
+        )
+        wanted.append(
+            {
+                "of_word": right.sum(dim=-1).tolist(),
+                "share": right.float().mean().item(),
+            }
+        )
+    words = ["".join("abc"[i] for i in row) for row in letters.tolist()]
+    return {
+        "offsets": offsets,
+        "words": words,
+        "states": states,
+        "wanted": wanted,
+    }
+
+
+def depth() -> list[dict[str, Any]]:
+    """Sizes and gradients of small stacks, and what a figure says of them."""
+    cases = []
+    for pre in (False, True):
+        torch.manual_seed(0)
+        x, sizes, weights = torch.randn(2, 5, 8), [], []
+        for _ in range(4):
+            layer = EncoderLayer(
+                MultiHeadAttention(8, 2), FeedForward(8, 16), pre_norm=pre
+            )
+            x = layer(x)
+            weights.append(layer.feed_forward.outer.weight)
+            sizes.append(x.detach().square().mean().sqrt().item())
+        slopes = torch.autograd.grad(x.sin().sum(), weights)
+        gradient = [slope.norm().item() for slope in slopes]
+        growth = torch.tensor(sizes).double()
+        steps = growth[1:] / growth[:-1]
+        cases.append(
+            {
+                "stack": {
+                    "size": sizes,
+                    "alike": [0.0, 0.1, 0.2, 0.3],
+                    "gradient": {"4": gradient},
+                },
+                "size": sizes[-1],
+                "ratio": (slopes[0].norm() / slopes[3].norm()).item(),
+                "factor": steps.log().mean().exp().item(),
+            }
+        )
+    return cases
+
+
+def smooth() -> list[dict[str, Any]]:
+    """The smoothed loss of a model that gives the label p and shares the
+    rest evenly, with the gradient of the label's logit, by autograd, in
+    float32, in which the package computes it.
+    """
+    cases = []
+    for p, epsilon, vocab in itertools.product(
+        (0.3, 0.9, 0.99), (0.0, 0.1, 0.4), (8, 1000)
+    ):
+        said = torch.full((1, vocab), (1 - p) / (vocab - 1)).double()
+        said[0, 5] = p
+        logits, label = said.log().requires_grad_(), torch.tensor([5])
+        loss, _ = smoothed_loss(logits, label, epsilon)
+        loss.backward()
+        asked = smoothed_targets(label, vocab, epsilon).double()[0]
+        assert logits.grad is not None
+        cases.append(
+            {
+                "p": p,
+                "epsilon": epsilon,
+                "vocab": vocab,
+                "loss": loss.item(),
+                "slope": logits.grad[0, 5].item(),
+                "floor": torch.special.entr(asked).sum().item(),
+                "target": [asked[5].item(), asked[0].item()],
+            }
+        )
+    return cases

@@ -1,6 +1,7 @@
 """Figures that move, with small data: pages that carry them, and a window."""
 
 import base64
+import itertools
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -150,6 +151,67 @@ BRANCHES = {
     "decoder.cross": "decoder.layers.0.cross_attention",
     "decoder.network": "decoder.layers.0.feed_forward",
 }
+
+
+def neighbours(word: str = "reading") -> dict[str, Any]:
+    """A layer whose head i alone answers question i of four, if it has
+    one: where nobody does, it says “z”, and is right once in ten times.
+    """
+    offsets = (-2, -1, 1, 2)
+    runs: dict[int, Any] = {}
+    for heads in (1, 2, 4):
+        states = {}
+        for size in range(heads + 1):
+            for off in itertools.combinations(range(heads), size):
+                heard = [q < heads and q not in off for q in range(4)]
+                states["".join(map(str, off))] = {
+                    "right": [0.9 if h else 0.1 for h in heard],
+                    "sure": [[0.8 if h else 0.3 for h in heard]] * 3,
+                    "said": [
+                        "".join(
+                            word[at + offset] if h else "z"
+                            for offset, h in zip(offsets, heard)
+                        )
+                        for at in (2, 3, 4)
+                    ],
+                }
+        maps = torch.zeros(heads, 7, 7)
+        for head in range(heads):
+            maps[head] = torch.eye(7).roll(offsets[head], dims=1)
+        runs[heads] = {
+            "states": states,
+            "maps": maps,
+            "losses": [3.0, 2.0 / heads, 1.0 / heads],
+        }
+    return {"word": word, "offsets": offsets, "every": 20, "runs": runs}
+
+
+def depth() -> dict[str, Any]:
+    """Stacks whose size each layer multiplies, whose positions are alike
+    at once or never, and a gradient that follows the size.
+    """
+    stacks = {
+        name: {
+            "size": [factor**layer for layer in range(24)],
+            "alike": [alike] * 24,
+            "gradient": {
+                many: [factor ** (many - layer) for layer in range(many)]
+                for many in (1, 2, 24)
+            },
+        }
+        for name, factor, alike in (
+            ("post", 1.0, 0.9),
+            ("pre", 1.1, 0.2),
+            ("none", 1.5, 0.9),
+            ("post-bare", 1.0, 1.0),
+            ("pre-bare", 1.0, 1.0),
+            ("none-bare", 0.5, 1.0),
+        )
+    }
+    run = {"layers": 2, "norm": "none", "sums": True}
+    return {"stacks": stacks, "learned": [{**run, "exact": [0.985, 0, 1]}]}
+
+
 CASES: dict[str, dict[str, Any]] = {
     "branches": speller(),
     "heads": {
@@ -208,6 +270,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "translate": translator(),
     "say": sayer(),
+    "depth": depth(),
+    "neighbours": neighbours(),
     "masks": {"words": 10, "trained": {"finite": 1.5, "after": 2.0}},
     "dials": {"paper": {"width": 512, "warmup": 4000, "last": 20_000}},
     "draw": {
@@ -301,6 +365,7 @@ CASES: dict[str, dict[str, Any]] = {
         "healthy": [3.0, 1.0, 0.5],
         "last": 300,
     },
+    "smooth": {"epsilon": 0.0, "vocab": 1000},
     "table1": {"start": {"n": 1024, "d": 512, "k": 3, "r": 33}},
     "tree": {
         "words": ["She", "saw", "boys"],

@@ -12,8 +12,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from annotated.book.colors import colors
+from annotated.book.colors import MOVING, colors
 from annotated.book.plots import use_book_style
+from annotated.book.scripts import scripts
 from press.chapters import read_book
 from press.dark import _lab, darkened, light, style_sheet, themed
 from press.formulas import mathml, plain
@@ -240,3 +241,20 @@ def test_a_formula_and_its_code_have_the_same_colours() -> None:
     ]
     marks = r' class="of-\w+"| of-\w+(?=")'
     assert re.sub(marks, "", page) == before
+
+
+def test_moving_figures_name_colours_that_there_are() -> None:
+    """A variable that is nowhere set draws nothing at all."""
+    elsewhere = {
+        "--book-interface",
+        "--pst-font-family-monospace",
+        "--cols",
+    }
+    for name, code in scripts(
+        {p.stem: p.read_text("utf-8") for p in MOVING.glob("*.mjs")}
+    ).items():
+        used = set(re.findall(r"--[a-z][a-z-]*", code))
+        given = {f"--{one}" for one in colors()}
+        given |= set(re.findall(r"(--[a-z-]+):", code))
+        given |= set(re.findall(r'setProperty\("(--[a-z-]+)', code))
+        assert used <= given | elsewhere, name

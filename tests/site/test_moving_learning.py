@@ -261,3 +261,38 @@ def test_a_ring_passes_its_chunks_on(
     assert window.said().startswith("After 0 of 14 rounds 0 of 64")
     assert page.locator("[role=gridcell]").count() == 64
     assert window.faults == []
+
+
+def test_a_smoothed_label_punishes_the_sure(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "smooth", "page", "light"))
+    assert window.said() == (
+        "With ε = 0 and 1,000 words the loss is 0.693 at 0.500, and at best "
+        "0.000, which takes a probability of 1. Each other word should get "
+        "0. The gradient of the label’s logit is −0.500: a step makes the "
+        "model surer."
+    )
+    page.get_by_role("slider", name="ε", exact=True).focus()
+    press(page, *["ArrowRight"] * 4)
+    page.get_by_role("slider", name="label’s probability").focus()
+    press(page, "End")
+    assert window.said().endswith(
+        "at best 1.015, where the label has 0.900. Each other word should "
+        "get 1.0·10⁻⁴. The gradient of the label’s logit is +0.099: a step "
+        "makes the model less sure."
+    )
+    page.get_by_role("button", name="8", exact=True).focus()
+    press(page, "Enter")
+    assert "at best 0.467, where the label has 0.912" in window.said()
+    dot = page.locator(".fx svg circle").bounding_box()
+    x, y = dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 1000, y, steps=4)
+    page.mouse.up()
+    assert "at 0.300, and at best" in window.said()
+    page.wait_for_function(
+        "location.hash === '#smooth:epsilon=0.1&vocab=8&p=0.3'"
+    )
+    assert window.faults == []

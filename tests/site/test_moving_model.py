@@ -209,6 +209,84 @@ def test_waves_turn_alike_everywhere(
     assert window.faults == []
 
 
+def test_heads_that_find_neighbours_are_taken_away(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "neighbours", "page", "light"))
+    assert window.said() == (
+        "With 1 head 30 % of the answers are right: two before 90 %, one "
+        "before 10 %, one after 10 % and two after 10 %. Around “i” it says "
+        "“a”, “z”, “z” and “z”, of which 1 is right."
+    )
+    page.get_by_role("button", name="4", exact=True).focus()
+    press(page, "Enter")
+    assert "“a”, “d”, “n” and “g”, of which 4 are right." in window.said()
+    for head in ("head 1", "head 4"):
+        page.get_by_role("button", name=head, exact=True).focus()
+        press(page, "Enter")
+    assert window.said().startswith(
+        "With 4 heads, without head 1 and head 4, 50 % instead of 90 % of "
+        "the answers are right: two before 10 %, one before 90 %"
+    )
+    page.get_by_role("slider", name="letter").focus()
+    press(page, "Home")
+    assert "Around “a” it says “z”, “e”, “d” and “z”" in window.said()
+    page.locator("[role=gridcell]").first.focus()
+    press(page, "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight")
+    told = "From “a” head 2 gives 0 % to “d”, letter 4."
+    assert page.get_by_text(told).is_visible()
+    press(page, "Enter")  # asks about that letter
+    assert "Around “d” it says “z”, “a”, “i” and “z”" in window.said()
+    page.wait_for_function(
+        "location.hash === '#neighbours:heads=4&at=3&off=03'"
+    )
+    window.open("about:blank")
+    address = write(tmp_path, "neighbours", "page", "light")
+    window.open(f"{address}#neighbours:heads=2&at=3&off=1")
+    assert window.said().startswith("With 2 heads, without head 2, 30 %")
+    assert window.faults == []
+
+
+def test_a_stack_loses_its_norms_and_its_sums(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "depth", "page", "light"))
+    assert window.said() == (
+        "24 layers, post-norm, with residual sums: at the end the size of "
+        "the stream is 1.0, and the likeness of its positions 0.90. The "
+        "first layer’s gradient is 1.0 times the last’s."
+    )
+    without = page.get_by_role("button", name="without", exact=True)
+    without.focus()
+    press(page, "Enter")
+    assert "24 layers, post-norm, without residual sums" in window.said()
+    page.get_by_role("button", name="none", exact=True).focus()
+    press(page, "Enter")
+    assert "the size of the stream is 1.2·10⁻⁷, and" in window.said()
+    page.get_by_role("button", name="with", exact=True).focus()
+    press(page, "Enter")
+    dot = page.locator(".fx svg circle").bounding_box()
+    x, y = dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 1000, y, steps=4)
+    page.mouse.up()
+    assert window.said().startswith("1 layer, no norm, with residual sums")
+    assert "gradient is" not in window.said()
+    page.get_by_role("slider", name="layers").focus()
+    press(page, "ArrowRight")
+    assert window.said().endswith(
+        "A model with 2 layers of this kind on each side, trained to "
+        "reverse words, got 99 %, 0 %, 100 % of them right (by seed)."
+    )
+    page.get_by_label("What is drawn").select_option("gradient")
+    page.wait_for_function(
+        "location.hash === '#depth:norm=none&sums=1&layers=2&draw=gradient'"
+    )
+    assert page.locator(".fx table").inner_text().count("no norm") == 2
+    assert window.faults == []
+
+
 def test_table_1_is_turned(window: Window, tmp_path: Path) -> None:
     page = window.open(write(tmp_path, "table1", "page", "light"))
     assert window.said() == (

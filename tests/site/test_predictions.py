@@ -90,6 +90,14 @@ PREDICTIONS: dict[str, tuple[str, Any, Any, str]] = {
         ],
         r"Not so: .* From 9\.5·10¹⁷ to 3\.2·10¹⁸ operations it is 3\.4 ",
     ),
+    "depth": (
+        "about 5",
+        lambda page: [click(page, "without"), click(page, "none")],
+        lambda page: click(page, "with"),
+        r"Not so: you said “about 5”\. From 1\.0 it went to 11,000: each "
+        r"layer multiplies it by 1\.5, on average\. The first layer’s "
+        r"gradient went from 1\.0 times the last’s to 11,000 times\.",
+    ),
     "dials": (
         "half as high",
         lambda page: slide(page, "warm-up", "ArrowRight"),
@@ -154,6 +162,14 @@ PREDICTIONS: dict[str, tuple[str, Any, Any, str]] = {
         ],
         r"Not so: .* With one layer 0 of 6 positions .*, with two 2 do:",
     ),
+    "neighbours": (
+        "about half",
+        lambda page: [click(page, "2"), click(page, "head 2")],
+        lambda page: click(page, "4"),
+        r"Not so: you said “about half”\. From one head to four the misses "
+        r"went from 70 % to 10 %; most was gained for the letter one before, "
+        r"which went from 10 % to 90 %\.",
+    ),
     "pieces": (
         "more",
         lambda page: page.get_by_label("Your text").fill("Generators"),
@@ -184,6 +200,16 @@ PREDICTIONS: dict[str, tuple[str, Any, Any, str]] = {
         lambda page: slide(page, "d_k", "End"),
         r"Not so: .* Divided, at d_k = 1, 2 of the keys had 0\.05 or more, "
         r"and the largest weight was 0\.73; now 1 has, and it is 1\.00\.",
+    ),
+    "smooth": (
+        "at 0.5",
+        lambda page: slide(page, "ε", *["ArrowRight"] * 4),
+        lambda page: page.get_by_role(
+            "slider", name="label’s probability"
+        ).fill("900"),
+        r"Not so: you said “at 0\.5”\. The loss is lowest, 1\.015, where "
+        r".* asked for, 0\.900\. At 0\.99 it is 1\.159; without smoothing it "
+        r"was 0\.010 there\.",
     ),
     "stream": (
         "all 3",
