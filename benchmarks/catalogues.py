@@ -150,6 +150,7 @@ def timed(
     """Run a command in one thread, until it ends or for so many seconds;
     how long it took, and what share of a core it had.
     """
+    here = commit()  # of the code that trains
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begin = time.perf_counter()
     nice = ["nice", "-n", str(settings.nice)] if settings.nice else []
@@ -173,7 +174,7 @@ def timed(
     return {
         "seconds": took,
         "share": spent / took,
-        "commit": commit(),
+        "commit": here,
         "load": os.getloadavg()[2],
     }
 
