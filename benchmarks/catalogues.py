@@ -24,6 +24,7 @@ Each part that is done is kept in WORK: a second call goes on from there.
 from __future__ import annotations
 
 import json as coding
+import math
 import os
 import resource
 import subprocess
@@ -144,11 +145,11 @@ def text(folder: Path, split: str) -> tuple[list[str], list[str]]:
 def timed(
     words: Sequence[str],
     settings: Settings,
-    seconds: float | None,
     log: Path,
+    most: float = math.inf,
 ) -> dict[str, Any]:
-    """Run a command in one thread, until it ends or for so many seconds;
-    how long it took, and what share of a core it had.
+    """Run a command in one thread, until it ends or has had so many seconds
+    of the processor; how long it took, and what it has had.
     """
     here = commit()  # of the code that trains
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -161,22 +162,28 @@ def timed(
             stderr=subprocess.STDOUT,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
-        try:
-            if process.wait(seconds):
-                sys.exit(f"{words[:4]} failed: see {log}")
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            process.wait()
+        while process.poll() is None:
+            if spent(process.pid) >= most:
+                process.terminate()
+            time.sleep(1)
+    if process.returncode and most == math.inf:
+        sys.exit(f"{words[:4]} failed: see {log}")
     took = time.perf_counter() - begin
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime - before.ru_utime
-    spent += after.ru_stime - before.ru_stime
+    both = zip(after[:2], before[:2])  # the user's, the system's
     return {
         "seconds": took,
-        "share": spent / took,
+        "processor": sum(a - b for a, b in both),
         "commit": here,
         "load": os.getloadavg()[2],
     }
+
+
+def spent(number: int) -> float:
+    """Seconds of the processor that a process has had, all its threads."""
+    words = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2]
+    user, system = words.split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def ours(settings: Settings, work: Path, way: str) -> dict[str, Any]:
@@ -188,7 +195,7 @@ def ours(settings: Settings, work: Path, way: str) -> dict[str, Any]:
         settings.target, "--max-minutes", str(settings.minutes), "--device",
         "cpu", "--out", str(run),
     ]  # fmt: skip
-    found = timed(words, settings, None, work / f"run {way}.log")
+    found = timed(words, settings, work / f"run {way}.log")
     summary = coding.loads((run / "summary.json").read_text("utf-8"))
     recipe = coding.loads((run / "recipe.json").read_text("utf-8"))
     return found | {"summary": summary, "recipe": recipe}
@@ -338,12 +345,12 @@ def peer_settings(settings: Settings, folder: Path) -> dict[str, Any]:
 def peer(
     settings: Settings, work: Path, folder: Path, seconds: float
 ) -> dict[str, Any]:
-    """Train the peer for so many seconds."""
+    """Train the peer for so many seconds of the processor."""
     file = folder / "settings.yaml"  # JSON is YAML
     chosen = peer_settings(settings, folder)
     file.write_text(coding.dumps(chosen, indent=1), "utf-8")
     words = [str(settings.peer), "-m", "joeynmt", "train", str(file), "-t"]
-    found = timed(words, settings, seconds, work / "peer.log")
+    found = timed(words, settings, work / "peer.log", seconds)
     looks = (folder / "model/validations.txt").read_text("utf-8")
     steps = looks.splitlines()
     return found | {"looks": len(steps), "last": steps[-1]}
@@ -409,7 +416,7 @@ def trained(
     lines = {"clean": kept("run clean test", translated, work, "clean")}
     if settings.peer:
         folder = work / "peer"
-        seconds = runs["clean"]["seconds"]
+        seconds = runs["clean"]["processor"]
         kept("peer splits", peer_text, settings, work, folder)
         runs["JoeyNMT"] = kept(
             "peer", peer, settings, work, folder, seconds
