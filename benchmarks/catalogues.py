@@ -12,11 +12,12 @@ have learned nothing.
 
 Then two translators learn the last of them in one thread each, one after the
 other: ours, fitted to the minutes, and JoeyNMT's, as its transformer_small.yaml
-has it, for as many seconds as ours took with all that belongs to it. Of that
-file only what belongs to its toy text is changed: paths, languages, 8,000
-merges for 200, sentences of up to 250 tokens for 30, outputs of up to 200 for
-31, a look at 200 sentences of validation every 1,000 steps (its default) for
-10, and no end but that of the time. It takes its best checkpoint, by loss.
+has it, for as many seconds of the processor as ours took with all that belongs
+to it. Of that file only what belongs to its toy text is changed: paths,
+languages, 8,000 merges for 200, sentences of up to 250 tokens for 30, outputs
+of up to 200 for 31, a look at 200 sentences of validation every 1,000 steps
+(its default) for 10, and no end but that of the time. It takes its best
+checkpoint, by loss.
 
 Each part that is done is kept in WORK: a second call goes on from there.
 """
@@ -27,6 +28,7 @@ import json as coding
 import math
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -166,7 +168,7 @@ def timed(
             if spent(process.pid) >= most:
                 process.terminate()
             time.sleep(1)
-    if process.returncode and most == math.inf:
+    if process.returncode not in (0, -signal.SIGTERM):
         sys.exit(f"{words[:4]} failed: see {log}")
     took = time.perf_counter() - begin
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
