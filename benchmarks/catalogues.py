@@ -103,9 +103,7 @@ def prepared(settings: Settings, work: Path, way: str) -> dict[str, Any]:
 
 
 def looked_up(folder: Path) -> dict[str, Any]:
-    """What copying and looking up score on a prepared test set, and how
-    many of its sources are nearly one of the training set.
-    """
+    """What copying and looking up make of a prepared test set, and score."""
     corpus = Prepared.open(folder)
     source, target = corpus.tokenizers()
     train = corpus.corpus("train")
@@ -113,12 +111,15 @@ def looked_up(folder: Path) -> dict[str, Any]:
     rows = nearest(source.encode(src), train.src)
     assert isinstance(target, MarkedTokenizer)
     sides = target.decode([train.tgt[int(i)].tolist() for i in rows])
-    sides = [target.restored(*both) for both in zip(sides, src)]
+    lines = {
+        "copied": src,
+        "nearest": [target.restored(*both) for both in zip(sides, src)],
+    }
     return {
+        "lines": lines,
         "sentences": len(src),
-        "copied": score(src, ref)["bleu"],
-        "nearest": score(sides, ref)["bleu"],
         "near": sum(near(folder, src)),
+        **{name: score(some, ref)["bleu"] for name, some in lines.items()},
     }
 
 
@@ -459,12 +460,15 @@ def main(settings: Settings) -> None:
         )
         for way in WAYS
     }
+    beside = {way: found.pop("lines") for way, found in lookups.items()}
     runs, lines = trained(settings, work)
+    lines = beside["clean"] | lines
     src, ref = text(work / "clean", "test")
     scores = {name: judged(work, some) for name, some in lines.items()}
-    others = [name for name in lines if name != "clean"]
     against = {
-        name: compare(lines["clean"], lines[name], ref) for name in others
+        name: compare(lines["clean"], some, ref)
+        for name, some in lines.items()
+        if name in runs and name != "clean"
     }
     metrics = {
         "prepared": {
