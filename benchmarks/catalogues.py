@@ -119,7 +119,7 @@ def looked_up(folder: Path) -> dict[str, Any]:
         "lines": lines,
         "sentences": len(src),
         "near": sum(near(folder, src)),
-        **{name: score(some, ref)["bleu"] for name, some in lines.items()},
+        **{name: score(some, ref) for name, some in lines.items()},
     }
 
 
