@@ -470,7 +470,10 @@ def main(settings: Settings) -> None:
         for name, some in lines.items()
         if name in runs and name != "clean"
     }
+    files = [*settings.folder.glob("*.mo")]
     metrics = {
+        "files": len(files),
+        "links": sum(file.is_symlink() for file in files),
         "prepared": {
             way: {
                 "splits": {
