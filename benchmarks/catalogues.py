@@ -45,7 +45,7 @@ from ledger import annotated, typed, write
 from rapidfuzz.fuzz import ratio
 
 from annotated.book.results import commit, entry
-from annotated.corpora.cleaning import divide
+from annotated.corpora.cleaning import Cleaning, divide
 from annotated.corpora.marks import MarkedTokenizer, missing
 from annotated.corpora.neighbours import nearest
 from annotated.corpora.prepare import Prepared, of_corpora
@@ -235,10 +235,10 @@ with open(f"{folder}/vocabulary", "w", encoding="utf-8") as out:
 """
 
 
-def peer_text(
-    settings: Settings, work: Path, folder: Path
-) -> dict[str, int]:
-    """Write the splits of the clean text, the same pairs, for the peer."""
+def divided(
+    settings: Settings, work: Path
+) -> dict[str, list[tuple[str, str]]]:
+    """The pairs of each split of the clean text, as they were prepared."""
     preparation = of_corpora(
         sorted(settings.folder.glob("*.mo")),
         source=settings.source,
@@ -246,21 +246,25 @@ def peer_text(
         hold_out=settings.hold_out,
     )
     known = Prepared.open(work / "clean")
-    names = known.settings["cleaning"]
-    cleaning = type(preparation.cleaning)(**names)
+    cleaning = Cleaning(**known.settings["cleaning"])
     pairs = chain.from_iterable(
         part.pairs(strict=False) for part in preparation.parts["train"]
     )
+    rules = cleaning, preparation.division, Counter[str]()
     splits: dict[str, list[tuple[str, str]]] = {}
-    division = preparation.division
-    for split, *pair in divide(
-        "train", pairs, cleaning, division, Counter()
-    ):
-        splits.setdefault(split, []).append((pair[0], pair[1]))
+    for split, src, tgt in divide("train", pairs, *rules):
+        splits.setdefault(split, []).append((src, tgt))
     for split in ("valid", "test"):
-        held = text(work / "clean", split)
-        if [*zip(*held)] != splits[split]:
+        if [*zip(*text(work / "clean", split))] != splits[split]:
             sys.exit(f"{split} is not what was prepared")
+    return splits
+
+
+def peer_text(
+    settings: Settings, work: Path, folder: Path
+) -> dict[str, int]:
+    """Write the splits of the clean text, and a vocabulary, for the peer."""
+    splits = divided(settings, work)
     folder.mkdir(parents=True, exist_ok=True)
     both: list[str] = []
     for split, rows in splits.items():
