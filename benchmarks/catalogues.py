@@ -202,7 +202,8 @@ def ours(settings: Settings, work: Path, way: str) -> dict[str, Any]:
     found = timed(words, settings, work / f"run {way}.log")
     summary = coding.loads((run / "summary.json").read_text("utf-8"))
     recipe = coding.loads((run / "recipe.json").read_text("utf-8"))
-    return found | {"summary": summary, "recipe": recipe}
+    sizes = {key: recipe[key] for key in ("model", "training")}
+    return found | {"summary": summary, **sizes}
 
 
 def translated(work: Path, way: str) -> list[str]:
@@ -505,11 +506,7 @@ def main(settings: Settings) -> None:
         command = typed("catalogues.py", settings)
         for path, name in ((work, "WORK"), (settings.peer, "PEER")):
             command = command.replace(str(path), name)
-        kept = [
-            {"source": one, "reference": other}
-            | {name: some[i] for name, some in lines.items()}
-            for i, (one, other) in enumerate(zip(src[:40], ref[:40]))
-        ]
+        samples = [*zip(src, ref, lines["clean"])][::20]
         write(
             settings.json,
             entry(
@@ -521,7 +518,7 @@ def main(settings: Settings) -> None:
                     "languages": f"{settings.source}-{settings.target}",
                 },
                 packages=("numpy", "tokenizers", "sacrebleu", "polib", "rapidfuzz"),
-                commit=runs["clean"]["commit"], samples=kept, **more,
+                commit=runs["clean"]["commit"], scored_at=commit(), samples=samples, **more,
             ),
         )  # fmt: skip
 
