@@ -14,10 +14,10 @@ Then two translators learn the last of them in one thread each, one after the
 other: ours, fitted to the minutes, and JoeyNMT's, as its transformer_small.yaml
 has it, for as many seconds of the processor as ours took with all that belongs
 to it. Of that file only what belongs to its toy text is changed: paths,
-languages, 8,000 merges for 200, sentences of up to 250 tokens for 30, outputs
-of up to 200 for 31, a look at 200 sentences of validation every 1,000 steps
-(its default) for 10, and no end but that of the time. It takes its best
-checkpoint, by loss. (JoeyNMT 2.3.0 gives one scheduler an argument that torch
+languages, 8,000 merges for 200, sentences of up to 250 tokens for 30, a look
+at 200 sentences of validation every 1,000 steps (its default) for 10, outputs
+of up to 100 for 31 when it translates the test, and no end but that of the
+time. It takes its best checkpoint, by loss. (JoeyNMT 2.3.0 gives one scheduler an argument that torch
 no longer has, which PEER below takes away.)
 
 Each part that is done is kept in WORK: a second call goes on from there.
@@ -284,7 +284,9 @@ def peer_text(
     return {split: len(rows) for split, rows in splits.items()}
 
 
-def peer_settings(settings: Settings, folder: Path) -> dict[str, Any]:
+def peer_settings(
+    settings: Settings, folder: Path, longest: int
+) -> dict[str, Any]:
     """JoeyNMT's small Transformer, for this text."""
 
     def side(language: str) -> dict[str, Any]:
@@ -325,8 +327,8 @@ def peer_settings(settings: Settings, folder: Path) -> dict[str, Any]:
         },
         "testing": {
             "n_best": 1, "beam_size": 5, "beam_alpha": 1.0,
-            "batch_size": 100, "batch_type": "sentence",
-            "eval_metrics": ["bleu"], "max_output_length": 200,
+            "batch_size": 10, "batch_type": "sentence",
+            "eval_metrics": ["bleu"], "max_output_length": longest,
             "min_output_length": 1, "sacrebleu_cfg": {"tokenize": "13a"},
         },
         "training": {
@@ -356,7 +358,7 @@ def peer(
 ) -> dict[str, Any]:
     """Train the peer for so many seconds of the processor."""
     file = folder / "settings.yaml"  # JSON is YAML
-    chosen = peer_settings(settings, folder)
+    chosen = peer_settings(settings, folder, 31)
     file.write_text(coding.dumps(chosen, indent=1), "utf-8")
     words = [str(settings.peer), "-c", PEER, "train", str(file), "-t"]
     found = timed(words, settings, work / "peer.log", seconds)
@@ -367,9 +369,11 @@ def peer(
 
 def peer_translated(settings: Settings, folder: Path) -> list[str]:
     """What the peer makes of the test set."""
-    words = [str(settings.peer), "-c", PEER, "translate"]
+    file = folder / "translate.yaml"
+    chosen = peer_settings(settings, folder, 100)
+    file.write_text(coding.dumps(chosen, indent=1), "utf-8")
     done = subprocess.run(
-        [*words, str(folder / "settings.yaml")],
+        [str(settings.peer), "-c", PEER, "translate", str(file)],
         input=(folder / f"test.{settings.source}").read_bytes(),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
