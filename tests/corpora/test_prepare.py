@@ -180,8 +180,10 @@ def test_a_report_of_many_files_names_the_ten_largest():
         {"file": f"{i}.po", "tag": "", "pairs": i, "weight": 1}
         for i in range(1, 13)
     ]
-    card = {"pairs": 78, "source_tokens": 1, "target_tokens": 1}
-    card |= {"parts": parts, "dropped": {}}
+    card = {
+        "pairs": 78, "source_tokens": 1, "target_tokens": 1,
+        "parts": parts, "dropped": {},
+    }  # fmt: skip
     lines = Prepared(Path(), {"splits": {"train": card}}).report()
     assert lines.splitlines()[1:] == [
         *(f"  {i}.po: {i}" for i in range(12, 2, -1)),
