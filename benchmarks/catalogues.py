@@ -17,9 +17,8 @@ to it. Of that file only what belongs to its toy text is changed: paths,
 languages, 8,000 merges for 200, sentences of up to 250 tokens for 30, a look
 at 200 sentences of validation every 1,000 steps (its default) for 10, outputs
 of up to 100 for 31 when it translates the test, and no end but that of the
-time. It takes its
-best checkpoint, by loss. (JoeyNMT 2.3.0 gives one scheduler an argument that
-torch no longer has, which PEER below takes away.)
+time. It takes its best checkpoint, by loss. (JoeyNMT 2.3.0 gives one scheduler
+an argument that torch no longer has, which PEER below takes away.)
 
 Each part that is done is kept in WORK: a second call goes on from there.
 """
