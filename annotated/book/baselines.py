@@ -1,14 +1,12 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
-import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
+from annotated.batches import Sentences
 from annotated.corpora.cleaning import WORD_OR_MARK
+from annotated.corpora.neighbours import nearest
 
 __all__ = ["words", "dictionary", "word_by_word", "nearest_captions"]
 
@@ -45,23 +43,15 @@ def nearest_captions(
     lines: Sequence[str], src: Sequence[str], tgt: Sequence[str]
 ) -> list[str]:
     """For each line, the translation of the most similar source sentence,
-    by the cosine similarity of their words, weighted by rarity.
+    by their words.
     """
-    where: dict[str, list[int]] = defaultdict(list)
-    for i, line in enumerate(src):
-        for word in set(words(line.lower())):
-            where[word].append(i)
-    places = {w: np.array(p) for w, p in where.items()}
-    rare = {w: math.log(len(src) / len(p)) for w, p in where.items()}
+    known: dict[str, int] = {}
 
-    def likeness(line: str) -> NDArray:
-        common = np.zeros(len(src))
-        for word in set(words(line.lower())) & places.keys():
-            common[places[word]] += rare[word] ** 2
-        return common
+    def ids(some: Sequence[str]) -> list[list[int]]:
+        return [
+            [known.setdefault(w, len(known)) for w in words(line.lower())]
+            for line in some
+        ]
 
-    size = np.zeros(len(src))
-    for word, place in places.items():
-        size[place] += rare[word] ** 2
-    size = np.sqrt(size) + 1e-9
-    return [tgt[int((likeness(x) / size).argmax())] for x in lines]
+    memory = Sentences.of(ids(src))
+    return [tgt[int(i)] for i in nearest(ids(lines), memory)]

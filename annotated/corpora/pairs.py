@@ -4,6 +4,7 @@ import csv
 import html
 import json
 import re
+import struct
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def part_of(
     """
     form = _form_of(src)
     both = tgt is None or (tgt == src and form != "tsv")
-    if columns and (not both or form in ("tmx", "xliff", "po")):
+    if columns and (not both or form in ("tmx", "xliff", "po", "mo")):
         raise ValueError(f"{src} has no columns: leave columns out")
     if not both:
         marked = src.suffix in (".sgm", ".xml")
@@ -125,6 +126,7 @@ _ENDS = {
     ".xlf": "xliff",
     ".xliff": "xliff",
     ".po": "po",
+    ".mo": "mo",
     ".jsonl": "jsonl",
     ".csv": "csv",
 }
@@ -271,6 +273,23 @@ def _po(text: Text, _: _Fields, __: bool) -> Iterator[_Fields]:
         raise DataError(
             f"{text} is no PO file ({bad}): msgfmt --check says more"
         ) from None
+    yield from _messages(text, entries)
+
+
+def _mo(text: Text, _: _Fields, __: bool) -> Iterator[_Fields]:
+    polib = _library("polib")
+    with text.open() as file:
+        content = bytes(file.read())
+    try:
+        entries = polib.mofile(content)
+    except (OSError, ValueError, LookupError, struct.error) as bad:
+        raise DataError(
+            f"{text} is no MO file ({bad}): get it again"
+        ) from None
+    yield from _messages(text, entries)
+
+
+def _messages(text: Text, entries: Any) -> Iterator[_Fields]:
     if not entries:
         raise DataError(f"{text} has no messages")
     for entry in entries:
@@ -368,6 +387,7 @@ _READERS: dict[str, Any] = {
     "tmx": _tmx,
     "xliff": _xliff,
     "po": _po,
+    "mo": _mo,
     "jsonl": _jsonl,
     "csv": _csv,
     "tsv": _tsv,

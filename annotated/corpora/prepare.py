@@ -437,11 +437,8 @@ def _clean(
             cards[split] = {"read": read, "dropped": dict(dropped)}
     for split in ("train", "valid"):
         if not kept[split]:
-            raise DataError(
-                f"{preparation.name}: no pairs left for {split}: "
-                f"{cards['train']}"
-                f"{_DOCUMENTS * (preparation.division.by == 'document')}"
-            )
+            card = cards.get(split, cards["train"])
+            raise DataError(_nothing_left(preparation, split, card))
     counted = {
         split: {"dropped": {}}
         | cards.get(split, {})
@@ -476,7 +473,25 @@ def _parts(counts: Counter[TextPair], split: str) -> list[dict[str, Any]]:
     ]
 
 
-_DOCUMENTS = "; documents end where a line is blank on both sides"
+def _nothing_left(
+    preparation: _Preparation, split: str, card: dict[str, Any]
+) -> str:
+    """That a split has no pairs, why, and what to do."""
+    whys = card["dropped"].items()
+    dropped = "; ".join(f"{n:,} dropped, {why}" for why, n in whys)
+    read = f"{card['read']:,} read, {dropped or 'none dropped'}"
+    told = f"{preparation.name}: no pairs left for {split} ({read})"
+    if split in preparation.parts:
+        return f"{told}: it needs more text, or rules that drop less"
+    what, of = preparation.division.by, preparation.division.of
+    ends = _DOCUMENTS * (what == "document")
+    return (
+        f"{told}: one {what} in {of} is held out for it{ends}; give more "
+        f"text, a smaller --hold-out, or two files for --{split}"
+    )
+
+
+_DOCUMENTS = " (it ends where a line is blank on both sides)"
 
 
 def _check_text(name: str, read: int, dropped: Counter[str]) -> None:
@@ -780,15 +795,23 @@ class Prepared:
                 f"{split}: {card['pairs']:,} pairs, {tokens[0]:,} + "
                 f"{tokens[1]:,} tokens"
             )
-            for part in card.get("parts", []):
+            parts = card.get("parts", [])
+            parts = sorted(parts, key=lambda part: -part["pairs"])
+            for part in parts[:_SHOWN]:
                 tag = f", {part['tag']}" if part["tag"] else ""
                 often = f", {part['weight']} times" * (part["weight"] > 1)
                 lines.append(
                     f"  {part['file']}{tag}: {part['pairs']:,}{often}"
                 )
+            if rest := parts[_SHOWN:]:
+                pairs = sum(part["pairs"] for part in rest)
+                lines.append(f"  {len(rest)} other files: {pairs:,}")
             for why, count in sorted(card["dropped"].items()):
                 lines.append(f"  dropped, {why}: {count:,}")
         if found := self.findings:
             lines += ["what looks dirty, with three examples each:"]
             lines += map(str, found)
         return "\n".join(lines)
+
+
+_SHOWN = 10  # files of a split, the largest first

@@ -172,6 +172,31 @@ def test_messages_of_a_program(tmp_path: Path) -> None:
             pairs(put(tmp_path / "de.po", content))
 
 
+def test_compiled_messages_are_those_of_their_source(
+    tmp_path: Path,
+) -> None:
+    polib = pytest.importorskip("polib")
+    text = put(
+        tmp_path / "de.po", PO.replace(r"\xf6", "ö").encode("latin-1")
+    )
+    compiled = tmp_path / "de.mo"
+    polib.pofile(str(text), encoding="latin-1").save_as_mofile(
+        str(compiled)
+    )
+    # what is not translated, or fuzzy, is not compiled
+    assert sorted(pairs(compiled)) == sorted(
+        pair for pair in pairs(text) if pair[1]
+    )
+    whole = compiled.read_bytes()
+    for content, told in (
+        (b"no catalogue", "de.mo is no MO file .*magic"),
+        (whole[:40], "de.mo is no MO file"),
+        (b"", "de.mo is no MO file"),
+    ):
+        with pytest.raises(DataError, match=told):
+            pairs(put(compiled, content))
+
+
 def test_objects_in_lines(tmp_path: Path) -> None:
     rows = (
         '{"en": "A dog.", "de": "Ein\\n Hund."}\n\n'

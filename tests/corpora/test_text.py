@@ -299,7 +299,8 @@ NOT_A_PERSONS = {
         commands/translate.arriving corpora/pairs._csv
         corpora/pairs._jsonl""",
     "says its encoding itself, and is refused in one line": """
-        corpora/pairs._units corpora/pairs._po exchange/marian._listed""",
+        corpora/pairs._units corpora/pairs._po corpora/pairs._mo
+        exchange/marian._listed""",
     "only sets or asks what kind it is": """
         cli._make_streams_legible school/examiner._serve_once
         school/terminal.work""",
