@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from annotated.book.colors import MOVING, colors
+from annotated.book.colors import colors
 from annotated.book.plots import use_book_style
 from annotated.book.scripts import scripts
 from press.chapters import read_book
@@ -250,9 +250,9 @@ def test_moving_figures_name_colours_that_there_are() -> None:
         "--pst-font-family-monospace",
         "--cols",
     }
-    for name, code in scripts(
-        {p.stem: p.read_text("utf-8") for p in MOVING.glob("*.mjs")}
-    ).items():
+    folder = ROOT / "annotated/book/moving"
+    modules = {p.stem: p.read_text("utf-8") for p in folder.glob("*.mjs")}
+    for name, code in scripts(modules).items():
         used = set(re.findall(r"--[a-z][a-z-]*", code))
         given = {f"--{one}" for one in colors()}
         given |= set(re.findall(r"(--[a-z-]+):", code))
