@@ -534,7 +534,7 @@ def test_the_first_page_has_the_translator_of_another(built: Book) -> None:
     assert (
         '<a class="cover" href="03-two.html"><img alt="A still"' in moving
     )
-    assert "2.9 million" in text and "took\n62 minutes" in text
+    assert "2.9 million" in text and "took\n47 minutes" in text
 
 
 def test_a_link_leads_to_a_figure_in_a_state(built: Book) -> None:
