@@ -132,9 +132,8 @@ def trained() -> tuple[dict[str, Any], bytes]:
             html = "".join(output.get("data", {}).get("text/html", ""))
             if "moves-translate" in html:
                 data = html.partition('moves-data">')[2].partition("</")[0]
-                large = html.partition('moves-large">')[2].partition("</")[
-                    0
-                ]
+                large = html.partition('class="moves-large"')[2]
+                large = large.partition(">")[2].partition("</")[0]
                 return json.loads(data), base64.b64decode(large)
     pytest.skip("page 19 was executed before it had its figure")
 

@@ -4,12 +4,12 @@
 const SPACE = "http://www.w3.org/2000/svg";
 
 const LOOK = `
-.fx{%(light)color:var(--ink);background:var(--ground);border:1px solid var(--line);
+.fx{%(light)--told:70%;color:var(--ink);background:var(--ground);border:1px solid var(--line);
 border-radius:8px;padding:1rem 1.1rem;font:15px/1.45 var(--book-interface,system-ui,sans-serif);
 font-variant-numeric:tabular-nums;text-align:left;container-type:inline-size;max-width:50rem}
 .bd-article .fx{max-width:none}
 html[data-theme=dark] .fx,body[data-jp-theme-light=false] .fx,html[theme=dark] .fx,
-body.vscode-dark .fx{%(dark)}
+body.vscode-dark .fx{%(dark)--told:37%}
 .fx *{box-sizing:border-box}
 .fx p{margin:.35rem 0;font:inherit;color:inherit;max-width:none}
 .fx-row{display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:center}
@@ -55,7 +55,9 @@ width:var(--cell-w,1.85rem);height:var(--cell-w,1.85rem);text-align:center;font-
 position:static;vertical-align:middle;background:none;color:var(--ink);line-height:1.1}
 .bd-article .fx table.fx-map td,.fx table.fx-map td{border:1px solid var(--ground);
 background:color-mix(in srgb,var(--data) calc(var(--w)*100%),var(--cell))}
-.fx table.fx-map td.dark{color:var(--ground)}
+/* where a number stands in a cell, ink can be read on the deepest */
+.bd-article .fx table.fx-told td,.fx table.fx-told td{
+background:color-mix(in srgb,var(--data) calc(var(--w)*var(--told)),var(--cell))}
 .bd-article .fx table.fx-map tbody th,.fx table.fx-map tbody th{width:auto;
 padding:0 .5rem 0 0;text-align:right;white-space:nowrap}
 .fx table.fx-map.long thead th{height:4.6rem;vertical-align:bottom}
@@ -197,7 +199,7 @@ export function grid({ label, rows, columns, tell, digits = 0, size, text, onpre
   const point = (i, j) => { below.textContent = tell(i, j); };
   const head = columns.map((name) => make("th", { scope: "col" }, make("span", {}, name)));
   const table = make("table", {
-    class: `fx-map${long ? " long" : ""}`, role: "grid", "aria-label": label,
+    class: `fx-map${long ? " long" : ""}${digits || text ? " fx-told" : ""}`, role: "grid", "aria-label": label,
     style: size ? `--cell-w:${size}` : null,
     onkeydown: (event) => {
       if (onpress && (event.key === "Enter" || event.key === " ")) {
@@ -223,7 +225,7 @@ export function grid({ label, rows, columns, tell, digits = 0, size, text, onpre
       const value = values[i][j];
       cell.style.setProperty("--w", value.toFixed(3));
       cell.textContent = text ? text(value) : digits && value >= 0.005 ? value.toFixed(digits) : "";
-      cell.className = value > 0.5 ? "dark" : "";
+      cell.className = "";
       cell.setAttribute("aria-label", tell(i, j));
     }));
     for (const [i, j] of frames) cells[i]?.[j]?.classList.add("frame");
