@@ -57,6 +57,14 @@ def test_its_ledger_counts_the_verdicts_of_both_readers(
     assert counts["right"] + counts["understandable"] >= 80
 
 
+@pytest.mark.parametrize("language", ["fr", "es"])
+def test_petrol_begins_with_a_pet(language: str) -> None:
+    """As chapter 20 says of these two; the German run cuts it elsewhere."""
+    source = Run.open(ROOT / "data/runs" / f"everyday-en-{language}").source
+    [ids] = source.encode(["We ran out of petrol."])
+    assert "pet" in source.decode([[i] for i in ids])
+
+
 @each
 def test_its_summary_is_that_of_the_ledger(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
