@@ -13,8 +13,8 @@ from torch import Tensor
 
 from annotated.corpora.sentencepieces import vocabulary
 from annotated.corpora.treebanks import reads
+from annotated.engine.constraints import Allowed, Guide
 from annotated.engine.runs import Run
-from annotated.engine.search import Allowed, Guide
 from annotated.parsing import (
     Bracketing,
     brackets,

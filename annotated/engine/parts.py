@@ -32,6 +32,7 @@ from annotated.engine.packing import (
     attend,
     check_parts,
     packed,
+    unpacked,
 )
 from annotated.layers import FeedForward
 from annotated.model import ModelShape, Transformer, TransformerConfig
@@ -41,7 +42,7 @@ from annotated.tokens import BOS, EOS, PAD
 __all__ = [
     "PartsShape", "PartsConfig", "ComposedAttention", "CachedTurned",
     "OURS", "register", "find_registered", "take_imports", "sources",
-    "check_sources", "build", "asks_for_maps", "why_padded", "trainable",
+    "check_sources", "build", "asks_for_maps", "trainable",
 ]  # fmt: skip
 
 
@@ -586,26 +587,23 @@ def asks_for_maps(loss: str) -> bool:
     return "maps" in inspect.signature(make).parameters
 
 
-def why_padded(model: Transformer, loss: str) -> str:
-    """Why a model with this loss runs on padded batches; "" if it runs
-    packed.
+def trainable(
+    model: Transformer, loss: str = OURS["loss"]
+) -> tuple[Transformer, str]:
+    """The form of a model that trains fastest with this loss, with the
+    same parameters, and why it runs on padded batches; "" if it runs
+    packed. RunError, naming the part, where it has some that its config
+    does not say.
     """
-    config = model.config
-    if isinstance(config, PartsConfig) and config.padded():
-        return config.padded()
-    return f"loss {loss} takes the maps" if asks_for_maps(loss) else ""
-
-
-def trainable(model: Transformer) -> Transformer:
-    """The form of a model that trains fastest, with the same parameters.
-    RunError, naming the part, where it has some that its config does not
-    say.
-    """
-    config = model.config
-    if isinstance(config, PartsConfig) and config.padded():
-        if isinstance(model, PackedTransformer):
-            raise RunError(f"{config.padded()}: use build(config)")
-    elif type(model) is not PackedTransformer:
-        model = packed(model)
+    config, reason = model.config, ""
+    if isinstance(config, PartsConfig):
+        reason = config.padded()
+    if not reason:
+        if type(model) is not PackedTransformer:
+            model = packed(model)
+    elif isinstance(model, PackedTransformer):
+        raise RunError(f"{reason}: use build(config)")
     check_parts(model, hooks=True)
-    return model
+    if not reason and asks_for_maps(loss):
+        reason = f"loss {loss} takes the maps"
+    return (unpacked(model) if reason else model), reason

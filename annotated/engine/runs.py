@@ -16,11 +16,11 @@ import torch
 from annotated.corpora.fetch import file_hash
 from annotated.corpora.sentencepieces import load_tokenizer, same_tokens
 from annotated.engine.checkpoints import checkpoints
+from annotated.engine.constraints import Guide
 from annotated.engine.errors import RunError
 from annotated.engine.files import replacing, write_json
 from annotated.engine.parts import build, check_sources
 from annotated.engine.recipes import Recipe, recipe_of
-from annotated.engine.search import Guide
 from annotated.engine.tensors import load_weights, write_tensors
 from annotated.engine.translate import Engine, Translation, translated
 from annotated.model import Transformer
@@ -273,6 +273,8 @@ class Run:
         batch_tokens: int | None = None,
         workers: int = 1,
         guide: Guide | None = None,
+        prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[str]] | None = None,
     ) -> list[list[Translation]]:
         """translated, by this run's models or engine: by default with its
         recipe's search.
@@ -280,7 +282,7 @@ class Run:
         return translated(
             (self.model, *self.others), (self.source, self.target), lines,
             search or self.recipe.search, batch_tokens, workers, guide,
-            self.engine,
+            self.engine, prefixes, required,
         )  # fmt: skip
 
 

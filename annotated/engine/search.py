@@ -1,6 +1,7 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
 import copy
+import dataclasses
 import math
 import signal
 import sys
@@ -21,7 +22,13 @@ from torch import Tensor
 
 from annotated.attention import MultiHeadAttention
 from annotated.batches import pad_rows
-from annotated.engine.errors import RunError
+from annotated.engine.constraints import (
+    Guide,
+    Spellings,
+    banks_of,
+    continuations,
+)
+from annotated.engine.errors import RunError, UsageError, check_fields
 from annotated.engine.hooks import attention_blocks, replace
 from annotated.engine.machine import cores, evaluating
 from annotated.engine.packing import NoCacheError, check_steps
@@ -40,7 +47,7 @@ from annotated.search import (
 from annotated.tokens import BOS, EOS, PAD, UNK
 
 __all__ = [
-    "Allowed", "Guide", "converted", "beam_search", "batches_by_length",
+    "converted", "beam_search", "Sampling", "batches_by_length",
     "search_in_order",
 ]  # fmt: skip
 
@@ -290,11 +297,6 @@ class _Beams:
 
 
 # E6-search.md: The search
-# (batch, width, length) and (batch,) -> (batch, width, vocab) of bool
-Allowed = Callable[[Tensor, Tensor], Tensor]
-Guide = Callable[[Sequence[Sequence[int]], torch.device], Allowed]
-
-
 class _BeamSearch:
     """A beam search in progress for a batch of sentences."""
 
@@ -305,6 +307,7 @@ class _BeamSearch:
         config: SearchConfig,
         prefixes: Sequence[Sequence[int]],
         guide: Guide | None = None,
+        required: Sequence[Sequence[Spellings]] | None = None,
     ):
         device = next(models[0].parameters()).device
         limits = [
@@ -313,12 +316,15 @@ class _BeamSearch:
         ]
         src = source_rows(models[0], sentences)
         prefix = pad_rows([np.asarray(p) for p in prefixes])
+        if required is not None:
+            config = _wide_enough(config, limits, required)
         self.config, self.limits, self.length = config, set(limits), 0
         self.beams = _Beams.begin(limits, prefix.to(device), config.nbest)
         slots = 1 + (max(limits) - 1) * config.beam
         self.caches = [_SlotCache(m, src, slots) for m in models]
         self.results: list[list[Hypothesis]] = [[] for _ in sentences]
         self.allowed = guide and guide(sentences, device)
+        self.required = required
         # check less often on a GPU, where each check waits for the device
         self.patience = 1 if device.type == "cpu" else 8
 
@@ -326,10 +332,7 @@ class _BeamSearch:
         """Run the search to its end; returns the results by sentence."""
         while len(self.beams.number):
             self.length += 1
-            log_p = self.next_log_p()
-            # greedy search needs only one continuation
-            ranks = 2 * self.config.beam if self.config.beam > 1 else 1
-            best = _best_continuations(self.beams.scores, log_p, ranks)
+            best = self.best(self.next_log_p())
             self.end(*best)
             if self.length < max(self.limits):
                 self.extend(*best)
@@ -361,6 +364,18 @@ class _BeamSearch:
         free[rows] = -math.inf
         free[rows, :, forced] = only
         return free
+
+    def best(self, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The totals, parents and tokens of the continuations to look at,
+        each (batch, ranks).
+        """
+        beams, beam = self.beams, self.config.beam
+        total = beams.scores[:, :, None] + log_p
+        if self.required is None:
+            # greedy search needs only one continuation
+            return _best_continuations(total, 2 * beam if beam > 1 else 1)
+        rows = [self.required[i] for i in beams.number.tolist()]
+        return continuations(total, beams.ids, rows, beam)
 
     def end(self, best: Tensor, parent: Tensor, token: Tensor) -> None:
         """Update the best finished hypotheses; all (batch, ranks)."""
@@ -438,15 +453,14 @@ _COMPACT_STEPS = 8  # steps between compactions
 
 
 def _best_continuations(
-    scores: Tensor, log_p: Tensor, ranks: int
+    total: Tensor, ranks: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """scores (batch, width) of the hypotheses, log_p (batch, width, vocab)
-    of the next tokens -> the best totals, their parents and their tokens,
-    each (batch, ranks), best first.
+    """total (batch, width, vocab) of all continuations -> the best totals,
+    their parents and their tokens, each (batch, ranks), best first.
     """
-    total = (scores[:, :, None] + log_p).flatten(1)
-    best, index = total.topk(min(ranks, total.size(1)))
-    return best, index // log_p.size(2), index % log_p.size(2)
+    vocab = total.size(2)
+    best, index = total.flatten(1).topk(min(ranks, vocab * total.size(1)))
+    return best, index // vocab, index % vocab
 
 
 def _mean_log_p(logits: list[Tensor]) -> Tensor:
@@ -885,14 +899,17 @@ def beam_search(
     prefixes: Sequence[Sequence[int]] | None = None,
     guide: Guide | None = None,
     searches: Any = None,
+    required: Sequence[Sequence[Spellings]] | None = None,
 ) -> list[list[Hypothesis]]:
     """Beam search for a batch of sentences (§6.1), each without EOS.
 
     Returns the nbest hypotheses of each sentence, best first, the same as
     plain_beam_search. Several models vote; each output begins with its
     prefix, if one is given, and contains only tokens that the guide
-    allows. searches keeps a GPU's graphs from one batch to the next, a
-    dict that is empty at first. ValueError for an invalid prefix.
+    allows, and all phrases that are required of it, for which the beam
+    may be widened. Sampling draws in place of a search. searches keeps a
+    GPU's graphs from one batch to the next, a dict that is empty at first.
+    ValueError for an invalid prefix, and for phrases that leave no room.
     """
     if not len(sentences):
         return []
@@ -902,10 +919,16 @@ def beam_search(
         for each in models:
             stack.enter_context(evaluating(each))
             check_steps(each, partial(_steps, each))
-        if _may_be_recorded(models, guide):
+        if isinstance(config, Sampling):
+            if required is not None:
+                raise ValueError("required words are searched, not drawn")
+            return _drawn(models, sentences, config, prefixes, guide)
+        if required is None and _may_be_recorded(models, guide):
             kept = {} if searches is None else searches
             return _recorded(kept, models, sentences, config, prefixes)
-        search = _BeamSearch(models, sentences, config, prefixes, guide)
+        search = _BeamSearch(
+            models, sentences, config, prefixes, guide, required
+        )
         return search.run()
 
 
@@ -987,6 +1010,137 @@ def _limit(
     return limit
 
 
+def _wide_enough(
+    config: SearchConfig,
+    limits: Sequence[int],
+    required: Sequence[Sequence[Spellings]],
+) -> SearchConfig:
+    """config, with a beam of at least one hypothesis for each bank.
+    ValueError if the phrases of a sentence leave no room for its end.
+    """
+    banks = [banks_of(phrases) for phrases in required]
+    for limit, count in zip(limits, banks, strict=True):
+        if count > limit:
+            raise ValueError(
+                f"required words of {count - 1} tokens leave no room: the "
+                f"output may have {limit} tokens, including its end"
+            )
+    return dataclasses.replace(config, beam=max(config.beam, *banks))
+
+
+# E6-search.md: Drawing instead of searching
+@dataclass(frozen=True)
+class Sampling(SearchConfig):
+    """Draw nbest outputs, in place of a search: each token by its
+    probability at a temperature, among the top_k most probable tokens,
+    and among the fewest of these that have the probability top_p.
+
+    A score is the log-probability of an output, by the model as it is.
+    The outputs of a sentence depend on it, on seed and on these fields
+    alone. ValueError if a field is invalid.
+    """
+
+    beam: int = dataclasses.field(init=False, default=1)  # is nbest
+    alpha: float = 0.0
+    temperature: float = 1.0
+    top_k: int | None = None  # all
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self, zero={"seed"}, positive={"temperature", "top_p"})
+        if self.top_p > 1:
+            raise UsageError(f"top_p must be at most 1, not {self.top_p}")
+        object.__setattr__(self, "beam", self.nbest)
+
+
+_NUCLEUS = 500  # tokens to try for top_p before all are sorted
+
+
+def _chances(log_p: Tensor, config: Sampling) -> tuple[Tensor, Tensor]:
+    """log_p (rows, vocab) -> chances (rows, n), 0 where cut, and the
+    tokens that they belong to; rows need not sum to 1.
+    """
+    best, vocab = log_p.amax(dim=1, keepdim=True), log_p.size(1)
+    p = ((log_p - best) / config.temperature).softmax(dim=1)
+    if config.top_k is None and config.top_p == 1:
+        token = torch.arange(vocab, device=p.device)
+        return p, token.expand(p.shape)
+    chances, token = p.topk(min(config.top_k or _NUCLEUS, vocab))
+    if config.top_k is not None:
+        chances = chances / chances.sum(dim=1, keepdim=True)
+    elif bool((chances.sum(dim=1) < config.top_p).any()):
+        chances, token = p.sort(descending=True)
+    before = chances.cumsum(dim=1) - chances
+    if config.top_p < 1:
+        chances = chances.masked_fill(before >= config.top_p, 0.0)
+    return chances, token
+
+
+def _draw(log_p: Tensor, uniform: Tensor, config: Sampling) -> Tensor:
+    """A token for each row of log_p (rows, vocab), by a number in [0, 1)
+    for each: (rows, 1) -> (rows, 1).
+    """
+    chances, token = _chances(log_p, config)
+    sums = chances.cumsum(dim=1)
+    most = sums[:, -1:].contiguous()
+    place = torch.searchsorted(sums, uniform * most, right=True)
+    # rounding must lead to no token whose chance is 0
+    place = place.minimum(torch.searchsorted(sums, most))
+    place = place.clamp(max=sums.size(1) - 1)  # where all are NaN
+    return token.gather(1, place)
+
+
+class _Draws(_BeamSearch):
+    """One output per row, drawn: draws says which of its sentence's."""
+
+    config: Sampling
+
+    def __init__(
+        self,
+        models: list[Transformer],
+        sentences: Sequence[Sequence[int]],
+        config: Sampling,
+        prefixes: Sequence[Sequence[int]],
+        guide: Guide | None,
+        draws: Sequence[int],
+    ):
+        super().__init__(models, sentences, config, prefixes, guide)
+        most = max(self.limits)
+        rows = [
+            np.random.default_rng([config.seed, draw, *sentence])
+            .random(most, dtype=np.float32)
+            for draw, sentence in zip(draws, sentences, strict=True)
+        ]  # fmt: skip
+        table = torch.from_numpy(np.stack(rows))
+        self.uniform = table.to(self.beams.prefix.device)
+
+    def best(self, log_p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The total, parent and token of what is drawn: (batch, 1)."""
+        uniform = self.uniform[self.beams.number, self.length - 1]
+        rows = log_p[:, 0]
+        uniform = uniform[:, None].to(rows.dtype)
+        token = _draw(rows, uniform, self.config)
+        total = self.beams.scores + rows.gather(1, token)
+        return total, torch.zeros_like(token), token
+
+
+def _drawn(
+    models: list[Transformer],
+    sentences: Sequence[Sequence[int]],
+    config: Sampling,
+    prefixes: Sequence[Sequence[int]],
+    guide: Guide | None,
+) -> list[list[Hypothesis]]:
+    """The nbest draws of each sentence, in the order of drawing."""
+    one, n = dataclasses.replace(config, nbest=1), config.nbest
+    rows = [s for s in sentences for _ in range(n)]
+    begun = [p for p in prefixes for _ in range(n)]
+    draws = [*range(n)] * len(sentences)
+    found = _Draws(models, rows, one, begun, guide, draws).run()
+    return [sum(found[i : i + n], []) for i in range(0, len(rows), n)]
+
+
 # E6-search.md: Any number of sentences
 def batches_by_length(
     sentences: Sequence[Sequence[int]], batch_tokens: int, batch_size: int
@@ -1051,6 +1205,7 @@ def search_in_order(
     workers: int = 1,
     batch_size: int = 128,
     guide: Guide | None = None,
+    required: Sequence[Sequence[Spellings]] | None = None,
 ) -> list[list[Hypothesis]]:
     """beam_search for any number of sentences, batched by similar length:
     at most batch_size sentences and batch_tokens source tokens at a time,
@@ -1071,14 +1226,17 @@ def search_in_order(
     else:
         workers = 1  # a GPU's context does not survive a fork
     searches: _Searches | None = None
-    if _may_be_recorded(models, guide):
+    draws = config.nbest if isinstance(config, Sampling) else 0
+    if not draws and required is None and _may_be_recorded(models, guide):
         searches, room = {}, torch.cuda.mem_get_info()[0] / 2
         most = batch_tokens or 32_000
         batches = _gpu_batches(models, sentences, config, room, most)
     else:
-        most = batch_tokens or 2000
-        batches = batches_by_length(sentences, most, batch_size)
-    about = models, sentences, config, prefixes, guide, searches
+        most, each = batch_tokens or 2000, max(draws, 1)
+        batches = batches_by_length(
+            sentences, most // each, batch_size // each
+        )
+    about = models, sentences, config, prefixes, guide, searches, required
     job = partial(_search_some, *about)
     workers = min(workers, len(batches))
     answered: Iterable[tuple[int, Any]] = enumerate(map(job, batches))
@@ -1099,12 +1257,20 @@ def _search_some(
     prefixes: Sequence[Sequence[int]] | None,
     guide: Guide | None,
     searches: _Searches | None,
+    required: Sequence[Sequence[Spellings]] | None,
     which: list[int],
 ) -> list[list[Hypothesis]]:
     """Translate a batch, given by the indices of its sentences."""
     chosen = prefixes and [prefixes[i] for i in which]
+    asked = required and [required[i] for i in which]
     some = [sentences[i] for i in which]
-    return beam_search(models, some, config, chosen, guide, searches)
+    about = models, some, config, chosen, guide, searches, asked
+    try:
+        return beam_search(*about)
+    except NoCacheError as error:
+        if isinstance(config, Sampling):  # nothing else can draw
+            raise RunError(f"no samples: {error}") from None
+        raise
 
 
 _TIMEOUT = 3600.0  # seconds without any answer

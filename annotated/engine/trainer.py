@@ -50,7 +50,6 @@ from annotated.engine.packing import (
     PackedTransformer,
     chunked_loss,
     compile_layers,
-    unpacked,
 )
 from annotated.engine.parts import (
     OURS,
@@ -58,7 +57,6 @@ from annotated.engine.parts import (
     find_registered,
     sources,
     trainable,
-    why_padded,
 )
 from annotated.loss import smoothed_loss
 from annotated.model import Transformer
@@ -332,10 +330,7 @@ class Trainer(training.Trainer):
         config: RunConfig,
         shard: bool = False,
     ):
-        fast = trainable(model)
-        self.padded = why_padded(fast, config.loss)
-        if self.padded:
-            fast = unpacked(fast)
+        fast, self.padded = trainable(model, config.loss)
         if config.bpe_dropout and not isinstance(corpus, SegmentedCorpus):
             raise ValueError("bpe_dropout needs a SegmentedCorpus")
         super().__init__(fast, corpus, config)

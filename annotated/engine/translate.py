@@ -4,12 +4,19 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from annotated.corpora.marks import MarkedTokenizer
 from annotated.corpora.sentencepieces import in_parts
-from annotated.engine.errors import RunError
+from annotated.engine.constraints import (
+    Guide,
+    Spellings,
+    as_phrases,
+    as_prefixes,
+)
+from annotated.engine.errors import RunError, UsageError
 from annotated.engine.packing import NoCacheError
-from annotated.engine.search import Guide, search_in_order
+from annotated.engine.search import search_in_order
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import Hypothesis, SearchConfig, plain_beam_search
 from annotated.tokens import Tokenizer
@@ -41,15 +48,21 @@ def translated(
     workers: int = 1,
     guide: Guide | None = None,
     engine: Engine | None = None,
+    prefixes: Sequence[str] | None = None,
+    required: Sequence[Sequence[str]] | None = None,
 ) -> list[list[Translation]]:
     """The nbest translations of each line by models that vote, best first
     (see search_in_order), or by an engine that searches in their place. A
     blank line stays blank. A line of more than _MAX_SOURCE tokens is
     translated in pieces, and only their best translations are joined.
-    RunError if a worker dies.
+
+    prefixes has for each line the text with which its translation begins,
+    required the texts that it contains (page E39). RunError if a worker
+    dies, UsageError if a line cannot be translated as asked.
     """
-    if engine is not None and guide is not None:
-        raise RunError("an engine of its own takes no guide")
+    bound = guide or prefixes or required
+    if engine is not None and bound:
+        raise RunError("another engine takes no guide, prefix or demand")
     source, target = tokenizers
     marked = _marked(tokenizers)
     # whatever has all placeholders comes first
@@ -63,22 +76,94 @@ def translated(
         pieces += parts
         line_of += [i] * len(parts)
     hypotheses: list[list[list[Hypothesis]]] = [[] for _ in lines]
+
+    def search_some(some: Any, **asked: Any) -> list[list[Hypothesis]]:
+        return search_in_order(
+            models, some, wide, batch_tokens, workers=workers, guide=guide,
+            **asked,
+        )  # fmt: skip
+
     try:
-        results = engine(pieces, wide) if engine else search_in_order(
-            models, pieces, wide, batch_tokens, workers=workers,
-            guide=guide,
+        results = engine(pieces, wide) if engine else _bound(
+            search_some, pieces,
+            _wishes(target, line_of, prefixes, required),
         )  # fmt: skip
     except NoCacheError as error:
-        if guide is not None or len(models) > 1:
-            raise RunError(f"no guide and no vote: {error}") from None
+        if bound or len(models) > 1:
+            raise RunError(
+                f"no prefix, guide, demand or vote: {error}"
+            ) from None
         print(f"slowly, without a cache: {error}", file=sys.stderr)
         results = [plain_beam_search(models[0], p, wide) for p in pieces]
     for i, piece, nbest in zip(line_of, pieces, results, strict=True):
         if marked is not None:
             nbest = _complete_first(piece, nbest, *marked)
+        _check_found(lines[i], nbest)
         hypotheses[i].append(nbest[: search.nbest])
     found = [_joined(parts, target) for parts in hypotheses]
     return _restored(marked[1], lines, found) if marked else found
+
+
+_Wish = tuple[Sequence[int], Sequence[Spellings]]  # of a piece
+
+
+def _check_found(line: str, nbest: Sequence[Hypothesis]) -> None:
+    if not nbest:
+        raise UsageError(
+            f"{line[:60]!r} has no translation that is as asked"
+        )
+
+
+def _wishes(
+    target: Tokenizer,
+    line_of: Sequence[int],
+    prefixes: Sequence[str] | None,
+    required: Sequence[Sequence[str]] | None,
+) -> list[_Wish] | None:
+    """For each piece of a line its prefix and what is required of it."""
+    if not prefixes and not required:
+        return None
+    begun = as_prefixes(prefixes, target) if prefixes else []
+    wishes: list[_Wish] = []
+    for number, line in enumerate(line_of):
+        first = line not in line_of[:number]
+        phrases: list[Spellings] = []
+        if required and required[line]:
+            if line_of.count(line) > 1:
+                raise UsageError(
+                    "a line of several pieces takes no required words: "
+                    "divide it"
+                )
+            phrases = as_phrases(required[line], target)
+        wishes.append((begun[line] if begun and first else (), phrases))
+    return wishes
+
+
+def _bound(
+    search: Callable[..., list[list[Hypothesis]]],
+    pieces: list[list[int]],
+    wishes: list[_Wish] | None,
+) -> list[list[Hypothesis]]:
+    """search, once for the pieces of which nothing is required and once
+    for the others.
+    """
+    if wishes is None:
+        return search(pieces)
+    results: list[list[Hypothesis]] = [[] for _ in pieces]
+    for demanding in (False, True):
+        some = [i for i, w in enumerate(wishes) if bool(w[1]) == demanding]
+        asked = [wishes[i][1] for i in some]
+        try:
+            found = search(
+                [pieces[i] for i in some],
+                prefixes=[wishes[i][0] for i in some],
+                required=asked if demanding else None,
+            )
+        except ValueError as error:  # no room for what is asked
+            raise UsageError(str(error)) from None
+        for i, nbest in zip(some, found, strict=True):
+            results[i] = nbest
+    return results
 
 
 def _marked(

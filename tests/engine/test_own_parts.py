@@ -52,7 +52,7 @@ def test_what_needs_whole_sentences_is_said_and_padded() -> None:
     assert config("copier").padded() == "Copier is a model of its own"
     model = build(config("near", "copier"))
     assert type(model).__name__ == "Copier"
-    assert trainable(model) is model
+    assert trainable(model)[0] is model
     for action in (packed, trainable):
         fast = PackedTransformer(config("shifted"))
         with pytest.raises(RunError, match="shifted needs whole sentences"):

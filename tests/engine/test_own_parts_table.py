@@ -13,7 +13,7 @@ import torch
 
 from annotated.cli import dispatch
 from annotated.engine.errors import RunError
-from annotated.engine.parts import _import_file, build, why_padded
+from annotated.engine.parts import _import_file, build, trainable
 from annotated.engine.recipes import Recipe
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run
@@ -183,7 +183,7 @@ PADDED = "shifted", "copier", "sharp", "together"
 def test_batches_are_packed_where_they_can_be(row: str) -> None:
     recipe = recipe_of(row)
     model = build(recipe.config(12, 12))
-    why = why_padded(model, recipe.training.loss)
+    _, why = trainable(model, recipe.training.loss)
     assert bool(why) == (row in PADDED), why
 
 

@@ -343,6 +343,7 @@ def test_weights_are_dropped_while_training_alone(rate):
 
 GUARDS = {  # each place, and what it asks first
     "engine/packing.py": "check_parts",  # packed
+    "engine/scoring.py": "check_parts",
     "engine/trainer.py": "trainable",  # which asks check_parts
     "exchange/export.py": "check_paper",
     "search.py": "check_steps",

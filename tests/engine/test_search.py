@@ -278,8 +278,8 @@ def test_the_best_continuations_are_found(batch, width, vocab, ranks, seed):
     scores = torch.randn(batch, width, generator=draw)
     log_p = torch.randn(batch, width, vocab, generator=draw)
     log_p[torch.rand(log_p.shape, generator=draw) < 0.3] = -math.inf
-    best, parent, token = _best_continuations(scores, log_p, ranks)
     totals = scores[:, :, None] + log_p
+    best, parent, token = _best_continuations(totals, ranks)
     most = min(ranks, width * vocab)
     assert torch.equal(best, totals.flatten(1).topk(most)[0])
     rows = torch.arange(batch)[:, None]
