@@ -89,8 +89,16 @@ class Prepare:
     tgt: tuple[Path, ...] = ()
     # pair: a tag for each src, put before its sentences
     src_tags: tuple[str, ...] = ()
-    # pair: for each src, how many times an epoch has it
+    # pair: for each src, then each mono, how many times an epoch has it
     weights: tuple[int, ...] = ()
+    # pair: texts in the target language alone, for --back to translate
+    mono: tuple[Path, ...] = ()
+    # pair: the run that translates --mono into the source language
+    back: Path | None = None
+    # pair: the tag of these translations ('' for none)
+    back_tag: str = "<bt>"
+    # pair: hypotheses per step of that search (unset: the run's)
+    back_beam: int | None = None
     # pair: where src has its sides: two keys, names or numbers of columns
     columns: tuple[str, str] | None = None
     # pair: two files for validation (unset: hold out part of src)
@@ -129,13 +137,21 @@ class Prepare:
     def act(self) -> None:
         from annotated.corpora.prepare import prepare, usual_folder
 
+        self._check_back()
         with usage_errors():
             preparation = self._preparation()
         if self.out is None and self.name not in registry():
             raise UsageError("data prepare: give --out, a new folder")
         languages = preparation.source, preparation.target
-        usual = usual_folder(preparation.name, *languages)
-        corpus = prepare(preparation, self.out or usual)
+        out = self.out or usual_folder(preparation.name, *languages)
+        if self.mono and self.back is not None:
+            from annotated.commands.back import add_back
+
+            preparation = add_back(
+                preparation, self.back, self.mono, out, tag=self.back_tag,
+                weights=self.weights[len(self.src) :], beam=self.back_beam,
+            )  # fmt: skip
+        corpus = prepare(preparation, out)
         if self.json:
             names = "splits", "findings"
             print(json.dumps({n: corpus.manifest[n] for n in names}))
@@ -167,6 +183,8 @@ class Prepare:
                 raise UsageError("data prepare pair: give --src and --tgt")
             changes |= given(self, "valid", "test", "hold_out")
             changes |= given(self, *apart)
+            ours = len(self.src) if self.mono else None
+            changes["weights"] = self.weights[:ours]
             preparation = of_corpora(self.src, self.tgt, **changes)
         elif self.name in registry():
             preparation = registered(self.name, **changes)
@@ -202,6 +220,21 @@ class Prepare:
                 f"{', '.join(f'--{n}' for n in clash).replace('_', '-')}"
             )
         return preparation.with_tokens(run_folder(self.tokens))
+
+    def _check_back(self) -> None:
+        """UsageError unless the options of back-translation fit."""
+        if not self.mono and self.back is None:
+            return
+        if self.name != "pair":
+            raise UsageError("data prepare: --mono goes with pair")
+        if not self.mono or self.back is None:
+            raise UsageError("data prepare: --mono goes with --back")
+        texts = len(self.src) + len(self.mono)
+        if self.weights and len(self.weights) != texts:
+            raise UsageError(
+                f"weights must be {texts}, one for each of --src and of "
+                f"--mono, not {len(self.weights)}"
+            )
 
 
 Data = List | Show | Prepare

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -16,11 +16,17 @@ from annotated.commands.options import Flag, given, usage_errors
 from annotated.corpora.marks import missing
 from annotated.corpora.reading import CURES, decoded
 from annotated.corpora.sentencepieces import tagged, unknown_words
+from annotated.engine.constraints import (
+    Glossary,
+    Limits,
+    as_phrases,
+    as_prefixes,
+)
 from annotated.engine.distributed import all_gather, rank
 from annotated.engine.errors import UsageError, check_whole
 from annotated.engine.machine import HALF, pick_device, pick_precision
 from annotated.engine.runs import Run
-from annotated.engine.search import converted
+from annotated.engine.search import Sampling, converted
 from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
 
@@ -130,13 +136,32 @@ class Translate(SearchOptions):
     json: Flag = False  # write JSON, one object per input line
     # source tokens per batch (unset: 2000; on a GPU what fits)
     batch_tokens: int | None = None
+    prefix: str = ""  # text with which each translation begins
+    # text that each translation has, or one|other; may be repeated
+    require: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    # file of terms, tab, their translations: where one stands, so does
+    # the other (page E39)
+    glossary: Path | None = None
+    min_length: int = 0  # minimum tokens in a translation
+    no_repeat: int = 0  # so many tokens never stand twice in a row
+    sample: Flag = False  # draw translations instead of searching
+    # below 1 the draws are less varied (unset: 1)
+    temperature: float | None = None
+    # each token is one of the K most probable (unset: any)
+    top_k: int | None = None
+    # each token is one of the fewest that together have probability P
+    top_p: float | None = None
+    seed: int | None = None  # another one draws others (unset: 0)
 
     def act(self) -> None:
         """Read, translate, write, until the input ends."""
         if self.batch_tokens is not None:
             check_whole("batch_tokens", self.batch_tokens, least=1)
+        self.check_constraints()
+        self.check_sampling()
         run = self.open()
         search = self.search(run, nbest=self.nbest)
+        wishes = self.wishes(run)
         number, workers = 0, self.processes(run)
         told: set[str] = set()  # unknown words
         typed = "\n".join(self.sentences).encode("utf-8", "surrogateescape")
@@ -146,7 +171,7 @@ class Translate(SearchOptions):
                 print(_unread(fresh, run.source), file=sys.stderr)
                 told.update(fresh)
             translated = run.translate(
-                lines, search, self.batch_tokens, workers
+                lines, search, self.batch_tokens, workers, **wishes(lines)
             )
             best = [each[0].text for each in translated]
             lost = missing(run.source, lines, best)
@@ -169,6 +194,66 @@ class Translate(SearchOptions):
                     sys.stdout.buffer.write(line)
                 number += 1
             sys.stdout.buffer.flush()
+
+    def check_constraints(self) -> None:
+        """UsageError for what no run could do."""
+        for name in ("min_length", "no_repeat"):
+            check_whole(name, getattr(self, name), least=0)
+        names = "prefix", "require", "glossary", "min_length", "no_repeat"
+        for name in names if self.ctranslate2 else ():
+            if getattr(self, name):
+                raise UsageError(
+                    f"--ctranslate2 does not know {_option(name)}"
+                )
+
+    def check_sampling(self) -> None:
+        """UsageError for options that do not go together."""
+        others = _SEARCHING if self.sample else _SAMPLING
+        for name in given(self, *others):
+            if not self.sample:
+                raise UsageError(f"{_option(name)} needs --sample")
+            raise UsageError(f"--sample does not go with {_option(name)}")
+
+    def search(self, run: Run, **changes: Any) -> SearchConfig:
+        """The recipe's search as changed by the command line, or what to
+        draw.
+        """
+        if not self.sample:
+            return super().search(run, **changes)
+        usual = run.recipe.search
+        changes |= {"extra": usual.extra, "limit": usual.limit}
+        changes |= given(self, "extra", *_SAMPLING)
+        return Sampling(**changes)
+
+    def wishes(self, run: Run) -> Callable[[Sequence[str]], dict[str, Any]]:
+        """What Run.translate is told of the constraints of some lines."""
+        made: dict[str, Any] = {}
+        if self.min_length or self.no_repeat:
+            vocab = run.model.config.tgt_vocab
+            made["guide"] = Limits(vocab, self.min_length, self.no_repeat)
+        terms = None if self.glossary is None else Glossary(self.glossary)
+        as_prefixes([self.prefix], run.target)  # refused before any work
+        as_phrases(self.require, run.target)
+
+        def wishes(lines: Sequence[str]) -> dict[str, Any]:
+            if self.prefix:
+                made["prefixes"] = [self.prefix] * len(lines)
+            if self.require or terms:
+                due = terms.required if terms else lambda line: []
+                made["required"] = [
+                    [*self.require, *due(line)] for line in lines
+                ]
+            return made
+
+        return wishes
+
+
+_SAMPLING = "temperature", "top_k", "top_p", "seed"
+_SEARCHING = "beam", "alpha", "require", "glossary", "ctranslate2"
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def tell_gaps(

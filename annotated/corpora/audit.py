@@ -19,7 +19,7 @@ from annotated.batches import Sentences
 from annotated.corpora.neighbours import nearest
 from annotated.corpora.pairs import TextPair
 
-__all__ = ["Finding", "audit", "near_duplicates"]
+__all__ = ["length_ratio", "Finding", "audit", "near_duplicates"]
 
 
 # E34-dirty-text.md: What is usual
@@ -86,7 +86,7 @@ class _Usual:
     ) -> _Usual:
         """Learned from pairs."""
         sides = [*zip(*pairs)]
-        ratios = [_ratio(*pair) for pair in zip(*sides)]
+        ratios = [length_ratio(*pair) for pair in zip(*sides)]
         foreign = tuple(map(_foreign, sides))
         return cls(foreign, _weights(sides), median(ratios), protected)
 
@@ -112,10 +112,11 @@ class _Usual:
 
     def lengths(self, src: str, tgt: str) -> bool:
         """Whether a side is three times as long as it usually is."""
-        return abs(_ratio(src, tgt) - self.ratio) > math.log(3)
+        return abs(length_ratio(src, tgt) - self.ratio) > math.log(3)
 
 
-def _ratio(src: str, tgt: str) -> float:
+def length_ratio(src: str, tgt: str) -> float:
+    """The logarithm of how many times as long src is."""
     # with 10 more, short lines may differ by a word
     return math.log((len(src) + 10) / (len(tgt) + 10))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import re
 import shutil
 import sys
@@ -14,6 +15,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +23,12 @@ from numpy.typing import DTypeLike
 from tqdm import tqdm
 
 from annotated.batches import Corpus, Sentences
-from annotated.corpora.audit import Finding, audit, near_duplicates
+from annotated.corpora.audit import (
+    Finding,
+    audit,
+    length_ratio,
+    near_duplicates,
+)
 from annotated.corpora.cleaning import Cleaning, Division, divide, remarks
 from annotated.corpora.fetch import file_hash
 from annotated.corpora.marks import (
@@ -40,7 +47,7 @@ from annotated.corpora.pairs import (
     part_of,
     parts_of,
 )
-from annotated.corpora.reading import CURES, Text
+from annotated.corpora.reading import CURES, Text, fault
 from annotated.corpora.registry import data_folder, registry
 from annotated.corpora.sentencepieces import (
     kind_of,
@@ -55,7 +62,7 @@ from annotated.tokens import Tokenizer
 
 __all__ = [
     "registered", "of_folder", "usual_folder", "of_files", "of_corpora",
-    "prepare", "encode_pairs", "Prepared",
+    "prepare", "count_lines", "encode_sides", "encode_pairs", "Prepared",
 ]  # fmt: skip
 
 
@@ -72,7 +79,8 @@ class _Preparation:
     name: str
     source: str  # the language to translate from
     target: str  # the language to translate into
-    parts: dict[str, list[TextPair]]  # by split
+    # by split; what a model has translated back is "back", read last
+    parts: dict[str, list[TextPair]]
     cleaning: Cleaning = Cleaning(max_words=250)
     division: Division = Division()
     vocab: int = 8000  # maximum vocabulary size
@@ -136,6 +144,32 @@ class _Preparation:
             shared=vocabulary(source) == vocabulary(target),
             tags=tuple(tags_of(source)),
             protect=getattr(source, "protect", ()),
+        )
+
+    def with_back(
+        self,
+        texts: Sequence[tuple[Path, Path]],
+        tag: str = "<bt>",
+        weights: Sequence[int] = (),
+    ) -> _Preparation:
+        """The same, with texts in the target language, the second of each
+        pair of files, behind their translations, which get the tag.
+        """
+        _check_weights(weights)
+        parts = [
+            TextPair(Text(src), Text(tgt), tag=tag, weight=weight or 1)
+            for (src, tgt), weight in zip_longest(texts, weights)
+        ]
+        tags = self.tags
+        if tag and tag not in tags:
+            if self.tokens is not None:
+                raise ValueError(
+                    f"the vocabulary of {self.tokens} has no tag {tag!r}: "
+                    "translations without one have --back-tag ''"
+                )
+            tags = (*tags, tag)
+        return dataclasses.replace(
+            self, parts=self.parts | {"back": parts}, tags=tags
         )
 
 
@@ -262,8 +296,7 @@ def of_corpora(
                 f"{name} must be {len(srcs)}, one for each src, not "
                 f"{len(values)}"
             )
-    if bad := [weight for weight in weights if weight < 1]:
-        raise ValueError(f"weights must be at least 1, not {bad[0]}")
+    _check_weights(weights)
     apart = {"valid", "test"} & changes.keys()
     if apart and len(srcs) > 1:
         raise ValueError(
@@ -287,6 +320,12 @@ def of_corpora(
         parts=parts,
         tags=tuple(dict.fromkeys(tags)),
     )
+
+
+def _check_weights(weights: Sequence[int]) -> None:
+    """ValueError for one below 1."""
+    if bad := [weight for weight in weights if weight < 1]:
+        raise ValueError(f"weights must be at least 1, not {bad[0]}")
 
 
 def _language(path: Path, unknown: str) -> str:
@@ -407,6 +446,7 @@ def _clean(
     files: dict[str, list[Any]] = {}
     kept, first = Counter[str](), list[str]()
     counts: dict[str, Counter[TextPair]] = defaultdict(Counter)
+    held = _HeldOut(set(), set())
     with ExitStack() as stack:
         for split, parts in preparation.parts.items():
             dropped, before = Counter[str](), kept.total()
@@ -417,11 +457,17 @@ def _clean(
                 unit=" pairs",
                 disable=None,
             )
-            rules = preparation.cleaning, preparation.division
-            for to, *sides in divide(split, pairs, *rules, dropped):
+            cleaning, division = preparation.cleaning, preparation.division
+            into = split
+            if split == "back":
+                pairs = _usable(pairs, cleaning, held, first, dropped)
+                into, division = "train", Division()
+            rules = cleaning, division
+            for to, *sides in divide(into, pairs, *rules, dropped):
+                if to != "train":
+                    held.add(*sides)
                 if to not in files:
-                    paths = [work / f"{to}.{side}" for side in _SIDES]
-                    opened = [path.open("wb") for path in paths]
+                    opened = _opened(work, to)
                     files[to] = list(map(stack.enter_context, opened))
                 if reading.part.tag:
                     sides[0] = f"{reading.part.tag} {sides[0]}"
@@ -434,7 +480,10 @@ def _clean(
                     first += sides
             read = kept.total() - before + dropped.total()
             _check_text(f"{preparation.name}, {split}", read, dropped)
-            cards[split] = {"read": read, "dropped": dict(dropped)}
+            if kept.total() == before and split == "back":
+                card = {"read": read, "dropped": dropped}
+                raise DataError(_nothing_left(preparation, split, card))
+            _add_counts(cards, into, read, dropped)
     for split in ("train", "valid"):
         if not kept[split]:
             card = cards.get(split, cards["train"])
@@ -446,6 +495,22 @@ def _clean(
         for split, count in kept.items()
     }
     return counted, remarks(first)
+
+
+def _opened(work: Path, split: str) -> list[Any]:
+    """The files of a split's sides, to be written."""
+    return [(work / f"{split}.{side}").open("wb") for side in _SIDES]
+
+
+def _add_counts(
+    cards: dict[str, dict[str, Any]],
+    split: str,
+    read: int,
+    dropped: Counter[str],
+) -> None:
+    card = cards.setdefault(split, {"read": 0, "dropped": {}})
+    card["read"] += read
+    card["dropped"] = dict(Counter(card["dropped"]) + dropped)
 
 
 class _Reading:
@@ -481,6 +546,8 @@ def _nothing_left(
     dropped = "; ".join(f"{n:,} dropped, {why}" for why, n in whys)
     read = f"{card['read']:,} read, {dropped or 'none dropped'}"
     told = f"{preparation.name}: no pairs left for {split} ({read})"
+    if split == "back":
+        return f"{told}: look at what the run of --back has written"
     if split in preparation.parts:
         return f"{told}: it needs more text, or rules that drop less"
     what, of = preparation.division.by, preparation.division.of
@@ -503,6 +570,68 @@ def _check_text(name: str, read: int, dropped: Counter[str]) -> None:
             for why, count in wrong.items()
         )
         raise DataError(f"{name}: {told}")
+
+
+@dataclass(frozen=True)
+class _HeldOut:
+    """The held-out sentences of each side, by their words."""
+
+    src: set[int]
+    tgt: set[int]
+
+    def add(self, src: str, tgt: str) -> None:
+        self.src.add(_key(src))
+        self.tgt.add(_key(tgt))
+
+    def has(self, src: str, tgt: str) -> bool:
+        """Whether one of these stands there."""
+        return _key(src) in self.src or _key(tgt) in self.tgt
+
+
+def _key(line: str) -> int:
+    return hash(" ".join(re.findall(r"\w+", line.casefold())) or line)
+
+
+def _usable(
+    pairs: Iterable[tuple[str, str]],
+    cleaning: Cleaning,
+    held: _HeldOut,
+    real: Sequence[str],
+    dropped: Counter[str],
+) -> Iterator[tuple[str, str]]:
+    """The pairs of a translation and its original that are good for
+    training beside real pairs, whose sides follow each other; dropped
+    counts the others by reason.
+    """
+    sides = zip(real[::2], real[1::2])
+    usual = median([length_ratio(*pair) for pair in sides] or [0.0])
+    for src, tgt in pairs:
+        clean = cleaning.line(src), cleaning.line(tgt)
+        if bad := fault(tgt):
+            why = bad[0]
+        elif not clean[1].strip():
+            why = "a blank side"
+        elif not clean[0].strip():
+            why = "an empty translation"
+        elif abs(length_ratio(*clean) - usual) > math.log(3):
+            why = "a translation of quite another length"
+        elif held.has(*clean):
+            why = "it is in the held-out text"
+        else:
+            yield src, tgt
+            continue
+        dropped[why] += 1
+
+
+def count_lines(path: Path) -> int:
+    """The lines of a text. DataError if more than 1 % is not text."""
+    lines, dropped = 0, Counter[str]()
+    for line in Text(path).lines(strict=False):
+        lines += 1
+        if bad := fault(line):
+            dropped[bad[0]] += 1
+    _check_text(str(path), lines, dropped)
+    return lines
 
 
 class _Lines:
@@ -552,6 +681,20 @@ def _vocabularies(
     return learned[0], learned[-1]
 
 
+def encode_sides(
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    sides: tuple[list[str], list[str]],
+) -> tuple[list[list[int]], list[list[int]]]:
+    """The ids of source and target lines; a target has the slots of its
+    source.
+    """
+    source, target = tokenizers
+    ours = source.encode(sides[0])
+    if isinstance(target, MarkedTokenizer):
+        return ours, target.encode_beside(sides[1], sides[0])
+    return ours, target.encode(sides[1])
+
+
 def encode_pairs(
     tokenizers: tuple[Tokenizer, Tokenizer],
     sides: tuple[list[str], list[str]],
@@ -560,14 +703,8 @@ def encode_pairs(
     """The ids of source and target lines, without the pairs that have no
     tokens on one side.
     """
-    source, target = tokenizers
-    ours = source.encode(sides[0])
-    theirs = (
-        target.encode_beside(sides[1], sides[0])
-        if isinstance(target, MarkedTokenizer)
-        else target.encode(sides[1])
-    )
-    both = [pair for pair in zip(ours, theirs, strict=True) if all(pair)]
+    rows = zip(*encode_sides(tokenizers, sides), strict=True)
+    both = [pair for pair in rows if all(pair)]
     return Corpus(
         Sentences.of([src for src, _ in both], kind),
         Sentences.of([tgt for _, tgt in both], kind),

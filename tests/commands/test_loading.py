@@ -64,6 +64,7 @@ OTHERS = {
     "adapt --help": "school book exchange",
     "serve --help": "school book exchange",
     "evaluate --help": "school book exchange",
+    "score --help": "school book exchange",
     "parse --help": "school book exchange",
     "treebank --help": "school book exchange",
     "average --help": "school book exchange",

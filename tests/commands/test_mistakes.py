@@ -125,6 +125,17 @@ LINES = [
             "target a/b", "vocba 100",
         )
     ),
+    *(
+        f"data prepare pair --src text.txt --tgt text.txt --source a --target b --out o --{wrong}"
+        for wrong in (
+            "mono text.txt", "back run", "mono text.txt --back nowhere",
+            "mono nowhere --back run", "mono text.txt --back begun",
+            "mono binary --back run", "mono text.txt text.txt --back run",
+            "mono text.txt --back run --weights 1",
+            "mono text.txt --back run --back-tag x",
+            "mono text.txt --back run --back-beam 0",
+        )
+    ),
     # train
     "train cpoy --out o", "train copy", "train copy --out",
     "train copy --out o y", "train copy --out o --layers 3",
@@ -194,6 +205,22 @@ LINES = [
             "split test --against nowhere", "split test --against folder",
             "split test --against short.txt", "split test --beam 0",
             "split test --save short.txt/x", "split test --save folder",
+        )
+    ),
+    "score", "score --run run", "score --run nowhere --src text.txt",
+    *(
+        f"score --run run --{wrong}"
+        for wrong in (
+            "src short.txt", "src nowhere --tgt short.txt",
+            "src short.txt --tgt text.txt", "src empty --tgt empty",
+            "src binary --tgt binary", "src folder --tgt short.txt",
+            "src short.txt --tgt short.txt --beam 2",
+            "src short.txt --tgt short.txt --alpha -1",
+            "src short.txt --tgt short.txt --batch-tokens 0",
+            "src short.txt --tgt short.txt --columns 1 2",
+            "src short.txt --columns 1 9", "src short.txt --columns x y",
+            "src short.txt --tgt short.txt --tag x",
+            "src short.txt --tgt short.txt --ensemble nowhere",
         )
     ),
     "serve", "serve --run nowhere --port 0", "serve --run run --text x",

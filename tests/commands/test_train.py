@@ -241,6 +241,8 @@ def test_no_option_of_prepare_is_left_out_here() -> None:
     names = {field.name for field in dataclasses.fields(Prepare)}
     others = {"name", "out", "src", "tgt", "tokens", "json"}
     others.add("columns")  # of one file: tests/corpora/test_formats.py
+    # of text in one language: tests/commands/test_back.py
+    others |= {"mono", "back", "back_tag", "back_beam"}
     assert names == {*ARRIVES, *others}
 
 

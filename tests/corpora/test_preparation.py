@@ -155,7 +155,7 @@ def test_a_registered_set_is_prepared_as_the_registry_says(monkeypatch):
     other = registered("multi30k", "fr", "en")
     assert (other.source, other.target) == ("fr", "en")
     assert other.parts["test"] == parts_of("multi30k", "test", "fr", "en")
-    assert (other.cleaning, other.vocab) == (Cleaning(), 4000)
+    assert (other.cleaning, other.vocab) == (Cleaning(), 8000)
     assert registered("multi30k", target="fr").source == "en"
     entry = preparation.registry()["multi30k"] | {"tokenizer": "word"}
     monkeypatch.setattr(preparation, "registry", lambda: {"x": entry})

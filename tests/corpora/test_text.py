@@ -259,7 +259,7 @@ NOT_A_PERSONS = {
     "is of a run folder or a corpus, which we have written": """
         book/report.report checkpoints.load_checkpoint
         engine/checkpoints.restore commands/evaluate._keep
-        commands/adapt._do
+        commands/adapt._do commands/score.act commands/back._translate
         corpora/sentencepieces.load_tokenizer corpora/prepare.open
         engine/runs._read engine/runs.read_metrics engine/runs.results_of
         corpora/segmentation.__init__ corpora/marks.text
@@ -280,7 +280,7 @@ NOT_A_PERSONS = {
     "is bytes, which are hashed, kept or only looked at": """
         corpora/fetch.file_hash corpora/fetch._download corpora/fetch.open_url
         engine/checkpoints._checksum engine/parts._sha256
-        exchange/marian._check_files
+        exchange/marian._check_files commands/back._whole_lines
         school/classroom.mend school/classroom._keep_beside
         school/classroom._is_json
         exchange/marian._tokenizers""",

@@ -1,0 +1,55 @@
+"""What a translation must be like, said on the command line."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import Call
+
+LINE = "'Heute kauft diese junge Ärztin nicht ein .'"
+
+
+def said(call: Call, options: str = "") -> str:
+    done = call(f"translate --run pocket {options} {LINE}")
+    assert done.code == 0, done.err
+    return done.out.strip()
+
+
+def test_a_beginning_two_words_and_a_glossary(
+    call: Call, tmp_path: Path
+) -> None:
+    free = said(call)
+    assert said(call, "--prefix 'This young'").startswith("This young ")
+    two = said(call, "--require 'woman|women' --require always")
+    assert {"woman", "always"} <= {*two.split()}
+    terms = tmp_path / "terms.tsv"
+    terms.write_text("ärztin\twoman\nHund\tcat\n", encoding="utf-8")
+    bound = said(call, f"--glossary '{terms.as_posix()}'")
+    assert "woman" in bound.split() and "cat" not in bound.split()
+    assert free != bound
+
+
+def test_a_minimum_and_no_word_twice(call: Call) -> None:
+    words = said(call, "--min-length 14 --no-repeat 1").split()
+    assert len(words) >= 14 and len(set(words)) == len(words)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--require zebra", "'zebra' cannot be written"),
+        ("--prefix 'The zebra'", "'The zebra' cannot be written"),
+        ("--require ' '", "one is empty"),
+        (f"--prefix '{'dog ' * 60}'", "leaves no room"),
+        (f"--require '{'dog ' * 60}'", "leave no room"),
+        ("--min-length -1", "min_length"),
+        ("--no-repeat -1", "no_repeat"),
+        ("--glossary nowhere.tsv", "nowhere.tsv"),
+        ("--ctranslate2 --prefix The", "does not know --prefix"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    call: Call, options: str, told: str
+) -> None:
+    done = call(f"translate --run pocket {options} {LINE}")
+    assert told in done.complaint
