@@ -1,15 +1,16 @@
-"""What each decision of the recipe multi30k is worth.
+"""What each decision of the first recipe for captions is worth.
 
     python benchmarks/decisions.py --work RUNS.jsonl   # 10 minutes per row
     python benchmarks/decisions.py --work RUNS.jsonl \
         --json book/results/multi30k-decisions.json
 
-The recipe is run in short (a fifth of its steps, with warm-up and cool-down
-shortened alike, and the same peak of the rate), and again with one decision
-taken differently; every run types the two commands that a user types. From
-the run of the recipe itself come three things more: averages of the last
-checkpoints, greedy search, and other values of α. One thread, so that
-several processes can share the rows (--only).
+The recipe multi30k came of it, and of benchmarks/trials.py. The first one,
+spelled out in FIRST, is run in short (a fifth of its steps, with warm-up and
+cool-down shortened alike, and the same peak of the rate), and again with one
+decision taken differently; every run types the two commands that a user
+types. From the run of the recipe itself come three things more: averages of
+the last checkpoints, greedy search, and other values of α. One thread, so
+that several processes can share the rows (--only).
 """
 
 from __future__ import annotations
@@ -20,11 +21,18 @@ import shutil
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import tyro
-from ledger import annotated, append, entry_of_runs, make_runs, read, typed
+from ledger import (
+    annotated,
+    append,
+    entry_of_runs,
+    make_runs,
+    read,
+    rows_of,
+    typed,
+)
 from run_recipe import curves
 
 from annotated.book.results import commit
@@ -56,7 +64,14 @@ ROWS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 ALPHAS = (0.0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8)
 SPLITS = "valid", "test"
-BASE = RECIPES["multi30k"]
+FIRST: dict[str, Any] = {
+    "vocab": 4000, "num_encoder_layers": 3, "num_decoder_layers": 3,
+    "d_model": 128, "d_ff": 512, "dropout": 0.2, "bpe_dropout": 0.0,
+    "warmup": 1200, "max_steps": 8200, "cooldown": 3300, "save_every": 200,
+    "keep": 4, "alpha": 1.2,
+}  # fmt: skip
+NOW = RECIPES["multi30k"]
+BASE = NOW.changed(**FIRST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +156,7 @@ def one_run(
     """
     made = varied(share, ROWS[row], seed)
     told = annotated(
-        "train", "multi30k", "--out", str(folder), *words(made.unlike(BASE)),
+        "train", "multi30k", "--out", str(folder), *words(made.unlike(NOW)),
         *["--resume"] * (folder / "recipe.json").exists(),
     )  # fmt: skip
     nll = told["valid"]["nll"]
@@ -189,18 +204,8 @@ def result(settings: Settings, runs: list[dict[str, Any]]) -> Any:
     """The ledger's entry: a row for each decision, the mean of its seeds,
     and every run; a command for the rows of each number of seeds.
     """
-    rows: dict[str, dict[str, Any]] = {}
-    for row in ROWS:
-        own = [one for one in runs if one["row"] == row]
-        if own:
-            rows[row] = {
-                "options": own[0]["options"],
-                "seeds": len(own),
-                **{
-                    name: mean(one[name] for one in own)
-                    for name in ("nats", "valid_bleu", "bleu")
-                },
-            }
+    values = "nats", "valid_bleu", "bleu"
+    rows = rows_of(runs, "row", ROWS, values)
     counts = sorted({row["seeds"] for row in rows.values()})
     commands = []
     for seeds in counts:

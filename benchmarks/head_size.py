@@ -6,17 +6,17 @@
 Chapter 23's small models change the number of heads and their width at
 once, as rows (A) of Table 3 do. Two rows more take them apart: eight heads
 as wide as the single one, and a single head as narrow as the eight. The
-other two of the four are rows of the sweep, `base` and `A-h1`.
+other two of the four are rows of the ledger's sweep, `base` and `A-h1`,
+which has as many steps.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tyro
-from ledger import entry_of_runs, make_each, make_runs
+from ledger import Settings, entry_of_runs, make_each, make_runs
 
 from annotated.book.sweep import one_run, shared_data
 from annotated.variations import small_rows
@@ -25,19 +25,6 @@ ROWS: dict[str, dict[str, Any]] = {
     "8 heads of 64": {"num_heads": 8, "d_k": 64, "d_v": 64},
     "1 head of 8": {"num_heads": 1, "d_k": 8, "d_v": 8},
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What to run."""
-
-    steps: int = 500
-    """as the sweep of the ledger"""
-    seeds: int = 5
-    work: Path | None = None
-    """a file of finished runs, to go on from; unless given, a new one"""
-    json: Path | None = None
-    """write the result here"""
 
 
 def run(settings: Settings, work: Path) -> None:

@@ -17,8 +17,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, asdict, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
@@ -80,6 +81,18 @@ def annotated(*words: str) -> dict[str, Any]:
 Run = dict[str, Any]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to run."""
+
+    steps: int = 500
+    seeds: int = 5
+    work: Path | None = None
+    """a file of finished runs, to go on from; unless given, a new one"""
+    json: Path | None = None
+    """write the result here"""
+
+
 def read(path: Path) -> list[Run]:
     """The runs of a file, one per line; none where there is no file."""
     if not path.exists():
@@ -137,6 +150,21 @@ def make_each(
         made = {key: name, "seed": seed, **make(name, seed)}
         seconds = round(time.process_time() - begin, 1)
         append(work, {"seconds": seconds, "commit": here} | made)
+
+
+def rows_of(
+    runs: list[Run], key: str, names: Iterable[str], values: Iterable[str]
+) -> dict[str, Run]:
+    """By name, a run's options, how many seeds there are, and the mean of
+    each value over them; key says in a run what its name is.
+    """
+    rows = {}
+    for name in names:
+        if own := [one for one in runs if one[key] == name]:
+            means = {v: mean(one[v] for one in own) for v in values}
+            head = {"options": own[0]["options"], "seeds": len(own)}
+            rows[name] = head | means
+    return rows
 
 
 def each(runs: list[Run], key: str) -> list[str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ledger
 import torch
 import tyro
 from ledger import entry_of_runs, make_each, make_runs
@@ -35,15 +36,10 @@ LEARNED, JUDGED = range(1, 10), 18
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(ledger.Settings):
     """What to run."""
 
     steps: int = 600
-    seeds: int = 5
-    work: Path | None = None
-    """a file of finished runs, to go on from; unless given, a new one"""
-    json: Path | None = None
-    """write the result here"""
 
 
 def copy_batch(

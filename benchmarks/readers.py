@@ -12,13 +12,12 @@ out without a mistake.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
-from ledger import entry_of_runs, make_each, make_runs
+from ledger import Settings, entry_of_runs, make_each, make_runs
 from torch import nn
 
 from annotated.book.example import (
@@ -37,18 +36,6 @@ READERS = {  # what reads, and whether the decoder has attention
 }
 TRANSFORMER = "Transformer"
 LEARNED, JUDGED = range(4, 10), range(3, 13)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What to run."""
-
-    steps: int = 500
-    seeds: int = 5
-    work: Path | None = None
-    """a file of finished runs, to go on from; unless given, a new one"""
-    json: Path | None = None
-    """write the result here"""
 
 
 def train(name: str, seed: int, steps: int) -> nn.Module:

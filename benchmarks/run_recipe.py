@@ -6,7 +6,9 @@
 It types the two commands that a user types, `annotated train` and
 `annotated evaluate`, and puts what they printed into a file of the
 results ledger, with the curves and some translations. Fields of the
-recipe may be changed as on the command line: `-- --max-steps 300`.
+recipe may be changed as on the command line: `-- --max-steps 300`. With
+--keep, every translation is kept, beside what BLEU counts in each of them,
+so that two runs can be compared without the test set.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Annotated, Any
 
 import tyro
 from ledger import annotated, write
+from sacrebleu.metrics import BLEU
 
 from annotated.book.baselines import words
 from annotated.book.results import entry
@@ -65,6 +68,31 @@ def samples(texts: Texts, count: int) -> list[list[str]]:
     """Translations from all over a split, beside their references."""
     step = max(1, len(texts[0]) // count)
     return [list(row) for row in list(zip(*texts, strict=True))[::step]]
+
+
+def kept(texts: Texts) -> dict[str, Any]:
+    """The translations, what BLEU counts in each of them (the lengths of
+    hypothesis and reference, then for runs of one to four words how many
+    match and how many there are), and BLEU on lower-cased words, as much
+    of the literature has it.
+    """
+    _, references, made = texts
+    lower = BLEU(lowercase=True)
+    total = lower.corpus_score(made, [references])
+    return {
+        "translations": made,
+        "counts": [
+            [one.sys_len, one.ref_len, *one.counts, *one.totals]
+            for one in (
+                BLEU().corpus_score([ours], [[theirs]])
+                for ours, theirs in zip(made, references, strict=True)
+            )
+        ],
+        "lower_case": {
+            "bleu": round(total.score, 2),
+            "signature": str(lower.get_signature()),
+        },
+    }
 
 
 def cuts(texts: Texts, train: list[str]) -> dict[str, list[list[Any]]]:
@@ -125,6 +153,7 @@ def main(
     json: Path,
     split: str = "test",
     count: int = 40,
+    keep: bool = False,
 ) -> None:
     """Train a recipe, score it, write a ledger file.
 
@@ -135,6 +164,7 @@ def main(
         json: the ledger file to write
         split: what to score on
         count: sample translations to keep
+        keep: keep all of them
     """
     if recipe not in RECIPES:
         sys.exit(f"no recipe {recipe!r}; there are {', '.join(RECIPES)}")
@@ -155,6 +185,8 @@ def main(
     data = open_data(trained)
     if isinstance(data, TextData):
         metrics["cuts"] = cuts(texts, data.text("train")[1])
+    if keep:
+        metrics |= kept(texts)
     words = ["annotated", "train", recipe, "--out", "RUN", *change]
     write(
         json,

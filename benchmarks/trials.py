@@ -1,0 +1,186 @@
+"""How the recipe for captions was found: one decision at a time, each run
+to its end, judged on the validation set alone.
+
+    python benchmarks/trials.py       # 30 to 60 minutes a trial
+    python benchmarks/trials.py --after "half as long again" \
+        --json book/results/multi30k-trials.json
+
+Every trial is `annotated train multi30k` with the options that its line in
+TRIALS spells out in full, so that it stays the same trial when the recipe
+takes over what was found. No trial reads the test set: that is opened once,
+when the recipe is fixed, by run_recipe.py. One thread and bfloat16, so that
+several processes can share the trials (--only). The runs are kept in the
+folder of --work, for what comes after training: α, averages, greedy search.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+from decisions import FIRST, bleu, nats_per_character, words
+from ledger import annotated, entry_of_runs, rows_of, typed, write
+from run_recipe import curves
+
+from annotated.book.results import commit, hardware
+
+Change = dict[str, Any]
+
+WORDS: Change = FIRST | {"precision": "bfloat16", "vocab": 8000}
+LONGER: Change = {"max_steps": 12_300, "cooldown": 4950, "save_every": 300}
+NARROW: Change = {
+    "num_encoder_layers": 4, "num_decoder_layers": 4, "d_ff": 256,
+}  # fmt: skip
+TRIALS: dict[str, Change] = {
+    "vocabulary 8,000": WORDS,
+    "BPE-dropout 0.1": WORDS | {"bpe_dropout": 0.1},
+    "narrow networks, 4 + 4": WORDS | NARROW,
+    "6 + 2 layers": WORDS
+    | {"num_encoder_layers": 6, "num_decoder_layers": 2},
+    "dropout inside, too": WORDS
+    | {"attention_dropout": 0.1, "activation_dropout": 0.1},
+    "half as long again": WORDS | LONGER,
+    "half as long again, dropout 0.3": WORDS | LONGER | {"dropout": 0.3},
+    # the peak of the rate stays: rate / sqrt(d_model · warmup)
+    "width 192, dropout 0.3": WORDS
+    | {"d_model": 192, "rate": 1.44, "dropout": 0.3},
+}
+ALPHAS = (0.0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to run."""
+
+    work: Path = Path("trials")
+    """a folder for the runs; those that have finished are not made again"""
+    only: tuple[str, ...] = ()
+    """these trials, where several processes share the work"""
+    seed: int = 0
+    """of the trials that are made now"""
+    after: tuple[str, ...] = ()
+    """trials whose checkpoints are searched and averaged otherwise, too,
+    and whose runs vote"""
+    json: Path | None = None
+    """write the result here"""
+
+
+def made(work: Path, name: str, seed: int) -> dict[str, Any]:
+    """Train a trial and judge it; a run that was stopped is gone on with."""
+    folder = work / f"{name} {seed}".replace(" ", "-")
+    note = folder / "trial.json"
+    if note.exists():
+        return json.loads(note.read_text(encoding="utf-8"))
+    options = words(TRIALS[name])
+    told = annotated(
+        "train", "multi30k", "--out", str(folder), *options,
+        "--seed", str(seed), *["--resume"] * folder.exists(),
+    )  # fmt: skip
+    found = {
+        "trial": name,
+        "seed": seed,
+        "options": " ".join(options),
+        "parameters": told["parameters"],
+        "epochs": told["epochs"],
+        "nats": nats_per_character(folder, told["valid"]["nll"]),
+        "valid_bleu": bleu(folder, "valid"),
+        "seconds": curves(folder)["curve"][-1][1],
+        "commit": commit(),
+        "hardware": hardware(threads=1),
+    }
+    note.write_text(json.dumps(found), encoding="utf-8")
+    print(found, flush=True)
+    return found
+
+
+def after(work: Path, name: str, seed: int) -> dict[str, Any]:
+    """What else one run's checkpoints say of the validation set."""
+    folder = work / f"{name} {seed}".replace(" ", "-")
+    note = folder / "after.json"
+    if note.exists():
+        return json.loads(note.read_text(encoding="utf-8"))
+    averages = {}
+    for last in (1, 2, 4):
+        place = folder / f"last-{last}"
+        annotated(
+            "average", "--run", str(folder), "--out", str(place),
+            "--last", str(last),
+        )  # fmt: skip
+        averages[last] = bleu(place, "valid")
+    found = {
+        "trial": name,
+        "seed": seed,
+        "averages": averages,
+        "beams": {b: bleu(folder, "valid", "--beam", str(b))
+                  for b in (1, 2, 4, 8)},
+        "alpha": [[a, bleu(folder, "valid", "--alpha", str(a))]
+                  for a in ALPHAS],
+    }  # fmt: skip
+    note.write_text(json.dumps(found), encoding="utf-8")
+    print(found, flush=True)
+    return found
+
+
+def together(work: Path, name: str) -> float:
+    """What the runs of a trial reach as an ensemble, validation."""
+    first, *others = sorted(
+        note.parent for note in work.glob("*/trial.json")
+        if json.loads(note.read_text(encoding="utf-8"))["trial"] == name
+    )  # fmt: skip
+    return bleu(first, "valid", "--ensemble", *map(str, others))
+
+
+def every(work: Path, file: str) -> list[dict[str, Any]]:
+    """The notes of that name, in the order of the trials and seeds."""
+    notes = []
+    for path in work.glob(f"*/{file}"):
+        note = json.loads(path.read_text(encoding="utf-8"))
+        if file == "trial.json":
+            note["valid_curve"] = curves(path.parent)["valid_curve"]
+        notes.append(note)
+    order = [*TRIALS]
+    return sorted(notes, key=lambda n: (order.index(n["trial"]), n["seed"]))
+
+
+def result(settings: Settings) -> dict[str, Any]:
+    """The ledger's entry: each trial's mean, every run, what came after."""
+    runs = every(settings.work, "trial.json")
+    values = "nats", "valid_bleu", "seconds"
+    rows = rows_of(runs, "trial", TRIALS, values)
+    metrics = {
+        "rows": rows, "runs": runs,
+        "after": every(settings.work, "after.json"),
+        "ensembles": {
+            name: together(settings.work, name)
+            for name in settings.after if rows[name]["seeds"] > 1
+        },
+    }  # fmt: skip
+    again = replace(settings, work=Path("trials"), only=tuple(rows))
+    made = entry_of_runs(
+        "trials.py", settings, metrics, runs,
+        packages=("numpy", "tokenizers", "sacrebleu"),
+    )  # fmt: skip
+    return made | {"command": typed("trials.py", again)}
+
+
+def main(settings: Settings) -> None:
+    wrong = {*settings.only, *settings.after} - TRIALS.keys()
+    if wrong:
+        sys.exit(f"no trial {wrong.pop()!r}; there are {', '.join(TRIALS)}")
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the commands that are typed
+    settings.work.mkdir(parents=True, exist_ok=True)
+    for name in settings.only or ([] if settings.after else TRIALS):
+        made(settings.work, name, settings.seed)
+    for name in settings.after:
+        after(settings.work, name, settings.seed)
+    if settings.json:
+        write(settings.json, result(settings))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))
