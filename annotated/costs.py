@@ -13,7 +13,7 @@ from annotated.model import TransformerConfig, count_parameters
 
 __all__ = [
     "P100", "PAPER_HOURS", "paper_cost", "forward_flops", "step_flops",
-    "useful_share", "kept_bytes", "state_bytes", "dry_run",
+    "useful_share", "kept_bytes", "state_bytes", "dry_run", "bill",
 ]  # fmt: skip
 
 
@@ -295,3 +295,18 @@ def _on_p100s(config: TransformerConfig, total: float) -> dict[str, str]:
         f"for the paper's {size} model",
         "cost by Table 2": f"{paper_cost(theirs):.1e} operations",
     }
+
+
+# 22-costs.md: Energy and money
+def bill(
+    operations: float, speed: float, share: float, devices: int = 1,
+    watts: float = 0.0, hourly: float = 0.0, per_kwh: float = 0.0,
+    overhead: float = 1.58,
+) -> tuple[float, float, float, float]:  # fmt: skip
+    """Hours, kilowatt-hours, rent, and what the electricity alone costs,
+    on devices that use a share of their speed. Watts and the price of an
+    hour are for one device; overhead is the data centre's factor.
+    """
+    hours = operations / (share * paper_cost(1.0, devices, speed))
+    energy = hours * devices * watts * overhead / 1000
+    return hours, energy, hours * devices * hourly, energy * per_kwh

@@ -152,7 +152,32 @@ def cost() -> dict[str, Any]:
             "share": 100 * costs.useful_share(size),
         }
         papers.append({"run": run, "paper": costs.PAPER_HOURS[size]})
-    return {"runs": runs, "papers": papers}
+    shares = {
+        "cpu": costs._SHARES["cpu", "float32"],
+        "cuda": costs._SHARES["cuda", "bfloat16"],
+    }
+    bills = []
+    for kind, (one, devices) in itertools.product(
+        shares, zip(runs, (1, 8, 3))
+    ):
+        known, width = shares[kind], one["run"]["d"]
+        width = min(known, key=lambda d: abs(d - width))  # as a dry run
+        given = {"devices": devices, "watts": 177.0, "speed": 0.22}
+        prices = {"rent": 1.46, "kwh": 0.15, "overhead": 1.58}
+        of = costs.bill(
+            one["all"], 0.22e12, known[width], devices, 177.0, 1.46, 0.15
+        )
+        bills.append(
+            {
+                "shares": known,
+                "width": width,
+                "run": one["run"] | given | prices,
+                "bill": dict(
+                    zip(("hours", "energy", "rent", "electricity"), of)
+                ),
+            }
+        )
+    return {"runs": runs, "papers": papers, "bills": bills}
 
 
 def ring() -> dict[str, Any]:

@@ -29,7 +29,12 @@ from annotated.tokens import (
     Tokenizer,
 )
 from press.chapters import read_book
-from tests.figures import of_the_model, of_training, of_translating
+from tests.figures import (
+    of_paths,
+    of_the_model,
+    of_training,
+    of_translating,
+)
 from tests.figures.of_the_model import translations
 from tests.helpers import ROOT
 
@@ -41,7 +46,7 @@ MODULES = sorted(
 
 GOLDENS = {
     name: value
-    for group in (of_the_model, of_training, of_translating)
+    for group in (of_paths, of_the_model, of_training, of_translating)
     for name, value in vars(group).items()
     if name in MODULES
 }

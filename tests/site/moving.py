@@ -21,6 +21,7 @@ from annotated.book.scripts import script
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import SearchConfig, plain_beam_search
 from annotated.tokens import _BYTES, SPECIALS
+from tests.figures.of_paths import small_layer
 from tests.figures.of_translating import grammar
 from tests.helpers import SHAPE
 
@@ -327,12 +328,37 @@ CASES: dict[str, dict[str, Any]] = {
                 "vocab": 37_000,
                 "tokens": 25_000,
                 "steps": 100_000,
-                "devices": 8,
-                "speed": 9.5,
-                "share": 29.0,
+                "device": "8 × P100",
             },
         },
-        "paper": 9.51e17,
+        "devices": {
+            "8 × P100": {
+                "count": 8,
+                "speed": 9.5,
+                "how": "by the hours",
+                "shares": {512: 0.29},
+                "watts": 177.0,
+                "rent": 1.46,
+            },
+            "H100": {
+                "count": 1,
+                "speed": 779.0,
+                "how": "measured",
+                "shares": {512: 0.15},
+                "watts": 700.0,
+                "rent": 3.99,
+            },
+        },
+        "papers": {
+            "base": {
+                "needs": 9.51e17,
+                "paid": 3.28e18,
+                "hours": 12.0,
+                "kwh": 26.84,
+                "rent": 140.2,
+            }
+        },
+        "prices": {"kwh": 0.15, "overhead": 1.58},
     },
     "bleu": {
         "hypotheses": ["a dog runs .", "the woman sings in the rain ."],
@@ -366,6 +392,8 @@ CASES: dict[str, dict[str, Any]] = {
         "last": 300,
     },
     "smooth": {"epsilon": 0.0, "vocab": 1000},
+    "path": {"words": ["attention", "misunderstandings"]},
+    "switches": small_layer(),
     "table1": {"start": {"n": 1024, "d": 512, "k": 3, "r": 33}},
     "tree": {
         "words": ["She", "saw", "boys"],
@@ -491,6 +519,16 @@ class Window:
 
     def verdict(self) -> str:
         return self.page.locator(".fx-verdict").inner_text()
+
+
+def stands(window: Window, folder: Path, name: str, form: str) -> Any:
+    """The page of a figure, which stands in the place of its still."""
+    page = window.open(write(folder, name, form, "light"))
+    page.locator(".fx").wait_for()
+    assert not page.locator(".moves > img, .moves > svg").is_visible()
+    assert window.said() != ""
+    assert window.faults == []
+    return page
 
 
 def press(page: Any, *keys: str) -> None:

@@ -83,7 +83,7 @@ def test_the_model_itself_is_dragged(
     window: Window, tmp_path: Path
 ) -> None:
     page = window.open(write(tmp_path, "cost", "page", "light"))
-    block = page.locator(".fx svg").first
+    block = page.locator("[viewBox='0 0 300 150']")
     corner = block.locator("circle").bounding_box()
     unit = block.bounding_box()["width"] / 300  # of the drawing
     x, y = (
@@ -94,35 +94,96 @@ def test_the_model_itself_is_dragged(
     page.mouse.down()
     page.mouse.move(x + 63 * unit, y - 28 * unit, steps=4)
     page.mouse.up()
+    page.get_by_text("The run by numbers").click()
     for name, told in (("width", "1,024"), ("layers", "12")):
         slider = page.get_by_role("slider", name=name)
         assert slider.get_attribute("aria-valuetext") == told
     assert block.evaluate("x => x.style.touchAction") == "none"
     page.wait_for_function("location.hash.includes('d=1024&layers=12')")
-    assert "times what the paper's base model needs" in window.said()
+    told = (
+        "29 % of 9.5 TFLOP/s each, an estimate: by the hours at width 512."
+    )
+    assert page.get_by_text(told).is_visible()
+    assert window.faults == []
+
+
+def test_the_share_is_dragged_along_the_run(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "cost", "page", "light"))
+    chart = page.locator(".fx svg[role=img]").first
+    dot = chart.locator("circle").last.bounding_box()
+    x, y = dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 2000, y + 30, steps=4)
+    page.mouse.up()
+    assert "at 100 % of the peak, this run takes 3.5 hours" in window.said()
+    assert page.get_by_text("each, set by you.").is_visible()
+    page.get_by_role("button", name="8 × P100").click()
+    assert "at 29 % of the peak, this run takes 12 hours" in window.said()
+    assert chart.evaluate("x => x.style.touchAction") == "pan-y"
     assert window.faults == []
 
 
 def test_cost_is_a_link(window: Window, tmp_path: Path) -> None:
     page = window.open(write(tmp_path, "cost", "page", "light"))
     assert window.said() == (
-        "This run needs 9.5·10¹⁷ operations, 1.0 times what the paper's "
-        "base model needs, and takes 12 hours."
+        "On 8 × P100, at 29 % of the peak, this run takes 12 hours and 27 "
+        "kWh, which is $140 to rent or $4.02 of electricity; the paper’s "
+        "base model took 12 hours, 27 kWh and $140."
     )
+    page.get_by_text("The run by numbers").click()
     page.get_by_role("slider", name="steps").focus()
     press(page, "ArrowRight")
-    assert "takes 36 hours." in window.said()
+    assert "takes 36 hours and" in window.said()
     page.get_by_role("slider", name="devices").focus()
     press(page, "Home")
-    assert "takes 12 days." in window.said()
+    assert window.said().startswith("On 1 × P100, at 29 %")
+    assert "takes 12 days and" in window.said()
     page.wait_for_function("location.hash.includes('devices=1&')")
     link = page.url.replace("vocab=37000", "vocab=36500")
     page.goto("about:blank")
     page.goto(link)
-    assert "takes 12 days." in window.said()
+    assert "takes 12 days and" in window.said()
+    page.get_by_text("The run by numbers").click()
     assert page.get_by_text("36,500").is_visible()  # no step of the slider
     page.get_by_role("button", name="base").click()
-    assert "takes 12 hours." in window.said()
+    assert "takes 12 hours and" in window.said()
+    assert window.faults == []
+
+
+def test_a_device_of_ones_own_and_its_prices(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "cost", "page", "light"))
+    page.get_by_role("button", name="H100").focus()
+    press(page, "Enter")
+    assert "2.3 hours and 2.5 kWh, which is $9.0" in window.said()
+    speed = page.get_by_label("TFLOP/s of one")
+    assert speed.is_hidden()
+    page.get_by_role("button", name="your own").focus()
+    press(page, "Enter")
+    assert window.said().startswith("On 1 × a device of your own, at 15 %")
+    speed.fill("389.5")
+    for label, value in (
+        ("watts of one", "350"),
+        ("$ per hour of one", "2"),
+        ("$ per kWh", "0,30"),
+        ("data centre’s factor", "1"),
+    ):
+        page.get_by_label(label, exact=True).fill(value)
+    told = "4.5 hours and 1.6 kWh, which is $9.04 to rent or $0.47 of"
+    assert told in window.said()
+    page.get_by_label("$ per kWh").fill("much")  # is no price
+    assert told in window.said()
+    press(page, "Tab")
+    assert page.get_by_label("$ per kWh").input_value() == "0.3"
+    page.wait_for_function("location.hash.includes('speed=389.5')")
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)
+    assert told in window.said()
     assert window.faults == []
 
 

@@ -313,3 +313,95 @@ def test_table_1_is_turned(window: Window, tmp_path: Path) -> None:
         "location.hash === '#table1:n=65536&d=512&k=3&r=33&column=path'"
     )
     assert window.faults == []
+
+
+def test_a_path_lights_up_between_two_letters(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "path", "page", "light"))
+    assert window.said() == (
+        "From letter 1, a, to the vector of letter 9, n, a recurrent layer "
+        "takes 9 steps: one for the letter itself, and one for each after "
+        "it."
+    )
+    page.get_by_role("button", name="dilated convolution").focus()
+    press(page, "Enter")
+    page.get_by_role("slider", name="window").focus()
+    press(page, "ArrowLeft")
+    assert window.said().endswith(
+        "convolutions over 3 letters whose gaps double take 4 layers, which "
+        "carry it up to 1, 2, 4 and 8 letters further."
+    )
+    box = page.locator(".fx svg").bounding_box()
+    x, y = box["x"] + box["width"] * 4.5 / 9, box["y"]
+    page.mouse.click(x, y + box["height"] - 5)  # the letters
+    assert window.said().startswith("From letter 5, n, to the vector of l")
+    page.mouse.move(x, y + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(x - 2.1 * box["width"] / 9, y + box["height"], steps=3)
+    page.mouse.up()
+    assert (
+        "From letter 5, n, to the vector of letter 3, t," in window.said()
+    )
+    lit = ".fx svg line[style*='--accent']"
+    assert page.locator(lit).count() == 2  # layers, and their sum is 2
+    page.get_by_role("button", name="recurrent", exact=True).click()
+    assert "3, t, never depends on letter 5, n," in window.said()
+    assert page.locator(lit).count() == 0
+    page.wait_for_function(
+        "location.hash === '#path:word=attention&kind=recurrent&k=3&"
+        "from=4&to=2'"
+    )
+    page.get_by_role("button", name="misunderstandings").click()
+    page.get_by_role("button", name="self-attention", exact=True).click()
+    assert "letter 17, s, self-attention takes 1 layer, " in window.said()
+    assert window.faults == []
+
+
+def test_a_sentence_moves_and_its_map_may_not(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "switches", "page", "light"))
+    framed = page.locator(".fx td.frame")
+    box = page.locator(".fx svg").first.bounding_box()
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 6 * box["width"] / 52, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 26 * box["width"] / 52, y, steps=4)
+    page.mouse.up()
+    assert window.said().startswith(
+        "Moved from position 0 to 20, no weight has changed: "
+    )
+    assert framed.count() == 0
+    page.get_by_role("button", name="added: sinusoids").focus()
+    press(page, "Enter")
+    assert ", the weight that changed most went from 0." in window.said()
+    assert framed.count() > 5
+    page.get_by_role("button", name="2", exact=True).click()
+    page.get_by_role("slider", name="window").focus()
+    press(page, "Home", *["ArrowRight"] * 4)
+    assert window.said().endswith(
+        "holds 2 · 2 · 5 · 4 = 80 numbers: keys and values, 2 groups, 5 "
+        "words, width 4. Through 6 layers a word hears of those up to 24 "
+        "before it."
+    )
+    page.get_by_role("button", name="12 times").click()
+    assert "Scores of one distance differ by up to " in window.said()
+    page.get_by_role("button", name="turned: rotary").click()
+    page.get_by_role("button", name="scores").click()
+    assert "All scores of one distance are equal." in window.said()
+    page.locator("[role=gridcell]").first.focus()
+    press(page, "ArrowRight")
+    told = page.get_by_text("“dog” at 20 does not see “dog” at 21.")
+    assert told.is_visible()
+    page.wait_for_function(
+        "location.hash === '#switches:rotary=true&start=20&head=0&"
+        "groups=2&window=5&words=one&shown=scores'"
+    )
+    page.get_by_role("slider", name="head").focus()
+    press(page, "End")
+    page.wait_for_function("location.hash.includes('head=7')")
+    page.reload()
+    assert window.said().startswith("Moved from position 0 to 20, no weig")
+    assert page.get_by_role("slider", name="head").input_value() == "7"
+    assert window.faults == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.press.conftest import Book
-from tests.site.moving import CASES, Window, write
+from tests.site.moving import CASES, Window, stands
 from tests.site.tabs import CLIPPED, WIDTHS, Tab, started
 
 pytestmark = pytest.mark.exhaustive
@@ -28,11 +28,7 @@ def browser(request: pytest.FixtureRequest) -> Iterator[Any]:
 def test_a_figure_stands_in_the_place_of_its_still(
     window: Window, tmp_path: Path, name: str, form: str
 ) -> None:
-    page = window.open(write(tmp_path, name, form, "light"))
-    page.locator(".fx").wait_for()
-    assert not page.locator(".moves > img, .moves > svg").is_visible()
-    assert window.said() != ""
-    assert window.faults == []
+    stands(window, tmp_path, name, form)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -82,13 +82,12 @@ PREDICTIONS: dict[str, tuple[str, Any, Any, str]] = {
         r"is copied, .*: 2 instead of 4 for all\.",
     ),
     "cost": (
-        "four times",
-        lambda page: slide(page, "layers in each stack", "ArrowRight"),
-        lambda page: [
-            slide(page, "layers in each stack", "ArrowLeft"),
-            slide(page, "width", "ArrowRight", "ArrowRight"),
-        ],
-        r"Not so: .* From 9\.5·10¹⁷ to 3\.2·10¹⁸ operations it is 3\.4 ",
+        "a third of that",
+        lambda page: slide(page, "share of the peak", "ArrowRight"),
+        lambda page: click(page, "H100"),
+        r"Not so: .* From 27 to 2\.5 kWh, 11 times less: the H100 draws 4\.0 "
+        r"times as much as one of the eight, but alone, and for 2\.3 hours "
+        r"instead of 12 hours\.",
     ),
     "depth": (
         "about 5",
@@ -170,6 +169,12 @@ PREDICTIONS: dict[str, tuple[str, Any, Any, str]] = {
         r"went from 70 % to 10 %; most was gained for the letter one before, "
         r"which went from 10 % to 90 %\.",
     ),
+    "path": (
+        "2",
+        lambda page: click(page, "dilated convolution"),
+        lambda page: click(page, "convolution"),
+        r"Not so: you said “2”\. Instead of 9 steps it takes 4 layers: ",
+    ),
     "pieces": (
         "more",
         lambda page: page.get_by_label("Your text").fill("Generators"),
@@ -216,6 +221,13 @@ PREDICTIONS: dict[str, tuple[str, Any, Any, str]] = {
         lambda page: slide(page, "vocabulary V", "ArrowLeft"),
         lambda page: slide(page, "vocabulary V", *["ArrowRight"] * 13),
         r"Not so: .* V = 37,000 fits 0 of the 3 counts, V = 40,000 fits 2,",
+    ),
+    "switches": (
+        "about as much",
+        lambda page: slide(page, "first position", "ArrowRight"),
+        lambda page: slide(page, "first position", "End"),
+        r"Not so: you said “about as much”\. At position 40 all weights are "
+        r"what they were at 0; with sinusoids one went from 0\.30 to 0\.07\.",
     ),
     "table1": (
         "as much",

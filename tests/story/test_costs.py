@@ -127,7 +127,7 @@ def test_in_a_window_a_query_sees_fewer_keys(
 def really_kept(
     config: TransformerConfig, batch: Any, precision: Any
 ) -> int:
-    model = trainable(Transformer(config))
+    model, _ = trainable(Transformer(config))
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     seen = {}
 
@@ -372,3 +372,12 @@ def test_the_recipes_are_the_papers_runs(size: str) -> None:
     needed *= recipe.training.max_steps
     share = needed / paper_cost(PAPER_HOURS[size])
     assert share == pytest.approx(useful_share(size))
+
+
+def test_a_bill_adds_up_by_hand() -> None:
+    # 3,600 operations per second, of which two devices use half: two hours
+    hours, energy, rent, electricity = costs.bill(
+        2 * 3600 * 3600.0, 3600.0, 0.5, 2, 250.0, 3.0, 0.4, overhead=1.5
+    )
+    assert (hours, energy, rent) == pytest.approx((2.0, 1.5, 12.0))
+    assert electricity == pytest.approx(0.6)

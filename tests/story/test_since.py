@@ -15,6 +15,7 @@ from annotated.embeddings import sinusoids
 from annotated.engine.errors import RunError
 from annotated.engine.packing import check_parts, packed
 from annotated.engine.search import beam_search
+from annotated.engine.trainer import RunConfig
 from annotated.engine.trainer import Trainer as FastTrainer
 from annotated.exchange.export import export_run
 from annotated.layers import FeedForward
@@ -39,7 +40,7 @@ from annotated.since import (
     swap,
 )
 from annotated.tokens import BOS, EOS, PAD
-from annotated.training import TrainingConfig, batch_loss, copy_corpus
+from annotated.training import batch_loss, copy_corpus
 
 DOUBLE = torch.float64
 PARTS = (
@@ -545,7 +546,7 @@ def test_a_part_of_later_years_is_not_lost_without_a_word(part, tmp_path):
         "grouped": "GroupedQueryAttention",
         "rotary grouped": "NoPositions|_RotaryGroups",
     }.get(part, part)  # fmt: skip
-    how = TrainingConfig(batch_tokens=50, max_steps=1)
+    how = RunConfig(batch_tokens=50, max_steps=1)
     for action in (
         lambda: packed(model),
         lambda: FastTrainer(model, copy_corpus(9), how),
