@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 import tyro
 
+from annotated.book.results import ledger
+from annotated.engine.recipes import RECIPES
 from tests.helpers import ROOT, benchmark
 
 # --- a recipe, trained and scored -----------------------------------------
@@ -216,3 +219,27 @@ def test_runs_of_each_seed_are_made_once(tmp_path: Path) -> None:
     assert made == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
     assert [(run["row"], run["seed"]) for run in runs] == made
     assert [run["seconds"] == 7 for run in runs] == [False, True] * 2
+
+
+# --- how the recipe was found ---
+
+
+def test_every_trial_is_a_recipe_that_says_all_that_it_changes() -> None:
+    with benchmark("trials") as script:
+        for name, change in script.TRIALS.items():
+            made = RECIPES["multi30k"].changed(**change)
+            assert change.keys() >= script.FIRST.keys(), name
+            assert change.items() <= made.flat().items(), name
+
+
+def test_what_the_ledger_says_of_the_trials_makes_them_again() -> None:
+    found = ledger()["multi30k-trials"]
+    words = shlex.split(found["command"])
+    assert words[:2] == ["python", "benchmarks/trials.py"]
+    with benchmark("trials") as script:
+        settings = tyro.cli(script.Settings, args=words[2:])
+        assert set(settings.only) == found["metrics"]["rows"].keys()
+        assert {*settings.only, *settings.after} <= script.TRIALS.keys()
+        for name, row in found["metrics"]["rows"].items():
+            options = " ".join(script.words(script.TRIALS[name]))
+            assert row["options"] == options

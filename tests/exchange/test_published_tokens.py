@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from annotated.corpora.sentencepieces import SentencePieces, load_tokenizer
 from annotated.engine.errors import RunError
 from annotated.exchange.marian import import_marian, read_published
+from annotated.search import Hypothesis
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 from tests.exchange.published import (
     ENGLISH,
@@ -111,7 +112,7 @@ def test_each_part_of_a_long_line_says_its_language(
         models: Any, sentences: Any, *others: Any, **more: Any
     ) -> Any:
         seen.extend(sentences)
-        return [[] for _ in sentences]
+        return [[Hypothesis([4], -1.0, -1.0)] for _ in sentences]
 
     monkeypatch.setattr(translate, "search_in_order", search)
     [ids] = run.source.encode([GERMAN[0]])

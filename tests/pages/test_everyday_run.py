@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -116,3 +118,20 @@ def test_its_words_are_those_of_its_training_text(folder: Path) -> None:
     english, _ = open_data(run.recipe).text("train")
     words = (folder / WORDS).read_text("utf-8").splitlines()
     assert words == words_of(english)
+
+
+def test_it_can_be_told_how_to_say_it() -> None:
+    """The lines at the top of page E39, each with its answer."""
+    page = (ROOT / "book/E39-constraints.md").read_text("utf-8")
+    lines = re.findall(r"^\$R (.+?) +# (.+)$", page, re.M)
+    run = Run.open(ROOT / "data/runs/everyday-en-de")
+    assert len(lines) == 3
+    for typed, said in lines:
+        *option, line = shlex.split(typed)
+        how = {
+            (): {},
+            ("--prefix",): {"prefixes": option[1:]},
+            ("--require",): {"required": [option[1:]]},
+        }[tuple(option[:1])]
+        [[best]] = run.translate([line], **how)
+        assert best.text == said

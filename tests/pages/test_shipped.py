@@ -172,6 +172,16 @@ RUNS = {  # by field, a command line and what comes of it
         "adapt --run pocket --src src --tgt gone --out new",
         "gone",
     ),
+    "Score.run": ("score --run pocket --src src --tgt ref", None),
+    "Score.ensemble": (
+        "score --run pocket --ensemble pocket --src src --tgt ref",
+        None,
+    ),
+    "Prepare.back": (
+        "data prepare pair --src ref --tgt src --mono src --back pocket"
+        " --hold-out 3 --vocab 300 --out new",
+        None,
+    ),
     "Prepare.tokens": (
         "data prepare pair --src src --tgt ref --hold-out 3 --tokens pocket"
         " --out new",
@@ -182,7 +192,8 @@ OTHERS = {  # what names a file, or a folder of another kind
     *("Prepare.out", "Prepare.src", "Prepare.tgt", "Prepare.valid"),
     *("Prepare.test", "Evaluate.src", "Evaluate.ref", "Average.out"),
     *("Adapt.src", "Adapt.tgt", "Adapt.out", "Adapt.old"),
-    *("Adapt.valid", "Adapt.test"),
+    *("Adapt.valid", "Adapt.test", "Prepare.mono"),
+    *("Score.src", "Score.tgt", "Translate.glossary"),
     *("Export.out", "Report.out", "Report.text", "Import.out"),
     *("Paper.file", "Paper.site", "Treebank.bank", "Treebank.out"),
     *("Sweep.out", "Exercises.file", "Classroom.course"),
