@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from annotated.commands.options import Flag
-from annotated.commands.translate import SearchOptions, tell_gaps
+from annotated.commands.translate import (
+    ConstraintOptions,
+    SearchOptions,
+    tell_gaps,
+)
 from annotated.corpora.marks import missing
 from annotated.corpora.pairs import columns_of, part_of
 from annotated.corpora.reading import read_lines
@@ -34,7 +38,7 @@ __all__ = ["Evaluate"]
 
 # E12-command-line.md: Evaluate
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluate(SearchOptions):
+class Evaluate(ConstraintOptions, SearchOptions):
     """Translate a test set and score it against its references."""
 
     split: str | None = None  # a split of the recipe's data: valid or test
@@ -62,6 +66,7 @@ class Evaluate(SearchOptions):
             raise UsageError(
                 "evaluate: --keep goes with --split, and with a single run"
             )
+        self.check_constraints()
         with process_group(self.device) as own:
             scores = dataclasses.replace(self, device=own).scores()
             if rank() == 0:
@@ -86,6 +91,10 @@ class Evaluate(SearchOptions):
     def scores(self) -> dict[str, Any]:
         """The scores of the whole test set, in every process."""
         run = self.open()
+        for name in (
+            self.constraints() if run.recipe.target == "tree" else ()
+        ):
+            raise UsageError(f"evaluate: {name} is nothing for trees")
         if self.src is not None and self.ref is not None:
             ways = run.recipe.source, run.recipe.target
             part = part_of(self.src, self.ref, languages=ways)
@@ -131,9 +140,9 @@ class Evaluate(SearchOptions):
         """A run's translation of src, divided among the processes."""
         search, workers = self.search(run), self.processes(run)
         own = src[rank() :: world_size()]
-        found = run.translate(
-            own, search, workers=workers, guide=tree_guide(run)
-        )
+        asked: dict[str, Any] = {"guide": tree_guide(run)}
+        asked |= self.wishes(run)(own)
+        found = run.translate(own, search, workers=workers, **asked)
         parts = all_gather([best[0].text for best in found])
         whole = list(src)
         for i, part in enumerate(parts):

@@ -13,7 +13,11 @@ from annotated.commands.translate import RunOptions
 from annotated.corpora.pairs import part_of
 from annotated.engine.errors import UsageError, check_whole
 from annotated.engine.runs import Run
-from annotated.engine.scoring import ForcedScore, forced_scores
+from annotated.engine.scoring import (
+    ForcedScore,
+    forced_scores,
+    word_alignment,
+)
 
 __all__ = ["Score"]
 
@@ -46,6 +50,7 @@ class Score:
     )
     # tokens of a side per batch (unset: 2000; on a GPU 32,000)
     batch_tokens: int | None = None
+    align: Flag = False  # say from which source word each target word comes
     json: Flag = False  # write JSON, one object per pair, with the tokens
 
     def act(self) -> None:
@@ -72,7 +77,7 @@ class Score:
                 number + 1,
             )  # fmt: skip
             for pair, one in zip(chunk, scores, strict=True):
-                text = self._line(run, number, one)
+                text = self._line(run, number, pair, one)
                 line = f"{text}\n".encode("utf-8", "replace")
                 sys.stdout.buffer.write(line)
                 told.add(pair, one)
@@ -80,10 +85,10 @@ class Score:
             sys.stdout.buffer.flush()
         print(told, file=sys.stderr)
 
-    def _line(self, run: Run, number: int, one: ForcedScore) -> str:
+    def _line(
+        self, run: Run, number: int, pair: tuple[str, str], one: ForcedScore
+    ) -> str:
         """What is written of a pair."""
-        if not self.json:
-            return f"{one.score:.4f}\t{one.log_probability:.4f}"
         values = {
             "line": number,
             "score": one.score,
@@ -91,6 +96,17 @@ class Score:
             "tokens": run.target.tokens(one.ids),
             "log_probabilities": one.log_p,
         }
+        text = f"{one.score:.4f}\t{one.log_probability:.4f}"
+        if self.align:
+            models, both = (
+                (run.model, *run.others),
+                (run.source, run.target),
+            )
+            links = word_alignment(models, both, *pair)
+            values["alignment"] = links
+            text += "\t" + " ".join(f"{i}-{j}" for i, j in links)
+        if not self.json:
+            return text
         return json.dumps(values, ensure_ascii=False)
 
 

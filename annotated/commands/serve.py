@@ -13,10 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from annotated.commands.translate import RunOptions
+from annotated.commands.translate import ConstraintOptions, Wish
 from annotated.corpora.marks import missing
 from annotated.corpora.reading import CURES, fault, json_of
 from annotated.corpora.sentencepieces import optional_import, unknown_words
+from annotated.engine.constraints import as_phrases, as_prefixes
 from annotated.engine.errors import (
     DataError,
     RunError,
@@ -26,7 +27,6 @@ from annotated.engine.errors import (
 )
 from annotated.engine.runs import Run
 from annotated.engine.translate import Translation
-from annotated.search import SearchConfig
 
 __all__ = ["Serve"]
 
@@ -43,23 +43,39 @@ class _Refused(Exception):
         self.code, self.headers = code, headers
 
 
-def _texts(body: bytes) -> list[str]:
-    """The lines that a request wants to have translated. DataError if it
-    has none, or one that is no line of text.
+def _asked(body: bytes) -> tuple[list[str], Wish]:
+    """The lines that a request wants to have translated, and what it asks
+    of each translation. DataError if it has no line, or one that is no
+    line of text.
     """
     asked = json_of(body, "the request") if body.strip() else None
     if not isinstance(asked, dict) or "text" not in asked:
         raise DataError(_LIKE)
-    for name in asked.keys() - {"text"}:
-        known = unknown("field", name, ["text"])
+    for name in asked.keys() - {"text", *_WISHES}:
+        known = unknown("field", name, ["text", *_WISHES])
         raise DataError(f"{known}; options are the server's")
-    given = asked["text"]
+    texts = _strings(asked["text"])
+    if not texts:
+        raise DataError(_LIKE)
+    begun, words = (_strings(asked.get(name, ())) for name in _WISHES)
+    if len(begun) > 1 or len(words) > _MOST_WORDS:
+        raise DataError(
+            f"a request has one prefix, and requires {_MOST_WORDS} words "
+            "at most"
+        )
+    return texts, ("".join(begun), words)
+
+
+def _strings(given: object) -> list[str]:
+    """A string of a request, or several, as lines."""
     texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, list) or not texts:
+    if not isinstance(texts, list | tuple):
         raise DataError(_LIKE)
     return [_line(text, i) for i, text in enumerate(texts, start=1)]
 
 
+_WISHES = "prefix", "require"
+_MOST_WORDS = 10  # each makes the search slower
 _LIKE = (
     'the request must be like {"text": ["a sentence", "another"]}, or '
     '{"text": "a sentence"}'
@@ -90,9 +106,12 @@ _Answer = list[Translation]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Waiting:
-    """A line, its source tokens, and where its translations will be."""
+    """A line, what is asked of its translation, its source tokens, and
+    where its translations will be.
+    """
 
     line: str
+    wish: Wish
     tokens: int
     answer: "asyncio.Future[_Answer]"
 
@@ -102,7 +121,7 @@ class _Batcher:
 
     def __init__(
         self,
-        translate: Callable[[list[str]], list[_Answer]],
+        translate: Callable[[list[str], list[Wish]], list[_Answer]],
         batch_tokens: int,
         seconds: float,
     ) -> None:
@@ -117,10 +136,12 @@ class _Batcher:
         self._more = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "search")
 
-    def add(self, line: str, tokens: int) -> "asyncio.Future[_Answer]":
+    def add(
+        self, line: str, wish: Wish, tokens: int
+    ) -> "asyncio.Future[_Answer]":
         """Let a line wait. To give up, cancel the future."""
         answer = asyncio.get_running_loop().create_future()
-        self.waiting.append(_Waiting(line, tokens, answer))
+        self.waiting.append(_Waiting(line, wish, tokens, answer))
         self.tokens += tokens
         self._more.set()
         return answer
@@ -152,11 +173,9 @@ class _Batcher:
 
     async def _answer(self, batch: list[_Waiting]) -> None:
         """Translate a batch; if that fails, each of its lines alone."""
-        loop, lines = (
-            asyncio.get_running_loop(),
-            [one.line for one in batch],
-        )
-        run = loop.run_in_executor(self._thread, self.translate, lines)
+        loop = asyncio.get_running_loop()
+        both = [one.line for one in batch], [one.wish for one in batch]
+        run = loop.run_in_executor(self._thread, self.translate, *both)
         try:
             answers = await run
         except Exception as error:
@@ -178,6 +197,7 @@ _Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _HELP = """\
 POST /translate  {"text": ["a sentence", "another"]}, or {"text": "one"}
+                 with "prefix": "how each begins", "require": ["a word"]
 GET  /health     whether it works, and what it has done
 """
 _WAITING = 200_000  # source tokens: minutes on two cores
@@ -202,7 +222,7 @@ class _Application:
         except _Refused as refused:
             code, said = refused.code, {"error": str(refused)}
             headers = refused.headers
-        except DataError as error:
+        except (DataError, UsageError) as error:
             code, said = 400, {"error": " ".join(str(error).split())}
         except RunError as error:
             code, said = 500, {"error": " ".join(str(error).split())}
@@ -260,18 +280,24 @@ class _Application:
         return (
             None
             if body is None
-            else await self._translated(_texts(body), receive)
+            else await self._translated(*_asked(body), receive)
         )
 
-    async def _translated(self, lines: list[str], receive: _Receive) -> Any:
+    async def _translated(
+        self, lines: list[str], wish: Wish, receive: _Receive
+    ) -> Any:
         """The translations, unless the client leaves before."""
+        if any(wish) and self.run.engine is not None:
+            raise UsageError("--ctranslate2 knows no prefix and no require")
+        as_prefixes(wish[:1], self.run.target)  # refused at once
+        as_phrases(wish[1], self.run.target)
         if self.batcher.tokens > _WAITING:
             raise _Refused(
                 503, "too much waits: ask later", retry_after="9"
             )
         ids = self.run.source.encode(lines)
         waiting = [
-            self.batcher.add(line, len(row) + 1)
+            self.batcher.add(line, wish, len(row) + 1)
             for line, row in zip(lines, ids)
         ]
         answers = asyncio.ensure_future(_together(waiting))
@@ -332,7 +358,7 @@ async def _left(receive: _Receive) -> None:
 
 # E37-serve.md: The command
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Serve(RunOptions):
+class Serve(ConstraintOptions):
     """Translate for other programs, which send JSON over HTTP to this
     machine: POST /translate {"text": ["a sentence", "another"]}.
     """
@@ -347,11 +373,13 @@ class Serve(RunOptions):
         """Serve until Ctrl-C."""
         check_whole("batch_tokens", self.batch_tokens, least=1)
         check_whole("wait", self.wait, least=0)
+        self.check_constraints()
         uvicorn = optional_import("uvicorn", "uvicorn (the extra [serve])")
         with _listening(self.host, self.port) as door:
             host, port = door.getsockname()[:2]
             run = self.open()
             search = self.search(run, nbest=self.nbest)
+            wishes = self.wishes(run)
             own = ipaddress.ip_address(host).is_loopback
             if not own:
                 print(
@@ -364,34 +392,34 @@ class Serve(RunOptions):
             )
             name = f"[{host}]" if ":" in host else host
             print(f"http://{name}:{port}\n(Ctrl-C ends it)", flush=True)
-            with suppress(KeyboardInterrupt):
-                asyncio.run(
-                    self.serve(uvicorn, door, run, search, sorted(names))
+
+            def translate(
+                lines: list[str], own: list[Wish]
+            ) -> list[_Answer]:
+                asked = wishes(lines, own)
+                return run.translate(
+                    lines, search, self.batch_tokens, **asked
                 )
 
+            batcher = _Batcher(
+                translate, self.batch_tokens, self.wait / 1000
+            )
+            application = _Application(run, batcher, sorted(names))
+            with suppress(KeyboardInterrupt):
+                asyncio.run(self.serve(uvicorn, door, application))
+
     async def serve(
-        self,
-        uvicorn: Any,
-        door: socket.socket,
-        run: Run,
-        search: SearchConfig,
-        names: Sequence[str],
+        self, uvicorn: Any, door: socket.socket, application: _Application
     ) -> None:
         """Answer requests until a signal comes."""
-
-        def translate(lines: list[str]) -> list[_Answer]:
-            return run.translate(lines, search, self.batch_tokens)
-
-        batcher = _Batcher(translate, self.batch_tokens, self.wait / 1000)
         server = uvicorn.Server(
             uvicorn.Config(
-                _Application(run, batcher, names),
-                http="h11", ws="none", lifespan="off", interface="asgi3",
-                log_config=None, log_level="error", access_log=False,
-                server_header=False,
+                application, http="h11", ws="none", lifespan="off",
+                interface="asgi3", log_config=None, log_level="error",
+                access_log=False, server_header=False,
             )
         )  # fmt: skip
-        work = asyncio.create_task(batcher.work())
+        work = asyncio.create_task(application.batcher.work())
         try:
             await server.serve(sockets=[door])
         finally:

@@ -26,12 +26,15 @@ from annotated.engine.distributed import all_gather, rank
 from annotated.engine.errors import UsageError, check_whole
 from annotated.engine.machine import HALF, pick_device, pick_precision
 from annotated.engine.runs import Run
+from annotated.engine.scoring import word_alignment
 from annotated.engine.search import Sampling, converted
+from annotated.engine.translate import Translation
 from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "RunOptions", "SearchOptions", "Translate", "tell_gaps", "arriving",
+    "RunOptions", "SearchOptions", "Wish", "ConstraintOptions", "Translate",
+    "tell_gaps", "arriving",
 ]  # fmt: skip
 
 
@@ -124,8 +127,68 @@ class SearchOptions(RunOptions):
         return self.workers or usual
 
 
+Wish = tuple[str, Sequence[str]]  # of a line: its prefix, required words
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Translate(SearchOptions):
+class ConstraintOptions(RunOptions):
+    """The options that say what a translation must be like (page E39)."""
+
+    prefix: str = ""  # text with which each translation begins
+    # text that each translation has, or one|other; may be repeated
+    require: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    # file of terms, tab, their translations: where one stands, so does
+    # the other
+    glossary: Path | None = None
+    min_length: int = 0  # minimum tokens in a translation
+    no_repeat: int = 0  # so many tokens never stand twice in a row
+
+    def check_constraints(self) -> None:
+        """UsageError for what no run could do."""
+        for name in ("min_length", "no_repeat"):
+            check_whole(name, getattr(self, name), least=0)
+        for name in self.constraints() if self.ctranslate2 else ():
+            raise UsageError(f"--ctranslate2 does not know {_option(name)}")
+
+    def constraints(self) -> list[str]:
+        """The names of those that are given."""
+        names = "prefix", "require", "glossary", "min_length", "no_repeat"
+        return [name for name in names if getattr(self, name)]
+
+    def wishes(self, run: Run) -> Callable[..., dict[str, Any]]:
+        """What Run.translate is told of the constraints of some lines,
+        each with what is asked of it alone.
+        """
+        guide = None
+        if self.min_length or self.no_repeat:
+            vocab = run.model.config.tgt_vocab
+            guide = Limits(vocab, self.min_length, self.no_repeat)
+        terms = None if self.glossary is None else Glossary(self.glossary)
+        as_prefixes([self.prefix], run.target)  # refused before any work
+        as_phrases(self.require, run.target)
+
+        def wishes(
+            lines: Sequence[str], own: Sequence[Wish] = ()
+        ) -> dict[str, Any]:
+            made: dict[str, Any] = {"guide": guide} if guide else {}
+            own = own or [("", ())] * len(lines)
+            begun = [prefix or self.prefix for prefix, _ in own]
+            due = [
+                [
+                    *self.require,
+                    *words,
+                    *(terms.required(line) if terms else ()),
+                ]
+                for line, (_, words) in zip(lines, own, strict=True)
+            ]
+            made |= {"prefixes": begun} if any(begun) else {}
+            return made | ({"required": due} if any(due) else {})
+
+        return wishes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Translate(ConstraintOptions, SearchOptions):
     """Translate sentences, or standard input line by line, to standard
     output.
     """
@@ -136,14 +199,8 @@ class Translate(SearchOptions):
     json: Flag = False  # write JSON, one object per input line
     # source tokens per batch (unset: 2000; on a GPU what fits)
     batch_tokens: int | None = None
-    prefix: str = ""  # text with which each translation begins
-    # text that each translation has, or one|other; may be repeated
-    require: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    # file of terms, tab, their translations: where one stands, so does
-    # the other (page E39)
-    glossary: Path | None = None
-    min_length: int = 0  # minimum tokens in a translation
-    no_repeat: int = 0  # so many tokens never stand twice in a row
+    # say from which source word each word comes (page E35)
+    align: Flag = False
     sample: Flag = False  # draw translations instead of searching
     # below 1 the draws are less varied (unset: 1)
     temperature: float | None = None
@@ -176,35 +233,44 @@ class Translate(SearchOptions):
             best = [each[0].text for each in translated]
             lost = missing(run.source, lines, best)
             tell_gaps(lines, best, lost, number)
-            for found, some in zip(translated, lost or best):
-                if self.json:
-                    each = [dataclasses.asdict(one) for one in found]
-                    answer = {"line": number, "translations": each}
-                    if lost:
-                        answer["missing"] = some
-                    texts = [json.dumps(answer, ensure_ascii=False)]
-                elif self.nbest > 1:
-                    texts = [
-                        f"{number}\t{h.score:.4f}\t{h.text}" for h in found
-                    ]
-                else:
-                    texts = [found[0].text]
-                for text in texts:
-                    line = f"{text}\n".encode("utf-8", "replace")
-                    sys.stdout.buffer.write(line)
-                number += 1
+            for i, (line, found) in enumerate(zip(lines, translated)):
+                some = lost[i] if lost else None
+                for text in self.written(
+                    run, number + i, line, found, some
+                ):
+                    out = f"{text}\n".encode("utf-8", "replace")
+                    sys.stdout.buffer.write(out)
+            number += len(lines)
             sys.stdout.buffer.flush()
 
-    def check_constraints(self) -> None:
-        """UsageError for what no run could do."""
-        for name in ("min_length", "no_repeat"):
-            check_whole(name, getattr(self, name), least=0)
-        names = "prefix", "require", "glossary", "min_length", "no_repeat"
-        for name in names if self.ctranslate2 else ():
-            if getattr(self, name):
-                raise UsageError(
-                    f"--ctranslate2 does not know {_option(name)}"
-                )
+    def written(
+        self,
+        run: Run,
+        number: int,
+        line: str,
+        found: Sequence[Translation],
+        lost: Sequence[str] | None,
+    ) -> list[str]:
+        """What is written of a line: one line, or one for each
+        translation.
+        """
+        each = [dataclasses.asdict(one) for one in found]
+        texts = [one.text for one in found]
+        if self.nbest > 1:
+            texts = [
+                f"{number}\t{one.score:.4f}\t{one.text}" for one in found
+            ]
+        models, both = (run.model, *run.others), (run.source, run.target)
+        for i, one in enumerate(found) if self.align else ():
+            links = word_alignment(models, both, line, one.text)
+            each[i]["alignment"] = links
+            texts[i] += "\t" + " ".join(f"{i}-{j}" for i, j in links)
+        if not self.json:
+            return texts if self.nbest > 1 else texts[:1]
+        answer: dict[str, Any] = {"line": number, "translations": each}
+        if lost is not None:
+            answer["missing"] = lost
+        return [json.dumps(answer, ensure_ascii=False)]
 
     def check_sampling(self) -> None:
         """UsageError for options that do not go together."""
@@ -224,28 +290,6 @@ class Translate(SearchOptions):
         changes |= {"extra": usual.extra, "limit": usual.limit}
         changes |= given(self, "extra", *_SAMPLING)
         return Sampling(**changes)
-
-    def wishes(self, run: Run) -> Callable[[Sequence[str]], dict[str, Any]]:
-        """What Run.translate is told of the constraints of some lines."""
-        made: dict[str, Any] = {}
-        if self.min_length or self.no_repeat:
-            vocab = run.model.config.tgt_vocab
-            made["guide"] = Limits(vocab, self.min_length, self.no_repeat)
-        terms = None if self.glossary is None else Glossary(self.glossary)
-        as_prefixes([self.prefix], run.target)  # refused before any work
-        as_phrases(self.require, run.target)
-
-        def wishes(lines: Sequence[str]) -> dict[str, Any]:
-            if self.prefix:
-                made["prefixes"] = [self.prefix] * len(lines)
-            if self.require or terms:
-                due = terms.required if terms else lambda line: []
-                made["required"] = [
-                    [*self.require, *due(line)] for line in lines
-                ]
-            return made
-
-        return wishes
 
 
 _SAMPLING = "temperature", "top_k", "top_p", "seed"

@@ -55,6 +55,8 @@ class Segmenter:
         """The same text in other tokens: each possible merge is left out
         with probability p, at every step (Provilkov et al. 2020).
         """
+        if not self.never:  # nothing was ever merged
+            return sentences
         tokens = np.asarray(sentences.ids, np.int64)
         many = self.spelling.lengths[tokens]
         ends = np.append(0, np.cumsum(many))

@@ -11,16 +11,17 @@ from torch import Tensor
 from annotated.batches import Corpus, Sentences
 from annotated.corpora.pairs import columns_of
 from annotated.corpora.prepare import encode_sides
+from annotated.corpora.sentencepieces import SentencePieces
 from annotated.engine.errors import DataError
 from annotated.engine.machine import evaluating
 from annotated.engine.micro import PackedBatch
 from annotated.engine.packing import PackedTransformer, check_parts
 from annotated.engine.tensors import check_numbers
 from annotated.model import Transformer
-from annotated.search import length_penalty, log_probabilities
-from annotated.tokens import EOS, Tokenizer
+from annotated.search import alignment, length_penalty, log_probabilities
+from annotated.tokens import EOS, SPECIALS, UNK, Tokenizer
 
-__all__ = ["ForcedScore", "forced_scores"]
+__all__ = ["ForcedScore", "forced_scores", "word_alignment"]
 
 
 # E35-beside-a-score.md: How probable is a translation?
@@ -141,3 +142,51 @@ def _check_lengths(
                     f"pair {i}: its {name} has {len(ids):,} tokens, but at "
                     f"most {most:,} can be scored: leave it out, or cut it"
                 )
+
+
+# E35-beside-a-score.md: Which word comes from which?
+def word_alignment(
+    models: Sequence[Transformer],
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    src: str,
+    tgt: str,
+) -> list[tuple[int, int]]:
+    """For each word of tgt the word of src at which the last decoder
+    layer looks most while it writes it: (source, target), both from 0 and
+    parted by spaces, a tag not counted. Empty where a line is blank, or
+    longer than learned positions reach.
+    """
+    [source], [target] = encode_sides(tokenizers, ([src], [tgt]))
+    reach = min(m.config.max_len for m in models)
+    learned = any(m.config.positions == "learned" for m in models)
+    if learned and max(len(source), len(target)) >= reach:
+        return []
+    rows = _words_of(tokenizers[1], target)
+    columns = _words_of(tokenizers[0], source)
+    if max(rows, default=-1) < 0 or max(columns, default=-1) < 0:
+        return []
+    each = [alignment(m, source, target)[-1].mean(dim=0) for m in models]
+    weights = torch.stack(each).mean(dim=0)[:-1, :-1]  # without EOS
+    looks = _one_hot(rows).T @ weights.cpu().float() @ _one_hot(columns)
+    best = looks.argmax(dim=1).tolist()
+    return [(i, j) for j, i in enumerate(best)]
+
+
+def _one_hot(words: Sequence[int]) -> Tensor:
+    """(tokens, words): 1 where a token belongs to a word."""
+    each = torch.arange(max(words) + 1)
+    return (torch.tensor(words)[:, None] == each).float()
+
+
+def _words_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
+    """The number of the word to which each token belongs; -1 before the
+    first.
+    """
+    if UNK in ids:  # has no text; a word, or in sentence pieces a part
+        words = 2 - isinstance(tokenizer, SentencePieces)
+        known = range(len(SPECIALS), len(tokenizer))
+        twice = ((i, tokenizer.decode([[i, i]])[0].split()) for i in known)
+        like = next(i for i, text in twice if len(text) == words)
+        ids = [like if i == UNK else i for i in ids]
+    begun = tokenizer.decode([ids[: i + 1] for i in range(len(ids))])
+    return [len(text.split()) - 1 for text in begun]

@@ -1,5 +1,6 @@
 """What a translation must be like, said on the command line."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,21 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     done = call(f"translate --run pocket {options} {LINE}")
     assert told in done.complaint
+
+
+def test_evaluate_searches_under_constraints(
+    call: Call, tmp_path: Path
+) -> None:
+    """As translate does."""
+    src, ref = tmp_path / "src", tmp_path / "ref"
+    src.write_text(LINE.strip("'") + "\n", encoding="utf-8")
+    bound = "--require 'woman|women' --min-length 12 --no-repeat 2"
+    ref.write_text(said(call, bound) + "\n", encoding="utf-8")
+    files = f"--src '{src.as_posix()}' --ref '{ref.as_posix()}' --json"
+    free, done = (
+        json.loads(call(f"evaluate --run pocket {files} {more}").out)
+        for more in ("", bound)
+    )
+    assert done["exact_match"] == 100 > free["exact_match"]
+    refused = call(f"evaluate --run pocket {files} --min-length -1")
+    assert "min_length" in refused.complaint

@@ -115,3 +115,27 @@ def test_what_cannot_be_scored_is_refused(
         "leave columns out" in call(f"{line} src --columns 1 2").complaint
     )
     assert "there is no tag" in call(f"{line} src --tag '<x>'").complaint
+
+
+def test_which_word_comes_from_which(call: Call, texts: list[str]) -> None:
+    """translate and score say the same of the same translations."""
+    stdin = Path("src").read_bytes()
+    plain = call(f"translate {POCKET}", stdin).out
+    done = call(f"translate {POCKET} --align", stdin).out
+    both = [line.split("\t") for line in done.splitlines()]
+    assert "".join(f"{text}\n" for text, _ in both) == plain
+    Path("tgt").write_text(plain, "utf-8")
+    rows = call(f"score {POCKET} --src src --tgt tgt --align").out
+    links = [line.split("\t")[2] for line in rows.splitlines()]
+    assert links == [link for _, link in both]
+    said = call(f"translate {POCKET} --align --json --nbest 2", stdin).out
+    scored = call(f"score {POCKET} --src src --tgt tgt --align --json").out
+    for line, other, link in zip(
+        said.splitlines(), scored.splitlines(), links, strict=True
+    ):
+        first, *_ = json.loads(line)["translations"]
+        pairs = " ".join(f"{i}-{j}" for i, j in first["alignment"])
+        assert pairs == link
+        assert json.loads(other)["alignment"] == first["alignment"]
+    ranks = call(f"translate {POCKET} --align --nbest 2", stdin).out
+    assert all(line.count("\t") == 3 for line in ranks.splitlines())

@@ -152,6 +152,13 @@ def test_an_answer_has_every_hypothesis_and_the_unknown_words(
         ({"text": "a\nb"}, 400, "text 1 has several lines"),
         ({"txt": "a", "text": "b"}, 400, "did you mean text?"),
         ({"text": "a", "beam": 9}, 400, "options are the server's"),
+        ({"text": "Anna", "prefix": 5}, 400, "must be like"),
+        ({"text": "Anna", "prefix": ["a", "b"]}, 400, "one prefix"),
+        ({"text": "Anna", "require": ["dog"] * 11}, 400, "10 words at most"),
+        ({"text": "Anna", "require": "zebra"}, 400, "cannot be written"),
+        ({"text": "Anna", "prefix": "zebra"}, 400, "cannot be written"),
+        ({"text": "Anna", "require": " "}, 400, "one is empty"),
+        ({"text": "Anna", "prefix": "dog " * 90}, 400, "leaves no room"),
     ],
 )  # fmt: skip
 def test_a_broken_request_is_answered_with_one_line(
@@ -161,6 +168,20 @@ def test_a_broken_request_is_answered_with_one_line(
     assert found == code and reply.keys() == {"error"}
     assert said in reply["error"] and "\n" not in reply["error"]
     assert len(reply["error"]) < 200
+
+
+def test_a_request_says_what_its_translations_are_like(
+    port: int, expected: list[str]
+) -> None:
+    """Beside others in one batch, which are as before."""
+    said = {"text": SENTENCES[:2], "prefix": "This", "require": ["always"]}
+    with ThreadPoolExecutor() as pool:
+        others = [pool.submit(translations, port, x) for x in SENTENCES]
+        code, found = ask(port, said)
+        assert [each.result() for each in others] == [[x] for x in expected]
+    assert code == 200, found
+    for text in found["translations"]:
+        assert text.split()[0] == "This" and "always" in text.split()
 
 
 def test_what_is_no_address_of_its_own_is_refused(port: int) -> None:
@@ -201,7 +222,7 @@ def test_only_another_host_than_this_machine_is_warned_of(
     names = []
 
     async def serve(self: Serve, *given: Any) -> None:
-        names.append(given[-1])
+        names.append(given[-1].names)
 
     monkeypatch.setattr(Serve, "serve", serve)
     line = "serve --run pocket --port 0 --precision float32"
@@ -227,7 +248,8 @@ def batched(
     """The batches in which lines of one token are searched."""
     batches = []
 
-    def translate(some: list[str]) -> list[list[Translation]]:
+    def translate(some: list[str], wishes: Any) -> list[list[Translation]]:
+        assert wishes == [(line, ()) for line in some]
         batches.append(some)
         if "bad" in some:
             raise MemoryError(len(some))
@@ -235,7 +257,7 @@ def batched(
 
     async def main() -> None:
         batcher = _Batcher(translate, most, 0.0)
-        answers = [batcher.add(line, 1) for line in lines]
+        answers = [batcher.add(line, (line, ()), 1) for line in lines]
         if leave >= 0:
             answers[leave].cancel()
         work = asyncio.create_task(batcher.work())
@@ -291,17 +313,17 @@ def test_a_line_waits_for_others_but_not_long(
             waits.append(seconds)
             await over.wait()
 
-        def translate(some: list[str]) -> list[list[Translation]]:
+        def translate(some: list[str], _: Any) -> list[list[Translation]]:
             sizes.append(len(some))
             return [[Translation("", 0.0, 0.0)]] * len(some)
 
         monkeypatch.setattr(asyncio, "sleep", sleep)
         batcher = _Batcher(translate, 99, 0.05)
         work = asyncio.create_task(batcher.work())
-        first = batcher.add("a", 1)
+        first = batcher.add("a", ("", ()), 1)
         while not waits:
             await real(0)
-        second = batcher.add("b", 1)
+        second = batcher.add("b", ("", ()), 1)
         over.set()
         await asyncio.gather(first, second)
         work.cancel()

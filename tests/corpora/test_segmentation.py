@@ -141,3 +141,11 @@ def test_a_batch_is_a_function_of_its_seed() -> None:
     others = sides(0, 0, 1), sides(0, 1, 0), sides(1, 0, 0)
     assert all(other != first for other in others)
     assert min(corpus.src.ids) >= len(SPECIALS)
+
+
+def test_where_nothing_was_merged_nothing_is_left_out() -> None:
+    letters = Tokenizer.train(LINES, 260)
+    rows = Sentences.of(letters.encode(LINES))
+    same = Segmenter(letters).redrawn(rows, 0.5, draw(0))
+    assert np.array_equal(same.ids, rows.ids)
+    assert np.array_equal(same.starts, rows.starts)

@@ -5,15 +5,23 @@ would, and as a search scores its own.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
+from annotated.alignment import alignment_error_rate
 from annotated.engine.errors import DataError, RunError
 from annotated.engine.packing import PackedTransformer, packed
-from annotated.engine.scoring import forced_scores
+from annotated.engine.runs import Run
+from annotated.engine.scoring import (
+    _words_of,
+    forced_scores,
+    word_alignment,
+)
 from annotated.engine.search import beam_search
 from annotated.model import Transformer
+from annotated.pocket import pocket_pairs
 from annotated.search import (
     SearchConfig,
     length_penalty,
@@ -136,3 +144,78 @@ def test_a_packed_model_with_changed_parts_is_refused() -> None:
     model.embeddings.logits = lambda x: -x
     with pytest.raises(RunError, match="embeddings is .* another logits"):
         forced_scores([model], BOTH, [("a", "b")], 0.6)
+
+
+# --- which word comes from which ------------------------------------------
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """Weights that are given, in place of a model's."""
+
+    def give(weights):
+        monkeypatch.setattr(
+            "annotated.engine.scoring.alignment",
+            lambda model, src, tgt: torch.tensor(weights)[None, None],
+        )
+
+    return give
+
+
+def test_the_last_layer_of_a_trained_run_aligns() -> None:
+    run = Run.open(Path("pocket"))
+    both = run.source, run.target
+    pairs = pocket_pairs(200, "test")
+    gold, found, level = set(), set(), set()
+    for n, pair in enumerate(pairs):
+        src, tgt = pair.source, pair.target
+        gold |= {(n, *link) for link in pair.alignment}
+        links = word_alignment([run.model], both, src, tgt)
+        assert [j for _, j in links] == [*range(len(tgt.split()))]
+        found |= {(n, *link) for link in links}
+        last = len(src.split()) - 1
+        level |= {(n, min(j, last), j) for j in range(len(links))}
+    assert alignment_error_rate(gold, found) < 0.2
+    assert alignment_error_rate(gold, level) > 0.4
+
+
+def test_the_tokens_of_a_word_are_taken_together(known) -> None:
+    letters = Tokenizer.train(["ab c d"], 260)  # each byte is a token
+    both = letters, letters
+    x = [
+        # " "  a    b   " "   c   EOS
+        [0.9, 0.0, 0.0, 0.1, 0.0, 0.0],  # the space before all
+        [0.0, 0.3, 0.3, 0.0, 0.4, 0.0],  # c
+        [0.0, 0.0, 0.0, 0.0, 1.0, 0.0],  # the space, taken with c
+        [0.0, 0.1, 0.0, 0.0, 0.2, 0.7],  # d
+        [0.0, 0.0, 0.2, 0.0, 0.5, 0.3],  # a
+        [0.0, 0.0, 0.0, 0.0, 0.0, 1.0],  # EOS
+    ]
+    known(x)
+    links = word_alignment([random_model()], both, "ab c", "c da")
+    assert links == [(1, 0), (1, 1)]
+    x[2] = [0.0, 0.5, 0.5, 0.0, 0.0, 0.0]
+    known(x)
+    links = word_alignment([random_model()], both, "ab c", "c da")
+    assert links == [(0, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("kind", ["word", "wordpiece", "bpe"])
+def test_every_word_has_its_number(kind) -> None:
+    text = ["abc abd abe a b c d e ab"] * 3
+    tokenizer = Tokenizer.train(text, 300, kind)
+    for line in ("abc abd", "zz a", "abc z abd z", "ae  b", " ab  ☃ c "):
+        words = _words_of(tokenizer, tokenizer.encode([line])[0])
+        assert sorted({*words} - {-1}) == [*range(len(line.split()))]
+        assert words == sorted(words)
+
+
+def test_what_has_no_words_has_no_links() -> None:
+    model = random_model().eval()
+    for pair in (("", "a"), ("a", ""), ("", "")):
+        assert word_alignment([model], BOTH, *pair) == []
+    links = word_alignment([model, model], BOTH, "a ☃ b", "☃")
+    assert len(links) == 1 and links[0][1] == 0
+    learned = random_model(positions="learned", max_len=6).eval()
+    assert word_alignment([learned], BOTH, "a b c d e", "a") != []
+    assert word_alignment([learned], BOTH, "a b c d e f", "a") == []
