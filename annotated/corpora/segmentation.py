@@ -80,7 +80,8 @@ class Segmenter:
         breaks = heads + np.arange(len(heads))
         begin = byte[begin]
         begin -= np.searchsorted(breaks, begin)  # without the line breaks
-        words = np.union1d(begin, heads)
+        words = np.sort(np.concatenate([begin, heads]), kind="stable")
+        words = words[np.diff(words, prepend=-1) > 0]  # union1d is slow
         return words[words < len(letters)]  # not behind the last
 
     def _ranks(self, left: NDArray, right: NDArray) -> NDArray:
