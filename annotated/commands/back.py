@@ -19,6 +19,7 @@ from annotated.engine.checkpoints import checkpoints
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.files import check_new, write_json
 from annotated.engine.runs import Run, read_recipe, run_folder
+from annotated.engine.search import Sampling
 from annotated.search import SearchConfig
 
 __all__ = ["add_back"]
@@ -38,6 +39,7 @@ def add_back(
     tag: str,
     weights: Sequence[int],
     beam: int | None = None,
+    sample: bool = False,
 ) -> Any:
     """The preparation with texts that the run in folder translates back."""
     source = preparation.source
@@ -54,7 +56,9 @@ def add_back(
         added = preparation.with_back(pairs, tag, weights)
     names = "lower", "unescape", "detokenize"
     rules = {name: getattr(preparation.cleaning, name) for name in names}
-    _translate(folder, pairs, preparation.cleaning.line, rules, beam)
+    with usage_errors():
+        search = _search(folder, beam, sample)
+    _translate(folder, pairs, preparation.cleaning.line, rules, search)
     return added
 
 
@@ -87,12 +91,23 @@ def _files(texts: Sequence[Path], folder: Path, source: str) -> list[Path]:
     return files
 
 
+def _search(folder: Path, beam: int | None, sample: bool) -> SearchConfig:
+    """How the run searches, or that it draws. UsageError for both."""
+    usual = read_recipe(run_folder(folder)).search
+    if not sample:
+        beam = usual.beam if beam is None else beam
+        return dataclasses.replace(usual, beam=beam, nbest=1)
+    if beam is not None:
+        raise UsageError("--back-sample does not go with --back-beam")
+    return Sampling(extra=usual.extra, limit=usual.limit)
+
+
 def _translate(
     folder: Path,
     texts: Sequence[tuple[Path, Path]],
     clean: Callable[[str], str],
     rules: dict[str, Any],
-    beam: int | None = None,
+    search: SearchConfig,
 ) -> None:
     """Translate texts, the second of each pair of files, cleaned, into the
     first, line by line, with a run; go on where a translation has ended.
@@ -100,12 +115,11 @@ def _translate(
     that was made in another way.
     """
     options = SearchOptions(run=folder)
-    search = read_recipe(run_folder(folder)).search
-    with usage_errors():
-        beam = search.beam if beam is None else beam
-        search = dataclasses.replace(search, beam=beam, nbest=1)
-    made = {"run": _weights_hash(run_folder(folder)), "cleaning": rules}
+    made: dict[str, Any] = {"cleaning": rules}
+    made["run"] = _weights_hash(run_folder(folder))
     made |= {n: getattr(search, n) for n in ("beam", "alpha", "extra")}
+    if isinstance(search, Sampling):
+        made["sample"] = True
     run: Run | None = None
     for file, text in texts:
         lines = count_lines(text)

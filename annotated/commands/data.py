@@ -99,6 +99,8 @@ class Prepare:
     back_tag: str = "<bt>"
     # pair: hypotheses per step of that search (unset: the run's)
     back_beam: int | None = None
+    # pair: draw the translations instead of searching
+    back_sample: Flag = False
     # pair: where src has its sides: two keys, names or numbers of columns
     columns: tuple[str, str] | None = None
     # pair: two files for validation (unset: hold out part of src)
@@ -150,6 +152,7 @@ class Prepare:
             preparation = add_back(
                 preparation, self.back, self.mono, out, tag=self.back_tag,
                 weights=self.weights[len(self.src) :], beam=self.back_beam,
+                sample=self.back_sample,
             )  # fmt: skip
         corpus = prepare(preparation, out)
         if self.json:

@@ -13,6 +13,7 @@ import pytest
 from annotated.corpora.prepare import Prepared
 from annotated.corpora.synthetic import synthetic_pairs
 from annotated.engine.runs import Run
+from annotated.engine.search import Sampling
 from annotated.engine.translate import Translation
 from tests.commands.conftest import Call
 
@@ -153,6 +154,7 @@ def test_every_text_has_its_translation(
         (("--out", "--weights 2 0 --out"), "weights must be at least 1"),
         (("--out", "--back-tag bt --out"), "between two marks"),
         (("--out", "--back-beam 0 --out"), "beam must be"),
+        (("--out", "--back-beam 2 --back-sample --out"), "does not go with"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_before_anything_is_translated(
@@ -194,3 +196,14 @@ def test_translations_of_something_else_are_not_mixed(
     made.unlink()
     told = call(LINE).complaint
     assert "more.de.en was not made by this command" in told
+
+
+def test_translations_are_drawn(call: Call, more: list[str]) -> None:
+    line = LINE.replace("--out", "--back-sample --out")
+    done = call(line)
+    assert done.code == 0, done
+    drawn = BACK.read_text("utf-8").splitlines()
+    run = Run.open(Path("pocket"))
+    assert drawn == [one[0].text for one in run.translate(more, Sampling())]
+    assert drawn != [one[0].text for one in run.translate(more)]
+    assert "made with another" in call(LINE).complaint
