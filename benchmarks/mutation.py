@@ -62,8 +62,6 @@ TESTS = {
     "seq2seq": "seq2seq",
     "engine/packing": "packing packed_attention chunked_loss",
     "engine/search": "engine/search search_batches search_numbers cache",
-    "engine/constraints": "engine/constraints",
-    "engine/scoring": "scoring",
     "engine/checkpoints": "checkpoints interrupted averaging",
     "engine/trainer": (
         "trainer two_trainers training precision checkpoints interrupted"

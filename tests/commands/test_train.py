@@ -242,7 +242,7 @@ def test_no_option_of_prepare_is_left_out_here() -> None:
     others = {"name", "out", "src", "tgt", "tokens", "json"}
     others.add("columns")  # of one file: tests/corpora/test_formats.py
     # of text in one language: tests/commands/test_back.py
-    others |= {"mono", "back", "back_tag", "back_beam"}
+    others |= {"mono", "back", "back_tag", "back_beam", "back_sample"}
     assert names == {*ARRIVES, *others}
 
 

@@ -240,11 +240,15 @@ class Life:
         return code, said
 
     def refused(self, *args: Any, **more: Any) -> str:
-        """What a command says that changes nothing."""
+        """What a command says that changes nothing; what a killed process
+        had begun to write may go.
+        """
 
         def files() -> dict[str, bytes]:
             return {
-                n: c for n, c in content(self.run).items() if n != _LOCK
+                name: found
+                for name, found in content(self.run).items()
+                if name != _LOCK and ".part" not in name
             }
 
         before = files()
