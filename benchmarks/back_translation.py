@@ -27,10 +27,11 @@ from annotated.book.results import entry
 from annotated.corpora.pairs import load_pairs
 from annotated.corpora.prepare import Prepared
 
-MODEL = (  # as it is fitted to so few pairs and some minutes
-    "--num-encoder-layers 2 --num-decoder-layers 2 --d-model 128 --d-ff 512 "
-    "--num-heads 4 --dropout 0.2 --batch-tokens 1500"
-).split()
+MODEL = [  # as it is fitted to so few pairs and some minutes
+    "--num-encoder-layers", "2", "--num-decoder-layers", "2",
+    "--d-model", "128", "--d-ff", "512", "--num-heads", "4",
+    "--dropout", "0.2", "--batch-tokens", "1500",
+]  # fmt: skip
 ARMS = "real pairs alone", "with translations", "with real sources"
 
 

@@ -124,11 +124,11 @@ def test_every_command_runs(
     if line.startswith("torchrun"):
         options = line.removeprefix("torchrun ")
         launcher = [sys.executable, "-m", "torch.distributed.run"]
-        done = subprocess.run(
+        launched = subprocess.run(
             [*launcher, "--standalone", *shlex.split(options)],
             env=environment(), capture_output=True, text=True,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        assert launched.returncode == 0, launched.stderr
         return
     done = call(line)
     assert done.code == 0, (line, done.err)
