@@ -2,7 +2,7 @@
 
     make book
     python benchmarks/first_minute.py --json book/results/first-minute.json
-    python benchmarks/first_minute.py --browsers safari="open -a Safari {}"
+    python benchmarks/first_minute.py --browsers "safari=open -a Safari {}"
 
 The first page is served from this machine with a script that does what a
 newcomer would: it presses Start as soon as there is such a button, waits
@@ -10,8 +10,8 @@ until nearly all new words are written backwards, and until the training is
 over; then it types a sentence for the translator, which is loaded for it,
 and waits until its translation stands there whole. The page itself tells the
 seconds, so that any browser can be asked: Chromium and Firefox are looked for, and run
-without a window; others are named with the command that opens an address,
-{}. (WebKit on Linux: "xvfb-run -a …/MiniBrowser {}".)
+without a window; others are named, with the command that opens an address,
+{}. (WebKit on Linux: --browsers "webkit=xvfb-run -a …/MiniBrowser {}".)
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from annotated.book.results import entry
 ROOT = Path(__file__).resolve().parents[1]
 SENTENCE = "Where did you put the keys?"
 KNOWN = {  # without a window, and in a profile of their own
-    "chromium": "--headless=new --user-data-dir={profile} {{}}",
-    "firefox": "--headless --no-remote --profile {profile} {{}}",
+    "chromium": "--headless=new --user-data-dir=PROFILE {}",
+    "firefox": "--headless --no-remote --profile PROFILE {}",
 }
 NEWCOMER = """
 <script type="module">
@@ -90,7 +90,7 @@ class Settings:
     """Which browsers, how often."""
 
     site: Path = ROOT / "site"
-    browsers: tuple[str, ...] = ()  # unset: those that are found
+    browsers: tuple[str, ...] = ()  # others, each as NAME=COMMAND
     rounds: int = 3
     patience: int = 300  # seconds for a visit
     json: Path | None = None  # the ledger file to write
@@ -158,8 +158,10 @@ def visit(command: str, settings: Settings) -> dict[str, Any]:
         served(settings.site) as (address, told),
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
     ):
-        words = shlex.split(command.format(profile=profile))
-        words = [word.replace("{}", address) for word in words]
+        words = [
+            word.replace("PROFILE", profile).replace("{}", address)
+            for word in shlex.split(command)
+        ]
         if os.name == "posix" and os.geteuid() == 0 and "chrom" in words[0]:
             words.insert(1, "--no-sandbox")  # a container's root has none
         process = subprocess.Popen(
@@ -180,9 +182,8 @@ def visit(command: str, settings: Settings) -> dict[str, Any]:
 def main(settings: Settings) -> None:
     if not (settings.site / "index.html").exists():
         sys.exit(f"{settings.site} has no index.html: make book")
-    browsers = found()
-    if settings.browsers:
-        browsers = dict(each.split("=", 1) for each in settings.browsers)
+    others = dict(each.split("=", 1) for each in settings.browsers)
+    browsers = found() | others
     if not browsers:
         sys.exit("no browser was found: name one with --browsers")
     visits = {
