@@ -36,7 +36,7 @@ NO_SEED = {
     "multi30k-baselines",
     "news-commentary-words",
 }
-NO_SEED |= {"pieces", "mutation", "data-parallel"}
+NO_SEED |= {"pieces", "mutation", "data-parallel", "first-minute"}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
