@@ -194,6 +194,7 @@ OTHERS = {  # what names a file, or a folder of another kind
     *("Adapt.src", "Adapt.tgt", "Adapt.out", "Adapt.old"),
     *("Adapt.valid", "Adapt.test", "Prepare.mono"),
     *("Score.src", "Score.tgt", "Translate.glossary"),
+    *("Evaluate.glossary", "Serve.glossary"),
     *("Export.out", "Report.out", "Report.text", "Import.out"),
     *("Paper.file", "Paper.site", "Treebank.bank", "Treebank.out"),
     *("Sweep.out", "Exercises.file", "Classroom.course"),
