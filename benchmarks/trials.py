@@ -32,6 +32,7 @@ from annotated.book.results import commit, hardware
 Change = dict[str, Any]
 
 WORDS: Change = FIRST | {"precision": "bfloat16", "vocab": 8000}
+TRIPLE: Change = {"max_steps": 24_600, "cooldown": 9900, "save_every": 600}
 LONGER: Change = {"max_steps": 12_300, "cooldown": 4950, "save_every": 300}
 NARROW: Change = {
     "num_encoder_layers": 4, "num_decoder_layers": 4, "d_ff": 256,
@@ -46,6 +47,7 @@ TRIALS: dict[str, Change] = {
     | {"attention_dropout": 0.1, "activation_dropout": 0.1},
     "half as long again": WORDS | LONGER,
     "half as long again, dropout 0.3": WORDS | LONGER | {"dropout": 0.3},
+    "three times as long": WORDS | TRIPLE,
     # the peak of the rate stays: rate / sqrt(d_model · warmup)
     "width 192, dropout 0.3": WORDS
     | {"d_model": 192, "rate": 1.44, "dropout": 0.3},

@@ -1,6 +1,6 @@
 """For all tests: the longest files come first, Ctrl-C works also where they
-run in the background, no file leaves its number of threads to the next or
-makes its process larger than 2 GiB, what is measured of the machine is not
+run in the background, no test leaves what it registered to the next, no file
+its number of threads, none makes its process larger than 2 GiB, what is measured of the machine is not
 kept in the user's folder, a test is named alike in every process that
 collects it, and Hypothesis draws anew in each run and prints how to repeat
 what has failed.
@@ -102,6 +102,18 @@ def threads_are_put_back() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def own_parts_are_forgotten() -> Iterator[None]:
+    """What a test registers, by --import or itself, is gone after it: the
+    next file of tests may have a file of that name, too."""
+    parts = sys.modules.get("annotated.engine.parts")
+    before = dict(parts._REGISTERED) if parts else {}
+    yield
+    if parts := sys.modules.get("annotated.engine.parts"):
+        parts._REGISTERED.clear()
+        parts._REGISTERED.update(before)
 
 
 MEMORY = 2048  # MiB

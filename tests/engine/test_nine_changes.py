@@ -265,25 +265,18 @@ def test_a_loss_sends_its_gradient_through_the_maps() -> None:
         assert rows.numel() > len(labels)  # those of padding are zeros
         return maps["cross.0"].square().sum() * torch.ones(len(labels))
 
-    kept = dict(parts._REGISTERED)
-    try:
-        register("loss", "seen")(seen)
-        recipe = TINY.changed(loss="seen", batch_tokens=10_000, max_steps=1)
-        corpus = copy_corpus(20, vocab=12, length=4)
-        config = recipe.config(12, 12)
-        trainer = Trainer(
-            PackedTransformer(config), corpus, recipe.training
-        )
-        assert trainer.padded == "loss seen takes the maps"
-        before = {n: p.clone() for n, p in trainer.parameters().items()}
-        assert len([*trainer.steps()]) == 1
-        moved = {
-            n for n, p in trainer.parameters().items()
-            if not torch.equal(p, before[n])
-        }  # fmt: skip
-    finally:
-        parts._REGISTERED.clear()
-        parts._REGISTERED.update(kept)
+    register("loss", "seen")(seen)
+    recipe = TINY.changed(loss="seen", batch_tokens=10_000, max_steps=1)
+    corpus = copy_corpus(20, vocab=12, length=4)
+    model = PackedTransformer(recipe.config(12, 12))
+    trainer = Trainer(model, corpus, recipe.training)
+    assert trainer.padded == "loss seen takes the maps"
+    before = {n: p.clone() for n, p in trainer.parameters().items()}
+    assert len([*trainer.steps()]) == 1
+    moved = {
+        n for n, p in trainer.parameters().items()
+        if not torch.equal(p, before[n])
+    }  # fmt: skip
     assert any("encoder.layers.0.attention.w_q" in name for name in moved)
     assert not any(
         "decoder.layers.0.feed_forward" in name for name in moved
@@ -310,15 +303,9 @@ def test_a_loss_sends_its_gradient_through_the_maps() -> None:
 def test_a_batching_that_names_no_pairs_is_refused(
     plan: Any, message: str
 ) -> None:
-    kept = dict(parts._REGISTERED)
-    try:
-        register("batching", "odd")(lambda *_: plan)
-        recipe = TINY.changed(batching="odd")
-        model = PackedTransformer(recipe.config(12, 12))
-        corpus = copy_corpus(200, vocab=12)
-        trainer = Trainer(model, corpus, recipe.training)
-        with pytest.raises(RunError, match=f"batching odd: .*{message}"):
-            [*trainer.steps()]
-    finally:
-        parts._REGISTERED.clear()
-        parts._REGISTERED.update(kept)
+    register("batching", "odd")(lambda *_: plan)
+    recipe = TINY.changed(batching="odd")
+    model = PackedTransformer(recipe.config(12, 12))
+    trainer = Trainer(model, copy_corpus(200, vocab=12), recipe.training)
+    with pytest.raises(RunError, match=f"batching odd: .*{message}"):
+        [*trainer.steps()]

@@ -167,6 +167,21 @@ def test_a_run_names_its_files_and_runs_none(
         Run.open(run)
 
 
+def test_another_file_of_that_name_takes_nothing_away(
+    run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "theirs.py"
+    other.write_text(
+        "from annotated.engine.parts import register\n\n\n"
+        "@register('loss', 'other')\n"
+        "def other(logits, labels, config):\n"
+        "    return logits.logsumexp(-1)\n"
+    )
+    _import_file(other)
+    assert Run.open(run).recipe.parts == ("scale-norm",)
+
+
 def test_a_file_that_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("register\n")
     for file, message in (
