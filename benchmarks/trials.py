@@ -28,6 +28,7 @@ from ledger import annotated, entry_of_runs, rows_of, typed, write
 from run_recipe import curves
 
 from annotated.book.results import commit, hardware
+from annotated.engine.parts import take_imports
 
 Change = dict[str, Any]
 
@@ -36,6 +37,9 @@ TRIPLE: Change = {"max_steps": 24_600, "cooldown": 9900, "save_every": 600}
 LONGER: Change = {"max_steps": 12_300, "cooldown": 4950, "save_every": 300}
 NARROW: Change = {
     "num_encoder_layers": 4, "num_decoder_layers": 4, "d_ff": 256,
+}  # fmt: skip
+TWICE: Change = {
+    "import": "benchmarks/r_drop.py", "batching": "twice", "loss": "r-drop",
 }  # fmt: skip
 TRIALS: dict[str, Change] = {
     "vocabulary 8,000": WORDS,
@@ -48,6 +52,7 @@ TRIALS: dict[str, Change] = {
     "half as long again": WORDS | LONGER,
     "half as long again, dropout 0.3": WORDS | LONGER | {"dropout": 0.3},
     "three times as long": WORDS | TRIPLE,
+    "R-Drop": WORDS | TWICE,
     # the peak of the rate stays: rate / sqrt(d_model · warmup)
     "width 192, dropout 0.3": WORDS
     | {"d_model": 192, "rate": 1.44, "dropout": 0.3},
@@ -72,13 +77,22 @@ class Settings:
     """write the result here"""
 
 
+def imports(name: str) -> list[str]:
+    """What a trial's run is read with, if it has parts of its own; they are
+    registered in this process, too.
+    """
+    options = words({k: v for k, v in TRIALS[name].items() if k == "import"})
+    take_imports(options)
+    return options
+
+
 def made(work: Path, name: str, seed: int) -> dict[str, Any]:
     """Train a trial and judge it; a run that was stopped is gone on with."""
     folder = work / f"{name} {seed}".replace(" ", "-")
     note = folder / "trial.json"
     if note.exists():
         return json.loads(note.read_text(encoding="utf-8"))
-    options = words(TRIALS[name])
+    options, own = words(TRIALS[name]), imports(name)
     told = annotated(
         "train", "multi30k", "--out", str(folder), *options,
         "--seed", str(seed), *["--resume"] * folder.exists(),
@@ -90,7 +104,7 @@ def made(work: Path, name: str, seed: int) -> dict[str, Any]:
         "parameters": told["parameters"],
         "epochs": told["epochs"],
         "nats": nats_per_character(folder, told["valid"]["nll"]),
-        "valid_bleu": bleu(folder, "valid"),
+        "valid_bleu": bleu(folder, "valid", *own),
         "seconds": curves(folder)["curve"][-1][1],
         "commit": commit(),
         "hardware": hardware(threads=1),
@@ -106,21 +120,21 @@ def after(work: Path, name: str, seed: int) -> dict[str, Any]:
     note = folder / "after.json"
     if note.exists():
         return json.loads(note.read_text(encoding="utf-8"))
-    averages = {}
+    averages, own = {}, imports(name)
     for last in (1, 2, 4):
         place = folder / f"last-{last}"
         annotated(
             "average", "--run", str(folder), "--out", str(place),
-            "--last", str(last),
+            "--last", str(last), *own,
         )  # fmt: skip
-        averages[last] = bleu(place, "valid")
+        averages[last] = bleu(place, "valid", *own)
     found = {
         "trial": name,
         "seed": seed,
         "averages": averages,
-        "beams": {b: bleu(folder, "valid", "--beam", str(b))
+        "beams": {b: bleu(folder, "valid", "--beam", str(b), *own)
                   for b in (1, 2, 4, 8)},
-        "alpha": [[a, bleu(folder, "valid", "--alpha", str(a))]
+        "alpha": [[a, bleu(folder, "valid", "--alpha", str(a), *own)]
                   for a in ALPHAS],
     }  # fmt: skip
     note.write_text(json.dumps(found), encoding="utf-8")
@@ -134,7 +148,8 @@ def together(work: Path, name: str) -> float:
         note.parent for note in work.glob("*/trial.json")
         if json.loads(note.read_text(encoding="utf-8"))["trial"] == name
     )  # fmt: skip
-    return bleu(first, "valid", "--ensemble", *map(str, others))
+    options = [*map(str, others), *imports(name)]
+    return bleu(first, "valid", "--ensemble", *options)
 
 
 def every(work: Path, file: str) -> list[dict[str, Any]]:
