@@ -81,7 +81,9 @@ def imports(name: str) -> list[str]:
     """What a trial's run is read with, if it has parts of its own; they are
     registered in this process, too.
     """
-    options = words({k: v for k, v in TRIALS[name].items() if k == "import"})
+    options = words(
+        {k: v for k, v in TRIALS[name].items() if k == "import"}
+    )
     take_imports(options)
     return options
 
