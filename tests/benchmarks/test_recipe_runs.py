@@ -9,11 +9,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 import tyro
 
 from annotated.book.results import ledger
 from annotated.engine.recipes import RECIPES
+from annotated.engine.trainer import RunConfig
+from annotated.training import copy_corpus
 from tests.helpers import ROOT, benchmark
 
 # --- a recipe, trained and scored -----------------------------------------
@@ -227,9 +232,36 @@ def test_runs_of_each_seed_are_made_once(tmp_path: Path) -> None:
 def test_every_trial_is_a_recipe_that_says_all_that_it_changes() -> None:
     with benchmark("trials") as script:
         for name, change in script.TRIALS.items():
-            made = RECIPES["multi30k"].changed(**change)
-            assert change.keys() >= script.FIRST.keys(), name
-            assert change.items() <= made.flat().items(), name
+            script.imports(name)
+            fields = {k: v for k, v in change.items() if k != "import"}
+            made = RECIPES["multi30k"].changed(**fields)
+            assert fields.keys() >= script.FIRST.keys(), name
+            assert fields.items() <= made.flat().items(), name
+
+
+def test_r_drop_is_two_losses_and_how_far_they_are_apart() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(12, 7, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(7, (6,)).repeat(2)
+    with benchmark("r_drop") as script:
+        found = script.r_drop(logits, labels, RunConfig())
+        corpus = copy_corpus(50, vocab=12)
+        plan = script.twice(corpus, RunConfig(batch_tokens=100), 0)
+    smoothed = F.cross_entropy(
+        logits, labels, label_smoothing=0.1, reduction="none"
+    )
+    first, second = logits.log_softmax(-1).split(6)
+    apart = ((first.exp() - second.exp()) * (first - second)).sum(-1)
+    expected = smoothed + 5 / 4 * apart.repeat(2)
+    assert torch.allclose(found, expected, rtol=1e-12)
+    grads = [
+        torch.autograd.grad(loss.sum(), logits)[0]
+        for loss in (found, expected)
+    ]
+    assert torch.allclose(*grads, rtol=1e-12)
+    for pairs in plan:
+        assert np.array_equal(*np.split(pairs, 2))
+    assert np.unique(np.concatenate(plan)).tolist() == [*range(50)]
 
 
 def test_what_the_ledger_says_of_the_trials_makes_them_again() -> None:

@@ -179,7 +179,7 @@ def test_another_file_of_that_name_takes_nothing_away(
         "    return logits.logsumexp(-1)\n"
     )
     _import_file(other)
-    assert Run.open(run).recipe.parts == ("scale-norm",)
+    assert Run.open(run).recipe.model.parts == ("scale-norm",)
 
 
 def test_a_file_that_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
