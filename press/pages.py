@@ -117,6 +117,7 @@ class Folds(SphinxPostTransform):
                 if "hide_mode" in cell and any(cell.findall(nodes.image)):
                     _put_first(cell)
                 _fold_cell(cell)
+                _join_answers(cell)
         for box in list(self.document.findall(nodes.container)):
             if "reading" in box["classes"]:
                 _fold_with_output(box)
@@ -195,18 +196,39 @@ def _only_folded(node: nodes.Node) -> bool:
     return cell and alone and not exported
 
 
+def _join_answers(cell: nodes.container) -> None:
+    """What is hidden whole, right behind a hidden result, opens with it:
+    twice the same button, one under the other, asks for nothing new.
+    """
+    page, place = cell.parent, cell.parent.index(cell)
+    parts = [p for p in cell.children if not isinstance(p, nodes.raw)]
+    if not place or len(parts) != 1 or not _answers(cell):
+        return
+    before = page[place - 1]
+    if isinstance(before, nodes.container) and _answers(before):
+        page.remove(cell)
+        cell.children = [
+            p for p in cell.children if isinstance(p, nodes.raw)
+        ]
+        cell += parts[0][1:]  # without its summary
+        _answers(before)[-1] += cell
+
+
+def _answers(cell: nodes.container) -> list[fold]:
+    return [
+        part
+        for part in cell.children
+        if isinstance(part, fold) and "answer" in part["classes"]
+    ]
+
+
 def _fold_with_output(reading: nodes.container) -> None:
     """What is said of a hidden output, which it would give away. If that
     is a figure, the folded cells that it has passed are between them.
     """
     page = reading.parent
     for cell in reversed(page[: page.index(reading)]):
-        answers = [
-            part
-            for part in cell.children
-            if isinstance(part, fold) and "answer" in part["classes"]
-        ]
-        if answers:
+        if answers := _answers(cell):
             page.remove(reading)
             answers[-1] += reading
             return
@@ -299,6 +321,8 @@ class Names(SphinxPostTransform):
             target = known.get(_name_in(code.astext(), here), "")
             if target not in domain.objects or _is_apart(code, target):
                 continue
+            if _is_elsewhere(code):
+                continue
             place = id(code.parent), target
             if place in done:
                 continue
@@ -359,6 +383,17 @@ def _is_apart(code: nodes.Node, target: str) -> bool:
             return True
         above = above.parent
     return False
+
+
+def _is_elsewhere(code: nodes.Node) -> bool:
+    """Whether code is in a table's column of other people's names."""
+    cell = code.parent
+    while cell is not None and not isinstance(cell, nodes.entry):
+        cell = cell.parent
+    if cell is None:
+        return False
+    head = next(cell.parent.parent.parent.findall(nodes.row))
+    return head[cell.parent.index(cell)].astext() == "elsewhere"
 
 
 def read_names(app: Sphinx, env: Any) -> list[str]:

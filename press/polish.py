@@ -25,6 +25,8 @@ OURS = (
     "language_data.js", "sections.js", "asked.js", "index.js", "rank.js",
     "search.js",
 )  # fmt: skip
+# what readers would ask, which the index takes in
+QUESTIONS = "_static/questions.tsv"
 SPHINX = ("searchindex.js", "_static/searchtools.js")
 # the contents of a page on paper, before the page
 PRINTED = re.compile(
@@ -113,7 +115,9 @@ def polish(pages: dict[str, bytes]) -> dict[str, bytes]:
         done[name] = data
     script = pages.get(SCRIPTS, b"").decode("utf-8")
     done[ICONS] = _icons(script, found).encode()
-    done |= {f"_static/{n}": d for n, d in sections(done).items()}
+    asked = done.pop(QUESTIONS, b"").decode("utf-8")
+    searched = sections(done, asked)
+    done |= {f"_static/{n}": d for n, d in searched.items()}
     return bundle(done | trim(done))
 
 

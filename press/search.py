@@ -48,28 +48,35 @@ GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 FRACTION = re.compile(rf"\\t?frac(?:{GROUP}{GROUP}|(\w)(\w))")
 
 
-def sections(pages: dict[str, bytes]) -> dict[str, bytes]:
+def sections(
+    pages: dict[str, bytes], questions: str = ""
+) -> dict[str, bytes]:
     """Two scripts with a row per section: page, its title, anchor, heading,
-    text, the words of its code, the names that this defines, and the words
-    of what is hidden until a reader asks. Code and answers are found and
-    not shown, so each of their words is sent once: half as much. The story
-    and the appendices, in which most queries find their answer, come first;
-    the engine room and the reference are loaded after it. Scripts, since a
-    file may load no other kind of file.
+    text, the words of its code, the names that this defines, the words of
+    what is hidden until a reader asks, and what one who looks for it would
+    ask. Code and answers are found and not shown, so each of their words is
+    sent once: half as much. The story and the appendices, in which most
+    queries find their answer, come first; the engine room and the reference
+    are loaded after it. Scripts, since a file may load no other kind.
+
+    questions has a line a section: its place, a tab, and what is asked.
     """
     first: list[list[str]] = []
     more: list[list[str]] = []
+    asked = dict(line.split("\t") for line in questions.splitlines())
     for name in sorted(pages):
         if "/" in name or not name.endswith(".html"):
             continue
         reader = _Reader()
         reader.feed(pages[name].decode("utf-8"))
         found = [one.row() for one in reader.found]
-        for place, (anchor, *words) in enumerate(found):
+        for number, (anchor, *words) in enumerate(found):
             # the first opens the page at its top
-            anchor = f"#{anchor}" if place else ""
+            anchor = f"#{anchor}" if number else ""
             rows = first if FIRST.match(name) else more
-            rows.append([name, found[0][1], anchor, *words])
+            place = name.removesuffix(".html") + anchor
+            row = [name, found[0][1], anchor, *words, asked.get(place, "")]
+            rows.append(row)
     lessons = json.dumps(_taught(pages), ensure_ascii=False)
     start = (
         f"const SECTIONS = {_lines(first)};\nconst TAUGHT = {lessons};\n"

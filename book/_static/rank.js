@@ -1,10 +1,11 @@
 // Which sections answer a query, the best first; more may be added. It draws
 // nothing: search.js does. index.js finds words, Sphinx's language_data.js
 // says which are alike, asked.js and the glossary what else a section is
-// called. A query is a question: no word of it has to be there, but a section
+// called, and questions.tsv, in the rows, what readers would ask who look for
+// it. A query is a question: no word of it has to be there, but a section
 // that lacks the rare ones loses most of its score.
 const ranking = (taught = [], filed = {}) => {
-  const [FILE, PAGE, ANCHOR, TITLE, TEXT, CODE, NAMES, HIDDEN] = [0, 1, 2, 3, 4, 5, 6, 7];
+  const [FILE, PAGE, ANCHOR, TITLE, TEXT, CODE, NAMES, HIDDEN, QUESTIONS] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
   // the story goes before the engine room and the reference
   const ROOMS = [
     [/^\d\d-/, 1.6],
@@ -127,9 +128,9 @@ const ranking = (taught = [], filed = {}) => {
     if (initials.length > 2) call(file + anchor, initials);
   }
 
-  const FIELDS = { page: 1, title: 4, called: 4, text: 1, code: 0.5, hidden: 0.3 };
+  const FIELDS = { page: 1, title: 4, called: 4, text: 1, code: 0.5, hidden: 0.3, questions: 4 };
   const index = wordIndex(FIELDS, split, stem);
-  const sections = [], aside = [], weights = [], titles = [], spelt = [], texts = [], names = [], calls = [];
+  const sections = [], aside = [], weights = [], titles = [], spelt = [], texts = [], names = [], calls = [], asks = [];
   const add = (rows) => {
     for (const row of rows) {
       sections.push(row);
@@ -137,7 +138,8 @@ const ranking = (taught = [], filed = {}) => {
       const found = called.get(row[FILE] + row[ANCHOR]) ?? [];
       const title = row[TITLE].replace(NUMBER, "");
       const page = [row[PAGE], ...(called.get(row[FILE]) ?? [])].join("; "); // a section has its page's names, too
-      index.add({ page, title, called: found.join("; "), text: row[TEXT], code: row[CODE], hidden: row[HIDDEN] });
+      const [text, code, hidden, questions] = [TEXT, CODE, HIDDEN, QUESTIONS].map((field) => row[field] ?? "");
+      index.add({ page, title, called: found.join("; "), text, code, hidden, questions });
       aside.push(ASIDE.test(row[TITLE]));
       weights.push(room);
       titles.push(plain(title));
@@ -145,6 +147,7 @@ const ranking = (taught = [], filed = {}) => {
       texts.push(plain(row[TEXT]));
       names.push(new Set(row[NAMES].split(" ")));
       calls.push(found.map(named));
+      asks.push(questions.split("; ").map((one) => new Set(meant(one))));
     }
     known.clear();
   };
@@ -216,6 +219,16 @@ const ranking = (taught = [], filed = {}) => {
     return found;
   };
 
+  // how near a query is to what a reader would ask of a section: the cosine
+  // of the nearest question, rare words counting more
+  const nearest = (words, asked, questions) => {
+    const long = (words) => [...words].reduce((sum, word) => sum + rarity(word) ** 2, 0);
+    const shared = (word) => (words.includes(word) ? 1 : asked.has(word) ? 0.5 : 0) * rarity(word) ** 2;
+    const whole = long(words);
+    const near = questions.map((one) => [...one].reduce((sum, word) => sum + shared(word), 0) / Math.sqrt(whole * long(one) || 1));
+    return Math.max(0, ...near);
+  };
+
   const pairs = (words) => (words.length < 2 ? words : words.slice(1).map((word, i) => `${words[i]} ${word}`));
   const share = (text, all) => all.filter((each) => text.includes(` ${each} `)).length / all.length;
 
@@ -285,6 +298,7 @@ const ranking = (taught = [], filed = {}) => {
         name = Math.max(name, said * (call.spelt.every(typedAs) ? 1 : 0.7));
       }
       each.score *= 1 + 8 * Math.min(1, weights[id]) * name ** 2;
+      each.score *= 1 + 4 * nearest(words, asked, asks[id]) ** 3;
       // it is defined there; if in several places, first in the story
       if (names[id].has(typed) && !aside[id]) each.score *= 20 * weights[id] ** 2;
     }

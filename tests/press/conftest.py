@@ -237,6 +237,8 @@ TWO = [
     f"$${WIDE}$$",
     "| " + " | ".join(f"column_number_{n}" for n in range(12)) + " |\n"
     "|" + "---|" * 12 + "\n| " + " | ".join(["`some.name`"] * 12) + " |",
+    "| elsewhere | here |\n|---|---|\n| `annotated.one.ONE` | one |\n"
+    "| 1 | `annotated.one.ONE` |",
     "### `a_heading.that_is.one_very_long_name_and_does_not_break_at_all`",
     "## Words in many columns\n\nColumns that are named alike.\n\n"
     + "| "

@@ -232,7 +232,12 @@ def test_code_on_a_page_leads_to_its_entry(built: Book) -> None:
     assert link is not None
     assert link[1] == "annotated.one.html#annotated.one.ONE"
     assert 'id="annotated.one.ONE"' in built.read("site/annotated.one.html")
-    assert text.count('<a class="api') == 1  # once in a paragraph
+    # once in a paragraph, and in no column of other people's names
+    assert text.count('<a class="api') == 2
+    column = re.findall(r"<tr[^>]*><td>(.*?)</td>\s*<td>(.*?)</td>", text)
+    assert [("api" in a, "api" in b) for a, b in column if "ONE" in a + b] == [
+        (False, False), (False, True),
+    ]  # fmt: skip
     assert 'href="02-one.html#section"' in built.read(
         "site/annotated.one.html"
     )
