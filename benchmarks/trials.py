@@ -52,6 +52,7 @@ TRIALS: dict[str, Change] = {
     "half as long again": WORDS | LONGER,
     "half as long again, dropout 0.3": WORDS | LONGER | {"dropout": 0.3},
     "three times as long": WORDS | TRIPLE,
+    "three times as long, dropout 0.3": WORDS | TRIPLE | {"dropout": 0.3},
     "R-Drop": WORDS | TWICE,
     # the peak of the rate stays: rate / sqrt(d_model · warmup)
     "width 192, dropout 0.3": WORDS
