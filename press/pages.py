@@ -6,9 +6,11 @@ element, so that everything can be reached without a script.
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import re
+import sys
 from collections.abc import Iterator, Set
 from pathlib import Path
 from statistics import median
@@ -201,17 +203,21 @@ def _join_answers(cell: nodes.container) -> None:
     twice the same button, one under the other, asks for nothing new.
     """
     page, place = cell.parent, cell.parent.index(cell)
-    parts = [p for p in cell.children if not isinstance(p, nodes.raw)]
-    if not place or len(parts) != 1 or not _answers(cell):
+    answers = _answers(cell)
+    posters = [p for p in cell.children if isinstance(p, nodes.raw)]
+    shown = len(cell.children) - len(answers) - len(posters)
+    if not place or not answers or shown:
         return
     before = page[place - 1]
-    if isinstance(before, nodes.container) and _answers(before):
-        page.remove(cell)
-        cell.children = [
-            p for p in cell.children if isinstance(p, nodes.raw)
-        ]
-        cell += parts[0][1:]  # without its summary
-        _answers(before)[-1] += cell
+    if not isinstance(before, nodes.container) or not _answers(before):
+        return
+    page.remove(cell)
+    first = _answers(before)[-1]
+    for poster in posters:  # it is there to be drawn on
+        before.insert(before.index(first), poster)
+    cell.children = []
+    cell += [part for one in answers for part in one[1:]]  # no summaries
+    first += cell
 
 
 def _answers(cell: nodes.container) -> list[fold]:
@@ -535,7 +541,20 @@ class Proof(StandaloneHTMLBuilder):
         pass
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
+def _version() -> int:
+    """Of all that sets pages: with another one, Sphinx sets each anew. It
+    keeps what it has set, and looks at the texts alone.
+    """
+    files = sorted(
+        str(module.__file__)
+        for name, module in sys.modules.items()
+        if name.startswith("press.")
+    )
+    texts = b"".join(Path(file).read_bytes() for file in files)
+    return int(hashlib.sha256(texts).hexdigest()[:12], 16)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("press.formulas")
     app.add_builder(Proof)
     app.add_node(fold, html=(_visit_fold, _depart_fold))
@@ -548,4 +567,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("config-inited", know_site)
     app.connect("env-updated", read_names)
     app.connect("html-page-context", describe)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+    return {
+        "env_version": _version(),
+        "parallel_read_safe": True,
+        "parallel_write_safe": True,
+    }
