@@ -26,6 +26,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests import lines
+
 # a shell without job control switches it off for what it starts with &
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -95,6 +97,13 @@ def pytest_collection_finish() -> None:
         vars(runner)["gc"] = SimpleNamespace(
             collect=lambda: None, freeze=gc.freeze, unfreeze=gc.unfreeze
         )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def lines_know_the_folder(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    lines.folder = str(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import shlex
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from annotated.cli import main
 from annotated.engine.runs import Run
 from annotated.engine.translate import Translation
 from tests.helpers import environment
+from tests.lines import words
 
 TINY = (
     "--train-pairs 200 --valid-pairs 50 --num-encoder-layers 1 "
@@ -58,7 +58,7 @@ def call(
     """Give a command line to main, and bytes to its standard input."""
 
     def run(line: str, stdin: bytes = b"") -> Done:
-        monkeypatch.setattr(sys, "argv", ["annotated", *shlex.split(line)])
+        monkeypatch.setattr(sys, "argv", ["annotated", *words(line)])
         monkeypatch.setattr(
             sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))
         )
@@ -94,7 +94,7 @@ def process(
 ) -> subprocess.CompletedProcess[bytes]:
     """The command line as a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "annotated", *shlex.split(line)],
+        [sys.executable, "-m", "annotated", *words(line)],
         env=environment(),
         stdin=subprocess.DEVNULL,
         **{"stdout": -1, "stderr": -1} | options,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from annotated.cli import COMMANDS, _similar, load, main
 from annotated.engine.recipes import RECIPES
 from tests.commands.conftest import Call, process
 from tests.helpers import environment
+from tests.lines import words
 
 
 @pytest.mark.parametrize("line", ["", "-h", "--help"])
@@ -71,7 +71,7 @@ def test_no_command_ends_for_want_of_a_character(
     monkeypatch.setenv("ANNOTATED_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(urllib.request, "urlopen", refuse)
     for line in TOLD:
-        monkeypatch.setattr(sys, "argv", ["annotated", *shlex.split(line)])
+        monkeypatch.setattr(sys, "argv", ["annotated", *words(line)])
         streams = [
             io.TextIOWrapper(io.BytesIO(), encoding) for _ in range(3)
         ]
@@ -101,11 +101,11 @@ def test_a_shell_completes_what_is_typed(
         *("annotated transl", "annotated ", "annotated train poc"),
         *("annotated train pocket --max-st", "annotated translate --r"),
     ]
-    asked = f"source {script}\n"  # once: it is long
+    asked = f"source '{script}'\n"  # once: it is long
     for line in lines:
-        words, empty = line.split(" "), "''" * line.endswith(" ")
+        parts, empty = line.split(" "), "''" * line.endswith(" ")
         asked += (
-            f"COMP_WORDS=({line}{empty}); COMP_CWORD={len(words) - 1}; "
+            f"COMP_WORDS=({line}{empty}); COMP_CWORD={len(parts) - 1}; "
             "COMPREPLY=(); _tyro_annotated; echo ${COMPREPLY[@]}\n"
         )
     answered = subprocess.run(
@@ -156,13 +156,13 @@ def test_every_field_of_a_recipe_is_an_option_and_explained(
 ) -> None:
     done = call("train multi30k --help")
     assert done.code == 0
-    words = " ".join(done.out.replace("│", " ").split())
-    words = words.replace(", --no-", " --no-")  # of a flag
+    said = " ".join(done.out.replace("│", " ").split())
+    said = said.replace(", --no-", " --no-")  # of a flag
     for name in RECIPES["multi30k"].flat():
         option = f"--{name.replace('_', '-')} "
-        assert option in words, option
+        assert option in said, option
         # an option without a text is followed by its default at once
-        after = words.split(option, 1)[1].split("(default", 1)[0]
+        after = said.split(option, 1)[1].split("(default", 1)[0]
         assert len(after.split()) >= 3, f"{option} has no text"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -15,12 +14,13 @@ import pytest
 from annotated.cli import main
 from annotated.engine.recipes import RECIPES
 from tests.helpers import content
+from tests.lines import words
 
 
 def command(line: str) -> int:
     """Give a command line to main; its exit code."""
     argv, stdin = sys.argv, sys.stdin
-    sys.argv = ["annotated", *shlex.split(line)]
+    sys.argv = ["annotated", *words(line)]
     sys.stdin = io.TextIOWrapper(io.BytesIO(b"a b\n"))
     try:
         main()

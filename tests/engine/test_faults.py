@@ -16,7 +16,6 @@ import io
 import os
 import random
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -38,6 +37,7 @@ from annotated.engine.runs import read_metrics
 from annotated.engine.trainer import Trainer
 from tests import faults, system
 from tests.helpers import content, environment, forking
+from tests.lines import words
 
 OPTIONS = (
     "--source en --target de --num-encoder-layers 1 --num-decoder-layers 1 "
@@ -165,7 +165,7 @@ def obey(say: Any, line: str, pause: float) -> None:
         return learn(self, *args)
 
     Trainer.learn = slowly  # type: ignore[method-assign]
-    sys.argv = ["annotated", *shlex.split(line)]
+    sys.argv = ["annotated", *words(line)]
     code: Any = 0
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):

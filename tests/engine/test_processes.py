@@ -6,7 +6,6 @@ import ast
 import os
 import re
 import select
-import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import ROOT, environment, nodes_of
+from tests.lines import words
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs groups and pipes")
 
@@ -175,7 +175,7 @@ def test_all_of_them_end_when_the_first_is_killed(
         line = (
             f"-m annotated exercises 5.1 --file {tmp_path}/mine.py --once"
         )
-        command = [sys.executable, *shlex.split(line)]
+        command = [sys.executable, *words(line)]
     assert killed(command, out, into, count)
 
 

@@ -6,7 +6,6 @@ import io
 import os
 import re
 import select
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from annotated.school.exercises import exercises
 from annotated.school.milestones import MILESTONES
 from annotated.school.terminal import _Session, _usual_file, _watch
 from tests.helpers import environment
+from tests.lines import words
 
 NAME = "05-network"
 EXERCISE = exercises()[NAME]
@@ -42,7 +42,7 @@ def call(monkeypatch, capfd):
     """Exit code, standard output and error of a command line."""
 
     def run(line):
-        monkeypatch.setattr(sys, "argv", ["annotated", *shlex.split(line)])
+        monkeypatch.setattr(sys, "argv", ["annotated", *words(line)])
         code = 0
         try:
             main()
