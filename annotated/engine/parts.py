@@ -508,21 +508,18 @@ def check_sources(folder: Path, needed: Mapping[str, str]) -> None:
     """RunError unless the files that a run was trained with have been
     imported, and are the same. Nothing is run here.
     """
-    have: dict[str, list[str]] = {}  # two files may have one name
-    for own in _REGISTERED.values():
-        have.setdefault(Path(own.file).name, []).append(own.sha256)
-    for file, sha256 in needed.items():
-        if file not in have:
+    have = {(Path(o.file).name, o.sha256) for o in _REGISTERED.values()}
+    for file, sha256 in sorted(needed.items() - have):
+        others = [other[:16] for name, other in have if name == file]
+        if not others:
             raise RunError(
                 f"{folder} was trained with parts of {file}: give --import "
                 "and that file (a run folder never runs code by itself)"
             )
-        if sha256 not in have[file]:
-            raise RunError(
-                f"{file} is not the file that {folder} was trained with: "
-                f"its SHA-256 is {have[file][-1][:16]}…, not "
-                f"{sha256[:16]}…"
-            )
+        raise RunError(
+            f"{file} is not the file that {folder} was trained with: its "
+            f"SHA-256 is {others[0]}…, not {sha256[:16]}…"
+        )
 
 
 # E32-change-the-model.md: Packed, padded or refused

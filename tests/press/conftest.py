@@ -115,6 +115,8 @@ def set_once(root: Path) -> Book:
         shutil.copy(BOOK / name, book.root / "book" / name)
     shutil.copytree(BOOK / "_static", book.root / "book" / "_static")
     (book.root / MOVING).mkdir(parents=True)
+    asked = "03-two#what-is-wide\tscroll sideways; broad formula\n"
+    book.write("book/_static/questions.tsv", asked)
     (book.root / "book/results").mkdir()
     runs = [f"multi30k-{name}" for name in ("cpu", "seed1", "seed2")]
     for name in (*runs, "everyday-en-de", "everyday-en-fr"):

@@ -331,6 +331,16 @@ def test_a_query_is_a_question_and_not_a_list_of_words(
     }
 
 
+def test_a_section_is_found_by_what_readers_ask_of_it(built: Book) -> None:
+    """In words that it does not use."""
+    queries = ["scroll sideways", "where can i scroll it sideways"]
+    found = ranked(built.root / "site/_static", queries)
+    assert {places[0] for places in found.values()} == {
+        "03-two#what-is-wide"
+    }
+    assert not (built.root / "site/_static/questions.tsv").exists()
+
+
 def test_words_of_the_glossary_lead_to_what_builds_them() -> None:
     page = (
         "<table><tr><th>word</th><th>built</th></tr>"

@@ -103,10 +103,8 @@ def test_what_is_folded_says_what_is_inside(built: Book) -> None:
         "Code",  # of a helper, which stands before the figure's own
         "Choice: 8",
         "Choice: about 3",
-        "Show what happens",
-        "Show what happens",
+        "Show what happens",  # three results, one behind the other
         "Code of this output",
-        "Show what happens",
         "Code of this figure",
         "Solution of exercise 2.1",
         "A hint",
@@ -296,7 +294,8 @@ x = {1}</pre></details>
       <dl class="py"><dt id="annotated.one.FOUR">FOUR = 4</dt></dl></section>
       <p>After.</p></section>"""
     pages = {"A2-a.html": text.encode(), "b/c.html": b"<p>no</p>"}
-    script = sections(pages)["sections.js"]
+    asked = "A2-a#two\twhy four\n"
+    script = sections(pages, asked)["sections.js"]
     rows, taught = script.decode().split(";\nconst TAUGHT = ")
     rows = rows.removeprefix("const SECTIONS = ")
     assert json.loads(taught.strip("; \n")) == []
@@ -312,6 +311,7 @@ x = {1}</pre></details>
             code,
             "Two three",
             "It is y",
+            "",
         ],
         [
             "A2-a.html",
@@ -322,6 +322,7 @@ x = {1}</pre></details>
             "",
             "FOUR",
             "",
+            "why four",
         ],
     ]
 
