@@ -16,6 +16,7 @@ import pytest
 from annotated.commands.serve import Serve
 from annotated.pocket import pocket_pairs
 from tests.commands.conftest import TINY, Call
+from tests.engine.groups import SHARDED_ONLY
 from tests.helpers import ROOT, environment
 
 PAGE = (ROOT / "book/A5-command-line.md").read_text("utf-8")
@@ -107,7 +108,13 @@ def whole(command: str) -> str:
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(c, marks=SHARDED_ONLY if "--shard" in c else ())
+        for c in COMMANDS
+    ],
+)
 def test_every_command_runs(
     command: str, call: Call, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
