@@ -32,7 +32,7 @@ from annotated.parsing import linearise, tree_over
 from annotated.search import SearchConfig
 from annotated.tokens import SPECIALS
 from press.chapters import read_chapter
-from tests.helpers import SHAPE
+from tests.helpers import SHAPE, give_back
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 PAGES = (
@@ -195,17 +195,29 @@ def train_briefly(model, steps=400, *args, watch=None, **kwargs):
     return losses + losses[-1:] * (steps - len(losses))
 
 
+def large(value):
+    """Whether this is a model of more than ten million parameters."""
+    some = value.parameters() if isinstance(value, torch.nn.Module) else ()
+    return sum(p.numel() for p in some) > 10**7
+
+
 @pytest.fixture(scope="module")
 def names(tmp_path_factory):
-    """What a page defines, by the name of the page. Of all but the last,
-    and those that are DESCRIBED, memory is free again."""
+    """What a page defines, by the name of the page. Of all but the last
+    memory is free again; those that are DESCRIBED keep what is small."""
     found, threads = {}, torch.get_num_threads()
 
     def run(page):
         if page not in found:
             for other in found.keys() - DESCRIBED:
                 found.pop(other).clear()  # functions hold each other here
+            for other in found.values():
+                for name in [
+                    n for n, value in other.items() if large(value)
+                ]:
+                    del other[name]
             gc.collect()
+            give_back()
             module = types.ModuleType(page)
             patch.setitem(sys.modules, page, module)
             space = found[page] = module.__dict__
