@@ -1,9 +1,9 @@
 """For all tests: the longest files come first, Ctrl-C works also where they
 run in the background, no test leaves what it registered to the next, no file
-its number of threads, none makes its process larger than 2 GiB, what is measured of the machine is not
-kept in the user's folder, a test is named alike in every process that
-collects it, and Hypothesis draws anew in each run and prints how to repeat
-what has failed.
+its number of threads, none makes its process larger than 2 GiB, what is
+measured of the machine is not kept in the user's folder, a test is named
+alike in every process that collects it, and Hypothesis draws anew in each run
+and prints how to repeat what has failed.
 
 ANNOTATED_PRECISION=bfloat16 or float32 is what auto means in all tests, and
 in the processes that they start.
@@ -138,13 +138,18 @@ def held(what: str) -> int:
     return int(line.split()[1]) // 1024
 
 
+def give_back() -> None:
+    """Let the system have the memory that is free, where that can be."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def forget() -> None:
     """Give back what earlier files have let go, and count from here. The
     collector looks for it only where there is much: see above."""
     if held("VmRSS") > MEMORY / 2:
         gc.collect()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    give_back()
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 

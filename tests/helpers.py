@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import ctypes
 import importlib.util
 import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -90,12 +89,6 @@ def nodes_of(folder: str) -> Iterator[tuple[str, str, ast.AST]]:
                 home = node.name
             inside += [(part, home) for part in ast.iter_child_nodes(node)]
             yield module, home, node
-
-
-def give_back() -> None:
-    """Let the system have the memory that is free, where that can be."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -32,7 +32,8 @@ from annotated.parsing import linearise, tree_over
 from annotated.search import SearchConfig
 from annotated.tokens import SPECIALS
 from press.chapters import read_chapter
-from tests.helpers import SHAPE, give_back
+from tests.conftest import give_back
+from tests.helpers import SHAPE
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 PAGES = (
