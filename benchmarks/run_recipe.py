@@ -154,6 +154,7 @@ def main(
     split: str = "test",
     count: int = 40,
     keep: bool = False,
+    score: bool = True,
 ) -> None:
     """Train a recipe, score it, write a ledger file.
 
@@ -165,6 +166,7 @@ def main(
         split: what to score on
         count: sample translations to keep
         keep: keep all of them
+        score: --no-score only times the run, and leaves the test set closed
     """
     if recipe not in RECIPES:
         sys.exit(f"no recipe {recipe!r}; there are {', '.join(RECIPES)}")
@@ -177,16 +179,18 @@ def main(
     )
     earlier = max(0.0, (ended - began) - (time.perf_counter() - started))
     metrics = json_of(out / "summary.json") | curves(out)
-    metrics["test"] = annotated(
-        "evaluate", "--run", str(out), "--split", split, "--json"
-    )
-    trained = read_recipe(out)
-    texts = translated(out, split)
-    data = open_data(trained)
-    if isinstance(data, TextData):
-        metrics["cuts"] = cuts(texts, data.text("train")[1])
-    if keep:
-        metrics |= kept(texts)
+    trained, shown = read_recipe(out), []
+    if score:
+        metrics["test"] = annotated(
+            "evaluate", "--run", str(out), "--split", split, "--json"
+        )
+        texts = translated(out, split)
+        data = open_data(trained)
+        if isinstance(data, TextData):
+            metrics["cuts"] = cuts(texts, data.text("train")[1])
+        if keep:
+            metrics |= kept(texts)
+        shown = samples(texts, count)
     words = ["annotated", "train", recipe, "--out", "RUN", *change]
     write(
         json,
@@ -199,7 +203,7 @@ def main(
             settings=trained.unlike(RECIPES[recipe]),
             packages=("numpy", "tokenizers", "sacrebleu"),
             about=trained.about,
-            samples=samples(texts, count),
+            samples=shown,
             **corpus(out),
         ),
     )

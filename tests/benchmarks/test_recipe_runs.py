@@ -31,18 +31,25 @@ RECIPE = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def recipe_entry(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Any]:
-    place = tmp_path_factory.mktemp("ledger")
-    words = [word.format(place) for word in RECIPE]
+def run_recipe(folder: Path, *options: str) -> dict[str, Any]:
+    """The ledger file of a small run, made there if there is none."""
+    words = [word.format(folder) for word in RECIPE]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("OMP_NUM_THREADS", "1")
         with benchmark("run_recipe") as script:
-            tyro.cli(script.main, args=words)
-    return json.loads((place / "entry.json").read_text("utf-8"))
+            tyro.cli(script.main, args=[*options, *words])
+    return json.loads((folder / "entry.json").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ledger")
+
+
+@pytest.fixture(scope="module")
+def recipe_entry(small_run: Path) -> dict[str, Any]:
+    return run_recipe(small_run)
 
 
 def test_a_ledger_file_says_where_it_comes_from(recipe_entry):
@@ -67,6 +74,15 @@ def test_its_metrics_are_the_runs(recipe_entry):
     for rows in metrics["cuts"].values():
         assert sum(count for _, count, _ in rows) == 1000
     assert "version" in metrics["test"]["signature"]
+
+
+def test_a_run_that_is_only_timed_leaves_the_test_set_closed(
+    recipe_entry, small_run
+):
+    timed = run_recipe(small_run, "--no-score")
+    assert timed["metrics"]["seconds"] == recipe_entry["metrics"]["seconds"]
+    assert not {"test", "cuts"} & timed["metrics"].keys()
+    assert timed["samples"] == []
 
 
 def test_its_samples_are_translations(recipe_entry):
