@@ -299,6 +299,21 @@ def graded_cell(name, **label):
     return cell
 
 
+def test_what_only_the_notebook_knows_is_still_told():
+    """An answer that leans on what is not its own passes there alone."""
+    said = f"failed · 03-causal\n\n{room._ALONE}\n"
+
+    def told(code):
+        cell = graded_cell("03-causal", points=2)
+        cell["outputs"] = [{"output_type": "stream", "text": said}]
+        work = overruled(notebook_of(cell_of(code), cell))
+        return marks(work)["03-causal"][1]
+
+    leaning = "def causal_mask(n, device=None):\n    return theirs(n)"
+    assert told(leaning).rstrip().endswith(room._ALONE)
+    assert room._ALONE not in told(GOOD)
+
+
 def test_one_answer_that_cannot_be_marked_costs_no_other(
     given, monkeypatch
 ):

@@ -486,12 +486,30 @@ def test_a_name_that_no_exercise_has_is_refused_with_the_nearest():
         checks.hint({"a": 1})
 
 
-def test_a_damaged_progress_file_costs_no_solution(student, folder, capsys):
+@pytest.mark.parametrize("damage", ["{", "[1]", '{"02-weights": 1}'])
+def test_a_damaged_progress_file_costs_no_solution(
+    student, folder, capsys, damage
+):
     checks.check(student(RIGHT))
-    (folder / "mine/progress.json").write_text("{")
+    (folder / "mine/progress.json").write_text(damage)
     checks.progress()
     assert "mine/attention.py" in capsys.readouterr().out
     assert list(Workspace.here().parts()) == [WEIGHTS]
+
+
+def test_hints_and_solutions_come_where_nothing_can_be_written(
+    folder, capsys
+):
+    """Asked once, for a second time would not be known as one."""
+    (folder / "mine").write_text("in the way")
+    checks.hint(WEIGHTS)
+    out = capsys.readouterr().out
+    assert out.startswith("Hint 1 of")
+    assert "Nothing is remembered" in out
+    checks.solution(WEIGHTS)
+    out = capsys.readouterr().out
+    assert "Nothing is remembered" in out
+    assert exercises()[WEIGHTS].reference in out
 
 
 def test_of_a_cell_definitions_are_kept_and_calls_are_not():

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from annotated.cli import main
-from annotated.school import examiner, terminal
+from annotated.school import course, examiner, terminal
 from annotated.school.course import Workspace, book_parts
 from annotated.school.examiner import examined
 from annotated.school.exercises import exercises
@@ -340,7 +340,7 @@ def test_where_nothing_can_be_written_the_verdict_stands(call, monkeypatch):
     def full(*args, **kwargs):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(terminal.Workspace, "remember", full)
+    monkeypatch.setattr(course, "write_json", full)
     write(RIGHT)
     code, out, _ = call("exercises 5.1")
     assert code == 0
