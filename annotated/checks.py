@@ -45,21 +45,23 @@ def hint(thing: Any) -> None:
 
 
 def solution(thing: Any) -> None:
-    """Print our solution: once yours passes, or when asked twice."""
+    """Print our solution: once yours passes, or when asked twice, or
+    where nothing can be remembered.
+    """
     asked, workspace = _find(thing), Workspace.here()
     state = workspace.state().get(asked.name, {})
-    if state.get("outcome") == "passed" or state.get("asked"):
-        print(asked.reference)
-        if asked.rubric:
-            print("\nIn writing, a point for each of these:")
-        for line in asked.rubric:
-            print(f"- {line}")
+    due = state.get("outcome") == "passed" or state.get("asked")
+    if not due and workspace.remember(asked.name, asked=True):
+        print(
+            f"{asked.name} has not passed yet. hint() gives away less; ask "
+            "again to see the solution."
+        )
         return
-    workspace.remember(asked.name, asked=True)
-    print(
-        f"{asked.name} has not passed yet. hint() gives away less; ask "
-        "again to see the solution."
-    )
+    print(asked.reference)
+    if asked.rubric:
+        print("\nIn writing, a point for each of these:")
+    for line in asked.rubric:
+        print(f"- {line}")
 
 
 def progress() -> None:

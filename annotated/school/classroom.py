@@ -58,11 +58,7 @@ def _mark_here(exercise: Exercise, answer: Callable[[], Any]) -> Mark:
         mark = _mark_of(exercise, cells)
         if mark.share or not _passes(exercise, answer):
             return mark
-        more = (
-            "In this notebook it passes. It is marked by itself, with what "
-            "it needs of other cells: what else does it need?"
-        )
-        return dataclasses.replace(mark, text=f"{mark.text}\n\n{more}")
+        return dataclasses.replace(mark, text=f"{mark.text}\n\n{_ALONE}")
     try:
         thing = answer()
     except NameError:
@@ -70,6 +66,12 @@ def _mark_here(exercise: Exercise, answer: Callable[[], Any]) -> Mark:
     if source := source_of(thing):
         return _mark_of(exercise, [source])
     return marked(exercise, thing, _exam(exercise.name))  # typed
+
+
+_ALONE = (
+    "In this notebook it passes. It is marked by itself, with what it "
+    "needs of other cells: what else does it need?"
+)
 
 
 def _passes(exercise: Exercise, answer: Callable[[], Any]) -> bool:
@@ -174,6 +176,8 @@ def overruled(
             printed = _verdict_of(cell)
             if printed and printed[1] not in (mark.outcome, "not run"):
                 text += f"\n\n{_DIFFERS} {printed[1]}."
+            if printed and not mark.share and _ALONE in printed[2]:
+                text += f"\n\n{_ALONE}"
             points = round(exercise.points * mark.share, 2)
             cell["outputs"] = [
                 {

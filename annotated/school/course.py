@@ -117,16 +117,25 @@ class Workspace:
         """What is remembered of each exercise: outcome, hints given."""
         try:
             text = (self.folder / "progress.json").read_text("utf-8")
-            return dict(json.loads(text))
+            known = json.loads(text)
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return {}  # if it is damaged: the solutions are not in it
+        entries = known.items() if isinstance(known, dict) else ()
+        return {k: facts for k, facts in entries if isinstance(facts, dict)}
 
-    def remember(self, name: str, **facts: Any) -> None:
-        """Add facts to what is remembered. OSError as keep."""
+    def remember(self, name: str, **facts: Any) -> bool:
+        """Add facts to what is remembered; where that cannot be written,
+        say why, and answer False.
+        """
         state = self.state()
         state[name] = state.get(name, {}) | facts
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / "progress.json", state)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / "progress.json", state)
+        except OSError as error:
+            print(f"\nNothing is remembered: {error}")
+            return False
+        return True
 
     def record(
         self,
@@ -141,10 +150,7 @@ class Workspace:
         the code of a cell, or of a file that does more, passes by itself.
         """
         facts = {"outcome": verdict.outcome, "checks": verdict.passed}
-        try:
-            self.remember(exercise.name, **facts)
-        except OSError as error:
-            print(f"\nNothing is remembered: {error}")
+        if not self.remember(exercise.name, **facts):
             return False
         if verdict.outcome == "passed" and exercise.is_part and code:
             print(f"\n{self._offer(exercise, code, examine, is_file)}")

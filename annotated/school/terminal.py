@@ -433,10 +433,7 @@ class Questions:
     ) -> None:
         """Keep the first answer of all times; without a folder, nothing."""
         if name not in workspace.state().get("questions", {}):
-            try:
-                workspace.remember("questions", **{name: right})
-            except OSError as error:
-                print(f"  Nothing is remembered: {error}")
+            workspace.remember("questions", **{name: right})
 
     def listed(self, known: dict[str, bool]) -> str:
         """A line for each page."""

@@ -100,7 +100,7 @@ const ASKED = {
   "11-batches#what-a-batch-is": "batch, dataloader, shifted right, decoder input, labels, targets, teacher forcing, collate_fn, batch size in tokens",
   "11-batches#what-padding-costs": "wasted computation, padding overhead",
   "11-batches#a-pair-has-two-lengths": "length bucketing, sort by length",
-  "11-batches#where-the-plan-wins": "bucketing, dynamic batching, max tokens",
+  "11-batches#a-plan-or-buckets": "bucketing, dynamic batching, max tokens",
   "11-batches#order-is-a-function": "shuffle, shuffling, random order, sampler",
   "12-optimiser": "optimizer, adam, schedule, lr scheduler",
   "12-optimiser#the-learning-rate": "learning rate schedule, lr, noam, noamopt, inverse square root, warmup_steps, lrate formula, learning rate decay",
