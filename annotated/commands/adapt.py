@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from annotated.cli import dispatch
 from annotated.commands.options import Flag
+from annotated.corpora.fetch import file_hash
 from annotated.corpora.reading import json_of
 from annotated.engine.errors import DataError, UsageError
 from annotated.engine.files import write_json
@@ -109,23 +110,26 @@ class Adapt:
         )  # fmt: skip
 
     def _do(self, *words: Any, then: list[str] | None = None) -> Any:
-        """Run a line of the command line, unless it has been run; then
-        are words that make no other step of it. Returns its JSON.
+        """Run a line of the command line, unless it has been run, with
+        files as they are; then are words that make no other step of it.
+        Returns its JSON.
         """
         step = shlex.join(map(str, words))
+        files = [x for x in words if isinstance(x, Path) and x.is_file()]
+        key = " ".join([step, *map(file_hash, files)])
         path = self.out / "steps.json"
         done = json_of(path) if path.exists() else {}
         if not isinstance(done, dict):
             raise DataError(f"{path} has no steps: delete it, begin again")
-        if step not in done:
+        if key not in done:
             print(f"annotated {step}", file=sys.stderr, flush=True)
             with redirect_stdout(StringIO()) as said:
                 dispatch([*map(str, words), *(then or [])])
             last = said.getvalue().strip().rpartition("\n")[2]
             self.out.mkdir(parents=True, exist_ok=True)
-            done[step] = json.loads(last) if last else {}
+            done[key] = json.loads(last) if last else {}
             write_json(path, done)
-        return done[step]
+        return done[key]
 
 
 def _table(scores: dict[str, dict[str, Any]]) -> str:

@@ -126,11 +126,13 @@ _DIGITS = re.compile(r"\d\d")
 _GROUPS = re.compile(r"(?<=\d)[.,'’\u00a0\u202f ](?=\d{3}(?!\d))")
 _NUMBERS = re.compile(r"\d{2,}")
 _PLACES = re.compile(
-    r"%(?:\d+\$)?(?:\(\w+\))?[-+#0]*\d*(?:\.\d+)?(?:hh?|ll?|z)?"
+    r"%(?:\d{1,3}\$)?(?:\(\w+\))?[-+#0]{0,5}\d{0,9}(?:\.\d{1,9})?"
+    r"(?:hh?|ll?|z)?"
     r"[diouxXeEfgGcs@](?![^\W\d_])"
     r"|%\(\w+\)[sd]|\$?\{\w*\}"
 )
-_TAGS = re.compile(r"<(/?)([A-Za-z][\w:-]*)[^<>]*?(/?)>")
+# looked ahead, so that a < that nothing closes costs no more than its line
+_TAGS = re.compile(r"<(?=[^<>]{0,1000}>)(/?)([A-Za-z][\w:-]*)[^<>]*?(/?)>")
 _ALONE = {"br", "hr", "img", "input", "wbr"}  # tags that nothing closes
 
 

@@ -159,7 +159,8 @@ def _library(name: str) -> Any:
 
 
 def _one_line(text: str) -> str:
-    return re.sub(r"[ \t]*[\r\n]+[ \t]*", " ", text).strip()
+    parts = (part.strip(" \t") for part in re.split(r"[\r\n]+", text))
+    return " ".join(parts).strip()
 
 
 def _name(element: Any) -> str:
@@ -206,7 +207,7 @@ def _said(element: Any) -> str:
         after = code.tail
         code.clear()
         code.tail = after
-    return re.sub(r"\s*\n\s*", " ", "".join(element.itertext()))
+    return _one_line("".join(element.itertext()))
 
 
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"

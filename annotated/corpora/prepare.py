@@ -445,7 +445,7 @@ def _clean(
     cards: dict[str, dict[str, Any]] = {}
     files: dict[str, list[Any]] = {}
     kept, first = Counter[str](), list[str]()
-    counts: dict[str, Counter[TextPair]] = defaultdict(Counter)
+    counts = defaultdict[str, Counter[tuple[str, int]]](Counter)
     held = _HeldOut(set(), set())
     with ExitStack() as stack:
         for split, parts in preparation.parts.items():
@@ -475,7 +475,7 @@ def _clean(
                 for file, line in zip(files[to], ValidLines(sides)):
                     file.write(line.encode() + b"\n")
                 kept[to] += 1
-                counts[to][reading.part] += 1
+                counts[to][split, reading.number] += 1
                 if len(first) < _CHUNK:
                     first += sides
             read = kept.total() - before + dropped.total()
@@ -491,7 +491,7 @@ def _clean(
     counted = {
         split: {"dropped": {}}
         | cards.get(split, {})
-        | {"pairs": count, "parts": _parts(counts[split], split)}
+        | {"pairs": count, "parts": _parts(counts, split, preparation)}
         for split, count in kept.items()
     }
     return counted, remarks(first)
@@ -517,16 +517,25 @@ class _Reading:
     """The pairs of some pieces of a corpus, and which of them is read."""
 
     def __init__(self, parts: Sequence[TextPair]):
-        self.parts, self.part = parts, parts[0]
+        self.parts, self.number = parts, 0
+
+    @property
+    def part(self) -> TextPair:
+        return self.parts[self.number]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        for part in self.parts:
-            self.part = part
+        for self.number, part in enumerate(self.parts):
             yield from part.pairs(strict=False)
 
 
-def _parts(counts: Counter[TextPair], split: str) -> list[dict[str, Any]]:
-    """What a split has of each piece, in their order."""
+def _parts(
+    counts: dict[str, Counter[tuple[str, int]]],
+    split: str,
+    preparation: _Preparation,
+) -> list[dict[str, Any]]:
+    """What a split has of each piece that was given, in their order; one
+    that was given twice is two.
+    """
     return [
         {
             "file": part.src.path.name,
@@ -534,7 +543,8 @@ def _parts(counts: Counter[TextPair], split: str) -> list[dict[str, Any]]:
             "pairs": count,
             "weight": part.weight if split == "train" else 1,
         }
-        for part, count in counts.items()
+        for (of, number), count in counts[split].items()
+        for part in [preparation.parts[of][number]]
     ]
 
 
@@ -755,12 +765,13 @@ def _weighted(
     if all(part["weight"] == 1 for part in parts):
         yield from text.pairs(strict=False)
         return
-    start = 0
-    for part in parts:
-        end = start + part["pairs"]
-        for _ in range(part["weight"]):
-            yield from islice(text.pairs(strict=False), start, end)
-        start = end
+    pairs = text.pairs(strict=False)
+    for part in parts:  # some pairs at a time, so that all is read once
+        left = part["pairs"]
+        while block := list(islice(pairs, min(left, _CHUNK))):
+            for _ in range(part["weight"]):
+                yield from block
+            left -= len(block)
 
 
 class _Rows:

@@ -213,10 +213,13 @@ class Glossary:
             self.terms[term] = f"{known}|{sides[1]}" if known else sides[1]
         if not self.terms:
             raise DataError(f"{path} has no terms")
-        longest = sorted(self.terms, key=len, reverse=True)
-        self._found = re.compile(
-            rf"(?<!\w)(?:{'|'.join(map(self._pattern, longest))})(?!\w)"
+        # the longest first, and one that minds its case before one that
+        # does not
+        self._order = sorted(
+            self.terms, key=lambda term: (-len(term), term == term.lower())
         )
+        each = "|".join(f"({self._pattern(term)})" for term in self._order)
+        self._found = re.compile(rf"(?<!\w)(?:{each})(?!\w)")
 
     @staticmethod
     def _pattern(term: str) -> str:
@@ -225,8 +228,8 @@ class Glossary:
 
     def required(self, line: str) -> list[str]:
         """What the translation of a line has to have."""
-        found = (one[0] for one in self._found.finditer(line))
         return [
-            self.terms[one if one in self.terms else one.lower()]
-            for one in found
+            self.terms[self._order[one.lastindex - 1]]
+            for one in self._found.finditer(line)
+            if one.lastindex
         ]

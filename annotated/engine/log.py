@@ -133,9 +133,10 @@ class Log:
         self._write({"step": step} | scores)
         what = "checkpoint" if step else "before"
         line = f"step {step}: {what}, validation perplexity "
-        line += f"{scores['valid']['perplexity']:.2f}"
+        line += _short(scores["valid"]["perplexity"])
         if "old" in scores:
-            line += f", on the old data {scores['old']['perplexity']:.2f}"
+            old = _short(scores["old"]["perplexity"])
+            line += f", on the old data {old}"
         say(line)
         if rank() == 0:
             nll = scores["valid"]["nll"]
@@ -162,6 +163,11 @@ class Log:
             f"epoch {last.epoch}, loss {loss:.3f}, {speed:,.0f} tokens/s, "
             f"{last.seconds / 60:.1f}{self.end} min"
         )
+
+
+def _short(perplexity: float) -> str:
+    """Two digits after the point, or a power of ten if it is huge."""
+    return f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.2g}"
 
 
 # E10-runner.md: A run that only counts tokens

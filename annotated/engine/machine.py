@@ -30,14 +30,17 @@ __all__ = [
 # E3-ground.md: The machine
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Disable dropout and gradients within the block; restore after it."""
-    training = model.training
+    """Disable dropout and gradients within the block; restore after it,
+    each part as it was.
+    """
+    before = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(training)
+        for part, training in before:
+            part.training = training
 
 
 def fused_adam_works(parameters: Iterable[torch.Tensor]) -> bool:
@@ -115,7 +118,7 @@ def _container_limit(what: Literal["cpu", "memory"]) -> float:
     this process allow (Linux, versions 1 and 2); infinite if unlimited.
     """
     least = math.inf
-    for line in _words(_GROUPS):
+    for line in _read(_GROUPS).splitlines():  # a path may have spaces
         _, kinds, path = line.split(":", 2)
         if kinds and what not in kinds.split(","):
             continue
@@ -145,9 +148,13 @@ def _allowed(group: Path, what: str) -> float:
 
 def _words(path: Path) -> list[str]:
     """The words in a file; none where it cannot be read."""
+    return _read(path).split()
+
+
+def _read(path: Path) -> str:
     with suppress(OSError):
-        return path.read_text().split()
-    return []
+        return path.read_text("utf-8", errors="replace")
+    return ""
 
 
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}

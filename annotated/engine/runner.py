@@ -392,13 +392,18 @@ def _chosen(
         weights = average_weights(files)
         _put(trainer, weights)
         choice.append((trainer.validate(valid), count, weights))
-    scores, averaged, weights = min(choice, key=lambda c: c[0]["nll"])
+    scores, averaged, weights = min(choice, key=_nll)
     if averaged < len(last):
         say(
             f"the last checkpoint is better than the mean of {len(last)}: "
             "using it as the model"
         )
     return scores, averaged, weights
+
+
+def _nll(chosen: tuple[dict[str, float], Any, Any]) -> float:
+    nll = chosen[0]["nll"]
+    return math.inf if math.isnan(nll) else nll
 
 
 def _put(trainer: Trainer, weights: dict[str, Tensor]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -95,9 +96,10 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def validations(folder: Path) -> dict[int, float]:
-    """A run's validation nll, by step."""
+    """A run's validation nll, by step, where it is a number."""
     entries = [e for e in read_metrics(folder) if "valid" in e]
-    return {e["step"]: e["valid"]["nll"] for e in entries}
+    nll = {e["step"]: e["valid"]["nll"] for e in entries}
+    return {step: x for step, x in nll.items() if math.isfinite(x)}
 
 
 def results_of(folder: Path) -> dict[str, dict[str, Any]]:

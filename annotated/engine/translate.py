@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -125,11 +126,12 @@ def _wishes(
         return None
     begun = as_prefixes(prefixes, target) if prefixes else []
     wishes: list[_Wish] = []
-    for number, line in enumerate(line_of):
-        first = line not in line_of[:number]
+    pieces, before = Counter(line_of), -1
+    for line in line_of:
+        first, before = line != before, line
         phrases: list[Spellings] = []
         if required and required[line]:
-            if line_of.count(line) > 1:
+            if pieces[line] > 1:
                 raise UsageError(
                     "a line of several pieces takes no required words: "
                     "divide it"

@@ -154,3 +154,14 @@ def test_a_note_of_steps_that_is_broken_is_told_by_its_name(
     ended = call(f"{LINE} --run pocket")
     assert ended.code == 2 and "steps.json" in ended.err
     assert ended.err.count("\n") == 1 and lines == []
+
+
+def test_other_files_of_the_same_name_are_other_steps(
+    call: Call, lines: list[list[str]]
+) -> None:
+    """As they are said to be, and as prepare then finds."""
+    call(f"{LINE} --run pocket")
+    before = len(lines)
+    Path("my.en").write_text("other lines\n")
+    call(f"{LINE} --run pocket")
+    assert heads(lines[before:])[0] == "data"

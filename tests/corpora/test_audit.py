@@ -229,3 +229,13 @@ def test_the_report_of_a_preparation_says_what_looks_dirty(
     whole = "\n".join(map(str, ready.findings))
     assert said.endswith(f"with three examples each:\n{whole}")
     assert module._shown("x" * 61) == "x" * 59 + "…"
+
+
+@pytest.mark.parametrize(
+    "line", ["<" + 100_000 * "a", "%" + 100_000 * "0", 50_000 * "< a"]
+)
+def test_a_long_odd_line_is_looked_at_in_passing(line: str) -> None:
+    """Not once from each of its characters: that was an hour's work."""
+    assert module._places(line) == []
+    assert not module._markup(line, line)
+    assert module._markup("<b>" + line, line)

@@ -284,6 +284,21 @@ def two(tmp_path) -> list[tuple[Path, Path]]:
     return [*zip(*files, strict=True)]
 
 
+def test_a_file_that_is_given_twice_is_two_pieces(tmp_path):
+    a, b = (
+        [put(tmp_path / f"{word}.{side}", [f"{word} {i}" for i in range(60)])
+         for side in ("en", "de")]
+        for word in ("one", "two")
+    )  # fmt: skip
+    made = of_corpora(
+        *zip(a, b, a), weights=[3, 1, 2], vocab=350, hold_out=10,
+    )  # fmt: skip
+    card = prepare(made, tmp_path / "out").manifest["splits"]["train"]
+    first, other, again = (part["pairs"] for part in card["parts"])
+    assert first == again
+    assert card["pairs"] == 3 * first + other + 2 * again
+
+
 def test_several_corpora_become_one(two, tmp_path):
     made = of_corpora(
         *two, src_tags=["<2de>", "<2fr>"], weights=[3, 1], tags=("<x>",),

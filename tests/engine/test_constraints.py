@@ -206,6 +206,12 @@ def test_a_glossary_asks_where_a_term_stands(tmp_path):
     ]  # fmt: skip
     assert terms.required("Tell us about scars and carpets.") == []
     assert terms.required("In the US.") == ["USA"]
+    # letters that another case makes longer, or that it loses a dot of
+    file.write_text("istanbul\tIstanbul\nus\twir\nUS\tUSA\n")
+    terms = Glossary(file)
+    assert terms.required("İstanbul, ıstanbul") == ["Istanbul"] * 2
+    assert terms.required("us in the US") == ["wir", "USA"]
+    file.write_text("car\tWagen\n")
     file.write_text("car\tWagen\ncar Wagen\n")
     with pytest.raises(DataError, match="terms.tsv, line 2"):
         Glossary(file)

@@ -115,6 +115,30 @@ def test_a_process_has_no_more_than_its_container(
     assert memory_bytes("cpu") == min(256 * GB, limits[1]) / 4
 
 
+def test_a_group_may_have_a_space_in_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = tmp_path / "cgroup" / "My App.scope"
+    group.mkdir(parents=True)
+    (group / "cpu.max").write_text("200000 100000\n")
+    (tmp_path / "self").write_text("0::/My App.scope\n")
+    monkeypatch.setattr(machine, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path / "self")
+    assert _container_limit("cpu") == 2
+
+
+def test_what_was_evaluating_before_still_is() -> None:
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Dropout())
+    model[1].eval()
+    with machine.evaluating(model):
+        assert not any(part.training for part in model.modules())
+    assert [part.training for part in model.modules()] == [
+        True, True, False,
+    ]  # fmt: skip
+
+
 def test_where_there_are_no_groups_nothing_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -486,6 +486,19 @@ def ended_by(
     return train_recipe(recipe, folder, device="cpu")
 
 
+def test_what_is_no_number_is_never_the_best(tmp_path: Path) -> None:
+    scores = {10: math.nan, 20: 3.0, 30: 2.5, 40: math.inf}
+    lines = (
+        json.dumps({"step": step, "valid": {"nll": nll}})
+        for step, nll in scores.items()
+    )
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert _best_step(tmp_path) == 30
+    choice = [({"nll": math.nan}, 4, {}), ({"nll": 9.0}, 1, {})]
+    assert min(choice, key=runner._nll)[1] == 1
+    assert log._short(6.5234) == "6.52" and len(log._short(1e300)) < 10
+
+
 @pytest.mark.parametrize(
     "how",
     [
