@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from shutil import get_terminal_size
 from typing import Any
 
 from annotated.engine.errors import (
@@ -102,7 +103,10 @@ def dispatch(args: Sequence[str]) -> None:
         raise UsageError(f"the subcommand comes first, before {name}")
     if name not in COMMANDS:
         raise UsageError(unknown("subcommand", name, COMMANDS))
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    size = os.environ.get("WORLD_SIZE", "1")
+    if not size.isdecimal():
+        raise UsageError(f"WORLD_SIZE must be a number, not {size!r}")
+    several = int(size) > 1
     if several and name not in ("train", "evaluate"):
         raise UsageError(f"{name} runs in one process: omit torchrun")
     for variable, value in _ENVIRONMENT.items():
@@ -133,6 +137,8 @@ def main() -> None:
     the user can fix, 128 + the signal's number if a signal stopped it.
     """
     _make_streams_legible()
+    if get_terminal_size().columns < 40:  # too few for tyro's pages
+        os.environ["COLUMNS"] = "40"
     args = [arg for arg in sys.argv[1:] if arg != "--debug"]
     debug = len(args) < len(sys.argv) - 1
     debug = debug or bool(os.environ.get("ANNOTATED_DEBUG"))
@@ -168,7 +174,10 @@ def _reason(error: Exception) -> str | None:
     if name in ("MemoryError", "OutOfMemoryError") or (
         name == "RuntimeError" and "can't allocate memory" in text
     ):
-        return "out of memory: try a smaller batch_tokens"
+        return (
+            "out of memory: try a smaller batch_tokens, or in a search "
+            "beam or extra"
+        )
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     mendable = DataError, RunError, TrainingError, UsageError, OSError

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shlex
+import shutil
 import sys
 from contextlib import redirect_stdout
 from io import StringIO
@@ -117,12 +118,17 @@ class Adapt:
         step = shlex.join(map(str, words))
         files = [x for x in words if isinstance(x, Path) and x.is_file()]
         key = " ".join([step, *map(file_hash, files)])
+        if words[0] in ("evaluate", "export"):  # of what has been trained
+            key += f" after {self.minutes:g} minutes"
         path = self.out / "steps.json"
         done = json_of(path) if path.exists() else {}
         if not isinstance(done, dict):
             raise DataError(f"{path} has no steps: delete it, begin again")
         if key not in done:
             print(f"annotated {step}", file=sys.stderr, flush=True)
+            before = any(k.startswith(step) for k in done)
+            if words[0] == "export" and before:
+                shutil.rmtree(self.out / self.to, ignore_errors=True)
             with redirect_stdout(StringIO()) as said:
                 dispatch([*map(str, words), *(then or [])])
             last = said.getvalue().strip().rpartition("\n")[2]

@@ -16,7 +16,7 @@ from annotated.commands.translate import (
 )
 from annotated.corpora.marks import missing
 from annotated.corpora.pairs import columns_of, part_of
-from annotated.corpora.reading import read_lines
+from annotated.corpora.reading import json_of, read_lines
 from annotated.corpora.sentencepieces import tag_before
 from annotated.engine.baselines import baselines, interval
 from annotated.engine.data import open_data
@@ -70,8 +70,6 @@ class Evaluate(ConstraintOptions, SearchOptions):
         with process_group(self.device) as own:
             scores = dataclasses.replace(self, device=own).scores()
             if rank() == 0:
-                if self.keep:
-                    self._keep(scores)
                 if scores.get("bleu") == 0 < scores["exact_match"]:
                     print(
                         "BLEU is 0 because no translation has four tokens, "
@@ -80,11 +78,15 @@ class Evaluate(ConstraintOptions, SearchOptions):
                         file=sys.stderr,
                     )
                 print(json.dumps(scores) if self.json else _table(scores))
+                if self.keep:
+                    self._keep(scores)
 
     def _keep(self, scores: dict[str, Any]) -> None:
         """Add the scores of the split to those of the run."""
         path = run_folder(self.run) / SCORES
-        kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        kept = json_of(path) if path.exists() else {}
+        if not isinstance(kept, dict):
+            raise RunError(f"{path} is damaged: delete it, then try again")
         own = {n: v for n, v in scores.items() if n != "against"}
         write_json(path, kept | {str(self.split): own})
 

@@ -172,6 +172,12 @@ class Train:
         """Measure this device, and print what the run would take."""
         recipe = with_precision(self.recipe, device)
         recipe = with_micro_tokens(recipe, device)
+        if recipe.fit:
+            print(
+                "this recipe is fitted to corpus, minutes and machine when "
+                "it begins: below is what it would be without that",
+                file=sys.stderr,
+            )
         print(dry_run(recipe.config(), recipe.training, device))
         never = unsupported(recipe.model)
         forms = [form for form in FORMATS if form not in never]

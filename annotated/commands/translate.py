@@ -333,7 +333,7 @@ def _unread(words: Sequence[str], tokenizer: Tokenizer) -> str:
     hint = ""
     for word in words:
         bare = word.rstrip(".,!?;:")
-        if bare != word and not unknown_words(tokenizer, [bare]):
+        if bare not in ("", word) and not unknown_words(tokenizer, [bare]):
             hint = f"; put a space before punctuation: {bare}"
             hint += f" {word.removeprefix(bare)}"
             break

@@ -524,7 +524,8 @@ class _Reading:
         return self.parts[self.number]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        for self.number, part in enumerate(self.parts):
+        for number, part in enumerate(self.parts):
+            self.number = number
             yield from part.pairs(strict=False)
 
 

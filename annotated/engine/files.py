@@ -36,10 +36,9 @@ def check_new(folder: Path) -> None:
         raise RunError(f"{first} is a file: choose another --out")
     names = {path.name for path in folder.glob("*")}
     if names and (_LOCK not in names or "recipe.json" in names):
-        raise RunError(
-            f"{folder} is not empty: choose another --out (to continue "
-            "training, add --resume)"
-        )
+        run = "recipe.json" in names
+        more = " (to continue training, add --resume)" if run else ""
+        raise RunError(f"{folder} is not empty: choose another --out{more}")
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from annotated.engine.timing import seconds
 __all__ = [
     "evaluating", "fused_adam_works", "cores", "pick_device",
     "keep_freed_memory", "set_up", "HALF", "matmul_speed", "out_of_memory",
-    "memory_bytes", "processor", "cached", "pick_precision",
+    "memory_bytes", "processor", "cached", "lacks", "pick_precision",
 ]  # fmt: skip
 
 
@@ -269,6 +269,14 @@ _INSTRUCTIONS = {"avx512_bf16", "amx_bf16", "bf16"}  # x86's, and ARM's
 _FASTER = 1.4  # times float32's speed: from here on, bfloat16
 
 
+def lacks(precision: str) -> bool:
+    """Whether this processor is known to emulate a 16-bit precision."""
+    facts = processor()
+    flags = facts.get("flags", facts.get("Features"))
+    known = flags is not None and not _INSTRUCTIONS & set(flags.split())
+    return precision == "float16" or known
+
+
 def pick_precision(device: str) -> tuple[str, str]:
     """float32, bfloat16 or float16, whichever trains fastest on this
     device, and the reason: the same in every call on a machine.
@@ -286,9 +294,7 @@ def pick_precision(device: str) -> tuple[str, str]:
     if machine.kind != "cpu":
         chosen = choose(machine)
         return chosen.precision, chosen.reason
-    facts = processor()
-    flags = facts.get("flags", facts.get("Features"))
-    if flags is not None and not _INSTRUCTIONS & set(flags.split()):
+    if lacks("bfloat16"):
         return "float32", "this processor has no bfloat16 instructions"
     faster = cached("bfloat16", {}, _measured_speedup) >= _FASTER
     chosen = choose(replace(machine, bfloat16=faster))

@@ -532,14 +532,22 @@ def _as_said(config: Any) -> Transformer:
         return kind(config)
 
 
-def check_parts(model: Transformer, hooks: bool = False) -> None:
+def check_parts(
+    model: Transformer, hooks: bool = False, narrow: bool = False
+) -> None:
     """RunError, naming the part, unless model has the parts that its config
-    says, unlike those of chapter 26. hooks: whether they may have hooks.
+    says, unlike those of chapter 26. hooks: whether they may have hooks;
+    narrow: whether linear maps may multiply in fewer bits.
     """
     paper = dict(_as_said(model.config).named_modules())
     parts = dict(model.named_modules(remove_duplicate=False))
+    narrowed: set[str] = set()
     for name in {**paper, **parts}:
         kind, part = type(paper.get(name)), parts.get(name)
+        if narrow and kind in getattr(part, "_FLOAT_MODULE", ()):
+            narrowed.add(name)
+        if not narrowed.isdisjoint((name, name.rpartition(".")[0])):
+            continue
         wrong = "missing" if part is None else _departure(part, hooks)
         if not wrong and type(part) not in (kind, _FAST.get(kind)):
             wrong = type(part).__name__

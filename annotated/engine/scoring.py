@@ -57,7 +57,7 @@ def forced_scores(
     """
     for model in models:
         if isinstance(model, PackedTransformer):
-            check_parts(model, hooks=True)
+            check_parts(model, hooks=True, narrow=True)
     sides = encode_sides(tokenizers, columns_of(pairs))
     _check_lengths(models, sides, first)
     corpus = Corpus(*map(Sentences.of, sides))

@@ -837,6 +837,8 @@ class _HalfLinear(torch.nn.Module):
     its input, which its output has.
     """
 
+    _FLOAT_MODULE = (torch.nn.Linear,)  # whose place it takes, as in torch
+
     def __init__(self, linear: torch.nn.Linear, dtype: torch.dtype):
         super().__init__()
         linear = linear.to(dtype)

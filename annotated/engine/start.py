@@ -12,7 +12,7 @@ from annotated.engine.errors import RunError
 from annotated.engine.files import check_new
 from annotated.engine.fit import fitted_here
 from annotated.engine.kernels import Machine, choose
-from annotated.engine.machine import pick_precision
+from annotated.engine.machine import HALF, lacks, pick_precision
 from annotated.engine.parts import PartsShape
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import Run, first_model, read_recipe, run_folder
@@ -69,10 +69,12 @@ def with_precision(recipe: Recipe, device: str) -> Recipe:
         line = f"precision {choice} on {device}: {reason}; {kernels}"
         print(line, file=sys.stderr)
         recipe = recipe.changed(precision=choice)
-    if (recipe.training.precision, device) == ("float16", "cpu"):
+    emulated = device == "cpu" and recipe.training.precision in HALF
+    if emulated and lacks(recipe.training.precision):
         print(
-            "float16 is emulated on a CPU, slowly: use it only to try "
-            "what a GPU would do",
+            f"{recipe.training.precision} is emulated on this processor, "
+            "slowly: use it only to try what another would do, or give "
+            "--precision float32",
             file=sys.stderr,
         )
     return recipe

@@ -165,3 +165,12 @@ def test_other_files_of_the_same_name_are_other_steps(
     Path("my.en").write_text("other lines\n")
     call(f"{LINE} --run pocket")
     assert heads(lines[before:])[0] == "data"
+
+
+def test_what_depends_on_more_training_is_done_again(
+    call: Call, lines: list[list[str]]
+) -> None:
+    call(f"{LINE} --run pocket")
+    before = len(lines)
+    call(f"{LINE} --run pocket --minutes 20")
+    assert heads(lines[before:]) == STEPS[1:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -112,6 +113,23 @@ def test_a_process_refuses_with_exit_code_2(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"annotated: ")
     assert done.stderr.count(b"\n") == 1
+
+
+def test_a_number_of_processes_that_is_none_is_named(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "abc")
+    done = call("recipes")
+    assert done.code == 2
+    assert "WORLD_SIZE must be a number, not 'abc'" in done.err
+
+
+def test_a_narrow_terminal_gets_help_too(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1")
+    assert "--beam" in call("translate --help").out
+    assert os.environ["COLUMNS"] == "40"
 
 
 def test_what_is_for_one_process_refuses_to_be_started_by_torchrun(

@@ -139,3 +139,16 @@ def test_which_word_comes_from_which(call: Call, texts: list[str]) -> None:
         assert json.loads(other)["alignment"] == first["alignment"]
     ranks = call(f"translate {POCKET} --align --nbest 2", stdin).out
     assert all(line.count("\t") == 3 for line in ranks.splitlines())
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_fewer_bits_find_nearly_the_same(
+    call: Call, texts: list[str], precision: str
+) -> None:
+    """As search is, where a processor has their instructions."""
+    line = "score --run pocket --src src --tgt src --precision"
+    full, few = (
+        [float(row.split("\t")[0]) for row in call(x).out.splitlines()]
+        for x in (f"{line} float32", f"{line} {precision}")
+    )
+    assert few == pytest.approx(full, rel=0.1)
