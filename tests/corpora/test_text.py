@@ -258,7 +258,7 @@ NOT_A_PERSONS = {
         pocket/words.read_table""",
     "is of a run folder or a corpus, which we have written": """
         book/report.report checkpoints.load_checkpoint
-        engine/checkpoints.restore commands/evaluate._keep
+        engine/checkpoints.restore
         commands/adapt._do commands/score.act commands/back._translate
         corpora/sentencepieces.load_tokenizer corpora/prepare.open
         engine/runs._read engine/runs.read_metrics engine/runs.results_of
@@ -270,7 +270,7 @@ NOT_A_PERSONS = {
         engine/files.keep_first engine/files._holder
         engine/machine._value engine/machine.cached""",
     "is of the system": """
-        engine/machine._words engine/machine.processor
+        engine/machine._read engine/machine.processor
         school/examiner._limit_memory""",
     "comes from a process of ours, or from our page in the browser": """
         book/look.answered engine/distributed._fresh_part
