@@ -132,6 +132,8 @@ def _of_numbers(leaves: list[float]) -> Iterator[tuple[str, Leaf]]:
     yield "a tenth", of(lambda x: x / 10)
     yield "more", of(lambda x: x + room)
     yield "less", of(lambda x: x - room)
+    if low >= 0 and high <= 1:  # shares, each of which could be the rest
+        yield "the rest", of(lambda x: 1 - x)
 
 
 def _number(x: Any) -> bool:

@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RUNS = [{"heads": 1, "right": 0.5}, {"heads": 2, "right": 1.0}]
 PAGE = {
     "loss": 1.2,
+    "hardly": 1 / 150,
     "right": {1: 0.53, 2: 0.99},
     "runs": RUNS,
     "losses": torch.tensor([2.0, 1.0, 0.5]),
@@ -48,6 +49,7 @@ def tried(
     [
         ("loss < 1.5", "twice"),
         ("loss > 1", "half"),
+        ("hardly < 0.15", "the rest"),
         ("right[2] > right[1]", "labels swapped"),
         ("right[2] > 1.5 * right[1]", "all alike"),
         ("losses[0] > losses[-1]", "labels swapped"),
