@@ -15,16 +15,17 @@ from annotated.commands.options import Flag, parse
 from annotated.corpora.reading import text_of
 from annotated.costs import dry_run
 from annotated.engine.distributed import process_group, rank, rank_zero_only
-from annotated.engine.errors import RunError, UsageError, unknown
+from annotated.engine.errors import DataError, RunError, UsageError, unknown
 from annotated.engine.fit import with_micro_tokens
 from annotated.engine.machine import pick_device
 from annotated.engine.parts import PartsShape, check_sources
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import read_recipe
-from annotated.engine.start import fine_tuning, with_precision
+from annotated.engine.start import fine_tuning, foreseen, with_precision
 from annotated.engine.trainer import RunConfig
 from annotated.exchange.export import FORMATS, unsupported
+from annotated.model import TransformerConfig
 from annotated.search import SearchConfig
 
 __all__ = ["Recipes", "Train", "train"]
@@ -168,17 +169,25 @@ class Train:
             if rank() == 0:
                 print(json.dumps(summary))
 
+    def _planned(self, device: str) -> tuple[Recipe, TransformerConfig]:
+        """The recipe as it would be trained here, and its model."""
+        if self.recipe.fit:
+            try:
+                return foreseen(self.recipe, device)
+            except DataError as error:
+                print(
+                    f"{error}\nThis recipe is fitted to its corpus: below "
+                    "is what it would be without that",
+                    file=sys.stderr,
+                )
+        recipe = with_precision(self.recipe, device)
+        return recipe, recipe.config()
+
     def _foresee(self, device: str) -> None:
         """Measure this device, and print what the run would take."""
-        recipe = with_precision(self.recipe, device)
+        recipe, config = self._planned(device)
         recipe = with_micro_tokens(recipe, device)
-        if recipe.fit:
-            print(
-                "this recipe is fitted to corpus, minutes and machine when "
-                "it begins: below is what it would be without that",
-                file=sys.stderr,
-            )
-        print(dry_run(recipe.config(), recipe.training, device))
+        print(dry_run(config, recipe.training, device))
         never = unsupported(recipe.model)
         forms = [form for form in FORMATS if form not in never]
         print(f"{'export to':16}{', '.join(forms)}")

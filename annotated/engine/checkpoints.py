@@ -36,7 +36,8 @@ def write_checkpoint(
     clear(place.parent)
     with replacing(place) as fresh:
         fresh.mkdir()
-        write_tensors(weights, fresh / _FILES[0])
+        step = {"step": str(state["step"])}
+        write_tensors(weights, fresh / _FILES[0], step)
         write_tensors(moments, fresh / _FILES[1])
         (fresh / _FILES[2]).write_bytes(json.dumps(state).encode())
         sums = {name: _checksum(fresh / name) for name in _FILES}

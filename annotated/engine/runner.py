@@ -15,6 +15,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import torch
 from torch import Tensor
 
@@ -253,10 +254,15 @@ def _best_step(folder: Path) -> int | None:
 def _keep_best(step: int, folder: Path) -> None:
     """Copy this step's weights to best.safetensors if it is the best."""
     if _best_step(folder) == step:
-        saved = folder / "checkpoints" / f"{step:08d}" / "model.safetensors"
         best = folder / "best.safetensors"
         with writing(best.name), replacing(best) as fresh:
-            shutil.copyfile(saved if step else folder / FIRST, fresh)
+            shutil.copyfile(_weights(step, folder), fresh)
+
+
+def _weights(step: int, folder: Path) -> Path:
+    """The weights of a checkpoint, or those that the run began with."""
+    saved = folder / "checkpoints" / f"{step:08d}" / "model.safetensors"
+    return saved if step else folder / FIRST
 
 
 # E10-runner.md: Signals
@@ -306,11 +312,13 @@ def _take_up(
             print(f"{error}: set aside as {damaged.name}", file=sys.stderr)
             continue
         say(f"resuming at step {trainer.step}")
-        if not trainer.same_noise and trainer.model.config.dropout:
+        if names := ", ".join(trainer.changed):
             say(
-                "micro-batches, processes or kernels have changed: "
-                "dropout's noise will differ from here on"
+                f"not as before: {names}. From here on the last bits may "
+                "differ from those of the run that was never stopped"
             )
+        if rank() == 0:
+            _discard_later(trainer.step, folder)
         return
     if newest_first or _had_checkpoints(folder, trainer.config.save_every):
         raise RunError(
@@ -319,6 +327,34 @@ def _take_up(
             "use it as it is, or train anew into another --out"
         )
     say("no checkpoint yet: starting at step 0")
+
+
+def _discard_later(step: int, folder: Path) -> None:
+    """Let best.safetensors be of this step or one before it."""
+    best = folder / "best.safetensors"
+    if not best.exists() or (later := _step_of(best)) <= step:
+        return
+    kept = best.with_name(f"discarded-{best.name}")
+    nll = {s: x for s, x in validations(folder).items() if s <= step}
+    with writing(best.name):
+        with replacing(kept) as fresh:
+            shutil.copyfile(best, fresh)
+        before = _weights(min(nll, key=nll.__getitem__, default=0), folder)
+        if before.exists():
+            with replacing(best) as fresh:
+                shutil.copyfile(before, fresh)
+        else:
+            best.unlink()
+    say(f"the best weights are of step {later}: set aside as {kept.name}")
+
+
+def _step_of(path: Path) -> int:
+    """The step that a checkpoint's weights, or a copy of them, are of."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            return int((file.metadata() or {}).get("step", 0))
+    except safetensors.SafetensorError as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
 
 
 def _had_checkpoints(folder: Path, save_every: int) -> bool:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from annotated.batches import Corpus
@@ -16,11 +17,14 @@ from annotated.engine.machine import HALF, lacks, pick_precision
 from annotated.engine.parts import PartsShape
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import Run, first_model, read_recipe, run_folder
+from annotated.model import Transformer, TransformerConfig
 from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
 from annotated.training import fingerprint
 
-__all__ = ["begin_run", "with_precision", "fine_tuning", "resume_run"]
+__all__ = [
+    "begin_run", "foreseen", "with_precision", "fine_tuning", "resume_run",
+]  # fmt: skip
 
 
 # E9-recipes.md: A run begins
@@ -34,6 +38,45 @@ def begin_run(
     RunError if the folder is not empty; DataError.
     """
     check_new(folder)
+    begun = _opened(recipe, device)
+    recipe, source, target = begun.recipe, begun.source, begun.target
+    model = first_model(recipe, source, target)
+    prints = _fingerprints(begun.train, begun.sets["valid"])
+    kernels = _kernels_of(device, recipe.training.precision)
+    run = Run(
+        recipe, source, target, model, fingerprints=prints,
+        kernels=kernels | {"asked": begun.asked},
+    )  # fmt: skip
+    run = run.begin(folder, begun.weights)
+    return run, begun.train, begun.sets
+
+
+def foreseen(
+    recipe: Recipe, device: str
+) -> tuple[Recipe, TransformerConfig]:
+    """The recipe that begin_run would fit to the corpus on this machine,
+    and its model. DataError; RunError.
+    """
+    begun = _opened(recipe, device)
+    sizes = len(begun.source), len(begun.target)
+    return begun.recipe, begun.recipe.config(*sizes)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What a run begins with: see begin_run."""
+
+    recipe: Recipe  # as it is trained
+    asked: str  # the precision before one was picked
+    source: Tokenizer
+    target: Tokenizer
+    weights: Transformer | None  # of the run that it goes on from
+    train: Corpus
+    sets: dict[str, Corpus]
+
+
+def _opened(recipe: Recipe, device: str) -> _Opened:
+    """The data of a recipe, and the recipe fitted to them."""
     recipe = _with_init(recipe)
     first = None if recipe.init is None else Run.open(Path(recipe.init))
     tokenizers = None
@@ -50,15 +93,9 @@ def begin_run(
     train, valid = _corpora(data)
     if recipe.fit:
         recipe = fitted_here(recipe, train, source, target, device)
-    model = first_model(recipe, source, target)
-    prints = _fingerprints(train, valid)
-    kernels = _kernels_of(device, recipe.training.precision)
-    run = Run(
-        recipe, source, target, model, fingerprints=prints,
-        kernels=kernels | {"asked": asked},
-    )  # fmt: skip
-    run = run.begin(folder, None if first is None else first.model)
-    return run, train, {"valid": valid} | old
+    sets = {"valid": valid} | old
+    weights = None if first is None else first.model
+    return _Opened(recipe, asked, source, target, weights, train, sets)
 
 
 def with_precision(recipe: Recipe, device: str) -> Recipe:

@@ -655,19 +655,25 @@ class Trainer(training.Trainer):
         return {name: gather_on_rank_zero(m) for name, m in moments.items()}
 
     def state(self) -> dict[str, Any]:
-        """The plain trainer's state, and the settings that dropout's
-        noise depends on.
+        """The plain trainer's state, and what else the last bit of a step
+        depends on: dropout's noise and the order of sums.
         """
         state = super().state()
         if self.scaling is not None:
             state["scaling"] = vars(self.scaling).copy()
-        return state | {"noise": self._noise(), "ending": self.ending()}
+        return state | {"bits": self._bits(), "ending": self.ending()}
 
-    def _noise(self) -> dict[str, int | None]:
+    def _bits(self) -> dict[str, Any]:
+        kernels = torch.backends.cpu.get_cpu_capability()
+        if self.device.type == "cuda":
+            kernels = torch.cuda.get_device_name(self.device)
         return {
             "processes": world_size(),
             "micro_tokens": self.config.micro_tokens,
             "compile": self.config.compile,
+            "threads": torch.get_num_threads(),
+            "device": f"{self.device.type} ({kernels})",
+            "torch": str(torch.__version__),
         }
 
     def rehearse(self) -> dict[str, Tensor]:
@@ -695,7 +701,8 @@ class Trainer(training.Trainer):
             self.end_at(*ending["now"][:2])
         if self.scaling is not None:
             vars(self.scaling).update(state.get("scaling", {}))
-        self.same_noise = state.get("noise") == self._noise()
+        before, now = state.get("bits", {}), self._bits()
+        self.changed = [n for n in now if before.get(n) != now[n]]
 
     def save(self, folder: Path) -> Path:
         """Write folder/STEP atomically in process 0, and delete the

@@ -157,11 +157,12 @@ def test_what_is_typed_is_kept_even_where_it_is_the_default(
             lines = "".join(f"cane {i}\n" for i in range(50))
             (tmp_path / f"{split}.{language}").write_text(lines)
     run, defaults = tmp_path / "run", RECIPES["pair"].training
-    done = call(
-        f"train pair --out {run} --data {tmp_path} --source it --target en "
+    words = (
+        f"train pair --data {tmp_path} --source it --target en "
         "--d-model 16 --d_ff=16 --batch-tokens 200 --max-steps 3 "
-        f"--warmup {defaults.warmup} --save-every {defaults.save_every}"
+        f"--warmup {defaults.warmup} --save-every {defaults.save_every} "
     )
+    done = call(f"{words} --out {run}")
     assert done.code == 0, done.err
     made = Run.open(run).recipe
     assert made.model.d_model == made.model.d_ff == 16
@@ -169,6 +170,18 @@ def test_what_is_typed_is_kept_even_where_it_is_the_default(
     assert made.training.save_every == defaults.save_every
     # what was left open has been chosen
     assert made.model.num_encoder_layers == 2 and made.fit == ()
+    # and a dry run is of what would be trained
+    model = f"{json.loads(done.out)['parameters']:,} parameters"
+    told = call(f"{words} --dry-run")
+    assert told.out.split("\n")[0].endswith(f" {model}")
+    assert "fitted to the corpus" in told.err
+
+
+def test_a_dry_run_without_a_corpus_is_not_fitted(call: Call) -> None:
+    told = call("train pair --dry-run --d-model 16 --d-ff 16")
+    assert told.code == 0
+    assert "give --data" in told.err and "without that" in told.err
+    assert "num_encoder_layers" not in told.err
 
 
 ARRIVES = {  # options of data prepare pair: value, field, what it becomes

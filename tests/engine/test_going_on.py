@@ -186,6 +186,48 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     same_training(finished, run)
 
 
+@pytest.mark.parametrize("keep", [4, 2])
+def test_the_best_weights_are_never_of_a_step_that_comes_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    keep: int,
+) -> None:
+    """The best was step 15, whose checkpoint is damaged; trained again, it
+    is worse than step 5. With two kept, that of 5 is gone.
+    """
+    folder, nll = tmp_path / "run", {5: 2.0, 10: 3.0, 15: 1.0, 20: 9.0}
+    best = folder / "best.safetensors"
+
+    def scored(trainer: Trainer, *_: Any) -> dict[str, float]:
+        return {"nll": nll[trainer.step], "loss": 1.0, "perplexity": 1.0}
+
+    monkeypatch.setattr(Trainer, "validate", scored)
+    kept: dict[int, bytes] = {}
+
+    def stop() -> None:
+        kept[15] = best.read_bytes()
+        raise Killed
+
+    recipe = TINY.changed(keep=keep)
+    with monkeypatch.context() as patch:
+        at_step(patch, 16, stop)
+        with pytest.raises(Killed):
+            train_recipe(recipe, folder)
+    places = checkpoints(folder / "checkpoints")
+    (places[-1] / "state.json").write_bytes(b"")
+    nll[15] = 8.0
+    if keep == 4:
+        kept[5] = (places[0] / "model.safetensors").read_bytes()
+    summary = train_recipe(recipe, folder, resume=True)
+    assert summary["best"] == 5
+    assert "of step 15: set aside as discarded-" in capsys.readouterr().err
+    aside = best.with_name("discarded-best.safetensors")
+    assert aside.read_bytes() == kept[15]
+    now = best.read_bytes() if best.exists() else None
+    assert now == kept.get(5)
+
+
 def test_a_checkpoint_of_something_else_gives_way_too(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

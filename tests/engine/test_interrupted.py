@@ -171,17 +171,34 @@ def test_the_plain_trainer_goes_on_as_exactly(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "same"),
-    [({}, True), ({"micro_tokens": 20}, False), ({"compile": True}, False)],
+    ("change", "named"),
+    [
+        ({}, []),
+        ({"micro_tokens": 20}, ["micro_tokens"]),
+        ({"compile": True}, ["compile"]),
+    ],
 )
 def test_what_gives_dropout_other_noise_is_noticed(
-    saved, monkeypatch, change, same
+    saved, monkeypatch, change, named
 ):
     monkeypatch.setattr(engine, "compile_layers", lambda model: None)
     _, place = saved
     later = new_trainer(config=replace(CONFIG, **change))
     load_checkpoint(later, place)
-    assert later.same_noise is same
+    assert later.changed == named
+
+
+def test_what_adds_up_in_another_order_is_noticed(saved, monkeypatch):
+    """Threads, device and version, as another machine has them."""
+    _, place = saved
+    threads = torch.get_num_threads() + 1
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    cpu = torch.backends.cpu
+    monkeypatch.setattr(cpu, "get_cpu_capability", lambda: "ABACUS")
+    later = new_trainer()
+    load_checkpoint(later, place)
+    assert later.changed == ["threads", "device", "torch"]
 
 
 # --- killed and out of space ----------------------------------------------
