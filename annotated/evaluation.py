@@ -116,18 +116,20 @@ def _verdict(
         return np.array([total(row).score for row in sums.tolist()])
 
     n, draw = len(one), np.random.default_rng(0)
-    # bootstrap: how often each draw contains each sentence
-    times = draw.multinomial(n, np.full(n, 1 / n), size=draws)
-    drawn = score(times @ one) - score(times @ other)
+    # bootstrap: how often a draw contains each sentence
+    times = (draw.multinomial(n, np.full(n, 1 / n)) for _ in range(draws))
+    sums = np.array([(row @ one, row @ other) for row in times])
+    drawn = score(sums[:, 0]) - score(sums[:, 1])
     low, high = np.quantile(drawn, [0.025, 0.975])
     # randomisation: 0 where a sentence's two systems are swapped
-    keep = draw.integers(2, size=(draws, n))
-    mixed = keep @ one + (1 - keep) @ other
+    keep = (draw.integers(2, size=n) for _ in range(draws))
+    gained = np.array([row @ (one - other) for row in keep])
+    mixed = other.sum(0) + gained
     chance = score(mixed) - score(one.sum(0) + other.sum(0) - mixed)
     [difference] = score(one.sum(0)[None]) - score(other.sum(0)[None])
     larger = (abs(chance) >= abs(difference) - 1e-9).sum()
     return {
-        "difference": round(difference, 2),
+        "difference": round(difference.item(), 2),
         "low": round(low.item(), 2),
         "high": round(high.item(), 2),
         "p": round((1 + larger.item()) / (1 + draws), 4),

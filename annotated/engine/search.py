@@ -27,6 +27,7 @@ from annotated.engine.constraints import (
     Spellings,
     banks_of,
     continuations,
+    phrase_progress,
 )
 from annotated.engine.errors import RunError, UsageError, check_fields
 from annotated.engine.hooks import attention_blocks, replace
@@ -317,7 +318,7 @@ class _BeamSearch:
         src = source_rows(models[0], sentences)
         prefix = pad_rows([np.asarray(p) for p in prefixes])
         if required is not None:
-            config = _wide_enough(config, limits, required)
+            config = _wide_enough(config, limits, prefixes, required)
         self.config, self.limits, self.length = config, set(limits), 0
         self.beams = _Beams.begin(limits, prefix.to(device), config.nbest)
         slots = 1 + (max(limits) - 1) * config.beam
@@ -1015,18 +1016,25 @@ def _limit(
 def _wide_enough(
     config: SearchConfig,
     limits: Sequence[int],
+    prefixes: Sequence[Sequence[int]],
     required: Sequence[Sequence[Spellings]],
 ) -> SearchConfig:
     """config, with a beam of at least one hypothesis for each bank.
-    ValueError if the phrases of a sentence leave no room for its end.
+    ValueError if prefix and phrases of a sentence leave no room for its
+    end.
     """
-    banks = [banks_of(phrases) for phrases in required]
-    for limit, count in zip(limits, banks, strict=True):
-        if count > limit:
+    for limit, prefix, phrases in zip(
+        limits, prefixes, required, strict=True
+    ):
+        written, _ = phrase_progress(list(prefix), phrases)
+        missing = banks_of(phrases) - 1 - written
+        if len(prefix) + missing >= limit:
+            after = f" after a prefix of {len(prefix)}" if prefix else ""
             raise ValueError(
-                f"required words of {count - 1} tokens leave no room: the "
-                f"output may have {limit} tokens, including its end"
+                f"required words of {missing} tokens{after} leave no room: "
+                f"the output may have {limit} tokens, including its end"
             )
+    banks = map(banks_of, required)
     return dataclasses.replace(config, beam=max(config.beam, *banks))
 
 

@@ -156,6 +156,18 @@ def test_what_leaves_no_room_is_refused():
         )
 
 
+def test_a_prefix_takes_room_unless_it_has_the_phrase_already():
+    model, config = random_model(), SearchConfig(limit=4)
+    words = {"prefixes": [[8, 5]], "required": [[[[5, 6, 7]]]]}
+    with pytest.raises(
+        ValueError, match="2 tokens after a prefix of 2 leave"
+    ):
+        beam_search(model, [SOURCE], config, **words)
+    words["required"] = [[[[5, 6]]]]
+    [[best, *_]] = beam_search(model, [SOURCE], config, **words)
+    assert [*best.ids[:3]] == [8, 5, 6]
+
+
 def test_nothing_that_is_no_number_is_hidden():
     model = random_model()
     with torch.no_grad():
