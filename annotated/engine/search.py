@@ -907,10 +907,11 @@ def beam_search(
     """Beam search for a batch of sentences (§6.1), each without EOS.
 
     Returns the nbest hypotheses of each sentence, best first, the same as
-    plain_beam_search. Several models vote; each output begins with its
-    prefix, if one is given, and contains only tokens that the guide
-    allows, and all phrases that are required of it, for which the beam
-    may be widened. Sampling draws in place of a search. searches keeps a
+    plain_beam_search but for ties: here sums are rounded otherwise.
+    Several models vote; each output begins with its prefix, if one is
+    given, and contains only tokens that the guide allows, and all phrases
+    that are required of it, for which the beam may be widened. Sampling
+    draws in place of a search. searches keeps a
     GPU's graphs from one batch to the next, a dict that is empty at first.
     ValueError for an invalid prefix, and for phrases that leave no room.
     """
