@@ -95,7 +95,8 @@ def image(svg: str, path: str) -> str:
     if size:  # so that nothing moves when it comes
         width, height = (round(float(x) * 4 / 3) for x in size.groups())
         room = f' width="{width}" height="{height}"'
-    look = ' class="broad"' * ("broad" in letters.look(svg))
+    look = letters.look(svg)
+    look = f' class="{look}"' if look else ""
     return (
         f'<p class="poster"><img{look} alt="{EMPTY}" src="{path}"{room} '
         'loading="lazy"></p>'

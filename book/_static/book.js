@@ -13,7 +13,7 @@ document.addEventListener("keydown", (event) => {
 
 // What scrolls sideways can be reached with the keyboard.
 const WIDE =
-  ".bd-article :is(pre, .math, .cell_output, figure, .strip, .text_html, .pst-scrollable-table-container)";
+  ".bd-article :is(pre, .math, .cell_output, figure, .strip, .poster, .text_html, .pst-scrollable-table-container)";
 const reach = () => {
   for (const box of document.querySelectorAll(WIDE)) {
     const scrolls = /auto|scroll/.test(getComputedStyle(box).overflowX);

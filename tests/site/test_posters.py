@@ -8,6 +8,7 @@ import re
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from press.letters import look
 from press.posters import EMPTY, image, poster
 
 
@@ -60,6 +61,8 @@ def test_a_poster_is_an_image_that_says_so() -> None:
     shown = image(drawn(), "a/b.svg")
     assert f'alt="{EMPTY}" src="a/b.svg" width="' in shown
     assert 'height="' in shown
+    # on a phone its letters are as large as the figure's
+    assert look(drawn()) and f'<img class="{look(drawn())}"' in shown
 
 
 def test_the_field_to_draw_in_has_a_frame() -> None:
