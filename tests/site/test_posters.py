@@ -61,8 +61,15 @@ def test_a_poster_is_an_image_that_says_so() -> None:
     shown = image(drawn(), "a/b.svg")
     assert f'alt="{EMPTY}" src="a/b.svg" width="' in shown
     assert 'height="' in shown
-    # on a phone its letters are as large as the figure's
-    assert look(drawn()) and f'<img class="{look(drawn())}"' in shown
+
+
+def test_on_a_phone_its_letters_are_as_large_as_the_figures() -> None:
+    broad = (
+        '<svg width="560pt" height="9pt" viewBox="0 0 560 9">'
+        "<text style=\"font: 7.5px 'DejaVu Sans'\">a</text></svg>"
+    )
+    assert look(broad) == "broad wide"
+    assert '<img class="broad wide" ' in image(broad, "a/b.svg")
 
 
 def test_the_field_to_draw_in_has_a_frame() -> None:
