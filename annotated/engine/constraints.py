@@ -198,6 +198,8 @@ class Glossary:
     targets, separated by |). DataError names a line that is none.
     """
 
+    _WORD = re.compile(r"\w+|[^\w\s]")
+
     def __init__(self, path: Path):
         self.terms: dict[str, str] = {}
         for number, line in enumerate(Text(path).lines(), start=1):
@@ -213,13 +215,20 @@ class Glossary:
             self.terms[term] = f"{known}|{sides[1]}" if known else sides[1]
         if not self.terms:
             raise DataError(f"{path} has no terms")
-        # the longest first, and one that minds its case before one that
-        # does not
-        self._order = sorted(
+        # by the first word, the longest first, and one that minds its case
+        # before one that does not
+        self._terms: dict[str, list[tuple[re.Pattern[str], str]]] = {}
+        for term in sorted(
             self.terms, key=lambda term: (-len(term), term == term.lower())
-        )
-        each = "|".join(f"({self._pattern(term)})" for term in self._order)
-        self._found = re.compile(rf"(?<!\w)(?:{each})(?!\w)")
+        ):
+            begins = self._key(self._WORD.findall(term)[0])
+            pattern = re.compile(rf"(?<!\w){self._pattern(term)}(?!\w)")
+            self._terms.setdefault(begins, []).append((pattern, term))
+
+    @staticmethod
+    def _key(word: str) -> str:
+        """What words have in common that differ in case."""
+        return word.translate({ord("İ"): "i", ord("ı"): "i"}).casefold()
 
     @staticmethod
     def _pattern(term: str) -> str:
@@ -228,8 +237,13 @@ class Glossary:
 
     def required(self, line: str) -> list[str]:
         """What the translation of a line has to have."""
-        return [
-            self.terms[self._order[one.lastindex - 1]]
-            for one in self._found.finditer(line)
-            if one.lastindex
-        ]
+        needed, end = [], 0
+        for word in self._WORD.finditer(line):
+            if word.start() < end:
+                continue
+            for pattern, term in self._terms.get(self._key(word[0]), ()):
+                if one := pattern.match(line, word.start()):
+                    needed.append(self.terms[term])
+                    end = one.end()
+                    break
+        return needed
