@@ -171,6 +171,17 @@ def test_what_is_typed_is_kept_even_where_it_is_the_default(
     assert made.model.num_encoder_layers == 2 and made.fit == ()
 
 
+def test_a_dry_run_says_what_it_cannot_know(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("annotated.commands.train.dry_run", lambda *_: "")
+    line = "train {} --out r --precision float32 --dry-run --device cpu"
+    for name, told in (("pair", True), ("copy", False)):
+        done = call(line.format(name))
+        assert done.code == 0, done.err
+        assert ("this recipe is fitted" in done.err) == told
+
+
 ARRIVES = {  # options of data prepare pair: value, field, what it becomes
     "source": ("it", "source", "it"),
     "target": ("la", "target", "la"),
