@@ -112,11 +112,16 @@ class Adapt:
 
     def _do(self, *words: Any, then: list[str] | None = None) -> Any:
         """Run a line of the command line, unless it has been run, with
-        files as they are; then are words that make no other step of it.
+        texts as they are; then are words that make no other step of it.
         Returns its JSON.
         """
         step = shlex.join(map(str, words))
-        files = [x for x in words if isinstance(x, Path) and x.is_file()]
+        texts = [self.src, self.tgt]
+        texts += [*(self.valid or ()), *(self.test or ())]
+        if words[0] == "import":  # which no text changes
+            texts = []
+        paths = (x for x in [*texts, *words] if isinstance(x, Path))
+        files = [x for x in dict.fromkeys(paths) if x.is_file()]
         key = " ".join([step, *map(file_hash, files)])
         if words[0] in ("evaluate", "export"):  # of what has been trained
             key += f" after {self.minutes:g} minutes"

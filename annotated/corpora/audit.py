@@ -132,7 +132,7 @@ _PLACES = re.compile(
     r"|%\(\w+\)[sd]|\$?\{\w*\}"
 )
 # looked ahead, so that a < that nothing closes costs no more than its line
-_TAGS = re.compile(r"<(?=[^<>]{0,1000}>)(/?)([A-Za-z][\w:-]*)[^<>]*?(/?)>")
+_TAGS = re.compile(r"<(?=[^<>]*>)(/?)([A-Za-z][\w:-]*)[^<>]*?(/?)>")
 _ALONE = {"br", "hr", "img", "input", "wbr"}  # tags that nothing closes
 
 

@@ -160,7 +160,7 @@ def _library(name: str) -> Any:
 
 def _one_line(text: str) -> str:
     parts = (part.strip(" \t") for part in re.split(r"[\r\n]+", text))
-    return " ".join(parts).strip()
+    return " ".join(filter(None, parts)).strip()
 
 
 def _name(element: Any) -> str:

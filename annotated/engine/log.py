@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tqdm import tqdm
 from annotated.batches import Corpus
 from annotated.engine.distributed import rank
 from annotated.engine.files import write_text
-from annotated.engine.runs import read_metrics, writing
+from annotated.engine.runs import read_metrics, validations, writing
 from annotated.engine.trainer import Trainer
 from annotated.training import Progress
 
@@ -66,7 +66,7 @@ class Log:
             text = "".join(f"{json.dumps(e)}\n" for e in before)
             with writing(path.name):
                 write_text(path, text)
-            nll = [e["valid"]["nll"] for e in before if "valid" in e]
+            nll = validations(folder).values()
             self.divergence = _DivergenceCheck(trainer, nll)
         file = Path(os.devnull) if rank() else path
         self.file = file.open("a", buffering=1, encoding="utf-8")  # by line
@@ -195,7 +195,7 @@ class _DivergenceCheck:
     that of its validations so far.
     """
 
-    def __init__(self, trainer: Trainer, nll: Sequence[float] = ()):
+    def __init__(self, trainer: Trainer, nll: Iterable[float] = ()):
         config, self.best = trainer.config, min(nll, default=math.inf)
         self.entropy = _token_entropy(trainer.corpus)
         self.due = max(config.warmup, trainer.step) + _WINDOW

@@ -11,6 +11,7 @@ import pytest
 
 from annotated.commands.evaluate import Evaluate
 from annotated.engine import search as decoding
+from annotated.engine.errors import DataError, RunError
 from annotated.engine.runs import Run
 from annotated.tokens import SPECIALS, Tokenizer
 from tests.commands.conftest import Call
@@ -240,3 +241,15 @@ def test_a_run_that_cannot_vote_is_told_of(
     assert done.complaint.startswith(
         f"annotated: {absent} is not a run folder"
     )
+
+
+@pytest.mark.parametrize("broken", ["[1]", '{"test": ', "\x00"])
+def test_scores_that_are_damaged_are_named(
+    tmp_path: Path, broken: str
+) -> None:
+    (tmp_path / "recipe.json").write_text("{}")
+    (tmp_path / "scores.json").write_text(broken)
+    own = Evaluate(run=tmp_path, split="test", keep=True)
+    with pytest.raises((DataError, RunError), match=r"scores\.json"):
+        own._keep({"bleu": 1.0})
+    assert (tmp_path / "scores.json").read_text() == broken

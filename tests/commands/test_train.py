@@ -177,11 +177,16 @@ def test_what_is_typed_is_kept_even_where_it_is_the_default(
     assert "fitted to the corpus" in told.err
 
 
-def test_a_dry_run_without_a_corpus_is_not_fitted(call: Call) -> None:
-    told = call("train pair --dry-run --d-model 16 --d-ff 16")
-    assert told.code == 0
-    assert "give --data" in told.err and "without that" in told.err
-    assert "num_encoder_layers" not in told.err
+def test_a_dry_run_without_a_corpus_is_not_fitted(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("annotated.commands.train.dry_run", lambda *_: "")
+    line = "train {} --out r --precision float32 --dry-run --device cpu"
+    for name, told in (("pair", True), ("copy", False)):
+        done = call(line.format(name))
+        assert done.code == 0, done.err
+        assert ("This recipe is fitted to its corpus" in done.err) == told
+        assert ("give --data" in done.err) == told
 
 
 ARRIVES = {  # options of data prepare pair: value, field, what it becomes

@@ -239,3 +239,9 @@ def test_a_long_odd_line_is_looked_at_in_passing(line: str) -> None:
     assert module._places(line) == []
     assert not module._markup(line, line)
     assert module._markup("<b>" + line, line)
+
+
+def test_a_tag_may_be_long() -> None:
+    link = f'<a href="{2000 * "x"}">Wort</a>'
+    assert not module._markup(link, link)
+    assert module._markup(link.removesuffix("</a>"), link)

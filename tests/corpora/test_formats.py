@@ -21,7 +21,9 @@ TMX = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE tmx SYSTEM "tmx14.dtd">
 <tmx version="1.4"><header srclang="en-US"/><body>
 <tu><tuv xml:lang="en-US"><seg>A <bpt i="1">&lt;b></bpt>red<ept i="1"/>
-   dog &amp; a cat.</seg></tuv>
+   dog &amp;
+   &#32;
+   a cat.</seg></tuv>
  <tuv xml:lang="fr"><seg>Un chien.</seg></tuv>
  <tuv xml:lang="de_DE"><prop>x</prop><seg>Ein Hund<ph>{1}</ph>.</seg></tuv></tu>
 <tu><tuv xml:lang="en-US"><seg>Only English.</seg></tuv></tu>

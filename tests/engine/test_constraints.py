@@ -223,7 +223,6 @@ def test_a_glossary_asks_where_a_term_stands(tmp_path):
     terms = Glossary(file)
     assert terms.required("İstanbul, ıstanbul") == ["Istanbul"] * 2
     assert terms.required("us in the US") == ["wir", "USA"]
-    file.write_text("car\tWagen\n")
     file.write_text("car\tWagen\ncar Wagen\n")
     with pytest.raises(DataError, match="terms.tsv, line 2"):
         Glossary(file)

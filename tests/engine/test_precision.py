@@ -168,6 +168,18 @@ def test_a_system_that_shows_no_flags_is_measured(
     assert machine.pick_precision("cpu")[0] == "bfloat16" and sizes
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [("flags : avx2 fma", True), (BF16, False), ("model name : x", False)],
+)
+def test_bfloat16_is_called_slow_where_it_is_known_to_be(
+    auto: Path, capsys: pytest.CaptureFixture[str], line: str, told: bool
+) -> None:
+    machine._CPUINFO.write_text(line, "utf-8")
+    start.with_precision(TINY.changed(precision="bfloat16"), "cpu")
+    assert ("bfloat16 is emulated" in capsys.readouterr().err) == told
+
+
 @pytest.mark.parametrize("own", ["float32", "bfloat16", "float16"])
 def test_the_environment_overrides_the_machine(
     auto: Path, monkeypatch: pytest.MonkeyPatch, own: str

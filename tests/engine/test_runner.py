@@ -8,6 +8,7 @@ import math
 import re
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -494,9 +495,23 @@ def test_what_is_no_number_is_never_the_best(tmp_path: Path) -> None:
     )
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     assert _best_step(tmp_path) == 30
+    resumed = small_trainer()
+    resumed.step = 40
+    with closing(log.Log(tmp_path, resumed)) as logged:
+        assert logged.divergence.best == 2.5
     choice = [({"nll": math.nan}, 4, {}), ({"nll": 9.0}, 1, {})]
     assert min(choice, key=runner._nll)[1] == 1
     assert log._short(6.5234) == "6.52" and len(log._short(1e300)) < 10
+
+
+def test_what_is_no_number_is_validated_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = {"valid": {"nll": math.nan, "perplexity": math.nan}}
+    monkeypatch.setattr(runner, "_validated", lambda *_: scores)
+    train_recipe(TINY.changed(max_steps=10), tmp_path, device="cpu")
+    steps = [e["step"] for e in read_metrics(tmp_path) if "valid" in e]
+    assert steps == [5, 10]
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,10 @@ def test_no_more_than_ten_unknown_words_are_listed() -> None:
     words = [f"neu{i}" for i in range(11)]
     told = _unread(words, tokenizer)
     assert told.endswith("neu9 …") and "punctuation" not in told
+    told = _unread(["?!", "Buch."], tokenizer)  # of ?! nothing is left
+    assert told.endswith(
+        "?!, Buch.; put a space before punctuation: Buch ."
+    )
 
 
 def test_of_an_endless_unknown_word_the_beginning_is_told() -> None:
