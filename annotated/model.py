@@ -41,7 +41,7 @@ class Transformer(nn.Module):
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.dropout = nn.Dropout(config.dropout)
-        config.change(self)  # not here: in chapter 26
+        config.change(self)  # nothing yet: see page E32
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         """src (batch, src_len), tgt (batch, tgt_len), token ids, padding

@@ -815,7 +815,7 @@ class _Failure:
                 return told
         return ""
 
-    # E20-checks.md: A slip of the pen
+    # E20-checks.md: Naming a mistake by mutation
     def slip(self) -> str:
         """What slip in our solution does the same; or ""."""
         exercise, error = self.exercise, self.trial.error
@@ -1132,7 +1132,7 @@ def _leaves(x: Any) -> list[Any]:
     return [leaf for part in parts for leaf in _leaves(part)] or [x]
 
 
-# E20-checks.md: A slip of the pen
+# E20-checks.md: Naming a mistake by mutation
 class _Otherwise(BaseException):
     """Something else has come back than what is followed."""
 

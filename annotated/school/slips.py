@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["slips"]
 
 
-# E20-checks.md: A slip of the pen
+# E20-checks.md: Naming a mistake by mutation
 _KIN = [  # names that are taken for each other
     "sum mean amax amin median prod", "min max", "argmax argmin",
     "sigmoid tanh relu softmax log_softmax exp", "sin cos", "any all",

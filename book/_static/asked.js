@@ -258,7 +258,7 @@ const ASKED = {
   "A3-deviations#does-a-fast-start-last": "convergence speed, initialisation",
   "A3-deviations#text-and-batches": "differences of the data",
   "A3-deviations#optimiser-and-regularisation": "differences of the training",
-  "A3-deviations#a-closer-look-at-some": "unbiased standard deviation, layer norm implementations, epsilon inside or outside",
+  "A3-deviations#a-closer-look-at-some-rows": "unbiased standard deviation, layer norm implementations, epsilon inside or outside",
   "A4-paper-map": "original paper, paper section by section, vaswani",
   "A4-paper-map#the-map": "where is section, coverage of the paper",
   "A4-paper-map#the-paper-s-references": "bibliography, references, citations, literature",
