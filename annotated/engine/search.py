@@ -22,12 +22,7 @@ from torch import Tensor
 
 from annotated.attention import MultiHeadAttention
 from annotated.batches import pad_rows
-from annotated.engine.constraints import (
-    Guide,
-    Spellings,
-    banks_of,
-    continuations,
-)
+from annotated.engine.constraints import Guide, Spellings, continuations
 from annotated.engine.errors import RunError, UsageError, check_fields
 from annotated.engine.hooks import attention_blocks, replace
 from annotated.engine.machine import cores, evaluating
@@ -1020,7 +1015,11 @@ def _wide_enough(
     """config, with a beam of at least one hypothesis for each bank.
     ValueError if the phrases of a sentence leave no room for its end.
     """
-    banks = [banks_of(phrases) for phrases in required]
+    # of a sentence: its required tokens, and one
+    banks = [
+        1 + sum(min(map(len, phrase)) for phrase in phrases)
+        for phrases in required
+    ]
     for limit, count in zip(limits, banks, strict=True):
         if count > limit:
             raise ValueError(
