@@ -40,13 +40,7 @@ from annotated.corpora.marks import (
     untagged,
     without_marks,
 )
-from annotated.corpora.pairs import (
-    TextPair,
-    columns_of,
-    own_pair,
-    part_of,
-    parts_of,
-)
+from annotated.corpora.pairs import TextPair, columns_of
 from annotated.corpora.reading import CURES, Text, fault
 from annotated.corpora.registry import data_folder, registry
 from annotated.corpora.sentencepieces import (
@@ -55,7 +49,7 @@ from annotated.corpora.sentencepieces import (
     tags_of,
     vocabulary,
 )
-from annotated.corpora.tokenizers import ValidLines
+from annotated.corpora.tokenizers import valid_line
 from annotated.engine.errors import DataError, RunError, check_fields
 from annotated.engine.files import new_folder, write_json
 from annotated.tokens import Tokenizer
@@ -167,7 +161,7 @@ class Preparation:
             "source": source,
             "target": target,
             "parts": {
-                split: parts_of(name, split, source, target)
+                split: TextPair.registered(name, split, source, target)
                 for split in entry["splits"]
             },
             "cleaning": Cleaning(**entry.get("clean", {})),
@@ -185,7 +179,7 @@ class Preparation:
         test.LANGUAGE.
         """
         parts = {
-            split: [own_pair(folder, split, source, target)]
+            split: [TextPair.in_folder(folder, split, source, target)]
             for split in ("train", "valid", "test")
             if split != "test" or any(folder.glob("test.*"))
         }
@@ -217,7 +211,9 @@ class Preparation:
         files = {"train": (src, tgt), "valid": valid, "test": test}
         ways = changes.get("source"), changes.get("target")
         parts = {
-            s: part_of(*f, columns, ways) for s, f in files.items() if f
+            s: TextPair.of_files(*f, columns, ways)
+            for s, f in files.items()
+            if f
         }
         absent = [s for s in ("valid", "test") if s not in parts]
         if hold_out <= len(absent):
@@ -480,7 +476,7 @@ def _clean(
                 if reading.part.tag:
                     sides[0] = f"{reading.part.tag} {sides[0]}"
                 # invalid bytes become U+FFFD, as in Tokenizer
-                for file, line in zip(files[to], ValidLines(sides)):
+                for file, line in zip(files[to], map(valid_line, sides)):
                     file.write(line.encode() + b"\n")
                 kept[to] += 1
                 counts[to][split, reading.number] += 1

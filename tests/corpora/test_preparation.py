@@ -134,7 +134,7 @@ def test_a_registered_set_is_prepared_as_the_registry_says(monkeypatch):
     def parts_of(*about: str) -> list[TextPair]:
         return lines_of("-".join(about), "b")
 
-    monkeypatch.setattr(preparation, "parts_of", parts_of)
+    monkeypatch.setattr(TextPair, "registered", parts_of)
     found = Preparation.registered("iwslt14", vocab=500)
     assert found == Preparation(
         name="iwslt14",
