@@ -48,7 +48,7 @@ from annotated.book.results import commit, entry
 from annotated.corpora.cleaning import Cleaning, divide
 from annotated.corpora.marks import MarkedTokenizer, missing
 from annotated.corpora.neighbours import nearest
-from annotated.corpora.prepare import Prepared, of_corpora
+from annotated.corpora.prepare import Preparation, Prepared
 from annotated.corpora.reading import read_lines
 from annotated.engine.baselines import interval
 from annotated.engine.runs import Run
@@ -240,7 +240,7 @@ def divided(
     settings: Settings, work: Path
 ) -> dict[str, list[tuple[str, str]]]:
     """The pairs of each split of the clean text, as they were prepared."""
-    preparation = of_corpora(
+    preparation = Preparation.of_corpora(
         sorted(settings.folder.glob("*.mo")),
         source=settings.source,
         target=settings.target,

@@ -28,11 +28,7 @@ from ledger import write
 from annotated.book.results import entry
 from annotated.embeddings import SinusoidalPositions
 from annotated.engine.search import beam_search
-from annotated.exchange.marian import (
-    Published,
-    import_marian,
-    read_published,
-)
+from annotated.exchange.marian import Published, import_marian
 from annotated.model import Transformer
 from annotated.search import SearchConfig
 from annotated.tokens import BOS, EOS, PAD
@@ -183,7 +179,7 @@ def main(
     started = time.perf_counter()
     run = import_marian(work / "model", work / "run", language)
     seconds = time.perf_counter() - started
-    found = read_published(work / "model", language)
+    found = Published.read(work / "model", language)
     theirs = MarianMTModel.from_pretrained(
         work / "model", dtype=torch.float64
     ).eval()

@@ -166,11 +166,7 @@ class Prepare:
         """The preparation asked for. UsageError or ValueError if it is
         invalid.
         """
-        from annotated.corpora.prepare import (
-            of_corpora,
-            of_folder,
-            registered,
-        )
+        from annotated.corpora.prepare import Preparation
 
         names = ("source", "target", "vocab", "tokenizer", "vocab_pairs")
         changes = given(self, *names, "tags", "protect")
@@ -188,15 +184,17 @@ class Prepare:
             changes |= given(self, *apart)
             ours = len(self.src) if self.mono else None
             changes["weights"] = self.weights[:ours]
-            preparation = of_corpora(self.src, self.tgt, **changes)
+            preparation = Preparation.of_corpora(
+                self.src, self.tgt, **changes
+            )
         elif self.name in registry():
-            preparation = registered(self.name, **changes)
+            preparation = Preparation.registered(self.name, **changes)
         elif Path(self.name).is_dir():
             if not (self.source and self.target):
                 raise UsageError(
                     "data prepare: a folder needs --source and --target"
                 )
-            preparation = of_folder(Path(self.name), **changes)
+            preparation = Preparation.of_folder(Path(self.name), **changes)
         else:
             known = ["pair", *registry()]
             listed = (

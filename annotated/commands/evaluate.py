@@ -15,7 +15,7 @@ from annotated.commands.translate import (
     tell_gaps,
 )
 from annotated.corpora.marks import missing
-from annotated.corpora.pairs import columns_of, part_of
+from annotated.corpora.pairs import TextPair, columns_of
 from annotated.corpora.reading import json_of, read_lines
 from annotated.corpora.sentencepieces import tag_before
 from annotated.engine.baselines import baselines, interval
@@ -99,7 +99,7 @@ class Evaluate(ConstraintOptions, SearchOptions):
             raise UsageError(f"evaluate: {name} is nothing for trees")
         if self.src is not None and self.ref is not None:
             ways = run.recipe.source, run.recipe.target
-            part = part_of(self.src, self.ref, languages=ways)
+            part = TextPair.of_files(self.src, self.ref, languages=ways)
             src, ref = columns_of(
                 pair
                 for pair in part.pairs()

@@ -10,7 +10,7 @@ from typing import Literal
 
 from annotated.commands.options import Flag, usage_errors
 from annotated.commands.translate import RunOptions
-from annotated.corpora.pairs import part_of
+from annotated.corpora.pairs import TextPair
 from annotated.engine.errors import UsageError, check_whole
 from annotated.engine.runs import Run
 from annotated.engine.scoring import (
@@ -67,7 +67,7 @@ class Score:
         alpha = options.search(run).alpha
         ways = run.recipe.source, run.recipe.target
         with usage_errors():
-            part = part_of(self.src, self.tgt, self.columns, ways)
+            part = TextPair.of_files(self.src, self.tgt, self.columns, ways)
         models = run.model, *run.others
         tokenizers = run.source, run.target
         pairs, number, told = part.pairs(), 0, _Summary()

@@ -1,5 +1,7 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+from __future__ import annotations
+
 import csv
 import html
 import json
@@ -19,10 +21,7 @@ from annotated.corpora.registry import folder_of, registry
 from annotated.corpora.synthetic import SYNTHETIC
 from annotated.engine.errors import DataError, unknown
 
-__all__ = [
-    "TextPair", "part_of", "columns_of", "parts_of", "splits_of",
-    "load_pairs", "own_pair",
-]  # fmt: skip
+__all__ = ["TextPair", "columns_of", "splits_of", "load_pairs"]
 
 
 # E7-text.md: Two sides
@@ -82,34 +81,79 @@ class TextPair:
                 )
             yield pair
 
+    @classmethod
+    def of_files(
+        cls,
+        src: Path,
+        tgt: Path | None,
+        columns: tuple[str, str] | None = None,
+        languages: tuple[Any, Any] = (None, None),
+    ) -> TextPair:
+        """Two files in the format of their suffix, or one with both sides,
+        which is given alone or twice. ValueError if it may have many
+        languages and these are not given, or has no columns.
+        """
+        form = _form_of(src)
+        both = tgt is None or (tgt == src and form != "tsv")
+        if columns and (not both or form in ("tmx", "xliff", "po", "mo")):
+            raise ValueError(f"{src} has no columns: leave columns out")
+        if not both:
+            marked = src.suffix in (".sgm", ".xml")
+            form = "segments" if marked else "lines"
+            return cls(Text(src), Text(tgt or src), form)
+        if form == "tmx" or form == "jsonl" and not columns:
+            if None in languages:
+                more = "" if form == "tmx" else ", or columns, two keys"
+                raise ValueError(
+                    f"{src} may have many languages: give source and target"
+                    f"{more}"
+                )
+            return cls(Text(src), Text(src), form, languages)
+        return cls(Text(src), Text(src), form, columns or ("1", "2"))
 
-def part_of(
-    src: Path,
-    tgt: Path | None,
-    columns: tuple[str, str] | None = None,
-    languages: tuple[Any, Any] = (None, None),
-) -> TextPair:
-    """Two files in the format of their suffix, or one with both sides,
-    which is given alone or twice. ValueError if it may have many languages
-    and these are not given, or has no columns.
-    """
-    form = _form_of(src)
-    both = tgt is None or (tgt == src and form != "tsv")
-    if columns and (not both or form in ("tmx", "xliff", "po", "mo")):
-        raise ValueError(f"{src} has no columns: leave columns out")
-    if not both:
-        marked = src.suffix in (".sgm", ".xml")
-        form = "segments" if marked else "lines"
-        return TextPair(Text(src), Text(tgt or src), form)
-    if form == "tmx" or form == "jsonl" and not columns:
-        if None in languages:
-            more = "" if form == "tmx" else ", or columns, two keys"
-            raise ValueError(
-                f"{src} may have many languages: give source and target"
-                f"{more}"
-            )
-        return TextPair(Text(src), Text(src), form, languages)
-    return TextPair(Text(src), Text(src), form, columns or ("1", "2"))
+    # E7-text.md: From a name to files
+    @staticmethod
+    def registered(
+        name: str, split: str, source: str, target: str
+    ) -> list[TextPair]:
+        """The pieces of a split of a registered data set, downloaded.
+
+        Raises DataError for an unknown split or language.
+        """
+        entry = registry()[name]
+        for what, value, known in (
+            ("split", split, splits_of(entry)),
+            ("language", source, entry["languages"]),
+            ("language", target, entry["languages"]),
+        ):
+            if value not in known:
+                raise DataError(
+                    f"{name} has no {what} {value!r}; it has "
+                    f"{', '.join(known)}"
+                )
+        card = entry["splits"].get(split, entry["splits"]["train"])
+        pieces = card.get("parts", [card])
+        return [
+            _registered(name, piece, source, target) for piece in pieces
+        ]
+
+    # E7-text.md: One split, pair by pair
+    @classmethod
+    def in_folder(
+        cls, folder: Path, split: str, source: str, target: str
+    ) -> TextPair:
+        """The files of a split in your own folder, compressed or not.
+
+        Raises DataError where one is missing.
+        """
+        files = []
+        for language in (source, target):
+            names = [f"{split}.{language}{end}" for end in ("", *PACKED)]
+            present = [folder / n for n in names if (folder / n).is_file()]
+            if not present:
+                raise DataError(f"{folder} has none of {', '.join(names)}")
+            files.append(Text(present[0]))
+        return cls(files[0], files[1])
 
 
 def columns_of(
@@ -396,28 +440,6 @@ _READERS: dict[str, Any] = {
 
 
 # E7-text.md: From a name to files
-def parts_of(
-    name: str, split: str, source: str, target: str
-) -> list[TextPair]:
-    """The pieces of a split of a registered data set, downloaded.
-
-    Raises DataError for an unknown split or language.
-    """
-    entry = registry()[name]
-    for what, value, known in (
-        ("split", split, splits_of(entry)),
-        ("language", source, entry["languages"]),
-        ("language", target, entry["languages"]),
-    ):
-        if value not in known:
-            raise DataError(
-                f"{name} has no {what} {value!r}; it has {', '.join(known)}"
-            )
-    card = entry["splits"].get(split, entry["splits"]["train"])
-    pieces = card.get("parts", [card])
-    return [_registered(name, piece, source, target) for piece in pieces]
-
-
 def splits_of(entry: dict[str, Any]) -> list[str]:
     """The splits of a data set, including those cut from train."""
     divided = [k for k in entry.get("divide", {}) if k in ("valid", "test")]
@@ -474,7 +496,7 @@ def load_pairs(
                 f"once with annotated data prepare {name}"
             )
         entry = known[name]
-        parts = parts_of(name, split, source, target)
+        parts = TextPair.registered(name, split, source, target)
         rows = divide(
             split if split in entry["splits"] else "train",
             (pair for part in parts for pair in part.pairs()),
@@ -484,7 +506,7 @@ def load_pairs(
         )
         return columns_of((s, t) for part, s, t in rows if part == split)
     if Path(name).is_dir():
-        own = own_pair(Path(name), split, source, target)
+        own = TextPair.in_folder(Path(name), split, source, target)
         return columns_of(own.pairs())
     otherwise = (
         f"annotated data list lists them; or give a folder with "
@@ -492,20 +514,3 @@ def load_pairs(
     )
     names = [*SYNTHETIC, *known]
     raise DataError(unknown("data set", name, names, otherwise))
-
-
-def own_pair(
-    folder: Path, split: str, source: str, target: str
-) -> TextPair:
-    """The files of a split in your own folder, compressed or not.
-
-    Raises DataError where one is missing.
-    """
-    files = []
-    for language in (source, target):
-        names = [f"{split}.{language}{end}" for end in ("", *PACKED)]
-        present = [folder / n for n in names if (folder / n).is_file()]
-        if not present:
-            raise DataError(f"{folder} has none of {', '.join(names)}")
-        files.append(Text(present[0]))
-    return TextPair(files[0], files[1])

@@ -40,13 +40,7 @@ from annotated.corpora.marks import (
     untagged,
     without_marks,
 )
-from annotated.corpora.pairs import (
-    TextPair,
-    columns_of,
-    own_pair,
-    part_of,
-    parts_of,
-)
+from annotated.corpora.pairs import TextPair, columns_of
 from annotated.corpora.reading import CURES, Text, fault
 from annotated.corpora.registry import data_folder, registry
 from annotated.corpora.sentencepieces import (
@@ -55,14 +49,14 @@ from annotated.corpora.sentencepieces import (
     tags_of,
     vocabulary,
 )
-from annotated.corpora.tokenizers import ValidLines
+from annotated.corpora.tokenizers import valid_line
 from annotated.engine.errors import DataError, RunError, check_fields
 from annotated.engine.files import new_folder, write_json
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "registered", "of_folder", "usual_folder", "of_files", "of_corpora",
-    "prepare", "count_lines", "encode_sides", "encode_pairs", "Prepared",
+    "Preparation", "usual_folder", "prepare", "count_lines", "encode_sides",
+    "encode_pairs", "Prepared",
 ]  # fmt: skip
 
 
@@ -73,7 +67,7 @@ _SIDES = "source", "target"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Preparation:
+class Preparation:
     """How to prepare a corpus. ValueError names an invalid field."""
 
     name: str
@@ -131,7 +125,7 @@ class _Preparation:
 
         return json.loads(json.dumps(values, default=absolute))
 
-    def with_tokens(self, folder: Path) -> _Preparation:
+    def with_tokens(self, folder: Path) -> Preparation:
         """The same, with the tokenizers of a run or of a prepared folder.
         DataError if it has none.
         """
@@ -146,12 +140,151 @@ class _Preparation:
             protect=getattr(source, "protect", ()),
         )
 
+    @classmethod
+    def registered(
+        cls,
+        name: str,
+        source: str | None = None,
+        target: str | None = None,
+        **changes: Any,
+    ) -> Preparation:
+        """A registered data set, with its files downloaded; changes
+        override fields. DataError if it lacks a language.
+        """
+        entry = registry()[name]
+        source, target = (
+            source or entry["source"],
+            target or entry["target"],
+        )
+        usual: dict[str, Any] = {
+            "name": name,
+            "source": source,
+            "target": target,
+            "parts": {
+                split: TextPair.registered(name, split, source, target)
+                for split in entry["splits"]
+            },
+            "cleaning": Cleaning(**entry.get("clean", {})),
+            "division": Division(**entry.get("divide", {})),
+            "vocab": entry["vocab"],
+            "tokenizer": entry.get("tokenizer", "bpe"),
+        }
+        return cls(**usual | changes)
+
+    @classmethod
+    def of_folder(
+        cls, folder: Path, source: str, target: str, **changes: Any
+    ) -> Preparation:
+        """A folder with train.LANGUAGE, valid.LANGUAGE and optionally
+        test.LANGUAGE.
+        """
+        parts = {
+            split: [TextPair.in_folder(folder, split, source, target)]
+            for split in ("train", "valid", "test")
+            if split != "test" or any(folder.glob("test.*"))
+        }
+        usual: dict[str, Any] = {
+            "name": folder.name,
+            "source": source,
+            "target": target,
+            "parts": parts,
+        }
+        return cls(**usual | changes)
+
+    @classmethod
+    def of_files(
+        cls,
+        src: Path,
+        tgt: Path | None = None,
+        *,
+        valid: tuple[Path, Path] | None = None,
+        test: tuple[Path, Path] | None = None,
+        hold_out: int = 100,
+        divide_by: Any = "source",  # as Division.by
+        columns: tuple[str, str] | None = None,
+        **changes: Any,
+    ) -> Preparation:
+        """Two files, or one with both sides, which may have columns. For
+        each of valid and test not given, one source in hold_out is held
+        out, or one block or document, as divide_by says.
+        """
+        files = {"train": (src, tgt), "valid": valid, "test": test}
+        ways = changes.get("source"), changes.get("target")
+        parts = {
+            s: TextPair.of_files(*f, columns, ways)
+            for s, f in files.items()
+            if f
+        }
+        absent = [s for s in ("valid", "test") if s not in parts]
+        if hold_out <= len(absent):
+            raise ValueError(
+                f"hold_out must be above {len(absent)}, not {hold_out}"
+            )
+        usual: dict[str, Any] = {
+            "name": "pair",
+            "source": _language(src, "source") if tgt else "source",
+            "target": _language(tgt, "target") if tgt else "target",
+            "parts": {split: [part] for split, part in parts.items()},
+            "division": Division(
+                divide_by, hold_out, **{s: i for i, s in enumerate(absent)}
+            ),
+        }
+        return cls(**usual | changes)
+
+    @classmethod
+    def of_corpora(
+        cls,
+        srcs: Sequence[Path],
+        tgts: Sequence[Path] = (),
+        *,
+        src_tags: Sequence[str] = (),
+        weights: Sequence[int] = (),
+        **changes: Any,
+    ) -> Preparation:
+        """One or more corpora, each as of_files has it. There is one of
+        src_tags and weights for each, or none at all.
+        """
+        for name, values in (
+            ("tgt", tgts),
+            ("src_tags", src_tags),
+            ("weights", weights),
+        ):
+            if values and len(values) != len(srcs):
+                raise ValueError(
+                    f"{name} must be {len(srcs)}, one for each src, not "
+                    f"{len(values)}"
+                )
+        _check_weights(weights)
+        apart = {"valid", "test"} & changes.keys()
+        if apart and len(srcs) > 1:
+            raise ValueError(
+                f"{min(apart)} goes with one src: of several, some of each "
+                "is held out"
+            )
+        tags = (*changes.pop("tags", ()), *src_tags)
+        rows = zip_longest(srcs, tgts, src_tags, weights)
+        made, parts = [], dict[str, list[TextPair]]()
+        for src, tgt, tag, weight in rows:
+            made.append(cls.of_files(src, tgt, **changes))
+            for split, [part] in made[-1].parts.items():
+                part = dataclasses.replace(
+                    part, tag=tag or "", weight=weight or 1
+                )
+                parts.setdefault(split, []).append(part)
+        return dataclasses.replace(
+            made[0],
+            source="-".join(dict.fromkeys(one.source for one in made)),
+            target="-".join(dict.fromkeys(one.target for one in made)),
+            parts=parts,
+            tags=tuple(dict.fromkeys(tags)),
+        )
+
     def with_back(
         self,
         texts: Sequence[tuple[Path, Path]],
         tag: str = "<bt>",
         weights: Sequence[int] = (),
-    ) -> _Preparation:
+    ) -> Preparation:
         """The same, with texts in the target language, the second of each
         pair of files, behind their translations, which get the tag.
         """
@@ -188,138 +321,9 @@ def _tokenizers_in(folder: Path) -> tuple[Tokenizer, Tokenizer]:
     return source, target
 
 
-def registered(
-    name: str,
-    source: str | None = None,
-    target: str | None = None,
-    **changes: Any,
-) -> _Preparation:
-    """The preparation of a registered data set, with its files downloaded;
-    changes override fields. DataError if it lacks a language.
-    """
-    entry = registry()[name]
-    source, target = source or entry["source"], target or entry["target"]
-    usual: dict[str, Any] = {
-        "name": name,
-        "source": source,
-        "target": target,
-        "parts": {
-            split: parts_of(name, split, source, target)
-            for split in entry["splits"]
-        },
-        "cleaning": Cleaning(**entry.get("clean", {})),
-        "division": Division(**entry.get("divide", {})),
-        "vocab": entry["vocab"],
-        "tokenizer": entry.get("tokenizer", "bpe"),
-    }
-    return _Preparation(**usual | changes)
-
-
-def of_folder(
-    folder: Path, source: str, target: str, **changes: Any
-) -> _Preparation:
-    """The preparation of a folder with train.LANGUAGE, valid.LANGUAGE and
-    optionally test.LANGUAGE.
-    """
-    parts = {
-        split: [own_pair(folder, split, source, target)]
-        for split in ("train", "valid", "test")
-        if split != "test" or any(folder.glob("test.*"))
-    }
-    usual: dict[str, Any] = {
-        "name": folder.name,
-        "source": source,
-        "target": target,
-        "parts": parts,
-    }
-    return _Preparation(**usual | changes)
-
-
 def usual_folder(name: str, source: str, target: str) -> Path:
     """The default folder of a prepared data set."""
     return data_folder() / "prepared" / f"{name}.{source}-{target}"
-
-
-def of_files(
-    src: Path,
-    tgt: Path | None = None,
-    *,
-    valid: tuple[Path, Path] | None = None,
-    test: tuple[Path, Path] | None = None,
-    hold_out: int = 100,
-    divide_by: Any = "source",  # as Division.by
-    columns: tuple[str, str] | None = None,
-    **changes: Any,
-) -> _Preparation:
-    """The preparation of two files, or of one with both sides, which may
-    have columns. For each of valid and test not given, one source in
-    hold_out is held out, or one block or document, as divide_by says.
-    """
-    files = {"train": (src, tgt), "valid": valid, "test": test}
-    ways = changes.get("source"), changes.get("target")
-    parts = {s: part_of(*f, columns, ways) for s, f in files.items() if f}
-    absent = [s for s in ("valid", "test") if s not in parts]
-    if hold_out <= len(absent):
-        raise ValueError(
-            f"hold_out must be above {len(absent)}, not {hold_out}"
-        )
-    usual: dict[str, Any] = {
-        "name": "pair",
-        "source": _language(src, "source") if tgt else "source",
-        "target": _language(tgt, "target") if tgt else "target",
-        "parts": {split: [part] for split, part in parts.items()},
-        "division": Division(
-            divide_by, hold_out, **{s: i for i, s in enumerate(absent)}
-        ),
-    }
-    return _Preparation(**usual | changes)
-
-
-def of_corpora(
-    srcs: Sequence[Path],
-    tgts: Sequence[Path] = (),
-    *,
-    src_tags: Sequence[str] = (),
-    weights: Sequence[int] = (),
-    **changes: Any,
-) -> _Preparation:
-    """The preparation of one or more corpora, as of_files of each. There
-    is one of src_tags and weights for each, or none at all.
-    """
-    for name, values in (
-        ("tgt", tgts),
-        ("src_tags", src_tags),
-        ("weights", weights),
-    ):
-        if values and len(values) != len(srcs):
-            raise ValueError(
-                f"{name} must be {len(srcs)}, one for each src, not "
-                f"{len(values)}"
-            )
-    _check_weights(weights)
-    apart = {"valid", "test"} & changes.keys()
-    if apart and len(srcs) > 1:
-        raise ValueError(
-            f"{min(apart)} goes with one src: of several, some of each is "
-            "held out"
-        )
-    tags = (*changes.pop("tags", ()), *src_tags)
-    rows = zip_longest(srcs, tgts, src_tags, weights)
-    made, parts = [], dict[str, list[TextPair]]()
-    for src, tgt, tag, weight in rows:
-        made.append(of_files(src, tgt, **changes))
-        for split, [part] in made[-1].parts.items():
-            part = dataclasses.replace(
-                part, tag=tag or "", weight=weight or 1
-            )
-            parts.setdefault(split, []).append(part)
-    return dataclasses.replace(
-        made[0],
-        source="-".join(dict.fromkeys(one.source for one in made)),
-        target="-".join(dict.fromkeys(one.target for one in made)),
-        parts=parts,
-        tags=tuple(dict.fromkeys(tags)),
-    )
 
 
 def _check_weights(weights: Sequence[int]) -> None:
@@ -338,7 +342,7 @@ def _language(path: Path, unknown: str) -> str:
 
 
 # E8-prepare.md: Stage by stage
-def prepare(preparation: _Preparation, out: Path) -> Prepared:
+def prepare(preparation: Preparation, out: Path) -> Prepared:
     """Read and clean a corpus, learn its vocabulary, encode and write it.
 
     Memory use does not grow with the corpus. DataError for unusable data,
@@ -436,7 +440,7 @@ def _unlike(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def _clean(
-    preparation: _Preparation, work: Path
+    preparation: Preparation, work: Path
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Write the clean text to SPLIT.source and SPLIT.target. Returns, by
     split, how many pairs were read, kept and dropped, and why; and any
@@ -472,7 +476,7 @@ def _clean(
                 if reading.part.tag:
                     sides[0] = f"{reading.part.tag} {sides[0]}"
                 # invalid bytes become U+FFFD, as in Tokenizer
-                for file, line in zip(files[to], ValidLines(sides)):
+                for file, line in zip(files[to], map(valid_line, sides)):
                     file.write(line.encode() + b"\n")
                 kept[to] += 1
                 counts[to][split, reading.number] += 1
@@ -532,7 +536,7 @@ class _Reading:
 def _parts(
     counts: dict[str, Counter[tuple[str, int]]],
     split: str,
-    preparation: _Preparation,
+    preparation: Preparation,
 ) -> list[dict[str, Any]]:
     """What a split has of each piece that was given, in their order; one
     that was given twice is two.
@@ -550,7 +554,7 @@ def _parts(
 
 
 def _nothing_left(
-    preparation: _Preparation, split: str, card: dict[str, Any]
+    preparation: Preparation, split: str, card: dict[str, Any]
 ) -> str:
     """That a split has no pairs, why, and what to do."""
     whys = card["dropped"].items()
@@ -671,7 +675,7 @@ class _Lines:
 
 
 def _vocabularies(
-    preparation: _Preparation, work: Path, pairs: int
+    preparation: Preparation, work: Path, pairs: int
 ) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers, learned from the clean text of so many pairs, or
     those of another folder.
@@ -882,7 +886,7 @@ class Prepared:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How it was made: the fields of its _Preparation."""
+        """How it was made: the fields of its Preparation."""
         return self.manifest["settings"]
 
     @property

@@ -18,8 +18,8 @@ from tokenizers import (
 from annotated.engine.errors import UsageError
 
 __all__ = [
-    "valid_line", "ValidLines", "word_level", "word_pieces", "encoded",
-    "learn_pieces", "read_tokenizer",
+    "valid_line", "word_level", "word_pieces", "encoded", "learn_pieces",
+    "read_tokenizer",
 ]  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def valid_line(line: str) -> str:
     return line
 
 
-class ValidLines:
+class _ValidLines:
     """Lines, each made valid; they can be iterated more than once."""
 
     def __init__(self, lines: Iterable[str]):
@@ -231,7 +231,7 @@ def learn_pieces(
         raise UsageError(
             f"tokenizer must be one of {', '.join(_KINDS)}, not {kind!r}"
         )
-    inner = _KINDS[kind](ValidLines(lines), max(vocab, 0), specials)
+    inner = _KINDS[kind](_ValidLines(lines), max(vocab, 0), specials)
     least = inner.get_vocab_size()
     if least > vocab:
         raise UsageError(

@@ -14,7 +14,7 @@ from annotated.tokens import EOS, PAD, UNK, Tokenizer
 
 __all__ = [
     "Allowed", "Guide", "Limits", "Spellings", "phrase_progress",
-    "continuations", "banks_of", "as_phrases", "as_prefixes", "Glossary",
+    "continuations", "as_phrases", "as_prefixes", "Glossary",
 ]  # fmt: skip
 
 
@@ -148,11 +148,6 @@ def continuations(
     )
     device = total.device
     return best.to(total), parent.to(device), token.to(device)
-
-
-def banks_of(phrases: Sequence[Spellings]) -> int:
-    """The number of banks of a sentence: its required tokens, and one."""
-    return 1 + sum(min(map(len, phrase)) for phrase in phrases)
 
 
 # E39-constraints.md: From words to phrases, and a glossary

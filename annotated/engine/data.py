@@ -6,7 +6,7 @@ from typing import Any
 
 from annotated.batches import Corpus
 from annotated.corpora.cleaning import remarks
-from annotated.corpora.pairs import columns_of, load_pairs, own_pair
+from annotated.corpora.pairs import TextPair, columns_of, load_pairs
 from annotated.corpora.prepare import Prepared, encode_pairs, usual_folder
 from annotated.corpora.registry import registry
 from annotated.corpora.sentencepieces import same_tokens
@@ -122,7 +122,7 @@ class _PreparedData:
     def text(self, split: str) -> tuple[list[str], list[str]]:
         """The source and target lines of valid or test."""
         languages = self.recipe.source, self.recipe.target
-        own = own_pair(self.found.folder, split, *languages)
+        own = TextPair.in_folder(self.found.folder, split, *languages)
         return columns_of(own.pairs())
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:

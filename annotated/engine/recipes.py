@@ -11,7 +11,7 @@ from annotated.engine.parts import PartsConfig, PartsShape, sources
 from annotated.engine.trainer import RunConfig
 from annotated.search import SearchConfig
 
-__all__ = ["Recipe", "recipe_of", "RECIPES"]
+__all__ = ["Recipe", "RECIPES"]
 
 
 # E9-recipes.md: The parts of a recipe
@@ -98,6 +98,18 @@ class Recipe:
             parts[name] = dataclasses.replace(part, **its)
         return dataclasses.replace(self, fit=fit, **parts | changes)
 
+    @classmethod
+    def of(cls, values: Any) -> Recipe:
+        """The recipe that dataclasses.asdict made values from. KeyError,
+        TypeError or ValueError if they are not a recipe's.
+        """
+        values = _tuples(values)
+        parts = {
+            name: part(**_tuples(values[name]))
+            for name, part in _PARTS.items()
+        }
+        return cls(**values | parts)
+
     def described(self, old: Recipe, what: str) -> str:
         """One line that says, after what, how this differs from old;
         which fields are fitted does not count.
@@ -116,17 +128,6 @@ _FITTED = (  # what can be fitted to corpus, minutes and machine
     *("dropout", "batch_tokens", "max_steps", "warmup", "rate", "cooldown"),
     *("save_every", "curriculum"),
 )
-
-
-def recipe_of(values: Any) -> Recipe:
-    """The recipe that dataclasses.asdict made values from. KeyError,
-    TypeError or ValueError if they are not a recipe's.
-    """
-    values = _tuples(values)
-    parts = {
-        name: part(**_tuples(values[name])) for name, part in _PARTS.items()
-    }
-    return Recipe(**values | parts)
 
 
 def _tuples(values: Any) -> Any:

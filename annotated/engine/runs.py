@@ -21,7 +21,7 @@ from annotated.engine.constraints import Guide
 from annotated.engine.errors import RunError
 from annotated.engine.files import replacing, write_json
 from annotated.engine.parts import build, check_sources
-from annotated.engine.recipes import Recipe, recipe_of
+from annotated.engine.recipes import Recipe
 from annotated.engine.tensors import load_weights, write_tensors
 from annotated.engine.translate import Engine, Translation, translated
 from annotated.model import Transformer
@@ -76,7 +76,7 @@ def _read(folder: Path) -> tuple[Recipe, dict[str, Any]]:
             "first": str(values.pop("first", "")),
         }
         check_sources(folder, dict(values.pop("imports", {})))
-        return recipe_of(values), about
+        return Recipe.of(values), about
     except RunError:
         raise
     except (KeyError, TypeError, ValueError) as error:

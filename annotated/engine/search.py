@@ -25,7 +25,6 @@ from annotated.batches import pad_rows
 from annotated.engine.constraints import (
     Guide,
     Spellings,
-    banks_of,
     continuations,
     phrase_progress,
 )
@@ -1024,19 +1023,20 @@ def _wide_enough(
     ValueError if prefix and phrases of a sentence leave no room for its
     end.
     """
+    widest = config.beam
     for limit, prefix, phrases in zip(
         limits, prefixes, required, strict=True
     ):
-        written, _ = phrase_progress(list(prefix), phrases)
-        missing = banks_of(phrases) - 1 - written
+        tokens = sum(min(map(len, phrase)) for phrase in phrases)
+        missing = tokens - phrase_progress(list(prefix), phrases)[0]
         if len(prefix) + missing >= limit:
             after = f" after a prefix of {len(prefix)}" if prefix else ""
             raise ValueError(
                 f"required words of {missing} tokens{after} leave no room: "
                 f"the output may have {limit} tokens, including its end"
             )
-    banks = map(banks_of, required)
-    return dataclasses.replace(config, beam=max(config.beam, *banks))
+        widest = max(widest, 1 + tokens)  # and the bank of what has none
+    return dataclasses.replace(config, beam=widest)
 
 
 # E6-search.md: Drawing instead of searching

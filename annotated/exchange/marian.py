@@ -1,5 +1,7 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import re
@@ -42,8 +44,8 @@ from annotated.search import SearchConfig
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 
 __all__ = [
-    "interleaved", "weight_names", "Published", "read_published",
-    "import_marian", "find_published", "write_transformers",
+    "interleaved", "weight_names", "Published", "import_marian",
+    "find_published", "write_transformers",
 ]  # fmt: skip
 
 
@@ -375,6 +377,36 @@ class Published:
     weights: dict[str, Tensor]
     rows: tuple[_Rows, _Rows]
 
+    @classmethod
+    def read(cls, folder: Path, language: str | None = None) -> Published:
+        """A folder with a published model. RunError if it cannot be used,
+        or if language is not one of those that it can translate into.
+        """
+        _check_files(folder)
+        where = folder / "config.json"
+        config = _json(where)
+        about = dict(config)
+        for name in _SETTINGS:
+            if (folder / name).is_file():
+                about |= _json(folder / name)
+        _check_search(about, folder)
+        forced = {"forced_bos_token_id": about.get("forced_bos_token_id")}
+        shape = _shape_of(config | forced, where)
+        shared = bool(config.get("share_encoder_decoder_embeddings", True))
+        if all((folder / name).is_file() for name in _OWN):
+            source, target, rows = _exported(folder, config)
+        else:
+            rows = _vocabularies(folder, config, shared)
+            source, target = _tokenizers(folder, rows, language)
+        read, write = (len(side.order) for side in rows)
+        model = PartsConfig(src_vocab=read, tgt_vocab=write, **vars(shape))
+        weights, file = _read_weights(folder)
+        ours = _our_weights(weights, model, *rows, shared, file)
+        if not ours["embeddings.bias"].any():
+            del ours["embeddings.bias"]
+            model = dataclasses.replace(model, output_bias=False)
+        return cls(about, model, source, target, ours, rows)
+
 
 def _check_files(folder: Path) -> None:
     """RunError unless folder has the files of a model that we can read."""
@@ -477,36 +509,6 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         name: x if x.dtype == torch.float64 else x.float()
         for name, x in weights.items()
     }
-
-
-def read_published(folder: Path, language: str | None = None) -> Published:
-    """A folder with a published model. RunError if it cannot be used, or
-    if language is not one of those that it can translate into.
-    """
-    _check_files(folder)
-    where = folder / "config.json"
-    config = _json(where)
-    about = dict(config)
-    for name in _SETTINGS:
-        if (folder / name).is_file():
-            about |= _json(folder / name)
-    _check_search(about, folder)
-    forced = {"forced_bos_token_id": about.get("forced_bos_token_id")}
-    shape = _shape_of(config | forced, where)
-    shared = bool(config.get("share_encoder_decoder_embeddings", True))
-    if all((folder / name).is_file() for name in _OWN):
-        source, target, rows = _exported(folder, config)
-    else:
-        rows = _vocabularies(folder, config, shared)
-        source, target = _tokenizers(folder, rows, language)
-    read, write = (len(side.order) for side in rows)
-    model = PartsConfig(src_vocab=read, tgt_vocab=write, **vars(shape))
-    weights, file = _read_weights(folder)
-    ours = _our_weights(weights, model, *rows, shared, file)
-    if not ours["embeddings.bias"].any():
-        del ours["embeddings.bias"]
-        model = dataclasses.replace(model, output_bias=False)
-    return Published(about, model, source, target, ours, rows)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -649,7 +651,7 @@ def import_marian(
     from. RunError if out is not empty or the model cannot be imported.
     """
     check_new(out)
-    published = read_published(folder, language)
+    published = Published.read(folder, language)
     origin = origin or str(folder)
     try:
         recipe = _recipe(published, origin, language, names)
@@ -771,7 +773,7 @@ def _listed(index: Path) -> list[str]:
     try:
         return _pieces_of(json.loads(index.read_bytes())["weight_map"])
     except (ValueError, TypeError, KeyError):
-        return []  # read_published says what is wrong
+        return []  # Published.read says what is wrong
 
 
 def _fetched(name: str, revision: str) -> tuple[Path, str]:
@@ -792,7 +794,7 @@ def _fetched(name: str, revision: str) -> tuple[Path, str]:
             except hub.errors.LocalEntryNotFoundError:
                 raise  # no network, which is another matter
             except hub.errors.EntryNotFoundError:
-                continue  # read_published says what is needed
+                continue  # Published.read says what is needed
             folder = Path(got).parent
             revision = folder.name  # the same for all files
             if file in _WEIGHTS + _SHARDS:  # no other form is needed

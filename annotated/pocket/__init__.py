@@ -205,7 +205,7 @@ def _draw_time(draw: _Draw, clause: Clause) -> Clause:
     choice = draw.randbelow(6)
     passing = aspect in "ape" or clause.predicate in _CHOICES["passing"]
     plain = tense in ("present", "past")
-    if choice < 2 and passing and tense not in words.MIDDLE:
+    if choice < 2 and passing and tense not in words.PARTICLES["middle"]:
         options = _CHOICES[f"time {tense}" if plain else "time later"]
         options = options[: 2 if clause.negated else 3]
         return clause._replace(time=draw.choice(options))
@@ -320,7 +320,11 @@ def _askable(clause: Clause) -> list[str]:
     stays = clause.verb not in _CHOICES["no place"]
     if aspect in "ap" and stays and not clause.place:
         options.append("where")
-    dated = clause.time or clause.middle or clause.tense in words.MIDDLE
+    dated = (
+        clause.time
+        or clause.middle
+        or clause.tense in words.PARTICLES["middle"]
+    )
     if aspect in "ape" and not dated:
         options.append("when")
     return options
@@ -335,7 +339,7 @@ def _draw_question(draw: _Draw) -> Meaning:
     asked = draw.choice(_askable(clause)) if draw.randbelow(2) else ""
     if asked != "why":
         clause = clause._replace(negated=False)
-    if asked and asked not in words.ASKED:
+    if asked and asked not in words.PARTICLES["question"]:
         word = "who" if getattr(clause, asked).kind == "p" else "what"
         change: dict[str, Any] = {asked: Phrase(word, "question")}
         clause = clause._replace(**change)
@@ -370,7 +374,7 @@ def _draw_two(draw: _Draw, depth: int) -> Meaning:
     """Two clauses, coordinated or one subordinate to the other."""
     clause = _draw_clause(draw, draw.choice(_FREE), {}, depth)
     second = _draw_next(draw, clause.subject, depth)
-    conjunction = draw.choice(tuple(words.CONJUNCTIONS))
+    conjunction = draw.choice(tuple(words.PARTICLES["conjunction"]))
     if conjunction == "if" and "past" in (clause.tense, second.tense):
         conjunction = "because"
     return Meaning("statement", clause, conjunction, second)

@@ -289,7 +289,7 @@ def english_sentence(meaning: Meaning, front: str = "") -> Tree:
         first, parts = _english_clause(clause, "1", asked, invert=True)
         if not asked:
             return node("SQ", *parts, end)
-        if asked in words.ASKED:
+        if asked in words.PARTICLES["question"]:
             first = node("WHADVP", leaf("WRB", asked, "W"))
         return node("SBARQ", first, node("SQ", *parts), end)
     end = leaf(".", ".", "E")

@@ -93,7 +93,7 @@ def _german_time(time: str, key: str) -> Tree:
     if time == "every day":
         word = leaf("PIAT", "jeden", article)
         return node("NP", word, leaf("NN", "Tag", noun))
-    return node("ADVP", leaf("ADV", words.DAYS[time], key))
+    return node("ADVP", leaf("ADV", words.PARTICLES["day"][time], key))
 
 
 # E13-pocket-grammar.md: The German clause
@@ -147,7 +147,7 @@ def _middle_field(clause: Clause, key: str) -> list[Part]:
         before.append(("time", _german_time(clause.time, key + "t")))
     if clause.negated and not clause.denied_by_kein:
         after.append(("negation", leaf("PTKNEG", "nicht", key + "N")))
-    adverb = words.MIDDLE.get(clause.middle or clause.tense)
+    adverb = words.PARTICLES["middle"].get(clause.middle or clause.tense)
     if adverb:
         tree = node("ADVP", leaf("ADV", adverb, key + "M"))
         side = before if adverb == "gerade" else after
@@ -221,8 +221,10 @@ def german_sentence(meaning: Meaning, front: str = "") -> Tree:
     if mood == "question":  # verb first, or second after a question word
         end, order = leaf("$.", "?", "E"), "second"
         before: list[Tree] = []
-        if clause.asked in words.ASKED:
-            asked = leaf("PWAV", words.ASKED[clause.asked], "W")
+        if clause.asked in words.PARTICLES["question"]:
+            asked = leaf(
+                "PWAV", words.PARTICLES["question"][clause.asked], "W"
+            )
             before.append(node("ADVP", asked))
         elif not clause.asked:
             order = "first"
@@ -230,7 +232,9 @@ def german_sentence(meaning: Meaning, front: str = "") -> Tree:
         return _punctuated(node("S", *parts, end))
     if second is not None and conjunction in words.SUBORDINATING:
         inner = node("S", *german_clause(second, "2", "final"))
-        word = leaf("KOUS", words.CONJUNCTIONS[conjunction], "C")
+        word = leaf(
+            "KOUS", words.PARTICLES["conjunction"][conjunction], "C"
+        )
         lower = node("SBAR", word, inner)
         if front == "second":
             parts = german_clause(clause, "1", "second", "", lower, comma)
@@ -241,7 +245,7 @@ def german_sentence(meaning: Meaning, front: str = "") -> Tree:
     if second is None:
         return _punctuated(node("S", *parts, end))
     other = german_clause(second, "2", "second", "subject")
-    word = leaf("KON", words.CONJUNCTIONS[conjunction], "C")
+    word = leaf("KON", words.PARTICLES["conjunction"][conjunction], "C")
     between = comma if conjunction == "but" else None
     halves = node("S", *parts), between, word, node("S", *other)
     return _punctuated(node("S", *halves, end))

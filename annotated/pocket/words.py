@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "read_table", "NOUNS", "NAMES", "ADJECTIVES", "VERBS", "PRONOUNS",
-    "DETERMINERS", "OWNERS", "DEFINITE", "FINITE", "DAYS", "MIDDLE",
-    "ASKED", "CONJUNCTIONS", "SUBORDINATING",
+    "DETERMINERS", "OWNERS", "DEFINITE", "FINITE", "PARTICLES",
+    "SUBORDINATING",
 ]  # fmt: skip
 
 
@@ -70,8 +70,8 @@ DETERMINERS = read_table("determiners.tsv")
 OWNERS = ("my", "your", "his", "our")
 DEFINITE = ("the", "this", *OWNERS)
 FINITE = read_table("finite.tsv")
-DAYS = _particles("day")
-MIDDLE = _particles("middle")  # adverbs, and tenses that use one
-ASKED = _particles("question")
-CONJUNCTIONS = _particles("conjunction")
+PARTICLES = {  # middle: adverbs, and tenses that use one
+    kind: _particles(kind)
+    for kind in ("day", "middle", "question", "conjunction")
+}
 SUBORDINATING = ("because", "although", "if")

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from annotated.corpora.pairs import parts_of
+from annotated.corpora.pairs import TextPair
 from annotated.engine.errors import DataError
 from annotated.parsing import linearise, right_branching, tree_over
 from annotated.pocket import pocket_pairs
@@ -388,7 +388,7 @@ def _captions(split: str) -> list[tuple[str, str]]:
     """English and German lines of Multi30k; DataError where they are not
     here and cannot be downloaded.
     """
-    parts = parts_of("multi30k", split, "en", "de")
+    parts = TextPair.registered("multi30k", split, "en", "de")
     return [pair for part in parts for pair in part.pairs()]
 
 

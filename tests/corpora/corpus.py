@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from annotated.corpora.prepare import Prepared, _Preparation, of_files
+from annotated.corpora.prepare import Preparation, Prepared
 
 
 def put(path: Path, lines: list[str]) -> Path:
@@ -25,8 +25,10 @@ def sentences(count: int) -> tuple[list[str], list[str]]:
     return src, [line.replace("wort", "word") for line in src]
 
 
-def of(files: tuple[Path, Path], **changes) -> _Preparation:
-    return of_files(*files, **{"vocab": 400, "hold_out": 10} | changes)
+def of(files: tuple[Path, Path], **changes) -> Preparation:
+    return Preparation.of_files(
+        *files, **{"vocab": 400, "hold_out": 10} | changes
+    )
 
 
 def texts(ready: Prepared, split: str) -> list[tuple[str, str]]:

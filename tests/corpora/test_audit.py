@@ -14,7 +14,7 @@ from annotated.corpora import neighbours
 from annotated.corpora.audit import Finding, audit, near_duplicates
 from annotated.corpora.neighbours import nearest
 from annotated.corpora.pairs import TextPair
-from annotated.corpora.prepare import Prepared, of_files, prepare
+from annotated.corpora.prepare import Preparation, Prepared, prepare
 from annotated.corpora.reading import Text
 from annotated.pocket import pocket_pairs
 from tests.corpora.corpus import put
@@ -222,7 +222,7 @@ def test_the_report_of_a_preparation_says_what_looks_dirty(
         put(tmp_path / f"x.{i}", [*side]) for i, side in enumerate(sides)
     ]
     named = {"source": "de", "target": "en", "vocab": 400, "hold_out": 10}
-    ready = prepare(of_files(*files, **named), tmp_path / "out")
+    ready = prepare(Preparation.of_files(*files, **named), tmp_path / "out")
     said = Prepared.open(tmp_path / "out").report()
     assert "both sides are the same (--drop-copies): 2 of 302" in said
     assert "    Der Hund ist da .  |  Der Hund ist da ." in said

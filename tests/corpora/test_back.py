@@ -11,9 +11,9 @@ import pytest
 
 from annotated.corpora.cleaning import Cleaning
 from annotated.corpora.prepare import (
+    Preparation,
     Prepared,
     count_lines,
-    of_files,
     prepare,
 )
 from annotated.engine.errors import DataError
@@ -52,7 +52,9 @@ def made(real, translations, originals, tag="<bt>", weights=(), **more):
         for i, (some, others) in enumerate(zip(translations, originals))
     ]
     options = {"hold_out": 10, "tokenizer": "word", "vocab": 100} | more
-    plan = of_files(*real, **options).with_back(texts, tag, weights)
+    plan = Preparation.of_files(*real, **options).with_back(
+        texts, tag, weights
+    )
     return prepare(plan, folder / "out")
 
 
@@ -68,7 +70,9 @@ def test_translations_are_for_training_alone(real) -> None:
     lines = [sentence(i) for i in range(1000, 1100)]
     capitals = [line.upper() for line in lines]
     plain = prepare(
-        of_files(*real, hold_out=10, tokenizer="word", vocab=100),
+        Preparation.of_files(
+            *real, hold_out=10, tokenizer="word", vocab=100
+        ),
         real[0].parent / "plain",
     )
     corpus = made(real, [capitals], [lines])
@@ -102,7 +106,9 @@ def test_weights_count_the_real_text_and_then_the_others(real) -> None:
 def test_what_is_held_out_does_not_come_back(real) -> None:
     """On either side, whatever its case and punctuation."""
     plain = prepare(
-        of_files(*real, hold_out=10, tokenizer="word", vocab=100),
+        Preparation.of_files(
+            *real, hold_out=10, tokenizer="word", vocab=100
+        ),
         real[0].parent / "plain",
     )
     held = [*text(plain, "valid"), *text(plain, "test")]
@@ -165,7 +171,9 @@ def test_translations_of_which_none_is_of_use_are_refused(real) -> None:
 
 def test_a_vocabulary_without_the_tag_is_refused(real) -> None:
     folder = real[0].parent
-    plan = of_files(*real, hold_out=10, tokenizer="word", vocab=100)
+    plan = Preparation.of_files(
+        *real, hold_out=10, tokenizer="word", vocab=100
+    )
     prepare(plan, folder / "plain")
     plan = plan.with_tokens(folder / "plain")
     texts = [(real[0], real[1])]

@@ -12,7 +12,7 @@ import pytest
 
 from annotated.cli import dispatch
 from annotated.corpora.pairs import _form_of, _read_both
-from annotated.corpora.prepare import Prepared, of_files
+from annotated.corpora.prepare import Preparation, Prepared
 from annotated.corpora.reading import Text
 from annotated.engine.errors import DataError, RunError, UsageError
 from tests.corpora.texts import put
@@ -320,11 +320,11 @@ def test_what_a_memory_needs_is_said(
 def test_columns_go_with_one_table(tmp_path: Path) -> None:
     file = put(tmp_path / "a.jsonl", b'{"a": "x", "b": "y"}\n')
     with pytest.raises(ValueError, match="target, or columns, two keys"):
-        of_files(file)
-    part = of_files(file, columns=("a", "b")).parts["train"][0]
+        Preparation.of_files(file)
+    part = Preparation.of_files(file, columns=("a", "b")).parts["train"][0]
     assert list(part.pairs()) == [("x", "y")]
     with pytest.raises(ValueError, match="has no columns"):
-        of_files(file, tmp_path / "b", columns=("a", "b"))
+        Preparation.of_files(file, tmp_path / "b", columns=("a", "b"))
     with pytest.raises(UsageError, match="--columns goes with pair"):
         dispatch(["data", "prepare", "multi30k", "--columns", "1", "2"])
 

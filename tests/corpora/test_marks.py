@@ -22,7 +22,7 @@ from annotated.corpora.marks import (
     untagged,
     without_marks,
 )
-from annotated.corpora.prepare import encode_pairs, of_corpora, prepare
+from annotated.corpora.prepare import Preparation, encode_pairs, prepare
 from annotated.corpora.segmentation import Segmenter
 from annotated.corpora.sentencepieces import (
     in_parts,
@@ -290,7 +290,7 @@ def test_a_file_that_is_given_twice_is_two_pieces(tmp_path):
          for side in ("en", "de")]
         for word in ("one", "two")
     )  # fmt: skip
-    made = of_corpora(
+    made = Preparation.of_corpora(
         *zip(a, b, a), weights=[3, 1, 2], vocab=350, hold_out=10,
     )  # fmt: skip
     card = prepare(made, tmp_path / "out").manifest["splits"]["train"]
@@ -300,7 +300,7 @@ def test_a_file_that_is_given_twice_is_two_pieces(tmp_path):
 
 
 def test_several_corpora_become_one(two, tmp_path):
-    made = of_corpora(
+    made = Preparation.of_corpora(
         *two, src_tags=["<2de>", "<2fr>"], weights=[3, 1], tags=("<x>",),
         vocab=350, hold_out=10,
     )  # fmt: skip
@@ -337,7 +337,7 @@ def test_several_corpora_become_one(two, tmp_path):
 
 def test_one_corpus_may_have_a_tag_and_files_of_its_own(two, tmp_path):
     (src, spare), (tgt, _) = two
-    made = of_corpora(
+    made = Preparation.of_corpora(
         [src], [tgt], src_tags=["<2de>"], valid=(spare, tgt), vocab=350,
         hold_out=10,
     )  # fmt: skip
@@ -359,18 +359,18 @@ def test_one_corpus_may_have_a_tag_and_files_of_its_own(two, tmp_path):
 )
 def test_corpora_that_do_not_fit_are_refused(two, changes, complaint):
     with pytest.raises(ValueError, match=complaint):
-        of_corpora(*two, **changes)
+        Preparation.of_corpora(*two, **changes)
 
 
 def test_a_tag_that_the_vocabulary_lacks_is_refused(two, tmp_path):
     (src, _), (tgt, _) = two
     begun = prepare(
-        of_corpora([src], [tgt], src_tags=["<a>"], vocab=350),
+        Preparation.of_corpora([src], [tgt], src_tags=["<a>"], vocab=350),
         tmp_path / "o",
     )
-    again = of_corpora([src], [tgt], src_tags=["<a>"])
+    again = Preparation.of_corpora([src], [tgt], src_tags=["<a>"])
     assert again.with_tokens(begun.folder).tags == ("<a>",)
-    other = of_corpora([src], [tgt], src_tags=["<b>"])
+    other = Preparation.of_corpora([src], [tgt], src_tags=["<b>"])
     with pytest.raises(ValueError, match="has no tag '<b>'"):
         other.with_tokens(begun.folder)
 
@@ -379,7 +379,7 @@ def test_placeholders_that_disagree_are_found(tmp_path):
     src = [f"open wort{i} [[{i}]]" for i in range(60)]
     tgt = [f"word{i} [[{i + (i == 7)}]] open" for i in range(60)]
     files = put(tmp_path / "x.de", src), put(tmp_path / "x.en", tgt)
-    made = of_corpora(
+    made = Preparation.of_corpora(
         *([file] for file in files), protect=(r"\[\[\d+\]\]",), vocab=300,
         hold_out=9,
     )  # fmt: skip

@@ -17,7 +17,6 @@ from annotated.corpora.pairs import (
     TextPair,
     columns_of,
     load_pairs,
-    parts_of,
     splits_of,
 )
 from annotated.corpora.reading import Text
@@ -78,7 +77,9 @@ def test_every_data_set_can_be_trained_validated_and_tested(
     assert {"train", "valid", "test"} <= set(splits_of(entry))
     Cleaning(**entry.get("clean", {}))
     for split in splits_of(entry):
-        for part in parts_of(name, split, entry["source"], entry["target"]):
+        for part in TextPair.registered(
+            name, split, entry["source"], entry["target"]
+        ):
             assert "{" not in f"{part.src} {part.tgt}"
     for _, file, url in asked:
         assert file and "{" not in file + url
@@ -233,7 +234,7 @@ def test_a_member_that_was_unpacked_by_hand_is_used(data: Path) -> None:
         for name in ("europarl-v7", "news-commentary-v9"):
             put(data / f"wmt14/training/{name}.de-en.{language}", line)
         put(data / f"wmt14/commoncrawl.de-en.{language}", line)
-    parts = parts_of("wmt14-en-de", "train", "en", "de")
+    parts = TextPair.registered("wmt14-en-de", "train", "en", "de")
     pairs = [pair for part in parts for pair in part.pairs()]
     assert pairs == [("dog", "Hund")] * 3
     with pytest.raises(DataError, match="data prepare wmt14-en-de"):

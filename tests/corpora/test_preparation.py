@@ -10,14 +10,7 @@ import pytest
 from annotated.corpora import prepare as preparation
 from annotated.corpora.cleaning import Cleaning, Division
 from annotated.corpora.pairs import TextPair
-from annotated.corpora.prepare import (
-    _Preparation,
-    of_files,
-    of_folder,
-    prepare,
-    registered,
-    usual_folder,
-)
+from annotated.corpora.prepare import Preparation, prepare, usual_folder
 from annotated.corpora.reading import Text
 from annotated.engine.errors import DataError
 from tests.corpora.corpus import of, put
@@ -43,8 +36,8 @@ SPARE = Path("v.de"), Path("v.en")
     ],
 )
 def test_two_files_are_divided_where_none_are_given(given, split):
-    made = of_files(Path("a.de.gz"), Path("b.en"), **given)
-    assert made == _Preparation(
+    made = Preparation.of_files(Path("a.de.gz"), Path("b.en"), **given)
+    assert made == Preparation(
         name="pair",
         source="de",
         target="en",
@@ -54,11 +47,13 @@ def test_two_files_are_divided_where_none_are_given(given, split):
     )
     # of two splits and one source in two nothing would be left
     few = len(split) + 1
-    of_files(Path("a.de"), Path("b.en"), hold_out=few, **given)
+    Preparation.of_files(Path("a.de"), Path("b.en"), hold_out=few, **given)
     with pytest.raises(
         ValueError, match=f"hold_out must be above {few - 1}"
     ):
-        of_files(Path("a.de"), Path("b.en"), hold_out=few - 1, **given)
+        Preparation.of_files(
+            Path("a.de"), Path("b.en"), hold_out=few - 1, **given
+        )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +67,7 @@ def test_two_files_are_divided_where_none_are_given(given, split):
 )
 def test_a_file_is_read_as_its_name_says(names, form):
     src, tgt = (name and Path(name) for name in names)
-    made = of_files(src, tgt, vocab=7)
+    made = Preparation.of_files(src, tgt, vocab=7)
     languages = ("source", "target") if tgt is None else ("de", "en")
     assert (made.source, made.target) == languages
     part = TextPair(Text(src), Text(tgt or src), form)
@@ -95,9 +90,9 @@ def test_a_file_is_read_as_its_name_says(names, form):
     ],
 )
 def test_a_language_is_the_end_of_a_name(name, language):
-    made = of_files(Path(name), Path("other.zz"))
+    made = Preparation.of_files(Path(name), Path("other.zz"))
     assert made.source == (language or "source")
-    made = of_files(Path("other.zz"), Path(name))
+    made = Preparation.of_files(Path("other.zz"), Path(name))
     assert made.target == (language or "target")
 
 
@@ -109,7 +104,7 @@ def test_a_folder_has_a_test_or_not(tmp_path):
             put(own / f"{split}.{language}", ["x"])
 
     def expected(*splits):
-        return _Preparation(
+        return Preparation(
             name="mine",
             source="de",
             target="en",
@@ -124,12 +119,14 @@ def test_a_folder_has_a_test_or_not(tmp_path):
             vocab=9,
         )
 
-    assert of_folder(own, "de", "en", vocab=9) == expected("train", "valid")
+    assert Preparation.of_folder(own, "de", "en", vocab=9) == expected(
+        "train", "valid"
+    )
     put(own / "test.de", ["x"])
     with pytest.raises(DataError, match="has none of test.en"):
-        of_folder(own, "de", "en")
+        Preparation.of_folder(own, "de", "en")
     put(own / "test.en", ["x"])
-    found = of_folder(own, "de", "en", vocab=9)
+    found = Preparation.of_folder(own, "de", "en", vocab=9)
     assert found == expected("train", "valid", "test")
 
 
@@ -137,9 +134,9 @@ def test_a_registered_set_is_prepared_as_the_registry_says(monkeypatch):
     def parts_of(*about: str) -> list[TextPair]:
         return lines_of("-".join(about), "b")
 
-    monkeypatch.setattr(preparation, "parts_of", parts_of)
-    found = registered("iwslt14", vocab=500)
-    assert found == _Preparation(
+    monkeypatch.setattr(TextPair, "registered", parts_of)
+    found = Preparation.registered("iwslt14", vocab=500)
+    assert found == Preparation(
         name="iwslt14",
         source="de",
         target="en",
@@ -152,14 +149,14 @@ def test_a_registered_set_is_prepared_as_the_registry_says(monkeypatch):
         vocab=500,
         tokenizer="bpe",
     )
-    other = registered("multi30k", "fr", "en")
+    other = Preparation.registered("multi30k", "fr", "en")
     assert (other.source, other.target) == ("fr", "en")
     assert other.parts["test"] == parts_of("multi30k", "test", "fr", "en")
     assert (other.cleaning, other.vocab) == (Cleaning(), 8000)
-    assert registered("multi30k", target="fr").source == "en"
+    assert Preparation.registered("multi30k", target="fr").source == "en"
     entry = preparation.registry()["multi30k"] | {"tokenizer": "word"}
     monkeypatch.setattr(preparation, "registry", lambda: {"x": entry})
-    assert registered("x").tokenizer == "word"
+    assert Preparation.registered("x").tokenizer == "word"
 
 
 def test_a_prepared_set_has_its_folder(monkeypatch, tmp_path):

@@ -14,10 +14,10 @@ from annotated.batches import Sentences
 from annotated.corpora import prepare as preparation
 from annotated.corpora.cleaning import Cleaning
 from annotated.corpora.prepare import (
+    Preparation,
     Prepared,
     _id_type,
     encode_pairs,
-    of_folder,
     prepare,
 )
 from annotated.engine.data import open_data
@@ -135,7 +135,9 @@ def test_every_number_of_the_manifest_is_that_of_the_files(tmp_path):
     paths = [put(tmp_path / name, lines) for name in names]
     put(paths[1], ["g", "h i", "\u200b"])
     put(paths[3], ["a", "b", "c"])
-    made = of_folder(tmp_path, "x", "y", tokenizer="word", shared=False)
+    made = Preparation.of_folder(
+        tmp_path, "x", "y", tokenizer="word", shared=False
+    )
     ready = prepare(made, tmp_path / "out")
     manifest, folder = ready.manifest, ready.folder
     sizes = [len(t) for t in ready.tokenizers()]
@@ -385,7 +387,7 @@ def test_a_folder_of_files_can_be_prepared(tmp_path):
     for split in ("train", "valid"):
         put(own / f"{split}.de", src)
         put(own / f"{split}.en", tgt)
-    made = of_folder(own, "en", "de", vocab=400)
+    made = Preparation.of_folder(own, "en", "de", vocab=400)
     ready = prepare(made, tmp_path / "out")
     assert texts(ready, "train") == list(zip(tgt, src, strict=True))
     assert set(ready.manifest["splits"]) == {"train", "valid"}

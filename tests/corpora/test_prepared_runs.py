@@ -6,7 +6,7 @@ import pytest
 
 from annotated.cli import dispatch
 from annotated.corpora.cleaning import Cleaning
-from annotated.corpora.prepare import of_files, prepare
+from annotated.corpora.prepare import Preparation, prepare
 from annotated.engine.data import open_data
 from annotated.engine.errors import DataError
 from annotated.engine.recipes import RECIPES
@@ -150,7 +150,9 @@ def test_what_cannot_be_prepared_is_told_in_a_line(line, complaint):
 def test_columns_without_languages_are_source_and_target(tmp_path):
     rows = [f"{s}\t{t}" for s, t in zip(*sentences(200), strict=True)]
     ready = prepare(
-        of_files(put(tmp_path / "x.tsv", rows), vocab=400, hold_out=20),
+        Preparation.of_files(
+            put(tmp_path / "x.tsv", rows), vocab=400, hold_out=20
+        ),
         tmp_path / "out",
     )
     languages = [ready.settings[side] for side in ("source", "target")]
@@ -163,7 +165,9 @@ def test_one_file_as_both_sides_is_read_as_lines(tmp_path):
     """Not as columns: it has no tabs, and need not have any."""
     lines, _ = sentences(200)
     file = put(tmp_path / "x.de", lines)
-    made = of_files(file, file, target="copy", vocab=400, hold_out=20)
+    made = Preparation.of_files(
+        file, file, target="copy", vocab=400, hold_out=20
+    )
     ready = prepare(made, tmp_path / "out")
     found = sum((texts(ready, s) for s in ("train", "valid", "test")), [])
     assert sorted(found) == sorted(zip(lines, lines, strict=True))

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from annotated.cli import dispatch, main
-from annotated.corpora.prepare import of_files, prepare
+from annotated.corpora.prepare import Preparation, prepare
 from annotated.engine import runner
 from annotated.engine.data import open_data
 from annotated.engine.errors import (
@@ -515,7 +515,9 @@ def test_either_side_of_prepared_data_has_the_tokens_of_the_run(
         (tmp_path / f"text.{name}").write_text(lines)
     files = tmp_path / "text.de", tmp_path / "text.en"
     folder = tmp_path / "ready"
-    made = prepare(of_files(*files, vocab=280, hold_out=9), folder)
+    made = prepare(
+        Preparation.of_files(*files, vocab=280, hold_out=9), folder
+    )
     recipe = RECIPES["pair"].changed(data=str(folder))
     tokenizers = list(made.tokenizers())
     open_data(recipe, (tokenizers[0], tokenizers[1]))

@@ -15,7 +15,7 @@ from annotated.engine.errors import (
     DataError,
     RunError,
 )
-from annotated.engine.recipes import RECIPES, Recipe, recipe_of
+from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.runner import train_recipe
 from annotated.engine.start import begin_run, resume_run
 from annotated.model import (
@@ -179,13 +179,13 @@ def test_a_shape_is_a_config_without_vocabularies() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_survives_being_written(name: str) -> None:
     text = json.dumps(dataclasses.asdict(RECIPES[name]))
-    assert recipe_of(json.loads(text)) == RECIPES[name]
+    assert Recipe.of(json.loads(text)) == RECIPES[name]
 
 
 def test_a_recipe_from_before_a_field_existed_is_still_read() -> None:
     values = dataclasses.asdict(RECIPES["multi30k"])
     del values["model"]["activation"], values["model"]["output_bias"]
-    assert recipe_of(values) == RECIPES["multi30k"]
+    assert Recipe.of(values) == RECIPES["multi30k"]
     config = RECIPES["multi30k"].config()
     assert (config.activation, config.output_bias) == ("relu", False)
     assert not any(

@@ -23,9 +23,9 @@ from annotated.engine.runs import Run
 from annotated.exchange import marian
 from annotated.exchange.export import export_run
 from annotated.exchange.marian import (
+    Published,
     find_published,
     import_marian,
-    read_published,
 )
 from annotated.tokens import BOS, EOS
 from tests.exchange.published import (
@@ -81,12 +81,12 @@ def test_a_pickle_of_tensors_is_read_as_well(
 ) -> None:
     """Files of 2020 have the form that torch had before it used archives."""
     weights = load_file(folder / "model.safetensors")
-    before = read_published(folder).weights
+    before = Published.read(folder).weights
     (folder / "model.safetensors").unlink()
     path = folder / "pytorch_model.bin"
     torch.save(weights, path, _use_new_zipfile_serialization=zipped)
     assert path.read_bytes().startswith(b"PK") == zipped
-    after = read_published(folder).weights
+    after = Published.read(folder).weights
     assert before.keys() == after.keys()
     assert all(torch.equal(before[n], after[n]) for n in before)
 
@@ -95,7 +95,7 @@ def test_a_pickle_of_tensors_is_read_as_well(
 def test_weights_in_several_files_are_read_as_well(
     form: str, folder: Path, tmp_path: Path
 ) -> None:
-    before = read_published(folder).weights
+    before = Published.read(folder).weights
     names = in_pieces(folder, form)
     run = import_marian(folder, tmp_path / "run")
     after = run.model.state_dict()
@@ -123,11 +123,11 @@ def test_positions_in_the_file_have_to_be_sinusoids(folder: Path) -> None:
     model = transformers.MarianMTModel.from_pretrained(folder)
     waves = model.model.encoder.embed_positions.weight.detach()[:64].clone()
     save_file(weights | {name: waves}, path)
-    read_published(folder)
+    Published.read(folder)
     waves[3, 5] += 0.1
     save_file(weights | {name: waves}, path)
     with pytest.raises(RunError, match=f"{name} has no sinusoids"):
-        read_published(folder)
+        Published.read(folder)
 
 
 def annotated(

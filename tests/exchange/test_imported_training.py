@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from annotated.corpora.prepare import of_files, prepare
+from annotated.corpora.prepare import Preparation, prepare
 from annotated.corpora.sentencepieces import SentencePieces, same_tokens
 from annotated.engine.data import open_data
 from annotated.engine.recipes import RECIPES
@@ -78,7 +78,7 @@ def test_data_are_prepared_with_the_tokens_of_an_imported_run(
         text = "".join(f"{line}\n" for line in lines)
         (tmp_path / f"text.{name}").write_text(text, "utf-8")
     made = prepare(
-        of_files(
+        Preparation.of_files(
             tmp_path / "text.de", tmp_path / "text.en", hold_out=10
         ).with_tokens(tmp_path / "begun"),
         tmp_path / "data",

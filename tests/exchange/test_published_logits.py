@@ -21,7 +21,6 @@ from annotated.exchange.marian import (
     _rows_of,
     _shape_of,
     interleaved,
-    read_published,
 )
 from annotated.search import SearchConfig, beam, greedy, plain_beam_search
 from annotated.tokens import BOS, EOS, PAD
@@ -44,7 +43,7 @@ def test_the_logits_are_the_published_models(
 ) -> None:
     place, model = published(kind)
     language = "deu" if "codes" in KINDS[kind] else None
-    found = read_published(place, language)
+    found = Published.read(place, language)
     src = random_ids(found.rows[0], (3, 9), end=3)
     tgt = random_ids(found.rows[1], (3, 7))
     tgt[:, 0] = BOS
@@ -122,7 +121,7 @@ def test_the_search_finds_what_it_finds_in_the_published_model(
     model = (
         transformers.MarianMTModel.from_pretrained(folder).double().eval()
     )
-    found = read_published(folder)
+    found = Published.read(folder)
     ours, rows = double(found), found.rows[1]
     columns = torch.tensor([0 if i is None else i for i in rows.order])
 
@@ -167,7 +166,7 @@ def test_greedy_search_writes_what_generate_writes(folder: Path) -> None:
     model = (
         transformers.MarianMTModel.from_pretrained(folder).double().eval()
     )
-    found, tokens = read_published(folder), theirs(folder)
+    found, tokens = Published.read(folder), theirs(folder)
     given = model.generate(
         **tokens(GERMAN[:200], return_tensors="pt", padding=True),
         num_beams=1, do_sample=False, max_length=13,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from annotated.corpora.sentencepieces import SentencePieces, load_tokenizer
 from annotated.engine.errors import RunError
-from annotated.exchange.marian import import_marian, read_published
+from annotated.exchange.marian import Published, import_marian
 from annotated.search import Hypothesis
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 from tests.exchange.published import (
@@ -35,7 +35,7 @@ def test_tokens_are_those_of_their_tokenizer(
 ) -> None:
     place, _ = published(kind)
     coded = "codes" in KINDS[kind]
-    found = read_published(place, "deu" if coded else None)
+    found = Published.read(place, "deu" if coded else None)
     tokens, start = theirs(place), ">>deu<<" if coded else ""
     lines = [*GERMAN[:50], *ODD]
     given = tokens([start + line for line in lines]).input_ids
@@ -54,7 +54,7 @@ def test_tokens_are_those_of_their_tokenizer(
 
 
 def test_a_special_in_a_text_is_text(folder: Path) -> None:
-    tokens = read_published(folder).source
+    tokens = Published.read(folder).source
     [ids] = tokens.encode(["der </s> Hund <pad>"])
     assert not {PAD, BOS, EOS} & set(ids)
     tokens.encode(["\ud800"])  # half of a character, which has no UTF-8
@@ -72,7 +72,7 @@ def test_any_text_has_ids(models: tuple[bytes, bytes], text: str) -> None:
 def test_a_tokenizer_survives_being_written(
     folder: Path, tmp_path: Path
 ) -> None:
-    tokens = read_published(folder).source
+    tokens = Published.read(folder).source
     tokens.save(tmp_path / "source.json")
     again = load_tokenizer(tmp_path / "source.json")
     assert isinstance(again, SentencePieces)
@@ -89,7 +89,7 @@ def test_a_tokenizer_survives_being_written(
 
 
 def test_each_line_says_its_language(published: Any) -> None:
-    tokens = read_published(published("codes")[0], "fra").source
+    tokens = Published.read(published("codes")[0], "fra").source
     assert isinstance(tokens, SentencePieces)
     code, other = (tokens.pieces.index(c) for c in (">>fra<<", ">>deu<<"))
     plain, own, text = tokens.encode(

@@ -362,7 +362,9 @@ def pocket() -> dict[str, Any]:
     sentences = []
     for _ in range(400):
         one = clause()
-        time = draw.choice(["", "", *words.DAYS, "evening", "every day"])
+        time = draw.choice(
+            ["", "", *words.PARTICLES["day"], "evening", "every day"]
+        )
         tense = {"yesterday": "past", "tomorrow": "will"}.get(time)
         one = one._replace(
             time=time,

@@ -82,12 +82,7 @@ def german_words() -> set[str]:
         "nicht",
         *english._PREPOSITIONS,
     }
-    for table in (
-        words.DAYS,
-        words.MIDDLE,
-        words.ASKED,
-        words.CONJUNCTIONS,
-    ):
+    for table in words.PARTICLES.values():
         found |= set(table.values())
     for name, noun in words.NOUNS.items():
         found |= {name, noun.german_plural, noun.german_plural + "n"}
@@ -117,7 +112,15 @@ def german_words() -> set[str]:
 
 def english_words() -> set[str]:
     found = {",", ".", "?", *words.NAMES, "a", "an", "any", "to", "into"}
-    found |= {*words.DAYS, "evening", "day", "not", "did", "cannot", "will"}
+    found |= {
+        *words.PARTICLES["day"],
+        "evening",
+        "day",
+        "not",
+        "did",
+        "cannot",
+        "will",
+    }
     found |= {
         "who",
         "whom",
@@ -128,8 +131,12 @@ def english_words() -> set[str]:
         "should",
         "can",
     }
-    found |= {*english._PREPOSITIONS.values(), *words.MIDDLE, *words.ASKED}
-    found |= {*words.CONJUNCTIONS}
+    found |= {
+        *english._PREPOSITIONS.values(),
+        *words.PARTICLES["middle"],
+        *words.PARTICLES["question"],
+    }
+    found |= {*words.PARTICLES["conjunction"]}
     for row in english._AUXILIARIES.values():
         found |= set(row[1:])
     for noun in words.NOUNS.values():
