@@ -169,23 +169,9 @@ class Train:
             if rank() == 0:
                 print(json.dumps(summary))
 
-    def _planned(self, device: str) -> tuple[Recipe, TransformerConfig]:
-        """The recipe as it would be trained here, and its model."""
-        if self.recipe.fit:
-            try:
-                return foreseen(self.recipe, device)
-            except DataError as error:
-                print(
-                    f"{error}\nThis recipe is fitted to its corpus: below "
-                    "is what it would be without that",
-                    file=sys.stderr,
-                )
-        recipe = with_precision(self.recipe, device)
-        return recipe, recipe.config()
-
     def _foresee(self, device: str) -> None:
         """Measure this device, and print what the run would take."""
-        recipe, config = self._planned(device)
+        recipe, config = _planned(self.recipe, device)
         recipe = with_micro_tokens(recipe, device)
         print(dry_run(config, recipe.training, device))
         never = unsupported(recipe.model)
@@ -193,6 +179,23 @@ class Train:
         print(f"{'export to':16}{', '.join(forms)}")
         for form, why in never.items():
             print(f"{'no export to':16}{form}: {why}")
+
+
+def _planned(
+    recipe: Recipe, device: str
+) -> tuple[Recipe, TransformerConfig]:
+    """A recipe as it would be trained here, and its model."""
+    if recipe.fit:
+        try:
+            return foreseen(recipe, device)
+        except DataError as error:
+            print(
+                f"{error}\nThis recipe is fitted to its corpus: below is "
+                "what it would be without that",
+                file=sys.stderr,
+            )
+    recipe = with_precision(recipe, device)
+    return recipe, recipe.config()
 
 
 def _started_again(out: Path) -> bool:
