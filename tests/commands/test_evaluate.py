@@ -6,12 +6,14 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from annotated.commands.evaluate import Evaluate
 from annotated.engine import search as decoding
 from annotated.engine.runs import Run
+from annotated.engine.translate import Translation
 from annotated.tokens import SPECIALS, Tokenizer
 from tests.commands.conftest import Call
 
@@ -240,3 +242,23 @@ def test_a_run_that_cannot_vote_is_told_of(
     assert done.complaint.startswith(
         f"annotated: {absent} is not a run folder"
     )
+
+
+def test_tokenised_translations_are_told_of_in_our_words(
+    call: Call,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """sacreBLEU's own would name an argument that no option gives."""
+
+    def translate(run: Run, lines: list[str], *_: Any, **__: Any) -> Any:
+        return [[Translation("a b .", 0.0, 0.0)] for _ in lines]
+
+    monkeypatch.setattr(Run, "translate", translate)
+    (tmp_path / "x").write_text("a b .\n" * 200, encoding="utf-8")
+    files = f"--src {tmp_path / 'x'} --ref {tmp_path / 'x'}"
+    done = call(f"evaluate --run {run} {files} --against {tmp_path / 'x'}")
+    assert done.code == 0 and done.err.count("are tokenised") == 1
+    assert "force" not in done.err + caplog.text
