@@ -136,6 +136,9 @@ def main() -> None:
     """The command annotated. Exits with 0 on success, 2 on an error that
     the user can fix, 128 + the signal's number if a signal stopped it.
     """
+    null = os.devnull, os.O_RDWR  # in place of streams that are closed
+    sys.stdin = sys.stdin or os.fdopen(os.open(*null))
+    sys.stderr = sys.stderr or os.fdopen(os.open(*null), "w")
     _make_streams_legible()
     if get_terminal_size().columns < 40:  # too few for tyro's pages
         os.environ["COLUMNS"] = "40"
@@ -143,6 +146,8 @@ def main() -> None:
     debug = len(args) < len(sys.argv) - 1
     debug = debug or bool(os.environ.get("ANNOTATED_DEBUG"))
     try:
+        if sys.stdout is None:
+            raise UsageError("standard output is closed: > FILE opens it")
         dispatch(args)
         sys.stdout.flush()
     except BrokenPipeError:

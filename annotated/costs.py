@@ -188,8 +188,8 @@ def _gib(size: float) -> str:
 
 def _two(x: float) -> str:
     """Two digits, as many as a forecast has."""
-    digits = 0 if x >= 9.95 else 1 if x >= 0.995 else 2
-    return f"{float(f'{x:.2g}'):,.{digits}f}"
+    many = f"{float(f'{x:.2g}'):,.0f}"
+    return many if x >= 9.95 else f"{x:#.2g}"
 
 
 def _span(seconds: float) -> str:

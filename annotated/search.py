@@ -55,7 +55,7 @@ class SearchConfig:
     limit: int | None = None  # maximum tokens in any output
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, below=10)
         if self.nbest > self.beam:
             raise ValueError(
                 f"nbest {self.nbest} is more than beam {self.beam}"

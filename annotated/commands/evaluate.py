@@ -125,6 +125,7 @@ class Evaluate(ConstraintOptions, SearchOptions):
             scores = score(found, ref, self.split_compounds)
         scores |= {"seconds": seconds}
         if rank() == 0 and run.recipe.target != "tree":
+            _tell_tokenised(found)
             scores |= interval(found, ref)
             scores |= baselines(run, src, ref, self.data or "")
             scores |= _by_tag(run, src, found, ref)
@@ -174,6 +175,15 @@ class Evaluate(ConstraintOptions, SearchOptions):
                 f"{self.against} translates {theirs}, {self.run} {ours}"
             )
         return self.engine(other) if self.ctranslate2 else other
+
+
+def _tell_tokenised(found: list[str]) -> None:
+    if 2 * sum(text.endswith(" .") for text in found) > len(found):
+        print(
+            'the translations are tokenised (" ." for a full stop): '
+            "compare their BLEU only with that of text tokenised alike",
+            file=sys.stderr,
+        )
 
 
 def _by_tag(

@@ -30,6 +30,9 @@ class Export:
         folder = run_folder(self.run)
         run, results = Run.open(folder), results_of(folder)
         export_run(run, self.to, self.out, results)
+        names = sorted(path.name for path in self.out.iterdir())
+        told = {"to": self.to, "out": f"{self.out}", "files": names}
+        print(json.dumps(told))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,8 @@ def parse(kind: Any, name: str, args: list[str], **more: Any) -> Any:
     except SystemExit as stop:
         if not stop.code:  # --help
             raise
-        wrong = _refusal(kind, args) or _cause(stop)
+        none = "config" not in more  # run has DisallowNone in it
+        wrong = _refusal(kind, args, none) or _cause(stop)
     raise UsageError(f"{name}: {wrong}")
 
 
@@ -77,7 +78,7 @@ class _Checker(argparse.ArgumentParser):
         raise UsageError(message.replace(missing, "missing"))
 
 
-def _refusal(kind: Any, args: list[str]) -> str:
+def _refusal(kind: Any, args: list[str], none: bool) -> str:
     """What argparse finds wrong with options; empty if nothing."""
     several = {one.__name__.lower(): one for one in get_args(kind)}
     if several:
@@ -90,7 +91,9 @@ def _refusal(kind: Any, args: list[str]) -> str:
     options = dict(_options(kind))
     for name, settings in options.items():
         checker.add_argument(name, **settings)
-    words = ["0" if word == "None" else _spelt(word) for word in args]
+    words = [
+        "0" if none and word == "None" else _spelt(word) for word in args
+    ]
     for word in words:
         name = word.partition("=")[0]
         if name.startswith("--") and name not in options:
@@ -120,6 +123,8 @@ def _options(
         named = [mark.name for mark in marks if hasattr(mark, "name")]
         name = (named or [field.name])[0].replace("_", "-")
         settings = _settings(hint)
+        if tyro.conf.UseAppendAction in marks:  # one value each time
+            settings = {"action": "append"}
         required = needed and field.default is dataclasses.MISSING
         if tyro.conf.Positional not in marks:
             name = f"--{name}"
@@ -139,7 +144,8 @@ def _settings(hint: Any) -> dict[str, Any]:
         return {"choices": get_args(hint)}
     if get_origin(hint) is tuple:
         kinds = get_args(hint)
-        return {"nargs": "*" if Ellipsis in kinds else len(kinds)}
+        count = "*" if Ellipsis in kinds else len(kinds)
+        return {"nargs": count} | _settings(kinds[0])
     return {"type": hint} if hint in (int, float) else {}
 
 

@@ -9,7 +9,7 @@ import math
 import re
 import shutil
 import sys
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -483,7 +483,7 @@ def _clean(
                 if len(first) < _CHUNK:
                     first += sides
             read = kept.total() - before + dropped.total()
-            _check_text(f"{preparation.name}, {split}", read, dropped)
+            _need_text(f"{preparation.name}, {split}", read, dropped, parts)
             if kept.total() == before and split == "back":
                 card = {"read": read, "dropped": dropped}
                 raise DataError(_nothing_left(preparation, split, card))
@@ -576,15 +576,23 @@ def _nothing_left(
 _DOCUMENTS = " (it ends where a line is blank on both sides)"
 
 
-def _check_text(name: str, read: int, dropped: Counter[str]) -> None:
-    """DataError if more than 1 % of the pairs read is not text."""
+def _need_text(
+    name: str, read: int, dropped: Counter[str], parts: Iterable[TextPair]
+) -> None:
+    """DataError if more than 1 % of the pairs read is not text; the parts
+    are read again to say where the first of these is.
+    """
     wrong = {why: dropped[why] for why in CURES if dropped[why]}
-    if sum(wrong.values()) > 0.01 * read:
-        told = ". ".join(
-            f"{count:,} of {read:,} pairs: {why}; {CURES[why]}"
-            for why, count in wrong.items()
-        )
-        raise DataError(f"{name}: {told}")
+    if sum(wrong.values()) <= 0.01 * read:
+        return
+    told = [f"{n:,} of {read:,} pairs: {why}" for why, n in wrong.items()]
+    try:
+        for part in parts:
+            deque(part.pairs(), maxlen=0)
+        told += [CURES[why] for why in wrong]
+    except DataError as first:
+        told.append(f"the first: {first}")
+    raise DataError(f"{name}: {'; '.join(told)}")
 
 
 @dataclass(frozen=True)
@@ -645,7 +653,8 @@ def count_lines(path: Path) -> int:
         lines += 1
         if bad := fault(line):
             dropped[bad[0]] += 1
-    _check_text(str(path), lines, dropped)
+    part = TextPair(Text(path), Text(path))
+    _need_text(str(path), lines, dropped, [part])
     return lines
 
 

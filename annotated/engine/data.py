@@ -145,6 +145,17 @@ def _attribution(data: str) -> list[str]:
     return [f"{data}: {told}"] if told else []
 
 
+_NO_DATA = {  # what to do about a name that stands for none
+    "pair": "pair has no data of its own: give --data and a folder with "
+    "your files, or make one with annotated data prepare pair --src FILE "
+    "--tgt FILE --out DIR",
+    "imported": "an imported run has no data of its own: give --data, a "
+    "data set or a folder with your files",
+    "trees": "a parser's data is a treebank of yours: make a folder of it "
+    "with annotated treebank BANK --out DIR, and give --data DIR",
+}
+
+
 def open_data(
     recipe: Recipe, tokenizers: tuple[Tokenizer, Tokenizer] | None = None
 ) -> Data:
@@ -161,17 +172,8 @@ def open_data(
             f"there is no folder {folder}: if it has been moved, say where "
             "it is with --data"
         )
-    if recipe.data == "pair":
-        raise DataError(
-            "pair has no data of its own: give --data and a folder with "
-            "your files, or make one with annotated data prepare pair "
-            "--src FILE --tgt FILE --out DIR"
-        )
-    if recipe.data == "imported":
-        raise DataError(
-            "an imported run has no data of its own: give --data, a data "
-            "set or a folder with your files"
-        )
+    if recipe.data in _NO_DATA:
+        raise DataError(_NO_DATA[recipe.data])
     found = prepared_data(recipe)
     if found is None:
         return TextData(recipe, tokenizers)

@@ -44,22 +44,29 @@ def check_new(folder: Path) -> None:
 @contextmanager
 def aside(path: Path) -> Iterator[Path]:
     """A hidden folder beside path, to write in what is to become path; it
-    is deleted at the end. What killed processes have left goes first.
+    is deleted at the end. What killed processes have left goes first. An
+    OSError about what is hidden names path.
     """
     clear(path.parent, path.name)
-    while True:
-        hidden = Path(mkdtemp(f".{path.name}.part", ".", path.parent))
-        handle = _claim(hidden, wait=True)
-        if hidden.exists():
-            break
-        if handle is not None:  # another's clear came before the lock
-            os.close(handle)
+    end = f".{path.name}.part"
     try:
-        yield hidden
-    finally:
-        _discard(hidden, path)
-        if handle is not None:
-            os.close(handle)
+        while True:
+            hidden = Path(mkdtemp(end, ".", path.parent))
+            handle = _claim(hidden, wait=True)
+            if hidden.exists():
+                break
+            if handle is not None:  # another's clear came before the lock
+                os.close(handle)
+        try:
+            yield hidden
+        finally:
+            _discard(hidden, path)
+            if handle is not None:
+                os.close(handle)
+    except OSError as error:
+        if end in str(error.filename):
+            error.filename = str(path)
+        raise
 
 
 def clear(folder: Path, name: str = "") -> None:

@@ -1059,7 +1059,8 @@ class Sampling(SearchConfig):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, zero={"seed"}, positive={"temperature", "top_p"})
+        positive = {"temperature", "top_p"}
+        check_fields(self, zero={"seed"}, positive=positive, below=10)
         if self.top_p > 1:
             raise UsageError(f"top_p must be at most 1, not {self.top_p}")
         object.__setattr__(self, "beam", self.nbest)

@@ -11,6 +11,7 @@ from annotated.corpora.marks import MarkedTokenizer
 from annotated.corpora.sentencepieces import in_parts
 from annotated.engine.constraints import (
     Guide,
+    Limits,
     Spellings,
     as_phrases,
     as_prefixes,
@@ -19,7 +20,12 @@ from annotated.engine.errors import RunError, UsageError
 from annotated.engine.packing import NoCacheError
 from annotated.engine.search import search_in_order
 from annotated.model import Transformer, TransformerConfig
-from annotated.search import Hypothesis, SearchConfig, plain_beam_search
+from annotated.search import (
+    Hypothesis,
+    SearchConfig,
+    output_limit,
+    plain_beam_search,
+)
 from annotated.tokens import Tokenizer
 
 __all__ = ["Engine", "Translation", "translated"]
@@ -67,15 +73,15 @@ def translated(
     source, target = tokenizers
     marked = _marked(tokenizers)
     # whatever has all placeholders comes first
-    wide = search
-    if marked is not None:
-        wide = dataclasses.replace(search, nbest=search.beam)
+    nbest = search.beam if marked else search.nbest
+    wide = dataclasses.replace(search, nbest=nbest)
     most = min(_most_source(m.config, search) for m in models)
     pieces, line_of = [], []
     for i, ids in enumerate(source.encode(lines)):
         parts = in_parts(source, ids, most) if lines[i].strip() else []
         pieces += parts
         line_of += [i] * len(parts)
+    _check_room(models, pieces, search, guide)
     hypotheses: list[list[list[Hypothesis]]] = [[] for _ in lines]
 
     def search_some(some: Any, **asked: Any) -> list[list[Hypothesis]]:
@@ -96,16 +102,33 @@ def translated(
             ) from None
         print(f"slowly, without a cache: {error}", file=sys.stderr)
         results = [plain_beam_search(models[0], p, wide) for p in pieces]
-    for i, piece, nbest in zip(line_of, pieces, results, strict=True):
+    for i, piece, best in zip(line_of, pieces, results, strict=True):
         if marked is not None:
-            nbest = _complete_first(piece, nbest, *marked)
-        _check_found(lines[i], nbest)
-        hypotheses[i].append(nbest[: search.nbest])
+            best = _complete_first(piece, best, *marked)
+        _check_found(lines[i], best)
+        hypotheses[i].append(best[: search.nbest])
     found = [_joined(parts, target) for parts in hypotheses]
     return _restored(marked[1], lines, found) if marked else found
 
 
 _Wish = tuple[Sequence[int], Sequence[Spellings]]  # of a piece
+
+
+def _check_room(
+    models: Sequence[Transformer],
+    pieces: Sequence[list[int]],
+    search: SearchConfig,
+    guide: Guide | None,
+) -> None:
+    """UsageError if a translation may not have the minimum of tokens."""
+    least = guide.min_length if isinstance(guide, Limits) else 0
+    for n in sorted({len(piece) for piece in pieces}) if least else ():
+        most = min(output_limit(m, n, search) for m in models) - 1
+        if most < least:
+            raise UsageError(
+                f"min_length {least} exceeds the limit of a translation "
+                f"here, {most}: lower it, or raise extra"
+            )
 
 
 def _check_found(line: str, nbest: Sequence[Hypothesis]) -> None:

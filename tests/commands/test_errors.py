@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import json
 import os
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -15,6 +19,7 @@ import torch
 from annotated.corpora import fetch as fetching
 from annotated.engine import runs as runs_module
 from tests.commands.conftest import Call, process
+from tests.helpers import environment
 
 # those that tyro tells, naming the option, in a box of its own
 OPTIONS = {
@@ -88,6 +93,22 @@ WRONG = {
     "divide": (
         "data prepare multi30k --divide-by block",
         "--divide-by goes with pair",
+    ),
+    "one of several": (
+        "data prepare pair --src a --tgt b --weights 1 x --out x",
+        "argument --weights: invalid int value: 'x'",
+    ),
+    "repeated": (
+        "translate --run x --require",
+        "argument --require: expected one argument",
+    ),
+    "nothing as a number": (
+        "translate --run x --beam None",
+        "argument --beam: invalid int value: 'None'",
+    ),
+    "treebank": (
+        "train parse-small --norm post --out x",
+        "annotated treebank BANK --out DIR, and give --data DIR",
     ),
     "cleaning": (
         "data prepare pair --src a --tgt b --ratio 0.5 --out x",
@@ -283,3 +304,51 @@ def test_an_option_of_search_is_checked_before_work(
 ) -> None:
     done = call(f"translate --run {run} --beam 2 --nbest 3")
     assert "nbest 3 is more than beam 2" in done.complaint
+
+
+def test_closed_streams_end_in_no_traceback(run: Path) -> None:
+    """As a shell closes them with <&- and >&-; a closed standard input is
+    an empty one."""
+    code = (
+        "import os, sys; os.close({}); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'annotated', "
+        f"'translate', '--run', {str(run)!r}, *sys.argv[1:]])"
+    )
+
+    def closed(number: int, *more: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(number), *more],
+            env=environment(),
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    assert closed(0)[0] == 0 and "Error" not in closed(0)[1]
+    refused, told = closed(1, "a b")
+    assert (refused, told.count("\n")) == (2, 1)
+    assert told.startswith("annotated: standard output is closed")
+    assert closed(2, "--beam", "0") == (2, "")
+
+
+def test_what_cannot_be_written_is_named_as_it_was_typed(
+    call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> str:
+        where = str(run.parent / ".x.out.part")
+        raise PermissionError(errno.EACCES, "Permission denied", where)
+
+    monkeypatch.setattr("annotated.engine.files.mkdtemp", full)
+    out = run.parent / "out"
+    done = call(f"export --run {run} --to safetensors --out {out}")
+    assert done.complaint == f"annotated: {out}: Permission denied"
+
+
+def test_export_says_what_it_has_written(call: Call, run: Path) -> None:
+    out = run.parent / "out"
+    done = call(f"export --run {run} --to safetensors --out {out}")
+    assert json.loads(done.out) == {
+        "to": "safetensors",
+        "out": str(out),
+        "files": sorted(path.name for path in out.iterdir()),
+    }

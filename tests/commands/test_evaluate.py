@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from annotated.commands.evaluate import Evaluate
 from annotated.engine import search as decoding
 from annotated.engine.errors import DataError, RunError
 from annotated.engine.runs import Run
+from annotated.engine.translate import Translation
 from annotated.tokens import SPECIALS, Tokenizer
 from tests.commands.conftest import Call
 
@@ -253,3 +255,23 @@ def test_scores_that_are_damaged_are_named(
     with pytest.raises((DataError, RunError), match=r"scores\.json"):
         own._keep({"bleu": 1.0})
     assert (tmp_path / "scores.json").read_text() == broken
+
+
+def test_tokenised_translations_are_told_of_in_our_words(
+    call: Call,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """sacreBLEU's own would name an argument that no option gives."""
+
+    def translate(run: Run, lines: list[str], *_: Any, **__: Any) -> Any:
+        return [[Translation("a b .", 0.0, 0.0)] for _ in lines]
+
+    monkeypatch.setattr(Run, "translate", translate)
+    (tmp_path / "x").write_text("a b .\n" * 200, encoding="utf-8")
+    files = f"--src {tmp_path / 'x'} --ref {tmp_path / 'x'}"
+    done = call(f"evaluate --run {run} {files} --against {tmp_path / 'x'}")
+    assert done.code == 0 and done.err.count("are tokenised") == 1
+    assert "force" not in done.err + caplog.text

@@ -396,7 +396,8 @@ def test_nbest_numbers_the_lines(call: Call, run: Path) -> None:
     [
         ("--nbest 5", "nbest 5 is more than beam 4"),
         ("--beam 0", "beam must be"),
-        ("--alpha nan", "alpha must be a number in [0, inf), not nan"),
+        ("--alpha nan", "alpha must be a number in [0, 10), not nan"),
+        ("--alpha 1e300", "alpha must be a number in [0, 10), not 1e+300"),
         ("--workers 0", "workers must be an integer >= 1, not 0"),
         ("--extra 0", "extra must be"),
         ("--nbest 0", "nbest must be"),

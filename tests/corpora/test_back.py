@@ -187,7 +187,7 @@ def test_lines_are_counted_and_must_be_text(tmp_path: Path) -> None:
     path.write_bytes(b"a\n" * 198 + b"\xff\n" + b"a")
     assert count_lines(path) == 200
     path.write_bytes(b"a\n" * 9 + b"\xff\n")
-    with pytest.raises(DataError, match="1 of 10 pairs: not UTF-8"):
+    with pytest.raises(DataError, match="1 of 10 pairs: .*line 10, byte 1"):
         count_lines(path)
     with pytest.raises(DataError, match="cannot be read"):
         count_lines(tmp_path / "none")

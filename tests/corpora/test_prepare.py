@@ -113,7 +113,9 @@ def test_one_line_in_a_hundred_may_be_no_text(tmp_path, bad):
         prepare(of(files), tmp_path / "out")
         return
     with pytest.raises(
-        DataError, match="pair, train: 3 of 200 pairs: not UTF-8"
+        DataError,
+        match="pair, train: 3 of 200 pairs: not UTF-8 text; the first: "
+        ".*x.en, line 1, byte 1: not UTF-8 text; save it",
     ):
         prepare(of(files), tmp_path / "out")
 

@@ -12,6 +12,7 @@ from annotated import costs
 from annotated.costs import (
     _PAPER_STEPS,
     PAPER_HOURS,
+    _two,
     forward_flops,
     kept_bytes,
     paper_cost,
@@ -381,3 +382,18 @@ def test_a_bill_adds_up_by_hand() -> None:
     )
     assert (hours, energy, rent) == pytest.approx((2.0, 1.5, 12.0))
     assert electricity == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (0.0, "0.0"),
+        (0.0042, "0.0042"),
+        (0.0996, "0.10"),
+        (0.997, "1.0"),
+        (9.96, "10"),
+        (1234.0, "1,200"),
+    ],
+)
+def test_a_forecast_has_two_digits(x: float, said: str) -> None:
+    assert _two(x) == said

@@ -355,6 +355,7 @@ def test_search_leaves_the_model_as_it_was(training, beam):
         *((field, 0) for field in ("beam", "extra", "nbest", "limit")),
         *((field, 1.5) for field in ("beam", "extra", "nbest", "limit")),
         ("alpha", -0.1),
+        ("alpha", 10.0),
         ("alpha", math.inf),
         ("alpha", math.nan),
     ],
