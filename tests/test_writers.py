@@ -64,6 +64,7 @@ WRITERS = {
     "corpora.prepare prepare": FRESH,
     "engine.log Log.__init__": "appends lines; a half one is not read",
     "engine.log _board": "TensorBoard's events, which it appends",
+    "engine.runner _discard_later": "takes away what it has a copy of",
     "engine.runner _keep_best": FRESH,
     "engine.runner _take_up": "sets a damaged checkpoint aside",
     "engine.runs Run.begin": "takes a run back that could not begin",

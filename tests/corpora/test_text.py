@@ -270,7 +270,7 @@ NOT_A_PERSONS = {
         engine/files.keep_first engine/files._holder
         engine/machine._value engine/machine.cached""",
     "is of the system": """
-        engine/machine._read engine/machine.processor
+        cli.main engine/machine._read engine/machine.processor
         school/examiner._limit_memory""",
     "comes from a process of ours, or from our page in the browser": """
         book/look.answered engine/distributed._fresh_part
