@@ -118,7 +118,9 @@ def test_an_exported_run_translates_as_before(
 ) -> None:
     out = tmp_path / "out"
     done = call(f"export --run {run} --to safetensors --out {out}")
-    assert (done.code, done.out) == (0, "")
+    told = json.loads(done.out)
+    assert told["to"] == "safetensors" and told["out"] == str(out)
+    assert told["files"] == sorted(path.name for path in out.iterdir())
     before, after = (
         call(f"translate --run {folder}", b"a b c\n\n")
         for folder in (run, out)

@@ -214,22 +214,6 @@ def test_hours_are_as_measured_at_the_nearest_width() -> None:
             assert f"at width {width};" in rows["time here"]
 
 
-@pytest.mark.parametrize(
-    ("hours", "said"),
-    [
-        (0.0523, "0.05"),
-        (0.52, "0.52"),
-        (0.995, "1.0"),
-        (1.52, "1.5"),
-        (9.95, "10"),
-        (10.4, "10"),
-        (1234.0, "1,200"),
-    ],
-)
-def test_a_forecast_has_two_digits(hours: float, said: str) -> None:
-    assert costs._two(hours) == said
-
-
 def test_several_processes_share_the_hours_and_the_batch(
     no_data: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
