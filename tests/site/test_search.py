@@ -61,14 +61,19 @@ def readers() -> dict[str, list[str]]:
     return {query: right for _, query, right in lines}
 
 
+def in_halves(name: str, size: int) -> dict[str, dict[str, list[str]]]:
+    """Good answers by half and query, of a table with as many in each."""
+    found: dict[str, dict[str, list[str]]] = {"first": {}, "second": {}}
+    for half, query, right in listed(HERE / name):
+        found[half][query] = right
+    assert [len(half) for half in found.values()] == [size, size]
+    return found
+
+
 @pytest.fixture(scope="module")
 def halves() -> dict[str, dict[str, list[str]]]:
     """Sixty more: those that the search was mended on, and the others."""
-    found: dict[str, dict[str, list[str]]] = {"first": {}, "second": {}}
-    for half, query, right in listed(HERE / "held_out.tsv"):
-        found[half][query] = right
-    assert [len(half) for half in found.values()] == [30, 30]
-    return found
+    return in_halves("held_out.tsv", 30)
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +89,7 @@ def fifth() -> list[tuple[str, list[str]]]:
 @pytest.fixture(scope="module")
 def sixth() -> dict[str, dict[str, list[str]]]:
     """Sixty and sixty more; the ranking was chosen on neither half."""
-    found: dict[str, dict[str, list[str]]] = {"first": {}, "second": {}}
-    for half, query, right in listed(HERE / "sixth.tsv"):
-        found[half][query] = right
-    assert [len(half) for half in found.values()] == [60, 60]
-    return found
+    return in_halves("sixth.tsv", 60)
 
 
 @pytest.fixture(scope="module")
