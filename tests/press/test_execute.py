@@ -114,6 +114,43 @@ def test_a_failure_names_its_cell_and_the_others_run(book: Book) -> None:
     assert not (book.root / "build/executed/02-one.ipynb").exists()
 
 
+@pytest.mark.parametrize(
+    ("true_from", "executions"), [(1, 1), (2, 2), (3, 3), (4, 3)]
+)
+def test_a_page_with_a_false_claim_is_executed_again_alone(
+    book: Book, true_from: int, executions: int
+) -> None:
+    tally = book.root / "tally"
+    tally.write_text("")
+    book.chapter(
+        "02-one",
+        code(
+            f"with open({str(tally)!r}, 'a') as file:\n"
+            "    file.write('x')\n"
+            f"times = len(open({str(tally)!r}).read())"
+        ),
+        code(f"assert times >= {true_from}", "claims"),
+    )
+    said: list[str] = []
+    problems = execute(book.root, say=said.append)
+    assert len(tally.read_text()) == executions
+    assert sum("again, alone" in line for line in said) == executions - 1
+    assert [p.partition(": ")[2] for p in problems] == (
+        ["AssertionError: times >= 4, where times = 3"]
+        if true_from > executions
+        else []
+    )
+
+
+def test_an_error_in_a_cell_is_no_false_claim(book: Book) -> None:
+    book.chapter(
+        "02-one", code("assert 1 > 2"), code("assert 1 < 2", "claims")
+    )
+    said: list[str] = []
+    assert len(execute(book.root, say=said.append)) == 1
+    assert sum("executing" in line for line in said) == 1
+
+
 DIES = "import os\nos.write(2, b'out of luck')\nos._exit(3)"
 
 
