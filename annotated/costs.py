@@ -183,6 +183,8 @@ _TRIED = 0.15  # seconds of a step that is timed, if it were at full speed
 
 
 def _gib(size: float) -> str:
+    if size < 0.1 * 2**30:
+        return f"{size / 2**20:,.1f} MiB"
     return f"{size / 2**30:,.1f} GiB"
 
 

@@ -120,11 +120,11 @@ class Adapt:
         texts += [*(self.valid or ()), *(self.test or ())]
         if words[0] == "import":  # which no text changes
             texts = []
-        paths = (x for x in [*texts, *words] if isinstance(x, Path))
+        paths = [x for x in [*texts, *words] if isinstance(x, Path)]
+        if words[0] in ("evaluate", "export"):  # of what has been trained
+            paths += [x / "model.safetensors" for x in paths]
         files = [x for x in dict.fromkeys(paths) if x.is_file()]
         key = " ".join([step, *map(file_hash, files)])
-        if words[0] in ("evaluate", "export"):  # of what has been trained
-            key += f" after {self.minutes:g} minutes"
         path = self.out / "steps.json"
         done = json_of(path) if path.exists() else {}
         if not isinstance(done, dict):

@@ -566,14 +566,15 @@ def _nothing_left(
     if split in preparation.parts:
         return f"{told}: it needs more text, or rules that drop less"
     what, of = preparation.division.by, preparation.division.of
-    ends = _DOCUMENTS * (what == "document")
+    ends, others = _ENDS.get(what, ""), _OTHERS.get(what, "")
     return (
         f"{told}: one {what} in {of} is held out for it{ends}; give more "
-        f"text, a smaller --hold-out, or two files for --{split}"
+        f"text, a smaller --hold-out, or two files for --{split}{others}"
     )
 
 
-_DOCUMENTS = " (it ends where a line is blank on both sides)"
+_ENDS = {"document": " (it ends where a line is blank on both sides)"}
+_OTHERS = {"source": ", or --divide-by block, if it was divided before"}
 
 
 def _need_text(

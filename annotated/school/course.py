@@ -116,10 +116,17 @@ class Workspace:
     def state(self) -> dict[str, dict[str, Any]]:
         """What is remembered of each exercise: outcome, hints given."""
         try:
+            return self._remembered()
+        except OSError:
+            return {}  # no solution is in it
+
+    def _remembered(self) -> dict[str, dict[str, Any]]:
+        """The same; OSError if there is a file that may not be read."""
+        try:
             text = (self.folder / "progress.json").read_text("utf-8")
             known = json.loads(text)
         except (FileNotFoundError, NotADirectoryError, ValueError):
-            return {}  # if it is damaged: the solutions are not in it
+            return {}  # also if it is damaged
         entries = known.items() if isinstance(known, dict) else ()
         return {k: facts for k, facts in entries if isinstance(facts, dict)}
 
@@ -127,9 +134,9 @@ class Workspace:
         """Add facts to what is remembered; where that cannot be written,
         say why, and answer False.
         """
-        state = self.state()
-        state[name] = state.get(name, {}) | facts
         try:
+            state = self._remembered()
+            state[name] = state.get(name, {}) | facts
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / "progress.json", state)
         except OSError as error:

@@ -49,6 +49,10 @@ def lines(
             scores: dict[str, Any] = {"copied": COPIED, "nearest": NEAREST}
             print(json.dumps(SCORE | scores))
         if name == "train":
+            minutes = rest[rest.index("--max-minutes") + 1]
+            trained = Path(rest[rest.index("--out") + 1])
+            trained.mkdir(parents=True, exist_ok=True)
+            (trained / "model.safetensors").write_text(minutes)
             print("{}")
 
     monkeypatch.setattr(adapt, "dispatch", dispatch)
@@ -174,4 +178,27 @@ def test_what_depends_on_more_training_is_done_again(
     call(f"{LINE} --run pocket")
     before = len(lines)
     call(f"{LINE} --run pocket --minutes 20")
-    assert heads(lines[before:]) == STEPS[1:]
+    # the model as it was has its score
+    assert heads(lines[before:]) == ["train", "evaluate", "export"]
+
+
+def test_fewer_minutes_do_not_bring_back_the_scores_of_then(
+    call: Call, lines: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run has had more by now, and it is the run that is exported."""
+    typed = adapt.dispatch
+
+    def scored(words: list[str]) -> None:
+        if words[:1] == ["evaluate"] and "out/run" in words:
+            minutes = float(Path("out/run/model.safetensors").read_text())
+            print(json.dumps({"bleu": minutes, "chrf": 0.0}))
+        else:
+            typed(words)
+
+    monkeypatch.setattr(adapt, "dispatch", scored)
+    told = [
+        json.loads(call(f"{LINE} --run pocket --json --minutes {n}").out)
+        for n in (10, 20, 10)
+    ]
+    scores = [one["new"]["adapted"]["bleu"] for one in told]
+    assert scores == [10.0, 20.0, 20.0]

@@ -263,7 +263,9 @@ def test_want_of_memory_is_said_so(
     call: Call, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     failing(monkeypatch, error)
-    assert "out of memory" in call("translate --run x").complaint
+    told = call("translate --run x").complaint
+    assert "out of memory: try a smaller batch_tokens" in told
+    assert told.endswith("or in a search beam or extra")
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_a_corpus_of_which_no_pair_is_held_out_is_refused(tmp_path):
     assert str(told.value) == (
         "pair: no pairs left for valid (1 read, none dropped): one source in "
         "10 is held out for it; give more text, a smaller --hold-out, or two "
-        "files for --valid"
+        "files for --valid, or --divide-by block, if it was divided before"
     )
 
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -495,6 +496,26 @@ def test_a_damaged_progress_file_costs_no_solution(
     checks.progress()
     assert "mine/attention.py" in capsys.readouterr().out
     assert list(Workspace.here().parts()) == [WEIGHTS]
+
+
+def test_progress_that_may_not_be_read_is_neither_needed_nor_lost(
+    student, folder, capsys, monkeypatch
+):
+    checks.check(student(RIGHT))
+    path = folder / "mine/progress.json"
+    before = path.read_bytes()
+    read = Path.read_text
+
+    def refused(self, *how):
+        if self.name == path.name:
+            raise PermissionError(13, "Permission denied", str(self))
+        return read(self, *how)
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    checks.check(student(RIGHT))
+    told = capsys.readouterr().out
+    assert "Nothing is remembered" in told and "Permission denied" in told
+    assert path.read_bytes() == before
 
 
 def test_hints_and_solutions_come_where_nothing_can_be_written(

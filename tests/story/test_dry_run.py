@@ -247,3 +247,15 @@ def test_one_process_of_several_measures_and_speaks() -> None:
     assert "on 2 × cpu" in first
     assert "with 250 tokens" in first
     assert second == "0: "
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        (3.6 * 2**30, "3.6 GiB"),
+        (0.1 * 2**30, "0.1 GiB"),
+        (0.05 * 2**30, "51.2 MiB"),
+    ],
+)
+def test_a_small_model_has_a_size_too(size: float, told: str) -> None:
+    assert costs._gib(size) == told
