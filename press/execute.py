@@ -318,6 +318,8 @@ def _environment(root: Path, scratch: Path) -> dict[str, str]:
     env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     programs = [str(Path(sys.executable).parent), env.get("PATH", "")]
     env["PATH"] = os.pathsep.join(filter(None, programs))
+    for name in ("TMPDIR", "TEMP", "TMP"):  # goes with the scratch folder
+        env[name] = str(scratch)
     env["IPYTHONDIR"] = str(scratch / ".ipython")
     env["MATPLOTLIBRC"] = str(scratch / ".matplotlibrc")
     env["PYTHONHASHSEED"] = "0"

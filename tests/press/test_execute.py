@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,6 +81,17 @@ def test_chapters_execute_once_and_again_with_what_they_use(
     book.edit("book/05-alone.md", "os.listdir()", "len(os.listdir())")
     assert run(book) == ["05-alone"]
     assert run(book, "05", force=True) == ["05-alone"]
+
+
+def test_what_a_page_leaves_among_temporary_files_goes_with_it(
+    book: Book,
+) -> None:
+    book.chapter(
+        "02-one", code("import tempfile"), code("tempfile.mkdtemp()")
+    )
+    run(book)
+    [left] = outputs(book, "02-one")
+    assert "press-" in left and not Path(eval(left)).exists()
 
 
 def test_the_pages_fold_what_the_notebooks_fold(book: Book) -> None:
