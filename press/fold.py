@@ -59,7 +59,10 @@ def tags(chapter: Chapter, cell: Cell) -> list[str]:
 def title(chapter: Chapter, cell: Cell) -> str:
     """What is inside a folded cell."""
     if only_imports(cell):
-        return "Imports"
+        place = chapter.cells.index(cell)
+        above = chapter.cells[place - 1] if place else cell
+        twice = exported(above) and only_imports(above)
+        return "Imports of this page" if twice else "Imports"
     try:
         target = target_of(cell, chapter)
         body = ast.parse(cell.source).body

@@ -170,6 +170,26 @@ def test_folded_cells_are_folded_in_jupyter_and_on_colab(
     assert setup["metadata"] == FOLDED
 
 
+def test_a_pages_own_imports_are_told_from_those_of_its_module(
+    book: Book,
+) -> None:
+    book.chapter(
+        "E1-one",
+        code("import os"),
+        exported("import math"),
+        code("import sys"),
+        exported("import json"),
+        module="engine.one",
+    )
+    notebooks(book.root)
+    assert [line for line, _ in metadata(book, "E1-one")] == [
+        "#@title Imports",
+        "#@title Imports",
+        "#@title Imports of this page",
+        "#@title Imports",
+    ]
+
+
 def test_what_the_engine_room_exports_is_folded(book: Book) -> None:
     book.chapter(
         "E1-one",
