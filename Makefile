@@ -94,8 +94,7 @@ notebooks: $(READY) ## write book/notebooks/*.ipynb from the chapters
 	@$(PRESS) notebooks
 
 check: $(READY) ## say what has drifted, which rules pages break, what cannot be set
-	@$(PRESS) check
-	@$(PRESS) proof
+	@$(PRESS) proof & proof=$$!; $(PRESS) check; checked=$$?; wait $$proof && exit $$checked
 
 classroom: $(READY) ## write a course for nbgrader into classroom/, with its settings (SEED=…: of the hidden checks)
 	@$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[classroom]'
