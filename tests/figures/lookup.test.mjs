@@ -1,7 +1,7 @@
 import { close, golden } from "./golden.mjs";
 import assert from "node:assert/strict";
 import test from "node:test";
-import { meaning, mix, point, scores, softmax } from "../../annotated/book/moving/lookup.mjs";
+import { meaning, mix, outwards, point, scores, softmax } from "../../annotated/book/moving/lookup.mjs";
 
 test("weights and outputs are those of annotated.attention", () => {
   for (const { q, k, v, sharpness, weights, output } of golden("lookup")) {
@@ -25,4 +25,16 @@ test("what weights mean", () => {
 test("a point from an address", () => {
   assert.deepEqual(point("1,-0.5"), [1, -0.5]);
   for (const text of [undefined, "1", "a,b", "1,2,3"]) assert.equal(point(text), null);
+});
+
+test("a label stands where no arrow lies", () => {
+  const [q, , up] = outwards([[2, 1], [0, 0], [0, 0.7]]);
+  close(q, [2 / Math.sqrt(5), 1 / Math.sqrt(5)], 1e-12);
+  close(up, [0, 1], 1e-12);
+  for (const arrows of [[[2, 1], [0, 0], [0.7, 0], [0, 0.7]], [[-2, 0.5], [0.1, 0]]]) {
+    const [x, y] = outwards(arrows)[1];
+    close([Math.hypot(x, y)], [1], 1e-12);
+    for (const [a, b] of arrows) assert.ok(Math.hypot(a, b) < 0.4 || a * x + b * y < 0);
+  }
+  for (const way of outwards([[0, 0], [1, 0], [-1, 0]])) assert.ok(way.every(Number.isFinite));
 });

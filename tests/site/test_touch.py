@@ -87,7 +87,7 @@ def test_a_finger_drags_a_tip_and_scrolls_beside_it(
     page.evaluate("document.body.style.paddingBottom = '900px'")
     box = plane.bounding_box()
     middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    unit = box["width"] * 220 / 232 / 5
+    unit = box["width"] * 220 / 256 / 5
     # a finger is no pointer: it begins 8 px beside the tip
     start = middle[0] + 1.41 * unit + 8, middle[1] + 4
     before = drag(page, start, 2 * unit)

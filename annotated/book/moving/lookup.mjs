@@ -37,9 +37,25 @@ export function point(text) {
   return parts.length === 2 && parts.every(Number.isFinite) ? parts : null;
 }
 
+/** Which way each arrow's label stands from its tip: on, in the arrow's own
+ * direction; a key near the origin has it where the other arrows are not. */
+export function outwards(arrows) {
+  return arrows.map(([x, y], i) => {
+    let far = Math.hypot(x, y);
+    if (far < 0.4) {
+      const others = arrows.filter((_, j) => j !== i && Math.hypot(...arrows[j]) >= 0.4);
+      [x, y] = [0, 1].map((c) => -others.reduce((sum, a) => sum + a[c] / Math.hypot(...a), 0));
+      far = Math.hypot(x, y);
+    }
+    return far < 0.01 ? [-Math.SQRT1_2, -Math.SQRT1_2] : [x / far, y / far];
+  });
+}
+
 const REACH = 2.5; // components go from -2.5 to 2.5
 const SIDE = 220;
-const SMALL = "max-width:15.5rem;margin:auto"; // the whole figure fits a screen
+const EDGE = 18; // for the labels of tips at the edge
+const BOX = `${-EDGE} ${-EDGE} ${SIDE + 2 * EDGE} ${SIDE + 2 * EDGE}`;
+const SMALL = "max-width:16.5rem;margin:auto"; // the whole figure fits a screen
 
 export default {
   render({ model, el, kit }) {
@@ -59,19 +75,20 @@ export default {
       arrows[name] = draw("line", { x1: SIDE / 2, y1: SIDE / 2,
         style: `stroke:${color};stroke-width:${name === "q" ? 3 : 2}` });
       tips[name] = draw("circle", { r: name === "q" ? 8 : 6, style: `fill:${color};cursor:grab` });
-      texts[name] = draw("text", { style: `fill:${color};font-weight:600` }, name);
+      texts[name] = draw("text", { "text-anchor": "middle",
+        style: `fill:${color};font-weight:600` }, name);
     }
     const axis = (more) => draw("line", { ...more, style: "stroke:var(--line)" });
     // on the svg itself: on a part of it a browser scrolls all the same
-    const plane = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, "aria-hidden": "true",
+    const plane = draw("svg", { viewBox: BOX, "aria-hidden": "true",
       style: `${SMALL};touch-action:none` },
       axis({ x1: 0, x2: SIDE, y1: SIDE / 2, y2: SIDE / 2 }),
       axis({ y1: 0, y2: SIDE, x1: SIDE / 2, x2: SIDE / 2 }),
       ...Object.values(arrows), ...Object.values(tips), ...Object.values(texts));
     const under = (event) => {
-      const box = plane.getBoundingClientRect(), scale = (SIDE + 12) / box.width;
-      return [((event.clientX - box.left) * scale - 6 - SIDE / 2) / (SIDE / 2) * REACH,
-        (SIDE / 2 - (event.clientY - box.top) * scale + 6) / (SIDE / 2) * REACH];
+      const box = plane.getBoundingClientRect(), scale = (SIDE + 2 * EDGE) / box.width;
+      return [((event.clientX - box.left) * scale - EDGE - SIDE / 2) / (SIDE / 2) * REACH,
+        (SIDE / 2 - (event.clientY - box.top) * scale + EDGE) / (SIDE / 2) * REACH];
     };
     const drag = (event) => {
       const [x, y] = under(event);
@@ -98,7 +115,7 @@ export default {
     const spot = ([x, y]) => [20 + x / high * (SIDE - 40), SIDE - 20 - y / high * (SIDE - 40)];
     const pulls = values.map(() => draw("line", { style: "stroke:var(--value);opacity:.55" }));
     const out = draw("circle", { r: 8, style: "fill:var(--ink)" });
-    const triangle = draw("svg", { viewBox: `-6 -6 ${SIDE + 12} ${SIDE + 12}`, style: SMALL,
+    const triangle = draw("svg", { viewBox: BOX, style: SMALL,
       "aria-hidden": "true" },
       draw("polygon", { points: values.map((v) => spot(v).join()).join(" "),
         style: "fill:none;stroke:var(--soft);stroke-dasharray:4 4" }),
@@ -137,12 +154,13 @@ export default {
       const keys = names.slice(1).map((name) => at[name]);
       const found = scores(at.q, keys, sharpness), weights = softmax(found);
       const output = mix(weights, values);
-      for (const name of names) {
+      const ways = outwards(names.map((name) => at[name]));
+      for (const [i, name] of names.entries()) {
         const [x, y] = to(...at[name]);
         for (const [key, value] of [["x2", x], ["y2", y]]) arrows[name].setAttribute(key, value);
         for (const [key, value] of [["cx", x], ["cy", y]]) tips[name].setAttribute(key, value);
-        texts[name].setAttribute("x", x + 10);
-        texts[name].setAttribute("y", y - 8);
+        texts[name].setAttribute("x", x + 17 * ways[i][0]);
+        texts[name].setAttribute("y", y + 5 - 16 * ways[i][1]);
       }
       const [ox, oy] = spot(output);
       out.setAttribute("cx", ox);
