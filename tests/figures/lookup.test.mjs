@@ -36,5 +36,6 @@ test("a label stands where no arrow lies", () => {
     close([Math.hypot(x, y)], [1], 1e-12);
     for (const [a, b] of arrows) assert.ok(Math.hypot(a, b) < 0.4 || a * x + b * y < 0);
   }
+  close(outwards([[2.5, 0], [0.7, 0]]).flat(), [1, 0, 0, -1], 1e-12);
   for (const way of outwards([[0, 0], [1, 0], [-1, 0]])) assert.ok(way.every(Number.isFinite));
 });

@@ -38,10 +38,13 @@ export function point(text) {
 }
 
 /** Which way each arrow's label stands from its tip: on, in the arrow's own
- * direction; a key near the origin has it where the other arrows are not. */
+ * direction; beside it, if a longer arrow goes on there; and a key near the
+ * origin has it where the other arrows are not. */
 export function outwards(arrows) {
   return arrows.map(([x, y], i) => {
     let far = Math.hypot(x, y);
+    if (far >= 0.4 && arrows.some(([a, b]) => Math.hypot(a, b) > far
+      && a * x + b * y > 0.95 * far * Math.hypot(a, b))) [x, y] = [y, -x];
     if (far < 0.4) {
       const others = arrows.filter((_, j) => j !== i && Math.hypot(...arrows[j]) >= 0.4);
       [x, y] = [0, 1].map((c) => -others.reduce((sum, a) => sum + a[c] / Math.hypot(...a), 0));
