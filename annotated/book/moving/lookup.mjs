@@ -43,12 +43,13 @@ export function point(text) {
 export function outwards(arrows) {
   return arrows.map(([x, y], i) => {
     let far = Math.hypot(x, y);
-    if (far >= 0.4 && arrows.some(([a, b]) => Math.hypot(a, b) > far
-      && a * x + b * y > 0.95 * far * Math.hypot(a, b))) [x, y] = [y, -x];
     if (far < 0.4) {
       const others = arrows.filter((_, j) => j !== i && Math.hypot(...arrows[j]) >= 0.4);
       [x, y] = [0, 1].map((c) => -others.reduce((sum, a) => sum + a[c] / Math.hypot(...a), 0));
       far = Math.hypot(x, y);
+    } else if (arrows.some(([a, b]) => Math.hypot(a, b) > far
+      && a * x + b * y > 0.95 * far * Math.hypot(a, b))) {
+      [x, y] = [y, -x];
     }
     return far < 0.01 ? [-Math.SQRT1_2, -Math.SQRT1_2] : [x / far, y / far];
   });
