@@ -47,6 +47,16 @@ def call(*arguments: object) -> None:
         sys.exit(done.returncode)
 
 
+def has_pip() -> bool:
+    """Whether .venv is whole; Debian makes it without pip unless its
+    package python3-venv is there.
+    """
+    if not PYTHON.exists():
+        return False
+    asked = [str(PYTHON), "-m", "pip", "--version"]
+    return subprocess.run(asked, capture_output=True).returncode == 0
+
+
 def install(extras: str) -> None:
     """This folder into .venv, with the versions that the book has."""
     ready = ROOT / ".venv" / (".ready" if extras else ".started")
@@ -59,7 +69,7 @@ def install(extras: str) -> None:
     print(
         "Installing into .venv: some minutes, PyTorch is large.", flush=True
     )
-    if not PYTHON.exists():
+    if not has_pip():
         venv.create(ROOT / ".venv", with_pip=True)
     mac = platform.mac_ver()[0]
     # the locked PyTorch wants macOS 14; an older one gets an older PyTorch
@@ -92,7 +102,7 @@ def main(what: str = "") -> None:
         print(f"\n{SENTENCE}\n", flush=True)
         call("-m", "annotated", "translate", "--run", "pocket", SENTENCE)
         print(
-            "\nNow the same from nothing, in two to three minutes.",
+            "\nNow the same from scratch, in two to three minutes.",
             flush=True,
         )
         call("-m", "annotated", "train", "pocket", "--out", run)

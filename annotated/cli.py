@@ -1,6 +1,7 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
 import codecs
+import errno
 import importlib
 import io
 import os
@@ -150,9 +151,6 @@ def main() -> None:
             raise UsageError("standard output is closed: > FILE opens it")
         dispatch(args)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # the reader has closed the pipe: there is nothing to flush
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except PeerError:
         # let process 0 print why before our exit makes torchrun end it
         time.sleep(1)
@@ -164,6 +162,9 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
+        if _reader_gone(error):  # there is nothing to flush
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
         reason = _reason(error)
         if reason is None:
             raise  # our bug, not the user's mistake
@@ -171,6 +172,14 @@ def main() -> None:
             traceback.print_exc()
         _complain(reason)
         sys.exit(2)
+
+
+def _reader_gone(error: Exception) -> bool:
+    """Whether the pipe that we write to has been closed."""
+    if os.name == "nt" and isinstance(error, OSError):
+        unnamed = error.filename is None  # no file of the user's
+        return unnamed and error.errno in (errno.EPIPE, errno.EINVAL)
+    return isinstance(error, BrokenPipeError)
 
 
 def _reason(error: Exception) -> str | None:

@@ -151,7 +151,7 @@ def _chosen(
     """The kernels that a model gets on a device."""
     there = _at_hand(device)
     machine = Machine.at(device) if there else Machine("cuda")
-    head = max(config.key_size, config.value_size)
+    head = config.key_size, config.value_size
     drops = config.attention_dropout > 0
     return choose(machine, precision, length, head, drops)
 

@@ -9,7 +9,7 @@ deleted; --python asks environments that are there. A small model of each
 kind computes the gradients of all its parameters as it is and compiled, as
 annotated train --compile does before its first step (page E2). The file, in
 the form of book/results, is written after every answer, and a call that
-finds some goes on behind them. --index names where pip looks for torch, such
+finds some goes on behind them (of the newest, by its number). --index names where pip looks for torch, such
 as https://download.pytorch.org/whl/cpu.
 """
 
@@ -58,7 +58,8 @@ def main(args: list[str] | None = None) -> int:
         place = found.folder / version
         try:
             python = environment(place, version, found.index)
-            put(found, known, version, python)
+            number = version_of(python) if version == "newest" else version
+            put(found, known, number, python)
         except (OSError, subprocess.CalledProcessError) as error:
             known[version] = {"error": trouble(error)}
             save(found, known)
@@ -207,14 +208,17 @@ def complete(told: dict[str, Any] | None, found: Any) -> bool:
 
 
 def summary(told: dict[str, Any]) -> str:
-    """right; wrong, and where; or why it is not known."""
+    """right; wrong, and how often; what it cannot compile, or why it is not
+    known.
+    """
     if "error" in told:
         return told["error"]
     errors = [one["error"] for one in answers(told) if "error" in one]
     wrong = sum(bool(one.get("wrong")) for one in answers(told))
     if wrong:
         return f"wrong in {wrong} of {len([*answers(told)])}"
-    return errors[0] if errors else "right"
+    right = len([*answers(told)]) - len(errors)
+    return f"right in {right}, else {errors[0]}" if errors else "right"
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -112,9 +112,12 @@ def varied(share: float, change: dict[str, Any], seed: int) -> Recipe:
 def words(changes: dict[str, Any]) -> list[str]:
     """Options of the command line."""
     return [
-        word
+        str(word)
         for name, value in changes.items()
-        for word in (f"--{name.replace('_', '-')}", str(value))
+        for word in (
+            f"--{name.replace('_', '-')}",
+            *(value if isinstance(value, tuple) else (value,)),
+        )
     ]
 
 

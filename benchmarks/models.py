@@ -61,7 +61,9 @@ def marian_config(config: TransformerConfig, **more: Any) -> Any:
     from transformers import MarianConfig
 
     return MarianConfig(
-        vocab_size=config.tgt_vocab,
+        vocab_size=config.src_vocab,
+        decoder_vocab_size=config.tgt_vocab,
+        share_encoder_decoder_embeddings=config.tie == "all",
         d_model=config.d_model,
         encoder_layers=config.num_encoder_layers,
         decoder_layers=config.num_decoder_layers,

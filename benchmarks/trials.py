@@ -33,9 +33,10 @@ from annotated.engine.parts import take_imports
 Change = dict[str, Any]
 
 WORDS: Change = FIRST | {"precision": "bfloat16", "vocab": 8000}
-TRIPLE: Change = {  # on a processor without instructions for bfloat16
+# of processors without instructions for bfloat16
+SLOWER: Change = WORDS | {"precision": "float32"}
+TRIPLE: Change = {
     "max_steps": 24_600, "cooldown": 9900, "save_every": 600,
-    "precision": "float32",
 }  # fmt: skip
 LONGER: Change = {"max_steps": 12_300, "cooldown": 4950, "save_every": 300}
 NARROW: Change = {
@@ -44,23 +45,34 @@ NARROW: Change = {
 TWICE: Change = {
     "import": "benchmarks/r_drop.py", "batching": "twice", "loss": "r-drop",
 }  # fmt: skip
+FEWER: Change = {
+    "import": "benchmarks/word_dropout.py", "parts": ("word-dropout",),
+}  # fmt: skip
 TRIALS: dict[str, Change] = {
     "vocabulary 8,000": WORDS,
     "BPE-dropout 0.1": WORDS | {"bpe_dropout": 0.1},
     "narrow networks, 4 + 4": WORDS | NARROW,
-    "6 + 2 layers": WORDS
+    "6 + 2 layers": SLOWER
     | {"num_encoder_layers": 6, "num_decoder_layers": 2},
-    "dropout inside, too": WORDS
+    "dropout inside, too": SLOWER
     | {"attention_dropout": 0.1, "activation_dropout": 0.1},
+    "word dropout 0.1": WORDS | FEWER,
+    "vocabulary 10,000": SLOWER | {"vocab": 10_000},
+    "6 + 1 layers": SLOWER
+    | {"num_encoder_layers": 6, "num_decoder_layers": 1},
     "half as long again": WORDS | LONGER,
     "half as long again, dropout 0.3": WORDS | LONGER | {"dropout": 0.3},
-    "three times as long": WORDS | TRIPLE,
-    "three times as long, dropout 0.3": WORDS | TRIPLE | {"dropout": 0.3},
+    "three times as long": SLOWER | TRIPLE,
+    "three times as long, dropout 0.3": SLOWER | TRIPLE | {"dropout": 0.3},
     "R-Drop": WORDS | TWICE,
     # the peak of the rate stays: rate / sqrt(d_model · warmup)
     "width 192, dropout 0.3": WORDS
     | {"d_model": 192, "rate": 1.44, "dropout": 0.3},
+    "width 256, dropout 0.3": WORDS
+    | {"d_model": 256, "rate": 1.663, "dropout": 0.3},
 }
+RECIPE = "half as long again"  # which the recipe is
+VALUES = "nats", "valid_bleu", "seconds"  # of a row, means over its seeds
 ALPHAS = (0.0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8)
 
 
@@ -92,16 +104,29 @@ def imports(name: str) -> list[str]:
     return options
 
 
-def made(work: Path, name: str, seed: int) -> dict[str, Any]:
-    """Train a trial and judge it; a run that was stopped is gone on with."""
-    folder = work / f"{name} {seed}".replace(" ", "-")
+def folder_of(work: Path, name: str, seed: int) -> Path:
+    return work / f"{name} {seed}".replace(" ", "-")
+
+
+def made(
+    work: Path,
+    name: str,
+    seed: int,
+    device: str = "cpu",
+    change: Change | None = None,
+) -> dict[str, Any]:
+    """Train a trial, changed where it shall be small, and judge it; a run
+    that was stopped is gone on with.
+    """
+    folder = folder_of(work, name, seed)
     note = folder / "trial.json"
     if note.exists():
         return json.loads(note.read_text(encoding="utf-8"))
-    options, own = words(TRIALS[name]), imports(name)
+    options, own = words(TRIALS[name] | (change or {})), imports(name)
     told = annotated(
         "train", "multi30k", "--out", str(folder), *options,
-        "--seed", str(seed), *["--resume"] * folder.exists(),
+        "--device", device, "--seed", str(seed),
+        *["--resume"] * folder.exists(),
     )  # fmt: skip
     found = {
         "trial": name,
@@ -110,10 +135,10 @@ def made(work: Path, name: str, seed: int) -> dict[str, Any]:
         "parameters": told["parameters"],
         "epochs": told["epochs"],
         "nats": nats_per_character(folder, told["valid"]["nll"]),
-        "valid_bleu": bleu(folder, "valid", *own),
+        "valid_bleu": bleu(folder, "valid", "--device", device, *own),
         "seconds": curves(folder)["curve"][-1][1],
         "commit": commit(),
-        "hardware": hardware(threads=1),
+        "hardware": hardware(device, threads=1),
     }
     note.write_text(json.dumps(found), encoding="utf-8")
     print(found, flush=True)
@@ -122,7 +147,7 @@ def made(work: Path, name: str, seed: int) -> dict[str, Any]:
 
 def after(work: Path, name: str, seed: int) -> dict[str, Any]:
     """What else one run's checkpoints say of the validation set."""
-    folder = work / f"{name} {seed}".replace(" ", "-")
+    folder = folder_of(work, name, seed)
     note = folder / "after.json"
     if note.exists():
         return json.loads(note.read_text(encoding="utf-8"))
@@ -173,8 +198,7 @@ def every(work: Path, file: str) -> list[dict[str, Any]]:
 def result(settings: Settings) -> dict[str, Any]:
     """The ledger's entry: each trial's mean, every run, what came after."""
     runs = every(settings.work, "trial.json")
-    values = "nats", "valid_bleu", "seconds"
-    rows = rows_of(runs, "trial", TRIALS, values)
+    rows = rows_of(runs, "trial", TRIALS, VALUES)
     metrics = {
         "rows": rows, "runs": runs,
         "after": every(settings.work, "after.json"),

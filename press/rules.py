@@ -42,6 +42,7 @@ from press.modules import (
     own,
 )
 from press.numbers import LABEL, figure_of
+from press.references import ARXIV, works
 from press.unproved import unproved
 
 MINUTES = 45  # that a story page may take to read
@@ -68,6 +69,7 @@ def offences(root: Path) -> dict[str, list[str]]:
     later = Order(chapters, modules)
     twice = _twice(chapters)
     bare = unproved(root, chapters)
+    listed = {work.eprint for work in works(root)}
     found = {}
     for place, chapter in enumerate(chapters):
         lines = [
@@ -85,6 +87,7 @@ def offences(root: Path) -> dict[str, list[str]]:
             *_undocumented(place, modules),
             *twice[chapter.name],
             *bare[chapter.name],
+            *_unlisted(chapter, listed),
         ]
         if lines:
             found[chapter.name] = lines
@@ -312,6 +315,13 @@ def _introduced(chapter: Chapter, chapters: list[Chapter]) -> Iterator[str]:
             f'book/{chapter.file}, section "{chapter.title}": no page of '
             "the story introduces it with a link"
         )
+
+
+def _unlisted(chapter: Chapter, listed: set[str]) -> Iterator[str]:
+    """A paper that a page links to is among the references."""
+    for cell in chapter.cells:
+        for number in sorted({*ARXIV.findall(cell.source)} - listed):
+            yield f"{cell.section}: arXiv {number} is not in references.bib"
 
 
 def _folded_prose(chapter: Chapter) -> Iterator[str]:

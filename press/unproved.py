@@ -12,6 +12,7 @@ import ast
 import builtins
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,11 @@ SAYS = re.compile(
 CHOICES = re.compile(
     r"^(:{3,})\{admonition\} Predict.*?^\1[ \t]*$", re.M | re.S
 )
+
+SOLUTION = re.compile(
+    r"^(:{3,})\{solution\} *(\S+)(.*?)^\1[ \t]*$", re.M | re.S
+)
+LISTING = re.compile(r"^(`{3,})python\n(.*?)^\1[ \t]*$", re.M | re.S)
 
 
 def unproved(root: Path, chapters: list[Chapter]) -> dict[str, list[str]]:
@@ -79,14 +85,33 @@ def bare(chapter: Chapter, trains: Trains) -> Iterator[tuple[str, str]]:
     claimed = {claim.number for claim in chapter.claims}
     tainted: set[str] = set()  # names on the page that hang on training
     for row, cell in enumerate(chapter.cells):
-        if cell.kind != "code" or exported(cell):
+        if cell.kind != "code" or not trains.taints(cell, tainted):
             continue
-        if not trains.taints(cell, tainted) or cell.number in claimed:
+        if cell.number in claimed:
             continue
         for text in said(chapter, row):
             if SAYS.search(text):
                 yield cell.place, text
                 break
+
+
+def solutions(chapter: Chapter, trains: Trains) -> Iterator[str]:
+    """The labels of solutions that say what comes of a training, and
+    assert nothing.
+    """
+    tainted: set[str] = set()
+    for cell in chapter.cells:
+        if cell.kind == "code":
+            trains.taints(cell, tainted)
+        for found in SOLUTION.finditer(cell.source):
+            code = "\n".join(m[2] for m in LISTING.finditer(found[3]))
+            nodes = ast.walk(_parsed(code))
+            if (
+                trains.taints(replace(cell, source=code), {*tainted})
+                and SAYS.search(LISTING.sub("", found[3]))
+                and not any(isinstance(node, ast.Assert) for node in nodes)
+            ):
+                yield found[2]
 
 
 def said(chapter: Chapter, row: int) -> Iterator[str]:
@@ -142,6 +167,9 @@ class Trains:
                     for here, name in _imported(node)
                     if name in self.names
                 )
+            elif exported(cell):
+                names = {name for _, name in self.names}
+                tainted |= names & {getattr(node, "name", "")}
             elif _used(node) & (TRAINS | tainted - DRAWN_ON):
                 if isinstance(node, ast.FunctionDef | ast.ClassDef):
                     tainted.add(node.name)

@@ -64,6 +64,7 @@ WRITERS = {
     "corpora.prepare prepare": FRESH,
     "engine.log Log.__init__": "appends lines; a half one is not read",
     "engine.log _board": "TensorBoard's events, which it appends",
+    "engine.packing Packing.moved": "moves tensors",
     "engine.runner _discard_later": "takes away what it has a copy of",
     "engine.runner _keep_best": FRESH,
     "engine.runner _take_up": "sets a damaged checkpoint aside",
@@ -84,7 +85,7 @@ def writing(call: ast.Call) -> bool:
     if not isinstance(f, ast.Attribute):  # write_text(path, …) is ours
         opened = name == "open"
         return (
-            name in METHODS - {"write_text"}
+            name in METHODS - {"write_text"} | {"move"}
             or opened
             and written(arguments)
         )

@@ -130,7 +130,8 @@ class Adapt:
         if not isinstance(done, dict):
             raise DataError(f"{path} has no steps: delete it, begin again")
         if key not in done:
-            print(f"annotated {step}", file=sys.stderr, flush=True)
+            line = shlex.join([*map(str, words), *(then or [])])
+            print(f"annotated {line}", file=sys.stderr, flush=True)
             before = any(k.startswith(step) for k in done)
             if words[0] == "export" and before:
                 shutil.rmtree(self.out / self.to, ignore_errors=True)

@@ -107,8 +107,8 @@ class Prepare:
     valid: tuple[Path, Path] | None = None
     # pair: two files for the test (unset: hold out part of src)
     test: tuple[Path, Path] | None = None
-    # pair: hold out one in this many source sentences
-    hold_out: int = 100
+    # pair: hold out one in this many source sentences (unset: 100)
+    hold_out: int | None = None
     # pair: hold out sentences, blocks of 50 lines, or documents
     divide_by: Literal["source", "block", "document"] | None = None
     source: str | None = None  # the language to translate from
@@ -173,15 +173,15 @@ class Prepare:
         if self.separate:
             changes["shared"] = False
         apart = "divide_by", "columns", "src_tags", "weights"
-        alone = given(self, *apart)
+        more = "valid", "test", "hold_out"
+        alone = given(self, "src", "tgt", *more, *apart)
         if alone and self.name != "pair":
             named = f"--{next(iter(alone))}".replace("_", "-")
             raise UsageError(f"data prepare: {named} goes with pair")
         if self.name == "pair":
             if not self.src:
                 raise UsageError("data prepare pair: give --src and --tgt")
-            changes |= given(self, "valid", "test", "hold_out")
-            changes |= given(self, *apart)
+            changes |= given(self, *more, *apart)
             ours = len(self.src) if self.mono else None
             changes["weights"] = self.weights[:ours]
             preparation = Preparation.of_corpora(
@@ -225,6 +225,9 @@ class Prepare:
     def _check_back(self) -> None:
         """UsageError unless the options of back-translation fit."""
         if not self.mono and self.back is None:
+            for name in given(self, "back_beam", "back_sample"):
+                option = f"--{name}".replace("_", "-")
+                raise UsageError(f"data prepare: {option} goes with --mono")
             return
         if self.name != "pair":
             raise UsageError("data prepare: --mono goes with pair")

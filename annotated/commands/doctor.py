@@ -159,7 +159,8 @@ def _machine() -> Iterator[_Finding]:
     )
     device = pick_device()
     precision, why = pick_precision(device)
-    yield _Finding("device", device)
+    or_cpu = ", or cpu where that is quicker" * (device == "mps")
+    yield _Finding("device", device + or_cpu)
     yield _Finding("precision", f"{precision}: {why}")
 
 

@@ -8,16 +8,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from annotated.commands.options import Flag
+from annotated.commands.options import Flag, given
 from annotated.commands.translate import (
     ConstraintOptions,
-    SearchOptions,
+    VoteOptions,
     tell_gaps,
 )
 from annotated.corpora.marks import missing
 from annotated.corpora.pairs import TextPair, columns_of
 from annotated.corpora.reading import json_of, read_lines
-from annotated.corpora.sentencepieces import tag_before
+from annotated.corpora.sentencepieces import tag_before, tags_of
 from annotated.engine.baselines import baselines, interval
 from annotated.engine.data import open_data
 from annotated.engine.distributed import (
@@ -28,7 +28,6 @@ from annotated.engine.distributed import (
 )
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.files import write_json
-from annotated.engine.machine import pick_device
 from annotated.engine.parsing import tree_guide, tree_scores
 from annotated.engine.runs import SCORES, Run, run_folder
 from annotated.evaluation import compare, score
@@ -38,7 +37,7 @@ __all__ = ["Evaluate"]
 
 # E12-command-line.md: Evaluate
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluate(ConstraintOptions, SearchOptions):
+class Evaluate(ConstraintOptions, VoteOptions):
     """Translate a test set and score it against its references."""
 
     split: str | None = None  # a split of the recipe's data: valid or test
@@ -57,8 +56,8 @@ class Evaluate(ConstraintOptions, SearchOptions):
 
     def act(self) -> None:
         """Translate, score, compare, print."""
-        given = [v is not None for v in (self.split, self.src, self.ref)]
-        if given not in ([True, False, False], [False, True, True]):
+        texts = [v is not None for v in (self.split, self.src, self.ref)]
+        if texts not in ([True, False, False], [False, True, True]):
             raise UsageError("evaluate: give --split, or --src with --ref")
         if self.data is not None and self.split is None:
             raise UsageError("evaluate: --data goes with --split")
@@ -93,9 +92,8 @@ class Evaluate(ConstraintOptions, SearchOptions):
     def scores(self) -> dict[str, Any]:
         """The scores of the whole test set, in every process."""
         run = self.open()
-        for name in (
-            self.constraints() if run.recipe.target == "tree" else ()
-        ):
+        asked = [*self.constraints(), *given(self, "mbr")]
+        for name in asked if run.recipe.target == "tree" else ():
             raise UsageError(f"evaluate: {name} is nothing for trees")
         if self.src is not None and self.ref is not None:
             ways = run.recipe.source, run.recipe.target
@@ -130,6 +128,7 @@ class Evaluate(ConstraintOptions, SearchOptions):
             scores |= baselines(run, src, ref, self.data or "")
             scores |= _by_tag(run, src, found, ref)
             scores |= _placeholders(run, src, found)
+            scores |= given(self, "mbr")
         if rival is not None:
             if isinstance(rival, Run):
                 rival = self._translated(rival, src)
@@ -141,11 +140,10 @@ class Evaluate(ConstraintOptions, SearchOptions):
 
     def _translated(self, run: Run, src: list[str]) -> list[str]:
         """A run's translation of src, divided among the processes."""
-        search, workers = self.search(run), self.processes(run)
         own = src[rank() :: world_size()]
         asked: dict[str, Any] = {"guide": tree_guide(run)}
         asked |= self.wishes(run)(own)
-        found = run.translate(own, search, workers=workers, **asked)
+        found = self.translate(run, own, self.search(run), **asked)
         parts = all_gather([best[0].text for best in found])
         whole = list(src)
         for i, part in enumerate(parts):
@@ -166,7 +164,13 @@ class Evaluate(ConstraintOptions, SearchOptions):
                     f"set has {count}"
                 )
             return lines
-        other = Run.open(self.against, device=pick_device(self.device))
+        # searched like ours, but alone, and with the tag where it has it
+        known = tags_of(Run.open(self.against).source)
+        tag = self.tag if self.tag in known else None
+        likewise = dataclasses.replace(
+            self, run=self.against, ensemble=(), tag=tag
+        )
+        other = likewise.open()
         ours, theirs = (
             f"{r.recipe.source} to {r.recipe.target}" for r in (run, other)
         )
@@ -174,7 +178,7 @@ class Evaluate(ConstraintOptions, SearchOptions):
             raise RunError(
                 f"{self.against} translates {theirs}, {self.run} {ours}"
             )
-        return self.engine(other) if self.ctranslate2 else other
+        return other
 
 
 def _tell_tokenised(found: list[str]) -> None:

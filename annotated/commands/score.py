@@ -42,7 +42,7 @@ class Score:
     alpha: float | None = None
     # one of the run's tags, put before each source that begins with none
     tag: str | None = None
-    # cpu, cuda or mps (unset: a GPU if there is one)
+    # cpu, cuda or mps (unset: a GPU; on a Mac the quicker)
     device: str | None = None
     # number format of the model
     precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = (

@@ -17,11 +17,11 @@ from annotated.costs import dry_run
 from annotated.engine.distributed import process_group, rank, rank_zero_only
 from annotated.engine.errors import DataError, RunError, UsageError, unknown
 from annotated.engine.fit import with_micro_tokens
-from annotated.engine.machine import pick_device
 from annotated.engine.parts import PartsShape, check_sources
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import read_recipe
+from annotated.engine.speed import training_device
 from annotated.engine.start import fine_tuning, foreseen, with_precision
 from annotated.engine.trainer import RunConfig
 from annotated.exchange.export import FORMATS, unsupported
@@ -54,8 +54,9 @@ def _recipe_in(path: Path, named: str | None) -> tuple[str, dict[str, Any]]:
     """The recipe to begin with, the one that is named or else the one that
     a recipe.json or TOML file says ("" for neither), and its fields.
 
-    UsageError, with file and field, where one is none; DataError if it
-    cannot be read; RunError if it needs another file of --import.
+    UsageError, with file and field, where a field is unknown or has a
+    value of another type; DataError if the file cannot be read; RunError
+    if it needs another file of --import.
     """
     values = _values(path)
     base = values.pop("recipe", None)
@@ -145,7 +146,7 @@ class Train:
     resume: Flag = False  # continue from the newest checkpoint in --out
     dry_run: Flag = False  # print what training would take, and exit
     shard: Flag = False  # shard the weights over the processes
-    # cpu, cuda or mps (unset: a GPU if there is one)
+    # cpu, cuda or mps (unset: a GPU; on a Mac the quicker)
     device: str | None = None
 
     def act(self) -> None:
@@ -154,7 +155,8 @@ class Train:
             raise UsageError("train: give --out, a folder for the run")
         with process_group(self.device) as own:
             if self.out is None or self.dry_run:
-                rank_zero_only(lambda: self._foresee(pick_device(own)))
+                device = training_device(self.recipe, own)
+                rank_zero_only(lambda: self._foresee(device))
                 return
             if rank() == 0:
                 for form, why in unsupported(self.recipe.model).items():

@@ -28,13 +28,14 @@ from annotated.engine.machine import HALF, pick_device, pick_precision
 from annotated.engine.runs import Run
 from annotated.engine.scoring import word_alignment
 from annotated.engine.search import Sampling, converted
+from annotated.engine.speed import search_device
 from annotated.engine.translate import Translation
 from annotated.search import SearchConfig
 from annotated.tokens import Tokenizer
 
 __all__ = [
-    "RunOptions", "SearchOptions", "Wish", "ConstraintOptions", "Translate",
-    "tell_gaps", "arriving",
+    "RunOptions", "SearchOptions", "VoteOptions", "Wish",
+    "ConstraintOptions", "Translate", "tell_gaps", "arriving",
 ]  # fmt: skip
 
 
@@ -52,7 +53,7 @@ class RunOptions:
     extra: int | None = None
     # one of the run's tags, put before each line that begins with none
     tag: str | None = None
-    # cpu, cuda or mps (unset: a GPU if there is one)
+    # cpu, cuda or mps (unset: a GPU; on a Mac the quicker)
     device: str | None = None
     # number format of the search; auto picks the fastest here
     precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = (
@@ -65,7 +66,12 @@ class RunOptions:
         RunError or UsageError, before any work is done.
         """
         device = pick_device(self.device)
-        run = Run.open(self.run, *self.ensemble, device=device)
+        run = Run.open(self.run, *self.ensemble)
+        if not self.ctranslate2:
+            search = run.recipe.search
+            device = search_device(run.model, search, self.device)
+        for each in (run.model, *run.others):
+            each.to(device)
         if self.tag is not None:
             source = tagged(run.source, self.tag)
             run = dataclasses.replace(run, source=source)
@@ -109,7 +115,7 @@ class RunOptions:
 class SearchOptions(RunOptions):
     """The options that translate, evaluate and parse share."""
 
-    # search processes on a CPU (unset: one per core)
+    # search processes on a CPU (unset: torch's threads on Linux, else 1)
     workers: int | None = None
 
     def open(self) -> Run:
@@ -127,6 +133,57 @@ class SearchOptions(RunOptions):
         return self.workers or usual
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VoteOptions(SearchOptions):
+    """The options that translate and evaluate share."""
+
+    # draws that vote for the translation most like them (unset: none)
+    mbr: int | None = None
+
+    def open(self) -> Run:
+        """The run, once it is clear that it can be asked to vote."""
+        if self.mbr is not None:
+            check_whole("mbr", self.mbr, least=1)
+            if self.ctranslate2:
+                raise UsageError("--ctranslate2 does not know --mbr")
+        return super().open()
+
+    def translate(
+        self,
+        run: Run,
+        lines: Sequence[str],
+        search: SearchConfig,
+        batch_tokens: int | None = None,
+        **asked: Any,
+    ) -> list[list[Translation]]:
+        """The translations of lines, those of least risk first."""
+        asked["batch_tokens"] = batch_tokens
+        asked["workers"] = self.processes(run)
+        if self.mbr is None:
+            return run.translate(lines, search, **asked)
+        if search.beam < 2:  # there is nothing to choose from
+            raise UsageError("--mbr needs a beam of two or more")
+        from annotated.engine.mbr import by_risk
+
+        wide = dataclasses.replace(search, nbest=search.beam)
+        found = run.translate(lines, wide, **asked)
+        shape: dict[str, Any] = {
+            "extra": search.extra, "limit": search.limit,
+        }  # fmt: skip
+        drawn = {k: v for k, v in asked.items() if k != "required"}
+        draw = Sampling(nbest=self.mbr, **shape)
+        draws = run.translate(lines, draw, **drawn)
+        ordered = by_risk(found, draws)
+        for line, some in zip(lines, ordered):  # placeholders come first
+            some.sort(key=lambda one: _lost(run.source, line, one.text))
+        return [some[: search.nbest] for some in ordered]
+
+
+def _lost(source: Tokenizer, line: str, text: str) -> int:
+    """How many placeholders of a line a translation lacks."""
+    return sum(map(len, missing(source, [line], [text])))
+
+
 Wish = tuple[str, Sequence[str]]  # of a line: its prefix, required words
 
 
@@ -141,7 +198,8 @@ class ConstraintOptions(RunOptions):
     # the other
     glossary: Path | None = None
     min_length: int = 0  # minimum tokens in a translation
-    no_repeat: int = 0  # so many tokens never stand twice in a row
+    # no sequence of this many tokens comes twice (0: it may)
+    no_repeat: int = 0
 
     def check_constraints(self) -> None:
         """UsageError for what no run could do."""
@@ -188,7 +246,7 @@ class ConstraintOptions(RunOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Translate(ConstraintOptions, SearchOptions):
+class Translate(ConstraintOptions, VoteOptions):
     """Translate sentences, or standard input line by line, to standard
     output.
     """
@@ -219,16 +277,17 @@ class Translate(ConstraintOptions, SearchOptions):
         run = self.open()
         search = self.search(run, nbest=self.nbest)
         wishes = self.wishes(run)
-        number, workers = 0, self.processes(run)
+        number = 0
         told: set[str] = set()  # unknown words
-        typed = "\n".join(self.sentences).encode("utf-8", "surrogateescape")
-        for lines in arriving([typed] if self.sentences else None):
+        typed = "".join(f"{line}\n" for line in self.sentences)
+        asked = [typed.encode("utf-8", "surrogateescape")]
+        for lines in arriving(asked if self.sentences else None):
             strange = unknown_words(run.source, lines)
             if fresh := [word for word in strange if word not in told]:
                 print(_unread(fresh, run.source), file=sys.stderr)
                 told.update(fresh)
-            translated = run.translate(
-                lines, search, self.batch_tokens, workers, **wishes(lines)
+            translated = self.translate(
+                run, lines, search, self.batch_tokens, **wishes(lines)
             )
             best = [each[0].text for each in translated]
             lost = missing(run.source, lines, best)
@@ -293,7 +352,7 @@ class Translate(ConstraintOptions, SearchOptions):
 
 
 _SAMPLING = "temperature", "top_k", "top_p", "seed"
-_SEARCHING = "beam", "alpha", "require", "glossary", "ctranslate2"
+_SEARCHING = "beam", "alpha", "require", "glossary", "ctranslate2", "mbr"
 
 
 def _option(name: str) -> str:

@@ -51,7 +51,7 @@ from annotated.corpora.sentencepieces import (
 )
 from annotated.corpora.tokenizers import valid_line
 from annotated.engine.errors import DataError, RunError, check_fields
-from annotated.engine.files import new_folder, write_json
+from annotated.engine.files import move, new_folder, write_json
 from annotated.tokens import Tokenizer
 
 __all__ = [
@@ -386,10 +386,10 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
             for side in _SIDES if split != "train" else ():
                 language = getattr(preparation, side)
                 text = work / f"{split}.{side}"
-                text.rename(fresh / f"{split}.{language}")
+                move(text, fresh / f"{split}.{language}")
         found += _near_duplicates(fresh, cards, tokenizers[0])
         _write_manifest(fresh, cards, settings, tokenizers, notes, found)
-        shutil.rmtree(work)  # before the folder has its name
+        shutil.rmtree(work, ignore_errors=True)  # before it is named
     return Prepared.open(out)
 
 

@@ -225,7 +225,7 @@ def learn_pieces(
     lines: Iterable[str], vocab: int, kind: str, specials: Sequence[str]
 ) -> tokenizers.Tokenizer:
     """Learn at most vocab tokens of a kind, from lines that are read as
-    they come. UsageError where the kind is none or vocab is too small.
+    they come. UsageError if there is no such kind or vocab is too small.
     """
     if kind not in _KINDS:
         raise UsageError(

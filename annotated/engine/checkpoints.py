@@ -10,7 +10,7 @@ from torch import Tensor
 
 from annotated import training
 from annotated.engine.errors import RunError
-from annotated.engine.files import aside, clear, replacing
+from annotated.engine.files import aside, clear, move, replacing
 from annotated.engine.optimizers import rehearse
 from annotated.engine.tensors import check_fit, read_tensors, write_tensors
 
@@ -56,7 +56,7 @@ def _checksum(path: Path) -> int:
 def _drop(place: Path) -> None:
     """Delete a checkpoint; its name never belongs to half of one."""
     with aside(place) as hidden:
-        place.rename(hidden / place.name)
+        move(place, hidden / place.name)
 
 
 class DamagedError(RunError):

@@ -190,7 +190,8 @@ def _check_known(text: str, ids: Sequence[int]) -> None:
 
 class Glossary:
     """The terms of a file, one a line: source, tab, target (or several
-    targets, separated by |). DataError names a line that is none.
+    targets, separated by |). DataError names a line without a term and
+    its translation.
     """
 
     _WORD = re.compile(r"\w+|[^\w\s]")

@@ -17,8 +17,8 @@ import platformdirs
 from annotated.engine.errors import RunError
 
 __all__ = [
-    "check_new", "aside", "clear", "replacing", "new_folder", "write_text",
-    "write_json", "keep_first", "cache_folder", "locked",
+    "check_new", "aside", "clear", "replacing", "new_folder", "move",
+    "write_text", "write_json", "keep_first", "cache_folder", "locked",
 ]  # fmt: skip
 
 
@@ -127,8 +127,8 @@ def replacing(path: Path) -> Iterator[Path]:
         for part in (*fresh.rglob("*"), fresh):
             _flush(part)
         if path.is_dir():  # which nothing can replace in one step
-            _patiently(lambda: path.rename(hidden / f"{path.name}.old"))
-        _patiently(lambda: fresh.replace(path))
+            move(path, hidden / f"{path.name}.old")
+        move(fresh, path)
         _flush(path.parent)
 
 
@@ -154,6 +154,11 @@ def new_folder(folder: Path) -> Iterator[Path]:
         _flush(folder.parent)
 
 
+def move(path: Path, to: Path) -> None:
+    """Rename a file or folder; what to names is replaced."""
+    _patiently(lambda: path.replace(to))
+
+
 _PAUSES = (0.05, 0.1, 0.25, 0.6, 1.0)  # two seconds
 
 
@@ -173,7 +178,7 @@ def _patiently(action: Callable[[], object]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with replacing(path) as fresh:
-        fresh.write_text(text, "utf-8")
+        fresh.write_text(text, "utf-8", newline="\n")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -188,14 +193,14 @@ def keep_first(path: Path, text: str) -> str:
     """
     with aside(path) as hidden:
         fresh = hidden / path.name
-        fresh.write_text(text, "utf-8")
+        fresh.write_text(text, "utf-8", newline="\n")
         _flush(fresh)
         try:
             os.link(fresh, path)  # fails if path exists; a rename does not
         except FileExistsError:
             pass
         except OSError:  # a file system without links
-            _patiently(lambda: fresh.replace(path))
+            move(fresh, path)
         return path.read_text("utf-8")
 
 

@@ -81,15 +81,21 @@ _LONGEST = 128  # tokens of a sentence that fits into a program's registers
 _SHORT = 256  # keys: on a CPU, more weights take more memory than they save
 
 
+def _power(n: int) -> int:
+    """The least power of two that is at least n and 16."""
+    return max(16, 1 << (max(1, int(n)) - 1).bit_length())
+
+
 def choose(
     machine: Machine,
     precision: str = "auto",
     longest: int = _LONGEST,
-    head: int = 64,
+    head: tuple[int, int] = (64, 64),
     dropout: bool = False,
 ) -> Chosen:
     """The precision, and the kernels for sentences of at most longest
-    tokens, heads of head numbers and weights that are dropped or not.
+    tokens, heads of so many numbers in a key and in a value, and weights
+    that are dropped or not.
     """
     reason = "as requested"
     if precision == "auto":
@@ -98,11 +104,12 @@ def choose(
     triton = gpu and machine.triton and machine.torch >= (2, 4)
     ampere = gpu and generation >= 8 and precision != "float32"
     attention = "padded"
-    fits = longest <= _LONGEST and longest * head <= _LONGEST * 64
-    if triton and ampere and fits:
+    (key, value), tile = head, _power(longest) * _power(max(head))
+    if triton and ampere and longest <= _LONGEST and tile <= _LONGEST * 64:
         attention = "sentences"
     elif ampere and machine.flash and machine.torch >= (2, 11):
-        attention = "padded" if dropout or head > 256 else "varlen"
+        takes = key == value <= 256 and key % 8 == 0 and not dropout
+        attention = "varlen" if takes else "padded"
     elif machine.kind == "cpu" and precision == "bfloat16" and not dropout:
         attention = "products" if longest <= _SHORT else "padded"
     loss = "rows" if triton and generation >= 7 else "chunks"
@@ -293,11 +300,6 @@ def _backward(
 
 
 # E31-kernels.md: An operator that torch knows
-def _power(n: int) -> int:
-    """The least power of two that is at least n and 16."""
-    return max(16, 1 << (max(1, int(n)) - 1).bit_length())
-
-
 def _launch(
     kernel: Any, tensors: list[Tensor], starts: tuple[Tensor, Tensor],
     longest: tuple[int, int], causal: bool, reach: int, p: float,
@@ -528,7 +530,7 @@ def row_losses(
 
 def attention_kernel(
     device: torch.device, dtype: torch.dtype, longest: int,
-    head: int = 64, dropout: bool = False,
+    head: tuple[int, int] = (64, 64), dropout: bool = False,
 ) -> str:  # fmt: skip
     """The attention that choose names for tensors on a device."""
     precision = str(dtype).removeprefix("torch.")

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +24,8 @@ from annotated.engine.timing import seconds
 __all__ = [
     "evaluating", "fused_adam_works", "cores", "pick_device",
     "keep_freed_memory", "set_up", "HALF", "matmul_speed", "out_of_memory",
-    "memory_bytes", "processor", "cached", "lacks", "pick_precision",
+    "memory_bytes", "processor", "cached", "quicker_device", "lacks",
+    "pick_precision",
 ]  # fmt: skip
 
 
@@ -70,6 +72,8 @@ def pick_device(name: str | None = None) -> str:
         if torch.device(name).type not in ("cpu", "cuda", "mps"):
             raise RuntimeError("only cpu, cuda and mps are supported")
         torch.empty(1, device=name)
+        if name.startswith("cuda:"):  # not every kernel asks its tensors
+            torch.cuda.set_device(name)
     except (AssertionError, RuntimeError) as error:
         reason = str(error).split("\n")[0]
         raise RunError(f"no {name!r} device here: {reason}") from None
@@ -262,6 +266,33 @@ def cached(
 
 def _value(text: str) -> float:
     return float(json.loads(text)["value"])
+
+
+def quicker_device(
+    name: str | None,
+    work: str,
+    about: dict[str, Any],
+    measure: Callable[[str], float],
+) -> str:
+    """pick_device(name); but where none is named and Apple's GPU would be
+    taken, the CPU if measure, which gives the seconds of some work on a
+    device, gives less for it. Measured once for what about says.
+    """
+    device = pick_device(name)
+    if name is not None or device != "mps":
+        return device
+
+    def compare() -> tuple[float, bool]:
+        return measure("cpu") / measure("mps"), True
+
+    ratio = cached(f"mps-{work}", about, compare)
+    device = "mps" if ratio > 1 else "cpu"
+    print(
+        f"{work} on {device}: Apple's GPU is {ratio:.1f} times as fast as "
+        "the processor; --device names another",
+        file=sys.stderr,
+    )
+    return device
 
 
 # E3-ground.md: Which numbers to compute with

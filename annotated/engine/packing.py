@@ -396,7 +396,7 @@ class _ShortAttention(torch.autograd.Function):
 
 def _short(q: Tensor, mask: PackedMask) -> bool:
     """Whether these queries have fast products and few keys."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():  # the compiler fuses the other form
         return False
     longest = mask.keys.real.size(1)
     kernel = attention_kernel(q.device, q.dtype, longest)
@@ -480,7 +480,7 @@ class PackedTransformer(Transformer):
         x = _narrowed(weight[:1])
         longest = max(ids.size(1) for ids in sides)
         dropout = self.training and config.attention_dropout > 0
-        head = max(config.key_size, config.value_size)
+        head = config.key_size, config.value_size
         return attention_kernel(x.device, x.dtype, longest, head, dropout)
 
     def _encode(

@@ -447,7 +447,8 @@ def find_registered(kind: str, name: str) -> _Own:
 
 
 def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    text = file.read_bytes().replace(b"\r\n", b"\n")  # git may write those
+    return hashlib.sha256(text).hexdigest()
 
 
 def _import_file(file: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -49,10 +50,10 @@ def _end_group(lines: list[int]) -> None:
 
 @contextmanager
 def tied() -> Iterator[dict[str, Any]]:
-    """Arguments for subprocess: what it starts is in a group of its own,
-    which on Linux is killed when the block ends or this process does.
+    """Arguments for subprocess: on Linux, what it starts is in a group of
+    its own, which is killed when the block ends or this process does.
     """
-    if os.name == "nt":
+    if sys.platform != "linux":
         yield {}
         return
     line, held = os.pipe()

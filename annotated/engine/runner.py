@@ -32,10 +32,16 @@ from annotated.engine.distributed import (
     world_size,
 )
 from annotated.engine.errors import RunError, Stopped
-from annotated.engine.files import check_new, locked, replacing, write_json
+from annotated.engine.files import (
+    check_new,
+    locked,
+    move,
+    replacing,
+    write_json,
+)
 from annotated.engine.fit import tokens_that_fit, with_micro_tokens
 from annotated.engine.log import Log, say
-from annotated.engine.machine import out_of_memory, pick_device
+from annotated.engine.machine import out_of_memory
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
     FIRST,
@@ -45,6 +51,7 @@ from annotated.engine.runs import (
     validations,
     writing,
 )
+from annotated.engine.speed import training_device
 from annotated.engine.start import begin_run, resume_run
 from annotated.engine.tensors import write_tensors
 from annotated.engine.trainer import Trainer
@@ -71,7 +78,7 @@ def train_recipe(
     """
     if shard and world_size() == 1:
         raise RunError("shard needs several processes: use torchrun")
-    device = pick_device(device)
+    device = training_device(recipe, device)
     if recipe.training.compile:
         precision = recipe.training.precision
         check_compiler(recipe.config(), precision, device)
@@ -311,7 +318,7 @@ def _take_up(
         except DamagedError as error:
             damaged = checkpoint.with_name(f"damaged-{checkpoint.name}")
             shutil.rmtree(damaged, ignore_errors=True)
-            checkpoint.rename(damaged)
+            move(checkpoint, damaged)
             print(f"{error}: set aside as {damaged.name}", file=sys.stderr)
             continue
         say(f"resuming at step {trainer.step}")

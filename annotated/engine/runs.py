@@ -117,7 +117,7 @@ def results_of(folder: Path) -> dict[str, dict[str, Any]]:
             parts = values if key is None else {key: values.get(key, {})}
             for split, scores in parts.items():
                 results[split] = results.get(split, {}) | dict(scores)
-        except (TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise RunError(f"{path} is damaged: {error}") from None
     return {split: scores for split, scores in results.items() if scores}
 

@@ -8,9 +8,9 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -574,23 +574,20 @@ _BLOCK = 32  # positions by which the slots that a step looks at grow
 _LATE = 4  # steps between a question and its answer
 
 
-def _captured(step: _Replay) -> _Replay:
+def _captured(step: _Replay, memory: Any) -> _Replay:
     """A recording of a step on the GPU, as a function; the step itself,
-    where a part of a reader's model cannot be recorded.
+    with a warning, where a part of a reader's model cannot be recorded.
+    memory is that of a search: none of its recordings needs what another
+    has left.
     """
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, pool=_graph_memory()):
+        with torch.cuda.graph(graph, pool=memory):
             step()
-    except RuntimeError:  # it waits for the device, say
+    except RuntimeError as error:  # it waits for the device, say
+        warnings.warn(f"search steps not recorded: {error}", stacklevel=2)
         return step
     return graph.replay
-
-
-@lru_cache
-def _graph_memory() -> Any:
-    """One memory for all graphs: none needs what another has left."""
-    return torch.cuda.graph_pool_handle()
 
 
 class _StillSearch:
@@ -603,11 +600,13 @@ class _StillSearch:
         source: int,
         positions: int,
         config: SearchConfig,
-        capture: Callable[[_Replay], _Replay] = _captured,
+        capture: Callable[[_Replay, Any], _Replay] = _captured,
     ):
         self.models, self.config, self.capture = models, config, capture
         self.rows, self.positions = rows, positions
         device = next(models[0].parameters()).device
+        gpu = device.type == "cuda"
+        self.memory = torch.cuda.graph_pool_handle() if gpu else None
         beam, slots = config.beam, positions * config.beam
         self.time = torch.zeros(1, dtype=torch.int64, device=device)
         self.first = torch.arange(beam, device=device)
@@ -760,7 +759,8 @@ class _StillSearch:
             return self.step(rows, used)
         replay = self.replays[size]
         if replay is None:
-            replay = self.capture(partial(self.step, rows, used))
+            step = partial(self.step, rows, used)
+            replay = self.capture(step, self.memory)
             self.replays[size] = replay
         return replay()
 
@@ -941,8 +941,14 @@ _Searches = dict[tuple[int, ...], _StillSearch]
 def _may_be_recorded(
     models: list[Transformer], guide: Guide | None
 ) -> bool:
-    """Whether a search is on a GPU, and its steps ask Python nothing."""
-    gpu = all(next(m.parameters()).device.type == "cuda" for m in models)
+    """Whether a search is on the current GPU, the only one that records,
+    and its steps ask Python nothing.
+    """
+    devices = [next(m.parameters()).device for m in models]
+    gpu = all(
+        d.type == "cuda" and d.index == torch.cuda.current_device()
+        for d in devices
+    )
     blocks = [b for m in models for b in attention_blocks(m).values()]
     plain = not any(_rotation(block) for block in blocks)
     return gpu and guide is None and plain
@@ -1184,18 +1190,20 @@ def _gpu_batches(
     order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
     batches: list[list[int]] = []
     first = 0
+    rows_each = config.beam if isinstance(config, Sampling) else 1
     while first < len(order):
         longest = len(sentences[order[first]])
         size, each = _source_size(longest), 0.0
+        read = rows_each * size
         for model in models:
             c, limit = model.config, output_limit(model, longest, config)
-            places = size + config.beam * (limit + _BLOCK)
+            places = read + config.beam * (limit + _BLOCK)
             heads = c.num_heads * (c.key_size + c.value_size)
             width = next(model.parameters()).element_size()
             kept = places * heads * c.num_decoder_layers
-            each += width * (kept + size * c.d_model)
+            each += width * (kept + read * c.d_model)
             each += (width + 12) * config.beam * c.tgt_vocab
-        most = min(batch_tokens // size, int(memory / each))
+        most = min(batch_tokens // read, int(memory / each))
         rows = 1 << max(0, most.bit_length() - 1)
         batch = order[first : first + rows]
         sizes = {i: _source_size(len(sentences[i])) for i in batch}
@@ -1203,6 +1211,13 @@ def _gpu_batches(
         batches.append(batch)
         first += len(batch)
     return batches
+
+
+def _room(model: Transformer) -> float | None:
+    """Half the bytes free on its GPU; None elsewhere."""
+    device = next(model.parameters()).device
+    cuda = device.type == "cuda"
+    return torch.cuda.mem_get_info(device)[0] / 2 if cuda else None
 
 
 _PROCESS_TOKENS = 300  # source tokens that justify starting a process
@@ -1239,10 +1254,12 @@ def search_in_order(
         workers = 1  # a GPU's context does not survive a fork
     searches: _Searches | None = None
     draws = config.nbest if isinstance(config, Sampling) else 0
-    if not draws and required is None and _may_be_recorded(models, guide):
-        searches, room = {}, torch.cuda.mem_get_info()[0] / 2
+    room = _room(models[0]) if required is None else None
+    if room is not None:
         most = batch_tokens or 32_000
         batches = _gpu_batches(models, sentences, config, room, most)
+        if not draws and _may_be_recorded(models, guide):
+            searches = {}
     else:
         most, each = batch_tokens or 2000, max(draws, 1)
         batches = batches_by_length(
@@ -1318,7 +1335,8 @@ def _in_processes(
             processes[line] = process
             theirs.close()  # so that the line closes with its process
             busy[line], batch = todo.pop()
-            line.send(batch)
+            with suppress(OSError):  # it is dead: below, nothing comes
+                line.send(batch)
         while busy:
             ready: list[Any] = wait([*busy], timeout=_TIMEOUT)
             if not ready:

@@ -1,7 +1,8 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+import copy
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,19 @@ import torch
 
 from annotated.batches import Corpus, Sentences
 from annotated.engine.distributed import alone, world_size
+from annotated.engine.machine import pick_device, quicker_device
+from annotated.engine.packing import NoCacheError
 from annotated.engine.parts import OURS, build
+from annotated.engine.recipes import Recipe
+from annotated.engine.search import beam_search
 from annotated.engine.trainer import RunConfig, Trainer
 from annotated.model import Transformer, TransformerConfig
+from annotated.search import SearchConfig
 from annotated.tokens import SPECIALS
 
-__all__ = ["training_speed", "step_seconds"]
+__all__ = [
+    "training_speed", "step_seconds", "training_device", "search_device",
+]  # fmt: skip
 
 
 # E9-recipes.md: How fast is this machine?
@@ -98,3 +106,40 @@ def step_seconds(
     first, last = times[0], times[-1]
     more = (last - first) / max(1, sizes[-1] - sizes[0])
     return last + max(0.0, more) * (share - sizes[-1]), sizes
+
+
+def training_device(recipe: Recipe, name: str | None) -> str:
+    """name, or the device on which the recipe's steps take less time."""
+    config = recipe.config()
+    training = replace(recipe.training, precision="float32", compile=False)
+
+    def measure(device: str) -> float:
+        with torch.random.fork_rng(devices=[]):
+            return step_seconds(config, training, device, 4000)[0]
+
+    about = {"model": asdict(config), "tokens": training.batch_tokens}
+    return quicker_device(name, "training", about, measure)
+
+
+def search_device(
+    model: Transformer, search: SearchConfig, name: str | None
+) -> str:
+    """name, or the device on which a search takes less time."""
+    config, draw = model.config, np.random.default_rng(0)
+    short = config.positions == "learned"  # no more than it has
+    shape = 8, max(1, min(20, config.max_len - 1)) if short else 20
+    src = draw.integers(len(SPECIALS), config.src_vocab, shape).tolist()
+
+    def measure(device: str) -> float:
+        moved, times = copy.deepcopy(model).to(device), []
+        for _ in range(3):
+            started = time.perf_counter()
+            beam_search(moved, src, search)
+            times.append(time.perf_counter() - started)
+        return min(times)
+
+    about = {"model": asdict(config), "search": asdict(search)}
+    try:
+        return quicker_device(name, "search", about, measure)
+    except NoCacheError:  # it is searched slowly, wherever
+        return pick_device(name)

@@ -186,10 +186,9 @@ def _keyboard() -> Generator[str, None, None]:
     try:
         import termios
         import tty
-    except ImportError:  # Windows: saving is all there is
-        while True:
-            time.sleep(0.1)
-            yield ""
+    except ImportError:  # Windows
+        yield from _console_keys()
+        return
     before = termios.tcgetattr(0)
     tty.setcbreak(0)
     try:
@@ -203,6 +202,24 @@ def _keyboard() -> Generator[str, None, None]:
                 yield ""
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+def _console_keys() -> Iterator[str]:
+    """The same in a Windows console."""
+    import msvcrt
+
+    while True:
+        if not msvcrt.kbhit():  # type: ignore[attr-defined]
+            time.sleep(0.1)
+            yield ""
+            continue
+        key = msvcrt.getwch()  # type: ignore[attr-defined]
+        if key in "\x04\x1a":  # Ctrl-D, Ctrl-Z
+            return
+        if key in "\0\xe0":  # an arrow, a function key: a second code
+            msvcrt.getwch()  # type: ignore[attr-defined]
+            continue
+        yield key
 
 
 # E22-terminal.md: The subcommands

@@ -76,6 +76,27 @@ def test_a_second_call_asks_only_what_is_not_known(
     assert [each[1] for each in asked] == ["windows", "pre-norm"]
 
 
+def test_the_newest_has_its_number_and_what_does_not_compile_is_said(
+    script: ModuleType, asked: Asked, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: Any,
+) -> None:  # fmt: skip
+    def ask(python: str, kind: str, precision: str, _: str) -> Any:
+        if precision == "float32":
+            return {"wrong": []}
+        return {"error": "no such operation"}
+
+    monkeypatch.setattr(script, "version_of", lambda python: "2.99.1")
+    monkeypatch.setattr(script, "ask", ask)
+    out = tmp_path / "v.json"
+    call = [f"--out={out}", f"--folder={tmp_path / 'environments'}"]
+    assert script.main([*call, "--versions", "newest"]) == 1
+    [said] = capsys.readouterr().out.splitlines()[-1:]
+    assert said == "2.99.1: right in 5, else no such operation"
+    assert [*json.loads(out.read_text())["metrics"]["versions"]] == [
+        "2.99.1"
+    ]
+
+
 def test_an_answer_that_does_not_come_is_noted(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

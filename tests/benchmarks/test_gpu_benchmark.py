@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -37,7 +39,9 @@ def bench(gpu: ModuleType, tmp_path: Path) -> Any:
 
 
 def test_the_sections_fit_into_fourteen_minutes(gpu: ModuleType) -> None:
-    budgets = [seconds for _, seconds in gpu.SECTIONS.values()]
+    usual = gpu.parse(["--out=x", "--tiny"]).names
+    assert set(usual) == gpu.SECTIONS.keys() - {"captions", "clock"}
+    budgets = [gpu.SECTIONS[name][1] for name in usual]
     assert sum(budgets) + gpu.GRACE * len(budgets) <= 14 * 60
 
 
@@ -49,11 +53,29 @@ def test_a_peak_is_measured(gpu: ModuleType, bench: Any) -> None:
 
 def test_gpu_tests_are_counted(gpu: ModuleType, bench: Any) -> None:
     counts = gpu.tests(bench)
-    assert counts["tests"] > 10
-    assert counts["failures"] == counts["errors"] == 0
-    if not torch.cuda.is_available():
-        assert counts["skipped"] == counts["tests"]
-        assert counts["passed"] == 0
+    assert counts["ended"] and counts["which"] == []
+    assert counts["failed"] == counts["error"] == 0
+    done = (
+        counts["passed"] if torch.cuda.is_available() else counts["skipped"]
+    )
+    assert done > 10
+
+
+def test_gpu_tests_that_are_stopped_are_counted_so_far(
+    gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = ["a.py::one PASSED [ 9%]", "a.py::two[x] FAILED [ 9%]",
+            "FAILED a.py::two[x] - no"]  # fmt: skip
+
+    def run(*_: Any, stdout: Any, **more: Any) -> None:
+        stdout.write("\n".join(said))
+        raise subprocess.TimeoutExpired("pytest", 1)
+
+    monkeypatch.setattr(gpu.subprocess, "run", run)
+    assert gpu.tests(bench) == {
+        "passed": 1, "failed": 1, "error": 0, "skipped": 0, "ended": False,
+        "which": [said[2]],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["base", "big"])
@@ -214,6 +236,45 @@ def test_a_part_that_fails_is_noted_and_the_next_goes_on(
         gpu.each_of(bench, {"one": fail})
 
 
+def test_the_recipe_for_captions_is_judged_seed_by_seed(
+    gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many seeds as there is time for; what is there is not made again."""
+    monkeypatch.chdir(bench.out)  # it goes where its files are
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    short = replace(bench, deadline=time.time() + 1, section="captions")
+    found = gpu.captions(short)
+    [run] = found["runs"]
+    assert (run["trial"], run["seed"]) == ("half as long again", 0)
+    assert "--max-steps 6" in run["options"] and run["nats"] > 0
+    assert found["rows"][run["trial"]]["seeds"] == 1
+    assert gpu.captions(replace(short, deadline=0))["runs"] == [run]
+    kept = gpu.read(bench.out, "captions")["runs"]
+    assert kept == gpu.rounded([run])
+
+
+def test_a_trial_that_fails_leaves_the_others(
+    gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with benchmark("trials") as trials:
+        names = {trials.RECIPE: {"max_steps": 1}, "lame": {"max_steps": 1}}
+        monkeypatch.setattr(trials, "TRIALS", names)
+
+        def made(work: Path, name: str, seed: int, *_: Any) -> Any:
+            if name == "lame" or seed == 1:
+                raise SystemExit(2)
+            row = {"nats": 1.0, "valid_bleu": 40.0, "seconds": 1.0}
+            return {"trial": name, "seed": seed, "options": ""} | row
+
+        monkeypatch.setattr(trials, "made", made)
+        monkeypatch.setitem(sys.modules, "trials", trials)
+        monkeypatch.chdir(bench.out)
+        found = gpu.captions(bench)
+    assert [run["seed"] for run in found["runs"]] == [0, *range(2, 10)]
+    assert found["error"].startswith("lame, seed 0: SystemExit")
+    assert found["rows"][trials.RECIPE]["seeds"] == 9
+
+
 def test_a_training_ends_with_a_bleu(gpu: ModuleType, bench: Any) -> None:
     found = gpu.learn(bench)
     assert found["steps"] == 6
@@ -324,6 +385,98 @@ def test_what_is_left_out_for_lack_of_time_is_named(
 ) -> None:
     assert call(gpu, tmp_path, "--only=peak", "--minutes=0.01") == 1
     assert "minutes were used up" in metrics(tmp_path, "peak")["error"]
+
+
+def test_minutes_for_some_sections_are_used_up(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {}
+
+    def run(name: str, seconds: float, *_: Any) -> str:
+        given[name] = seconds
+        return "no"
+
+    monkeypatch.setattr(gpu, "supervise", run)
+    call(gpu, tmp_path, "--only=learn", "--minutes=8")
+    assert given["learn"] == pytest.approx(8 * 60 - gpu.GRACE, abs=1)
+    call(gpu, tmp_path, "--only=learn,peak", "--minutes=2")
+    assert given["learn"] + given["peak"] == pytest.approx(
+        2 * 60 - 2 * gpu.GRACE, abs=1
+    )
+    call(gpu, tmp_path, "--only=learn")
+    assert given["learn"] == gpu.SECTIONS["learn"][1]
+
+
+def test_a_kernel_of_ours_is_attention_and_torchs_gradients_are_not(
+    gpu: ModuleType,
+) -> None:
+    assert (
+        gpu.kind_of("_backward") == gpu.kind_of("_forward") == "attention"
+    )
+    assert gpu.kind_of("aten::embedding_dense_backward") != "attention"
+    assert gpu.kind_of("_rows") == "loss"
+
+
+def test_a_corpus_of_ones_own_gets_the_papers_model(
+    gpu: ModuleType, bench: Any
+) -> None:
+    bench = replace(bench, sizes=gpu.Sizes(), data="some folder")
+    name, recipe = gpu.recipe_of(bench, base=False)
+    assert name == recipe.data == "some folder"
+    for data in ("some folder", "multi30k"):
+        bench = replace(bench, data=data)
+        whole = gpu.recipe_of(bench, base=True)[1]
+        assert whole.fit == () and whole.training.batch_tokens == 25_000
+        assert (whole.model.d_model, whole.model.num_decoder_layers) == (
+            512,
+            6,
+        )
+    own = gpu.recipe_of(bench, base=False)[1]
+    assert (own.model.d_model, own.training.max_steps) == (128, 12_300)
+
+
+def test_quality_by_the_clock_is_shared_by_several_calls(
+    gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two trainings on the same pairs; the third has no time left, and the
+    next call does it alone.
+    """
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(torch, "compile", lambda model, **how: model)
+    real, done = gpu.judged, []
+
+    def judged(bench: Any, *others: Any) -> Any:
+        done.append(others)
+        found = real(bench, *others)
+        if len(done) == 2:
+            object.__setattr__(first, "deadline", 0)
+        return found
+
+    monkeypatch.setattr(gpu, "judged", judged)
+    first = replace(bench, section="clock")
+    found = gpu.clock(first)
+    assert found["Marian"] == {"skipped": "no time was left: call again"}
+    for name in ("ours", "Marian, compiled"):
+        assert found[name]["steps"] == 6 and found[name]["tokens"] > 0
+        assert 0 <= found[name]["test"]["bleu"] <= 100
+        assert len(found[name]["samples"]) == gpu.TINY.judged
+    assert found["ours"]["tokens"] == found["Marian, compiled"]["tokens"]
+    again = gpu.clock(replace(bench, section="clock"))
+    assert len(done) == 3  # only the third was trained
+    assert again["ours"] == gpu.rounded(found["ours"])
+    assert again["Marian"]["steps"] == 6
+    assert gpu.read(bench.out, "clock") == gpu.rounded(again)
+
+
+def test_a_peer_whose_loss_is_not_finite_is_said_to_have_none(
+    gpu: ModuleType, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(gpu, "MARIAN_RATE", math.inf)
+    _, recipe = gpu.recipe_of(bench, base=True)
+    recipe = recipe.changed(max_steps=12, max_minutes=10.0)
+    with pytest.raises(RuntimeError, match="not finite at step 10"):
+        gpu.marian_by_the_clock(bench, recipe, False)
 
 
 def test_a_section_is_written_before_the_next_begins(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +18,7 @@ import torch.nn.functional as F
 import tyro
 
 from annotated.book.results import ledger
+from annotated.engine.parts import PartsConfig, build
 from annotated.engine.recipes import RECIPES
 from annotated.engine.trainer import RunConfig
 from annotated.training import copy_corpus
@@ -242,6 +245,38 @@ def test_runs_of_each_seed_are_made_once(tmp_path: Path) -> None:
     assert [run["seconds"] == 7 for run in runs] == [False, True] * 2
 
 
+def test_the_test_set_is_opened_when_it_is_asked_for_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["Anna schläft .", "Die Hunde schlafen .", "Wer schläft ?"]
+    texts = ["Anna sleeps .", "The dogs sleep .", "Who sleeps ?"]
+    asked: list[str] = []
+
+    class Few:
+        def text(self, split: str) -> tuple[list[str], list[str]]:
+            asked.append(split)
+            return lines, texts
+
+    with benchmark("mbr") as script:
+        monkeypatch.setattr(script, "open_data", lambda recipe: Few())
+        file = tmp_path / "F.json"
+        runs = ("pocket",)
+        how = script.Settings(runs=runs, draws=(2, 3), json=file)
+        script.main(how)
+        assert asked == ["valid"]
+        for _ in range(2):
+            script.main(replace(how, test=3))
+        assert asked == ["valid", "test"]
+    found = json.loads(file.read_text(encoding="utf-8"))
+    [one] = found["metrics"]["runs"]
+    assert one["valid"].keys() == {"beam", "2", "3"}
+    assert one["test"].keys() == {"beam", "3"}
+    assert one["test"]["beam"]["translations"] == texts
+    assert one["test_seconds"]["3"] > one["test_seconds"]["beam"] > 0
+    assert datetime.fromisoformat(one["opened"]).tzinfo is not None
+    assert "--runs RUN0 --draws 2 3 --test 3" in found["command"]
+
+
 # --- how the recipe was found ---
 
 
@@ -257,8 +292,8 @@ def test_every_trial_is_a_recipe_that_says_all_that_it_changes() -> None:
 
 def test_r_drop_is_two_losses_and_how_far_they_are_apart() -> None:
     torch.manual_seed(0)
-    logits = torch.randn(12, 7, dtype=torch.float64, requires_grad=True)
-    labels = torch.randint(7, (6,)).repeat(2)
+    logits = torch.randn(80, 7, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(7, (40,)).repeat(2)
     with benchmark("r_drop") as script:
         found = script.r_drop(logits, labels, RunConfig())
         corpus = copy_corpus(50, vocab=12)
@@ -266,7 +301,7 @@ def test_r_drop_is_two_losses_and_how_far_they_are_apart() -> None:
     smoothed = F.cross_entropy(
         logits, labels, label_smoothing=0.1, reduction="none"
     )
-    first, second = logits.log_softmax(-1).split(6)
+    first, second = logits.log_softmax(-1).split(40)
     apart = ((first.exp() - second.exp()) * (first - second)).sum(-1)
     expected = smoothed + 5 / 4 * apart.repeat(2)
     assert torch.allclose(found, expected, rtol=1e-12)
@@ -278,6 +313,31 @@ def test_r_drop_is_two_losses_and_how_far_they_are_apart() -> None:
     for pairs in plan:
         assert np.array_equal(*np.split(pairs, 2))
     assert np.unique(np.concatenate(plan)).tolist() == [*range(50)]
+
+
+def test_word_dropout_leaves_out_a_tenth_of_the_tokens_in_training() -> (
+    None
+):
+    torch.manual_seed(0)
+    with benchmark("word_dropout"):
+        config = PartsConfig(
+            src_vocab=50, tgt_vocab=60, d_model=8, num_heads=2, tie="none",
+            parts=("word-dropout",),
+        )  # fmt: skip
+        assert config.padded() == ""
+        model = build(config)
+    part, ids = model.embeddings, torch.arange(50).repeat(200)
+    for read, table in (
+        (part.read_source, part.source), (part.read_target, part.target)
+    ):  # fmt: skip
+        part.train()
+        x = read(ids)
+        part.eval()
+        kept = x.any(dim=-1)
+        assert 0.88 < kept.double().mean() < 0.92
+        full = table[ids] * 8**0.5
+        assert torch.allclose(x[kept], full[kept] / 0.9)
+        assert torch.equal(read(ids), full)
 
 
 def test_what_the_ledger_says_of_the_trials_makes_them_again() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from annotated import cli
 from annotated.corpora import fetch as fetching
 from annotated.engine import runs as runs_module
 from tests.commands.conftest import Call, process
@@ -93,6 +94,18 @@ WRONG = {
     "divide": (
         "data prepare multi30k --divide-by block",
         "--divide-by goes with pair",
+    ),
+    "hold out of a set": (
+        "data prepare multi30k --hold-out 7",
+        "--hold-out goes with pair",
+    ),
+    "a test of a set": (
+        "data prepare multi30k --test a b",
+        "--test goes with pair",
+    ),
+    "draws of nothing": (
+        "data prepare pair --src a --tgt b --back-sample --out x",
+        "--back-sample goes with --mono",
     ),
     "one of several": (
         "data prepare pair --src a --tgt b --weights 1 x --out x",
@@ -354,3 +367,18 @@ def test_export_says_what_it_has_written(call: Call, run: Path) -> None:
         "out": str(out),
         "files": sorted(path.name for path in out.iterdir()),
     }
+
+
+def test_a_closed_pipe_is_no_error_on_windows_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There it is EINVAL, as a file name that cannot be is, too."""
+    closed = OSError(errno.EINVAL, "Invalid argument")
+    name = OSError(errno.EINVAL, "Invalid argument", "a?b")
+    pipe = BrokenPipeError(errno.EPIPE, "Broken pipe")
+    with monkeypatch.context() as patch:
+        gone = [cli._reader_gone(e) for e in (pipe, closed, name)]
+        patch.setattr(cli.os, "name", "nt")
+        there = [cli._reader_gone(e) for e in (pipe, closed, name)]
+    assert gone == [True, False, False]
+    assert there == [True, True, False]

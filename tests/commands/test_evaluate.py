@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from annotated.commands import evaluate
 from annotated.commands.evaluate import Evaluate
 from annotated.engine import search as decoding
 from annotated.engine.errors import DataError, RunError
@@ -80,6 +81,40 @@ def test_two_runs_are_compared(
     same = {"difference": 0.0, "low": 0.0, "high": 0.0, "p": 1.0}
     for name in ("bleu_difference", "chrf_difference"):
         assert scores["against"][name] == same
+
+
+@pytest.mark.parametrize(
+    ("known", "tag"), [(("<a>", "<b>"), "<a>"), (("<b>",), None)]
+)
+def test_the_other_run_is_searched_like_ours(
+    call: Call, run: Path, pair: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, known: tuple[str, ...], tag: str | None,
+) -> None:  # fmt: skip
+    """In the same precision, alone, and with the tag, where it has it."""
+    opened: list[Evaluate] = []
+    searched: list[set[str]] = []
+    real_open, real = Evaluate.open, Evaluate._translated
+
+    def open_it(self: Evaluate) -> Run:
+        opened.append(self)
+        return real_open(dataclasses.replace(self, tag=None))
+
+    def noted(self: Evaluate, run: Run, src: list[str]) -> list[str]:
+        kinds = {type(part).__module__ for part in run.model.modules()}
+        searched.append(kinds)
+        return real(self, run, src)
+
+    monkeypatch.setattr(evaluate, "tags_of", lambda source: known)
+    monkeypatch.setattr(Evaluate, "open", open_it)
+    monkeypatch.setattr(Evaluate, "_translated", noted)
+    other = shutil.copytree(run, tmp_path / "other")
+    line = f"evaluate --run {run} {pair} --against {other} --tag <a> --json"
+    assert call(f"{line} --precision int8 --ensemble {run}").code == 0
+    ours, theirs = opened
+    alone = {"run": other, "ensemble": (), "tag": tag}
+    assert theirs == dataclasses.replace(ours, **alone)
+    assert searched[0] == searched[1]
+    assert any("quantized" in kind for kind in searched[1])
 
 
 def test_a_run_is_compared_with_translations_in_a_file(

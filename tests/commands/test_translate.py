@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -99,9 +100,11 @@ def test_every_line_is_answered_with_a_line(
 def test_standard_input_is_read_as_a_file_is(
     call: Call, run: Path, coding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def translate(self: Any, lines: list[str], *rest: Any) -> Any:
+    def translate(
+        self: Any, lines: list[str], *rest: Any, **more: Any
+    ) -> Any:
         arrived.extend(lines)
-        return real(self, lines, *rest)
+        return real(self, lines, *rest, **more)
 
     arrived: list[str] = []
     real = runs_module.Run.translate
@@ -160,9 +163,9 @@ def test_much_input_is_read_in_parts(
     sizes = []
     translate = runs_module.Run.translate
 
-    def noted(self: Any, lines: list[str], *rest: Any) -> Any:
+    def noted(self: Any, lines: list[str], *rest: Any, **more: Any) -> Any:
         sizes.append(len(lines))
-        return translate(self, [""] * len(lines), *rest)
+        return translate(self, [""] * len(lines), *rest, **more)
 
     monkeypatch.setattr(runs_module.Run, "translate", noted)
     done = call(f"translate --run {run}", b"a\n" * 80_000)
@@ -341,6 +344,17 @@ def test_json_has_a_line_for_each_line(call: Call, run: Path) -> None:
     assert set(first[0]) == {"text", "score", "log_probability"}
     assert first[0]["score"] >= first[1]["score"]
     assert [one["text"] for one in blank] == [""]
+
+
+@pytest.mark.parametrize("words", [["a b", ""], [""], ["", "b a", ""]])
+def test_an_empty_argument_is_an_empty_line(
+    call: Call, run: Path, words: list[str]
+) -> None:
+    typed = " ".join(shlex.quote(word) for word in words)
+    text = "".join(f"{word}\n" for word in words).encode()
+    wanted = call(f"translate --run {run}", text).out
+    assert call(f"translate --run {run} {typed}").out == wanted
+    assert wanted.count("\n") == len(words)
 
 
 def test_batches_of_any_size_say_the_same(call: Call, run: Path) -> None:

@@ -238,6 +238,7 @@ OTHERS = {
     "super()",
     "Prepared",
     "self",
+    "likewise",  # a command like this one
     "cls",
     "webbrowser",
     "os",

@@ -8,17 +8,21 @@ where there is none; in benchmarks/gpu.py they are a section.
 from __future__ import annotations
 
 import copy
+import gc
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
 from annotated.attention import attention
 from annotated.batches import Batch, Corpus, Sentences
+from annotated.engine import trainer
 from annotated.engine.compiler import wrong_gradients
 from annotated.engine.kernels import row_losses, slow_row_losses
 from annotated.engine.packing import (
@@ -356,6 +360,52 @@ def test_a_run_taken_up_again_goes_on(device: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
+@pytest.fixture
+def group_of_one(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """A group with the carrier that several processes have on a device:
+    NCCL on a GPU.
+    """
+    carrier = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
+    store = dist.HashStore()
+    dist.init_process_group(carrier, store=store, rank=0, world_size=1)
+    try:
+        make = lambda minutes: dist.new_group()  # noqa: E731
+        monkeypatch.setattr(trainer, "step_group", make)
+        yield device
+        gc.collect()
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shard", [False, True], ids=["whole", "sharded"])
+def test_a_group_of_one_learns_what_none_does(
+    group_of_one: str,
+    precision: Any,
+    shard: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if shard and torch.__version__ < "2.9":  # TorchVersion
+        pytest.skip("weights are sharded from torch 2.9 on")
+    config = RunConfig(
+        batch_tokens=300, micro_tokens=100, max_steps=6, warmup=4,
+        precision=precision,
+    )  # fmt: skip
+    corpus, kinds, losses = copy_corpus(200, vocab=20), [], []
+    for several in (True, False):
+        model = model_of(group_of_one, src_vocab=20, tgt_vocab=20)
+        if not several:
+            monkeypatch.setattr(trainer, "step_group", lambda minutes: None)
+        one = Trainer(model, corpus, config, shard=shard and several)
+        kinds.append(type(one.loss).__name__)
+        losses.append([p.loss for p in one.steps()])
+    assert kinds[0] != kinds[1] == "_Loss"
+    near = 1e-4 if precision == "float32" else 2e-2
+    assert losses[0] == pytest.approx(losses[1], rel=near)
+
+
 # --- search ---------------------------------------------------------------
 
 
@@ -405,7 +455,9 @@ def test_the_second_batch_of_a_recorded_search_is_right_too(
         for here, there in zip(found, beam_search(cpu, some, search)):
             assert [h.ids for h in here] == [h.ids for h in there]
     (recorded,) = kept.values()
-    assert all(callable(replay) for replay in recorded.replays.values())
+    replays = [replay for replay in recorded.replays.values() if replay]
+    graphs = [getattr(replay, "__self__", None) for replay in replays]
+    assert graphs and all(type(g) is torch.cuda.CUDAGraph for g in graphs)
 
 
 def test_search_in_bfloat16_runs_and_ends(

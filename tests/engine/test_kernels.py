@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -102,17 +103,22 @@ def test_what_was_asked_for_is_what_is_computed_in() -> None:
 @pytest.mark.parametrize(
     ("longest", "head", "dropout", "expected"),
     [
-        (128, 64, False, "sentences"),
-        (129, 64, False, "varlen"),
-        (128, 64, True, "sentences"),
-        (129, 64, True, "padded"),  # torch's kernel drops nothing
-        (64, 128, False, "sentences"),
-        (65, 128, False, "varlen"),  # the tile would not fit
-        (300, 512, False, "padded"),
+        (128, (64, 64), False, "sentences"),
+        (129, (64, 64), False, "varlen"),
+        (128, (64, 64), True, "sentences"),
+        (129, (64, 64), True, "padded"),  # torch's kernel drops nothing
+        (64, (128, 128), False, "sentences"),
+        (65, (128, 128), False, "varlen"),  # the tile would not fit
+        (100, (80, 80), False, "varlen"),  # a tile's sides are powers of 2
+        (64, (80, 80), False, "sentences"),
+        (129, (16, 64), False, "padded"),  # torch's has one size for both
+        (128, (16, 64), False, "sentences"),
+        (129, (25, 25), False, "padded"),  # and that is a multiple of 8
+        (300, (512, 512), False, "padded"),
     ],
 )
 def test_a_tile_must_fit_and_a_dropped_weight_must_be_dropped(
-    longest: int, head: int, dropout: bool, expected: str
+    longest: int, head: tuple[int, int], dropout: bool, expected: str
 ) -> None:
     chosen = choose(gpu(9, 0), "auto", longest, head, dropout)
     assert chosen.attention == expected
@@ -372,8 +378,8 @@ for dtype in (torch.float32, torch.float16):
         )
         bounds = starts(m), starts(n)
         how = max(m), max(n), causal, reach, 0.0, None
-        o = K.launched_forward(q, k, v, *bounds, *how)
-        gradients = K.launched_backward(g, q, k, v, *bounds, *how)
+        o = K._launched_forward(q, k, v, *bounds, *how)
+        gradients = K._launched_backward(g, q, k, v, *bounds, *how)
         wide = [x.double().requires_grad_() for x in (q, k, v)]
         slow = K.slow_sentence_attention(*wide, *bounds, causal, reach)
         exact = torch.autograd.grad(slow, wide, g.double())
@@ -383,7 +389,7 @@ for dtype in (torch.float32, torch.float16):
 # queries, keys and values out of one matrix
 rows = torch.randn(9, 3 * 2 * 16).unflatten(1, (3, 2, 16)).unbind(1)
 ends = starts((4, 5))
-o = K.launched_forward(*rows, ends, ends, 5, 5, True, -1, 0.0, None)
+o = K._launched_forward(*rows, ends, ends, 5, 5, True, -1, 0.0, None)
 slow = K.slow_sentence_attention(*(x.double() for x in rows), ends, ends, True)
 found["of one matrix"] = [error(o, slow)]
 
@@ -394,9 +400,9 @@ q, k, g = torch.randn(3, 2 * m, 1, 16)
 g = torch.randn(2 * m, 1, m)
 v = torch.eye(m).repeat(2, 1)[:, None]
 how = m, m, False, -1, 0.3, seed
-once = K.launched_forward(q, k, v, ends, ends, *how)
-again = K.launched_forward(q, k, v, ends, ends, *how)
-whole = K.launched_forward(q, k, v, ends, ends, *how[:4], 0.0, None)
+once = K._launched_forward(q, k, v, ends, ends, *how)
+again = K._launched_forward(q, k, v, ends, ends, *how)
+whole = K._launched_forward(q, k, v, ends, ends, *how[:4], 0.0, None)
 kept = once / whole
 share = float((kept == 0).float().mean())
 found["dropped"] = share, float((once - again).abs().max())
@@ -408,9 +414,9 @@ for i in range(2):
     weights = (a @ b.T / 4).softmax(1) * kept[i * m : (i + 1) * m, 0].double()
     parts.append((weights @ c)[:, None])
 exact = torch.autograd.grad(torch.cat(parts), wide, g.double())
-mine = K.launched_backward(g, q, k, v, ends, ends, *how)
+mine = K._launched_backward(g, q, k, v, ends, ends, *how)
 found["its gradient"] = [error(*pair) for pair in zip(mine, exact)]
-other = K.launched_forward(q, k, v, ends, ends, *how[:5], seed + 1)
+other = K._launched_forward(q, k, v, ends, ends, *how[:5], seed + 1)
 found["another seed"] = bool(torch.equal(once, other))
 
 for rows, vocab, block in ((1, 5, 16), (6, 90, 16), (3, 64, 32)):
@@ -418,16 +424,22 @@ for rows, vocab, block in ((1, 5, 16), (6, 90, 16), (3, 64, 32)):
         z = (3 * torch.randn(rows, vocab)).to(dtype)
         y = torch.randint(vocab, (rows,))
         slow = K.slow_row_losses(z.double(), y, 0.1)
-        *sums, p = K.launched_row_losses(z, y, 0.1, block)
+        *sums, p = K._launched_row_losses(z, y, 0.1, block)
         name = f"loss {dtype} {rows} {vocab}"
         found[name] = [error(a, b) for a, b in zip((*sums, p), slow)]
 z = torch.randn(2, 40)
 z[0, 3:30] = -torch.inf
 slow = K.slow_row_losses(z.double(), torch.tensor([1, 39]), 0.0)
-own, _, p = K.launched_row_losses(z, torch.tensor([1, 39]), 0.0, 16)
+own, _, p = K._launched_row_losses(z, torch.tensor([1, 39]), 0.0, 16)
 found["forbidden words"] = [error(own, slow[0]), error(p, slow[2])]
 print(json.dumps(found))
 """
+
+
+def test_the_script_names_what_the_module_has() -> None:
+    """Where Triton is missing, nothing else would say so."""
+    names = set(re.findall(r"\bK\.(\w+)", SCRIPT))
+    assert names and not [n for n in names if not hasattr(kernels, n)]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from contextlib import nullcontext
@@ -14,9 +15,11 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
-from annotated.engine import machine, start
+from annotated.engine import machine, speed, start
 from annotated.engine.errors import TrainingError, UsageError
-from annotated.engine.packing import PackedTransformer
+from annotated.engine.packing import NoCacheError, PackedTransformer
+from annotated.engine.parts import build
+from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import read_metrics, read_recipe
 from annotated.engine.search import _SlotCache, converted
@@ -292,6 +295,69 @@ def test_apples_gpu_comes_after_cudas(
         monkeypatch.setattr(cuda, "is_available", lambda t=there: t[1])
         found.append(machine.pick_device())
     assert found == ["cpu", "mps", "cuda"]
+
+
+@pytest.fixture
+def apple(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A Mac, as far as the choice of a device goes."""
+    monkeypatch.setattr(
+        machine, "pick_device", lambda name=None: name or "mps"
+    )
+    monkeypatch.setenv("ANNOTATED_MEASURED", str(tmp_path / "measured"))
+
+
+@pytest.mark.usefixtures("apple")
+@pytest.mark.parametrize(("cpu", "chosen"), [(1.0, "cpu"), (3.0, "mps")])
+def test_apples_gpu_is_taken_where_it_is_quicker(
+    cpu: float, chosen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def measure(device: str) -> float:
+        asked.append(device)
+        return {"cpu": cpu, "mps": 2.0}[device]
+
+    for _ in range(2):  # the second time it is known
+        found = machine.quicker_device(None, "search", {"a": 1}, measure)
+        assert found == chosen
+    assert sorted(asked) == ["cpu", "mps"]
+    said = capsys.readouterr().err.splitlines()[0]
+    assert said.startswith(
+        f"search on {chosen}: Apple's GPU is {cpu / 2:.1f}"
+    )
+    for name in ("mps", "cpu", "cuda"):  # somebody named it
+        assert machine.quicker_device(name, "search", {}, measure) == name
+    assert len(asked) == 2
+
+
+@pytest.mark.usefixtures("apple")
+def test_training_and_search_are_timed_at_what_is_to_be_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    about: list[str] = []
+
+    def one(name: Any, work: str, facts: Any, measure: Any) -> str:
+        json.dumps(facts)  # it is a key of what is kept
+        assert 0 < measure("cpu") < 60
+        about.append(work)
+        return "cpu"
+
+    monkeypatch.setattr(speed, "quicker_device", one)
+    recipe = RECIPES["copy"].changed(batch_tokens=200)
+    before = torch.random.get_rng_state()
+    assert speed.training_device(recipe, None) == "cpu"
+    assert torch.equal(torch.random.get_rng_state(), before)
+    few = recipe.changed(positions="learned", max_len=16)
+    for one_of in (recipe, few):
+        model = build(one_of.config())
+        assert speed.search_device(model, recipe.search, None) == "cpu"
+    assert about == ["training", "search", "search"]
+
+    def uncached(*_: Any) -> str:
+        raise NoCacheError("no cache computes this")
+
+    monkeypatch.setattr(speed, "quicker_device", uncached)
+    assert speed.search_device(model, recipe.search, "cpu") == "cpu"
 
 
 # --- float16 --------------------------------------------------------------

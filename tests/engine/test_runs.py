@@ -30,6 +30,7 @@ from annotated.engine.runs import (
     Run,
     read_metrics,
     read_recipe,
+    results_of,
 )
 from annotated.engine.tensors import load_weights
 from annotated.engine.trainer import Trainer
@@ -308,6 +309,17 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
         "does not fit the model",
     ),
 }
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3", "{"])
+@pytest.mark.parametrize("name", ["summary.json", "scores.json"])
+def test_scores_that_are_no_table_are_named(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    assert results_of(tmp_path) == {}
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RunError, match=f"{name} is damaged"):
+        results_of(tmp_path)
 
 
 @pytest.mark.parametrize("name", DAMAGE)

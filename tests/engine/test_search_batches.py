@@ -110,6 +110,34 @@ def test_a_worker_that_dies_is_noticed(two_cores):
         search_in_order(model, many, workers=2)
 
 
+def test_a_worker_that_is_dead_before_its_first_batch_is_noticed(
+    two_cores, monkeypatch
+):
+    """Not taken for a reader of the output who has left."""
+    real = decoding.get_context
+
+    class Context:
+        def __init__(self, method):
+            self.Pipe = real(method).Pipe
+            self.method = method
+
+        def Process(self, *, args, **how):
+            process = real(self.method).Process(target=os._exit, args=(9,))
+            start = process.start
+
+            def dead():
+                start()
+                args[1].close()
+                process.join()
+
+            process.start = dead
+            return process
+
+    monkeypatch.setattr(decoding, "get_context", Context)
+    with pytest.raises(RunError, match="process died with exit code 9"):
+        search_in_order(MODEL, random_sentences(200, 8), workers=2)
+
+
 def test_a_worker_that_hangs_is_noticed(two_cores, monkeypatch):
     monkeypatch.setattr(decoding, "_TIMEOUT", 0.5)
     model = Sleeper(MODEL.config).eval()

@@ -15,6 +15,7 @@ import torch
 from annotated.engine import search as engine
 from annotated.engine.machine import evaluating
 from annotated.engine.search import (
+    Sampling,
     _gpu_batches,
     _StillSearch,
     beam_search,
@@ -59,7 +60,9 @@ class Recorder:
         state = [*vars(self.search.beams).values(), self.search.time]
         return [x.data_ptr() for x in [*state, *caches]]
 
-    def __call__(self, step: Callable[[], None]) -> Callable[[], None]:
+    def __call__(
+        self, step: Callable[[], None], memory: Any
+    ) -> Callable[[], None]:
         self.captured += 1
         before = self.places()
 
@@ -222,11 +225,38 @@ def test_any_number_of_sentences_keep_their_graphs(
     monkeypatch.setattr(
         engine, "_may_be_recorded", lambda models, guide: True
     )
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10**9, 10**9))
+    monkeypatch.setattr(engine, "_room", lambda model: 1e9)
     found = search_in_order(model, many, config, batch_tokens=256)
     same(found, wanted)
     first = recorder.search.rows, recorder.search.positions
     assert first == (8, 32)  # the last batch has 55 - 3 · 16 sentences
+
+
+def test_draws_on_a_gpu_share_its_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each draw takes a sentence's place; nothing is recorded."""
+    model, config = model_of(), Sampling(nbest=8, extra=9)
+    plain, many = SearchConfig(beam=8), SENTENCES * 5
+    few = _gpu_batches([model], many, config, 1e12, 512)
+    more = _gpu_batches([model], many, plain, 1e12, 512)
+    assert max(map(len, few)) * 8 == max(map(len, more)) == 32
+    wanted = search_in_order(model, many, config)
+    asked: list[int] = []
+    real = engine.beam_search
+
+    def noted(models: Any, some: Any, *about: Any) -> Any:
+        asked.append(len(some))
+        assert about[3] is None  # no graphs
+        return real(models, some, *about)
+
+    monkeypatch.setattr(engine, "beam_search", noted)
+    monkeypatch.setattr(engine, "_room", lambda model: 1e9)
+    found = search_in_order(model, many, config)
+    assert [[h.ids for h in each] for each in found] == [
+        [h.ids for h in each] for each in wanted
+    ]
+    assert len(asked) <= 2 * len({len(s) for s in SENTENCES})
 
 
 def test_a_guide_or_a_turning_head_is_searched_by_steps() -> None:

@@ -42,6 +42,18 @@ def test_a_device_is_prepared_for_training(
     assert found == asked
 
 
+@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
+def test_a_picked_gpu_is_the_current_one(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """torch.cuda.graph and Triton run on the current device."""
+    found: list[str] = []
+    monkeypatch.setattr(torch, "empty", lambda *size, device: None)
+    monkeypatch.setattr(torch.cuda, "set_device", found.append)
+    assert machine.pick_device(name) == name
+    assert found == ([name] if ":" in name else [])
+
+
 def test_a_trainer_made_by_hand_prepares_its_models_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,7 +15,8 @@ import pytest
 from annotated.book.portable import WORDS, words_of
 from annotated.book.results import ledger
 from annotated.engine.data import open_data
-from annotated.engine.runs import Run
+from annotated.engine.recipes import RECIPES
+from annotated.engine.runs import Run, read_recipe
 from tests.helpers import ROOT
 
 FOLDERS = sorted((ROOT / "data" / "runs").glob("everyday-en-??"))
@@ -31,6 +32,15 @@ def verdicts(folder: Path, name: str) -> list[list[str]]:
     path = ROOT / "benchmarks" / f"{name}-{folder.name[-2:]}.tsv"
     lines = path.read_text("utf-8").splitlines()
     return [line.split("\t") for line in lines[1:]]
+
+
+@pytest.mark.parametrize("language", ["fr", "es"])
+def test_the_recipe_is_still_the_one_that_made_it(language: str) -> None:
+    """It inherits from that of the captions, which may change."""
+    folder = ROOT / "data" / "runs" / f"everyday-en-{language}"
+    made, now = read_recipe(folder).flat(), RECIPES["everyday"].flat()
+    differs = {name for name, value in made.items() if value != now[name]}
+    assert differs == {"target", "precision"}  # auto chose that
 
 
 def test_there_is_one_for_each_language() -> None:

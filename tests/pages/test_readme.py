@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -42,19 +43,49 @@ def test_its_commands_exist() -> None:
     assert lines[0].startswith('translate --run pocket "Heute')
 
 
-def test_its_first_command_does_what_it_shows() -> None:
-    """start.py, which is not run here: it installs and trains."""
+def start_script() -> Any:
     spec = importlib.util.spec_from_file_location(
         "start", ROOT / "start.py"
     )
     assert spec is not None and spec.loader is not None
     start = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(start)
+    return start
+
+
+def test_its_first_command_does_what_it_shows() -> None:
+    """start.py, which is not run here: it installs and trains."""
+    start = start_script()
     [source] = set(re.findall(r'"(Heute .+?)"', TEXT))
     assert source == start.SENTENCE
     assert all((ROOT / name).exists() for name in start.QUICK)
     for what in set(re.findall(r"python start.py ([a-z]+)", TEXT)):
         assert f"python start.py {what} " in start.__doc__
+
+
+@pytest.mark.skipif(os.name == "nt", reason="its Pythons are scripts of sh")
+def test_an_environment_without_pip_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Debian leaves it, or a stop while pip was put in."""
+    start = start_script()
+    made: list[Any] = []
+    monkeypatch.setattr(start, "ROOT", tmp_path)
+    monkeypatch.setattr(
+        start.venv, "create", lambda *a, **k: made.append(k)
+    )
+    monkeypatch.setattr(start, "call", lambda *_: None)
+    (tmp_path / ".venv").mkdir()
+    for name, code in {"whole": 0, "without pip": 1}.items():
+        python = tmp_path / name
+        python.write_text(f"#!/bin/sh\nexit {code}\n")
+        python.chmod(0o755)
+        monkeypatch.setattr(start, "PYTHON", python)
+        (tmp_path / ".venv/.started").unlink(missing_ok=True)
+        for source in ("pyproject.toml", "requirements.lock"):
+            (tmp_path / source).touch()
+        start.install("")
+        assert made == [{"with_pip": True}] * code
 
 
 def test_it_counts_what_follows_the_chapters() -> None:
@@ -152,7 +183,7 @@ def test_its_figure_is_of_the_ledger() -> None:
     [bleu] = set(re.findall(r"([\d.]+) BLEU(?! \(the)", TEXT))
     [minutes] = re.findall(
         r"(\d+) minutes on one core with bfloat16\s+instructions, "
-        r"(\d+)\s+without; ",
+        r"some (\d+)\s+without; ",
         TEXT,
     )
     [size] = re.findall(r"`multi30k`, ([\d.]+) million", TEXT)

@@ -58,6 +58,8 @@ def test_the_version_is_that_of_the_package() -> None:
 def test_the_lock_file_has_every_dependency_and_this_torch() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    if "==" not in lock:
+        pytest.skip("the workflow `newest` has taken the versions out")
     locked = set(re.findall(r"^([a-z0-9-]+)==", lock, re.M))
     wanted = set(re.findall(r'"([a-zA-Z0-9-]+)>=', project))
     assert wanted - locked <= {"nbgrader"}
@@ -118,14 +120,18 @@ def test_the_workflows_test_the_oldest_python_that_is_supported() -> None:
     assert tried["python"] == named
 
 
-def test_the_job_on_other_systems_installs_what_its_tests_import() -> None:
+@pytest.mark.parametrize("job", ["package", "lowest"])
+def test_a_job_that_installs_for_itself_has_what_its_tests_import(
+    job: str,
+) -> None:
     """And none of them imports at its head what Windows does not have."""
     flow = (ROOT / ".github/workflows/test.yml").read_text("utf-8")
-    steps = yaml.safe_load(flow)["jobs"]["package"]["steps"]
-    [line] = [s["run"] for s in steps if "pip install" in s.get("run", "")]
+    steps = yaml.safe_load(flow)["jobs"][job]["steps"]
+    [line] = [s["run"] for s in steps if ' ".[' in s.get("run", "")]
+    [extras] = re.findall(r'"\.\[(.+?)\]"', line)
     project = (ROOT / "pyproject.toml").read_text("utf-8")
-    there = set(line.split())
-    for group in ("dependencies", *re.findall(r"\w+", line.split('"')[1])):
+    there = set(re.findall(r"[\w-]+", line))
+    for group in ("dependencies", *re.findall(r"\w+", extras)):
         lists = re.search(
             rf"^{group} = \[(.*?)\n?\]$", project, re.M | re.S
         )

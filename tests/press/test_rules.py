@@ -360,6 +360,22 @@ def test_a_figure_without_words_is_named(book: Book) -> None:
         }
 
 
+def test_a_paper_that_the_references_lack_is_named(book: Book) -> None:
+    listed = (
+        "@article{one2017,\n  title = {One},\n  eprint = {1706.00001}\n}"
+    )
+    book.write("book/references.bib", f"{listed}\n")
+    at = "https://arxiv.org"
+    text = f"[One]({at}/abs/1706.00001), [two]({at}/pdf/1706.00002)."
+    book.chapter("01-one", "## Read more", text)
+    assert offences(book.root) == {
+        "01-one": [
+            'book/01-one.md, section "Read more": '
+            "arXiv 1706.00002 is not in references.bib"
+        ]
+    }
+
+
 def test_a_label_that_is_taken_is_named(book: Book) -> None:
     line = '{{image: {{alt: "A"}}, figure: {{caption: "B", name: {}}}}}'
     exercise = ":::{{exercise}} Think\n:label: {}\nWhy?\n:::"

@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -451,3 +452,21 @@ def test_what_a_check_needs_is_loaded_before_the_first_fork(
     session.begin()
     _watch(session, iter([]))
     assert seen == [1]
+
+
+def test_a_windows_console_gives_its_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An arrow is two codes, and no key; Ctrl-Z ends."""
+    pressed = ["c", "\xe0", "n", "n", "\x1a", "never"]
+    waits = [True, False, *[True] * 4]
+    monkeypatch.setitem(
+        sys.modules,
+        "msvcrt",
+        SimpleNamespace(
+            kbhit=lambda: waits.pop(0), getwch=lambda: pressed.pop(0)
+        ),
+    )
+    monkeypatch.setattr(terminal.time, "sleep", lambda _: None)
+    assert list(terminal._console_keys()) == ["c", "", "n"]
+    assert pressed == ["never"]

@@ -17,7 +17,6 @@ from press.chapters import PressError, read_book
 from press.formulas import mathml, plain
 from press.notebooks import expected_notebooks
 from press.pages import _fold_with_output, _write_minus, fold
-from press.references import ARXIV, works
 from press.search import sections
 from press.site import _short_title, draft, is_current, proof, site
 from tests.press.conftest import FIGURE, Book, code
@@ -359,18 +358,6 @@ def test_references_call_a_page_what_it_is() -> None:
     assert named["02-attention"] == "chapter 2"
     assert named["A4-paper-map"] == "appendix A4"
     assert named["E5-trainer"] == "page E5"
-
-
-def test_every_paper_that_a_page_links_to_is_among_the_references() -> None:
-    known = {work.eprint for work in works(ROOT)}
-    missing = {
-        f"book/{chapter.file}: arXiv {number} is not in references.bib"
-        for chapter in read_book(ROOT)
-        for cell in chapter.cells
-        for number in ARXIV.findall(cell.source)
-        if number not in known
-    }
-    assert not missing
 
 
 def test_an_unknown_work_is_told(built: Book) -> None:
