@@ -13,7 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import BinaryIO
 
-from annotated.book.paper import script
+from annotated.book.paper import card_script
 from annotated.engine.errors import DataError
 from press.chapters import PressError
 
@@ -35,7 +35,7 @@ class Quiet(SimpleHTTPRequestHandler):
         if self.path.partition("?")[0] != "/_static/paper.js":
             return super().do_GET()
         try:
-            words = script(Path(self.directory))
+            words = card_script(Path(self.directory))
         except DataError:  # there is none
             return super().do_GET()
         body = words.encode()

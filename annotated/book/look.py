@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from annotated.book.figures import MovingFigure
-from annotated.book.report import html_page, named, sample_pairs
+from annotated.book.report import html_page, recipe_name, sample_pairs
 from annotated.book.results import rounded
 from annotated.engine.errors import UsageError
 from annotated.engine.machine import evaluating
@@ -119,8 +119,8 @@ globalThis.askTheModel = async (question) => {
 
 def _page(run: Run) -> str:
     """The page of a run, whose figure asks the server."""
-    recipe = run.recipe
-    title = f"{named(run) or 'a run'}: {recipe.source} to {recipe.target}"
+    recipe, name = run.recipe, recipe_name(run) or "a run"
+    title = f"{name}: {recipe.source} to {recipe.target}"
     lines, references = sample_pairs(run, 8)
     figure = MovingFigure(
         "translate",

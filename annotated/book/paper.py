@@ -19,7 +19,7 @@ from annotated.corpora.registry import data_folder
 from annotated.engine.errors import DataError, UsageError, unknown
 from annotated.engine.files import write_text
 
-__all__ = ["copy_path", "keep", "words", "script", "put_beside"]
+__all__ = ["copy_path", "keep", "excerpt", "card_script", "put_beside"]
 
 
 # E28-paper.md: A page as a tree
@@ -400,7 +400,7 @@ class _Words:
         return f"<blockquote>{self.html}</blockquote>"
 
 
-def words(name: str) -> _Words:
+def excerpt(name: str) -> _Words:
     """A part of the paper from your copy: "3.2.1", "3.2.1 p4", "eq 1",
     "table 3", "fig 2", "fn 4". DataError without a copy, UsageError for a
     part that the paper does not have.
@@ -468,7 +468,7 @@ def _named(title: str) -> list[str]:
     return names
 
 
-def script(folder: Path) -> str:
+def card_script(folder: Path) -> str:
     """_static/paper.js for the pages in a folder: the words for their
     cards, by title. DataError without a copy.
     """
@@ -493,5 +493,5 @@ def put_beside(folder: Path) -> Path:
             f"{folder} does not have the pages of this book: there is no "
             "_static/paper.js"
         )
-    write_text(file, script(folder))
+    write_text(file, card_script(folder))
     return file

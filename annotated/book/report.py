@@ -26,7 +26,7 @@ from annotated.engine.runs import (
 )
 from annotated.search import alignment
 
-__all__ = ["named", "html_page", "report", "sample_pairs"]
+__all__ = ["recipe_name", "html_page", "report", "sample_pairs"]
 
 
 # E24-report.md: Pictures
@@ -154,7 +154,7 @@ def _facts(run: Run) -> list[tuple[str, Any]]:
 
 def _settings(run: Run) -> str:
     """Every field of the recipe; those in bold were changed."""
-    usual = RECIPES.get(named(run) or "", run.recipe).flat()
+    usual = RECIPES.get(recipe_name(run) or "", run.recipe).flat()
     cells = []
     for field, value in run.recipe.flat().items():
         text = f"{escape(field)} = {escape(_plainly(value))}"
@@ -164,7 +164,7 @@ def _settings(run: Run) -> str:
     return f'<ul class="settings">{"".join(cells)}</ul>'
 
 
-def named(run: Run) -> str | None:
+def recipe_name(run: Run) -> str | None:
     """The name of the recipe that a run was made with, as far as its
     description tells.
     """
@@ -207,7 +207,7 @@ def report(folder: Path, lines: Sequence[str] | None = None) -> str:
     folder = run_folder(folder)
     run = Run.open(folder)
     use_book_style()
-    recipe, name = run.recipe, named(run) or "a run"
+    recipe, name = run.recipe, recipe_name(run) or "a run"
     parts = [f"<h1>{escape(name)}: {recipe.source} to {recipe.target}</h1>"]
     parts.append(f"<p>{escape(recipe.about)}</p>")
     path = folder / "summary.json"
@@ -229,7 +229,7 @@ def report(folder: Path, lines: Sequence[str] | None = None) -> str:
         parts += [heading, _LEGEND, _translations(run, *pairs)]
     parts += ["<h2>Model</h2>", _table(_facts(run))]
     parts.append("<h2>Settings</h2>")
-    if named(run):
+    if recipe_name(run):
         parts.append(f"<p>In bold: not as in {escape(name)}.</p>")
     parts.append(_settings(run))
     return html_page(name, _STYLE, "".join(parts))

@@ -16,7 +16,7 @@ from tempfile import TemporaryFile
 import annotated
 from annotated.engine.errors import RunError, UsageError
 
-__all__ = ["examine", "doctor"]
+__all__ = ["findings", "doctor"]
 
 
 # E23-doctor.md: A look at the machine
@@ -186,7 +186,7 @@ def _folders() -> Iterator[_Finding]:
 
 
 # E23-doctor.md: All of it
-def examine() -> Iterator[_Finding]:
+def findings() -> Iterator[_Finding]:
     """Everything, one finding after another (appendix A5)."""
     system = f"{platform.python_version()} on {platform.platform()}"
     yield _Finding("Python", f"{system}, {sys.executable}")
@@ -222,7 +222,7 @@ def doctor(args: Sequence[str]) -> None:
     if args:
         raise UsageError(f"doctor takes no options, not {args[0]!r}")
     wrong = 0
-    for found in examine():
+    for found in findings():
         print(found, flush=True)
         wrong += found.mark == "✗"
     if wrong:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tyro
 
-from annotated.book.paper import copy_path, keep, put_beside, words
+from annotated.book.paper import copy_path, excerpt, keep, put_beside
 from annotated.corpora.reading import read_lines
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.files import write_text
@@ -95,6 +95,6 @@ class Paper:
         if self.site:
             print(f"written: {put_beside(self.site)}", file=sys.stderr)
         if self.part:
-            print(words(" ".join(self.part)))
+            print(excerpt(" ".join(self.part)))
         elif not (self.file or self.site):
             print(place)

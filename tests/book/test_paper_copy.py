@@ -20,11 +20,11 @@ from annotated.book.paper import (
     _counted,
     _named,
     _split,
+    card_script,
     copy_path,
+    excerpt,
     keep,
     put_beside,
-    script,
-    words,
 )
 from annotated.cli import dispatch
 from annotated.engine.errors import DataError, UsageError
@@ -175,23 +175,25 @@ def test_a_part_is_found_by_its_name(
     saved: Path, name: str, text: str
 ) -> None:
     keep(saved)
-    assert str(words(name)) == text
+    assert str(excerpt(name)) == text
 
 
 def test_only_words_formulas_and_tables_pass(saved: Path) -> None:
     keep(saved)
-    assert words("3.2.1 p4").html == "<div><p>Yeast is last [3].</p></div>"
-    assert "<strong>warm</strong>" in words("3.1 p1").html
+    assert (
+        excerpt("3.2.1 p4").html == "<div><p>Yeast is last [3].</p></div>"
+    )
+    assert "<strong>warm</strong>" in excerpt("3.1 p1").html
     formula = (
         '<math display="inline"><msub><mi>x</mi><mn>1</mn></msub></math>'
     )
     assert (
         f'<div class="equation"><div>{formula} (1)</div></div>'
-        in words("eq 1").html
+        in excerpt("eq 1").html
     )
-    assert '<td colspan="2">loaves &lt; 9</td>' in words("table 2").html
+    assert '<td colspan="2">loaves &lt; 9</td>' in excerpt("table 2").html
     everything = "".join(
-        words(name).html for name in _split(document(), "it")
+        excerpt(name).html for name in _split(document(), "it")
     )
     for never in (
         "<script",
@@ -294,7 +296,7 @@ def test_the_pages_get_the_words_of_their_cards(
         shown
         == f"Its colour follows {formula} where brown is best. We chose it."
     )
-    assert "</" not in told and told == script(site)
+    assert "</" not in told and told == card_script(site)
     with pytest.raises(DataError, match="no _static/paper.js"):
         put_beside(tmp_path)
 
@@ -302,7 +304,7 @@ def test_the_pages_get_the_words_of_their_cards(
 def test_in_a_notebook_it_is_a_quotation(saved: Path) -> None:
     keep(saved)
     assert (
-        words("7 p1")._repr_html_()
+        excerpt("7 p1")._repr_html_()
         == "<blockquote><div><p>Conclusion 1.</p></div></blockquote>"
     )
 
@@ -339,7 +341,7 @@ def test_the_first_place_that_has_it_serves(
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
     keep()
     assert "arxiv.org" in asked[0] and "ar5iv" in asked[1]
-    assert str(words("abstract p1")) == "Bread, in short."
+    assert str(excerpt("abstract p1")) == "Bread, in short."
 
 
 def test_without_a_network_it_says_what_to_do(

@@ -9,7 +9,7 @@ import pytest
 
 from annotated.cli import dispatch
 from annotated.commands import doctor
-from annotated.commands.doctor import _folders, _packages, examine
+from annotated.commands.doctor import _folders, _packages, findings
 from annotated.engine import machine
 from annotated.engine.errors import RunError, UsageError
 from tests.helpers import ROOT, environment
@@ -87,7 +87,7 @@ def test_a_version_that_lies_is_found_by_loading(monkeypatch) -> None:
         raise AttributeError("module 'tyro.conf' has no FlagCreatePairsOff")
 
     monkeypatch.setattr(cli, "load", load)
-    found = marks(examine())
+    found = marks(findings())
     assert found["subcommands"] == "✗"
 
 
@@ -166,14 +166,14 @@ def test_an_examination_that_raises_is_a_finding(monkeypatch) -> None:
         raise ValueError("two\nlines")
 
     monkeypatch.setattr(doctor, "_folders", folders)
-    *_, last = examine()
+    *_, last = findings()
     assert (last.what, last.mark) == ("folders", "✗")
     assert last.state == "ValueError: two lines" and last.remedy
 
 
 def test_what_is_set_is_shown(monkeypatch) -> None:
     monkeypatch.setenv("ANNOTATED_PRECISION", "float32")
-    found = {found.what: found.state for found in examine()}
+    found = {found.what: found.state for found in findings()}
     assert found["ANNOTATED_PRECISION"] == "float32"
     assert found["precision"].startswith("float32: ANNOTATED_PRECISION")
 

@@ -267,7 +267,7 @@ NOT_A_PERSONS = {
         book/portable.portable
         corpora/tokenizers.read_tokenizer""",
     "is another file that we have written": """
-        book/paper.script book/sweep.kept school/course._remembered
+        book/paper.card_script book/sweep.kept school/course._remembered
         engine/files.keep_first engine/files._holder
         engine/machine._value engine/machine.cached""",
     "is of the system": """
