@@ -81,7 +81,7 @@ def translated(
         parts = in_parts(source, ids, most) if lines[i].strip() else []
         pieces += parts
         line_of += [i] * len(parts)
-    _check_room(models, pieces, search, guide)
+    _check_room(models, search, guide)
     hypotheses: list[list[list[Hypothesis]]] = [[] for _ in lines]
 
     def search_some(some: Any, **asked: Any) -> list[list[Hypothesis]]:
@@ -115,20 +115,18 @@ _Wish = tuple[Sequence[int], Sequence[Spellings]]  # of a piece
 
 
 def _check_room(
-    models: Sequence[Transformer],
-    pieces: Sequence[list[int]],
-    search: SearchConfig,
-    guide: Guide | None,
+    models: Sequence[Transformer], search: SearchConfig, guide: Guide | None
 ) -> None:
-    """UsageError if a translation may not have the minimum of tokens."""
+    """UsageError if the shortest line's translation may not have the
+    minimum of tokens: whatever lines come, it is said before the first.
+    """
     least = guide.min_length if isinstance(guide, Limits) else 0
-    for n in sorted({len(piece) for piece in pieces}) if least else ():
-        most = min(output_limit(m, n, search) for m in models) - 1
-        if most < least:
-            raise UsageError(
-                f"min_length {least} exceeds the limit of a translation "
-                f"here, {most}: lower it, or raise extra"
-            )
+    most = min(output_limit(m, 1, search) for m in models) - 1
+    if most < least:
+        raise UsageError(
+            f"min_length {least} exceeds the limit of a short line's "
+            f"translation, {most}: lower it, or raise extra"
+        )
 
 
 def _check_found(line: str, nbest: Sequence[Hypothesis]) -> None:

@@ -44,7 +44,8 @@ def test_a_minimum_and_no_word_twice(call: Call) -> None:
         (f"--prefix '{'dog ' * 60}'", "leaves no room"),
         (f"--require '{'dog ' * 60}'", "leave no room"),
         ("--min-length -1", "min_length"),
-        ("--min-length 1000", "min_length 1000 exceeds the limit of a"),
+        # this line's translation might have so many, a shorter one's not
+        ("--min-length 51", "exceeds the limit of a short line's"),
         ("--no-repeat -1", "no_repeat"),
         ("--glossary nowhere.tsv", "nowhere.tsv"),
         ("--ctranslate2 --prefix The", "does not know --prefix"),
