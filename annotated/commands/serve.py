@@ -258,7 +258,7 @@ class _Application:
         name = (
             host if host.endswith("]") else host.rpartition(":")[0] or host
         )
-        if self.names and name not in self.names:
+        if self.names and name.lower() not in self.names:
             raise _Refused(403, f"this is not {name[:80]!r}: use localhost")
         if path not in ("/", "/health", "/translate"):
             raise _Refused(404, f"there is no {path[:80]!r}: see GET /")
@@ -380,6 +380,7 @@ class Serve(ConstraintOptions):
             run = self.open()
             search = self.search(run, nbest=self.nbest)
             wishes = self.wishes(run)
+            run.translate([], search, **wishes([]))  # refused at once
             own = ipaddress.ip_address(host).is_loopback
             if not own:
                 print(
@@ -388,7 +389,9 @@ class Serve(ConstraintOptions):
                     file=sys.stderr,
                 )
             names = (
-                {"localhost", host, f"[{host}]", self.host} if own else ()
+                {"localhost", host, f"[{host}]", self.host.lower()}
+                if own
+                else ()
             )
             name = f"[{host}]" if ":" in host else host
             print(f"http://{name}:{port}\n(Ctrl-C ends it)", flush=True)

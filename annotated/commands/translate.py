@@ -224,6 +224,11 @@ class ConstraintOptions(RunOptions):
         terms = None if self.glossary is None else Glossary(self.glossary)
         as_prefixes([self.prefix], run.target)  # refused before any work
         as_phrases(self.require, run.target)
+        if terms is not None:
+            try:
+                as_phrases(list(terms.terms.values()), run.target)
+            except UsageError as error:
+                raise UsageError(f"{self.glossary}: {error}") from None
 
         def wishes(
             lines: Sequence[str], own: Sequence[Wish] = ()
@@ -277,18 +282,22 @@ class Translate(ConstraintOptions, VoteOptions):
         run = self.open()
         search = self.search(run, nbest=self.nbest)
         wishes = self.wishes(run)
-        number = 0
+        self.translate(run, [], search, **wishes([]))  # refused at once
         told: set[str] = set()  # unknown words
         typed = "".join(f"{line}\n" for line in self.sentences)
         asked = [typed.encode("utf-8", "surrogateescape")]
-        for lines in arriving(asked if self.sentences else None):
+
+        def translate(lines: Sequence[str]) -> list[list[Translation]]:
             strange = unknown_words(run.source, lines)
             if fresh := [word for word in strange if word not in told]:
                 print(_unread(fresh, run.source), file=sys.stderr)
                 told.update(fresh)
-            translated = self.translate(
+            return self.translate(
                 run, lines, search, self.batch_tokens, **wishes(lines)
             )
+
+        blocks = arriving(asked if self.sentences else None)
+        for number, lines, translated in _answered(translate, blocks):
             best = [each[0].text for each in translated]
             lost = missing(run.source, lines, best)
             tell_gaps(lines, best, lost, number)
@@ -299,7 +308,6 @@ class Translate(ConstraintOptions, VoteOptions):
                 ):
                     out = f"{text}\n".encode("utf-8", "replace")
                     sys.stdout.buffer.write(out)
-            number += len(lines)
             sys.stdout.buffer.flush()
 
     def written(
@@ -349,6 +357,35 @@ class Translate(ConstraintOptions, VoteOptions):
         changes |= {"extra": usual.extra, "limit": usual.limit}
         changes |= given(self, "extra", *_SAMPLING)
         return Sampling(**changes)
+
+
+_Translate = Callable[[Sequence[str]], list[list[Translation]]]
+_Block = tuple[int, Sequence[str], list[list[Translation]]]
+
+
+def _answered(
+    translate: _Translate, blocks: Iterable[Sequence[str]]
+) -> Iterator[_Block]:
+    """Each block with the number of lines before it and its translations.
+    UsageError with the number of the first line that has none, after the
+    lines before it.
+    """
+    number, waiting = 0, list[Sequence[str]]()
+    for block in blocks:
+        waiting.append(block)
+        while waiting:
+            lines = waiting.pop()
+            try:
+                found = translate(lines)
+            except UsageError as error:
+                if len(lines) == 1:
+                    why = f"line {number + 1}: {error}"
+                    raise UsageError(why) from None
+                half = len(lines) // 2
+                waiting += [lines[half:], lines[:half]]
+                continue
+            yield number, lines, found
+            number += len(lines)
 
 
 _SAMPLING = "temperature", "top_k", "top_p", "seed"

@@ -173,8 +173,10 @@ def as_phrases(
 def as_prefixes(
     texts: Sequence[str], tokenizer: Tokenizer
 ) -> list[list[int]]:
-    """Beginnings in tokens. UsageError where one is not known."""
-    found = tokenizer.encode(texts)
+    """Beginnings in tokens, without spaces at their end, which belong to
+    the word after them. UsageError where one is not known.
+    """
+    found = tokenizer.encode([text.rstrip() for text in texts])
     for text, ids in zip(texts, found):
         _check_known(text, ids)
     return found

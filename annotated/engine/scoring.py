@@ -145,6 +145,9 @@ def _check_lengths(
 
 
 # E35-beside-a-score.md: Which word comes from which?
+_ALIGNED = 1024  # its maps take memory by the square of the length
+
+
 def word_alignment(
     models: Sequence[Transformer],
     tokenizers: tuple[Tokenizer, Tokenizer],
@@ -154,12 +157,13 @@ def word_alignment(
     """For each word of tgt the word of src at which the last decoder
     layer looks most while it writes it: (source, target), both from 0 and
     parted by spaces, a tag not counted. Empty where a line is blank, or
-    longer than learned positions reach.
+    has _ALIGNED tokens or more, or as many as learned positions reach.
     """
     [source], [target] = encode_sides(tokenizers, ([src], [tgt]))
-    reach = min(m.config.max_len for m in models)
-    learned = any(m.config.positions == "learned" for m in models)
-    if learned and max(len(source), len(target)) >= reach:
+    reach = [
+        m.config.max_len for m in models if m.config.positions == "learned"
+    ]
+    if max(len(source), len(target)) >= min([*reach, _ALIGNED]):
         return []
     rows = _words_of(tokenizers[1], target)
     columns = _words_of(tokenizers[0], source)

@@ -1025,11 +1025,10 @@ def _wide_enough(
     prefixes: Sequence[Sequence[int]],
     required: Sequence[Sequence[Spellings]],
 ) -> SearchConfig:
-    """config, with a beam of at least one hypothesis for each bank.
+    """config, with a beam that is wide enough for every sentence.
     ValueError if prefix and phrases of a sentence leave no room for its
     end.
     """
-    widest = config.beam
     for limit, prefix, phrases in zip(
         limits, prefixes, required, strict=True
     ):
@@ -1041,8 +1040,16 @@ def _wide_enough(
                 f"required words of {missing} tokens{after} leave no room: "
                 f"the output may have {limit} tokens, including its end"
             )
-        widest = max(widest, 1 + tokens)  # and the bank of what has none
-    return dataclasses.replace(config, beam=widest)
+    beam = max(_beam_for(config, phrases) for phrases in required)
+    return dataclasses.replace(config, beam=beam)
+
+
+def _beam_for(config: SearchConfig, phrases: Sequence[Spellings]) -> int:
+    """A sentence's beam: at least one hypothesis for each bank, that of
+    hypotheses that have no token of the phrases included.
+    """
+    tokens = sum(min(map(len, phrase)) for phrase in phrases)
+    return max(config.beam, 1 + tokens)
 
 
 # E6-search.md: Drawing instead of searching
@@ -1176,6 +1183,25 @@ def batches_by_length(
     return batches
 
 
+def _batches_by_beam(
+    sentences: Sequence[Sequence[int]],
+    beams: Sequence[int],
+    batch_tokens: int,
+    batch_size: int,
+) -> list[list[int]]:
+    """batches_by_length, each of sentences with the same beam."""
+    if len({*beams}) < 2:
+        return batches_by_length(sentences, batch_tokens, batch_size)
+    batches = []
+    for beam in sorted({*beams}):
+        some = [i for i, own in enumerate(beams) if own == beam]
+        for batch in batches_by_length(
+            [sentences[i] for i in some], batch_tokens, batch_size
+        ):
+            batches.append([some[i] for i in batch])
+    return batches
+
+
 def _gpu_batches(
     models: Sequence[Transformer],
     sentences: Sequence[Sequence[int]],
@@ -1262,9 +1288,10 @@ def search_in_order(
             searches = {}
     else:
         most, each = batch_tokens or 2000, max(draws, 1)
-        batches = batches_by_length(
-            sentences, most // each, batch_size // each
-        )
+        size = most // each, batch_size // each
+        # what one sentence needs never widens another's beam
+        beams = [_beam_for(config, phrases) for phrases in required or ()]
+        batches = _batches_by_beam(sentences, beams, *size)
     about = models, sentences, config, prefixes, guide, searches, required
     job = partial(_search_some, *about)
     workers = min(workers, len(batches))

@@ -15,6 +15,7 @@ from annotated.engine.constraints import (
     Spellings,
     as_phrases,
     as_prefixes,
+    phrase_progress,
 )
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.packing import NoCacheError
@@ -93,7 +94,7 @@ def translated(
     try:
         results = engine(pieces, wide) if engine else _bound(
             search_some, pieces,
-            _wishes(target, line_of, prefixes, required),
+            _wishes(target, lines, line_of, prefixes, required),
         )  # fmt: skip
     except NoCacheError as error:
         if bound or len(models) > 1:
@@ -138,6 +139,7 @@ def _check_found(line: str, nbest: Sequence[Hypothesis]) -> None:
 
 def _wishes(
     target: Tokenizer,
+    lines: Sequence[str],
     line_of: Sequence[int],
     prefixes: Sequence[str] | None,
     required: Sequence[Sequence[str]] | None,
@@ -154,8 +156,8 @@ def _wishes(
         if required and required[line]:
             if pieces[line] > 1:
                 raise UsageError(
-                    "a line of several pieces takes no required words: "
-                    "divide it"
+                    f"{lines[line][:60]!r} is searched in several pieces, "
+                    "which take no required words: divide it"
                 )
             phrases = as_phrases(required[line], target)
         wishes.append((begun[line] if begun and first else (), phrases))
@@ -167,26 +169,36 @@ def _bound(
     pieces: list[list[int]],
     wishes: list[_Wish] | None,
 ) -> list[list[Hypothesis]]:
-    """search, once for the pieces of which nothing is required and once
-    for the others.
+    """search, and once more with what is required for the pieces whose
+    translations do not have it.
     """
     if wishes is None:
         return search(pieces)
-    results: list[list[Hypothesis]] = [[] for _ in pieces]
-    for demanding in (False, True):
-        some = [i for i, w in enumerate(wishes) if bool(w[1]) == demanding]
-        asked = [wishes[i][1] for i in some]
-        try:
-            found = search(
-                [pieces[i] for i in some],
-                prefixes=[wishes[i][0] for i in some],
-                required=asked if demanding else None,
-            )
-        except ValueError as error:  # no room for what is asked
-            raise UsageError(str(error)) from None
-        for i, nbest in zip(some, found, strict=True):
-            results[i] = nbest
+    begun = [prefix for prefix, _ in wishes]
+    try:
+        results = search(pieces, prefixes=begun)
+        some = [
+            i for i, (_, phrases) in enumerate(wishes)
+            if not all(_has(one, phrases) for one in results[i])
+        ]  # fmt: skip
+        found = search(
+            [pieces[i] for i in some],
+            prefixes=[begun[i] for i in some],
+            required=[wishes[i][1] for i in some],
+        )
+    except ValueError as error:  # no room for what is asked
+        raise UsageError(str(error)) from None
+    for i, nbest in zip(some, found, strict=True):
+        free = [one for one in results[i] if _has(one, wishes[i][1])]
+        each = {tuple(one.ids): one for one in [*free, *nbest]}.values()
+        best = sorted(each, key=lambda one: one.score, reverse=True)
+        results[i] = best[: len(results[i])]
     return results
+
+
+def _has(one: Hypothesis, phrases: Sequence[Spellings]) -> bool:
+    """Whether nothing is missing of what is required."""
+    return not phrase_progress(one.ids, phrases)[1]
 
 
 def _marked(

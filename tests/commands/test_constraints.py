@@ -48,14 +48,37 @@ def test_a_minimum_and_no_word_twice(call: Call) -> None:
         ("--min-length 51", "exceeds the limit of a short line's"),
         ("--no-repeat -1", "no_repeat"),
         ("--glossary nowhere.tsv", "nowhere.tsv"),
+        # of a term that does not stand in this line
+        ("--glossary strange.tsv", "strange.tsv: 'zebra' cannot be"),
         ("--ctranslate2 --prefix The", "does not know --prefix"),
     ],
 )
 def test_what_cannot_be_is_refused(
-    call: Call, options: str, told: str
+    call: Call,
+    options: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("strange.tsv").write_text("Hund\tzebra\n", encoding="utf-8")
     done = call(f"translate --run pocket {options} {LINE}")
     assert told in done.complaint
+
+
+def test_the_lines_before_one_that_cannot_be_are_written(
+    call: Call, tmp_path: Path
+) -> None:
+    """As when they stand alone, and the line has its number."""
+    lines = ["Anna schläft .", "Der Hund schläft .", "Anna war müde ."]
+    lines += ["Der Hund schläft . " * 150, "Anna schläft ."]
+    terms = tmp_path / "terms.tsv"
+    terms.write_text("Hund\tcat\n", encoding="utf-8")
+    asked = f"translate --run pocket --glossary '{terms.as_posix()}'"
+    first = call(asked, "\n".join(lines[:3]).encode())
+    done = call(asked, "\n".join(lines).encode())
+    assert first.code == 0 and done.out == first.out
+    assert done.code == 2 and "line 4: 'Der Hund schläft . D" in done.err
 
 
 def test_evaluate_searches_under_constraints(

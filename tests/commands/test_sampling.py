@@ -84,7 +84,7 @@ def test_draws_begin_as_they_are_asked_to(
     seen: list[str] = []
 
     def look(found: list[Any], draws: list[Any]) -> list[Any]:
-        seen.extend(one.text for one in draws[0])
+        seen.extend(one.text for each in draws for one in each)
         return found
 
     monkeypatch.setattr(mbr, "by_risk", look)

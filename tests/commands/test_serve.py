@@ -189,7 +189,7 @@ def test_what_is_no_address_of_its_own_is_refused(port: int) -> None:
     assert ask(port, path="/health")[1]["status"] == "ok"
     assert ask(port, path="/" + "x" * 900)[0] == 404
     assert ask(port)[0] == ask(port, {}, "/")[0] == 405
-    assert ask(port, path="/", Host=f"localhost:{port}")[0] == 200
+    assert ask(port, path="/", Host=f"LocalHost:{port}")[0] == 200
     code, said = ask(port, {"text": "Anna"}, Host="evil.example:80")
     assert code == 403 and "evil.example" in said["error"]
     with socket.create_connection(("127.0.0.1", port)) as line:
@@ -214,6 +214,13 @@ def test_who_leaves_takes_nothing_along(
 def test_a_port_that_is_taken_is_one_line(port: int, call: Call) -> None:
     done = call(f"serve --run pocket --port {port}")
     assert f"127.0.0.1:{port} cannot be had" in done.complaint
+
+
+def test_what_no_request_could_have_is_refused_at_the_start(
+    call: Call,
+) -> None:
+    done = call("serve --run pocket --port 0 --min-length 90")
+    assert "min_length 90 exceeds" in done.complaint
 
 
 def test_only_another_host_than_this_machine_is_warned_of(

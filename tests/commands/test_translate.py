@@ -174,7 +174,7 @@ def test_much_input_is_read_in_parts(
     assert max(sizes) <= 2**15
     sizes.clear()
     call(f"translate --run {run}", (b"a" * 2**19 + b"\n") * 5)
-    assert sizes == [1] * 5
+    assert sizes == [0] + [1] * 5  # first, whether it can be done at all
 
 
 @pytest.fixture

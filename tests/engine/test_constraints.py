@@ -11,13 +11,14 @@ from annotated.engine.constraints import (
     Glossary,
     Limits,
     as_phrases,
+    as_prefixes,
     phrase_progress,
 )
 from annotated.engine.errors import DataError, RunError, UsageError
 from annotated.engine.runs import Run
 from annotated.engine.search import beam_search, search_in_order
 from annotated.search import SearchConfig, length_penalty
-from annotated.tokens import BOS, EOS, PAD, UNK
+from annotated.tokens import BOS, EOS, PAD, UNK, Tokenizer
 from tests.searching import VOCAB, assert_equal, random_model
 
 SOURCE = [5, 6, 7]
@@ -124,8 +125,11 @@ def test_a_prefix_a_demand_and_a_guide_together():
 
 def test_a_batch_is_searched_as_its_sentences_are():
     models = [random_model(seed).eval() for seed in (0, 1)]
-    sentences = [[5, 6], [7, 8, 9, 10, 4], [4], [6, 6, 6]]
-    required = [[[[9]]], [[[8, 4]], [[10]]], [[[5], [6, 7]]], [[[4, 4]]]]
+    sentences = [[5, 6], [7, 8, 9, 10, 4], [4], [6, 6, 6], [5, 6]]
+    required = [
+        [[[9]]], [[[8, 4]], [[10]]], [[[5], [6, 7]]], [[[4, 4]]],
+        [[[9, 8, 7, 6]], [[10, 5, 4]]],  # needs a wider beam than the rest
+    ]  # fmt: skip
     config = SearchConfig(beam=4, nbest=3)
     alone = [
         beam_search(models, [one], config, required=[each])[0]
@@ -194,6 +198,31 @@ def test_lines_of_which_nothing_is_required_stay_as_they_were(pocket):
     begun = pocket.translate(lines, prefixes=["This", "", "", ""])
     assert begun[0][0].text.startswith("This ")
     assert begun[1:] == free[1:]
+
+
+def test_a_word_that_comes_anyway_changes_nothing(pocket):
+    """Nor does the one that stands in the best of several."""
+    [free] = pocket.translate([LINE], SearchConfig(beam=4, nbest=4))
+    word = next(
+        word for word in free[0].text.split()
+        if not all(word in one.text.split() for one in free[1:])
+    )  # fmt: skip
+    for nbest in (1, 4):
+        search = SearchConfig(beam=4, nbest=nbest)
+        [bound] = pocket.translate([LINE], search, required=[[word]])
+        assert bound[0] == free[0]
+        assert len({one.text for one in bound}) == nbest
+        assert all(word in one.text.split() for one in bound)
+
+
+def test_a_beginning_may_end_in_a_space(pocket):
+    [plain], [typed] = (
+        pocket.translate([LINE], prefixes=[text])
+        for text in ("This young", "This young ")
+    )
+    assert plain == typed
+    tokenizer = Tokenizer.train(["ab cd ab"] * 3, 260, "bpe")
+    assert as_prefixes(["ab "], tokenizer) == tokenizer.encode(["ab"])
 
 
 def test_required_words_are_known_ones(pocket):

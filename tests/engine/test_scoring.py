@@ -219,3 +219,6 @@ def test_what_has_no_words_has_no_links() -> None:
     learned = random_model(positions="learned", max_len=6).eval()
     assert word_alignment([learned], BOTH, "a b c d e", "a") != []
     assert word_alignment([learned], BOTH, "a b c d e f", "a") == []
+    # whose maps would take gigabytes
+    assert word_alignment([model], BOTH, "a " * 1024, "a") == []
+    assert word_alignment([model], BOTH, "a " * 1023, "a") != []
