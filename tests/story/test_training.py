@@ -562,9 +562,11 @@ def one_thread():
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_a_small_copy_task_is_learned(backwards, one_thread):
-    """Without a mistake on most machines; one in 200 has been seen."""
+    """Without a mistake, whatever the processor's order of sums: after 500
+    steps four in 200 have been seen.
+    """
     model, test = learned(
-        backwards, steps=500, rate=0.8, warmup=100, cooldown=250
+        backwards, steps=700, rate=0.8, warmup=100, cooldown=350
     )
     tokens, whole = greedy_accuracy(model, test)
     assert tokens > 0.995 and whole >= 0.985
