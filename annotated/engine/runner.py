@@ -45,6 +45,7 @@ from annotated.engine.machine import out_of_memory
 from annotated.engine.recipes import Recipe
 from annotated.engine.runs import (
     FIRST,
+    SCORES,
     Run,
     read_metrics,
     read_recipe,
@@ -248,11 +249,36 @@ def _collector_frozen() -> Iterator[None]:
         gc.unfreeze()
 
 
+_END = "model.safetensors", "summary.json"  # of a run that has finished
+
+
 def _save(trainer: Trainer, folder: Path) -> None:
     """Write a checkpoint; RunError, with nothing lost, if that fails."""
     with writing(f"the checkpoint of step {trainer.step}"):
         trainer.save(folder / "checkpoints")
-    rank_zero_only(lambda: _keep_best(trainer.step, folder))
+
+    def look_after() -> None:
+        _set_end_aside(folder)
+        _keep_best(trainer.step, folder)
+
+    rank_zero_only(look_after)
+
+
+def _set_end_aside(folder: Path) -> None:
+    """Of a finished run that has gone on, keep model, summary and scores
+    under other names: now its newest checkpoint is what it has learned.
+    """
+    if not any((folder / name).exists() for name in _END):
+        return
+    for name in (*_END, SCORES):  # the weights first: a kill may follow
+        path = folder / name
+        if path.exists():
+            with writing(name):
+                move(path, folder / f"discarded-{name}")
+    say(
+        "this run had finished before: the model that it had then is set "
+        f"aside as discarded-{_END[0]}"
+    )
 
 
 def _best_step(folder: Path) -> int | None:
@@ -370,7 +396,7 @@ def _step_of(path: Path) -> int:
 def _had_checkpoints(folder: Path, save_every: int) -> bool:
     """Whether a run folder without checkpoints shows signs of any."""
     saved = folder / "checkpoints"
-    names = ["model.safetensors", "summary.json"]
+    names = [*_END]
     best, first = folder / "best.safetensors", folder / FIRST
     begun = best.exists() and first.exists()  # from another's weights
     if not (begun and filecmp.cmp(best, first, shallow=False)):
@@ -379,6 +405,7 @@ def _had_checkpoints(folder: Path, save_every: int) -> bool:
     return (
         any((folder / name).exists() for name in names)
         or any(saved.glob("damaged-*"))
+        or any(folder.glob("discarded-*"))
         or max(steps, default=0) > save_every
         or bool(steps and not saved.is_dir())
     )
