@@ -1,5 +1,7 @@
 """Exported from the book; edit the chapter, then run `make export`."""
 
+from __future__ import annotations
+
 import dataclasses
 import importlib.util
 import json
@@ -9,6 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from tqdm import tqdm
 
 from annotated.batches import Corpus
 from annotated.engine.distributed import rank
+from annotated.engine.errors import RunError
 from annotated.engine.files import write_text
 from annotated.engine.runs import read_metrics, validations, writing
 from annotated.engine.trainer import Trainer
@@ -87,10 +91,22 @@ class Log:
         self.board = _board(folder, trainer.step)
 
     def close(self) -> None:
+        """RunError if what is left to write cannot be written."""
         self.bar.close()
-        self.file.close()
-        if self.board is not None:
-            self.board.close()
+        with writing("metrics.jsonl"), ExitStack() as stack:
+            if self.board is not None:
+                stack.callback(self.board.close)
+            stack.callback(self.file.close)
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except RunError:
+            if kind is None:  # else an error has said already what is wrong
+                raise
 
     def step(self, progress: Progress) -> None:
         """Log a step; the file gets first, tenths, last."""

@@ -10,8 +10,8 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,10 @@ def train_recipe(
     resume: bool = False,
     device: str | None = None,
     shard: bool = False,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Train a recipe into a run folder; returns the run's summary.
+    """Train a recipe into a run folder; returns the run's summary. notes
+    are lines to print once it is known that training begins.
 
     On SIGTERM or SIGINT it writes a checkpoint and raises Stopped. At the
     end, model.safetensors is the mean of the last keep checkpoints (§6.1),
@@ -84,7 +86,7 @@ def train_recipe(
         precision = recipe.training.precision
         check_compiler(recipe.config(), precision, device)
     with _alone(folder, resume):
-        return _trained(recipe, folder, resume, device, shard)
+        return _trained(recipe, folder, resume, device, shard, notes)
 
 
 @contextmanager
@@ -106,7 +108,12 @@ def _alone(folder: Path, resume: bool) -> Iterator[None]:
 
 
 def _trained(
-    recipe: Recipe, folder: Path, resume: bool, device: str, shard: bool
+    recipe: Recipe,
+    folder: Path,
+    resume: bool,
+    device: str,
+    shard: bool,
+    notes: Sequence[str],
 ) -> dict[str, Any]:
     """train_recipe, in a folder of which this run holds the lock."""
     run, corpus, sets = rank_zero_first(
@@ -134,7 +141,9 @@ def _trained(
         f"{len(run.target):,} tokens, {count:,} parameters, on "
         f"{device}{several}"
     )
-    with closing(Log(folder, trainer)) as log, _enough_memory(trainer):
+    for line in notes:
+        say(line)
+    with Log(folder, trainer) as log, _enough_memory(trainer):
         if trainer.step == 0 and run.first:  # what it begins with
             log.validation(0, _validated(trainer, sets))
         _train(trainer, sets, folder, log)

@@ -29,7 +29,12 @@ from annotated.engine.log import _token_entropy
 from annotated.engine.machine import memory_bytes
 from annotated.engine.recipes import Recipe
 from annotated.engine.runner import _advice, _best_step, train_recipe
-from annotated.engine.runs import read_metrics, read_recipe, validations
+from annotated.engine.runs import (
+    read_metrics,
+    read_recipe,
+    validations,
+    writing,
+)
 from annotated.model import Transformer, TransformerConfig
 from annotated.schedule import cooldown_factor, learning_rate
 from annotated.training import Progress, Trainer
@@ -42,6 +47,7 @@ HEALTHY = TINY.changed(
     warmup=40, rate=0.5, max_steps=150, save_every=50,
 )  # fmt: skip
 ABSURD = HEALTHY.changed(norm="post", rate=8.0)
+FULL = Path("/dev/full")  # Linux has it
 
 
 def said(folder: Path) -> list[str]:
@@ -502,6 +508,45 @@ def test_what_is_no_number_is_never_the_best(tmp_path: Path) -> None:
     choice = [({"nll": math.nan}, 4, {}), ({"nll": 9.0}, 1, {})]
     assert min(choice, key=runner._nll)[1] == 1
     assert log._short(6.5234) == "6.52" and len(log._short(1e300)) < 10
+
+
+class Events:
+    """TensorBoard's, of which it matters only whether it was closed."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no disk that is full")
+@pytest.mark.parametrize("ends", ["\n", ""], ids=["written", "closed"])
+def test_a_disk_that_is_full_for_the_log_is_said_with_what_to_do(
+    tmp_path: Path, ends: str
+) -> None:
+    """When a line is written, or at the end; but at the end nothing takes
+    the place of what had gone wrong before. TensorBoard is closed.
+    """
+
+    def logged(after: BaseException | None) -> None:
+        with log.Log(tmp_path, small_trainer()) as one:
+            one.file.close()
+            one.file, one.board = FULL.open("a", buffering=1), board
+            with writing("metrics.jsonl"):
+                one.file.write(f"{{}}{ends}")
+            if after is not None:
+                raise after
+
+    board = Events()
+    said = "metrics.jsonl could not be written .*continue with --resume"
+    with pytest.raises(RunError, match=said):
+        logged(None)
+    assert board.closed
+    board = Events()
+    if not ends:
+        with pytest.raises(Killed):
+            logged(Killed())
+        assert board.closed
 
 
 def test_what_is_no_number_is_validated_once(
