@@ -31,6 +31,7 @@ class Average:
         check_new(self.out)
         folder = run_folder(self.run)
         run = Run.as_begun(folder)
+        run = dataclasses.replace(run, first="")  # whose file stays there
         places = checkpoints(folder / "checkpoints")
         if not places:
             raise RunError(f"{self.run} has no checkpoints to average")

@@ -71,12 +71,16 @@ def _recipe_in(path: Path, named: str | None) -> tuple[str, dict[str, Any]]:
         hints |= get_type_hints(kind)
     fields = {}
     for name, value in values.items():
-        inside = name in _TABLES and isinstance(value, dict)
+        inside = name in _TABLES
+        if inside and not isinstance(value, dict):
+            raise UsageError(f"{path}: {name} must be a table")
         for field, one in value.items() if inside else [(name, value)]:
             if field in _OF_A_RUN:
                 continue
             if field not in hints or field in _TABLES:
-                what = unknown("field", field, hints, "see --help")
+                table = isinstance(one, dict)
+                known = _TABLES if table else hints.keys() - _TABLES.keys()
+                what = unknown("field", field, sorted(known), "see --help")
                 raise UsageError(f"{path}: {what}")
             if (wanted := _wanted(one, hints[field])) is not None:
                 raise UsageError(
@@ -158,15 +162,17 @@ class Train:
                 device = training_device(self.recipe, own)
                 rank_zero_only(lambda: self._foresee(device))
                 return
-            if rank() == 0:
-                for form, why in unsupported(self.recipe.model).items():
-                    print(f"no export to {form}: {why}", file=sys.stderr)
+            notes = [
+                f"no export to {form}: {why}"
+                for form, why in unsupported(self.recipe.model).items()
+            ]
             summary = train_recipe(
                 self.recipe,
                 self.out,
                 resume=self.resume or _started_again(self.out),
                 device=own,
                 shard=self.shard,
+                notes=notes,
             )
             if rank() == 0:
                 print(json.dumps(summary))
@@ -268,7 +274,12 @@ def train(args: list[str]) -> None:
                 f"{asked.out} was started as {begun.about!r}, not as "
                 f"{asked.recipe.about!r}"
             )
+        # what was fitted when it began is the run's as well
+        for field in ("fit", *asked.recipe.fit):
+            fields.pop(field, None)
         asked = options_over(begun)
+        begun = asked.recipe.changed(fit=())  # which may be typed, too
+        asked = dataclasses.replace(asked, recipe=begun)
     elif asked.recipe.init is not None:
         # they default to what the other run has
         other = Path(asked.recipe.init)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.commands.conftest import Call
+from tests.commands.conftest import TINY, Call
 from tests.helpers import content
 
 
@@ -86,6 +86,20 @@ def test_checkpoints_that_are_not_there_are_missed(
     done = call(f"average --run {run} --out {out} {options}")
     assert complaint in done.complaint
     assert not out.exists()
+
+
+def test_the_mean_of_a_run_that_went_on_from_another_stands_alone(
+    call: Call, run: Path, tmp_path: Path
+) -> None:
+    """It lacks the other's weights, and does not say that it had them."""
+    line = f"train copy --init {run} --out {tmp_path / 'more'} {TINY}"
+    assert call(line).code == 0
+    out = tmp_path / "mean"
+    assert call(f"average --run {tmp_path / 'more'} --out {out}").code == 0
+    done = call(f"average --run {out} --out {tmp_path / 'again'}")
+    assert "has no checkpoints to average" in done.complaint
+    done = call(f"train copy --resume --out {out}")
+    assert "no intact checkpoint to resume from" in done.complaint
 
 
 def test_a_mean_overwrites_nothing(call: Call, run: Path) -> None:

@@ -91,6 +91,26 @@ def test_a_recipe_of_ones_own_is_trained_and_resumed(
     assert "was started with seed 0" in done.complaint
 
 
+@pytest.mark.parametrize("typed", ["", "--fit d_model max_steps"])
+def test_what_a_file_lets_be_fitted_stays_so_and_the_rest_changes(
+    call: Call, run: Path, tmp_path: Path, typed: str
+) -> None:
+    """The run has other values than the file, whose fields were fitted."""
+    file = tmp_path / "open.toml"
+    file.write_text(
+        'recipe = "copy"\nclip = 2.0\nd_model = 64\nmax_steps = 10\n'
+        'fit = ["d_model", "max_steps"]\n'
+    )
+    line = f"train --config {file} --out {run} --resume {typed}"
+    done = call(f"{line} --d-model 32")
+    assert "started with d_model 16" in done.complaint
+    done = call(f"{line} --rate 0.5" + ("" if typed else " --max-steps 22"))
+    assert done.code == 0, done.err
+    assert "clip 2.0" in done.err and "rate 0.5" in done.err
+    training = read_recipe(run).training
+    assert training.max_steps == (20 if typed else 22)
+
+
 WRONG: dict[str, tuple[str, str]] = {
     "no TOML": ("d_model 3", "is not TOML: "),
     "no field": ('recipe = "copy"\nd_modle = 3', "my.toml: unknown field 'd_modle': did you mean d_model"),
@@ -108,6 +128,10 @@ WRONG: dict[str, tuple[str, str]] = {
     "no such recipe": ('recipe = "pear"', "unknown recipe 'pear': did you mean pair"),
     "a recipe that is none": ("recipe = [1]", r"unknown recipe"),
     "an import": ('recipe = "copy"\n[imports]\n"x.py" = "0"', "was trained with parts of x.py: give --import"),
+    "no training": ('recipe = "copy"\ntraining = 3', "my.toml: training must be a table"),
+    "a list for a table": ('recipe = "copy"\nsearch = [1]', "my.toml: search must be a table"),
+    "no table's name": ('recipe = "copy"\ntrainin = 3', "unknown field 'trainin': did you mean train_pairs?"),
+    "a table's name": ('recipe = "copy"\n[trainin]\nseed = 3', "unknown field 'trainin': did you mean training?"),
     "no imports": ('recipe = "copy"\nimports = 3', "imports must be a table"),
     "no text": ("\0", "my.toml, line 1"),
 }  # fmt: skip

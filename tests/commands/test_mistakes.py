@@ -283,7 +283,7 @@ def test_a_wrong_line_is_answered_with_one_line_and_code_2(
     assert complaint.startswith("annotated: "), said.err
     assert len(complaint) < 400, complaint
     # what is measured before, or typed by adapt, has a line of its own
-    told = ("precision ", "searching in ", "no export to ", "annotated ")
+    told = ("precision ", "searching in ", "annotated ")
     assert all(note.startswith(told) for note in notes), notes
     assert content(place) == before
 

@@ -16,7 +16,7 @@ import torch
 from annotated import cli
 from annotated.batches import pad_rows
 from annotated.corpora.sentencepieces import vocabulary
-from annotated.engine.errors import RunError
+from annotated.engine.errors import DataError, RunError
 from annotated.engine.parts import PartsConfig
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runner import train_recipe
@@ -504,7 +504,10 @@ def test_training_says_so_first(
     out = ["--out", str(tmp_path / "run"), "--device", "cpu"]
     cli.dispatch([*learned, *small, *out])
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "no export to ctranslate2: a window"
+    assert "no export to ctranslate2: a window" in said
+    with pytest.raises(DataError, match="nowhere"):
+        cli.dispatch([*learned, *out[:1], "other", "--data", "nowhere"])
+    assert "no export" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", RECIPES)
