@@ -510,19 +510,10 @@ def test_what_is_no_number_is_never_the_best(tmp_path: Path) -> None:
     assert log._short(6.5234) == "6.52" and len(log._short(1e300)) < 10
 
 
-class Events:
-    """TensorBoard's, of which it matters only whether it was closed."""
-
-    closed = False
-
-    def close(self) -> None:
-        self.closed = True
-
-
 @pytest.mark.skipif(not FULL.exists(), reason="no disk that is full")
 @pytest.mark.parametrize("ends", ["\n", ""], ids=["written", "closed"])
 def test_a_disk_that_is_full_for_the_log_is_said_with_what_to_do(
-    tmp_path: Path, ends: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     """When a line is written, or at the end; but at the end nothing takes
     the place of what had gone wrong before. TensorBoard is closed.
@@ -537,12 +528,13 @@ def test_a_disk_that_is_full_for_the_log_is_said_with_what_to_do(
             if after is not None:
                 raise after
 
-    board = Events()
+    monkeypatch.setattr(Board, "made", [])
+    board = Board("", None)
     said = "metrics.jsonl could not be written .*continue with --resume"
     with pytest.raises(RunError, match=said):
         logged(None)
     assert board.closed
-    board = Events()
+    board = Board("", None)
     if not ends:
         with pytest.raises(Killed):
             logged(Killed())
