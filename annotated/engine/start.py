@@ -9,6 +9,7 @@ from annotated.batches import Corpus
 from annotated.corpora.registry import registry
 from annotated.corpora.segmentation import SegmentedCorpus
 from annotated.engine.data import Data, open_data, prepared_data
+from annotated.engine.distributed import rank
 from annotated.engine.errors import RunError
 from annotated.engine.files import check_new
 from annotated.engine.fit import fitted_here
@@ -262,7 +263,8 @@ def resume_run(
             )
     if recipe != run.recipe:
         line = recipe.described(run.recipe, "resuming with")
-        print(line, file=sys.stderr)
+        if rank() == 0:
+            print(line, file=sys.stderr)
         model = first_model(recipe, *tokenizers)
         if run.first:
             model.load_state_dict(run.model.state_dict())

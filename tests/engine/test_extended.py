@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from annotated.engine import runner
+from annotated.engine import runner, start
 from annotated.engine.errors import RunError, Stopped
 from annotated.engine.runner import train_recipe
 from annotated.engine.runs import Run
@@ -75,3 +75,16 @@ def test_killed_between_two_files_set_aside_the_next_save_goes_on(
     kept = json.loads((run / "summary.json").read_text("utf-8"))
     assert kept == summary
     assert (run / "discarded-summary.json").exists()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_several_processes_one_says_what_has_changed(
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rank: int,
+) -> None:
+    monkeypatch.setattr(start, "rank", lambda: rank, raising=False)
+    start.resume_run(TINY.changed(max_steps=30), run)
+    said = capsys.readouterr().err
+    assert said == ("" if rank else "resuming with: max_steps 30\n")
