@@ -449,7 +449,16 @@ def splits_of(entry: dict[str, Any]) -> list[str]:
 def _registered(
     name: str, piece: dict[str, Any], source: str, target: str
 ) -> TextPair:
-    """A piece of a registered split, its files found or downloaded."""
+    """A piece of a registered split, its files found or downloaded.
+    DataError for two languages that it does not pair.
+    """
+    where = "".join(piece.get(key, "") for key in ("file", "member", "url"))
+    english = piece.get("form") == "tsv" or "{other}" in where
+    if english and (source, target).count("en") != 1:
+        raise DataError(
+            f"{name} pairs each language with English: {source}-{target} "
+            "needs a folder of your own, with its two files"
+        )
     names = registry()[name].get("names", {})
     other = target if source == "en" else source
     sides = []

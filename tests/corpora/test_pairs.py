@@ -203,6 +203,24 @@ def test_tatoeba_is_divided_by_its_source(data: Path) -> None:
     assert back[0][0].startswith("Hund")
 
 
+@pytest.mark.parametrize("name", ["tatoeba", "iwslt17"])
+@pytest.mark.parametrize("ways", [("fr", "de"), ("en", "en")])
+def test_what_is_paired_with_english_has_no_other_pairs(
+    name: str, ways: tuple[str, str], data: Path
+) -> None:
+    """They were English with a wrong label before."""
+    with pytest.raises(DataError, match=f"{name} pairs each language with"):
+        load_pairs(name, "train", *ways)
+
+
+def test_of_a_file_per_language_any_two_are_a_pair(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairing, "fetch", lambda *what: Path(what[1]))
+    [part] = TextPair.registered("multi30k", "valid", "de", "fr")
+    assert f"{part.src} {part.tgt}" == "val.de.gz val.fr.gz"
+
+
 def test_iwslt14_is_cut_as_it_always_is(data: Path) -> None:
     talks = "".join(f"<url>x</url>\nWort {i} .\n" for i in range(1, 47))
     sets = [
