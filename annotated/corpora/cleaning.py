@@ -4,7 +4,7 @@ import html
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,13 +32,20 @@ class Division:
 
     def split(self, number: int, source: str, document: int = 0) -> str:
         """The split of a pair."""
-        if self.by == "source":
-            number = zlib.crc32(source.encode("utf-8", "replace"))
+        if self.by == "source":  # whatever its spaces
+            number = zlib.crc32(_plain(source).encode("utf-8", "replace"))
         elif self.by != "line":
             blocks = {"block": (number - 1) // _BLOCK, "document": document}
             number = blocks[self.by]
         held_out = {self.valid: "valid", self.test: "test"}
         return held_out.get(number % self.of, "train")
+
+
+def _plain(text: str) -> str:
+    """The text without spaces around it, and none twice. One that does
+    not break a line, as before a French "!", is a letter of its own.
+    """
+    return re.sub(r"\s+", " ", text.strip(), flags=re.ASCII)
 
 
 # E7-text.md: What is left out
@@ -154,10 +161,12 @@ def divide(
     cleaning: Cleaning,
     division: Division,
     dropped: Counter[str],
+    tag: Callable[[], str] = str,
 ) -> Iterator[tuple[str, str, str]]:
     """Yield (split, source, target) for the pairs read for a split. Clean
-    train pairs are divided among the splits; dropped counts the others by
-    reason. Pairs are numbered after cleaning.
+    train pairs are divided among the splits; dropped counts the others,
+    and what is no text, by reason. Pairs are numbered after cleaning. tag
+    tells that of the pair just read: equal pairs have the same.
     """
     number, part, seen = 0, split, set[int]()
     document, between = -1, True
@@ -174,10 +183,14 @@ def divide(
                 dropped[why] += 1
                 continue
             if cleaning.dedup:
-                if (key := hash((src, tgt))) in seen:
+                key = hash((tag(), _plain(src), _plain(tgt)))
+                if key in seen:
                     dropped["the same pair again"] += 1
                     continue
                 seen.add(key)
             number += 1
             part = division.split(number, src, document)
+        elif bad := fault(src) or fault(tgt):
+            dropped[bad[0]] += 1
+            continue
         yield part, src, tgt

@@ -49,7 +49,6 @@ from annotated.corpora.sentencepieces import (
     tags_of,
     vocabulary,
 )
-from annotated.corpora.tokenizers import valid_line
 from annotated.engine.errors import DataError, RunError, check_fields
 from annotated.engine.files import move, new_folder, write_json
 from annotated.tokens import Tokenizer
@@ -467,16 +466,16 @@ def _clean(
                 pairs = _usable(pairs, cleaning, held, first, dropped)
                 into, division = "train", Division()
             rules = cleaning, division
-            for to, *sides in divide(into, pairs, *rules, dropped):
+            rows = divide(into, pairs, *rules, dropped, reading.tag)
+            for to, *sides in rows:
                 if to != "train":
                     held.add(*sides)
                 if to not in files:
                     opened = _opened(work, to)
                     files[to] = list(map(stack.enter_context, opened))
-                if reading.part.tag:
-                    sides[0] = f"{reading.part.tag} {sides[0]}"
-                # invalid bytes become U+FFFD, as in Tokenizer
-                for file, line in zip(files[to], map(valid_line, sides)):
+                if tag := reading.tag():
+                    sides[0] = f"{tag} {sides[0]}"
+                for file, line in zip(files[to], sides):
                     file.write(line.encode() + b"\n")
                 kept[to] += 1
                 counts[to][split, reading.number] += 1
@@ -523,9 +522,9 @@ class _Reading:
     def __init__(self, parts: Sequence[TextPair]):
         self.parts, self.number = parts, 0
 
-    @property
-    def part(self) -> TextPair:
-        return self.parts[self.number]
+    def tag(self) -> str:
+        """The tag of the pair just read."""
+        return self.parts[self.number].tag
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for number, part in enumerate(self.parts):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import zlib
 from collections import Counter
 from typing import Any
 
@@ -190,3 +192,48 @@ def test_the_first_of_equal_pairs_is_kept() -> None:
     assert dropped == {"the same pair again": 2}
     kept = divide("test", pairs, rules, Division(), Counter())
     assert len([*kept]) == 5  # a test set is as it is
+
+
+@pytest.mark.parametrize("same", ["ein Hund ", " ein  Hund", "ein\tHund\r"])
+def test_stray_spaces_make_no_other_source_and_no_other_pair(
+    same: str,
+) -> None:
+    division = Division("source", 97, valid=0, test=1)
+    pairs = [("ein Hund", "a dog"), (same, "a dog"), ("ein", "a")]
+    dropped: Counter[str] = Counter()
+    rules = Cleaning(dedup=True)
+    [one, other] = divide("train", pairs, rules, Division(), dropped)
+    assert (one[1], other[1]) == ("ein Hund", "ein")
+    assert dropped == {"the same pair again": 1}
+    for number in range(500):  # wherever its checksum leads
+        clean, stray = f"{number} ein Hund", f"{number} {same}"
+        assert division.split(0, clean) == division.split(0, stray)
+
+
+def test_a_french_space_is_no_stray_one() -> None:
+    """Nor do sets move that have been divided with it."""
+    division = Division("source", 1000)
+    for text in ("Courez\u202f!", "Courez\u00a0!"):
+        number = zlib.crc32(text.encode()) % 1000
+        held = dataclasses.replace(division, valid=number)
+        assert held.split(0, text) == "valid"
+
+
+def test_a_pair_with_another_tag_is_another() -> None:
+    tags = iter(["<a>", "<b>", "<a>"])
+    dropped: Counter[str] = Counter()
+    pairs = [("x", "y")] * 3
+    rules = Cleaning(dedup=True), Division()
+    rows = divide("train", pairs, *rules, dropped, lambda: next(tags))
+    assert len([*rows]) == 2
+    assert dropped == {"the same pair again": 1}
+
+
+@pytest.mark.parametrize("bad", ["b\0", "\udce4"])
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_what_is_no_text_is_in_no_split(split: str, bad: str) -> None:
+    dropped: Counter[str] = Counter()
+    pairs = [("a", "b"), ("", "c"), ("a", bad), (bad, "a")]
+    rows = [*divide(split, pairs, Cleaning(), Division(), dropped)]
+    assert bad not in "".join(map(str, rows))
+    assert sum(dropped.values()) == 2 + (split == "train")

@@ -185,16 +185,22 @@ def test_a_pair_is_judged_as_it_will_be_written(tmp_path, text, why):
     assert card["dropped"] == ({why: 1} if why else {})
 
 
-def test_bytes_that_are_no_text_are_written_as_the_tokenizer_reads_them(
-    files, tmp_path
-):
+@pytest.mark.parametrize("split", ["valid", "test"])
+@pytest.mark.parametrize("byte", [b"\xe4", b"\0"])
+def test_bytes_that_are_no_text_are_nowhere(files, tmp_path, split, byte):
+    """They were held out as U+FFFD, and as NULs."""
+    given = tmp_path / "held.de", files[1]
     src = files[0].read_bytes()
-    test = tmp_path / "test.de", files[1]
-    test[0].write_bytes(src.replace(b"wort", b"w\xe4rt\0", 1))
-    ready = prepare(of(files, test=test), tmp_path / "out")
-    text = (ready.folder / "test.de").read_text("utf-8")
-    assert text.count("w\ufffdrt\0") == 1 and "?" not in text
-    assert [t for t, _ in texts(ready, "test")] == text.split("\n")[:-1]
+    given[0].write_bytes(src.replace(b"wort", b"w" + byte + b"rt", 1))
+    ready = prepare(of(files, **{split: given}), tmp_path / "out")
+    text = (ready.folder / f"{split}.de").read_text("utf-8")
+    assert "\ufffd" not in text and "\0" not in text
+    card = ready.manifest["splits"][split]
+    assert (card["read"], card["pairs"]) == (300, 299)
+    assert sum(card["dropped"].values()) == 1
+    given[0].write_bytes(src.replace(b"wort", byte))
+    with pytest.raises(DataError, match=f"pair, {split}: .* of 300 pairs"):
+        prepare(of(files, **{split: given}), tmp_path / "other")
 
 
 def test_lines_without_a_partner_are_refused(files, tmp_path):
