@@ -453,7 +453,8 @@ def _clean(
     with ExitStack() as stack:
         for split, parts in preparation.parts.items():
             dropped, before = Counter[str](), kept.total()
-            reading = _Reading(parts)
+            by = preparation.division.by if split == "train" else ""
+            reading = _Reading(parts, documents=by == "document")
             pairs = tqdm(
                 reading,
                 desc=f"reading {split}",
@@ -519,8 +520,8 @@ def _add_counts(
 class _Reading:
     """The pairs of some pieces of a corpus, and which of them is read."""
 
-    def __init__(self, parts: Sequence[TextPair]):
-        self.parts, self.number = parts, 0
+    def __init__(self, parts: Sequence[TextPair], documents: bool):
+        self.parts, self.number, self.documents = parts, 0, documents
 
     def tag(self) -> str:
         """The tag of the pair just read."""
@@ -530,6 +531,8 @@ class _Reading:
         for number, part in enumerate(self.parts):
             self.number = number
             yield from part.pairs(strict=False)
+            if self.documents:  # a file's end is also a document's
+                yield "", ""
 
 
 def _parts(
@@ -572,7 +575,10 @@ def _nothing_left(
     )
 
 
-_ENDS = {"document": " (it ends where a line is blank on both sides)"}
+_ENDS = {
+    "document": " (it ends with its file, and where both sides have a "
+    "blank line)"
+}
 _OTHERS = {"source": ", or --divide-by block, if it was divided before"}
 
 

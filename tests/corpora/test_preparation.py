@@ -240,3 +240,22 @@ def test_a_folder_without_whole_tokens_is_named(files, tmp_path):
     (begun.folder / "target.json").unlink()
     with pytest.raises(DataError, match="no vocabulary: no target.json"):
         begun.tokenizers()
+
+
+def test_the_end_of_a_file_is_the_end_of_a_document(tmp_path):
+    """And no pair that is read, or dropped."""
+    names = [f"{letter}.{side}" for letter in "abcd" for side in ("x", "y")]
+    files = [
+        put(tmp_path / name, [f"{name[0]} {i}" for i in range(40)])
+        for name in names
+    ]
+    made = Preparation.of_corpora(
+        files[::2], files[1::2], divide_by="document", hold_out=4, vocab=99,
+        tokenizer="word",
+    )  # fmt: skip
+    ready = prepare(made, tmp_path / "out")
+    for split, letter in (("valid", "a"), ("test", "b")):
+        lines = (ready.folder / f"{split}.x").read_text().splitlines()
+        assert lines == [f"{letter} {i}" for i in range(40)]
+    card = ready.manifest["splits"]["train"]
+    assert (card["read"], card["pairs"], card["dropped"]) == (160, 80, {})
