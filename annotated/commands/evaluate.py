@@ -102,7 +102,7 @@ class Evaluate(ConstraintOptions, VoteOptions):
                 pair
                 for pair in part.pairs()
                 # in a file with both sides: what is not translated
-                if part.form in ("lines", "segments") or all(pair)
+                if part.apart or all(pair)
             )
             if not src:
                 raise RunError(f"{self.src} has nothing that is translated")

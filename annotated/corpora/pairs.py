@@ -55,7 +55,7 @@ class TextPair:
 
     src: Text
     tgt: Text
-    form: str = "lines"
+    form: str = "lines"  # two that differ are joined by a plus
     fields: _Fields = ("1", "2")  # of a file with both
     tag: str = ""  # put before each source when it is prepared
     weight: int = 1  # how many times an epoch has it
@@ -64,11 +64,12 @@ class TextPair:
         """Its pairs. DataError if a file cannot be read, or if one side
         is longer than the other.
         """
-        if self.form not in _FORMS:
+        one, _, other = self.form.partition("+")
+        if not self.apart:
             yield from _read_both(self.src, self.form, self.fields, strict)
             return
-        read = _FORMS[self.form]
-        sides = read(self.src, strict), read(self.tgt, strict)
+        src, tgt = _FORMS[one], _FORMS[other or one]
+        sides = src(self.src, strict), tgt(self.tgt, strict)
         for number, pair in enumerate(zip_longest(*sides)):
             if None in pair:  # one side has ended before the other
                 counts = [number, number]
@@ -94,13 +95,15 @@ class TextPair:
         languages and these are not given, or has no columns.
         """
         form = _form_of(src)
-        both = tgt is None or (tgt == src and form != "tsv")
-        if columns and (not both or form in ("tmx", "xliff", "po", "mo")):
+        known = bool(columns) or _suffix(src) in _ENDS
+        both = tgt is None or (tgt == src and known)
+        if columns and not (both and cls.has_columns(src)):
             raise ValueError(f"{src} has no columns: leave columns out")
         if not both:
-            marked = src.suffix in (".sgm", ".xml")
-            form = "segments" if marked else "lines"
-            return cls(Text(src), Text(tgt or src), form)
+            sides = [src, tgt or src]
+            forms = [_MARKED.get(_suffix(side), "lines") for side in sides]
+            form = "+".join(dict.fromkeys(forms))
+            return cls(*map(Text, sides), form)
         if form == "tmx" or form == "jsonl" and not columns:
             if None in languages:
                 more = "" if form == "tmx" else ", or columns, two keys"
@@ -110,6 +113,16 @@ class TextPair:
                 )
             return cls(Text(src), Text(src), form, languages)
         return cls(Text(src), Text(src), form, columns or ("1", "2"))
+
+    @staticmethod
+    def has_columns(path: Path) -> bool:
+        """Whether a file with both sides has them in columns, or keys."""
+        return _form_of(path) in ("jsonl", "csv", "tsv")
+
+    @property
+    def apart(self) -> bool:
+        """Whether its sides are two texts."""
+        return self.form.partition("+")[0] in _FORMS
 
     # E7-text.md: From a name to files
     @staticmethod
@@ -156,6 +169,9 @@ class TextPair:
         return cls(files[0], files[1])
 
 
+_MARKED = {".sgm": "segments", ".xml": "segments"}  # others are lines
+
+
 def columns_of(
     pairs: Iterable[tuple[str, str]],
 ) -> tuple[list[str], list[str]]:
@@ -173,15 +189,22 @@ _ENDS = {
     ".mo": "mo",
     ".jsonl": "jsonl",
     ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
 }
+
+
+def _suffix(path: Path) -> str:
+    """A suffix in lower case, of a packed file that of what is in it."""
+    name = path.with_suffix("") if path.suffix in PACKED else path
+    return name.suffix.lower()
 
 
 def _form_of(path: Path) -> str:
     """The form of a file with both sides, by its suffix; tsv if that is
     none of them.
     """
-    name = path.with_suffix("") if path.suffix in PACKED else path
-    return _ENDS.get(name.suffix.lower(), "tsv")
+    return _ENDS.get(_suffix(path), "tsv")
 
 
 def _read_both(

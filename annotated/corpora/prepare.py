@@ -203,17 +203,21 @@ class Preparation:
         columns: tuple[str, str] | None = None,
         **changes: Any,
     ) -> Preparation:
-        """Two files, or one with both sides, which may have columns. For
-        each of valid and test not given, one source in hold_out is held
-        out, or one block or document, as divide_by says.
+        """Two files, or one with both sides, which may have columns, as
+        may one that is given twice for valid or test. For each of these
+        not given, one source in hold_out is held out, or one block or
+        document, as divide_by says.
         """
         files = {"train": (src, tgt), "valid": valid, "test": test}
         ways = changes.get("source"), changes.get("target")
-        parts = {
-            s: TextPair.of_files(*f, columns, ways)
-            for s, f in files.items()
-            if f
-        }
+        parts = {}
+        for split, given in files.items():
+            if given:
+                both = given[0] == given[1]
+                both = both and TextPair.has_columns(given[0])
+                own = columns if split == "train" or both else None
+                parts[split] = TextPair.of_files(*given, own, ways)
+        named = tgt if parts["train"].apart else None
         absent = [s for s in ("valid", "test") if s not in parts]
         if hold_out <= len(absent):
             raise ValueError(
@@ -221,8 +225,8 @@ class Preparation:
             )
         usual: dict[str, Any] = {
             "name": "pair",
-            "source": _language(src, "source") if tgt else "source",
-            "target": _language(tgt, "target") if tgt else "target",
+            "source": _language(src, "source") if named else "source",
+            "target": _language(named, "target") if named else "target",
             "parts": {split: [part] for split, part in parts.items()},
             "division": Division(
                 divide_by, hold_out, **{s: i for i, s in enumerate(absent)}
@@ -335,7 +339,8 @@ def _language(path: Path, unknown: str) -> str:
     """The language in a file's name: de in train.de.gz."""
     name = path.name
     for end in (".gz", ".xz", ".bz2", ".sgm", ".xml", ".txt"):
-        name = name.removesuffix(end)
+        if name.lower().endswith(end):
+            name = name[: -len(end)]
     end = name.rpartition(".")[2]
     return end if end != name and end.isalpha() else unknown
 

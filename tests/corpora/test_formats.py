@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from annotated.cli import dispatch
-from annotated.corpora.pairs import _form_of, _read_both
+from annotated.corpora.pairs import TextPair, _form_of, _read_both
 from annotated.corpora.prepare import Preparation, Prepared
 from annotated.corpora.reading import Text
 from annotated.engine.errors import DataError, RunError, UsageError
@@ -327,6 +327,48 @@ def test_columns_go_with_one_table(tmp_path: Path) -> None:
         Preparation.of_files(file, tmp_path / "b", columns=("a", "b"))
     with pytest.raises(UsageError, match="--columns goes with pair"):
         dispatch(["data", "prepare", "multi30k", "--columns", "1", "2"])
+
+
+@pytest.mark.parametrize("end", ["tsv", "TAB", "csv"])
+def test_a_table_that_is_given_twice_is_one(
+    end: str, tmp_path: Path
+) -> None:
+    """Each side was read as the whole line, and so as its own target."""
+    file = put(tmp_path / f"v.{end}", b"x,1\ty\nu,2\tv\n")
+    part = TextPair.of_files(file, file)
+    wanted = [("x", "1\ty"), ("u", "2\tv")]
+    assert list(part.pairs()) == (
+        wanted if end == "csv" else [("x,1", "y"), ("u,2", "v")]
+    )
+
+
+def test_columns_are_those_of_src_and_of_tables_given_twice(
+    tmp_path: Path,
+) -> None:
+    table = put(tmp_path / "a.csv", b"id,en,de\n1,a,b\n")
+    lines = put(tmp_path / "v.en", b"c\n"), put(tmp_path / "v.de", b"d\n")
+    names = {"columns": ("de", "en"), "source": "de", "target": "en"}
+    memory = put(tmp_path / "m.tmx", TMX.encode())
+    for valid, wanted in (
+        (lines, ("c", "d")),
+        ((table, table), ("b", "a")),
+        ((memory, memory), ("Ein Hund.", "A red dog & a cat.")),
+    ):
+        made = Preparation.of_files(table, valid=valid, **names)
+        [part] = made.parts["valid"]
+        assert next(part.pairs()) == wanted
+        assert next(made.parts["train"][0].pairs()) == ("b", "a")
+
+
+def test_a_packed_test_set_of_wmt_is_no_plain_text(tmp_path: Path) -> None:
+    """Whatever the other side is."""
+    packed = gzip.compress(b'<seg id="1">A &amp; b</seg>\n')
+    src = put(tmp_path / "g.de.sgm.gz", packed)
+    tgt = put(tmp_path / "g.en", b"c\n")
+    part = TextPair.of_files(src, tgt)
+    assert list(part.pairs()) == [("A & b", "c")]
+    back = TextPair.of_files(tgt, src)
+    assert list(back.pairs()) == [("c", "A & b")]
 
 
 @pytest.fixture

@@ -62,13 +62,19 @@ def test_two_files_are_divided_where_none_are_given(given, split):
         (("a.de.sgm", "b.en.sgm"), "segments"),
         (("a.de.xml", "b.en.xml"), "segments"),
         (("a.de.txt", "b.en.txt"), "lines"),
+        (("a.de.SGM.gz", "b.en.sgm.xz"), "segments"),
+        (("a.de.sgm.gz", "b.en"), "segments+lines"),
+        (("a.de", "b.en.XML"), "lines+segments"),
         (("a.tsv", None), "tsv"),
+        (("a.tsv", "a.tsv"), "tsv"),
+        (("a.TAB.gz", "a.TAB.gz"), "tsv"),
     ],
 )
 def test_a_file_is_read_as_its_name_says(names, form):
     src, tgt = (name and Path(name) for name in names)
     made = Preparation.of_files(src, tgt, vocab=7)
-    languages = ("source", "target") if tgt is None else ("de", "en")
+    one = tgt is None or tgt == src
+    languages = ("source", "target") if one else ("de", "en")
     assert (made.source, made.target) == languages
     part = TextPair(Text(src), Text(tgt or src), form)
     assert made.parts == {"train": [part]} and made.vocab == 7
