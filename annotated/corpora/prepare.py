@@ -381,6 +381,9 @@ def prepare(preparation: Preparation, out: Path) -> Prepared:
             tokenizer.save(fresh / f"{side}.json")
         for split, card in cards.items():
             _encode(work, fresh, split, tokenizers, card)
+            if not card["pairs"]:  # as of blank lines, given for valid
+                card = {"read": sum(card["dropped"].values())} | card
+                raise DataError(_nothing_left(preparation, split, card))
             parts = card["parts"]
             if len(parts) == 1 and (
                 parts[0]["tag"],

@@ -224,6 +224,38 @@ def test_a_corpus_of_which_nothing_is_left_is_refused(tmp_path):
         prepare(of(files), tmp_path / "out")
 
 
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_a_split_of_blank_lines_is_refused_before_it_is_trained_on(
+    files, tmp_path, split
+):
+    blank = (
+        put(tmp_path / "v.de", ["", " "]),
+        put(tmp_path / "v.en", [""] * 2),
+    )
+    with pytest.raises(
+        DataError,
+        match=rf"no pairs left for {split} \(2 read, 2 dropped, a side "
+        r"without tokens\): it needs more text",
+    ):
+        prepare(of(files, **{split: blank}), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_held_out_lines_without_tokens_are_no_split(
+    files, tmp_path, monkeypatch
+):
+    """What is cut from train has been read as a part of it."""
+    real = preparation.encode_pairs
+
+    def none_of_few(tokenizers, sides, kind):
+        few = len(sides[0]) < 64
+        return real(tokenizers, ([], []) if few else sides, kind)
+
+    monkeypatch.setattr(preparation, "encode_pairs", none_of_few)
+    with pytest.raises(DataError, match="for valid .* a side without tok"):
+        prepare(of(files), tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [({"vocab": 0}, "vocab"), ({"vocab_pairs": 0}, "vocab_pairs"),
