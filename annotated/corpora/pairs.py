@@ -8,7 +8,7 @@ import json
 import re
 import struct
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -104,15 +104,17 @@ class TextPair:
             forms = [_MARKED.get(_suffix(side), "lines") for side in sides]
             form = "+".join(dict.fromkeys(forms))
             return cls(*map(Text, sides), form)
-        if form == "tmx" or form == "jsonl" and not columns:
-            if None in languages:
+        fields = columns or ("1", "2")
+        if not columns and form not in ("csv", "tsv"):
+            if None not in languages:
+                fields = languages
+            elif form in ("tmx", "jsonl"):
                 more = "" if form == "tmx" else ", or columns, two keys"
                 raise ValueError(
                     f"{src} may have many languages: give source and target"
                     f"{more}"
                 )
-            return cls(Text(src), Text(src), form, languages)
-        return cls(Text(src), Text(src), form, columns or ("1", "2"))
+        return cls(Text(src), Text(src), form, fields)
 
     @staticmethod
     def has_columns(path: Path) -> bool:
@@ -235,9 +237,11 @@ def _name(element: Any) -> str:
     return str(element.tag).rpartition("}")[2]
 
 
-def _units(text: Text, names: Collection[str]) -> Iterator[Any]:
+def _units(
+    text: Text, names: Collection[str]
+) -> Iterator[tuple[Any, Sequence[Any]]]:
     """Each element of an XML file with one of these names, which is then
-    forgotten.
+    forgotten, and those that it is in.
     """
     xml = _library("defusedxml.ElementTree")
     inside: list[Any] = []
@@ -249,7 +253,7 @@ def _units(text: Text, names: Collection[str]) -> Iterator[Any]:
                     continue
                 inside.pop()
                 if _name(element) in names:
-                    yield element
+                    yield element, inside
                     if inside:
                         inside[-1].remove(element)
         except xml.ParseError as bad:
@@ -281,9 +285,9 @@ _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _NOT_YET = {"new", "needs-translation", "initial"}  # states of a target
 
 
-def _tmx(text: Text, fields: _Fields, _: bool) -> Iterator[_Fields]:
+def _tmx(text: Text, fields: _Fields, __: bool) -> Iterator[_Fields]:
     known, found = Counter[str](), False
-    for unit in _units(text, {"tu"}):
+    for unit, _ in _units(text, {"tu"}):
         sides = {}
         for variant in unit:
             language = variant.get(_LANG) or variant.get("lang") or ""
@@ -314,21 +318,44 @@ def _in(sides: dict[str, str], language: str) -> str | None:
     return sides[min(near, key=len)] if near else None
 
 
-def _xliff(text: Text, _: _Fields, __: bool) -> Iterator[_Fields]:
+def _reverse(fields: _Fields, source: str, target: str) -> bool:
+    """Whether a file that names its languages, or the second of them, has
+    them the other way round than is asked for.
+    """
+    src, tgt, one, other = (
+        _code(language).partition("-")[0]
+        for language in (*fields, source, target)
+    )
+    return src != tgt and other == src and one in ("", tgt)
+
+
+def _xliff(text: Text, fields: _Fields, _: bool) -> Iterator[_Fields]:
     found = False
-    for unit in _units(text, {"trans-unit", "segment"}):
+    for unit, inside in _units(text, {"trans-unit", "segment"}):
         sides = {_name(child): child for child in unit}
         if "source" not in sides:
             continue
         found, target = True, sides.get("target")
         states = {e.get("state") for e in (target, unit) if e is not None}
         done = target is not None and not states & _NOT_YET
-        yield _said(sides["source"]), _said(target) if done else ""
+        pair = _said(sides["source"]), _said(target) if done else ""
+        said = {key: value for e in inside for key, value in e.items()}
+        names = (
+            said.get(one) or said.get(two) or ""  # of XLIFF 1.2 and 2
+            for one, two in _XLIFF_LANGUAGES
+        )
+        yield pair[::-1] if _reverse(fields, *names) else pair
     if not found:
         raise DataError(f"{text} has no units with a <source>: not XLIFF")
 
 
-def _po(text: Text, _: _Fields, __: bool) -> Iterator[_Fields]:
+_XLIFF_LANGUAGES = (
+    ("source-language", "srcLang"),
+    ("target-language", "trgLang"),
+)
+
+
+def _po(text: Text, fields: _Fields, _: bool) -> Iterator[_Fields]:
     polib = _library("polib")
     with text.open() as file:
         content = bytes(file.read())
@@ -341,10 +368,10 @@ def _po(text: Text, _: _Fields, __: bool) -> Iterator[_Fields]:
         raise DataError(
             f"{text} is no PO file ({bad}): msgfmt --check says more"
         ) from None
-    yield from _messages(text, entries)
+    yield from _messages(text, entries, fields)
 
 
-def _mo(text: Text, _: _Fields, __: bool) -> Iterator[_Fields]:
+def _mo(text: Text, fields: _Fields, _: bool) -> Iterator[_Fields]:
     polib = _library("polib")
     with text.open() as file:
         content = bytes(file.read())
@@ -354,23 +381,33 @@ def _mo(text: Text, _: _Fields, __: bool) -> Iterator[_Fields]:
         raise DataError(
             f"{text} is no MO file ({bad}): get it again"
         ) from None
-    yield from _messages(text, entries)
+    yield from _messages(text, entries, fields)
 
 
-def _messages(text: Text, entries: Any) -> Iterator[_Fields]:
+def _messages(
+    text: Text, entries: Any, fields: _Fields
+) -> Iterator[_Fields]:
     if not entries:
         raise DataError(f"{text} has no messages")
+    # what it is translated from, it does not say
+    turned = _reverse(fields, "", entries.metadata.get("Language", ""))
     for entry in entries:
         if entry.obsolete:
             continue
-        done = "fuzzy" not in entry.flags
-        if not entry.msgid_plural:
-            yield entry.msgid, entry.msgstr if done else ""
-            continue
-        forms = entry.msgstr_plural
-        for said, n in ((entry.msgid, 0), (entry.msgid_plural, -1)):
-            form = sorted(forms)[n] if forms and done else None
-            yield said, "" if form is None else forms[form]
+        for pair in _forms(entry):
+            yield pair[::-1] if turned else pair
+
+
+def _forms(entry: Any) -> Iterator[_Fields]:
+    """A message and its translation; of a plural the first and last."""
+    done = "fuzzy" not in entry.flags
+    if not entry.msgid_plural:
+        yield entry.msgid, entry.msgstr if done else ""
+        return
+    forms = entry.msgstr_plural
+    for said, n in ((entry.msgid, 0), (entry.msgid_plural, -1)):
+        form = sorted(forms)[n] if forms and done else None
+        yield said, "" if form is None else forms[form]
 
 
 def _jsonl(text: Text, fields: _Fields, strict: bool) -> Iterator[_Fields]:

@@ -129,6 +129,26 @@ def test_both_kinds_of_xliff(tmp_path: Path) -> None:
     assert pairs(two) == [("One dog", "Ein Hund"), ("Two", "")]
 
 
+@pytest.mark.parametrize("asked", [("de", "en"), ("de_AT", "en-GB")])
+def test_an_xliff_that_goes_the_other_way_is_turned(
+    asked: tuple[str, str], tmp_path: Path
+) -> None:
+    one = put(tmp_path / "a.xlf", XLIFF1.encode())
+    wide = XLIFF2.replace("<xliff", "<xliff srcLang='en-US' trgLang='de'")
+    two = put(tmp_path / "b.xlf", wide.encode())
+    for file, first in (
+        (one, ("Die Datei öffnen", "Open the file")),
+        (two, ("Ein Hund", "One dog")),
+    ):
+        assert pairs(file, *asked)[0] == first
+        assert pairs(file, *asked[::-1])[0] == first[::-1]
+        # other languages than its own are for the user to know
+        for other in (("it", "en"), ("de", "fr"), ("1", "2"), ("en", "en")):
+            assert pairs(file, *other)[0] == first[::-1]
+        part = TextPair.of_files(file, None, languages=asked)
+        assert next(part.pairs()) == first
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -172,6 +192,22 @@ def test_messages_of_a_program(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=message):
             pairs(put(tmp_path / "de.po", content))
+
+
+def test_messages_that_are_the_source_are_turned(tmp_path: Path) -> None:
+    polib = pytest.importorskip("polib")
+    named = PO.replace(r'"Content', r'"Language: de_DE\n"' + '\n"Content')
+    text = put(
+        tmp_path / "a.po", named.replace(r"\xf6", "ö").encode("latin-1")
+    )
+    compiled = tmp_path / "a.mo"
+    polib.pofile(str(text), encoding="latin-1").save_as_mofile(
+        str(compiled)
+    )
+    for file in (text, compiled):
+        assert ("Datei öffnen", "Open file") in pairs(file, "de", "en")
+        assert ("Open file", "Datei öffnen") in pairs(file, "en", "de-AT")
+        assert ("Open file", "Datei öffnen") in pairs(file)
 
 
 def test_compiled_messages_are_those_of_their_source(
