@@ -29,7 +29,9 @@ class List:
 def _here(name: str, entry: dict[str, Any]) -> str:
     """The state of a data set in the data folder."""
     folder = data_folder() / entry.get("folder", name)
-    full = folder.is_dir() and any(folder.iterdir())
+    # hidden is what has not arrived
+    files = (p for p in folder.rglob("[!.]*") if p.is_file())
+    full = any(files)
     ready = list(data_folder().glob(f"prepared/{name}.*/corpus.json"))
     return "prepared" if ready else "here" if full else "not downloaded"
 
@@ -95,8 +97,8 @@ class Prepare:
     mono: tuple[Path, ...] = ()
     # pair: the run that translates --mono into the source language
     back: Path | None = None
-    # pair: the tag of these translations ('' for none)
-    back_tag: str = "<bt>"
+    # pair: the tag of these translations (unset: <bt>; '' for none)
+    back_tag: str | None = None
     # pair: hypotheses per step of that search (unset: the run's)
     back_beam: int | None = None
     # pair: draw the translations instead of searching
@@ -150,7 +152,8 @@ class Prepare:
             from annotated.commands.back import add_back
 
             preparation = add_back(
-                preparation, self.back, self.mono, out, tag=self.back_tag,
+                preparation, self.back, self.mono, out,
+                tag="<bt>" if self.back_tag is None else self.back_tag,
                 weights=self.weights[len(self.src) :], beam=self.back_beam,
                 sample=self.back_sample,
             )  # fmt: skip
@@ -225,7 +228,7 @@ class Prepare:
     def _check_back(self) -> None:
         """UsageError unless the options of back-translation fit."""
         if not self.mono and self.back is None:
-            for name in given(self, "back_beam", "back_sample"):
+            for name in given(self, "back_tag", "back_beam", "back_sample"):
                 option = f"--{name}".replace("_", "-")
                 raise UsageError(f"data prepare: {option} goes with --mono")
             return

@@ -91,9 +91,9 @@ def open_url(url: str, **headers: str) -> Any:
 
 def _download(url: str, part: Path, first: int) -> None:
     """Download the bytes of url from first on; part has those before."""
-    part.parent.mkdir(parents=True, exist_ok=True)
     rest = {"Range": f"bytes={first}-"} if first else {}
     with open_url(url, **rest) as answer:
+        part.parent.mkdir(parents=True, exist_ok=True)
         goes_on = answer.status == 206  # else it begins again
         with part.open("ab" if goes_on else "wb") as file:
             length = int(answer.headers.get("Content-Length") or 0)

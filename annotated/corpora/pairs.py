@@ -480,6 +480,8 @@ def _columns(
             has = ", ".join(head)[:200] or "columns from 1 on"
             raise DataError(f"{text} has no column {field}; it has {has}")
     for number, cells in enumerate(rows, start=2 if named else 1):
+        if len(cells) < 2 and not "".join(cells).strip():
+            continue  # a blank line, mostly the last
         if len(cells) <= max(index):
             raise DataError(
                 f"{text}, line {number}: {len(cells)} columns, but "

@@ -135,8 +135,11 @@ def replacing(path: Path) -> Iterator[Path]:
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder that becomes folder at the end; nothing is left
-    after an error. RunError as in check_new.
+    after an error. RunError as in check_new, and for the folder that the
+    program is in, which would be gone.
     """
+    if folder.exists() and folder.samefile("."):
+        raise RunError(f"{folder} is where you are: choose another --out")
     clear(folder.parent, folder.name)
     check_new(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -128,7 +128,7 @@ LINES = [
     *(
         f"data prepare pair --src text.txt --tgt text.txt --source a --target b --out o --{wrong}"
         for wrong in (
-            "mono text.txt", "back run", "mono text.txt --back nowhere",
+            "mono text.txt", "back run", "back-tag x", "mono text.txt --back nowhere",
             "mono nowhere --back run", "mono text.txt --back begun",
             "mono binary --back run", "mono text.txt text.txt --back run",
             "mono text.txt --back run --weights 1",

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from annotated.commands.data import _here
 from annotated.corpora import fetch as fetching
 from annotated.corpora.fetch import fetch
 from annotated.corpora.registry import data_folder, folder_of, registry
@@ -78,6 +79,16 @@ def test_a_failed_download_says_what_a_person_can_do(
     assert "ANNOTATED_DATA" in said
     assert type(failure).__name__ in said
     assert "\n" not in said
+    assert not data.exists()  # an empty folder would look like the data
+
+
+def test_a_data_set_is_here_once_a_file_is(data: Path) -> None:
+    entry = registry()["iwslt17"]
+    (data / "iwslt17" / "de").mkdir(parents=True)
+    put(data / "iwslt17/de/.en-de.tgz.123", b"half of it")
+    assert _here("iwslt17", entry) == "not downloaded"
+    put(data / "iwslt17/de/en-de.tgz", b"all of it")
+    assert _here("iwslt17", entry) == "here"
 
 
 class Server(http.server.BaseHTTPRequestHandler):

@@ -365,6 +365,22 @@ def test_columns_go_with_one_table(tmp_path: Path) -> None:
         dispatch(["data", "prepare", "multi30k", "--columns", "1", "2"])
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
+@pytest.mark.parametrize("blank", ["", "  ", "\r"])
+def test_a_blank_line_is_no_row(
+    name: str, blank: str, tmp_path: Path
+) -> None:
+    row = {"a.tsv": "x\ty", "a.csv": "x,y", "a.jsonl": '{"1":"x","2":"y"}'}
+    text = f"{row[name]}\n{blank}\n{row[name]}\n{blank}\n"
+    file = put(tmp_path / name, text.encode())
+    assert pairs(file, "1", "2") == [("x", "y")] * 2
+
+
+def test_a_row_of_blank_cells_ends_a_document(tmp_path: Path) -> None:
+    file = put(tmp_path / "a.tsv", b"x\ty\n\t\nu\tv\n")
+    assert pairs(file, "1", "2") == [("x", "y"), ("", ""), ("u", "v")]
+
+
 @pytest.mark.parametrize("end", ["tsv", "TAB", "csv"])
 def test_a_table_that_is_given_twice_is_one(
     end: str, tmp_path: Path

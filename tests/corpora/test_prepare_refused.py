@@ -252,7 +252,7 @@ def test_held_out_lines_without_tokens_are_no_split(
         return real(tokenizers, ([], []) if few else sides, kind)
 
     monkeypatch.setattr(preparation, "encode_pairs", none_of_few)
-    with pytest.raises(DataError, match="for valid .* a side without tok"):
+    with pytest.raises(DataError, match="for test .* a side without tok"):
         prepare(of(files), tmp_path / "out")
 
 

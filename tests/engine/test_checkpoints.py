@@ -381,6 +381,21 @@ def test_what_lost_its_place_to_nothing_comes_back(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.parametrize("name", [".", "{}"])
+def test_the_folder_that_one_is_in_is_not_replaced(
+    name, tmp_path, monkeypatch
+):
+    """Its new self would be another folder than the one that one is in."""
+    monkeypatch.chdir(tmp_path)
+    path = Path(name.format(tmp_path))
+    with (
+        pytest.raises(RunError, match="is where you are: choose another"),
+        files_module.new_folder(path),
+    ):
+        pass
+    assert tmp_path.is_dir() and not [*tmp_path.iterdir()]
+
+
 def test_a_folder_is_on_the_disk_before_it_has_its_name(
     tmp_path, monkeypatch
 ):
