@@ -5,6 +5,7 @@ import json
 import shlex
 import shutil
 import sys
+from collections import deque
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Literal
 from annotated.cli import dispatch
 from annotated.commands.options import Flag
 from annotated.corpora.fetch import file_hash
+from annotated.corpora.pairs import TextPair
 from annotated.corpora.reading import json_of
 from annotated.engine.errors import DataError, UsageError
 from annotated.engine.files import write_json
@@ -52,6 +54,10 @@ class Adapt:
         """Do what has not been done, step by step."""
         if (self.run is None) == (self.published is None):
             raise UsageError("adapt: give --run or --published")
+        # here, because --help does without
+        from annotated.exchange.export import check_installed
+
+        check_installed(self.to)
         first = self.out / "first"
         if self.published is not None:
             self._do("import", "marian", self.published, "--out", first)
@@ -69,6 +75,10 @@ class Adapt:
         new, the scores on the test set, and old, those on the old text.
         """
         recipe, data = read_recipe(first), self.out / "data"
+        if self.old is not None:  # refused before the minutes, not after
+            languages = recipe.source, recipe.target
+            old_text = TextPair.of_files(*self.old, languages=languages)
+            deque(old_text.pairs(), maxlen=0)
         ways = "--source", recipe.source, "--target", recipe.target
         files = ["--src", self.src, "--tgt", self.tgt, *ways]
         for name in ("valid", "test"):
@@ -120,7 +130,9 @@ class Adapt:
         texts += [*(self.valid or ()), *(self.test or ())]
         if words[0] == "import":  # which no text changes
             texts = []
-        paths = [x for x in [*texts, *words] if isinstance(x, Path)]
+        made = [words[i + 1] for i, x in enumerate(words) if x == "--out"]
+        read = [x for x in [*texts, *words] if x not in made]
+        paths = [x for x in read if isinstance(x, Path)]
         if words[0] in ("evaluate", "export"):  # of what has been trained
             paths += [x / "model.safetensors" for x in paths]
         files = [x for x in dict.fromkeys(paths) if x.is_file()]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from annotated.corpora.pairs import columns_of
 from annotated.corpora.reading import Text
-from annotated.engine.errors import DataError
+from annotated.engine.errors import DataError, check_fields
 from annotated.engine.files import new_folder, write_text
 from annotated.parsing import bare, linearise, without_tags
 from annotated.pocket.trees import Tree, leaf, node
@@ -235,6 +235,9 @@ class TreeOptions:
     withhold: float = 0.0  # share of training articles without trees
     silver: Path | None = None  # a file of additional training trees
 
+    def __post_init__(self) -> None:
+        check_fields(self, below=1)
+
 
 def prepare_trees(
     path: Path, out: Path, options: TreeOptions = TreeOptions()
@@ -259,20 +262,29 @@ def prepare_trees(
     }
     if options.silver is not None:
         trees["silver"] = _clean(t for _, t in _read_trees(options.silver))
+    drawn = [*trees["train"], *trees.get("silver", [])]
+    known = _known_words(drawn, options.vocab)
+    most = options.max_words
+    for name in trees.keys() & {"train", "silver"}:
+        these = trees[name]
+        if most is not None:
+            trees[name] = [t for t in these if len(t.leaves()) <= most]
     counts = {name: len(these) for name, these in trees.items()}
     withheld = trees.pop("withheld", [])
     trees["train"] += trees.pop("silver", [])
-    known = _known_words(trees["train"], options.vocab)
+    if not trees["train"]:
+        raise DataError(
+            f"{path}: no tree is left for train: drop fewer with "
+            "--max-words, or withhold fewer"
+        )
     with new_folder(out) as fresh:
         for name, these in trees.items():
-            most = options.max_words if name == "train" else None
             lines = []
             for tree in these:
                 words = [leaf.word for leaf in tree.leaves()]
-                if most is None or len(words) <= most:
-                    shown = tree if options.tags else without_tags(tree)
-                    tokens = " ".join(linearise(shown)[1:-1])
-                    lines.append((reads(words, known), tokens))
+                shown = tree if options.tags else without_tags(tree)
+                tokens = " ".join(linearise(shown)[1:-1])
+                lines.append((reads(words, known), tokens))
             for kind, side in zip(("words", "tree"), columns_of(lines)):
                 _write_lines(fresh / f"{name}.{kind}", side)
         if withheld:

@@ -33,8 +33,8 @@ from annotated.search import (
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 
 __all__ = [
-    "FORMATS", "unsupported", "write_ctranslate2", "with_ctranslate2",
-    "export_run",
+    "FORMATS", "unsupported", "check_installed", "write_ctranslate2",
+    "with_ctranslate2", "export_run",
 ]  # fmt: skip
 
 
@@ -82,6 +82,21 @@ def _later(shape: ModelShape) -> list[str]:
 
 
 _IN_ATTENTION = "rotary", "relative", "alibi", "none"
+
+
+def check_installed(to: str) -> None:
+    """RunError if a package that a format needs is missing."""
+    needed = {"onnx": ["onnx"], "ctranslate2": ["ctranslate2"]}.get(to, [])
+    if to == "onnx" and _by_dynamo():
+        needed.append("onnxscript")
+    for package in needed:
+        optional_import(package, package)
+
+
+def _by_dynamo() -> bool:
+    """Whether torch writes ONNX with onnxscript."""
+    options = inspect.signature(torch.onnx.export).parameters
+    return "dynamic_shapes" in options
 
 
 def _check_supported(shape: ModelShape, to: str) -> None:
@@ -302,7 +317,7 @@ def _write_onnx(model: Transformer, folder: Path) -> None:
     """Write encoder.onnx and decoder.onnx. RunError if onnx is missing,
     or if the model has a part that its config does not say.
     """
-    optional_import("onnx", "onnx")
+    check_installed("onnx")
     check_paper(model)
     folder.mkdir(parents=True, exist_ok=True)
     plain = Transformer(model.config)  # operators that all runtimes have
@@ -339,8 +354,7 @@ def _write(
     graph: _Graph, inputs: dict[str, Tensor], output: str, path: Path
 ) -> None:
     how: dict[str, Any] = {}
-    if "dynamic_shapes" in inspect.signature(torch.onnx.export).parameters:
-        optional_import("onnxscript", "onnxscript")
+    if _by_dynamo():
         most = {"batch": None, "src_len": _POSITIONS, "tgt_len": _POSITIONS}
         sizes = {n: torch.export.Dim(n, max=m) for n, m in most.items()}
         shapes = tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,8 @@ def test_it_prepares_trains_scores_and_exports(
 def test_what_was_forgotten_and_a_model_from_nothing_stand_beside(
     call: Call, lines: list[list[str]]
 ) -> None:
+    for name in ("o.en", "o.de"):
+        Path(name).write_text("a line\n")
     done = call(f"{LINE} --run pocket --old o.en o.de --nothing --json")
     found = json.loads(done.out)
     names = ["as it was", "adapted"]
@@ -106,6 +109,57 @@ def test_what_was_forgotten_and_a_model_from_nothing_stand_beside(
         str(POCKET),
         "out/run",
     ]
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [(None, "nope.de cannot be read"), ("a\nb\n", "o.en has 1 lines but")],
+)
+def test_an_old_text_that_cannot_be_scored_is_told_before_the_minutes(
+    call: Call, lines: list[list[str]], target: str | None, told: str
+) -> None:
+    Path("o.en").write_text("a line\n")
+    if target is not None:
+        Path("nope.de").write_text(target)
+    done = call(f"{LINE} --run pocket --old o.en nope.de")
+    assert told in done.complaint and lines == []
+
+
+@pytest.mark.parametrize(
+    ("form", "package"),
+    [("onnx", "onnx"), ("ctranslate2", "ctranslate2")],
+)
+def test_a_package_that_the_form_needs_is_missed_before_the_minutes(
+    call: Call,
+    lines: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    package: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    done = call(f"{LINE} --run pocket --to {form}")
+    assert f"pip install {package}" in done.complaint and lines == []
+
+
+def test_what_lies_in_the_exported_folder_stays(
+    call: Call, lines: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an export has written is not what it is made of."""
+    typed = adapt.dispatch
+    out = Path("out/safetensors")
+
+    def exported(words: list[str]) -> None:
+        typed(words)
+        if words[0] == "export":
+            out.mkdir()
+            (out / "model.safetensors").write_text("weights")
+
+    monkeypatch.setattr(adapt, "dispatch", exported)
+    call(f"{LINE} --run pocket")
+    (out / "notes").write_text("mine")
+    before = len(lines)
+    assert call(f"{LINE} --run pocket").err == ""
+    assert len(lines) == before and (out / "notes").exists()
 
 
 def test_a_published_model_is_imported_first(

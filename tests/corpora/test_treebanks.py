@@ -296,12 +296,40 @@ def test_tags_may_be_xx_and_long_sentences_left_out(tmp_path: Path) -> None:
     assert tags <= {"XX", ",", "."} and "XX" in tags
 
 
+def test_trees_are_counted_as_they_are_written(tmp_path: Path) -> None:
+    silver = file(tmp_path, f"{TINY}\n(S (NP (NN a) (NN b)))\n" * 3, "s")
+    options = TreeOptions(max_words=8, silver=silver)
+    counts = prepare_trees(bank(tmp_path), tmp_path / "out", options)
+    words = (tmp_path / "out" / "train.words").read_text().splitlines()
+    assert counts["train"] + counts["silver"] == len(words) < 42
+    assert counts["silver"] == 6 and counts["test"] == 2
+    one = TreeOptions(max_words=1)
+    with pytest.raises(DataError, match="bank: no tree is left for train"):
+        prepare_trees(tmp_path / "bank", tmp_path / "other", one)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("withhold", -0.5),
+        ("withhold", 1.0),
+        ("vocab", -3),
+        ("max_words", 0),
+    ],
+)
+def test_a_value_that_no_treebank_can_have_is_named(
+    field: str, value: float
+) -> None:
+    with pytest.raises(UsageError, match=f"{field} must be"):
+        TreeOptions(**{field: value})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_long_sentences_are_left_out_of_training_alone(
     tmp_path: Path, split: str
 ) -> None:
     kept = []
-    for limit in (None, 1):
+    for limit in (None, 8):
         out = tmp_path / f"out-{limit}"
         options = TreeOptions(max_words=limit)
         prepare_trees(bank(tmp_path / str(limit)), out, options)
