@@ -5,6 +5,7 @@ import dataclasses
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from itertools import takewhile
 from types import NoneType
 from typing import (
     Annotated,
@@ -37,6 +38,8 @@ def parse(kind: Any, name: str, args: list[str], **more: Any) -> Any:
     """A dataclass, or one of several, made from its options by tyro.cli,
     whose further arguments are more. UsageError says what is wrong.
     """
+    if twice := _twice(kind, args):  # of which tyro would take the last
+        raise UsageError(f"{name}: {twice}")
     try:
         with redirect_stderr(io.StringIO()):  # tyro's box
             return tyro.cli(
@@ -78,9 +81,33 @@ class _Checker(argparse.ArgumentParser):
         raise UsageError(message.replace(missing, "missing"))
 
 
+def _several(kind: Any) -> dict[str, Any]:
+    """The subcommands of a subcommand, by name; empty if it has none."""
+    return {one.__name__.lower(): one for one in get_args(kind)}
+
+
+def _twice(kind: Any, args: list[str]) -> str:
+    """Which option is given twice, and what to do; empty if none is."""
+    several, seen = _several(kind), set[str]()
+    if several and not (args and args[0] in several):
+        return ""
+    options = dict(_options(several[args[0]] if several else kind))
+    for word in takewhile(lambda word: word != "--", args):
+        name = _spelt(word).partition("=")[0]
+        if not name.startswith("--") or name not in options:
+            continue
+        settings = options[name]
+        if name in seen and settings.get("action") != "append":
+            many = settings.get("nargs") == "*"
+            cure = f"write {name} A B" if many else "omit one"
+            return f"{name} is given twice: {cure}"
+        seen.add(name)
+    return ""
+
+
 def _refusal(kind: Any, args: list[str], none: bool) -> str:
     """What argparse finds wrong with options; empty if nothing."""
-    several = {one.__name__.lower(): one for one in get_args(kind)}
+    several = _several(kind)
     if several:
         if not args:
             return f"give one of {', '.join(several)}"

@@ -100,10 +100,10 @@ class TextPair:
         if columns and not (both and cls.has_columns(src)):
             raise ValueError(f"{src} has no columns: leave columns out")
         if not both:
-            sides = [src, tgt or src]
+            sides = src, tgt or src
             forms = [_MARKED.get(_suffix(side), "lines") for side in sides]
             form = "+".join(dict.fromkeys(forms))
-            return cls(*map(Text, sides), form)
+            return cls(Text(sides[0]), Text(sides[1]), form)
         fields = columns or ("1", "2")
         if not columns and form not in ("csv", "tsv"):
             if None not in languages:

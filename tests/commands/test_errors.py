@@ -17,10 +17,13 @@ import pytest
 import torch
 
 from annotated import cli
+from annotated.commands import options
+from annotated.commands.translate import Translate
 from annotated.corpora import fetch as fetching
 from annotated.engine import runs as runs_module
 from tests.commands.conftest import Call, process
 from tests.helpers import environment
+from tests.lines import words
 
 # those that tyro tells, naming the option, in a box of its own
 OPTIONS = {
@@ -382,3 +385,18 @@ def test_a_closed_pipe_is_no_error_on_windows_either(
         there = [cli._reader_gone(e) for e in (pipe, closed, name)]
     assert gone == [True, False, False]
     assert there == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "--require a --require=b",  # which may be repeated
+        "--beam 2 '- How are you?' '-- How are you?' '--beam is one'",
+        "--beam 2 -- --beam --beam=3",
+        "--prefix=--beam --beam 2",
+    ],
+)
+def test_what_only_looks_like_an_option_given_twice_is_no_mistake(
+    typed: str,
+) -> None:
+    assert options._twice(Translate, ["--run", "x", *words(typed)]) == ""

@@ -309,6 +309,15 @@ def test_a_wrong_line_is_answered_with_one_line_and_code_2(
         ("train copy --out", "argument --out: expected one argument"),
         ("exercises --form x", "did you mean --from?"),
         ("export --run x --out y --to pdf", "choose from"),
+        (
+            "data prepare pair --src a --tgt b --src=c --out o",
+            "data: --src is given twice: write --src A B",
+        ),
+        (
+            "train copy --out o --max-steps 1 --max_steps=2",
+            "train copy: --max-steps is given twice: omit one",
+        ),
+        ("translate --run a --json --json", "--json is given twice: omit"),
         ("train xyz --out o", "annotated recipes lists them"),
         ("data show xyz", "annotated data list lists them"),
     ],
