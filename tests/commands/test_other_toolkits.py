@@ -99,6 +99,8 @@ def whole(command: str) -> str:
     for part, other in ELSEWHERE.items():
         if verb == "train" and part in command:
             given = other
+    for option in re.findall(r"--[\w-]+", command):  # which it gives itself
+        given = re.sub(rf"{option} \S+ ?", "", given)
     if "…" in command:
         line = command.replace("…", given)
     else:
