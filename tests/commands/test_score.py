@@ -112,7 +112,7 @@ def test_what_cannot_be_scored_is_refused(
     told = call(f"{line} long").complaint
     assert "pair 2: its target has 5,000 tokens" in told
     assert (
-        "leave columns out" in call(f"{line} src --columns 1 2").complaint
+        "leave columns out" in call(f"{line} short --columns 1 2").complaint
     )
     assert "there is no tag" in call(f"{line} src --tag '<x>'").complaint
 
