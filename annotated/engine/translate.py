@@ -122,6 +122,8 @@ def _check_room(
     minimum of tokens: whatever lines come, it is said before the first.
     """
     least = guide.min_length if isinstance(guide, Limits) else 0
+    if not least:
+        return
     most = min(output_limit(m, 1, search) for m in models) - 1
     if most < least:
         raise UsageError(
