@@ -7,7 +7,9 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,12 @@ from annotated.attention import (
 )
 from annotated.embeddings import SinusoidalPositions
 from annotated.engine import hooks
-from annotated.engine.errors import RunError, UsageError
+from annotated.engine.errors import (
+    DataError,
+    RunError,
+    TrainingError,
+    UsageError,
+)
 from annotated.engine.packing import (
     PackedAttention,
     PackedMask,
@@ -41,8 +48,8 @@ from annotated.tokens import BOS, EOS, PAD
 
 __all__ = [
     "PartsShape", "PartsConfig", "ComposedAttention", "CachedTurned",
-    "OURS", "register", "find_registered", "take_imports", "sources",
-    "check_sources", "build", "asks_for_maps", "trainable",
+    "OURS", "register", "find_registered", "own_code", "take_imports",
+    "sources", "check_sources", "build", "asks_for_maps", "trainable",
 ]  # fmt: skip
 
 
@@ -124,9 +131,12 @@ class PartsConfig(PartsShape, TransformerConfig):
             if issubclass(own.of, Transformer):
                 continue  # see kind
             if issubclass(own.of, MultiHeadAttention):
-                self.attend_by(model, own.make)
+                self.attend_by(model, partial(_made, name))
                 continue
-            new = partial(_made, own.make, self)
+
+            def new(_: nn.Module, name: str = name) -> nn.Module:
+                return _made(name, self)
+
             if not hooks.replace(model, own.of, new):
                 raise UsageError(
                     f"parts: {name} takes the place of "
@@ -167,9 +177,13 @@ class PartsConfig(PartsShape, TransformerConfig):
 
     def padded(self) -> str:
         """Why a model of this configuration runs on padded batches; "" if
-        it runs packed. RunError if it would compute something wrong.
+        it runs packed. RunError if it would compute something wrong, or
+        fail.
         """
-        return _tried(self) if self.parts else ""
+        if not self.parts:
+            return ""
+        with own_code("part", *self.parts):
+            return _tried(self)
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -177,8 +191,13 @@ def _gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-def _made(make: Any, config: PartsConfig, _: Any) -> Any:
-    return make(config)
+def _made(name: str, *given: Any) -> nn.Module:
+    """The part that was registered by this name, made of what is given."""
+    with own_code("part", name):
+        part = find_registered("part", name).make(*given)
+    if not isinstance(part, nn.Module):
+        raise RunError(f"part {name} is {part!r}, not an nn.Module")
+    return part
 
 
 def _since(name: str) -> Any:
@@ -428,6 +447,8 @@ def register(
             )
         sha256 = _sha256(Path(file)) if file else ""
         own = _Own(make, of, str(file or ""), sha256)
+        if known and _twice(known, own):
+            raise UsageError(f"{kind} {name} is registered twice")
         _REGISTERED[kind, name] = own
         return make
 
@@ -446,6 +467,13 @@ def find_registered(kind: str, name: str) -> _Own:
     return _REGISTERED[kind, name]
 
 
+def _twice(old: _Own, new: _Own) -> bool:
+    """Whether one file, not edited since, gives two things one name."""
+    names = {getattr(own.make, "__qualname__", "") for own in (old, new)}
+    same = new.file != "" and old.sha256 == new.sha256
+    return same and len(names) == 2
+
+
 def _sha256(file: Path) -> str:
     text = file.read_bytes().replace(b"\r\n", b"\n")  # git may write those
     return hashlib.sha256(text).hexdigest()
@@ -453,6 +481,8 @@ def _sha256(file: Path) -> str:
 
 def _import_file(file: Path) -> None:
     """Run a Python file that registers parts. RunError if it cannot."""
+    if file.is_dir():
+        raise RunError(f"--import {file}: a folder, not a file")
     if not file.is_file():
         raise RunError(f"--import {file}: there is no such file")
     name = f"imported_{file.stem}"
@@ -463,10 +493,38 @@ def _import_file(file: Path) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
-        what = f"{type(error).__name__}: {error}"
+        what = _told(error, str(file.resolve()))
         raise RunError(f"--import {file} failed: {what}") from error
+
+
+@contextmanager
+def own_code(kind: str, *names: str) -> Iterator[None]:
+    """Context manager for a call of what is registered by these names:
+    RunError, with its line, where that fails.
+    """
+    try:
+        yield
+    except (DataError, RunError, TrainingError, UsageError, MemoryError):
+        raise
+    except Exception as error:
+        if "allocate" in str(error):  # torch's errors for a full memory
+            raise
+        files = [find_registered(kind, name).file for name in names]
+        what = _told(error, *files)
+        raise RunError(f"{kind} {', '.join(names)}: {what}") from error
+
+
+def _told(error: BaseException, *files: str) -> str:
+    """An error, and the innermost line of these files that led to it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [
+        f" ({Path(frame.filename).name}, line {frame.lineno})"
+        for frame in frames
+        if frame.filename in files
+    ]
+    return f"{type(error).__name__}: {error}{''.join(lines[-1:])}"
 
 
 def take_imports(args: Sequence[str]) -> list[str]:

@@ -55,6 +55,7 @@ from annotated.engine.parts import (
     OURS,
     asks_for_maps,
     find_registered,
+    own_code,
     sources,
     trainable,
 )
@@ -191,8 +192,15 @@ def _optimizer(
     """The optimizer that config names."""
     if config.optimizer == OURS["optimizer"]:
         return make_optimizer(model.parameters())
-    make = find_registered("optimizer", config.optimizer).make
-    return make(dict(model.named_parameters()), config)
+    name = config.optimizer
+    with own_code("optimizer", name):
+        make = find_registered("optimizer", name).make
+        own = make(dict(model.named_parameters()), config)
+    if not isinstance(own, torch.optim.Optimizer):
+        raise RunError(
+            f"optimizer {name} returned {own!r}, not one of torch.optim"
+        )
+    return own
 
 
 def _own_loss(
@@ -200,12 +208,20 @@ def _own_loss(
 ) -> tuple[Tensor, Tensor]:
     """The sums of a registered loss, given more, and of the nll."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    own = find_registered("loss", config.loss)
-    loss = own.make(wide, labels, config, **more)
-    if loss.shape != labels.shape:
+    with own_code("loss", config.loss):
+        own = find_registered("loss", config.loss)
+        loss = own.make(wide, labels, config, **more)
+    fine = isinstance(loss, Tensor)
+    if not fine or loss.shape != labels.shape:
+        what = tuple(loss.shape) if fine else type(loss).__name__
         raise RunError(
-            f"loss {config.loss} returned {tuple(loss.shape)}, not a "
-            f"number for each of {len(labels)} tokens"
+            f"loss {config.loss} returned {what}, not a number for each of "
+            f"{len(labels)} tokens"
+        )
+    if wide.requires_grad and not loss.requires_grad:
+        raise RunError(
+            f"loss {config.loss} does not depend on the logits: nothing "
+            "can be learned from it"
         )
     nll = F.cross_entropy(wide.detach(), labels, reduction="sum")
     return loss.sum(), nll
@@ -294,8 +310,9 @@ def _own_batches(
     corpus: Corpus, config: RunConfig, epoch: int
 ) -> list[NDArray]:
     """The batches of a registered batching, each with some pairs."""
-    make = find_registered("batching", config.batching).make
-    plan = [np.asarray(pairs) for pairs in make(corpus, config, epoch)]
+    with own_code("batching", config.batching):
+        make = find_registered("batching", config.batching).make
+        plan = [np.asarray(pairs) for pairs in make(corpus, config, epoch)]
     last = len(corpus) - 1
     for i, pairs in enumerate(plan):
         fine = pairs.ndim == 1 and len(pairs) and pairs.dtype.kind in "iu"
@@ -362,8 +379,14 @@ class Trainer(training.Trainer):
         config, d_model = self.config, self.model.config.d_model
         if config.schedule == OURS["schedule"]:
             return super().rate(step)
-        own = find_registered("schedule", config.schedule).make
-        rate = float(own(step, config, d_model))
+        with own_code("schedule", config.schedule):
+            own = find_registered("schedule", config.schedule).make
+            rate = float(own(step, config, d_model))
+        if not 0 <= rate < math.inf:
+            raise RunError(
+                f"schedule {config.schedule}: the rate of step {step} is "
+                f"{rate:g}, not a number >= 0"
+            )
         last = config.max_steps
         return rate * cooldown_factor(step, last, config.cooldown)
 
