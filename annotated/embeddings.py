@@ -82,8 +82,9 @@ class SinusoidalPositions(nn.Module):
         """The encodings of positions 0 to length - 1: (length, d_model)."""
         old = self.table
         if length > len(old) or self.dtype != old.dtype:
-            new = sinusoids(2 * length, old.size(1), old.dtype)
-            self.table, self.dtype = new.to(old.device), old.dtype
+            with torch.inference_mode(False):  # training may use it, too
+                new = sinusoids(2 * length, old.size(1), old.dtype)
+                self.table, self.dtype = new.to(old.device), old.dtype
         return self.table[:length]
 
 

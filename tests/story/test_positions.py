@@ -236,3 +236,13 @@ def test_beyond_nine_letters_one_breaks_off_and_the_other_fades(kind):
         assert right[:9].min() > 0.9 and right[9:18].max() < 0.15
     else:
         assert right[7:9].min() < 0.95 and right[9] > 0.2
+
+
+def test_a_table_that_grew_in_inference_can_be_trained_with():
+    """Rotary positions multiply by it, and autograd keeps what it was."""
+    positions = SinusoidalPositions(4, length=2)
+    with torch.inference_mode():
+        positions(5)
+    x = torch.ones(5, 4, requires_grad=True)
+    (x * positions(5)).sum().backward()
+    torch.testing.assert_close(x.grad, sinusoids(5, 4))
