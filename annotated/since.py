@@ -92,11 +92,13 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 
 class RotaryAttention(MultiHeadAttention):
     """Multi-head attention with rotary positions in self-attention;
-    cross-attention is left unchanged.
+    cross-attention is left unchanged. Raises ValueError if d_k is odd.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        if self.d_k % 2:
+            raise ValueError(f"d_k must be even, not {self.d_k}")
         self.angles = SinusoidalPositions(self.d_k)
 
     def turn(self, x: Tensor, first: int = 0) -> Tensor:
@@ -139,7 +141,7 @@ class GroupedQueryAttention(MultiHeadAttention):
         dropout: float = 0.0,
         bias: bool = True,
     ):
-        if num_heads % num_groups:
+        if num_groups < 1 or num_heads % num_groups:
             raise ValueError(
                 f"num_groups {num_groups} does not divide num_heads "
                 f"{num_heads}"

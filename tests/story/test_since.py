@@ -258,6 +258,14 @@ def test_shared_keys_begin_as_glorot_has_it(groups):
 def test_groups_have_to_divide_the_heads():
     with pytest.raises(ValueError, match="num_groups 3 does not divide"):
         GroupedQueryAttention(16, 4, 3)
+    with pytest.raises(ValueError, match="num_groups 0 does not divide"):
+        GroupedQueryAttention(16, 4, 0)
+
+
+def test_only_pairs_of_components_can_be_turned():
+    """An odd d_k of 3 was broadcast, and one of 1 left no component."""
+    with pytest.raises(ValueError, match="d_k must be even, not 3"):
+        RotaryAttention(6, 2)
 
 
 def filled(cache, x):
