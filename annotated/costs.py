@@ -71,7 +71,7 @@ def _keys_seen(
     windows = getattr(config, "windows", ()) or (config.window,)
     turns = (windows[i % len(windows)] for i in range(layers))
     return sum(
-        min(part * length, part * w + 1) if w else part * length
+        min(part * length, part * 2 * (w // 2) + 1) if w else part * length
         for w in turns
     )
 

@@ -21,6 +21,7 @@ from annotated.costs import (
     useful_share,
 )
 from annotated.engine import fit
+from annotated.engine import parts as engine_parts
 from annotated.engine.fit import _LOGITS, with_micro_tokens
 from annotated.engine.kernels import Chosen
 from annotated.engine.packing import PackedTransformer
@@ -28,7 +29,11 @@ from annotated.engine.parts import PartsConfig, trainable
 from annotated.engine.recipes import RECIPES
 from annotated.engine.trainer import RunConfig, packed_loss
 from annotated.masks import causal_mask, window_mask
-from annotated.model import Transformer, TransformerConfig
+from annotated.model import (
+    Transformer,
+    TransformerConfig,
+    count_parameters,
+)
 from annotated.training import copy_corpus
 
 
@@ -120,6 +125,26 @@ def test_in_a_window_a_query_sees_fewer_keys(
     plain = parts(50, d_model=64, num_heads=4)
     more = forward_flops(plain, n) - forward_flops(config, n)
     assert more == pytest.approx(2 * both * (15 * n - seen), rel=0.02)
+
+
+def test_an_odd_window_reaches_as_far_as_the_even_one_below() -> None:
+    even, odd = (parts(50, window=window) for window in (2, 3))
+    assert forward_flops(odd, 200) == forward_flops(even, 200)
+
+
+def test_a_model_of_ones_own_is_counted_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_parts, "_REGISTERED", {})
+
+    @engine_parts.register("part", "gate", of=Transformer)
+    class Gate(Transformer):
+        def __init__(self, config: TransformerConfig):
+            super().__init__(config)
+            self.gate = torch.nn.Linear(7, 11)
+
+    more = count_parameters(parts(50, parts=("gate",)))
+    assert more == count_parameters(parts(50)) + 7 * 11 + 11
 
 
 # --- memory ---------------------------------------------------------------
