@@ -20,7 +20,7 @@ from annotated.engine.errors import UsageError
 from annotated.engine.machine import evaluating
 from annotated.engine.runs import Run, run_folder
 from annotated.heads import knocked_out
-from annotated.search import log_p_after
+from annotated.search import log_p_after, output_limit
 from annotated.tokens import BOS, EOS, UNK
 
 __all__ = ["look"]
@@ -74,16 +74,17 @@ def _greedy_steps(
     """The steps of a greedy search after a prefix: the id taken, its
     probability, its piece, and [id, probability, piece] of the likeliest.
     """
-    model, extra = run.model, run.recipe.search.extra
+    model = run.model
     source = torch.tensor([[*src, EOS]])
     ids = [BOS]
-    limit = min(len(src) + extra, 2 * _WIDEST)
+    limit = output_limit(model, len(src), run.recipe.search)
+    limit = min(limit, 2 * _WIDEST + 1)  # with EOS
     while ids[-1] != EOS:
         chances = log_p_after(model, source, ids).exp()
         best = chances.topk(_MOST).indices.tolist()
         at = len(ids) - 1
         taken = prefix[at] if at < len(prefix) else best[0]
-        ids.append(EOS if at == limit else int(taken))
+        ids.append(EOS if at == limit - 1 else int(taken))
         names = dict(zip(best, _pieces(run, best)))
         yield {
             "id": ids[-1],

@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -205,6 +206,18 @@ def test_a_port_that_is_taken_and_a_folder_that_is_no_run(
         raise AssertionError
     with pytest.raises(RunError, match="is not a run folder"):
         dispatch(["look", "--run", str(tmp_path), "--no-browser"])
+
+
+def test_no_answer_is_longer_than_a_search_may_write() -> None:
+    run = Run.open(Path("pocket"))
+    search = SearchConfig(beam=1, extra=3)
+    short = replace(run, recipe=replace(run.recipe, search=search))
+    with torch.no_grad():  # an end is never likely
+        run.model.embeddings.output[EOS] *= 0
+    steps = list(_greedy_steps(short, [5, 6], []))
+    [said] = plain_beam_search(run.model, [5, 6], search)
+    assert [step["id"] for step in steps] == [*said.ids, EOS]
+    assert len(steps) == 5
 
 
 def test_weights_that_are_no_numbers_are_one_sentence() -> None:
