@@ -198,7 +198,7 @@ class Sweep:
     def steps_that_fit(self, data: _SharedData, device: str) -> int:
         """How many steps each run can have. UsageError if too few."""
         rows, each = small_rows(_LEAST), 0.0
-        for row in self.only or rows:
+        for row in dict.fromkeys(self.only) or rows:
             model = first_model(rows[row], *data.tokenizers).to(device)
             speed, _ = training_speed(model, data.train, rows[row].training)
             each += 1 / speed
@@ -225,7 +225,7 @@ class Sweep:
         for seed in range(self.first_seed, self.first_seed + self.seeds):
             rows, file = small_rows(steps, seed), self.kept(seed)
             runs = file["metrics"]["runs"] if file else {}
-            for row in self.only or rows:
+            for row in dict.fromkeys(self.only) or rows:
                 total += 1
                 if row in runs:
                     done += 1

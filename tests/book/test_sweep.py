@@ -151,6 +151,14 @@ def test_a_run_that_is_there_is_not_made_again(
     assert after["wall_seconds"] > before["wall_seconds"]
 
 
+def test_a_row_that_is_named_twice_is_run_once(
+    made: list[str], tmp_path: Path
+) -> None:
+    done = sweep(tmp_path, only=("C-N4", "C-N4")).run()
+    assert done == {"steps": 20, "runs": 1, "open": 0}
+    assert made == ["2, seed 0"]
+
+
 def test_when_the_minutes_are_over_the_rest_is_open(
     made: list[str], tmp_path: Path
 ) -> None:
