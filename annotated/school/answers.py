@@ -751,10 +751,27 @@ def reaching(cells: Sequence[str]) -> str:
     """
     nodes = _nodes(cells)
     imported = {here for here, _, _ in _imports(nodes)}
+    own = set() if "*" in imported else {_bound(node) for node, _ in nodes}
     for node, line in nodes:
+        if isinstance(node, ast.Name) and node.id in own - _CALLED:
+            continue  # a variable that happens to be called kill, say
         if _closed(node, imported):
             return f"“{line}”"
     return _patching(cells)
+
+
+def _bound(node: ast.AST) -> str:
+    """The name of a variable, an argument or a function that a node
+    makes; "" of one that begins with _, and of any other node.
+    """
+    name = ""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        name = node.id
+    elif isinstance(node, ast.arg):
+        name = node.arg
+    elif isinstance(node, _FUNCTIONS):
+        name = node.name
+    return "" if name.startswith("_") else name
 
 
 def _patching(cells: Sequence[str], among: Sequence[str] = ()) -> str:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cache
 from importlib import import_module
 from itertools import islice
@@ -323,6 +323,8 @@ def _parts(exercise: Exercise, hidden: Sequence[str]) -> dict[str, Any]:
     spaces = {"checks": vars(checks), "the check": own}
     for where, space in (spaces | {"the examiner": globals()}).items():
         for name, value in space.items():
+            if name == "__warningregistry__":
+                continue  # Python notes there what it has warned of
             found[f"{where}.{name}"] = value
             for inner in ("__code__", "__defaults__", "__globals__"):
                 if hasattr(value, inner):
@@ -391,6 +393,8 @@ def _marked_in_child(
     now, differ, still, name = _parts, _changed, _lenient, exercise.name
 
     def job() -> dict[str, Any]:
+        if any("compile" in code for code in cells):
+            _load_compiler()  # which replaces some functions of torch
         before = now(exercise, exam.hidden)
         _close(exercise)
         thing = defined(exercise, cells, "the answer", exam.limit)
@@ -410,6 +414,11 @@ def _marked_in_child(
         return Mark(**_apart(job, private=private))
     except _Lost as lost:
         return Mark.none(exercise, lost.outcome, lost.text)
+
+
+def _load_compiler() -> None:
+    with suppress(Exception):  # of a torch that cannot compile here
+        import_module("torch._dynamo")
 
 
 # E29-answers.md: What is not there

@@ -222,6 +222,31 @@ def test_a_docstring_that_names_the_book_is_no_loan():
     assert not reaching([code])
 
 
+@pytest.mark.parametrize(
+    "begins",
+    [
+        "import warnings\n",  # which notes a warning where the call is from
+        "import torch\n@torch.compile(backend='eager')\n",
+    ],
+)
+def test_what_warns_and_what_is_compiled_is_no_cheat(begins):
+    code = (
+        f"{begins}def padding_mask(ids, pad_id=0):\n"
+        f"    {'warnings.warn(str(pad_id), stacklevel=2)' * ('w' in begins)}\n"
+        "    return (ids != pad_id)[:, None, None, :]\n"
+    )
+    mark = _mark_of(exercises()["03-padding"], [code])
+    assert (mark.share, mark.outcome) == (1.0, "passed"), mark.text
+
+
+@pytest.mark.parametrize("begins", ["", "from os import *\n"])
+def test_a_variable_may_have_the_name_of_what_is_closed(begins):
+    code = "def f(x, abort=0):\n    kill = x == abort\n    return ~kill\n"
+    assert bool(reaching([begins + code])) == bool(begins)
+    assert reaching(["def f(x, eval=1):\n    return eval(x)\n"])
+    assert reaching(["def f(x):\n    return kill(x)\n"])
+
+
 def test_after_all_cheats_the_next_student_is_marked_as_before():
     mark = _mark_of(CAUSAL, [CAUSAL.reference])
     assert (mark.share, mark.outcome) == (1.0, "passed")
