@@ -491,7 +491,9 @@ def attempt(
     _seen.clear()
     error: BaseException | None = None
     generators = torch.get_rng_state(), random.getstate()
-    graphs = torch.is_grad_enabled()
+    graphs, usual = torch.is_grad_enabled(), torch.get_default_dtype()
+    torch.set_grad_enabled(True)  # whatever was set around the answer
+    torch.set_default_dtype(torch.float32)
     torch.default_generator.manual_seed(seed)  # of no other device
     random.seed(seed)
     _chance[:] = [] if seed in SEEDS else [random.Random(seed)]
@@ -506,6 +508,7 @@ def attempt(
         torch.set_rng_state(generators[0])
         random.setstate(generators[1])
         torch.set_grad_enabled(graphs)
+        torch.set_default_dtype(usual)
         _chance.clear()
     return _Trial(error, list(_seen))
 

@@ -39,11 +39,13 @@ def slips(tree: ast.Module) -> Iterator[_Slip]:
     """
     for scope, block, place in _statements(tree, tree):
         old = block[place]
+        if _is_text(old):  # which does nothing
+            continue
         for told, new in _of_statement(old):
             block[place] = _at(old, new)
             yield told
             block[place] = old
-        if place:
+        if place and not _is_text(block[place - 1]):
             earlier = block[place - 1]
             block[place - 1 : place + 1] = old, earlier
             yield partial(_swapped, old, earlier)
@@ -53,6 +55,12 @@ def slips(tree: ast.Module) -> Iterator[_Slip]:
                 fields[key] = _at(node, new)
                 yield partial(_exchanged, new, node)
                 fields[key] = node
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(
+        node.value, ast.Constant
+    )
 
 
 def _exchanged(new: ast.AST, old: ast.AST) -> str:

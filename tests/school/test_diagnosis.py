@@ -339,6 +339,7 @@ def test_what_an_answer_does_is_told(name, was, now, words):
 
 SLIPS = """
 def f(x, y=2):
+    'What it is for.'
     out = [a for a in x if a < y]
     if y:
         out += x[:y]
@@ -352,6 +353,7 @@ def test_slips_are_made_one_at_a_time_and_taken_back():
     told = {slip(): ast.unparse(tree) for slip in slips(tree)}
     assert ast.unparse(tree) == before
     assert before not in told.values()
+    assert not any("What it is for" in words for words in told)
     for words, code in (
         ("with `a <= y` in the place of `a < y`", "if a <= y]"),
         ("without asking `y`", "out += x[:y]\n    return"),

@@ -284,6 +284,19 @@ def test_checking_leaves_the_random_numbers_alone(student):
     assert torch.equal(torch.rand(3), wanted)
 
 
+def test_what_is_set_for_all_of_torch_reaches_no_check(student):
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    try:
+        verdict = examine(exercises()[WEIGHTS], student(RIGHT))
+        assert torch.get_default_dtype() == torch.float64
+        assert not torch.is_grad_enabled()
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+    assert verdict.outcome == "passed", verdict.text
+
+
 # --- what is to be mended
 
 
