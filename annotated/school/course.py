@@ -65,9 +65,13 @@ class Workspace:
         return {name: found[name] for name in book_parts() if name in found}
 
     def keep(self, exercise: Exercise, code: str) -> None:
-        """Put a solution into its module of mine/. OSError where that
-        cannot be written.
+        """Put a solution into its module of mine/; of a module of mine/,
+        its block. OSError where that cannot be written.
         """
+        _, *blocks = _MARK.split(code)
+        if exercise.name in blocks[::2]:
+            code = blocks[blocks.index(exercise.name) + 1].strip("\n")
+        code = _MARK.sub(r"# \1", code)  # which would cut it in two
         codes = {name: part.code for name, part in self.parts().items()}
         self._write(codes | {exercise.name: code})
 
@@ -211,7 +215,8 @@ class Workspace:
 
 def redirected(code: str, package: str, names: set[str]) -> str:
     """code, in which what exercises of these names define is imported
-    from package. Lines keep their numbers.
+    from package; as it is where it does not parse. Lines keep their
+    numbers.
     """
     homes = {
         (f"annotated.{e.module}", e.defines): f"{package}.{e.module}"
@@ -220,7 +225,11 @@ def redirected(code: str, package: str, names: set[str]) -> str:
     }
     code = re.sub(r"\bfrom mine\.", "from annotated.", code)
     lines = code.rstrip("\n").split("\n")
-    for node in ast.parse(code).body[::-1]:  # several may share a line
+    try:
+        body = ast.parse(code).body
+    except SyntaxError:  # somebody has edited it: it is told elsewhere
+        body = []
+    for node in body[::-1]:  # several may share a line
         if not isinstance(node, ast.ImportFrom):
             continue
         module = node.module or ""

@@ -46,7 +46,7 @@ def assembled(workspace: Workspace) -> Iterator[dict[str, Any]]:
             home = f"course.{one.module}"
             if home not in modules:
                 modules[home] = sys.modules[home] = types.ModuleType(home)
-            space = modules[home].__dict__
+            space: dict[str, Any] = {"__name__": home}
             part = mine.get(name)
             code = part.code if part else one.reference
             code = redirected(code, "course", names - {name})
@@ -57,6 +57,7 @@ def assembled(workspace: Workspace) -> Iterator[dict[str, Any]]:
             else:
                 run_code(code, f"<ours: {name}>", space)
             course[one.defines] = space[one.defines]
+            setattr(modules[home], one.defines, space[one.defines])
         yield course
     finally:
         for home in modules:

@@ -347,3 +347,50 @@ def test_parts_that_need_each_other_are_checked_wherever_mine_is(
     monkeypatch.setattr("sys.path", [p for p in sys.path if p])
     said = reach(1, desk)
     assert said.startswith("reached · milestone 1"), said
+
+
+MASK = "def causal_mask(n, device=None):\n"
+HELPED = (
+    f"import torch\ndef h(n, d):\n    return torch.arange(n, device=d)\n{MASK}"
+    "    at = h(n, device)\n    return at[:, None] >= at\n"
+)
+HELPS = (
+    "def h(ids, pad):\n    return ids != pad\n"
+    "def padding_mask(ids, pad_id=0):\n"
+    "    return h(ids, pad_id)[:, None, None, :]\n"
+)
+
+
+def test_helpers_of_two_parts_may_have_one_name(folder):
+    desk = Workspace(folder / "mine")
+    desk.keep(exercises()["03-causal"], HELPED)
+    desk.keep(exercises()["03-padding"], HELPS)
+    with assembled(desk) as course:
+        assert course["causal_mask"](2).tolist() == [[1, 0], [1, 1]]
+        assert course["padding_mask"](torch.ones(1, 1)).all()
+
+
+def test_a_part_that_no_longer_parses_is_named_and_stops_no_other(folder):
+    desk = Workspace(folder / "mine")
+    desk.keep(exercises()["03-padding"], HELPS + "<<<<<<< mine\n")
+    desk.keep(exercises()["03-causal"], HELPED)
+    assert list(desk.parts()) == ["03-causal", "03-padding"]
+    assert "<<<<<<<" in desk.parts()["03-padding"].code
+    said = reach(1, desk)
+    assert "the part that fails is 03-padding" in said
+    assert "does not parse" in said
+    desk.forget("03-causal")
+    assert list(desk.parts()) == ["03-padding"]
+
+
+def test_a_mark_in_an_answer_cuts_it_nowhere(folder):
+    desk, causal = Workspace(folder / "mine"), exercises()["03-causal"]
+    marked = HELPED.replace(MASK, f"# --- 03-padding\n{MASK}")
+    desk.keep(causal, marked)
+    assert list(desk.parts()) == ["03-causal"]
+    assert MASK in desk.parts()["03-causal"].code
+    desk.keep(exercises()["03-padding"], HELPS)
+    path = folder / "mine/masks.py"
+    before = path.read_text("utf-8")
+    desk.keep(causal, before)  # the file of mine/ itself was checked
+    assert path.read_text("utf-8") == before
