@@ -268,6 +268,11 @@ class Exercises:
         path = self.file or _usual_file(exercise)
         if self.file and not path.is_file():
             raise UsageError(f"{path} is not there, or no file")
+        if path.suffix == ".ipynb":
+            raise UsageError(
+                f"{path} is a notebook: use check() in it, or name a file "
+                "of Python"
+            )
         session = _Session(workspace, exercise, path, chosen)
         if self.hint:
             checks.hint(exercise.name)
@@ -280,14 +285,17 @@ class Exercises:
 
     def chosen(self) -> list[Exercise]:
         """Those of a track, from a page on."""
-        start = (self.start or "").zfill(2)
-        if self.start and not start.isdigit():
-            raise UsageError(f"--from is a page, as 03, not {self.start!r}")
+        start = self.start or "0"
+        if not start.isdecimal():
+            raise UsageError(f"--from is a page, as 03, not {start!r}")
         chosen = [
             one
             for one in exercises().values()
-            if one.chapter >= start and self.track in ("all", one.track)
+            if int(one.chapter) >= int(start)
+            and self.track in ("all", one.track)
         ]
+        if not chosen:
+            raise UsageError(f"no exercise is from page {start} on")
         return sorted(chosen, key=lambda one: one.place)
 
     def work(self, session: _Session) -> None:

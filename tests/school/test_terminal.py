@@ -175,7 +175,9 @@ def test_another_file_is_checked_in_its_place(call):
         ("exercises FeedForwards", "did you mean FeedForward"),
         ("exercises 05", "page 05 has several exercises: 5.1, 5.2, 5.3"),
         ("exercises 5.1 --file none.py", "none.py is not there"),
+        ("exercises 5.1 --file a.ipynb", "a.ipynb is a notebook: "),
         ("exercises --from x", "--from is a page, as 03, not 'x'"),
+        ("exercises --from 200", "no exercise is from page 200 on"),
         (
             "exercises 5.1 --file latin.py",
             "latin.py, line 1, byte 5: not UTF-8 text",
@@ -188,6 +190,7 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(
     call, line, words
 ):
     Path("latin.py").write_bytes("# größer".encode("latin-1"))
+    Path("a.ipynb").write_text('{"cells": []}')
     code, out, error = call(line)
     assert (code, out) == (2, "")
     assert re.fullmatch(r"annotated: .*\n", error)
