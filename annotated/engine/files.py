@@ -17,8 +17,9 @@ import platformdirs
 from annotated.engine.errors import RunError
 
 __all__ = [
-    "check_new", "aside", "clear", "replacing", "new_folder", "move",
-    "write_text", "write_json", "keep_first", "cache_folder", "locked",
+    "check_new", "aside", "clear", "one_at_a_time", "replacing",
+    "new_folder", "move", "write_text", "write_json", "keep_first",
+    "cache_folder", "locked",
 ]  # fmt: skip
 
 
@@ -113,6 +114,19 @@ def _claim(folder: Path, wait: bool = False) -> int | None:
         os.close(handle)
         return None
     return handle
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Of those that read files of a folder and then write them, the only
+    one; others wait, where the system can lock a folder.
+    """
+    handle = _claim(folder, wait=True)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 @contextmanager

@@ -15,7 +15,12 @@ from typing import Any
 
 from annotated.corpora.reading import python_of
 from annotated.engine.errors import UsageError, unknown
-from annotated.engine.files import clear, write_json, write_text
+from annotated.engine.files import (
+    clear,
+    one_at_a_time,
+    write_json,
+    write_text,
+)
 from annotated.school.exercises import Exercise, Verdict, exercises
 
 __all__ = ["book_parts", "Workspace", "redirected", "source_of", "named"]
@@ -72,18 +77,21 @@ class Workspace:
         if exercise.name in blocks[::2]:
             code = blocks[blocks.index(exercise.name) + 1].strip("\n")
         code = _MARK.sub(r"# \1", code)  # which would cut it in two
-        codes = {name: part.code for name, part in self.parts().items()}
-        self._write(codes | {exercise.name: code})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with one_at_a_time(self.folder):
+            codes = {name: x.code for name, x in self.parts().items()}
+            self._write(codes | {exercise.name: code})
 
     def forget(self, name: str) -> None:
         """Take a solution, and what is remembered of it, out again."""
-        codes = {n: part.code for n, part in self.parts().items()}
-        removed = codes.pop(name, None)
-        if codes or removed:  # of what is left, some may still import it
-            self._write(codes)
-        state = self.state()
-        if state.pop(name, None) is not None:
-            write_json(self.folder / "progress.json", state)
+        with one_at_a_time(self.folder):
+            codes = {n: part.code for n, part in self.parts().items()}
+            removed = codes.pop(name, None)
+            if codes or removed:  # what is left may still import it
+                self._write(codes)
+            state = self.state()
+            if state.pop(name, None) is not None:
+                write_json(self.folder / "progress.json", state)
 
     def _write(self, codes: dict[str, str]) -> None:
         """Every module that changes: one that gains a part first and one
@@ -139,10 +147,13 @@ class Workspace:
         say why, and answer False.
         """
         try:
-            state = self._remembered()
-            state[name] = state.get(name, {}) | facts
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(self.folder / "progress.json", state)
+            with one_at_a_time(
+                self.folder
+            ):  # a notebook and a terminal, say
+                state = self._remembered()
+                state[name] = state.get(name, {}) | facts
+                write_json(self.folder / "progress.json", state)
         except OSError as error:
             print(f"\nNothing is remembered: {error}")
             return False

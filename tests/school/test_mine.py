@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 
 import pytest
@@ -394,3 +395,18 @@ def test_a_mark_in_an_answer_cuts_it_nowhere(folder):
     before = path.read_text("utf-8")
     desk.keep(causal, before)  # the file of mine/ itself was checked
     assert path.read_text("utf-8") == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no folder is locked")
+def test_two_processes_that_remember_lose_nothing(folder):
+    code = (
+        "import sys; from annotated.school.course import Workspace\n"
+        "for n in range(40):\n"
+        "    Workspace.here().remember(sys.argv[1] + str(n), outcome='x')\n"
+    )
+    both = [
+        subprocess.Popen([sys.executable, "-c", code, name])
+        for name in "ab"
+    ]
+    assert [one.wait(60) for one in both] == [0, 0]
+    assert len(Workspace.here().state()) == 80
