@@ -148,9 +148,7 @@ class Workspace:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with one_at_a_time(
-                self.folder
-            ):  # a notebook and a terminal, say
+            with one_at_a_time(self.folder):  # as of two notebooks
                 state = self._remembered()
                 state[name] = state.get(name, {}) | facts
                 write_json(self.folder / "progress.json", state)
