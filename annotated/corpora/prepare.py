@@ -464,10 +464,7 @@ def _clean(
             by = preparation.division.by if split == "train" else ""
             reading = _Reading(parts, documents=by == "document")
             pairs = tqdm(
-                reading,
-                desc=f"reading {split}",
-                unit=" pairs",
-                disable=None,
+                reading, f"reading {split}", unit=" pairs", disable=None
             )
             cleaning, division = preparation.cleaning, preparation.division
             into = split
