@@ -63,6 +63,7 @@ class Log:
 
     def __init__(self, folder: Path, trainer: Trainer):
         path, self.trainer = folder / "metrics.jsonl", trainer
+        validated: list[int] = []
         if rank() == 0:
             # a resumed run discards what came after its checkpoint
             entries = read_metrics(folder)
@@ -70,6 +71,7 @@ class Log:
             text = "".join(f"{json.dumps(e)}\n" for e in before)
             with writing(path.name):
                 write_text(path, text)
+            validated = [e["step"] for e in before if "valid" in e]
             nll = validations(folder).values()
             self.divergence = _DivergenceCheck(trainer, nll)
         file = Path(os.devnull) if rank() else path
@@ -88,6 +90,7 @@ class Log:
         self.recent: list[Progress] = []
         self.unread: list[Progress] = []  # not checked for divergence
         self.noted = 0  # the last step whose line is written
+        self.validated = {*validated}  # steps, also where the folder moves
         self.board = _board(folder, trainer.step)
 
     def close(self) -> None:
@@ -147,6 +150,7 @@ class Log:
         """Log the scores of a validation, by set."""
         self.look()
         self._write({"step": step} | scores)
+        self.validated.add(step)
         what = "checkpoint" if step else "before"
         line = f"step {step}: {what}, validation perplexity "
         line += _short(scores["valid"]["perplexity"])

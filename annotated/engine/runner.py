@@ -211,11 +211,7 @@ def _train(trainer: Trainer, sets: _Sets, folder: Path, log: Log) -> None:
 
     def validate() -> None:
         """Log the scores of this step, unless they are there."""
-        known = rank() == 0 and any(
-            "valid" in entry and entry["step"] == trainer.step
-            for entry in read_metrics(folder)
-        )
-        if not all_gather(known)[0]:
+        if not all_gather(trainer.step in log.validated)[0]:
             log.validation(trainer.step, _validated(trainer, sets))
 
     if trainer.step and trainer.step % every == 0:
