@@ -516,7 +516,8 @@ def _split_of(pair: Pair) -> str:
         return "generalisation"
     name = pair.source
     if pair.front:
-        name = _capitalised(german_sentence(pair.meaning)).words()
+        told = german_sentence(pair.meaning).words()
+        name = told[0].upper() + told[1:]
     bucket = zlib.crc32(name.encode()) % 10
     return {0: "test", 1: "valid"}.get(bucket, "train")
 

@@ -36,7 +36,14 @@ class Tree(NamedTuple):
 
     def leaves(self) -> list[Tree]:
         """The leaves, labels over words, from left to right."""
-        return [part for mark, part in self.walk() if not mark]
+        found, todo = [], [self]
+        while todo:
+            tree = todo.pop()
+            if tree.children:
+                todo += tree.children[::-1]
+            else:
+                found.append(tree)
+        return found
 
     def words(self) -> str:
         """The words, joined by single spaces."""
