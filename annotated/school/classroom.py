@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -390,9 +391,16 @@ class Classroom:
             raise DataError(
                 f"{path}: a notebook belongs to submitted/NAME/ASSIGNMENT/"
             )
-        given = _notebook_at(
-            self.course / "release" / path.parent.name / path.name
-        )
+        release = self.course / "release" / path.parent.name
+        wanted = path
+        if not (release / path.name).exists():  # 03 (1).ipynb is 03.ipynb
+            wanted = path.with_stem(_COPY.sub("", path.stem))
+        if wanted != path and wanted.exists():
+            raise DataError(
+                f"{path}: {wanted.name} is there, too: keep the one that "
+                "is to be graded"
+            )
+        given = _notebook_at(release / wanted.name)
         raw = path.read_bytes()
         submitted = _notebook_at(path)
         new, said = repaired(submitted, given)
@@ -402,14 +410,24 @@ class Classroom:
             said.append("graded cells")
         if not _is_json(raw):
             said.append("written as UTF-8")
+        if wanted != path:
+            said.append(f"called {wanted.name} again")
         if said:
-            copied = _keep_beside(path, raw)
-            write_text(path, json.dumps(new, ensure_ascii=False, indent=1))
+            copied = _keep_beside(wanted, raw)
+            write_text(
+                wanted, json.dumps(new, ensure_ascii=False, indent=1)
+            )
+            if wanted != path:
+                path.unlink()
             said[-1] += f" (what was submitted is in {copied.name})"
         row = ", ".join(said) or "nothing to mend"
         for number, reason in _not_understood(submitted):
             row += f"\n    not understood: cell {number}: {reason}"
         return row
+
+
+# what a browser, Jupyter or a file manager adds to a second copy's name
+_COPY = re.compile(r"( ?\(\d+\)|[ -]+copy ?\d*)+$", re.IGNORECASE)
 
 
 def _keep_beside(path: Path, raw: bytes) -> Path:

@@ -271,6 +271,26 @@ def test_what_is_no_notebook_in_its_place_has_a_row(handed_in, tmp_path):
     assert BOB in out
 
 
+@pytest.mark.parametrize(
+    "name", ["03 (1)", "03(2)", "03-Copy1", "03 copy", "03 - Copy (1)"]
+)
+def test_a_second_copy_has_its_name_again(name, handed_in, tmp_path):
+    folder = tmp_path / "submitted/ann/03"
+    folder.mkdir(parents=True)
+    copy = folder / f"{name}.ipynb"
+    copy.write_text(json.dumps(RELEASED))
+    code, out, _ = handed_in()
+    assert code == 0
+    assert "called 03.ipynb again" in out
+    assert not copy.exists()
+    assert "ann/03/03.ipynb: nothing to mend" in handed_in()[1]
+    copy.write_text(json.dumps(MOVED))  # which of the two counts?
+    code, _, error = handed_in()
+    assert code == 2
+    assert "03.ipynb is there, too: keep the one" in error
+    assert json.loads(copy.read_text()) == MOVED
+
+
 def test_an_answer_below_the_starter_is_not_lost(given):
     """The starter was left as it was, and another graded cell is gone."""
     work = solved(given, causal=CAUSAL.starter)
