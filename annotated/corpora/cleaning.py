@@ -42,8 +42,8 @@ class Division:
 
 
 def _plain(text: str) -> str:
-    """The text without spaces around it, and none twice. One that does
-    not break a line, as before a French "!", is a letter of its own.
+    """The text without spaces around it, and with one in place of several.
+    Inside it a no-break space, as before a French "!", counts as a letter.
     """
     return re.sub(r"\s+", " ", text.strip(), flags=re.ASCII)
 

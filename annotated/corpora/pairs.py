@@ -197,7 +197,7 @@ _ENDS = {
 
 
 def _suffix(path: Path) -> str:
-    """A suffix in lower case, of a packed file that of what is in it."""
+    """The suffix in lower case; of a packed file, that of its contents."""
     name = path.with_suffix("") if path.suffix in PACKED else path
     return name.suffix.lower()
 

@@ -118,8 +118,8 @@ def _claim(folder: Path, wait: bool = False) -> int | None:
 
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Of those that read files of a folder and then write them, the only
-    one; others wait, where the system can lock a folder.
+    """Context manager: whoever reads files of a folder and then writes
+    them is alone; others wait, where the system can lock a folder.
     """
     handle = _claim(folder, wait=True)
     try:

@@ -270,8 +270,8 @@ def _save(trainer: Trainer, folder: Path) -> None:
 
 
 def _set_end_aside(folder: Path) -> None:
-    """Of a finished run that has gone on, keep model, summary and scores
-    under other names: now its newest checkpoint is what it has learned.
+    """Rename model, summary and scores of a finished run that goes on:
+    its newest checkpoint is ahead of them now.
     """
     if not any((folder / name).exists() for name in _END):
         return
