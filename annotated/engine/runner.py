@@ -275,7 +275,8 @@ def _set_end_aside(folder: Path) -> None:
     """
     if not any((folder / name).exists() for name in _END):
         return
-    for name in (*_END, SCORES):  # the weights first: a kill may follow
+    # weights first, summary last: after a kill, the next save goes on
+    for name in (_END[0], SCORES, _END[1]):
         path = folder / name
         if path.exists():
             with writing(name):

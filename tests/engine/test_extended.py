@@ -52,10 +52,14 @@ def test_a_finished_run_that_goes_on_is_its_newest_checkpoint(
         train_recipe(longer, run, resume=True)
 
 
-@pytest.mark.parametrize("moved", ["model.safetensors", "summary.json"])
+@pytest.mark.parametrize(
+    "moved", ["model.safetensors", "scores.json", "summary.json"]
+)
 def test_killed_between_two_files_set_aside_the_next_save_goes_on(
     run: Path, monkeypatch: pytest.MonkeyPatch, moved: str
 ) -> None:
+    """Nor are the scores of the model before taken for those of this one."""
+    (run / "scores.json").write_text("{}")
     real = runner.move
 
     def move(path: Path, to: Path) -> None:
@@ -75,6 +79,7 @@ def test_killed_between_two_files_set_aside_the_next_save_goes_on(
     kept = json.loads((run / "summary.json").read_text("utf-8"))
     assert kept == summary
     assert (run / "discarded-summary.json").exists()
+    assert not (run / "scores.json").exists()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
