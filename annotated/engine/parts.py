@@ -32,6 +32,7 @@ from annotated.engine.errors import (
     TrainingError,
     UsageError,
 )
+from annotated.engine.machine import out_of_memory
 from annotated.engine.packing import (
     PackedAttention,
     PackedMask,
@@ -506,10 +507,10 @@ def own_code(kind: str, *names: str) -> Iterator[None]:
     """
     try:
         yield
-    except (DataError, RunError, TrainingError, UsageError, MemoryError):
+    except (DataError, RunError, TrainingError, UsageError):
         raise
     except Exception as error:
-        if "allocate" in str(error):  # torch's errors for a full memory
+        if out_of_memory(error):
             raise
         files = [find_registered(kind, name).file for name in names]
         what = _told(error, *files)
