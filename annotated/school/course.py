@@ -232,12 +232,12 @@ def redirected(code: str, package: str, names: set[str]) -> str:
         for e in book_parts().values()
         if e.name in names
     }
-    code = re.sub(r"\bfrom mine\.", "from annotated.", code)
-    lines = code.rstrip("\n").split("\n")
+    plain = re.sub(r"\bfrom mine\.", "from annotated.", code)
+    lines = plain.rstrip("\n").split("\n")
     try:
-        body = ast.parse(code).body
+        body = ast.parse(plain).body
     except SyntaxError:  # somebody has edited it: it is told elsewhere
-        body = []
+        return code
     for node in body[::-1]:  # several may share a line
         if not isinstance(node, ast.ImportFrom):
             continue

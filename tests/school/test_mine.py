@@ -373,10 +373,11 @@ def test_helpers_of_two_parts_may_have_one_name(folder):
 
 def test_a_part_that_no_longer_parses_is_named_and_stops_no_other(folder):
     desk = Workspace(folder / "mine")
-    desk.keep(exercises()["03-padding"], HELPS + "<<<<<<< mine\n")
+    broken = f"from mine.masks import window_mask\n{HELPS}<<<<<<< mine\n"
+    desk.keep(exercises()["03-padding"], broken)
     desk.keep(exercises()["03-causal"], HELPED)
     assert list(desk.parts()) == ["03-causal", "03-padding"]
-    assert "<<<<<<<" in desk.parts()["03-padding"].code
+    assert desk.parts()["03-padding"].code == broken  # as it was
     said = reach(1, desk)
     assert "the part that fails is 03-padding" in said
     assert "does not parse" in said
