@@ -58,7 +58,10 @@ def main(args: list[str] | None = None) -> int:
         place = found.folder / version
         try:
             python = environment(place, version, found.index)
-            number = version_of(python) if version == "newest" else version
+            number = version
+            if version == "newest":
+                number = version_of(python)
+                known.pop(version, None)  # what a call before could not do
             put(found, known, number, python)
         except (OSError, subprocess.CalledProcessError) as error:
             known[version] = {"error": trouble(error)}

@@ -97,6 +97,28 @@ def test_the_newest_has_its_number_and_what_does_not_compile_is_said(
     ]
 
 
+def test_a_newest_that_could_not_be_had_is_forgotten_when_it_can(
+    script: ModuleType, asked: Asked, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    make = script.environment
+    out = tmp_path / "v.json"
+    call = [f"--out={out}", f"--folder={tmp_path / 'environments'}"]
+    call += ["--versions", "newest", "--kinds", "windows"]
+
+    def fail(*_: Any) -> str:
+        raise subprocess.CalledProcessError(1, "pip")
+
+    monkeypatch.setattr(script, "environment", fail)
+    monkeypatch.setattr(script, "version_of", lambda python: "2.99.1")
+    assert script.main(call) == 1
+    monkeypatch.setattr(script, "environment", make)
+    assert script.main(call) == 0
+    assert [*json.loads(out.read_text())["metrics"]["versions"]] == [
+        "2.99.1"
+    ]
+
+
 def test_an_answer_that_does_not_come_is_noted(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
