@@ -172,7 +172,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def move(path: Path, to: Path) -> None:
-    """Rename a file or folder; what to names is replaced."""
+    """Rename a file or folder; a file at to is replaced."""
     _patiently(lambda: path.replace(to))
 
 

@@ -61,8 +61,9 @@ def cores() -> int:
 
 
 def pick_device(name: str | None = None) -> str:
-    """name if given, else a GPU if there is one: cuda, then mps. RunError
-    if the device is not available.
+    """name if given, else a GPU if there is one: cuda, then mps. One that
+    is given by its number, as cuda:1, becomes the current device.
+    RunError if the device is not available.
     """
     if name is None:
         apple = torch.backends.mps.is_available()
