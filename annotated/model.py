@@ -229,6 +229,6 @@ def make_positions(c: TransformerConfig) -> nn.Module:
 def count_parameters(config: TransformerConfig) -> int:
     """How many numbers the model of this shape learns (Table 3)."""
     with torch.device("meta"):  # shapes without memory
-        # kind: the class, where it is one of your own (page E32)
+        # kind: what makes it, where that is your own (page E32)
         model = getattr(config, "kind", Transformer)(config)
     return sum(parameter.numel() for parameter in model.parameters())

@@ -170,11 +170,11 @@ class PartsConfig(PartsShape, TransformerConfig):
 
     # E32-change-the-model.md: Packed, padded or refused
     @property
-    def kind(self) -> type[Transformer]:
-        """The class of the whole model."""
-        own = [find_registered("part", name) for name in self.parts]
-        whole = [o.make for o in own if issubclass(o.of, Transformer)]
-        return whole[-1] if whole else Transformer
+    def kind(self) -> Callable[[TransformerConfig], Any]:
+        """What makes the whole model: Transformer, or one of your own."""
+        of = {n: find_registered("part", n).of for n in self.parts}
+        whole = [n for n in of if issubclass(of[n], Transformer)]
+        return partial(_made, whole[-1]) if whole else Transformer
 
     def padded(self) -> str:
         """Why a model of this configuration runs on padded batches; "" if
@@ -615,7 +615,7 @@ def _tried(config: PartsConfig) -> str:
     if not _near(both[0, :-1], model(src, tgt)[0, :-1]):
         raise RunError(f"parts {named}: the decoder sees tokens to come")
     if config.kind is not Transformer:
-        return f"{config.kind.__name__} is a model of its own"
+        return f"{type(model).__name__} is a model of its own"
     fast = PackedTransformer(small).double().eval()
     fast.load_state_dict(model.state_dict())
     try:

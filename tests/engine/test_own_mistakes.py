@@ -14,6 +14,7 @@ from annotated.engine import parts
 from annotated.engine.errors import RunError
 from annotated.engine.parts import _import_file
 from annotated.engine.runner import train_recipe
+from annotated.model import count_parameters
 from tests.engine.folders import TINY
 from tests.engine.parts import config_of
 
@@ -79,6 +80,21 @@ def test_a_part_that_fails_is_named(
     config = config_of("none", positions="sinusoidal", parts=("mine",))
     with pytest.raises(RunError, match=f"part mine:? .*{message}"):
         config.padded()
+
+
+def test_a_whole_model_that_fails_is_named_where_it_is_only_counted(
+    tmp_path: Path,
+) -> None:
+    """As a dry run does, before anything has tried it."""
+    inside = "def __init__(self, config): undefined"
+    import_text(
+        tmp_path,
+        "from annotated.model import Transformer\n"
+        + A_PART.format("Transformer", "Transformer", inside),
+    )
+    config = config_of("none", positions="sinusoidal", parts=("mine",))
+    with pytest.raises(RunError, match=r"part mine: .*\(mine.py, line 9\)"):
+        count_parameters(config)
 
 
 @pytest.mark.parametrize(
