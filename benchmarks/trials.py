@@ -116,7 +116,7 @@ def made(
     change: Change | None = None,
 ) -> dict[str, Any]:
     """Train a trial, changed where it shall be small, and judge it; a run
-    that was stopped is gone on with.
+    that was stopped is resumed.
     """
     folder = folder_of(work, name, seed)
     note = folder / "trial.json"

@@ -156,7 +156,9 @@ class VoteOptions(SearchOptions):
         batch_tokens: int | None = None,
         **asked: Any,
     ) -> list[list[Translation]]:
-        """The translations of lines, those of least risk first."""
+        """The translations of lines, those of least risk first if there is
+        a vote. UsageError if its beam is of one hypothesis.
+        """
         asked["batch_tokens"] = batch_tokens
         asked["workers"] = self.processes(run)
         if self.mbr is None:

@@ -16,7 +16,8 @@ def by_risk(
     draws: Sequence[Sequence[Translation]],
 ) -> list[list[Translation]]:
     """The translations of each line, first those of least Bayes risk: most
-    like that line's draws, by the mean chrF of a sentence.
+    like that line's draws, by the mean chrF of a sentence. ValueError if
+    the numbers of lines differ.
     """
     chrf, ordered = CHRF(), []
     for some, drawn in zip(found, draws, strict=True):

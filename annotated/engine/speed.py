@@ -109,7 +109,9 @@ def step_seconds(
 
 
 def training_device(recipe: Recipe, name: str | None) -> str:
-    """name, or the device on which the recipe's steps take less time."""
+    """name; if it is None, what pick_device picks, but on a Mac the device
+    on which the recipe's steps take less time. RunError as there.
+    """
     config = recipe.config()
     training = replace(recipe.training, precision="float32", compile=False)
 
@@ -124,7 +126,9 @@ def training_device(recipe: Recipe, name: str | None) -> str:
 def search_device(
     model: Transformer, search: SearchConfig, name: str | None
 ) -> str:
-    """name, or the device on which a search takes less time."""
+    """name; if it is None, what pick_device picks, but on a Mac the device
+    on which a search takes less time. RunError as there.
+    """
     config, draw = model.config, np.random.default_rng(0)
     short = config.positions == "learned"  # no more than it has
     shape = 8, max(1, min(20, config.max_len - 1)) if short else 20
