@@ -126,7 +126,7 @@ def made(
     told = annotated(
         "train", "multi30k", "--out", str(folder), *options,
         "--device", device, "--seed", str(seed),
-        *["--resume"] * folder.exists(),
+        *["--resume"] * (folder / "recipe.json").exists(),
     )  # fmt: skip
     found = {
         "trial": name,

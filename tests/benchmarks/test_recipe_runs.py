@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -338,6 +339,27 @@ def test_word_dropout_leaves_out_a_tenth_of_the_tokens_in_training() -> (
         full = table[ids] * 8**0.5
         assert torch.allclose(x[kept], full[kept] / 0.9)
         assert torch.equal(read(ids), full)
+
+
+@pytest.mark.parametrize("name", [".lock", "recipe.json"])
+def test_a_trial_is_resumed_if_it_had_begun(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not if it was stopped while its corpus was read."""
+    asked: list[str] = []
+
+    def annotated(*words: str) -> None:
+        asked.extend(words)
+        sys.exit(2)
+
+    with benchmark("trials") as script:
+        folder = script.folder_of(tmp_path, "R-Drop", 0)
+        folder.mkdir()
+        (folder / name).touch()
+        monkeypatch.setattr(script, "annotated", annotated)
+        with pytest.raises(SystemExit):
+            script.made(tmp_path, "R-Drop", 0)
+    assert ("--resume" in asked) == (name == "recipe.json")
 
 
 def test_what_the_ledger_says_of_the_trials_makes_them_again() -> None:
