@@ -36,6 +36,7 @@ WRITERS = {
     "cli main": MEMORY,
     "engine.checkpoints _drop": "renames into a folder of aside",
     "engine.checkpoints write_checkpoint": FRESH,
+    "school.classroom Classroom.mend": "unlinks what it has a copy of",
     "school.classroom _keep_beside": FRESH,
     "school.classroom _silent_errors": MEMORY,
     "school.course Workspace._write": "one file a step, none that is imported",

@@ -427,7 +427,7 @@ class Classroom:
 
 
 # what a browser, Jupyter or a file manager adds to a second copy's name
-_COPY = re.compile(r"( ?\(\d+\)|[ -]+copy ?\d*)+$", re.IGNORECASE)
+_COPY = re.compile(r"(?<=.)( ?\(\d+\)|[ -]+copy ?\d*)+$", re.I)
 
 
 def _keep_beside(path: Path, raw: bytes) -> Path:

@@ -291,6 +291,16 @@ def test_a_second_copy_has_its_name_again(name, handed_in, tmp_path):
     assert json.loads(copy.read_text()) == MOVED
 
 
+def test_a_name_that_is_nothing_but_a_copys_is_told_as_it_is(
+    handed_in, tmp_path
+):
+    folder = tmp_path / "submitted/ann/03"
+    folder.mkdir(parents=True)
+    (folder / "(1).ipynb").write_text(json.dumps(RELEASED))
+    code, _, error = handed_in()
+    assert code == 2 and "release/03/(1).ipynb" in error
+
+
 def test_an_answer_below_the_starter_is_not_lost(given):
     """The starter was left as it was, and another graded cell is gone."""
     work = solved(given, causal=CAUSAL.starter)
