@@ -394,7 +394,7 @@ class Published:
         shape = _shape_of(config | forced, where)
         shared = bool(config.get("share_encoder_decoder_embeddings", True))
         if all((folder / name).is_file() for name in _OWN):
-            source, target, rows = _exported(folder, config)
+            source, target, rows = _exported(folder, config, language)
         else:
             rows = _vocabularies(folder, config, shared)
             source, target = _tokenizers(folder, rows, language)
@@ -505,16 +505,35 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         raise RunError(
             f"{path} cannot be used: it holds no table of tensors"
         )
+    for name, x in weights.items():
+        _check_kind(path, name, x)
     return {
         name: x if x.dtype == torch.float64 else x.float()
         for name, x in weights.items()
     }
 
 
+def _check_kind(path: Path, name: str, x: Tensor) -> None:
+    """RunError unless x has finite numbers, with a point. Integers are
+    weights that were made small, and their scales stand elsewhere.
+    """
+    if not x.is_floating_point():
+        kind = f"{x.dtype}".removeprefix("torch.")
+        raise RunError(
+            f"{path}: {name} is in {kind}: get the weights in float32 or "
+            "float16"
+        )
+    if not bool(x.float().isfinite().all()):
+        raise RunError(
+            f"{path}: {name} has numbers that are not finite: the file is "
+            "damaged"
+        )
+
+
 def _json(path: Path) -> dict[str, Any]:
     """An object from a JSON file. RunError if it is damaged."""
     try:
-        values = json.loads(path.read_text("utf-8"))
+        values = json.loads(path.read_text("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read: {error}") from None
     if not isinstance(values, dict):
@@ -544,9 +563,11 @@ def _check_search(about: Mapping[str, Any], folder: Path) -> None:
 
 
 def _exported(
-    folder: Path, config: Mapping[str, Any]
+    folder: Path, config: Mapping[str, Any], language: str | None = None
 ) -> tuple[Tokenizer, Tokenizer, tuple[_Rows, _Rows]]:
-    """The tokenizers of an exported run; their rows are in order."""
+    """The tokenizers of an exported run; their rows are in order. Unless
+    language is given, it translates into the one that the run did.
+    """
     names = "pad_token_id", "decoder_start_token_id", "eos_token_id"
     if any(config.get(name) != _IDS[name] for name in names):
         where = folder / "config.json"
@@ -555,6 +576,11 @@ def _exported(
         source, target = (load_tokenizer(folder / name) for name in _OWN)
     except ValueError as error:
         raise RunError(str(error)) from None
+    if isinstance(source, SentencePieces) and language:
+        code = _code(folder, source.pieces, language)
+        source = SentencePieces(source.model, source.pieces, code)
+    elif language:
+        _code(folder, [], language)  # refuses it: there is but one
     read, write = (
         _Rows(list(range(len(side))), vocabulary(side))
         for side in (source, target)
@@ -646,9 +672,9 @@ def import_marian(
 ) -> Run:
     """Make a published folder into a run folder, and open it.
 
-    language is the target of a model that has several; names are those of
-    source and target where the folder does not say; origin is where it is
-    from. RunError if out is not empty or the model cannot be imported.
+    language is the target of a model that has several; names are what to
+    call source and target, unless as the folder does; origin is where it
+    is from. RunError if out is not empty or the model cannot be imported.
     """
     check_new(out)
     published = Published.read(folder, language)
@@ -656,7 +682,10 @@ def import_marian(
     try:
         recipe = _recipe(published, origin, language, names)
         if (folder / "recipe.json").is_file():  # of a run of ours
-            recipe = read_recipe(folder)
+            called = names[0], names[1] or (language or "").strip("<>")
+            sides = zip(("source", "target"), called)
+            changes = {side: name for side, name in sides if name}
+            recipe = read_recipe(folder).changed(**changes)
     except ValueError as error:
         raise RunError(f"{folder}: {error}") from None
     model = Transformer(published.config)

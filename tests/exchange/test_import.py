@@ -114,6 +114,14 @@ def test_weights_in_16_bits_become_float32(
     assert run.model.embeddings.target.dtype == torch.float32
 
 
+def test_a_config_may_begin_with_a_mark_of_windows(
+    folder: Path, tmp_path: Path
+) -> None:
+    path = folder / "config.json"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    import_marian(folder, tmp_path / "run")
+
+
 def test_positions_in_the_file_have_to_be_sinusoids(folder: Path) -> None:
     path, name = (
         folder / "model.safetensors",

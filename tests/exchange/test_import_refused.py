@@ -123,6 +123,9 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "another shape": (weights(lambda w: w.update({FC1: w[FC1][:5]})), "fc1.weight is"),
     "another name": (weights(lambda w: w.update(x=w.pop(FC1))), "has no model.encoder.layers.0.fc1"),
     "one too many": (weights(lambda w: w.update(x=w[FC1].clone())), "a weight too many: x"),
+    "no number": (weights(lambda w: w[FC1].view(-1)[3:4].fill_(float("nan"))), "fc1.weight has numbers that are not finite"),
+    "beyond 16 bits": (weights(lambda w: w[FC1].view(-1)[3:4].fill_(float("inf"))), "fc1.weight has numbers that are not finite"),
+    "in 8 bits": (weights(lambda w: w.update({FC1: (9 * w[FC1]).to(torch.int8)})), "fc1.weight is in int8"),
     "two tables": (
         weights(lambda w: w.update({"lm_head.weight": w["model.shared.weight"] + 1})),
         "lm_head.weight differ, but by config.json they are one",

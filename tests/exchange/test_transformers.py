@@ -135,6 +135,28 @@ def test_import_gives_an_exported_run_back(
         ).read_bytes()
 
 
+def test_what_is_asked_for_holds_for_an_exported_run_too(
+    own: Path, published: Any, tmp_path: Path
+) -> None:
+    run = import_marian(published("codes")[0], tmp_path / "run", "deu")
+    export_run(run, "transformers", tmp_path / "theirs")
+    names = "Deutsch", None
+    again = import_marian(
+        tmp_path / "theirs", tmp_path / "again", ">>fra<<", names
+    )
+    assert again.source.encode(["a"]) != run.source.encode(["a"])
+    assert again.source.encode(["a"]) == run.source.encode([">>fra<< a"])
+    assert (again.recipe.source, again.recipe.target) == ("Deutsch", "fra")
+    with pytest.raises(RunError, match="there is no such language"):
+        import_marian(tmp_path / "theirs", tmp_path / "no", "spa")
+    export_run(Run.open(own), "transformers", tmp_path / "one")
+    with pytest.raises(
+        RunError, match="into one language: omit --language"
+    ):
+        import_marian(tmp_path / "one", tmp_path / "no", "deu")
+    assert not (tmp_path / "no").exists()
+
+
 @pytest.mark.parametrize(
     "kind", ["as most", "two vocabularies", "codes", "no bias"]
 )
