@@ -8,6 +8,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
 from annotated.commands.options import Flag, given
 from annotated.commands.translate import (
     ConstraintOptions,
@@ -69,13 +71,6 @@ class Evaluate(ConstraintOptions, VoteOptions):
         with process_group(self.device) as own:
             scores = dataclasses.replace(self, device=own).scores()
             if rank() == 0:
-                if scores.get("bleu") == 0 < scores["exact_match"]:
-                    print(
-                        "BLEU is 0 because no translation has four tokens, "
-                        "and it counts runs of up to four: look at chrf "
-                        "and exact_match",
-                        file=sys.stderr,
-                    )
                 print(json.dumps(scores) if self.json else _table(scores))
                 if self.keep:
                     self._keep(scores)
@@ -123,6 +118,7 @@ class Evaluate(ConstraintOptions, VoteOptions):
             scores = score(found, ref, self.split_compounds)
         scores |= {"seconds": seconds}
         if rank() == 0 and run.recipe.target != "tree":
+            _tell_short(found, scores)
             _tell_tokenised(found)
             scores |= interval(found, ref)
             scores |= baselines(run, src, ref, self.data or "")
@@ -179,6 +175,17 @@ class Evaluate(ConstraintOptions, VoteOptions):
                 f"{self.against} translates {theirs}, {self.run} {ours}"
             )
         return other
+
+
+def _tell_short(found: list[str], scores: dict[str, Any]) -> None:
+    cut = Tokenizer13a()  # as BLEU counts tokens
+    short = all(len(cut(text).split()) < 4 for text in found)
+    if short and scores["exact_match"] > 0:
+        print(
+            "BLEU is 0 because no translation has four tokens, and it "
+            "counts runs of up to four: look at chrf and exact_match",
+            file=sys.stderr,
+        )
 
 
 def _tell_tokenised(found: list[str]) -> None:

@@ -145,6 +145,19 @@ def test_bleu_0_beside_lines_that_are_right_is_explained(
         assert ("no translation has four tokens" in done.err) == told
 
 
+def test_bleu_0_of_long_lines_that_are_wrong_is_not_laid_to_their_length(
+    call: Call, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Evaluate, "_translated", lambda *x: x[-1])
+    (tmp_path / "src").write_text("a b c d\n\n")
+    (tmp_path / "ref").write_text("e f g h\n\n")
+    files = f"--src {tmp_path}/src --ref {tmp_path}/ref --json"
+    done = call(f"evaluate --run {run} {files}")
+    scores = json.loads(done.out)
+    assert (scores["bleu"], scores["exact_match"]) == (0, 50)
+    assert "four tokens" not in done.err
+
+
 @pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16"])
 def test_files_from_windows_are_scored_as_others_are(
     call: Call, run: Path, tmp_path: Path, coding: str,
