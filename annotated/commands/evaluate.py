@@ -68,6 +68,8 @@ class Evaluate(ConstraintOptions, VoteOptions):
                 "evaluate: --keep goes with --split, and with a single run"
             )
         self.check_constraints()
+        if self.keep:
+            self._kept()  # or the search would have been for nothing
         with process_group(self.device) as own:
             scores = dataclasses.replace(self, device=own).scores()
             if rank() == 0:
@@ -77,12 +79,17 @@ class Evaluate(ConstraintOptions, VoteOptions):
 
     def _keep(self, scores: dict[str, Any]) -> None:
         """Add the scores of the split to those of the run."""
+        own = {n: v for n, v in scores.items() if n != "against"}
+        kept = self._kept() | {str(self.split): own}
+        write_json(run_folder(self.run) / SCORES, kept)
+
+    def _kept(self) -> dict[str, Any]:
+        """The scores that the run has. RunError if they are damaged."""
         path = run_folder(self.run) / SCORES
         kept = json_of(path) if path.exists() else {}
         if not isinstance(kept, dict):
             raise RunError(f"{path} is damaged: delete it, then try again")
-        own = {n: v for n, v in scores.items() if n != "against"}
-        write_json(path, kept | {str(self.split): own})
+        return kept
 
     def scores(self) -> dict[str, Any]:
         """The scores of the whole test set, in every process."""

@@ -38,7 +38,7 @@ def check_new(folder: Path) -> None:
     names = {path.name for path in folder.glob("*")}
     if names and (_LOCK not in names or "recipe.json" in names):
         run = "recipe.json" in names
-        more = " (to continue training, add --resume)" if run else ""
+        more = " (a run that train continues with --resume)" if run else ""
         raise RunError(f"{folder} is not empty: choose another --out{more}")
 
 

@@ -106,6 +106,8 @@ def test_a_mean_overwrites_nothing(call: Call, run: Path) -> None:
     before = content(run)
     done = call(f"average --run {run} --out {run}")
     assert f"{run} is not empty: choose another --out" in done.complaint
+    # which average has no --resume for
+    assert "a run that train continues with --resume" in done.complaint
     done = call(f"average --run {run} --out {run / 'recipe.json'}")
     assert "recipe.json is a file: choose another --out" in done.complaint
     assert content(run) == before

@@ -305,6 +305,19 @@ def test_scores_that_are_damaged_are_named(
     assert (tmp_path / "scores.json").read_text() == broken
 
 
+def test_scores_that_cannot_be_kept_are_named_before_the_search(
+    call: Call, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search(*_: Any) -> list[str]:
+        pytest.fail("it searched first")
+
+    monkeypatch.setattr(Evaluate, "_translated", search)
+    own = shutil.copytree(run, tmp_path / "own")
+    (own / "scores.json").write_text("[1]")
+    done = call(f"evaluate --run {own} --split test --keep")
+    assert "scores.json is damaged" in done.complaint
+
+
 def test_tokenised_translations_are_told_of_in_our_words(
     call: Call,
     run: Path,
