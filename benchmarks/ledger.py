@@ -93,19 +93,80 @@ class Settings:
     """write the result here"""
 
 
+# what may differ between calls that go on from one file: a run says it
+OWN = (
+    "first", "folders", "json", "kinds", "only", "peaks", "rows", "seeds",
+    "warmups", "work",
+)  # fmt: skip
+
+
 def read(path: Path) -> list[Run]:
     """The runs of a file, one per line; none where there is no file."""
+    return [one for one in _lines(path) if one.keys() != {"settings"}]
+
+
+def _lines(path: Path) -> list[Run]:
+    """What the lines of a file hold: runs, and the settings of a call.
+
+    A last line that was cut off while it was written is none; another that
+    cannot be read ends the script.
+    """
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    text = path.read_text(encoding="utf-8")
+    rows, found = text.splitlines(), []
+    for number, row in enumerate(rows, 1):
+        try:
+            found += [json.loads(row)] if row.strip() else []
+        except ValueError:
+            if number < len(rows) or text.endswith("\n"):
+                sys.exit(
+                    f"{path}, line {number} is no run: take the line out, "
+                    "and its run is made again"
+                )
+    return found
+
+
+def _add(path: Path, line: Run) -> None:
+    """Add a line, in place of one that was cut off."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    there = path.read_bytes() if path.exists() else b""
+    last = there.rpartition(b"\n")[2]
+    data = json.dumps(line).encode() + b"\n"
+    if last:
+        try:
+            json.loads(last)
+            data = b"\n" + data
+        except ValueError:
+            os.truncate(path, len(there) - len(last))
+            print(f"{path}: its last line was cut off: it is left out")
+    with path.open("ab", buffering=0) as file:  # at once: others add, too
+        file.write(data)
 
 
 def append(path: Path, run: Run) -> None:
     """Add a run that was made here to a file, and show it."""
     run = run | {"hardware": hardware(threads=1)}
-    with path.open("a") as file:
-        file.write(json.dumps(run) + "\n")
+    _add(path, run)
     print({k: v for k, v in run.items() if k != "curve"}, flush=True)
+
+
+def hold_to(work: Path, settings: Any) -> None:
+    """Note in a file of runs what they are made with; end the script where
+    the runs that are there were made with something else.
+    """
+    own = {f.name: f.default for f in fields(settings) if f.name in OWN}
+    same = replace(settings, **own)
+    words = shlex.join(options(same)) or "the defaults"
+    known = [one["settings"] for one in _lines(work) if "settings" in one]
+    for other in known:
+        if other != words:
+            sys.exit(
+                f"{work} has runs with other settings ({other}) than these "
+                f"({words}): name another --work"
+            )
+    if not known:
+        _add(work, {"settings": words})
 
 
 def entry_of_runs(
@@ -179,11 +240,17 @@ def make_runs(
 ) -> None:
     """Make the runs that the file settings.work lacks (a new one, unless
     given), in one thread, and of all of them the ledger file
-    settings.json, if named.
+    settings.json, if named. A file of runs with other settings is refused:
+    they would be told as if they had these.
     """
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         work = settings.work or Path(folder) / "runs.jsonl"
+        if settings.json:  # said now, and not when all is done
+            settings.json.parent.mkdir(parents=True, exist_ok=True)
+            if settings.json.is_dir():
+                sys.exit(f"{settings.json} is a folder: name a file")
+        hold_to(work, settings)
         run(settings, work)
         if settings.json:
             write(settings.json, result(settings, read(work)))

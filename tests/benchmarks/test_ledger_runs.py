@@ -1,0 +1,84 @@
+"""Files of finished runs, which a benchmark goes on from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import benchmark
+
+Runs = list[dict[str, Any]]
+
+
+def test_runs_with_other_settings_are_not_told_as_those_asked_for(
+    tmp_path: Path,
+) -> None:
+    work, out = tmp_path / "runs.jsonl", tmp_path / "out.json"
+    made: list[tuple[int, int]] = []
+    with benchmark("ledger") as script:
+
+        def run(settings: Any, work: Path) -> None:
+            def make(name: str, seed: int) -> dict[str, Any]:
+                made.append((settings.steps, seed))
+                return {}
+
+            script.make_each(work, settings.seeds, "row", ("a",), make)
+
+        def result(settings: Any, runs: Runs) -> Any:
+            return {"steps": settings.steps, "seeds": len(runs)}
+
+        short = script.Settings(steps=5, seeds=1, work=work)
+        script.make_runs(short, run, result)
+        with pytest.raises(SystemExit) as refused:
+            script.make_runs(replace(short, steps=9, json=out), run, result)
+        # more seeds of the same are what the file is for
+        script.make_runs(replace(short, seeds=2, json=out), run, result)
+    assert made == [(5, 0), (5, 1)]
+    assert json.loads(out.read_text()) == {"steps": 5, "seeds": 2}
+    for words in (str(work), "--steps 5", "--steps 9", "another --work"):
+        assert words in str(refused.value)
+
+
+def test_a_file_without_settings_is_gone_on_with(tmp_path: Path) -> None:
+    work = tmp_path / "runs.jsonl"
+    work.write_text('{"row": "a", "seed": 0}\n')
+    with benchmark("ledger") as script:
+        seen: Runs = []
+        settings = script.Settings(work=work)
+        script.make_runs(
+            settings, lambda s, work: seen.extend(script.read(work)), dict
+        )
+    assert seen == [{"row": "a", "seed": 0}]
+
+
+def test_a_run_that_was_cut_off_while_it_was_written_is_made_again(
+    tmp_path: Path,
+) -> None:
+    """A full disk leaves half a line: the runs before it are not lost."""
+    work = tmp_path / "runs.jsonl"
+    work.write_text('{"row": "a", "seed": 0}\n{"row": "a", "se')
+    made = []
+
+    def make(name: str, seed: int) -> dict[str, Any]:
+        made.append((name, seed))
+        return {}
+
+    with benchmark("ledger") as script:
+        script.make_each(work, 3, "row", ("a",), make)
+        runs = script.read(work)
+    assert made == [("a", 1), ("a", 2)]
+    assert [run["seed"] for run in runs] == [0, 1, 2]
+
+
+def test_a_broken_line_within_a_file_of_runs_is_named(
+    tmp_path: Path,
+) -> None:
+    work = tmp_path / "runs.jsonl"
+    work.write_text('{"row": "a", "seed": 0}\n<<<<\n{"row": "b"}\n')
+    with benchmark("ledger") as script, pytest.raises(SystemExit) as told:
+        script.read(work)
+    assert f"{work}, line 2" in str(told.value)
