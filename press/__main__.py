@@ -12,6 +12,7 @@ from press.chapters import PressError
 
 ROOT = Path(__file__).resolve().parent.parent
 Options = argparse.Namespace
+JOBS = "pages at a time; default: the cores"
 ALONE = "set these alone, as build/draft/site/"
 RELEASE = "make the sources those of a version, and what is made of them"
 
@@ -21,6 +22,13 @@ RELEASE = "make the sources those of a version, and what is made of them"
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     options.root = options.root.resolve()
+    if not (options.root / "pyproject.toml").is_file():
+        print(
+            f"--root {options.root}: is no folder of the book: it has no "
+            "pyproject.toml",
+            file=sys.stderr,
+        )
+        return 2
     try:
         return int(options.run(options))
     except PressError as error:
@@ -216,6 +224,14 @@ def _serve(options: Options) -> int:
     return 0
 
 
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no whole number from 1"
+        )
+    return int(text)
+
+
 def _say(line: str) -> None:
     print(line, flush=True)
 
@@ -268,7 +284,7 @@ def _parser() -> argparse.ArgumentParser:
     pages.add_argument("--only", nargs="+", metavar="CHAPTER", help=ALONE)
     book = add("book", _book, "export, notebooks, execute and site")
     for command in (execute, book):
-        command.add_argument("--jobs", type=int, help="default: the cores")
+        command.add_argument("--jobs", type=_jobs, help=JOBS)
     for name, run, what in [
         ("epub", _epub, "set the executed story as an EPUB"),
         ("pdf", _pdf, "print the executed story as a PDF"),

@@ -22,6 +22,8 @@ GRADED = ":::{graded}"  # the place of one of book/exercises/ on a page
 # what the study guide and the page for teachers take from other pages
 STUDY = re.compile(r"^:::\{(outline|question|plan|inventory)\}", re.M)
 NOT_CHAPTERS = {"index.md", "references.md"}
+# they end a line for Python, and none for Markdown: nobody sees them
+LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
 class PressError(Exception):
@@ -45,7 +47,8 @@ class Cell:
 
     @property
     def tags(self) -> list[str]:
-        return list(self.metadata.get("tags", []))
+        tags = self.metadata.get("tags")
+        return list(tags) if isinstance(tags, list) else []
 
     @property
     def section(self) -> str:
@@ -107,8 +110,16 @@ def read_book(root: Path) -> list[Chapter]:
             chapters.append(read_chapter(path))
         except PressError as error:
             problems += error.problems
-    if problems:
-        raise PressError(*problems)
+    first: dict[str, Chapter] = {}
+    for chapter in chapters:
+        other = first.setdefault(chapter.number, chapter)
+        if other is not chapter:
+            problems.append(
+                f"book/{chapter.file}: {chapter.number} is the number of "
+                f"book/{other.file}: take the next that is free"
+            )
+    if problems:  # a page that another reads is told once
+        raise PressError(*dict.fromkeys(problems))
     return chapters
 
 
@@ -122,7 +133,7 @@ def select(chapters: list[Chapter], names: list[str]) -> list[Chapter]:
         found = [c for c in chapters if stem in (c.name, c.number)]
         if not found:
             raise PressError(f"'{name}' is no chapter of book/")
-        chosen += found
+        chosen += [c for c in found if c not in chosen]
     return chosen
 
 
@@ -130,6 +141,31 @@ def _by_number(path: Path) -> tuple[str, int, str]:
     """00 … 26, A1 … A5, E1 … E12."""
     match = re.match(r"([A-Z]?)(\d+)", path.name)
     return (match[1], int(match[2]), path.name) if match else ("", 0, "")
+
+
+def read_text(path: Path, where: str) -> str:
+    """A page or an exercise. PressError on what is no text, or has
+    characters that nobody sees and that would cut it at the wrong lines.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise PressError(f"{where}: cannot be read: {error}") from None
+    if text[:1] == "\ufeff":
+        raise PressError(
+            f"{where}: begins with a byte order mark (BOM): save it as "
+            "UTF-8 without one"
+        )
+    found = LINE_ENDS.search(text) and [
+        f"{where}, line {row}: the character U+{ord(sign):04X} before "
+        f"'{line.partition(sign)[2].strip()[:20]}' is not seen, and ends a "
+        "line for Python: delete it"
+        for row, line in enumerate(text.split("\n"), 1)
+        for sign in dict.fromkeys(LINE_ENDS.findall(line))
+    ]
+    if found:
+        raise PressError(*found)
+    return text
 
 
 def read_chapter(path: Path) -> Chapter:
@@ -140,10 +176,7 @@ def read_chapter(path: Path) -> Chapter:
             "engine room E1-name.md, an appendix A1-name.md (lower case, "
             "digits and hyphens)"
         )
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise PressError(f"{where}: cannot be read: {error}") from None
+    text = read_text(path, where)
     if GRADED in text:
         from press.exercises import set_in_page  # it reads cells, too
 

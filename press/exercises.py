@@ -19,7 +19,13 @@ from typing import Any
 
 import yaml
 
-from press.chapters import COLUMNS, PressError, front_matter, split
+from press.chapters import (
+    COLUMNS,
+    PressError,
+    front_matter,
+    read_text,
+    split,
+)
 from press.project import read_project
 
 GRADED = re.compile(r"^:::\{graded\} (\S+)\n:::$", re.M)
@@ -133,7 +139,10 @@ def seal(data: Any) -> str:
 def read_exercises(root: Path) -> list[Exercise]:
     """All exercises in the order of the book; every problem at once."""
     paths = sorted((root / "book" / "exercises").glob("*.md"))
-    texts = ((path, path.read_text(encoding="utf-8")) for path in paths)
+    texts = (
+        (path, read_text(path, f"book/exercises/{path.name}"))
+        for path in paths
+    )
     return list(_read(tuple(texts)))
 
 
@@ -201,7 +210,8 @@ def numbers_in_pages(root: Path) -> dict[str, str]:
     """What a page calls each graded exercise: 4.1 is the first of 04."""
     found = {}
     for page in sorted((root / "book").glob("[0-9][0-9]-*.md")):
-        chapter, text = page.name[:2], page.read_text(encoding="utf-8")
+        chapter = page.name[:2]
+        text = read_text(page, f"book/{page.name}")
         for count, (kind, name) in enumerate(FENCE.findall(text), 1):
             if kind == "graded":
                 found[name.strip()] = f"{int(chapter)}.{count}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from press.chapters import PressError
 
+REST = ".press-"  # begins the name of a file that is not yet whole
 Expected = Mapping[Path, "str | bytes"]
 
 
@@ -23,7 +24,7 @@ def drift(
         elif path.read_bytes() != _bytes(text):
             found[path] = "is not what the book says"
     for path in present:
-        if path not in expected:
+        if path not in expected and not path.name.startswith(REST):
             found[path] = "comes from no chapter"
     return [
         f"{path.relative_to(root).as_posix()} {found[path]}"
@@ -38,7 +39,10 @@ def write(
     root: Path,
 ) -> list[str]:
     """Write what changed, remove what is stale; the names of both."""
-    stale = sorted(path for path in present if path not in expected)
+    rest: list[Path] = []
+    stale: list[Path] = []
+    for path in sorted(set(present) - expected.keys()):
+        (rest if path.name.startswith(REST) else stale).append(path)
     foreign = [path for path in stale if not ours(path)]
     if foreign:
         raise PressError(
@@ -48,6 +52,8 @@ def write(
                 for path in foreign
             )
         )
+    for path in rest:  # of a press that was killed
+        path.unlink(missing_ok=True)
     done = []
     for path, text in expected.items():
         if replace(path, text):
@@ -68,7 +74,7 @@ def replace(path: Path, text: str | bytes) -> bool:
     if path.is_file() and path.read_bytes() == data:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".press-")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=REST)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

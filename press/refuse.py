@@ -8,9 +8,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 
-from press.chapters import COLUMNS, Cell, Chapter
+from press.chapters import CLAIMS, COLUMNS, Cell, Chapter
 from press.modules import (
     PACKAGE,
     Block,
@@ -28,6 +29,12 @@ FUTURE = (
     " here, only further down (for an annotation, begin the chapter's "
     "first exported cell with `from __future__ import annotations`)"
 )
+# what a cell may be tagged, beside `export` and `claims`
+TAGS = {
+    "cover", "full-width", "hide-cell", "hide-input", "hide-output",
+    "one-file", "poster", "raises-exception", "show", "skip-execution",
+    "translator",
+}  # fmt: skip
 # the block and the line in its cell that a line of a module comes from
 Place = tuple[Block, int] | None
 
@@ -40,6 +47,7 @@ def check_cells(
     for chapter in chapters:
         for cell in chapter.code:
             problems += _check_width(cell)
+            problems += _check_tags(cell)
     for module in modules.values():
         for block in module.blocks:
             problems += _check_statements(block)
@@ -63,6 +71,26 @@ def _check_width(cell: Cell) -> list[str]:
         for row, line in enumerate(cell.source.splitlines(), 1)
         if len(line) > COLUMNS
     ]
+
+
+def _check_tags(cell: Cell) -> list[str]:
+    """A misspelt tag would show an answer, or a claim, and say nothing."""
+    tags = cell.metadata.get("tags", [])
+    if not isinstance(tags, list):
+        return [cell.problem(f"tags are a list: write tags: [{tags}]")]
+    found = []
+    for tag in map(str, tags):
+        if tag not in TAGS and "export" not in tag.lower():
+            near = get_close_matches(tag, [*TAGS, CLAIMS, "export"], 1)
+            meant = f" ('{near[0]}' does)" if near else ""
+            known = ", ".join(sorted(TAGS))
+            found.append(
+                cell.problem(
+                    f"the tag '{tag}' means nothing{meant}: there are "
+                    f"{CLAIMS}, export, {known}"
+                )
+            )
+    return found
 
 
 def _check_statements(block: Block) -> list[str]:

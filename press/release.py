@@ -30,7 +30,7 @@ def release(root: Path, version: str, today: date) -> list[str]:
         changes = r"\A# Changes\n", f"# Changes\n\n{heading}\n"
     else:
         changes = f"^{heading}$", f"## {number}, {today.isoformat()}"
-    written = []
+    texts: dict[Path, str] = {}
     for name, pattern, text in (
         ("pyproject.toml", '^version = ".+"$', f'version = "{version}"'),
         (
@@ -54,6 +54,7 @@ def release(root: Path, version: str, today: date) -> list[str]:
             raise PressError(
                 f"{name} has no line for the version {version}"
             )
-        path.write_text(after, encoding="utf-8", newline="\n")
-        written.append(f"wrote {name}")
-    return written
+        texts[path] = after
+    for path, text in texts.items():  # all of them, or none
+        path.write_text(text, encoding="utf-8", newline="\n")
+    return [f"wrote {path.relative_to(root).as_posix()}" for path in texts]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from press import files
-from press.chapters import PressError, read_book, select
+from press.chapters import Chapter, PressError, read_book, select
 from press.execute import Say, World, run
 from press.keys import Package, key
 
@@ -93,7 +93,7 @@ def worlds(
     chapters = [c for c in select(read_book(root), pages) if c.code]
     keys = {c.name: key(c, package) for c in chapters}
     for world in chosen:
-        path = root / "build" / "worlds" / f"{world.name}.json"
+        path = _path(root, world)
         report = _report(path)
         left = [
             chapter
@@ -107,19 +107,34 @@ def worlds(
             _, seconds, problem = run(root, chapter, world)
             first = problem.splitlines()[0] if problem else ""
             say(f"{chapter.name}: {first or f'{seconds:.0f} s'}")
+            report = _report(path)  # others may have played it meanwhile
             report[chapter.name] = {
                 "key": keys[chapter.name],
                 "seconds": seconds,
                 "problem": first,
             }
             files.replace(path, json.dumps(report, indent=1) + "\n")
-        return [
-            f"{world.name}: {report[chapter.name]['problem']}"
-            for chapter in chapters
-            if report[chapter.name]["problem"]
-        ]
+        return _false(world, chapters, report)
     say(f"all {len(WORLDS)} worlds are done")
-    return []
+    return [
+        line for world in chosen
+        for line in _false(world, chapters, _report(_path(root, world)))
+    ]  # fmt: skip
+
+
+def _path(root: Path, world: World) -> Path:
+    return root / "build" / "worlds" / f"{world.name}.json"
+
+
+def _false(
+    world: World, chapters: list[Chapter], report: dict[str, Any]
+) -> list[str]:
+    """What does not hold there."""
+    return [
+        f"{world.name}: {report[chapter.name]['problem']}"
+        for chapter in chapters
+        if report[chapter.name]["problem"]
+    ]
 
 
 def _report(path: Path) -> dict[str, Any]:
