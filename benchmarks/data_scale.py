@@ -332,10 +332,10 @@ def main() -> None:
         work.mkdir(parents=True, exist_ok=True)
         metrics = run(settings, work)
     if settings.json:
-        text = json.dumps(
-            result(settings, metrics, time.perf_counter() - begin), indent=1
-        )
-        settings.json.write_text(text + "\n", "utf-8")
+        from ledger import write  # torch, which nothing measured here loads
+
+        seconds = time.perf_counter() - begin
+        write(settings.json, result(settings, metrics, seconds))
 
 
 if __name__ == "__main__":

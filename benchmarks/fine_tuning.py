@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import tyro
-from ledger import annotated, write
+from ledger import annotated, keep, write
 from run_recipe import told_of
 
 from annotated.book.results import entry
@@ -105,7 +105,7 @@ def judge(work: Path, name: str, domains: Sequence[str]) -> dict[str, Any]:
     run, kept = work / name, work / f"{name}.bleu.json"
     if not kept.exists():
         found = {domain: bleu(run, work / domain) for domain in domains}
-        kept.write_text(dumps(found))
+        keep(kept, dumps(found))
     notes = read_metrics(run)
     seconds = {e["step"]: e["seconds"] for e in notes if "loss" in e}
     return {

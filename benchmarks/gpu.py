@@ -56,6 +56,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
+from ledger import keep as keep_whole  # noqa: E402
 from ledger import write  # noqa: E402
 
 from annotated.batches import Batch, Corpus, Sentences, pad_rows  # noqa: E402
@@ -1081,9 +1082,8 @@ def clock(bench: Bench) -> dict[str, Any]:
         elif bench.left > 1.3 * seconds:  # corpus and search take time, too
             try:
                 found[name] = measure()
-                work.mkdir(exist_ok=True)
                 kept = rounded({"asked": asked, "found": found[name]})
-                note.write_text(json.dumps(kept), "utf-8")
+                keep_whole(note, json.dumps(kept))
             except Exception as error:
                 found[name] = {"error": trouble(error)}
             if bench.device == "cuda":

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import tyro
+from ledger import write
 
 from annotated.book.example import reversal_model, train_reversal
 from annotated.book.results import commit, entry
@@ -106,11 +107,10 @@ def main(settings: Settings) -> None:
     )
     record["commit"] = here
     record["versions"] += f", node {node}"
-    text = json.dumps(record, indent=1, ensure_ascii=False)
     if settings.json is None:
-        print(text)
+        print(json.dumps(record, indent=1, ensure_ascii=False))
     else:
-        settings.json.write_text(text + "\n", encoding="utf-8")
+        write(settings.json, record)
 
 
 if __name__ == "__main__":

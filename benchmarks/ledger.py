@@ -59,12 +59,20 @@ def typed(script: str, settings: Any) -> str:
 
 def write(path: Path, content: dict[str, Any]) -> None:
     """Write a ledger file and say so."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
+    keep(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     print(f"written to {path}")
+
+
+def keep(path: Path, text: str) -> None:
+    """Write a file whole or not at all, in a folder that is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def annotated(*words: str) -> dict[str, Any]:

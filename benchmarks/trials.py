@@ -24,7 +24,7 @@ from typing import Any
 
 import tyro
 from decisions import FIRST, bleu, nats_per_character, words
-from ledger import annotated, entry_of_runs, rows_of, typed, write
+from ledger import annotated, entry_of_runs, keep, rows_of, typed, write
 from run_recipe import curves
 
 from annotated.book.results import commit, hardware
@@ -140,7 +140,7 @@ def made(
         "commit": commit(),
         "hardware": hardware(device, threads=1),
     }
-    note.write_text(json.dumps(found), encoding="utf-8")
+    keep(note, json.dumps(found))
     print(found, flush=True)
     return found
 
@@ -168,7 +168,7 @@ def after(work: Path, name: str, seed: int) -> dict[str, Any]:
         "alpha": [[a, bleu(folder, "valid", "--alpha", str(a), *own)]
                   for a in ALPHAS],
     }  # fmt: skip
-    note.write_text(json.dumps(found), encoding="utf-8")
+    keep(note, json.dumps(found))
     print(found, flush=True)
     return found
 

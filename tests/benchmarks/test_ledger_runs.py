@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers import benchmark
+from tests.helpers import ROOT, benchmark
 
 Runs = list[dict[str, Any]]
 
@@ -82,3 +83,37 @@ def test_a_broken_line_within_a_file_of_runs_is_named(
     with benchmark("ledger") as script, pytest.raises(SystemExit) as told:
         script.read(work)
     assert f"{work}, line 2" in str(told.value)
+
+
+def test_a_note_that_is_kept_is_whole_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a note would be read as one when the work goes on."""
+    note = tmp_path / "new folder" / "trial.json"
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError("the disk is full")
+
+    with benchmark("ledger") as script:
+        script.keep(note, "{}")
+        assert note.read_text() == "{}"
+        monkeypatch.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="full"):
+            script.keep(note, '{"seed": 1}')
+    assert note.read_text() == "{}"
+    assert [path.name for path in note.parent.iterdir()] == ["trial.json"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    sorted((ROOT / "benchmarks").glob("*.py")),
+    ids=lambda p: p.stem,
+)
+def test_what_is_kept_is_written_by_the_ledger(script: Path) -> None:
+    """It makes the folder that is not there, and no half a file: a result
+    of hours is not lost on its last line.
+    """
+    text = script.read_text(encoding="utf-8")
+    own = r"(?:settings\.json|\bnote|\bkept)\.write_text\("
+    apart = script.stem == "mutants"  # it runs in a copy without benchmarks
+    assert apart or not re.search(own, text)
