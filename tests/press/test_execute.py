@@ -256,8 +256,9 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Package:
     book.chapter(
         "03-cli", exported("def main() -> None: ..."), module="cli"
     )
-    for name in ("engine.packing", "engine.other"):
-        book.chapter(f"E1-{name[7:]}", exported("TWO = 2"), module=name)
+    for page in ("E1-packing", "E2-other"):
+        name = f"engine.{page[3:]}"
+        book.chapter(page, exported("TWO = 2"), module=name)
     export(book.root)
     return Package(book.root)
 
