@@ -60,6 +60,9 @@ TRIALS: dict[str, Change] = {
     "vocabulary 10,000": WORDS | {"vocab": 10_000},
     "6 + 1 layers": WORDS
     | {"num_encoder_layers": 6, "num_decoder_layers": 1},
+    "rotary positions": WORDS | {"positions": "rotary"},
+    "relative positions": WORDS | {"positions": "relative"},
+    "a rate half as high again": WORDS | {"rate": 1.764},
     "half as long again": WORDS | LONGER,
     "half as long again, dropout 0.3": WORDS | LONGER | {"dropout": 0.3},
     "three times as long": SLOWER | TRIPLE,
