@@ -48,6 +48,8 @@ def check_cells(
         for cell in chapter.code:
             problems += _check_width(cell)
             problems += _check_tags(cell)
+        for claim in chapter.claims:
+            problems += _check_claim(claim)
     for module in modules.values():
         for block in module.blocks:
             problems += _check_statements(block)
@@ -91,6 +93,24 @@ def _check_tags(cell: Cell) -> list[str]:
                 )
             )
     return found
+
+
+def _check_claim(cell: Cell) -> list[str]:
+    """One without an assertion would stand behind a sentence, and hold."""
+    try:
+        tree = ast.parse(cell.source)
+    except SyntaxError as error:
+        return [cell.problem(f"is no Python: {error.msg}")]
+    defined = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
+    if any(map(_asserts, defined)):
+        return [cell.problem("a claim stands in a loop, not in a function")]
+    if not _asserts(tree):
+        return [cell.problem("a cell of claims asserts something")]
+    return []
+
+
+def _asserts(tree: ast.AST) -> bool:
+    return any(isinstance(node, ast.Assert) for node in ast.walk(tree))
 
 
 def _check_statements(block: Block) -> list[str]:

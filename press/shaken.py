@@ -1,11 +1,11 @@
 """What a page's sentences claim, tried on its results, and on false ones.
 
 Runs in the page's kernel, by its path: it imports nothing of the press.
-A claims cell is assignments, then assertions. Each assertion is cut into
-comparisons, each of which has to hold for what the page computed, and is
-then tried on results in which what it says should be false: the values of
-two labels swapped, everything twice as large, all alike, and so on. One
-that no such result turns red claims nothing.
+A claims cell is assignments and assertions, which may stand in loops. Each
+assertion is cut into comparisons, each of which has to hold for what the
+page computed, and is then tried on results in which what it says should be
+false: the values of two labels swapped, everything twice as large, all
+alike, and so on. One that no such result turns red claims nothing.
 """
 
 from __future__ import annotations
@@ -20,24 +20,49 @@ from itertools import pairwise
 from typing import Any
 
 MARK = "claims: "  # before the line that the press reads
+CLAIM = "__claim__"  # what an assertion calls, to be tried
 Leaf = Callable[[Any], Any]
 
 
 def hold(source: str, page: dict[str, Any]) -> None:
-    """Raise where a claim is false; print what turned each one red."""
+    """Raise where a claim is false; print what turned each one red: of one
+    in a loop, in any round.
+    """
     names = dict(page)  # what a claims cell assigns, the page never sees
-    found = []
-    for node in ast.parse(source).body:
-        if not isinstance(node, ast.Assert):
-            module = ast.Module([node], [])
-            exec(compile(module, "<claims>", "exec"), names)
-            continue
-        for piece in pieces(node.test):
+    claims = Claims()
+    tree = ast.fix_missing_locations(claims.visit(ast.parse(source)))
+    red: dict[str, list[str]] = {
+        ast.unparse(piece): []
+        for test in claims.tests
+        for piece in pieces(test)
+    }
+
+    def claim(number: int) -> None:
+        for piece in pieces(claims.tests[number]):
             said = ast.unparse(piece)
             if not judge(piece, names):
                 raise AssertionError(f"{said}{_where(piece, names)}")
-            found.append({"says": said, "red": seen_red(piece, names)})
+            red[said] += seen_red(piece, names)
+
+    names[CLAIM] = claim
+    exec(compile(tree, "<claims>", "exec"), names)
+    found = [
+        {"says": said, "red": list(dict.fromkeys(by))}
+        for said, by in red.items()
+    ]
     print(MARK + json.dumps(found))
+
+
+class Claims(ast.NodeTransformer):
+    """Each assertion becomes a call that tries it, where it stands."""
+
+    def __init__(self) -> None:
+        self.tests: list[ast.expr] = []
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        self.tests.append(node.test)
+        number = ast.Constant(len(self.tests) - 1)
+        return ast.Expr(ast.Call(ast.Name(CLAIM, ast.Load()), [number], []))
 
 
 def pieces(test: ast.expr) -> Iterator[ast.expr]:

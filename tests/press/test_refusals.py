@@ -247,6 +247,24 @@ def test_export_without_a_module_is_refused(book: Book) -> None:
         export(book.root)
 
 
+@pytest.mark.parametrize(
+    ("claims", "message"),
+    [
+        ("most = 1", "asserts something"),
+        ("def one():\n    assert 1 < 2", "not in a function"),
+        ("assert 1 <", "no Python"),
+    ],
+)
+def test_claims_that_claim_nothing_are_refused(
+    book: Book, claims: str, message: str
+) -> None:
+    book.chapter(
+        "02-one", code("one = 1", "export"), code(claims, "claims")
+    )
+    with pytest.raises(PressError, match=rf"code cell 1.*{message}"):
+        export(book.root)
+
+
 FRONT = {
     "none": ("---\njupytext", "jupytext", "front matter .* is missing"),
     "format": ("myst}", "light}", "format_name is 'myst'"),

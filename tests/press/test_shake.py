@@ -109,6 +109,27 @@ def test_a_false_claim_says_what_the_results_are() -> None:
     assert page.keys() == PAGE.keys()  # what it names stays its own
 
 
+def test_a_claim_in_a_loop_is_tried_in_every_round(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    loop = "for heads, share in right.items():\n    "
+    found = tried(
+        f"{loop}assert 0.4 * heads < share and heads > -99", capsys
+    )
+    assert [bool(red) for red in found.values()] == [True, False]
+    with pytest.raises(
+        AssertionError, match="share < 0.9, where .* = 0.99"
+    ):
+        hold(f"{loop}assert share < 0.9", dict(PAGE))
+
+
+def test_a_claim_that_is_never_reached_claims_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = tried("for loss in ():\n    assert loss < 1.5", capsys)
+    assert found == {"loss < 1.5": []}
+
+
 TRAINED = """
 import torch
 
