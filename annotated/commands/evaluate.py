@@ -68,8 +68,8 @@ class Evaluate(ConstraintOptions, VoteOptions):
                 "evaluate: --keep goes with --split, and with a single run"
             )
         self.check_constraints()
-        if self.keep:
-            self._kept()  # or the search would have been for nothing
+        if self.keep:  # or the search would have been for nothing
+            self._kept()
         with process_group(self.device) as own:
             scores = dataclasses.replace(self, device=own).scores()
             if rank() == 0:
@@ -85,7 +85,13 @@ class Evaluate(ConstraintOptions, VoteOptions):
 
     def _kept(self) -> dict[str, Any]:
         """The scores that the run has. RunError if they are damaged."""
-        path = run_folder(self.run) / SCORES
+        folder = run_folder(self.run)
+        if folder != self.run:
+            raise UsageError(
+                f"evaluate: --keep writes into the run, and {self.run} is "
+                f"the package's: copy {folder}, and give the copy to --run"
+            )
+        path = folder / SCORES
         kept = json_of(path) if path.exists() else {}
         if not isinstance(kept, dict):
             raise RunError(f"{path} is damaged: delete it, then try again")

@@ -64,7 +64,7 @@ def _read(folder: Path) -> tuple[Recipe, dict[str, Any]]:
             "recipe.json"
         )
     try:
-        values = json.loads(path.read_text("utf-8"))
+        values = json.loads(path.read_text("utf-8-sig"))
         if (form := values.pop("format", 1)) != _FORMAT:
             raise RunError(
                 f"{folder} has format {form}, but this version reads "
@@ -113,7 +113,7 @@ def results_of(folder: Path) -> dict[str, dict[str, Any]]:
         if not path.is_file():
             continue
         try:
-            values = json.loads(path.read_text("utf-8"))
+            values = json.loads(path.read_text("utf-8-sig"))
             parts = values if key is None else {key: values.get(key, {})}
             for split, scores in parts.items():
                 results[split] = results.get(split, {}) | dict(scores)

@@ -318,6 +318,11 @@ def test_scores_that_cannot_be_kept_are_named_before_the_search(
     assert "scores.json is damaged" in done.complaint
 
 
+def test_scores_are_never_kept_in_the_package(call: Call) -> None:
+    done = call("evaluate --run pocket --split test --keep")
+    assert done.code == 2 and "pocket is the package's" in done.complaint
+
+
 def test_tokenised_translations_are_told_of_in_our_words(
     call: Call,
     run: Path,

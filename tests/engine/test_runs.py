@@ -333,6 +333,12 @@ def test_a_damaged_run_is_refused_with_the_reason(
     assert str(run) in str(caught.value)
 
 
+def test_a_recipe_that_windows_saved_is_read(run: Path) -> None:
+    path, recipe = run / "recipe.json", Run.open(run).recipe
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert Run.open(run).recipe == recipe
+
+
 # --- translating ----------------------------------------------------------
 
 
