@@ -59,6 +59,11 @@ def _read(folder: Path) -> tuple[Recipe, dict[str, Any]]:
     """What recipe.json holds: the recipe, and the other fields of Run."""
     path = folder / "recipe.json"
     if not path.is_file():
+        if (folder / "generation_config.json").is_file():
+            raise RunError(
+                f"{folder} is no run, but transformers' model: try "
+                f"`annotated import marian {folder} --out RUN`"
+            )
         raise RunError(
             f"{folder} is not a run folder, or is incomplete: it has no "
             "recipe.json"

@@ -339,6 +339,12 @@ def test_a_recipe_that_windows_saved_is_read(run: Path) -> None:
     assert Run.open(run).recipe == recipe
 
 
+def test_a_model_of_transformers_is_told_from_a_run(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text("{}")
+    with pytest.raises(RunError, match="annotated import marian"):
+        Run.open(tmp_path)
+
+
 # --- translating ----------------------------------------------------------
 
 
