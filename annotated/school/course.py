@@ -17,6 +17,7 @@ from annotated.corpora.reading import python_of
 from annotated.engine.errors import UsageError, unknown
 from annotated.engine.files import (
     clear,
+    move,
     one_at_a_time,
     write_json,
     write_text,
@@ -135,7 +136,7 @@ class Workspace:
     def _remembered(self) -> dict[str, dict[str, Any]]:
         """The same; OSError if there is a file that may not be read."""
         try:
-            text = (self.folder / "progress.json").read_text("utf-8")
+            text = (self.folder / "progress.json").read_text("utf-8-sig")
             known = json.loads(text)
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return {}  # also if it is damaged
@@ -149,9 +150,12 @@ class Workspace:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with one_at_a_time(self.folder):  # as of two notebooks
+                path = self.folder / "progress.json"
                 state = self._remembered()
+                if path.exists() and not state:  # it can be mended by hand
+                    move(path, path.with_name(f"damaged-{path.name}"))
                 state[name] = state.get(name, {}) | facts
-                write_json(self.folder / "progress.json", state)
+                write_json(path, state)
         except OSError as error:
             print(f"\nNothing is remembered: {error}")
             return False

@@ -511,6 +511,26 @@ def test_a_damaged_progress_file_costs_no_solution(
     assert list(Workspace.here().parts()) == [WEIGHTS]
 
 
+@pytest.mark.parametrize("damage", ["{", "[1]", '{"02-weights": 1}'])
+def test_a_damaged_progress_file_is_set_aside(
+    student, folder, capsys, damage
+):
+    path = folder / "mine/progress.json"
+    path.parent.mkdir()
+    path.write_text(damage)
+    checks.check(student(RIGHT))
+    assert path.with_name("damaged-progress.json").read_text() == damage
+    assert WEIGHTS in json.loads(path.read_text())
+
+
+def test_progress_that_notepad_saved_is_read(student, folder, capsys):
+    checks.check(student(RIGHT))
+    path = folder / "mine/progress.json"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    checks.progress()
+    assert "1 of 76 passed" in capsys.readouterr().out
+
+
 def test_progress_that_may_not_be_read_is_neither_needed_nor_lost(
     student, folder, capsys, monkeypatch
 ):
