@@ -35,6 +35,15 @@ window.addEventListener("load", reach);
 window.addEventListener("resize", reach);
 document.addEventListener("toggle", reach, true);
 
+// A figure reads the address once: a state of it that is put there later begins the
+// page anew. Who goes back to where they have been finds the figure as they left it.
+history.replaceState("been", "");
+window.addEventListener("hashchange", () => {
+  const [, name] = /^#(\w+)(?::|%3A)/i.exec(location.hash) ?? [];
+  if (history.state !== "been" && name && document.querySelector(`.moves-${name}`)) location.reload();
+  history.replaceState("been", "");
+});
+
 // The theme keeps the sidebar where it was on the page before. This page's own
 // name is in view, also where its part has just been unfolded.
 window.addEventListener("load", () => {
@@ -72,6 +81,12 @@ window.addEventListener("load", () => setTimeout(() => {
       fold.open = true;
     }
   };
+  const close = (folds) => {
+    for (const fold of folds) {
+      fold.open = false;
+      if (exclusive.has(fold)) fold.setAttribute("name", exclusive.get(fold));
+    }
+  };
   // Code that is folded stays so; solutions stand at the end.
   const CODE = ".cell details.code";
   let undo = [];
@@ -79,7 +94,7 @@ window.addEventListener("load", () => setTimeout(() => {
     const closed = [...document.querySelectorAll(".bd-article details:not([open])")];
     const folds = closed.filter((fold) => !fold.matches(CODE));
     open(folds);
-    undo = [() => folds.forEach((fold) => { fold.open = false; })];
+    undo = [() => close(folds)];
     const solutions = document.querySelectorAll(".bd-article .solution");
     if (!solutions.length) return;
     const end = document.createElement("section");
@@ -97,7 +112,6 @@ window.addEventListener("load", () => setTimeout(() => {
   window.addEventListener("afterprint", () => {
     for (const step of undo) step();
     undo = [];
-    for (const [fold, name] of exclusive) fold.setAttribute("name", name);
   });
 
   // --- predictions and progress: kept in this browser, and nowhere else ---
@@ -127,9 +141,10 @@ window.addEventListener("load", () => setTimeout(() => {
   const PAGE = fileOf(location.href);
   const facts = document.querySelector(".bd-article .chapter-facts");
 
-  // "1,050,624", "53 %", "-0.2", "1.8e19", "10^3", "1/3": in per cent where that is asked for
+  // "1,050,624", "53 %", "-0.2", "0,125", "1.8e19", "10^3", "1/3": in per cent where that is asked for
   const numberOf = (text, percent, small) => {
-    text = text.trim().replace(/\s/g, "").replaceAll("\u2212", "-").replace(/,(?=\d{3}(\D|$))/g, "").replace(",", ".");
+    text = text.trim().replace(/\s/g, "").replaceAll("\u2212", "-").replace(/^(-?0),/, "$1.")
+      .replace(/,(?=\d{3}(\D|$))/g, "").replace(",", ".");
     const signed = text.endsWith("%"), bare = text.replace("%", "");
     const power = bare.match(/^10\^(-?\d+)$/), parts = bare.match(/^(-?[\d.]+)\/([\d.]+)$/);
     const x = power ? 10 ** Number(power[1]) : parts ? parts[1] / parts[2] : bare ? Number(bare) : NaN;
@@ -231,11 +246,7 @@ window.addEventListener("load", () => setTimeout(() => {
     if (button) {
       const show = (all) => {
         button.setAttribute("aria-pressed", String(all));
-        if (all) return open(answers);
-        for (const fold of answers) {
-          fold.open = false;
-          if (exclusive.has(fold)) fold.setAttribute("name", exclusive.get(fold));
-        }
+        (all ? open : close)(answers);
       };
       show(Boolean(kept()[PAGE]?.opened));
       button.addEventListener("click", () => {

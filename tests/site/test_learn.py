@@ -212,6 +212,26 @@ def test_the_map_is_read_with_the_arrow_keys(
     assert abs(total - 1) < 0.01
 
 
+def test_the_head_that_was_chosen_is_shown_of_the_next_training(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(quick(tmp_path, steps=20))
+    page.get_by_role("button", name="Start").click()
+    end(window, 20)
+    third = page.get_by_role("group", name="head").get_by_role(
+        "button", name="3"
+    )
+    third.click()
+    map_of = """() => [...document.querySelectorAll(".fx-map td")].map(
+      (x) => x.style.getPropertyValue("--w")).join()"""
+    shown = page.evaluate(map_of)
+    page.get_by_role("button", name="Start").click()  # the same again
+    page.get_by_role("button", name="Pause").wait_for()
+    end(window, 20)
+    assert third.get_attribute("aria-pressed") == "true"
+    assert page.evaluate(map_of) == shown
+
+
 @pytest.mark.parametrize("refused", sorted(REFUSED))
 def test_what_a_page_refuses_is_done_without(
     browser: Any, tmp_path: Path, refused: str

@@ -9,6 +9,11 @@ import pytest
 from tests.press.conftest import Book
 from tests.site.tabs import WIDTHS, Tab
 
+IN_VIEW = """() => {
+  const { top, bottom } = document.querySelector(".fx").getBoundingClientRect();
+  return top < innerHeight && bottom > 0;
+}"""
+
 
 def test_a_choice_answers_and_closes_the_other(small: Tab) -> None:
     page = small.open("02-one.html")
@@ -73,6 +78,7 @@ def test_a_number_is_judged_and_kept(small: Tab) -> None:
     ("asked", "low", "high", "right", "wrong"),
     [
         ("a share", "0.3", "0.36", ("1/3", "0.33", "33 %", ".33"), ("33",)),
+        ("a rate", "0.1", "0.15", ("0,125", "0.125"), ("125", "1,125")),
         ("words, per cent", "30", "36", ("1/3", "33", "33 %"), ("0.33",)),
     ],
 )
@@ -141,6 +147,36 @@ def test_on_paper_answers_are_open_and_solutions_at_the_end(
     assert page.locator(".printed-solutions .solution").count() == 1
     page.evaluate("() => dispatchEvent(new Event('afterprint'))")
     assert article.evaluate("x => x.innerHTML") == before
+
+
+def test_paper_leaves_open_what_was_opened_for_a_second_reading(
+    small: Tab,
+) -> None:
+    page = small.open("02-one.html")
+    page.get_by_role("button", name="open all answers").click()
+    for event in ("beforeprint", "afterprint"):
+        page.evaluate("(name) => dispatchEvent(new Event(name))", event)
+    assert page.locator(".choices > details:not([open])").count() == 0
+
+
+def test_a_state_put_into_the_address_of_an_open_page_is_shown(
+    small: Tab,
+) -> None:
+    page = small.open("03-two.html")
+    after = page.locator(".fx-say", has_text="After 1 steps")
+    page.locator(".fx-say", has_text="After 0 steps").wait_for()
+    page.evaluate("location.hash = '#film:step=1'")
+    after.wait_for()
+    assert page.evaluate(IN_VIEW)
+    # back to where one has been, the page stays as it was left
+    page.get_by_role("button", name="Earlier").click()
+    page.wait_for_function("location.hash === '#film:step=0'")
+    page.evaluate("window.same = true; location.hash = '#what-is-wide'")
+    page.go_back()
+    page.wait_for_function("location.hash.startsWith('#film:')")
+    page.evaluate("() => new Promise((go) => setTimeout(go, 50))")
+    assert page.evaluate("window.same") and not after.count()
+    assert small.faults == []
 
 
 def test_a_page_whose_foot_was_seen_is_marked_as_read(small: Tab) -> None:

@@ -104,7 +104,8 @@ let names = 0;
 
 // --- controls ---------------------------------------------------------------
 
-/** A labelled slider; set(value) moves it without calling oninput. */
+/** A labelled slider; set(value) moves it without calling oninput. Whatever an
+ *  address asks for, +input.value is one of its numbers. */
 export function range({ label, min, max, step = 1, value, format = String, oninput }) {
   const shown = make("output", { "aria-hidden": "true" });
   const input = make("input", { type: "range", min, max, step, value });
@@ -192,11 +193,22 @@ export function grid({ label, rows, columns, tell, digits = 0, size, text, onpre
   const long = columns.some((name) => name.length > 3);
   const cells = rows.map((_, i) => columns.map((_, j) => make("td", {
     role: "gridcell", tabindex: i + j ? -1 : 0,
-    onfocus: () => point(i, j), onmouseenter: () => point(i, j),
-    ...(onpress && { style: "cursor:pointer", onclick: () => { onpress(i, j); point(i, j); } }),
+    onfocus: () => enter(i, j), onmouseenter: () => point(i, j),
+    ...(onpress && { style: "cursor:pointer", onclick: () => onpress(i, j) }),
   })));
   const below = make("p", { class: "fx-soft" }, "Point at a cell, or reach it with the arrow keys.");
-  const point = (i, j) => { below.textContent = tell(i, j); };
+  let at, home = cells[0][0];
+  const point = (...to) => {
+    at = to;
+    below.textContent = tell(...at);
+  };
+  // Tab leads to the cell that had the focus last, and to no other
+  const enter = (i, j) => {
+    home.tabIndex = -1;
+    home = cells[i][j];
+    home.tabIndex = 0;
+    point(i, j);
+  };
   const head = columns.map((name) => make("th", { scope: "col" }, make("span", {}, name)));
   const table = make("table", {
     class: `fx-map${long ? " long" : ""}${digits || text ? " fx-told" : ""}`, role: "grid", "aria-label": label,
@@ -211,11 +223,7 @@ export function grid({ label, rows, columns, tell, digits = 0, size, text, onpre
       if (!down && !right) return;
       event.preventDefault();
       const i = cells.findIndex((row) => row.includes(event.target));
-      const to = cells[i + down]?.[cells[i].indexOf(event.target) + right];
-      if (!to) return;
-      event.target.tabIndex = -1;
-      to.tabIndex = 0;
-      to.focus();
+      cells[i + down]?.[cells[i].indexOf(event.target) + right]?.focus();
     },
   }, make("thead", {}, make("tr", {}, make("td", { style: "visibility:hidden" }), ...head)),
   make("tbody", {}, ...cells.map((row, i) =>
@@ -229,6 +237,7 @@ export function grid({ label, rows, columns, tell, digits = 0, size, text, onpre
       cell.setAttribute("aria-label", tell(i, j));
     }));
     for (const [i, j] of frames) cells[i]?.[j]?.classList.add("frame");
+    if (at) point(...at); // it speaks of these numbers
   };
   return { node: make("div", {}, make("div", { class: "fx-scroll" }, table), below), set };
 }
@@ -362,9 +371,6 @@ function bring(box, name, figure, more, own) {
   const here = link();
   const model = {
     get: (key) => data[key],
-    set: (key, value) => { data[key] = value; },
-    on() {},
-    save_changes() {},
     /** What the address asks for, as text. */
     asked: own ? parseState(location.hash, name) ?? {} : {},
     /** What a link to the figure as it stands will ask for. */
@@ -373,7 +379,7 @@ function bring(box, name, figure, more, own) {
       const hash = writeState(name, state);
       here.set(hash);
       clearTimeout(later);
-      later = setTimeout(() => history.replaceState(null, "", hash), 300);
+      later = setTimeout(() => history.replaceState(history.state, "", hash), 300);
     },
     /** A large file that is loaded when somebody wants it: bytes. */
     load: (which = "model") => large(box, which),
@@ -389,9 +395,10 @@ function bring(box, name, figure, more, own) {
 async function large(box, which) {
   const here = box.querySelector(`script.moves-large[data-name="${which}"]`);
   const text = here.textContent || await new Promise((done, fail) => {
-    window.movesLarge = done;
-    document.head.append(make("script", { src: here.dataset.file,
-      onerror: () => fail(new Error(`${here.dataset.file} cannot be read`)) }));
+    const { file } = here.dataset, over = () => fail(new Error(`${file} cannot be read`));
+    // several may be on their way: each file gives its text to whoever has asked for it
+    window.movesLarge = (text) => document.currentScript.take(text);
+    document.head.append(Object.assign(make("script", { src: file, onload: over, onerror: over }), { take: done }));
   });
   const raw = atob(text), bytes = new Uint8Array(raw.length);
   for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i); // millions: no function for each

@@ -208,7 +208,6 @@ export default {
       work ??= workplace(kit, hear);
       const { size, ...changes } = set;
       run = { set: { ...set }, name: named(set), losses: [], word: word(), since: 0, first: null };
-      head = -1;
       slow.replaceChildren();
       voice.say(`It begins: ${run.name}, seed ${set.seed}.`);
       work.post({ go: { ...changes, ...(size === "small" ? SMALL : {}) }, run: runs.push(run), word: run.word, pause: false });
@@ -235,6 +234,7 @@ export default {
 
     /** The map of a head, or the mean of all (-1). */
     function look() {
+      if (head >= told.maps.length) head = -1;
       const { maps, word } = told, rows = [...word].reverse().concat("end"), columns = [...word, "end"];
       const value = (i, j) => (head < 0 ? mean(maps.map((one) => one[i][j])) : maps[head][i][j]);
       if (map?.word !== word) {
