@@ -2,11 +2,13 @@
 carry them, with the keyboard alone, on a phone, and without a script.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from annotated.book.colors import MOVING
 from tests.site.moving import CASES, Window, press, stands, write
 from tests.site.tabs import AXE, CLIPPED, JUDGE
 
@@ -110,6 +112,43 @@ def test_a_broken_address_breaks_no_figure(
     page.locator(".fx").wait_for()
     assert "takes 12 hours and 27 kWh" in window.said()
     assert window.faults == []
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_an_address_that_asks_for_nonsense_breaks_no_figure(
+    window: Window, tmp_path: Path, name: str
+) -> None:
+    """Of every name that its module has: some of them are asked for."""
+    address = write(tmp_path, name, "page", "light")
+    names = set(
+        re.findall(r"[a-z]\w*", (MOVING / f"{name}.mjs").read_text())
+    )
+    for value in ("abc", "-1.5"):
+        asked = "&".join(f"{one}={value}" for one in sorted(names))
+        window.page.goto("about:blank")
+        page = window.open(f"{address}#{name}:{asked}")
+        page.locator(".fx").wait_for(timeout=20_000)
+        text = page.locator(".fx").inner_text()
+        assert not re.search("NaN|undefined|Infinity", text)
+        assert window.faults == []
+
+
+def test_what_is_said_of_a_cell_follows_its_number(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "film", "page", "light"))
+    cells = page.locator("[role=gridcell]")
+    cells.nth(4).click()
+    told = page.get_by_text("While it writes a, it gives b (place 2)")
+    assert told.inner_text().endswith(" 0.30.")
+    page.get_by_role("button", name="Later").click()
+    assert told.inner_text().endswith(" 0.60.")
+    # Tab comes to one cell alone, the one that had the focus last
+    cells.nth(4).focus()
+    press(page, "ArrowRight")
+    inside = page.locator("[role=gridcell][tabindex='0']")
+    assert inside.count() == 1
+    assert inside.evaluate("x => x === document.activeElement")
 
 
 def test_a_link_to_its_state_can_be_copied(

@@ -53,7 +53,7 @@ export default {
     const chances = structuredClone(original);
     const arrows = Object.entries(original).flatMap(([last, nexts]) =>
       Object.keys(nexts).length > 1 ? Object.keys(nexts).map((word) => [last, word]) : []);
-    let k = Number(model.asked.beam ?? 2), alpha = Number(model.asked.alpha ?? 0);
+    let k = model.asked.beam ?? 2, alpha = model.asked.alpha ?? 0;
     let beside = Math.min(4, Math.max(0, Math.round(Number(model.asked.beside)) || 0)); // a second beam, 0 for none
     let shown = 0, arrow = arrows[0];
 
@@ -67,6 +67,7 @@ export default {
       format: (x) => x || "none", oninput: (x) => { beside = x; show(); } });
     const steep = kit.range({ label: "α", min: 0, max: 2, step: 0.1, value: alpha,
       format: (x) => x.toFixed(1), oninput: (x) => { alpha = x; show(); } });
+    [k, alpha] = [+beam.input.value, +steep.input.value];
     const chance = kit.range({ label: "is", min: 0.01, max: 0.99, step: 0.01, value: 0,
       format: (x) => x.toFixed(2), oninput: (x) => {
         chances[arrow[0]] = reweigh(chances[arrow[0]], arrow[1], x);

@@ -36,7 +36,7 @@ export default {
     const { make } = kit;
     const references = model.get("references"), original = model.get("hypotheses");
     const texts = original.map((text, i) => model.asked[`t${i + 1}`] ?? text);
-    let which = Math.min(Number(model.asked.edit ?? 3), texts.length) - 1, touched = false;
+    let which = (model.asked.edit - 1 in texts ? model.asked.edit : Math.min(3, texts.length)) - 1, touched = false;
 
     const field = make("input", { type: "text", "aria-label": "The translation", spellcheck: "false",
       style: "width:100%", oninput: () => { texts[which] = kit.clean(field.value); touched = true; show(); } });

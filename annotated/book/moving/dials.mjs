@@ -26,6 +26,7 @@ const WIDTHS = [64, 128, 256, 512, 1024, 2048];
 const WARMUPS = [100, 250, 500, 1000, 2000, 4000, 8000, 16000];
 const FACTORS = [0.25, 0.5, 1, 2, 4];
 const LASTS = [1000, 2000, 5000, 10000, 20000, 50000, 100000];
+const COOLS = Array.from({ length: 21 }, (_, i) => 5 * i);
 
 /** A rate as one writes it: 7.0·10⁻⁴. */
 export function power(x) {
@@ -39,22 +40,20 @@ export default {
   render({ model, el, kit }) {
     const { make } = kit;
     const paper = { ...model.get("paper"), factor: 1, cool: 0 };
+    const lists = { width: WIDTHS, warmup: WARMUPS, factor: FACTORS, last: LASTS, cool: COOLS };
     const at = Object.fromEntries(Object.entries(paper).map(([key, value]) =>
-      [key, Number(model.asked[key] ?? value)]));
+      [key, lists[key].find((x) => x === Number(model.asked[key])) ?? value]));
     let touched = false;
     const count = (x) => x.toLocaleString("en");
-    const dial = (key, label, list, format = String) => kit.range({ label, min: 0,
-      max: list.length - 1, value: Math.max(0, list.indexOf(at[key])),
-      format: (i) => format(list[i]),
-      oninput: (i) => { at[key] = list[i]; touched = true; show(); } });
-    const dials = [dial("width", "width", WIDTHS, count), dial("warmup", "warm-up", WARMUPS, count),
-      dial("factor", "factor", FACTORS, (x) => `× ${x}`), dial("last", "steps", LASTS, count),
-      kit.range({ label: "cool-down", min: 0, max: 100, step: 5, value: at.cool,
-        format: (x) => `${x} %`, oninput: (x) => { at.cool = x; touched = true; show(); } })];
+    const dial = (key, label, format) => kit.range({ label, min: 0, max: lists[key].length - 1,
+      value: lists[key].indexOf(at[key]), format: (i) => format(lists[key][i]),
+      oninput: (i) => { at[key] = lists[key][i]; touched = true; show(); } });
+    const dials = { width: dial("width", "width", count), warmup: dial("warmup", "warm-up", count),
+      factor: dial("factor", "factor", (x) => `× ${x}`), last: dial("last", "steps", count),
+      cool: dial("cool", "cool-down", (x) => `${x} %`) };
     function set(to) {
       Object.assign(at, to);
-      [WIDTHS.indexOf(at.width), WARMUPS.indexOf(at.warmup), FACTORS.indexOf(at.factor),
-        LASTS.indexOf(at.last), at.cool].forEach((place, i) => dials[i].set(place));
+      for (const key in dials) dials[key].set(lists[key].indexOf(at[key]));
       show();
     }
     const near = (list, x) => list.reduce((best, one) => (Math.abs(one - x) < Math.abs(best - x) ? one : best));
@@ -117,7 +116,7 @@ export default {
       make("div", { class: "fx-cols" },
         make("div", {}, make("p", { class: "fx-soft" },
           "Drag the two dots: the peak, and where the cool-down begins."), chart.node),
-        make("div", {}, make("p", { class: "fx-soft" }, "Or by numbers:"), ...dials.map((one) => one.node),
+        make("div", {}, make("p", { class: "fx-soft" }, "Or by numbers:"), ...Object.values(dials).map((one) => one.node),
           make("div", { class: "fx-row" }, again))),
       voice.node);
     show();

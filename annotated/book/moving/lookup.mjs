@@ -69,7 +69,7 @@ export default {
     model.get("keys").forEach((key, i) => { at[`k${i + 1}`] = [...key]; });
     const names = Object.keys(at);
     for (const name of names) at[name] = point(model.asked[name]) ?? at[name];
-    let sharpness = Number(model.asked.sharp ?? 1), held = "q", touched = false;
+    let sharpness = model.asked.sharp ?? 1, held = "q", touched = false;
 
     // the plane of the query and the keys
     const to = (x, y) => [SIDE / 2 + x * SIDE / 2 / REACH, SIDE / 2 - y * SIDE / 2 / REACH];
@@ -101,6 +101,7 @@ export default {
     };
     // the nearest tip within a finger's width
     plane.addEventListener("pointerdown", (event) => {
+      if (event.button) return; // the menu that opens would swallow the release
       const [x, y] = under(event), far = (name) => Math.hypot(at[name][0] - x, at[name][1] - y);
       const near = names.reduce((best, name) => (far(name) < far(best) ? name : best));
       if (far(near) > 0.5) return;
@@ -141,6 +142,7 @@ export default {
     const sharp = kit.range({ label: "sharpness", min: 0, max: 10, step: 0.1, value: sharpness,
       format: (x) => (x === 1 ? "1 (paper)" : x.toFixed(1)),
       oninput: (x) => { sharpness = x; change(); } });
+    sharpness = +sharp.input.value;
     const bars = kit.chart.bars(kit, "Weights");
     const sums = make("div"), voice = kit.voice();
 

@@ -45,7 +45,7 @@ export default {
     const asked = model.asked;
     let kind = asked.kind in KINDS ? asked.kind : "causal";
     let how = ["before", "finite", "after"].includes(asked.how) ? asked.how : "before";
-    let real = Number(asked.real ?? n), layers = Number(asked.layers ?? 1);
+    let real = asked.real ?? n, layers = asked.layers ?? 1;
     let flipped = (asked.cells ?? "").split(".").filter(Boolean), touched = false;
     const words = model.get("words"), trained = model.get("trained");
     const names = Array.from({ length: n }, (_, i) => String(i + 1));
@@ -75,6 +75,7 @@ export default {
       oninput: change((to) => { layers = to; }) });
     const tokens = kit.range({ label: "real tokens", min: 2, max: n, value: real,
       oninput: change((to) => { real = to; }) });
+    [real, layers] = [+tokens.input.value, +stack.input.value];
     const voice = kit.voice();
 
     function set(...to) {
@@ -99,7 +100,8 @@ export default {
           + `fall below guessing, ${guess}, down to ${least.toFixed(2)}.`
         : `no position depends on the token that it must predict: on random digits no loss below `
           + `guessing, ${guess}, can be reached.`);
-      if (how !== "before" && found.length) {
+      // a forbidden score still has a say, but a faint one; what the mask allows has not
+      if (found.length && !leaks(influence(now(), "before", layers), real).length) {
         parts.push(` The leak is faint${layers > 1 ? "." : `; the layer trained above came to ${trained[how].toFixed(2)}.`}`);
       }
       voice.say(parts.join(""));

@@ -29,7 +29,7 @@ export default {
     const data = Object.fromEntries(["word", "offsets", "runs", "every"].map((name) => [name, model.get(name)]));
     const { word, offsets, runs } = data, far = Math.max(...offsets), last = word.length - 1 - far;
     let heads = COUNTS.includes(Number(asked.heads)) ? Number(asked.heads) : 1;
-    let at = Math.min(last, Math.max(far, Number(asked.at ?? 5) || 5));
+    let at = asked.at ?? 5;
     let off = new Set([...(asked.off ?? "")].map(Number).filter((i) => i < heads)), touched = false;
     const looked = new Set(); // whose curves are drawn
     const right = (h = heads, less = off) => runs[h].states[key(less)].right;
@@ -51,6 +51,7 @@ export default {
     const row = make("div", { class: "fx-row", role: "group", "aria-label": "Heads that are heard" });
     const letter = kit.range({ label: "letter", min: far, max: last, value: at,
       format: (i) => `${+i + 1}, ${word[i]}`, oninput: (i) => act({ at: i }) });
+    at = +letter.input.value;
     const place = make("div"), told = make("div"), maps = {};
     const bars = kit.chart.bars(kit, "Right answers by question");
     const chart = kit.chart.lines(kit, { label: "Loss of each training that was looked at, by step", xLabel: "step", yLabel: "loss",

@@ -28,7 +28,7 @@ export default {
   render({ model, el, kit }) {
     const { make, draw } = kit;
     const width = model.get("width"), columns = model.get("columns");
-    let position = Number(model.asked.pos ?? 3), offset = Number(model.asked.offset ?? 4);
+    let position = model.asked.pos ?? 3, offset = model.asked.offset ?? 4;
     let column = columns.includes(Number(model.asked.dims)) ? Number(model.asked.dims) : columns[1];
     let touched = false;
     const act = (change) => (to) => { change(to); touched = true; show(); };
@@ -37,6 +37,7 @@ export default {
       oninput: act((to) => { position = to; }) });
     const offsets = kit.range({ label: "offset k", min: -20, max: 20, value: offset,
       format: (x) => String(x).replace("-", "−"), oninput: act((to) => { offset = to; }) });
+    [position, offset] = [+places.input.value, +offsets.input.value];
     const which = kit.choice({ label: "Columns", value: column,
       options: columns.map((c) => [c, `${c}, ${c + 1}`]), onchange: act((to) => { column = to; }) });
     const clocks = make("div", { "aria-hidden": "true",
