@@ -147,6 +147,82 @@ def test_each_language_shows_what_it_made_before_it_is_loaded(
     page.wait_for_function("location.hash.startsWith('#say:text=Who')")
 
 
+# what the page loads waits for release(), in the order of the asking
+HELD = """() => {
+  const append = document.head.append.bind(document.head), held = [];
+  document.head.append = (script) => held.push(script);
+  window.release = () => append(...held.splice(0));
+}"""
+
+
+def test_two_languages_that_come_at_once_are_kept_apart(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "say", "page", "light"))
+    (tmp_path / "es.js").write_text('movesLarge("AAAA");')
+    page.evaluate(HELD)
+    go = page.get_by_role("button", name="Translate")
+    go.click()
+    page.get_by_role("button", name="Spanish").click()
+    page.locator(".say-ask button").click()
+    page.evaluate("release()")
+    page.get_by_text("The model could not be loaded: ").wait_for()
+    page.get_by_role("button", name="German").click()
+    go.click()
+    page.wait_for_function("location.hash.endsWith('&into=de')")
+    assert page.locator(".say-line[lang=de]").count() == 1
+    # what is chosen while another language comes is still German
+    page.get_by_role("button", name="Spanish").click()
+    page.get_by_role("group", name="The translation").get_by_role(
+        "button"
+    ).first.click()
+    page.locator(".say-others").get_by_role("button").first.click()
+    assert window.said().startswith("You chose its first words;")
+    assert page.locator(".say-line[lang=de]").count() == 1
+    assert window.faults == []
+
+
+def test_what_is_typed_while_a_language_comes_is_translated_once(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "say", "page", "light"))
+    page.evaluate(HELD)
+    field, go = (
+        page.get_by_label("An English sentence"),
+        page.locator(".say-ask button"),
+    )
+    for _ in range(3):
+        go.click()
+    field.fill("")
+    told = """() => {
+      window.told = [];
+      new MutationObserver(() => told.push(1)).observe(
+        document.querySelector(".fx-say"), {childList: true});
+    }"""
+    page.evaluate(told)
+    page.evaluate("release()")
+    page.get_by_text("There is nothing to translate").wait_for()
+    page.evaluate("() => new Promise((go) => setTimeout(go, 50))")
+    assert page.evaluate("told.length") == 1
+    assert page.locator(".say-board").count() == 1
+    assert window.faults == []
+
+
+def test_a_file_that_is_no_model_is_said_so(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "translate", "page", "light"))
+    (tmp_path / "model.js").write_text("0")
+    page.get_by_label("A German sentence").focus()
+    press(page, "Enter")
+    assert window.said() == "The model has not been loaded yet."
+    page.get_by_role("button", name="Load the model").click()
+    page.get_by_text(
+        "could not be loaded: model.js cannot be read"
+    ).wait_for()
+    assert page.get_by_role("button", name="Load the model").is_enabled()
+
+
 def test_who_wants_no_motion_sees_it_at_once(
     browser: Any, tmp_path: Path
 ) -> None:
@@ -353,9 +429,23 @@ def test_letters_are_drawn_and_cut_away(
     )
     field.fill("qx")
     assert window.said() == (
-        "No word of the manual goes on after “qx”, so this model has nothing to draw from."
+        "No word of the manual begins with “qx”, so this model has nothing to draw from."
     )
     assert window.faults == []
+
+
+def test_letters_that_nothing_follows_are_named(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "sample", "page", "light"))
+    field = page.get_by_label("words that begin with")
+    for typed, told in (
+        ("x", "begins with “x”"),
+        ("xse", "goes on after “xse”"),
+        ("axse", "goes on after “xse”"),
+    ):
+        field.fill(typed)
+        assert f"No word of the manual {told}, so" in window.said()
 
 
 def test_the_cut_itself_is_dragged(window: Window, tmp_path: Path) -> None:

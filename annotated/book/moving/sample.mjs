@@ -127,7 +127,8 @@ export default {
       words.replaceChildren();
       counted.textContent = "";
       if (!counts) {
-        voice.say(`No word of the manual goes on after “${begin.slice(-2)}”, so this model has nothing to draw from.`);
+        voice.say(`No word of the manual ${begin.length < 3 ? "begins with" : "goes on after"} “${begin.slice(-3)}”, `
+          + "so this model has nothing to draw from.");
         return;
       }
       const rows = cut(counts, how), drawn = draw(follows, begin, how, seed), { real, different } = judge(drawn, known);

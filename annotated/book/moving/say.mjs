@@ -94,9 +94,9 @@ export default {
     const calm = globalThis.matchMedia("(prefers-reduced-motion: reduce)").matches;
     let language = into[model.asked.into] ? model.asked.into : languages[0], own = false, boards = [], turn = 0;
     const size = () => `${(into[language].size * 4 / 3e6).toFixed(1)} MB`;
-    const translated = (text, prefix) => translate(kit, translators[language], text, into[language].search, prefix);
+    const translated = (which, text, prefix) => ({ which, ...translate(kit, translators[which], text, into[which].search, prefix) });
     const input = make("input", { type: "text", lang: "en", maxlength: 400, autocomplete: "off", "aria-label": "An English sentence",
-      onkeydown: (event) => { if (event.key === "Enter") say(); } });
+      onkeydown: (event) => { if (event.key === "Enter" && !event.isComposing) say(); } });
     input.value = model.asked.text ?? into[language].sample.text;
     const go = kit.button("Translate", () => say());
     const room = make("div"), others = make("div", { class: "say-others" });
@@ -131,7 +131,7 @@ export default {
         });
         return [nodes, make("div", { class: "say-line", role: "group", ...more }, ...words), words];
       };
-      const [above, upper] = line(result.steps.map(({ piece }) => piece), "above", { lang: language, "aria-label": "The translation, piece by piece" });
+      const [above, upper] = line(result.steps.map(({ piece }) => piece), "above", { lang: result.which, "aria-label": "The translation, piece by piece" });
       const [below, lower, words] = line(result.source, "below", { lang: "en", "aria-label": "What it reads, piece by piece" });
       const strange = (word) => (word.textContent.match(WORD) ?? []).some((part) => result.unread?.includes(part));
       for (const word of words.filter(strange)) word.classList.add("say-unread");
@@ -201,7 +201,7 @@ export default {
       others.append(make("div", { class: "fx-row" }, make("span", { class: "fx-soft" }, `Instead of ${name(side, i)}, ${percent(p)}:`),
         ...likely.filter(([other]) => other !== id).map(([other, chance, piece]) =>
           kit.button(`${piece.trim() || "␣"} ${percent(chance)}`, () => {
-            const changed = translated(result.text, [...before, other]);
+            const changed = translated(result.which, result.text, [...before, other]);
             show(boards.map((each) => (each === it ? changed : each.result)),
               ["You chose its first words; it went on from them."], [changed]);
           }))));
@@ -224,10 +224,9 @@ export default {
     }
 
     async function say() {
-      const typed = kit.clean(input.value);
-      if (!sentences(typed).length) return voice.say("There is nothing to translate: write a sentence first.");
-      const which = language;
-      if (!translators[which]) {
+      const typed = () => sentences(kit.clean(input.value)), which = language;
+      if (typed().length && !translators[which]) {
+        if (coming[which]) return; // whoever pressed first is answered, with what stands there then
         go.textContent = `Loading ${size()} …`;
         try {
           await loaded(which);
@@ -238,14 +237,16 @@ export default {
         }
         if (which !== language) return; // another was chosen meanwhile
       }
+      const found = typed(), more = [];
+      if (!found.length) return voice.say("There is nothing to translate: write a sentence first.");
       own = true;
-      const { forms } = translators[which], found = sentences(kit.clean(input.value)), more = [];
+      const { forms } = translators[which];
       const plain = found.slice(0, AT_A_TIME).map((part) => tidy(part, forms));
       if (plain.some((text, i) => text !== found[i])) more.push("Written as it knows it:");
       const left = found.slice(AT_A_TIME).join(" ");
       if (left) more.unshift(`It takes ${AT_A_TIME} sentences at a time; “${left}” was left out.`);
       try {
-        show(plain.map((text) => translated(text)), more);
+        show(plain.map((text) => translated(which, text)), more);
       } catch (error) {
         return voice.say(error.message);
       }
@@ -254,7 +255,7 @@ export default {
 
     /** What the language's run made of its sample, before anything is loaded. */
     function begin(fresh = true) {
-      const { sample } = into[language], result = { ...sample, steps: sample.target.map((piece) => ({ piece })) };
+      const { sample } = into[language], result = { which: language, ...sample, steps: sample.target.map((piece) => ({ piece })) };
       show([result], [`Write a sentence, and press Translate: the model, ${size()}, is loaded once.`], fresh ? [result] : []);
     }
 

@@ -77,7 +77,7 @@ export default {
       ? samples[0]?.[0] ?? "" : question;
     const input = make("input", { type: "text", value: model.asked.text ?? first,
       lang: served ? null : "de", size: 34, "aria-label": `A ${from} sentence`,
-      oninput: () => spell(), onkeydown: (event) => { if (event.key === "Enter") run(input.value); } });
+      oninput: () => spell(), onkeydown: (event) => { if (event.key === "Enter" && !event.isComposing) run(input.value); } });
     const pick = make("select", { "aria-label": "A test sentence",
       onchange: () => write(samples[pick.value][0]) },
     ...samples.map(([source], i) => make("option", { value: i }, source)));
@@ -166,10 +166,8 @@ export default {
 
     async function run(given, start = []) {
       const plain = tidy(kit.clean(given)), wanted = served ? given.trim() : tidy(plain, german), now = ++turn;
-      if (!ask) return;
-      const refused = served ? "" : refusal(plain);
+      const refused = !ask ? "The model has not been loaded yet." : served && wanted ? "" : refusal(plain);
       if (refused) return voice.say(refused);
-      if (!wanted) return;
       try {
         const found = await ask({ text: wanted, prefix: start, silent: [...silent] });
         if (now !== turn) return;
