@@ -17,6 +17,6 @@ test("a stack of one layer multiplies nothing", () => {
 });
 
 test("numbers as one says them", () => {
-  assert.deepEqual([50_460, 127.2, 5.01, 0.536, 4.08e-7, 1.4e10].map(say),
-    ["50,000", "130", "5.0", "0.54", "4.1·10⁻⁷", "1.4·10¹⁰"]);
+  assert.deepEqual([50_460, 127.2, 99.7, 5.01, 0.536, 4.08e-7, 1.4e10].map(say),
+    ["50,000", "130", "100", "5.0", "0.54", "4.1·10⁻⁷", "1.4·10¹⁰"]);
 });

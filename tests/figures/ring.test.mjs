@@ -22,5 +22,6 @@ test("what a device sends is less than two gradients", () => {
 });
 
 test("seconds as one says them", () => {
-  assert.deepEqual([2e-5, 0.0031, 0.195, 1.755].map(say), ["20 µs", "3.1 ms", "195 ms", "1.75 s"]);
+  assert.deepEqual([2e-5, 1e-4, 9.996e-4, 0.0031, 0.195, 0.9996, 1.755, 3920].map(say),
+    ["20 µs", "100 µs", "1.0 ms", "3.1 ms", "195 ms", "1.00 s", "1.75 s", "3920 s"]);
 });

@@ -52,6 +52,20 @@ def test_the_curve_itself_is_dragged(
     assert window.faults == []
 
 
+def test_the_other_button_of_a_mouse_drags_nothing(
+    window: Window, tmp_path: Path
+) -> None:
+    """It opens a menu, and is released where the page does not hear of it."""
+    page = window.open(write(tmp_path, "dials", "page", "light"))
+    said, peak = window.said(), page.locator(".fx svg circle").first
+    box = peak.bounding_box()
+    page.mouse.move(box["x"] + 5, box["y"] + 5)
+    page.mouse.down(button="right")
+    page.mouse.move(box["x"] + 105, box["y"] + 5, steps=4)
+    assert window.said() == said
+    page.mouse.up(button="right")
+
+
 def test_a_table_of_single_runs_is_drawn(
     window: Window, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ export function say(x) {
     const [digits, exponent] = x.toExponential(1).split("e");
     return `${digits}·10${raised(+exponent)}`;
   }
-  return x >= 100 ? (+x.toPrecision(2)).toLocaleString("en") : x.toPrecision(2);
+  return x >= 99.5 ? (+x.toPrecision(2)).toLocaleString("en") : x.toPrecision(2);
 }
 
 export default {

@@ -10,6 +10,7 @@ export function on({ draw }, svg, touch) {
     return [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
   };
   svg.addEventListener("pointerdown", (event) => {
+    if (event.button) return; // the menu that opens would swallow the release
     const [x, y] = under(event), far = ([a, b]) => Math.hypot(a - x, b - y);
     const near = handles.reduce((best, { place }, i) => (far(place) < far(handles[best].place) ? i : best), 0);
     if (far(handles[near].place) > 24) return; // a finger's width

@@ -79,6 +79,7 @@ export default {
       if (p !== at[end]) act({ [end]: p });
     };
     svg.addEventListener("pointerdown", (event) => {
+      if (event.button) return; // the menu that opens would swallow the release
       svg.setPointerCapture(event.pointerId);
       pick(event);
     });

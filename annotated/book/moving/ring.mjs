@@ -24,9 +24,11 @@ export const seconds = (n, size, link, rounds) => sent(n, size, rounds) / link;
 /** How many times as fast as one device n of them are, if nothing overlaps. */
 export const gain = (n, size, link, alone) => alone / (alone / n + seconds(n, size, link));
 
+const digits = (x, most) => (x < 10 ** most - 0.5 ? x.toPrecision(most) : String(Math.round(x)));
+
 /** Seconds as one says them. */
-export const say = (s) => (s === 0 ? "0 ms" : s < 1e-3 ? `${(1e6 * s).toPrecision(2)} µs` : s < 1
-  ? `${s < 0.01 ? (1e3 * s).toPrecision(2) : Math.round(1e3 * s)} ms` : `${s.toPrecision(3)} s`);
+export const say = (s) => (s === 0 ? "0 ms" : s < 9.995e-4 ? `${digits(1e6 * s, 2)} µs` : s < 0.9995
+  ? `${digits(1e3 * s, 2)} ms` : `${digits(s, 3)} s`);
 
 const LINKS = [0.1, 0.25, 0.5, 1, 2, 5, 10, 25, 50, 100, 200, 450];
 const SIZES = [0.02, 0.05, 0.1, 0.26, 0.5, 0.85, 2, 5, 14, 28];

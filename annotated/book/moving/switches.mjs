@@ -119,6 +119,7 @@ export default {
       if (to !== at.start) act({ start: to });
     };
     strip.addEventListener("pointerdown", (event) => {
+      if (event.button) return; // the menu that opens would swallow the release
       strip.setPointerCapture(event.pointerId);
       drag(event);
     });
