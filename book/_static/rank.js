@@ -174,8 +174,9 @@ const ranking = (taught = [], filed = {}) => {
     }
     return row[b.length];
   };
-  const repaired = (word) => {
-    if (spread(word) || others.has(word) || word.length < 4) return [word];
+  const PASTED = 12; // so many words nobody types, and each is compared with all there are
+  const repaired = (word, all) => {
+    if (spread(word) || others.has(word) || word.length < 4 || all > PASTED) return [word];
     for (let at = word.length - 4; at > 3; at--) {
       const halves = [word.slice(0, at), word.slice(at)].map(stem);
       if (halves.every((half) => half && spread(half) > 2)) return halves;
@@ -251,7 +252,7 @@ const ranking = (taught = [], filed = {}) => {
     const typed = query.replace(/\(\)$/, "").replace(DEFINES, " ");
     let given = meant(typed).filter((word, i, all) => all.indexOf(word) === i);
     if (given.some((word) => !spread(word))) given = meant(camel(typed));
-    const mended = given.map((word) => repaired(word));
+    const mended = given.map((word) => repaired(word, given.length));
     const words = [...new Set(mended.flat())];
     const raw = (typed.toLowerCase().match(PART) ?? []).map(single);
     if (!words.length) return little(raw);

@@ -390,6 +390,17 @@ def test_a_section_is_found_by_what_readers_ask_of_it(built: Book) -> None:
     assert not (built.root / "site/_static/questions.tsv").exists()
 
 
+def test_what_was_pasted_has_no_slips_of_the_hand(built: Book) -> None:
+    """To look for them in a page of text would stop the page for long."""
+    slip, pasted = "sidewayz", " ".join(f"zq{n}wordly" for n in range(12))
+    queries = [slip, f"{pasted} {slip}", f"{pasted} sideways"]
+    alone, slipped, right = ranked(
+        built.root / "site/_static", queries
+    ).values()
+    assert "03-two#what-is-wide" in alone and alone[0] in right
+    assert slipped == []
+
+
 def test_words_of_the_glossary_lead_to_what_builds_them() -> None:
     page = (
         "<table><tr><th>word</th><th>built</th></tr>"
