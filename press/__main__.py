@@ -35,6 +35,13 @@ def main(arguments: list[str] | None = None) -> int:
         for line in error.problems:
             print(line, file=sys.stderr)
         return 2
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # what a shell says of a program that this has ended
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename else ""
+        print(f"{named}{error.strerror or error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.stderr.flush()
@@ -232,6 +239,14 @@ def _jobs(text: str) -> int:
     return int(text)
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no port: it is a number up to 65535"
+        )
+    return int(text)
+
+
 def _say(line: str) -> None:
     print(line, flush=True)
 
@@ -294,7 +309,7 @@ def _parser() -> argparse.ArgumentParser:
         taken = add(name, run, what)
         taken.add_argument("--out", type=Path, help="default: in dist/")
     serve = add("serve", _serve, "show site/ in the browser")
-    serve.add_argument("--port", type=int, default=8000)
+    serve.add_argument("--port", type=_port, default=8000)
     return parser
 
 

@@ -7,11 +7,23 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from annotated.engine.files import one_at_a_time
 from annotated.engine.processes import tied
 from press.chapters import Chapter, PressError, read_book
+
+
+@contextmanager
+def alone(build: Path) -> Iterator[None]:
+    """Whoever sets pages in a folder of build/; a second waits, since it
+    would take away what the first is reading.
+    """
+    build.mkdir(parents=True, exist_ok=True)
+    with one_at_a_time(build):
+        yield
 
 
 def mirror(sources: dict[str, bytes], folder: Path) -> None:

@@ -68,7 +68,8 @@ grade(lambda: {defines}, "{name}", {points:.1f})"""
 def classroom(root: Path, out: Path, seed: str = "") -> list[str]:
     """Write the course; what has been written. seed is the teacher's, from
     which the hidden checks are drawn; without one it is that of the course
-    that is there, or a new one.
+    that is there, or a new one. What a teacher has put into the settings
+    and the hidden checks is kept beside them.
     """
     exercises = read_exercises(root)
     project = read_project(root)
@@ -91,9 +92,16 @@ def classroom(root: Path, out: Path, seed: str = "") -> list[str]:
             assignment(student, group)
         )
         expected[out / "solutions" / f"{page}.ipynb"] = solved
+    told = []
     for path, text in expected.items():
+        if path.parent == out and path.is_file():  # teachers write in it
+            before = path.read_text("utf-8")
+            if before != text:
+                old = path.with_name(f"{path.name}.old")
+                files.replace(old, before)
+                told.append(f"kept what {path} was as {old.name}")
         files.replace(path, text)
-    return [f"wrote {path}" for path in expected]
+    return [*(f"wrote {path}" for path in expected), *told]
 
 
 def _seed_of(out: Path) -> str:

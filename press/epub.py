@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 import re
 import shutil
@@ -14,7 +15,8 @@ from posixpath import dirname, join, normpath
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree as ET
 
-from press.build import mirror, sphinx
+from press import files
+from press.build import alone, mirror, sphinx
 from press.chapters import Chapter, PressError, read_book
 from press.previews import preview
 from press.project import NAME, TITLE, Project, read_project
@@ -41,42 +43,42 @@ def epub(root: Path, out: Path) -> str:
     ]
     build = root / "build" / "epub"
     sources = _sources(root, chapters, page_sources(root, chapters))
-    mirror(sources, build / "source")
-    shutil.rmtree(build / "epub", ignore_errors=True)
-    sphinx(root, build, "epub", _options(read_project(root)))
-    made = build / "epub" / f"{NAME}.epub"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    _finish(made, out)
-    if found := faults(out):
-        raise PressError(*found)
-    size = out.stat().st_size / 1e6
+    with alone(build):
+        mirror(sources, build / "source")
+        shutil.rmtree(build / "epub", ignore_errors=True)
+        sphinx(root, build, "epub", _options(read_project(root)))
+        made = _finished(build / "epub" / f"{NAME}.epub")
+    if found := faults(io.BytesIO(made)):
+        raise PressError(*(f"{out.name}: {fault}" for fault in found))
+    files.replace(out, made)
+    size = len(made) / 1e6
     return f"{out} holds {len(chapters)} chapters in {size:.1f} MB"
 
 
 def _sources(
-    root: Path, chapters: list[Chapter], files: dict[str, bytes]
+    root: Path, chapters: list[Chapter], pages: dict[str, bytes]
 ) -> dict[str, bytes]:
     """Of the site's files what the EPUB needs, with a first page and a
     cover of its own.
     """
     project = read_project(root)
     names = {f"{chapter.name}.ipynb" for chapter in chapters}
-    kept = {n: data for n, data in files.items() if n in KEPT | names}
+    kept = {n: data for n, data in pages.items() if n in KEPT | names}
     kept["names.json"] = b"{}"  # no popovers, no reference
-    pages = [Path(name).stem for name in names | {"references.md"}]
+    listed = [Path(name).stem for name in names | {"references.md"}]
     text = (root / "book" / f"{INDEX}.md").read_text("utf-8")
-    kept[f"{INDEX}.md"] = _contents(text, sorted(pages), project).encode()
-    drawing = _cover(chapters, files)
+    kept[f"{INDEX}.md"] = _contents(text, sorted(listed), project).encode()
+    drawing = _cover(chapters, pages)
     kept[COVER] = preview(root, TITLE, project.about, drawing, COVER_SIZE)
     return kept
 
 
-def _cover(chapters: list[Chapter], files: dict[str, bytes]) -> str:
+def _cover(chapters: list[Chapter], pages: dict[str, bytes]) -> str:
     """The drawing of the cell with the tag `cover`, which the first page
     of the site has, too.
     """
     for chapter in chapters:
-        cells = json.loads(files[f"{chapter.name}.ipynb"])["cells"]
+        cells = json.loads(pages[f"{chapter.name}.ipynb"])["cells"]
         for cell, origin in zip(cells, chapter.cells, strict=True):
             if "cover" not in origin.tags:
                 continue
@@ -122,31 +124,33 @@ def _options(project: Project) -> dict[str, str]:
 # --- what Sphinx leaves to do ---------------------------------------------
 
 
-def _finish(made: Path, out: Path) -> None:
+def _finished(made: Path) -> bytes:
     """The same files, with what a reader has to know of each page."""
+    whole = io.BytesIO()
     with (
         zipfile.ZipFile(made) as before,
-        zipfile.ZipFile(out, "w") as after,
+        zipfile.ZipFile(whole, "w") as after,
     ):
-        files = {name: before.read(name) for name in before.namelist()}
-        for name, data in files.items():
+        held = {name: before.read(name) for name in before.namelist()}
+        for name, data in held.items():
             if name == "content.opf":
-                data = _manifest(data.decode(), files).encode()
+                data = _manifest(data.decode(), held).encode()
             if name.endswith(".xhtml"):
                 data = MYST.sub(b"", data)
             packed = zipfile.ZIP_DEFLATED
             if name == "mimetype":  # which comes first
                 packed = zipfile.ZIP_STORED
             after.writestr(zipfile.ZipInfo(name, NEVER), data, packed)
+    return whole.getvalue()
 
 
-def _manifest(text: str, files: dict[str, bytes]) -> str:
+def _manifest(text: str, held: dict[str, bytes]) -> str:
     """The list of files, which says where formulas are, and the cover."""
 
     def item(match: re.Match[str]) -> str:
         name = html.unescape(match[1])
         kinds = []
-        if name.endswith(".xhtml") and b"<math" in files[name]:
+        if name.endswith(".xhtml") and b"<math" in held[name]:
             kinds.append("mathml")
         if name == COVER:
             kinds.append("cover-image")
@@ -159,17 +163,17 @@ def _manifest(text: str, files: dict[str, bytes]) -> str:
 # --- whether it is whole --------------------------------------------------
 
 
-def faults(path: Path) -> list[str]:
+def faults(path: Path | io.BytesIO) -> list[str]:
     """What is wrong with an EPUB: pages that are no XML, links and
     pictures that lead nowhere, what would be fetched or run.
     """
     with zipfile.ZipFile(path) as book:
-        files = {name: book.read(name) for name in book.namelist()}
+        held = {name: book.read(name) for name in book.namelist()}
     found = []
-    if next(iter(files), "") != "mimetype":
+    if next(iter(held), "") != "mimetype":
         found.append("its first file is not mimetype")
     trees = {}
-    for name, data in files.items():
+    for name, data in held.items():
         if name.endswith((".xhtml", ".opf", ".ncx", ".xml", ".svg")):
             try:
                 trees[name] = ET.fromstring(data)
@@ -193,13 +197,13 @@ def faults(path: Path) -> list[str]:
                 continue
             place = unquote(parts.path)
             target = normpath(join(dirname(name), place)) if place else name
-            if target not in files:
+            if target not in held:
                 found.append(f"{name} -> {address}: not there")
                 continue
             there = marks.get(target, {""}) | {""}
             if target in marks and unquote(parts.fragment) not in there:
                 found.append(f"{name} -> {address}: no such place")
-    return [f"{path.name}: {fault}" for fault in found]
+    return found
 
 
 def _addresses(tree: ET.Element) -> Iterator[tuple[str, str]]:

@@ -100,9 +100,21 @@ def execute(
     jobs = jobs or _cores()
     # the longest first, so that none is left alone at the end
     todo.sort(key=lambda item: -_expected(root, item[0]))
-    with ThreadPoolExecutor(jobs) as pool:
-        results = [pool.submit(_run, root, *item, say) for item in todo]
-        problems = [r.result() for r in results]
+    with tempfile.TemporaryDirectory(
+        prefix="press-", ignore_cleanup_errors=True
+    ) as within:
+        pool = ThreadPoolExecutor(jobs)
+        results = [
+            pool.submit(_run, root, *item, say, within) for item in todo
+        ]
+        try:
+            problems = [r.result() for r in results]
+        except BaseException as error:
+            # Ctrl-C: the kernels end with this process, which is next
+            wait = not isinstance(error, KeyboardInterrupt)
+            pool.shutdown(wait, cancel_futures=True)
+            raise
+        pool.shutdown()
     for i, item in enumerate(todo):
         for _ in range(AGAIN):
             if _false(item[0], problems[i]):
@@ -196,10 +208,16 @@ def as_notebook(chapter: Chapter) -> Any:
 # --- one chapter ----------------------------------------------------------
 
 
-def _run(root: Path, chapter: Chapter, wanted: str, say: Say) -> str:
+def _run(
+    root: Path,
+    chapter: Chapter,
+    wanted: str,
+    say: Say,
+    within: str | None = None,
+) -> str:
     """Execute one chapter and keep it; or what went wrong."""
     say(f"{chapter.name}: executing")
-    notebook, seconds, problem = run(root, chapter)
+    notebook, seconds, problem = run(root, chapter, within=within)
     if problem:
         say(f"{chapter.name}: FAILED\n{problem}")
         return problem.splitlines()[0]
@@ -215,13 +233,20 @@ def _run(root: Path, chapter: Chapter, wanted: str, say: Say) -> str:
 
 
 def run(
-    root: Path, chapter: Chapter, world: World | None = None
+    root: Path,
+    chapter: Chapter,
+    world: World | None = None,
+    within: str | None = None,
 ) -> tuple[Any, float, str]:
-    """The executed notebook, its seconds, and what went wrong, or ""."""
+    """The executed notebook, its seconds, and what went wrong, or "".
+    Its temporary folder is made within another.
+    """
     notebook = as_notebook(chapter)
     add_claims(notebook, chapter)
     start, problem = time.monotonic(), ""
-    with tempfile.TemporaryDirectory(prefix="press-") as scratch:
+    with tempfile.TemporaryDirectory(
+        prefix="press-", dir=within
+    ) as scratch:
         try:
             _execute(notebook, root, Path(scratch), chapter.minutes, world)
         except Exception as error:  # a kernel can end in many ways
@@ -299,6 +324,7 @@ def _execute(
     manager.kernel_spec_manager = KernelSpecManager(
         kernel_dirs=[], ensure_native_kernel=True
     )
+    manager.connection_file = str(scratch / "kernel.json")
     if os.name == "posix":  # no ports to race for, or to listen at
         manager.transport = "ipc"
         manager.ip = str(scratch / "kernel")

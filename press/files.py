@@ -69,8 +69,19 @@ def _bytes(content: str | bytes) -> bytes:
 
 
 def replace(path: Path, text: str | bytes) -> bool:
-    """Put text at path in one step; False where it was there already."""
-    data = _bytes(text)
+    """Put text at path in one step; False where it was there already.
+    PressError where nothing can be written.
+    """
+    try:
+        return _replace(path, _bytes(text))
+    except (FileExistsError, NotADirectoryError) as error:
+        reason = f"{error.filename} is no folder"
+    except OSError as error:
+        reason = str(error.strerror)
+    raise PressError(f"{path} cannot be written: {reason}")
+
+
+def _replace(path: Path, data: bytes) -> bool:
     if path.is_file() and path.read_bytes() == data:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)

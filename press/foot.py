@@ -89,4 +89,5 @@ def commit_of(root: Path) -> str:
         )
     except OSError:  # without git
         return ""
-    return done.stdout.strip()
+    # of a repository without commits it prints the word HEAD, and fails
+    return done.stdout.strip() if done.returncode == 0 else ""

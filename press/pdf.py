@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
 from annotated.engine.processes import tied
+from press import files
 from press.chapters import PressError
 from press.epub import XHTML, epub
 from press.project import TITLE
@@ -63,8 +64,8 @@ def pdf(root: Path, out: Path) -> str:
         tree = joined(folder)
         ET.register_namespace("", XHTML.strip("{}"))
         whole.write_bytes(ET.tostring(tree, "utf-8"))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        _print(program, whole, out)
+        _print(program, whole, folder / "book.pdf")
+        files.replace(out, (folder / "book.pdf").read_bytes())
     return f"{out} holds the story in {out.stat().st_size / 1e6:.1f} MB"
 
 
@@ -72,8 +73,11 @@ def chromium() -> str:
     """A program that prints: $CHROMIUM, one that is installed, or that of
     playwright.
     """
-    named = os.environ.get("CHROMIUM")
-    found = [named] if named else [shutil.which(one) for one in PROGRAMS]
+    if named := os.environ.get("CHROMIUM"):
+        if program := shutil.which(named):
+            return program
+        raise PressError(f"CHROMIUM={named}: there is no such program")
+    found = [shutil.which(one) for one in PROGRAMS]
     try:
         from playwright.sync_api import sync_playwright
 
@@ -152,16 +156,20 @@ def _print(program: str, page: Path, out: Path) -> None:
     ]  # fmt: skip
     if sys.platform == "linux" and os.geteuid() == 0:
         options.append("--no-sandbox")  # a container's root has none
-    out.unlink(missing_ok=True)
-    with tied() as tie:
-        done = subprocess.run(
-            [program, *options, f"--print-to-pdf={out}", page.as_uri()],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PATIENCE,
-            **tie,
-        )
+    try:
+        with tied() as tie:
+            done = subprocess.run(
+                [program, *options, f"--print-to-pdf={out}", page.as_uri()],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=PATIENCE,
+                **tie,
+            )
+    except subprocess.TimeoutExpired:
+        raise PressError(
+            f"{program} has printed nothing: ended after {PATIENCE} seconds"
+        ) from None
     if not out.is_file():
         said = re.sub(r"\s+", " ", done.stderr)[-300:]
         raise PressError(f"{program} has printed nothing: {said}")

@@ -29,7 +29,13 @@ def release(root: Path, version: str, today: date) -> list[str]:
     if coming:
         changes = r"\A# Changes\n", f"# Changes\n\n{heading}\n"
     else:
-        changes = f"^{heading}$", f"## {number}, {today.isoformat()}"
+        begun, project = COMING, root / "pyproject.toml"
+        if f'\nversion = "{version}"\n' in project.read_text("utf-8"):
+            begun += r"|\d{4}-\d\d-\d\d"  # and then a page had a fault
+        changes = (
+            rf"^## {re.escape(number)}, (?:{begun})$",
+            f"## {number}, {today.isoformat()}",
+        )
     texts: dict[Path, str] = {}
     for name, pattern, text in (
         ("pyproject.toml", '^version = ".+"$', f'version = "{version}"'),

@@ -11,7 +11,7 @@ from email.utils import formatdate
 from functools import lru_cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from annotated.book.paper import card_script
 from annotated.engine.errors import DataError
@@ -24,6 +24,14 @@ TEXT = {".html", ".css", ".js", ".svg", ".json", ".md", ".txt"}
 @lru_cache(maxsize=64)
 def _compressed(path: Path, changed: int) -> bytes:
     return gzip.compress(path.read_bytes(), 6, mtime=0)
+
+
+class Server(ThreadingHTTPServer):
+    """A browser may leave before it has everything."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -80,7 +88,7 @@ def serve(root: Path, port: int) -> None:
         raise PressError("there is no site/ yet: run `make book` first")
     handler = partial(Quiet, directory=str(folder))
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        server = Server(("127.0.0.1", port), handler)
     except OSError as error:
         raise PressError(
             f"port {port}: {error.strerror}; try `make serve PORT=8001`"

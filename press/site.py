@@ -28,7 +28,7 @@ from press import (
     previews,
 )
 from press.api import Reference
-from press.build import mirror, sphinx
+from press.build import alone, mirror, sphinx
 from press.chapters import Cell, Chapter, PressError, read_book, select
 from press.dark import light, style_sheet
 from press.execute import as_notebook, executed_path, join
@@ -109,10 +109,11 @@ def site(root: Path) -> str:
     index = root / "site" / "index.html"
     if index.is_file() and stamp.is_file() and stamp.read_text() == wanted:
         return "site/ is current"
-    stamp.unlink(missing_ok=True)
-    pages = _set(root, sources, build)
-    mirror(footed(root, pages) | beside.found(sources), root / "site")
-    stamp.write_text(wanted)
+    with alone(build):
+        stamp.unlink(missing_ok=True)
+        pages = _set(root, sources, build)
+        mirror(footed(root, pages) | beside.found(sources), root / "site")
+        stamp.write_text(wanted)
     return f"site/ holds {_count(pages)} pages"
 
 
@@ -124,8 +125,9 @@ def draft(root: Path, names: list[str]) -> str:
         root, [chapter for chapter in chapters if chapter.name in chosen]
     )
     folder = root / "build" / "draft"
-    pages = _set(root, sources, folder)
-    mirror(pages, folder / "site")
+    with alone(folder):
+        pages = _set(root, sources, folder)
+        mirror(pages, folder / "site")
     return f"{folder / 'site'} holds {_count(pages)} pages"
 
 
@@ -174,8 +176,9 @@ def proof(root: Path) -> None:
     chapters = read_book(root)
     book = _Book(root, chapters, {c.name: _unexecuted(c) for c in chapters})
     folder = root / "build" / "proof"
-    mirror(_files(root, book), folder / "source")
-    sphinx(root, folder, "proof", _address(root))
+    with alone(folder):
+        mirror(_files(root, book), folder / "source")
+        sphinx(root, folder, "proof", _address(root))
 
 
 def _unexecuted(chapter: Chapter) -> Any:

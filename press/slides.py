@@ -19,7 +19,14 @@ from markdown_it import MarkdownIt
 
 from annotated.book.colors import colors
 from press import files, numbers, posters
-from press.chapters import Cell, Chapter, headings, read_book, select
+from press.chapters import (
+    Cell,
+    Chapter,
+    PressError,
+    headings,
+    read_book,
+    select,
+)
 from press.exercises import numbers_in_pages, read_exercises
 from press.formulas import STYLE, face, mathml, third
 from press.site import CARDS, executed
@@ -84,6 +91,12 @@ def slides(root: Path, names: list[str], out: Path) -> list[str]:
     book = read_book(root)
     chosen = select(book, names)
     story = [chapter for chapter in chosen if chapter.room == "story"]
+    if names and len(story) < len(chosen):
+        others = [c.name for c in chosen if c not in story]
+        raise PressError(
+            f"no slides of {', '.join(others)}: only pages of the story "
+            "have some"
+        )
     texts, labels = executed(root, story), numbers.labels(book)
     written = []
     for chapter in story:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from press import execute as executing
+from press import files
 from press import worlds as played
 from press.__main__ import main
 from press.chapters import PressError, read_book, select
-from press.execute import World
+from press.classroom import classroom
+from press.execute import World, execute
 from press.export import export
 from press.notebooks import notebooks
 from press.release import release
+from press.serve import Server
+from press.site import proof
+from press.slides import slides
 from press.worlds import worlds
 from tests.press.conftest import Book, code, exported
 
@@ -139,6 +149,83 @@ def test_a_release_is_written_everywhere_or_nowhere(book: Book) -> None:
     assert book.read("CITATION.cff") == "version: 0.1.0.dev0\n"
 
 
+def test_a_release_whose_pages_had_a_fault_is_made_again(
+    book: Book,
+) -> None:
+    book.write("pyproject.toml", '[project]\nversion = "0.1.0.dev0"\n')
+    book.write("book/00-preface.md", '__version__ = "0.1.0.dev0"\n')
+    book.write("CITATION.cff", "version: 0.1.0.dev0\n")
+    book.write("CHANGELOG.md", "# Changes\n\n## 0.1.0, not yet released\n")
+    release(book.root, "0.1.0", date(2030, 1, 1))
+    release(book.root, "0.1.0", date(2030, 1, 2))
+    assert (
+        book.read("CHANGELOG.md") == "# Changes\n\n## 0.1.0, 2030-01-02\n"
+    )
+    release(book.root, "0.2.0.dev0", date(2030, 1, 3))
+    with pytest.raises(PressError, match="CHANGELOG.md"):  # it is out
+        release(book.root, "0.1.0", date(2030, 1, 4))
+
+
+def test_what_a_teacher_has_added_to_a_course_is_kept(book: Book) -> None:
+    out = book.root / "classroom"
+    classroom(book.root, out)
+    hidden = json.loads((out / "hidden.json").read_text("utf-8"))
+    mine = json.dumps(
+        hidden | {"checks": {"02-x": ["def check_x(f): ..."]}}
+    )
+    (out / "hidden.json").write_text(mine, "utf-8")
+    with (out / "nbgrader_config.py").open("a") as file:
+        file.write("c.Execute.timeout = 900\n")
+    told = "\n".join(classroom(book.root, out))
+    assert json.loads((out / "hidden.json").read_text("utf-8")) == hidden
+    assert (out / "hidden.json.old").read_text("utf-8") == mine
+    kept = (out / "nbgrader_config.py.old").read_text("utf-8")
+    assert kept.endswith("c.Execute.timeout = 900\n")
+    assert "hidden.json was as hidden.json.old" in told
+    assert "kept" not in "\n".join(classroom(book.root, out))
+
+
+def test_ctrl_c_begins_no_other_page(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2, 6):
+        book.chapter(f"0{number}-page", code("x = 1"))
+    over = Event()
+    begun: list[object] = []
+
+    def run(*given: object, **more: object) -> str:
+        begun.append(given)
+        if len(begun) == 1:
+            raise KeyboardInterrupt
+        over.wait(5)
+        return ""
+
+    monkeypatch.setattr(executing, "_run", run)
+    with pytest.raises(KeyboardInterrupt):
+        execute(book.root, jobs=1, say=lambda line: None)
+    over.set()
+    assert len(begun) <= 2
+
+
+def test_two_do_not_set_pages_in_one_folder(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    refused: list[str] = []
+
+    def sphinx(root: Path, build: Path, *more: object) -> None:
+        handle = os.open(build, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(handle)
+        refused.append(build.name)
+
+    monkeypatch.setattr("press.site.sphinx", sphinx)
+    book.chapter("02-one", code("x = 1"))
+    proof(book.root)
+    assert refused == ["proof"]
+
+
 # --- worlds ---
 
 
@@ -194,3 +281,77 @@ def test_arguments_that_cannot_be_are_said_in_a_line(
     assert main(["--root", str(tmp_path / "nowhere"), "export"]) == 2
     assert "pyproject.toml" in capsys.readouterr().err
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("port", ["65536", "-1", "8000s"])
+def test_a_port_that_is_none_is_refused(
+    book: Book, capsys: pytest.CaptureFixture[str], port: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--root", str(book.root), "serve", "--port", port])
+    assert "is no port: it is a number up to" in capsys.readouterr().err
+
+
+def test_only_the_story_has_slides(book: Book) -> None:
+    book.chapter("A1-guide")
+    with pytest.raises(PressError, match="no slides of A1-guide: only"):
+        slides(book.root, ["A1"], book.root / "dist")
+
+
+# --- where it is written, and who reads it ---
+
+
+def test_what_cannot_be_written_is_said_and_nothing_is_lost(
+    book: Book,
+) -> None:
+    file = book.write("file", "kept")
+    book.write("folder/file", "kept")
+    with pytest.raises(PressError, match="file/x/y cannot.*file/x is no"):
+        files.replace(file / "x" / "y", "new")
+    with pytest.raises(PressError, match="file/x cannot .*file is no fol"):
+        files.replace(file / "x", "new")
+    with pytest.raises(PressError, match="folder cannot .*Is a directory"):
+        files.replace(book.root / "folder", "new")
+    assert book.read("file") == book.read("folder/file") == "kept"
+    assert len(list(book.root.iterdir())) == 4
+
+
+def test_a_file_that_is_missing_is_named(
+    book: Book, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (book.root / "pyproject.toml").write_text('version = "0.0.0"\n')
+    assert main(["--root", str(book.root), "release", "0.1.0"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith("00-preface.md: No such file or directory")
+
+
+def test_a_reader_who_has_gone_is_no_traceback(book: Book) -> None:
+    book.chapter("02-one", code("x = 1"))
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "press",
+            "--root",
+            str(book.root),
+            "minutes",
+        ],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_browser_that_leaves_is_no_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Server(("127.0.0.1", 0), None) as server:  # type: ignore
+        for error in (BrokenPipeError(), ConnectionResetError()):
+            try:
+                raise error
+            except OSError:
+                server.handle_error(None, ("here", 1))
+    assert capsys.readouterr().err == ""

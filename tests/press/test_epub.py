@@ -9,8 +9,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from press.archive import archive
+from press.chapters import PressError
 from press.epub import COVER, XHTML, epub, faults
 from press.formulas import mathml, third
+from press.notebooks import expected_notebooks
 
 from .conftest import Book
 
@@ -157,13 +159,28 @@ def test_formulas_are_xml(tex: str, read: str) -> None:
 
 
 def test_a_zip_has_the_site_and_the_notebooks(built: Book) -> None:
-    built.write("book/notebooks/02-one.ipynb", "{}")
+    built.write("book/notebooks/02-one.ipynb", "{}")  # of before
+    built.write("book/notebooks/.ipynb_checkpoints/02-one.ipynb", "{}")
     path = built.root / "dist" / "one.zip"
     assert "files in" in archive(built.root, path)
     with zipfile.ZipFile(path) as zipped:
         names = set(zipped.namelist())
         index = zipped.read("attention-annotated/site/index.html")
+        one = zipped.read("attention-annotated/notebooks/02-one.ipynb")
     assert index == (built.root / "site/index.html").read_bytes()
-    assert "attention-annotated/notebooks/02-one.ipynb" in names
+    made = expected_notebooks(built.root)
+    assert one.decode() == made[built.root / "book/notebooks/02-one.ipynb"]
     site = (built.root / "site").rglob("*")
-    assert len(names) == 1 + sum(path.is_file() for path in site)
+    files = sum(path.is_file() for path in site)
+    assert len(names) == len(made) + files
+
+
+def test_an_epub_that_is_not_whole_replaces_none(
+    built: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "book.epub"
+    out.write_text("the last one")
+    monkeypatch.setattr("press.epub.faults", lambda made: ["a link: gone"])
+    with pytest.raises(PressError, match="book.epub: a link: gone"):
+        epub(built.root, out)
+    assert out.read_text() == "the last one"

@@ -71,15 +71,42 @@ def test_it_is_printed(built: Book, tmp_path: Path) -> None:
 def test_without_chromium_it_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("CHROMIUM", str(tmp_path / "none"))
+    monkeypatch.delenv("CHROMIUM", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "playwright.sync_api", None)
     with pytest.raises(PressError, match="there is none: install it"):
         chromium()
+
+
+def test_the_program_that_is_named_is_taken_or_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CHROMIUM", "mine")
+    with pytest.raises(PressError, match="CHROMIUM=mine: there is no such"):
+        chromium()  # it cannot be run
+    mine.chmod(0o755)
+    assert Path(chromium()) == mine
 
 
 def test_what_prints_nothing_is_told(
     monkeypatch: pytest.MonkeyPatch, built: Book, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(on_paper, "chromium", lambda: "/bin/false")
+    (tmp_path / "one.pdf").write_text("the last one")
     with pytest.raises(PressError, match="/bin/false has printed nothing"):
         pdf(built.root, tmp_path / "one.pdf")
+    assert (tmp_path / "one.pdf").read_text() == "the last one"
+
+
+def test_a_program_that_does_not_end_is_ended_and_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    endless = tmp_path / "endless"
+    endless.write_text("#!/bin/sh\nsleep 600\n")
+    endless.chmod(0o755)
+    monkeypatch.setattr(on_paper, "PATIENCE", 0.1)
+    with pytest.raises(PressError, match="nothing: ended after 0.1"):
+        on_paper._print(str(endless), tmp_path / "page", tmp_path / "pdf")
