@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -168,9 +169,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def answered(self) -> tuple[int, str]:
         """What the model says to a question, after a code of HTTP."""
-        size = int(self.headers.get("Content-Length") or 0)
         try:
-            if size > _LONGEST:
+            size = int(self.headers.get("Content-Length") or 0)
+            if not 0 <= size <= _LONGEST:
                 raise ValueError("the sentence is too long")
             question = json.loads(self.rfile.read(size))
             with self.turn:
@@ -200,6 +201,15 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: the terminal is the user's."""
 
 
+class _Server(ThreadingHTTPServer):
+    """One that says nothing of a browser which leaves too early."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Tell what is wrong here, and not in the browser."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def look(
     folder: Path, port: int = 0
@@ -217,10 +227,9 @@ def look(
     }
     kind = type("Handler", (_Handler,), fields)
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), kind)
+        server = _Server(("127.0.0.1", port), kind)
     except (OSError, OverflowError) as error:
         raise UsageError(f"port {port} cannot be had: {error}") from None
-    server.daemon_threads = True
     try:
         yield server, f"http://127.0.0.1:{server.server_port}/{secret}/"
     finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -232,3 +234,29 @@ def test_weights_that_are_no_numbers_are_one_sentence() -> None:
     ):
         with pytest.raises(RunError, match="numbers are not finite"):
             ask()
+
+
+def test_a_browser_that_leaves_too_early_says_nothing(
+    address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parts = urlsplit(address)
+    assert parts.hostname and parts.port
+    ended = struct.pack("ii", 1, 0)  # at once, without a farewell
+    for size in ("9", "-1", "nine"):
+        with socket.create_connection((parts.hostname, parts.port)) as line:
+            line.settimeout(30)
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ended)
+            line.sendall(
+                f"POST {parts.path}ask HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+                f"Content-Length: {size}\r\n\r\n".encode()
+            )
+            if size != "9":
+                assert line.recv(100).startswith(b"HTTP/1.0 400")
+    assert ask(address)[0] == 200  # it goes on
+    with look(POCKET) as (server, _):
+        for error in (BrokenPipeError(), ConnectionResetError()):
+            try:
+                raise error
+            except OSError:
+                server.handle_error(None, ("here", 1))  # type: ignore
+    assert capfd.readouterr().err == ""
