@@ -22,6 +22,7 @@ import pytest
 import torch
 
 from annotated.attention import MultiHeadAttention
+from annotated.batches import Corpus, Sentences
 from annotated.book import example
 from annotated.book.example import train_reversal
 from annotated.book.results import ledger
@@ -29,8 +30,10 @@ from annotated.engine.parsing import OnlyTrees, levels
 from annotated.engine.search import search_in_order
 from annotated.model import Transformer, TransformerConfig
 from annotated.parsing import linearise, tree_over
+from annotated.pocket import pocket_pairs
 from annotated.search import SearchConfig
-from annotated.tokens import SPECIALS
+from annotated.tokens import SPECIALS, Tokenizer
+from annotated.training import batch_loss
 from press.chapters import read_book, read_chapter
 from press.unproved import Trains, solutions
 from tests.conftest import give_back
@@ -290,6 +293,27 @@ def test_the_head_of_chapter_02_is_one_head_of_multi_head_attention(names):
     layer.load_state_dict(single.state_dict(), strict=False)
     x = torch.randn(2, 5, 12)
     torch.testing.assert_close(layer(x), layer.w_o(single(x)))
+
+
+def test_a_log_probability_is_that_of_a_batch():
+    """Chapter 19's solution reads what a model is trained on, ends too."""
+    pairs = pocket_pairs(20, "train")
+    sides = [p.source for p in pairs], [p.target for p in pairs]
+    german, english = (Tokenizer.train(s, 200, "word") for s in sides)
+    sizes = {"src_vocab": len(german), "tgt_vocab": len(english)}
+    torch.manual_seed(0)
+    config = TransformerConfig(**SHAPE | sizes | {"tie": "decoder"})
+    space = {"torch": torch, "german": german, "english": english}
+    space |= {"model": Transformer(config).eval(), "wrong": []}
+    (code,) = listings("19-pocket-german", "solution")["ex-pocket-search"]
+    execute(code, space)
+    rows = (Sentences.of(german.encode(sides[0])),
+            Sentences.of(english.encode(sides[1])))  # fmt: skip
+    corpus = Corpus(*rows)
+    for i, pair in enumerate(pairs):
+        _, nll = batch_loss(space["model"], corpus.batch([i]), 0.0)
+        found = space["log_probability"](pair.source, pair.target)
+        torch.testing.assert_close(found, -nll.detach())
 
 
 def test_a_shallow_parser_writes_shallow_trees():
