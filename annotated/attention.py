@@ -45,7 +45,7 @@ def attention(
 # 04-multi-head.md: One layer, h heads
 class MultiHeadAttention(nn.Module):
     """Multi-head attention (§3.2.2). d_k and d_v default to d_model //
-    num_heads; dropout is applied to the weights (not in the paper).
+    num_heads; dropout is applied to the weights (not in §5.4).
     """
 
     def __init__(
