@@ -309,7 +309,7 @@ def test_a_ring_passes_its_chunks_on(
     assert window.said() == (
         "After 0 of 6 rounds 0 of 16 chunks are complete; each device has "
         "sent 0 MB of 390 MB, in 0 ms of 195 ms. If nothing overlaps, 4 "
-        "P100 are 3.2 times as fast as one."
+        "P100s are 3.2 times as fast as one."
     )
     page.get_by_role("button", name="Next round").focus()
     press(page, "Enter", "Enter", "Enter")
@@ -327,7 +327,7 @@ def test_a_ring_passes_its_chunks_on(
     assert "in 20 ms of 39 ms" in window.said()
     page.get_by_role("button", name="H100", exact=True).focus()
     press(page, "Enter")
-    assert "4 H100 are 1.4 times as fast as one." in window.said()
+    assert "4 H100s are 1.4 times as fast as one." in window.said()
     page.wait_for_function(
         "location.hash === '#ring:n=4&link=10&size=0.26&kind=H100&round=3'"
     )

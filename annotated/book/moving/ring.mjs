@@ -127,7 +127,7 @@ export default {
       const whole = state.flat().filter((count) => count === at.n).length;
       voice.say(`After ${round} of ${rounds} rounds ${whole} of ${at.n * at.n} chunks are complete; each device has sent ${
         gb(sent(at.n, at.size, round))} of ${gb(each)}, in ${say(seconds(at.n, at.size, at.link, round))} of ${say(time)}. `
-        + `If nothing overlaps, ${at.n} ${at.kind} are ${gain(at.n, at.size, at.link, alone[at.kind]).toFixed(1)} times as `
+        + `If nothing overlaps, ${at.n} ${at.kind}s are ${gain(at.n, at.size, at.link, alone[at.kind]).toFixed(1)} times as `
         + "fast as one.");
       if (touched) model.keep({ ...at, round });
     }
