@@ -61,7 +61,7 @@ def _read(folder: Path) -> tuple[Recipe, dict[str, Any]]:
     if not path.is_file():
         if (folder / "generation_config.json").is_file():
             raise RunError(
-                f"{folder} is no run, but transformers' model: try "
+                f"{folder} is a model of transformers, not a run: try "
                 f"`annotated import marian {folder} --out RUN`"
             )
         raise RunError(
