@@ -68,6 +68,11 @@ TRIALS: dict[str, Change] = {
     "three times as long": SLOWER | TRIPLE,
     "three times as long, dropout 0.3": SLOWER | TRIPLE | {"dropout": 0.3},
     "R-Drop": WORDS | TWICE,
+    # half as many pairs, each twice: a step costs what the recipe's does
+    "R-Drop at equal minutes": WORDS
+    | LONGER
+    | TWICE
+    | {"batch_tokens": 750},
     # the peak of the rate stays: rate / sqrt(d_model · warmup)
     "width 192, dropout 0.3": WORDS
     | {"d_model": 192, "rate": 1.44, "dropout": 0.3},
