@@ -52,6 +52,9 @@ __all__ = [
 # E25-published-weights.md: The configuration
 _TEXTS = "config.json", "source.spm", "target.spm", "vocab.json"
 _SETTINGS = "generation_config.json", "tokenizer_config.json"
+_UNUSED = {  # settings of a search, where they change nothing
+    "repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0,
+}  # fmt: skip
 _TARGET_VOCAB = "target_vocab.json"  # if each side has a vocabulary
 _WEIGHTS = "model.safetensors", "pytorch_model.bin"
 _SHARDS = tuple(f"{name}.index.json" for name in _WEIGHTS)  # if in pieces
@@ -553,6 +556,12 @@ def _check_search(about: Mapping[str, Any], folder: Path) -> None:
                 f"{folder}: {name} is {json.dumps(value)}, which is no "
                 f"whole number from {least}"
             )
+    for name, none in _UNUSED.items():
+        if about.get(name) not in (None, none):
+            raise RunError(
+                f"{folder}: {name} is {json.dumps(about[name])}, which no "
+                f"search here can do; with {none}, it can be imported"
+            )
     pad, bad = about.get("pad_token_id"), about.get("bad_words_ids") or []
     start = about.get("decoder_start_token_id")
     if bad not in ([], [[pad]], [[pad], [start]]):
@@ -735,7 +744,8 @@ def _recipe(
         ),
         search=SearchConfig(
             beam=about.get("num_beams") or 4,
-            alpha=1.0,  # Marian divides by the length itself
+            # transformers divides by the length itself, to this power
+            alpha=about.get("length_penalty", 1.0),
             limit=(about.get("max_length") or 512) - 1,  # less the start
         ),
     )

@@ -40,6 +40,22 @@ from tests.exchange.published import (
 from tests.helpers import content, environment
 
 
+@pytest.mark.parametrize(
+    ("asked", "alpha"),
+    [
+        ({}, 1.0),
+        ({"length_penalty": 0.4}, 0.4),
+        ({"length_penalty": 0}, 0.0),
+    ],
+)
+def test_the_published_length_penalty_is_the_run_s(
+    folder: Path, tmp_path: Path, asked: dict[str, float], alpha: float
+) -> None:
+    edit(folder / "generation_config.json", **asked)
+    run = import_marian(folder, tmp_path / "run")
+    assert run.recipe.search.alpha == alpha
+
+
 def test_what_is_imported_is_a_run(folder: Path, tmp_path: Path) -> None:
     run = import_marian(folder, tmp_path / "run")
     recipe = run.recipe

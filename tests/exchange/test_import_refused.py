@@ -99,6 +99,14 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     ),
     "no length": (lambda f: edit(f / "generation_config.json", max_length="long"), 'max_length is "long", which is no whole number'),
     "no beams": (lambda f: edit(f / "generation_config.json", num_beams=0), "num_beams is 0, which is no whole number from 1"),
+    "a penalty for repeating": (
+        lambda f: edit(f / "generation_config.json", repetition_penalty=1.2),
+        "repetition_penalty is 1.2, which no search here can do; with 1.0,",
+    ),
+    "a word for a penalty": (
+        lambda f: edit(f / "generation_config.json", length_penalty="short"),
+        "alpha must be a number",
+    ),
     "raw": (write("model.npz", b"x", "source.spm", "model.safetensors"), "Marian's own file, model.npz"),
     "missing": (
         lambda f: [(f / n).unlink() for n in ("vocab.json", "model.safetensors")],
