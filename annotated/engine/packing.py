@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -632,9 +632,11 @@ def unpacked(model: Transformer) -> Transformer:
 _ALIKE = "eps", "num_heads", "d_k", "d_v", "activation", "pre_norm", "scale"
 
 
-def check_paper(model: Transformer, strict: bool = False) -> None:
+def check_paper(
+    model: Transformer, strict: bool = False, more: Collection[type] = ()
+) -> None:
     """RunError, naming the part, unless model computes what its config and
-    its weights say; and, if strict, with the paper's parts alone.
+    its weights say; and, if strict, with the paper's parts and more alone.
     """
     check_parts(model)
     config, e = model.config, model.embeddings
@@ -645,7 +647,7 @@ def check_paper(model: Transformer, strict: bool = False) -> None:
         expected = vars(paper.get_submodule(name))
         if strict:
             expected = expected | usual
-            if kind not in _PAPER_PARTS:
+            if kind not in {*_PAPER_PARTS, *more}:
                 raise RunError(
                     f"{name} is {kind.__name__}, which has no place in "
                     "this form"

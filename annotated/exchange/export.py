@@ -19,7 +19,7 @@ from annotated.embeddings import SinusoidalPositions
 from annotated.engine.errors import RunError
 from annotated.engine.files import new_folder, write_json
 from annotated.engine.packing import check_paper
-from annotated.engine.parts import PartsShape
+from annotated.engine.parts import ComposedAttention, PartsShape
 from annotated.engine.runs import Run
 from annotated.engine.tensors import write_tensors
 from annotated.exchange.marian import write_transformers
@@ -30,6 +30,7 @@ from annotated.search import (
     length_penalty,
     output_limit,
 )
+from annotated.since import NoPositions, RMSNorm, SwiGLU
 from annotated.tokens import BOS, EOS, PAD, SPECIALS, UNK
 
 __all__ = [
@@ -46,18 +47,21 @@ def unsupported(shape: ModelShape) -> dict[str, str]:
     """What of a shape a format cannot express, by format; those that
     express all of it are left out.
     """
-    usual = (shape.d_model // shape.num_heads,) * 2
-    odd, other = [], []
+    odd, other = [], []  # for both engines; for transformers alone
     if shape.window is not None:
         odd.append("a window")
-    if (shape.key_size, shape.value_size) != usual:
-        odd.append("a d_k or d_v other than d_model / num_heads")
+    if shape.key_size != shape.value_size:
+        odd.append("a d_k other than d_v")
+    elif shape.key_size != shape.d_model // shape.num_heads:
+        other.append("a d_k other than d_model / num_heads")
+    for part in _later(shape):
+        (other if part in _COMMON else odd).append(part)
     if shape.positions == "learned":
         other.append("learned positions")
     if shape.norm == "pre" and shape.tie != "all":
         other.append(f"norm pre with tie {shape.tie}")
     own = [f"parts of your own ({name})" for name in _parts(shape)]
-    odd += [*_later(shape), *own]
+    odd += own
     reasons = {"onnx": own, "ctranslate2": odd, "transformers": odd + other}
     return {to: " and ".join(why) for to, why in reasons.items() if why}
 
@@ -82,6 +86,10 @@ def _later(shape: ModelShape) -> list[str]:
 
 
 _IN_ATTENTION = "rotary", "relative", "alibi", "none"
+_COMMON = (  # of the later parts, those that CTranslate2 has, too
+    "RMSNorm", "rotary positions", "none positions",
+    "heads that share keys and values", "gated networks",
+)  # fmt: skip
 
 
 def check_installed(to: str) -> None:
@@ -117,21 +125,11 @@ def write_ctranslate2(
 
     RunError if CTranslate2 is missing or does not support the model.
     """
-    check_paper(model, strict=True)
+    more = ComposedAttention, RMSNorm, SwiGLU, NoPositions
+    check_paper(model, strict=True, more=more)
     config = model.config
     _check_supported(config, "ctranslate2")
-    package, where = "ctranslate2", "ctranslate2.specs"
-    specs = optional_import(f"{where}.transformer_spec", package)
-    kinds = optional_import(f"{where}.common_spec", package).Activation
-    layers = config.num_encoder_layers, config.num_decoder_layers
-    tanh = getattr(config, "approximate", "none") == "tanh"
-    activation = "tanh" if tanh else config.activation
-    spec = specs.TransformerSpec.from_config(
-        layers,
-        config.num_heads,
-        pre_norm=config.norm == "pre",
-        activation=getattr(kinds, _ACTIVATIONS[activation]),
-    )
+    spec = _empty_spec(config)
     _fill_stack(spec.encoder, model, "encoder")
     _fill_stack(spec.decoder, model, "decoder")
     output = spec.decoder.projection
@@ -147,6 +145,41 @@ def write_ctranslate2(
     spec.optimize()
     folder.mkdir(parents=True, exist_ok=True)
     spec.save(str(folder))
+
+
+def _empty_spec(shape: ModelShape) -> Any:
+    """A TransformerSpec without numbers. RunError if CTranslate2 is
+    missing, or older than a part of this shape.
+    """
+    package, where = "ctranslate2", "ctranslate2.specs"
+    specs = optional_import(f"{where}.transformer_spec", package)
+    kinds = optional_import(f"{where}.common_spec", package).Activation
+    tanh = getattr(shape, "approximate", "none") == "tanh"
+    activation = _ACTIVATIONS["tanh" if tanh else shape.activation]
+    how: dict[str, Any] = {
+        "pre_norm": shape.norm == "pre",
+        "activation": getattr(kinds, activation),
+    }
+    if shape.key_size != shape.d_model // shape.num_heads:
+        how["head_dim"] = shape.key_size
+    if isinstance(shape, PartsShape):
+        how["rms_norm"] = shape.norm_kind == "rms"
+        how["ffn_glu"] = shape.gated
+        if shape.num_kv_heads:
+            how["num_heads_kv"] = shape.num_kv_heads
+        if shape.positions == "rotary":  # turned as in chapter 26: in pairs
+            how["rotary_dim"] = shape.key_size
+    heads = shape.num_heads
+    make = specs.TransformerEncoderSpec, specs.TransformerDecoderSpec
+    layers = shape.num_encoder_layers, shape.num_decoder_layers
+    try:
+        stacks = [of(n, heads, **how) for of, n in zip(make, layers)]
+    except TypeError as error:
+        raise RunError(
+            f"this CTranslate2 is too old for the model ({error}): "
+            "pip install --upgrade ctranslate2"
+        ) from None
+    return specs.TransformerSpec(*stacks)
 
 
 _ACTIVATIONS = {
@@ -165,8 +198,10 @@ def _fill(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
         spec.bias = _array(bias)
 
 
-def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
-    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+def _fill_norm(spec: Any, norm: Any) -> None:
+    spec.gamma = _array(norm.weight)
+    if isinstance(norm, nn.LayerNorm):  # RMSNorm has no bias
+        spec.beta = _array(norm.bias)
 
 
 def _fill_attention(
@@ -192,7 +227,11 @@ def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
     embeddings.weight = _array(table)
     if isinstance(positions, SinusoidalPositions):
         positions(_POSITIONS)  # an exported table cannot grow
-    spec.position_encodings.encodings = _array(positions.table)
+    if model.config.positions != "rotary":
+        # where nothing is given, it adds sinusoids
+        none = torch.zeros(_POSITIONS, model.config.d_model)
+        added = getattr(positions, "table", none)
+        spec.position_encodings.encodings = _array(added)
     stack: Any = getattr(model, name)
     if model.config.norm == "pre":
         _fill_norm(spec.layer_norm, stack.norm)
@@ -205,7 +244,11 @@ def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
             _fill_attention(cross, layer.cross_attention, together=False)
             _fill_norm(cross.layer_norm, layer.norm2)
         ffn, net = out.ffn, layer.feed_forward
-        _fill(ffn.linear_0, net.inner.weight, net.inner.bias)
+        first = net.inner
+        if getattr(model.config, "gated", False):
+            _fill(ffn.linear_0_noact, first.weight, first.bias)
+            first = net.gate
+        _fill(ffn.linear_0, first.weight, first.bias)
         _fill(ffn.linear_1, net.outer.weight, net.outer.bias)
         _fill_norm(ffn.layer_norm, last)
 

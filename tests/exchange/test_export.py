@@ -7,6 +7,7 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,20 @@ KINDS: dict[str, dict[str, Any]] = {
     "gelu": {"activation": "gelu", "tie": "decoder"},
     "gelu by tanh": {"activation": "gelu", "approximate": "tanh"},
     "uneven": {"num_encoder_layers": 1, "num_decoder_layers": 3},
+    "small heads": {"d_k": 3, "d_v": 3},
 }
+LATER: dict[str, dict[str, Any]] = {
+    "RMSNorm": {"norm_kind": "rms"},
+    "rotary": {"positions": "rotary"},
+    "none": {"positions": "none"},
+    "groups": {"num_kv_heads": 1, "num_heads": 4},
+    "gated": {"gated": True, "activation": "gelu"},
+    "all": {
+        "norm_kind": "rms", "norm": "pre", "positions": "rotary",
+        "num_kv_heads": 2, "num_heads": 4, "gated": True, "d_k": 6, "d_v": 6,
+        "activation": "silu", "bias": False,
+    },
+}  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
     "window": {"window": 3},
     "sizes": {"d_k": 3, "d_v": 7},
@@ -101,12 +115,12 @@ def test_what_safetensors_writes_is_a_run(run: Run, tmp_path: Path) -> None:
 # --- CTranslate2 ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS | LATER)
 def test_ctranslate2_gives_the_same_probabilities(
     kind: str, tmp_path: Path
 ) -> None:
     engine = pytest.importorskip("ctranslate2")
-    model = random_model(**KINDS[kind])
+    model = random_model(**(KINDS | LATER)[kind])
     write_ctranslate2(model, WORDS, WORDS, tmp_path)
     translator = engine.Translator(str(tmp_path), intra_threads=1)
     outputs = [[7, 5, 5], [11, 12, 13, 14, 4], []]
@@ -121,6 +135,29 @@ def test_ctranslate2_gives_the_same_probabilities(
         log_p = logits[0].log_softmax(-1)
         log_p = log_p.gather(1, torch.tensor([*ids, EOS])[:, None])[:, 0]
         assert one.log_probs == pytest.approx(log_p.tolist(), abs=1e-4)
+
+
+def test_an_older_ctranslate2_says_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stack(layers: int, heads: int, pre_norm: bool, **_: bool) -> None:
+        if "rotary_dim" in _:
+            raise TypeError("unexpected keyword argument 'rotary_dim'")
+
+    package = ModuleType("ctranslate2")
+    specs: Any = ModuleType("ctranslate2.specs.transformer_spec")
+    kinds: Any = ModuleType("ctranslate2.specs.common_spec")
+    specs.TransformerEncoderSpec = specs.TransformerDecoderSpec = stack
+    kinds.Activation = SimpleNamespace(RELU=0)
+    for module in (package, specs, kinds):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, "ctranslate2.specs", package)
+    model = random_model(positions="rotary")
+    with pytest.raises(
+        RunError, match=r"too old for the model .*'rotary_d"
+    ):
+        write_ctranslate2(model, WORDS, WORDS, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_ctranslate2_translates_as_we_do(run: Run, tmp_path: Path) -> None:
