@@ -54,10 +54,10 @@ def _asked(body: bytes) -> tuple[list[str], Wish]:
     for name in asked.keys() - {"text", *_WISHES}:
         known = unknown("field", name, ["text", *_WISHES])
         raise DataError(f"{known}; options are the server's")
-    texts = _strings(asked["text"])
+    texts = _strings(asked["text"], "text")
     if not texts:
         raise DataError(_LIKE)
-    begun, words = (_strings(asked.get(name, ())) for name in _WISHES)
+    begun, words = (_strings(asked.get(n, ()), n) for n in _WISHES)
     if len(begun) > 1 or len(words) > _MOST_WORDS:
         raise DataError(
             f"a request has one prefix, and requires {_MOST_WORDS} words "
@@ -66,12 +66,12 @@ def _asked(body: bytes) -> tuple[list[str], Wish]:
     return texts, ("".join(begun), words)
 
 
-def _strings(given: object) -> list[str]:
-    """A string of a request, or several, as lines."""
+def _strings(given: object, field: str) -> list[str]:
+    """A field of a request, one string or several, as lines."""
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list | tuple):
         raise DataError(_LIKE)
-    return [_line(text, i) for i, text in enumerate(texts, start=1)]
+    return [_line(x, f"{field} {i}") for i, x in enumerate(texts, start=1)]
 
 
 _WISHES = "prefix", "require"
@@ -82,21 +82,19 @@ _LIKE = (
 )
 
 
-def _line(text: object, number: int) -> str:
+def _line(text: object, name: str) -> str:
     """A text of a request, without the end of its line."""
     if not isinstance(text, str):
         kind = type(text).__name__
-        raise DataError(f"text {number} is no string, but of type {kind}")
+        raise DataError(f"{name} is no string, but of type {kind}")
     text = text.rstrip("\r\n")
     if bad := fault(text):
         why, start = bad
         raise DataError(
-            f"text {number}, character {start + 1}: {why}; {CURES[why]}"
+            f"{name}, character {start + 1}: {why}; {CURES[why]}"
         )
     if "\n" in text:
-        raise DataError(
-            f"text {number} has several lines: send each as one text"
-        )
+        raise DataError(f"{name} has several lines: send each by itself")
     return text
 
 
@@ -226,7 +224,7 @@ class _Application:
             code, said = 400, {"error": " ".join(str(error).split())}
         except RunError as error:
             code, said = 500, {"error": " ".join(str(error).split())}
-        except Exception:  # a bug: the others shall not suffer from it
+        except Exception:  # a bug: the others must not suffer from it
             traceback.print_exc()
             code, said = 500, {"error": "the server's standard error says"}
         if said is None:  # the client has left

@@ -153,6 +153,7 @@ def test_an_answer_has_every_hypothesis_and_the_unknown_words(
         ({"txt": "a", "text": "b"}, 400, "did you mean text?"),
         ({"text": "a", "beam": 9}, 400, "options are the server's"),
         ({"text": "Anna", "prefix": 5}, 400, "must be like"),
+        ({"text": "Anna", "require": ["dog", 5]}, 400, "require 2 is no"),
         ({"text": "Anna", "prefix": ["a", "b"]}, 400, "one prefix"),
         ({"text": "Anna", "require": ["dog"] * 11}, 400, "10 words at most"),
         ({"text": "Anna", "require": "zebra"}, 400, "cannot be written"),
