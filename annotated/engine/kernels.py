@@ -372,7 +372,7 @@ def _slow(
     q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor,
     q_longest: int, k_longest: int, *how: Any,
 ) -> Tensor:  # fmt: skip
-    """launched_forward, where there is no GPU."""
+    """_launched_forward, where there is no GPU."""
     return slow_sentence_attention(q, k, v, q_starts, k_starts, *how)
 
 
@@ -380,7 +380,7 @@ def _slow_backward(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor,
     k_starts: Tensor, q_longest: int, k_longest: int, *how: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """launched_backward, where there is no GPU."""
+    """_launched_backward, where there is no GPU."""
     gradients = dq, dk, dv = [torch.zeros_like(x) for x in (q, k, v)]
     parts = _slow_weights(q, k, q_starts, k_starts, *how)
     for queries, keys, weights, kept in parts:

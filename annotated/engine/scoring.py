@@ -156,7 +156,7 @@ def word_alignment(
 ) -> list[tuple[int, int]]:
     """For each word of tgt the word of src at which the last decoder
     layer looks most while it writes it: (source, target), both from 0 and
-    parted by spaces, a tag not counted. Empty where a line is blank, or
+    separated by spaces, a tag not counted. Empty where a line is blank, or
     has _ALIGNED tokens or more, or as many as learned positions reach.
     """
     [source], [target] = encode_sides(tokenizers, ([src], [tgt]))

@@ -175,10 +175,8 @@ def _read_all(pipe: int, until: float) -> str | None:
 def _kill(child: int) -> None:
     """End a child and what it has started."""
     for end in (os.killpg, os.kill):
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             end(child, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
 
 
 def examined(
