@@ -340,7 +340,6 @@ def _split(text: str, origin: str) -> dict[str, list[Element]]:
     """
     reader, split = _Reader(), _Split()
     reader.feed(text)
-    split.walk(reader.root)
     title = _inside(reader.root, "title_document")
     told = "" if title is None else " ".join(_plain(title).split())
     if _TITLE not in told.lower():
@@ -349,6 +348,7 @@ def _split(text: str, origin: str) -> dict[str, list[Element]]:
             f"{origin} is not the paper: {named}; wanted is the HTML of "
             f"{_SOURCES[0]}"
         )
+    split.walk(reader.root)
     missing = [s for s in _counted() if s not in split.paragraphs]
     if missing:
         raise DataError(
@@ -402,16 +402,16 @@ class _Words:
 
 def excerpt(name: str) -> _Words:
     """A part of the paper from your copy: "3.2.1", "3.2.1 p4", "eq 1",
-    "table 3", "fig 2", "fn 4". DataError without a copy, UsageError for a
-    part that the paper does not have.
+    "table 3", "fn 4", or the title of a card. DataError without a copy,
+    UsageError for a part that the paper does not have.
     """
     parts = _copy()
-    exact = re.match(r"(?:fig|table|eq|fn) \d+|.*", name.strip())
-    known = exact[0] if exact else ""
-    if known not in parts:
+    known = re.sub(r"^((?:fig|table|eq|fn) \d+).*", r"\1", name.strip())
+    names = [known] if known in parts else _named(name)
+    if not parts.keys() & names:
         hint = 'name a section (3.2.1), "table 3", "fig 2", "eq 1", "fn 4"'
         raise UsageError(unknown("part of the paper", known, parts, hint))
-    return _said(parts, [known])
+    return _said(parts, names)
 
 
 def _said(parts: dict[str, list[Element]], names: list[str]) -> _Words:

@@ -168,6 +168,8 @@ def saved(tmp_path: Path) -> Path:
         ("fig 3", "Figure 3: A loaf."),
         ("table 2 row big", "Table 2: Ovens.\n\noven | loaves < 9\n\nold | 8 | 7"),
         ("7 p4", "Conclusion 4."),
+        ("Table 2", "Table 2: Ovens.\n\noven | loaves < 9\n\nold | 8 | 7"),
+        ("Paper §3.2.1, paragraph 4, and footnote 4", "Yeast is last [3].\n\nSieved beforehand."),
         ("acknowledgements p1", "Acknowledgements We thank the miller."),
     ],
 )  # fmt: skip
@@ -314,6 +316,7 @@ def test_in_a_notebook_it_is_a_quotation(saved: Path) -> None:
     [
         ("<h1 class='ltx_title_document'>Of bread</h1>", "is not the paper: its title is “Of bread”"),
         ("<p>no network here</p>", "it has no title; wanted"),
+        ("<p>never closed" * 5000, "it has no title; wanted"),
         (document().replace('id="S4"', 'id="X4"'), "it has no section 4"),
     ],
 )  # fmt: skip
