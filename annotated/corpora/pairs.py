@@ -92,7 +92,8 @@ class TextPair:
     ) -> TextPair:
         """Two files in the format of their suffix, or one with both sides,
         which is given alone or twice. ValueError if it may have many
-        languages and these are not given, or has no columns.
+        languages and these are not given, or has none of the columns that
+        are.
         """
         form = _form_of(src)
         known = bool(columns) or _suffix(src) in _ENDS
@@ -425,9 +426,10 @@ def _jsonl(text: Text, fields: _Fields, strict: bool) -> Iterator[_Fields]:
 
 
 def _value(row: Any, field: str, where: str) -> str:
-    """The text of a key; translation.en is one inside another."""
+    """The text of a key; translation.en may be one inside another."""
     value = row
-    for key in field.split("."):
+    whole = isinstance(row, dict) and field in row
+    for key in [field] if whole else field.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     if value is None and isinstance(row, dict):
         inner = row.get("translation")  # as Hugging Face's data sets have
@@ -483,8 +485,10 @@ def _columns(
         if len(cells) < 2 and not "".join(cells).strip():
             continue  # a blank line, mostly the last
         if len(cells) <= max(index):
+            # a cell of CSV may have several lines
+            line = getattr(rows, "line_num", number)
             raise DataError(
-                f"{text}, line {number}: {len(cells)} columns, but "
+                f"{text}, line {line}: {len(cells)} columns, but "
                 f"{max(index) + 1} are needed"
             )
         yield cells[index[0]], cells[index[1]]
@@ -557,9 +561,12 @@ def load_pairs(
     """The source and target lines of a split of a registered data set, or
     of your own folder with files SPLIT.LANGUAGE (or .gz, .xz, .bz2).
 
-    Raises DataError for an unknown data set, split or language.
+    Raises DataError for an unknown data set, split or language, and for
+    one without files (see synthetic_pairs).
     """
     known = registry()
+    if name in SYNTHETIC:
+        raise DataError(f"{name} has no files: synthetic_pairs makes it")
     if name in known:
         if split == "train" and known[name].get("large"):
             raise DataError(

@@ -183,7 +183,7 @@ def python_of(source: Path | bytes, name: str = "") -> str:
     except SyntaxError as bad:
         text_of(data, name)  # it says where, if it is not UTF-8
         raise DataError(f"{name}: {bad}") from None
-    except ValueError as bad:
+    except (ValueError, LookupError) as bad:  # or no encoding of text
         raise DataError(f"{name} is not {kind} as it says: {bad}") from None
     return text_of(data, name).replace("\r", "\n")
 

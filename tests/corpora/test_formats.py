@@ -242,6 +242,8 @@ def test_objects_in_lines(tmp_path: Path) -> None:
     )
     file = put(tmp_path / "a.jsonl", rows.encode())
     assert pairs(file) == [("A dog.", "Ein Hund."), ("x", "y")]
+    flat = put(tmp_path / "b.jsonl", b'{"text.en": "x", "text.de": "y"}\n')
+    assert pairs(flat, "text.en", "text.de") == [("x", "y")]
     with pytest.raises(
         DataError,
         match=r"a.jsonl, line 1: translation.en is no text; it has en, de: "
@@ -292,6 +294,7 @@ def test_tables_with_commas_semicolons_and_tabs(tmp_path: Path) -> None:
             "line 2: 1 columns, but 2 are",
         ),
         ("a.csv", 'x,"y\n', ("1", "2"), "not CSV"),
+        ("a.csv", 'en,de\n"x\n\n.",y\nq\n', ("en", "de"), "line 5: 1 col"),
         (
             "a.tsv",
             "x y\n",

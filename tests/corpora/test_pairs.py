@@ -153,7 +153,7 @@ def test_a_folder_of_ones_own_is_a_data_set(
         ("multi31k", "train", "en", "unknown data set 'multi31k'.*30k"),
         ("multi30k", "dev", "en", "no split 'dev'; it has train, valid"),
         ("multi30k", "train", "it", "no language 'it'; it has en, de"),
-        ("copy", "train", "en", "unknown data set 'copy'"),
+        ("copy", "train", "en", "copy has no files: synthetic_pairs"),
         (".", "train", "en", "has none of train.en, train.en.gz"),
     ],
 )

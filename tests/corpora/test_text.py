@@ -366,3 +366,14 @@ def test_whatever_opens_text_is_the_one_reader_or_has_a_reason() -> None:
     }
     known = {p for places in NOT_A_PERSONS.values() for p in places.split()}
     assert found == known
+
+
+@pytest.mark.parametrize("coding", ["rot13", "hex"])
+def test_a_coding_line_with_what_encodes_no_text_is_refused(
+    coding: str,
+) -> None:
+    """Such a codec is known, but makes no text of bytes."""
+    with pytest.raises(
+        DataError, match=f"^mine is not {coding} as it says"
+    ):
+        python_of(f"# coding: {coding}\nx = 1\n".encode(), "mine")
