@@ -141,7 +141,10 @@ def _split_batch(
         goal = total[-1] * np.arange(1, parts) / parts
         cuts = np.searchsorted((total[1:] + total[:-1]) / 2, goal)
         ends = np.append(0, np.append(cuts, len(pairs)))
-        largest = max(np.diff(side[ends]).max() for side in sides)
+        several = np.diff(ends) > 1
+        largest = max(
+            np.diff(side[ends])[several].max(initial=0) for side in sides
+        )
         if most is None or largest <= most:
             return np.split(pairs, cuts)
         if parts >= len(pairs):

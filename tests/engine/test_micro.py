@@ -76,6 +76,13 @@ def lengths_of(*sides: list[int]) -> Corpus:
         # 10 + 2, 2 + 2 and 2 + 10 tokens
         ([[9, 1, 1], [1, 1, 9]], 2, 12, [[0], [1, 2]]),
         ([[9, 1, 1], [1, 1, 9]], 2, 11, [[0], [], [1], [2]]),
+        # one pair of 40 tokens, too long by itself, and forty of 2
+        (
+            [[39] + [1] * 40],
+            1,
+            20,
+            [[], [0], *([*range(i, i + 10)] for i in (1, 11, 21, 31))],
+        ),
     ],
 )
 def test_a_batch_is_cut_at_equal_numbers_of_tokens(
