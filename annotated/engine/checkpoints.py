@@ -72,7 +72,7 @@ def restore(
     damaged; RunError where it does not fit the model; TrainingError where
     it belongs to another run; OSError where the disk gives no answer.
 
-    expected is what rehearse gives, unless it is to be asked here.
+    expected is what rehearse returns; without it, it is called here.
     """
     name = "checksums.json"
     try:

@@ -88,7 +88,8 @@ class Recipe:
 
     def changed(self, **changes: Any) -> Recipe:
         """A copy with some fields changed, in whichever part they are,
-        and taken out of fit. ValueError names an invalid one.
+        and taken out of fit. ValueError names an invalid value, TypeError
+        an unknown field.
         """
         left = tuple(name for name in self.fit if name not in changes)
         parts, fit = {}, changes.pop("fit", left)

@@ -443,7 +443,9 @@ def _finish(trainer: Trainer, sets: _Sets, folder: Path) -> dict[str, Any]:
     if "valid" in lines[0] and lines[0]["step"] == 0:  # it went on
         _put(trainer, weights)
         summary |= _validated(trainer, sets)
-        summary["before"] = {name: lines[0][name] for name in sets}
+        summary["before"] = {  # old_data may have been named later
+            name: lines[0][name] for name in sets if name in lines[0]
+        }
         say(_compared(summary))
     if warnings := [line["warning"] for line in lines if "warning" in line]:
         summary["warnings"] = warnings

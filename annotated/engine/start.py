@@ -10,7 +10,7 @@ from annotated.corpora.registry import registry
 from annotated.corpora.segmentation import SegmentedCorpus
 from annotated.engine.data import Data, open_data, prepared_data
 from annotated.engine.distributed import rank
-from annotated.engine.errors import RunError
+from annotated.engine.errors import DataError, RunError
 from annotated.engine.files import check_new
 from annotated.engine.fit import fitted_here
 from annotated.engine.kernels import Machine, choose
@@ -36,7 +36,8 @@ def begin_run(
     corpus to train on and those to validate on: "valid" and, where the
     recipe has old_data, "old".
 
-    RunError if the folder is not empty; DataError.
+    RunError if the folder is not empty, or the recipe does not go with
+    the run in init; DataError if the data cannot be used.
     """
     check_new(folder)
     begun = _opened(recipe, device)
@@ -56,7 +57,7 @@ def foreseen(
     recipe: Recipe, device: str
 ) -> tuple[Recipe, TransformerConfig]:
     """The recipe that begin_run would fit to the corpus on this machine,
-    and its model. DataError; RunError.
+    and its model. DataError and RunError as from begin_run.
     """
     begun = _opened(recipe, device)
     sizes = len(begun.source), len(begun.target)
@@ -218,6 +219,13 @@ def _old_corpus(
     """
     if recipe.old_data is None:
         return {}
+    folder = Path(recipe.old_data)
+    if folder.is_absolute() and not folder.is_dir():
+        raise DataError(
+            f"there is no folder {folder}, the data of the run that this "
+            "one goes on from: say where it is with --old-data, or that "
+            "it is not to be looked at with --old-data None"
+        )
     data = open_data(recipe.changed(data=recipe.old_data), tokenizers)
     return {"old": _valid(data)}
 

@@ -19,7 +19,7 @@ from annotated.engine.constraints import (
 )
 from annotated.engine.errors import RunError, UsageError
 from annotated.engine.packing import NoCacheError
-from annotated.engine.search import search_in_order
+from annotated.engine.search import Sampling, search_in_order
 from annotated.model import Transformer, TransformerConfig
 from annotated.search import (
     Hypothesis,
@@ -66,11 +66,11 @@ def translated(
 
     prefixes has for each line the text with which its translation begins,
     required the texts that it contains (page E39). RunError if a worker
-    dies, UsageError if a line cannot be translated as asked.
+    dies, UsageError if a line cannot be translated as asked, TypeError
+    for a text in place of a list of lines.
     """
     bound = guide or prefixes or required
-    if engine is not None and bound:
-        raise RunError("another engine takes no guide, prefix or demand")
+    _check_asked(lines, search, engine, bool(bound))
     source, target = tokenizers
     marked = _marked(tokenizers)
     # whatever has all placeholders comes first
@@ -113,6 +113,23 @@ def translated(
 
 
 _Wish = tuple[Sequence[int], Sequence[Spellings]]  # of a piece
+
+
+def _check_asked(
+    lines: Sequence[str],
+    search: SearchConfig,
+    engine: Engine | None,
+    bound: bool,
+) -> None:
+    """TypeError for one text in place of lines; RunError for what another
+    engine cannot do.
+    """
+    if isinstance(lines, str):  # each of whose letters would be a line
+        raise TypeError(f"lines is a list: write [{lines[:40]!r}]")
+    if engine is not None and bound:
+        raise RunError("another engine takes no guide, prefix or demand")
+    if engine is not None and isinstance(search, Sampling):
+        raise RunError("another engine draws nothing: it only searches")
 
 
 def _check_room(

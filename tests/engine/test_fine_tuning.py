@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ from annotated.engine.runs import (
     read_metrics,
     read_recipe,
 )
-from annotated.engine.start import begin_run, fine_tuning
+from annotated.engine.start import _old_corpus, begin_run, fine_tuning
 from annotated.engine.trainer import RunConfig, Trainer, _freeze
 from annotated.model import ModelShape, Transformer, TransformerConfig
 from annotated.tokens import Tokenizer
@@ -241,6 +242,35 @@ def test_it_is_measured_with_the_weights_that_are_chosen(
     recipe = tuned(other, old_data="copy", rate=1.0)
     summary = train_recipe(recipe, tmp_path / "run", device="cpu")
     assert summary["old"] == summary["before"]["old"]
+
+
+def test_old_data_that_is_gone_is_asked_for_by_its_own_option(
+    tmp_path: Path,
+) -> None:
+    """--data would be the new data, which are where they were."""
+    recipe = RECIPES["pair"].changed(old_data=str(tmp_path / "gone"))
+    wanted = "no folder .*gone,.* with --old-data, or .* --old-data None$"
+    with pytest.raises(DataError, match=wanted):
+        _old_corpus(recipe, ANY)
+
+
+def test_old_data_that_is_named_later_was_not_measured_before(
+    other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be named when the run is resumed, which must still end."""
+
+    def kill() -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        at_step(patch, 7, kill)
+        train_recipe(tuned(other), tmp_path / "run", device="cpu")
+    later = tuned(other, old_data="copy")
+    summary = train_recipe(
+        later, tmp_path / "run", resume=True, device="cpu"
+    )
+    assert summary["before"].keys() == {"valid"}
+    assert summary["old"]["nll"] > 0
 
 
 def test_where_no_step_helps_the_first_weights_are_the_best(

@@ -362,6 +362,12 @@ def test_every_line_has_its_translation(opened: Run) -> None:
     assert found[0][0].score == pytest.approx(found[-1][0].score, abs=1e-4)
 
 
+def test_one_text_is_no_list_of_lines() -> None:
+    """Or each of its letters would be translated by itself."""
+    with pytest.raises(TypeError, match=r"write \['Anna schläft \.'\]"):
+        Run.open(Path("pocket")).translate("Anna schläft .")
+
+
 def test_no_lines_have_no_translations(opened: Run) -> None:
     assert opened.translate([]) == []
     assert opened.translate(["", " "])[1][0].score == 0.0

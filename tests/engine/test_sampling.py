@@ -199,6 +199,15 @@ def test_lines_are_drawn_and_demands_refused():
         run.translate(lines, config, required=[["dog"]] * 3)
 
 
+def test_another_engine_does_not_search_in_place_of_a_draw():
+    def engine(pieces, search):
+        raise AssertionError("it was asked")
+
+    run = replace(Run.open(Path("pocket")), engine=engine)
+    with pytest.raises(RunError, match="another engine draws nothing"):
+        run.translate(["Anna schläft ."], Sampling())
+
+
 class _Other(MultiHeadAttention):
     def weights(self, *given):
         return super().weights(*given)
