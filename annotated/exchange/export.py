@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from annotated.attention import MultiHeadAttention
 from annotated.corpora.sentencepieces import optional_import, vocabulary
 from annotated.embeddings import SinusoidalPositions
-from annotated.engine.errors import RunError
+from annotated.engine.errors import RunError, unknown
 from annotated.engine.files import new_folder, write_json
 from annotated.engine.packing import check_paper
 from annotated.engine.parts import ComposedAttention, PartsShape
@@ -434,8 +434,11 @@ def export_run(
     "transformers"; results are scores for a model card, by split.
 
     RunError if the folder already holds something, if a package is
-    missing, or if the format does not support the model.
+    missing, or if the format is none of these, or does not support the
+    model.
     """
+    if to not in FORMATS:
+        raise RunError(unknown("format", to, FORMATS))
     check_paper(run.model)
     for name, weight in run.model.named_parameters():
         if not bool(weight.isfinite().all()):

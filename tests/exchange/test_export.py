@@ -112,6 +112,12 @@ def test_what_safetensors_writes_is_a_run(run: Run, tmp_path: Path) -> None:
     assert texts(Run.open(tmp_path / "small")) == texts(run)
 
 
+def test_a_format_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="unknown format 'gguf': use safe"):
+        export_run(Run.open(Path("pocket")), "gguf", tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
 # --- CTranslate2 ----------------------------------------------------------
 
 
