@@ -123,8 +123,13 @@ def _own_device(device: str | None) -> str:
         )
     if kind != "cuda":
         return kind
-    local, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    if local >= there:
+    if not (there := torch.cuda.device_count()):
+        raise RunError("no GPU here: use --device cpu")
+    if "LOCAL_RANK" not in os.environ:
+        raise RunError(
+            "there is no LOCAL_RANK: start the processes with torchrun"
+        )
+    if (local := int(os.environ["LOCAL_RANK"])) >= there:
         raise RunError(
             f"at least {local + 1} processes on this machine, but {there} "
             f"GPUs: start {there} processes, or use --device cpu"

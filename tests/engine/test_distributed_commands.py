@@ -188,6 +188,25 @@ def test_more_processes_than_gpus_are_refused(
         distributed._own_device("cuda")
 
 
+def test_a_gpu_that_is_not_there_is_said_not_to_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(RunError, match="^no GPU here: use --device cpu$"):
+        distributed._own_device("cuda")
+
+
+def test_processes_that_torchrun_has_not_started_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """WORLD_SIZE may be set by hand, without what says which GPU is whose."""
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(RunError, match="no LOCAL_RANK: .* torchrun"):
+        distributed._own_device("cuda")
+
+
 def test_one_gpu_for_all_processes_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
