@@ -97,7 +97,9 @@ def hardware(device: str = "cpu", threads: int | None = None) -> str:
     here = f"{name}, {number} thread{'s' * (number > 1)}"
     if device == "cpu":
         return here
-    gpu = torch.cuda.get_device_properties(0)
+    if device == "mps":  # which tells torch no name
+        return f"Apple's GPU; {here}"
+    gpu = torch.cuda.get_device_properties(device)
     return f"1 {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB; {here}"
 
 

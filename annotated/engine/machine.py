@@ -62,7 +62,7 @@ def cores() -> int:
 
 def pick_device(name: str | None = None) -> str:
     """name if given, else a GPU if there is one: cuda, then mps. One that
-    is given by its number, as cuda:1, becomes the current device.
+    is given by number, such as cuda:1, becomes the current device.
     RunError if the device is not available.
     """
     if name is None:

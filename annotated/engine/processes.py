@@ -25,7 +25,8 @@ def end_with_parent(line: int | None = None) -> None:
         parent = parent_process()
         assert parent is not None, "multiprocessing has not started it"
         line = parent.sentinel
-    with suppress(AttributeError, PermissionError):  # Windows; it is
+    # Windows has none; or this is the first of its group already
+    with suppress(AttributeError, PermissionError):
         os.setsid()
     try:
         import fcntl

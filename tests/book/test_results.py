@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from annotated.book.results import hardware
 from tests.helpers import ROOT
 
 FILES = sorted((ROOT / "book" / "results").glob("*.json"))
@@ -45,3 +48,16 @@ def test_a_run_says_its_seeds(file: Path) -> None:
     told = json.dumps([run["settings"], run["metrics"], run["command"]])
     seeds = run["seed"] is not None or '"seed' in told
     assert seeds or run["recipe"] == "published" or file.stem in NO_SEED
+
+
+def test_hardware_names_the_device_that_was_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Apple's GPU tells torch no name, and a second GPU is not the first."""
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda device: SimpleNamespace(name=device, total_memory=2**34),
+    )
+    assert hardware("mps", 2) == f"Apple's GPU; {hardware(threads=2)}"
+    assert hardware("cuda:1").startswith("1 cuda:1, 16 GiB; ")
