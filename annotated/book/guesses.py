@@ -23,7 +23,7 @@ _NEAR = re.compile(r"(exact)|(±) ?([\d.]+)( ?%)?|(×) ?([\d.]+)")
 
 def number_in(text: str, pattern: str) -> tuple[str, float] | None:
     """The number that stands at the # of a pattern, as written and as a
-    value. A * of the pattern is any other word, a space any room.
+    value. A * of the pattern is any other word, a space any white space.
     """
     parts = re.split(r"(\s+|#|\*)", pattern)
     rules = {"#": _NUMBER, "*": r"\S+"}
@@ -35,7 +35,7 @@ def number_in(text: str, pattern: str) -> tuple[str, float] | None:
     for match in re.finditer(rf"(?<!\w)(?<!\d\.(?=\d)){wanted}", text):
         try:
             plain = match[1].replace(",", "").replace("−", "-")
-            return match[1], float(plain)
+            return match[1].removesuffix("."), float(plain)
         except ValueError:  # no digit at all
             continue
     return None

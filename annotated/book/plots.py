@@ -204,7 +204,7 @@ def plot_links(
     """Draw two columns of words and a line for each weight ≥ least.
 
     weights is (heads, q_len, k_len), or (q_len, k_len) for one head. The
-    queries are on the left; each head has its own colour.
+    queries are on the left; six heads have colours of their own.
     """
     weights = weights.reshape(-1, *weights.shape[-2:]).detach().cpu()
     keys = q_tokens if k_tokens is None else k_tokens

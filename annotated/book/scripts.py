@@ -20,9 +20,9 @@ _UNREAD = re.compile(r"(?ms)^[ \t]*(?:(?:/\*\*.*?\*/|//[^\n]*)\n[ \t]*)*")
 
 def scripts(modules: Mapping[str, str]) -> dict[str, str]:
     """One classic script for each figure among the modules: the kit, what
-    its line `// needs: …` names, and the figure, which the kit begins.
+    its line `// needs: …` names, and the figure, which the kit starts.
 
-    A page that is opened from a folder refuses modules of JavaScript.
+    On a page that is opened from a folder, browsers load no modules.
     ValueError for a need that is not among the modules.
     """
     figures = {}

@@ -25,7 +25,7 @@ def attention_blocks(model: nn.Module) -> dict[str, MultiHeadAttention]:
     for name, part in model.named_modules():
         if isinstance(part, MultiHeadAttention):
             where = name.split(".")  # such as decoder.layers.0.attention
-            if len(where) == 4:
+            if len(where) == 4 and where[1] == "layers":
                 side = where[0] if where[3] == "attention" else "cross"
                 name = f"{side}.{where[2]}"
             blocks[name] = part

@@ -9,7 +9,7 @@ import pytest
 from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
 
-from annotated.book.guesses import HIDDEN, Guesses, bounds
+from annotated.book.guesses import HIDDEN, Guesses, bounds, number_in
 
 SETUP = "from annotated.book.guesses import Guesses\nguess = Guesses()"
 GUESS = 'guess("the share", {}, at="heads: #%", near="± 5")'
@@ -134,3 +134,16 @@ def test_a_program_has_no_results_to_hide() -> None:
 def test_a_guess_that_nobody_could_judge_is_refused() -> None:
     with pytest.raises(ValueError, match="not 'nearly'"):
         bounds(1, "nearly")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("it ends at 5.", ("5", 5.0)),
+        ("it ends at 0.25.", ("0.25", 0.25)),
+        ("it ends at .5", (".5", 0.5)),
+        ("it ends at −1,234.", ("−1,234", -1234.0)),
+    ],
+)
+def test_a_full_stop_is_no_part_of_a_number(text: str, number: Any) -> None:
+    assert number_in(text, "at #") == number

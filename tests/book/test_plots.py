@@ -1,5 +1,6 @@
 """Page E1: the figures."""
 
+import copy
 import io
 import subprocess
 import sys
@@ -8,7 +9,9 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 from matplotlib.patches import FancyBboxPatch
+from torch import nn
 
+from annotated.attention import MultiHeadAttention
 from annotated.book.plots import (
     plot_attention,
     plot_heads,
@@ -16,6 +19,7 @@ from annotated.book.plots import (
     use_book_style,
 )
 from annotated.book.streams import Streams
+from annotated.engine.hooks import attention_blocks
 from tests.helpers import environment
 
 
@@ -137,3 +141,11 @@ def test_whoever_sets_no_style_gets_the_books_colours_too(tmp_path):
     )
     assert ran.returncode == 0, ran.stderr
     assert "#" in (tmp_path / "figure.svg").read_text("utf-8")
+
+
+def test_attention_that_stands_elsewhere_has_its_own_name():
+    """However many parts the name has: two blocks are never one."""
+    part = nn.ModuleDict({"own": MultiHeadAttention(8, 2)})
+    two = nn.ModuleList([part, copy.deepcopy(part)])
+    model = nn.ModuleDict({"a": nn.ModuleDict({"b": two})})
+    assert [*attention_blocks(model)] == ["a.b.0.own", "a.b.1.own"]
