@@ -230,11 +230,17 @@ def _narrowed(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(device)) if on else x
 
 
+_HOOKS = (  # by which one can listen to a module
+    *("_forward_hooks", "_forward_pre_hooks"),
+    *("_backward_hooks", "_backward_pre_hooks"),
+)
+
+
 def _product(x: Tensor, *maps: nn.Linear) -> list[Tensor]:
     """What the maps make of x, in one product; each by itself where
     someone listens to one of them.
     """
-    if any(m._forward_hooks or m._forward_pre_hooks for m in maps):
+    if any(getattr(m, kind) for m in maps for kind in _HOOKS):
         return [each(x) for each in maps]
     weight, bias = torch.cat([m.weight for m in maps]), None
     if maps[0].bias is not None:
@@ -536,7 +542,7 @@ def check_parts(
     model: Transformer, hooks: bool = False, narrow: bool = False
 ) -> None:
     """RunError, naming the part, unless model has the parts that its config
-    says, unlike those of chapter 26. hooks: whether they may have hooks;
+    says (chapter 26 puts in others). hooks: whether they may have hooks;
     narrow: whether linear maps may multiply in fewer bits.
     """
     paper = dict(_as_said(model.config).named_modules())
@@ -838,7 +844,7 @@ def chunked_loss(
     """smoothed_loss(x @ weight.T + bias, labels), computed in chunks.
 
     x (tokens, d_model), weight (vocab, d_model), bias (vocab,), labels
-    (tokens,).
+    (tokens,), none of which is padding.
     Returns two scalars in nats, summed over tokens: the training loss
     (§5.4) and the negative log-likelihood of the labels; exp of its mean
     is the perplexity of Table 3. Logits are computed for rows tokens at a

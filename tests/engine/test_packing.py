@@ -14,6 +14,7 @@ from annotated.engine.packing import (
     PackedMask,
     PackedTransformer,
     Packing,
+    _product,
     chunked_loss,
     packed,
 )
@@ -210,6 +211,18 @@ def test_hooks_fire_in_both_forms():
             )
         model(ids([3, 2]), ids([2, 4]))
         assert len(seen) == 4
+
+
+def test_who_listens_to_the_gradient_of_a_map_hears_it():
+    heard = []
+    maps = nn.Linear(4, 4), nn.Linear(4, 4)
+    maps[1].register_full_backward_hook(lambda *_: heard.append("after"))
+    maps[1].register_full_backward_pre_hook(
+        lambda *_: heard.append("before")
+    )
+    x = torch.ones(3, 4, requires_grad=True)
+    sum(y.sum() for y in _product(x, *maps)).backward()
+    assert heard == ["before", "after"]
 
 
 def test_dropout_acts_in_training_and_only_there():
