@@ -1171,7 +1171,8 @@ def batches_by_length(
     sentences: Sequence[Sequence[int]], batch_tokens: int, batch_size: int
 ) -> list[list[int]]:
     """The indices of the sentences in each batch, longest first: at most
-    batch_size sentences and batch_tokens tokens, with padding and EOS.
+    batch_size sentences and batch_tokens tokens, with padding and EOS (one
+    sentence alone may have more).
     """
     order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
     batches, first = [], 0
