@@ -911,7 +911,9 @@ class Prepared:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal ids in the same order, on any machine."""
+        """Equal for equal ids, in the same order, and equal texts and
+        tokenizers, on any machine.
+        """
         files = sorted(self.manifest["files"].items())
         text = "".join(card["sha256"] for _, card in files)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
