@@ -208,8 +208,8 @@ def report(folder: Path, lines: Sequence[str] | None = None) -> str:
     run = Run.open(folder)
     use_book_style()
     recipe, name = run.recipe, recipe_name(run) or "a run"
-    parts = [f"<h1>{escape(name)}: {recipe.source} to {recipe.target}</h1>"]
-    parts.append(f"<p>{escape(recipe.about)}</p>")
+    title = f"{name}: {recipe.source} to {recipe.target}"
+    parts = [f"<h1>{escape(title)}</h1><p>{escape(recipe.about)}</p>"]
     path = folder / "summary.json"
     if path.is_file():
         try:

@@ -71,6 +71,16 @@ def test_it_asks_nothing_of_the_network(page: str) -> None:
         assert loads not in page.replace("url(#", ""), loads
 
 
+def test_names_of_languages_are_text_too(run: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(run, tmp_path / "other")
+    recipe = json.loads((other / "recipe.json").read_text("utf-8"))
+    recipe |= {"source": "<script>1</script>", "target": "<b>"}
+    (other / "recipe.json").write_text(json.dumps(recipe))
+    said = report(other, [])
+    assert "&lt;script&gt;1&lt;/script&gt; to &lt;b&gt;</h1>" in said
+    assert "<script>" not in said and "<b></h1>" not in said
+
+
 def test_its_translations_are_the_runs(run: Path, page: str) -> None:
     lines = ["a b c", "k", "<b> & c"]
     said = report(run, lines)
