@@ -41,8 +41,8 @@ def protecting(
     protect: Sequence[str], first: Sequence[str] = ()
 ) -> re.Pattern[str]:
     """What matches one of first, a character that is a slot, or a
-    placeholder. ValueError for what is no regular expression, or matches
-    nothing.
+    placeholder. ValueError for what is no regular expression, is too long,
+    or matches the empty text.
     """
     for one in protect:
         try:

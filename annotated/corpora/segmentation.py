@@ -28,10 +28,7 @@ class Segmenter:
             raise UsageError(f"bpe_dropout needs byte pairs, not {kind}")
         model = json.loads(tokenizer.inner.to_str())["model"]
         number, self.size = model["vocab"], len(tokenizer)
-        merges = [
-            m.split(" ") if isinstance(m, str) else m
-            for m in model["merges"]
-        ]
+        merges = model["merges"]
         keys = [number[a] * self.size + number[b] for a, b in merges]
         self.made = np.array([number[a + b] for a, b in merges], np.int64)
         self.order = np.argsort(np.array(keys, np.int64))

@@ -219,7 +219,7 @@ def in_parts(
     tokenizer: Tokenizer, ids: Sequence[int], most: int
 ) -> list[list[int]]:
     """ids in parts of at most that many; each begins with the code of the
-    language, or the tags, with which all begins.
+    language, or the tags, that ids begins with.
     """
     first = 0
     if isinstance(tokenizer, SentencePieces):

@@ -20,8 +20,13 @@ def from_torchtext(
     word's old id: old_embedding[rows] is in the new order.
 
     specials are its names for padding, start, end and unknown. ValueError
-    if it lacks any of them, or has no words.
+    unless they are four, and it has all of them and words, too.
     """
+    if len(specials) != len(SPECIALS):
+        raise ValueError(
+            "specials must be four names, for padding, start, end and "
+            f"unknown, in this order, not {list(specials)}"
+        )
     theirs = list(vocab.get_itos())
     index = {word: i for i, word in enumerate(theirs)}
     if absent := [name for name in specials if name not in index]:
@@ -45,7 +50,7 @@ def torchtext_pairs(
     """
     sides: tuple[list[str], list[str]] = [], []
     for number, item in enumerate(islice(dataset, count)):
-        pair = tuple(item)
+        pair = item if isinstance(item, (tuple, list)) else ()
         if len(pair) != 2 or not all(isinstance(x, str) for x in pair):
             raise ValueError(
                 f"item {number} is not a pair of strings: {item!r}"

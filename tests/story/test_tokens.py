@@ -442,6 +442,8 @@ def test_the_names_of_its_specials_can_be_told():
         from_torchtext(vocab)
     with pytest.raises(ValueError, match="has no words"):
         from_torchtext(Vocab(OLD[:1] + OLD[2:4] + OLD[5:6]))
+    with pytest.raises(ValueError, match="four names, for padding"):
+        from_torchtext(vocab, ["PAD", "S", "E"])
 
 
 def test_old_weights_fit_the_new_numbers():
@@ -461,5 +463,6 @@ def test_a_torchtext_data_set_becomes_two_lists():
     )
     with pytest.raises(ValueError, match="item 1 is not a pair of strings"):
         torchtext_pairs([("a", "b"), ("a", "b", "c")])
-    with pytest.raises(ValueError, match="item 0 is not a pair of strings"):
-        torchtext_pairs([(3, 1)])
+    for item in ((3, 1), {"de": "Ja.", "en": "Yes."}, "ab", 3):
+        with pytest.raises(ValueError, match="item 0 is not a pair of str"):
+            torchtext_pairs([item])
