@@ -103,7 +103,7 @@ def _clean_tree(tree: Tree) -> Tree | None:
 
     Several roots become siblings below TOP.
     """
-    while tree.label == "TOP" and len(tree.children) == 1:
+    while tree.label in _OUTERMOST and len(tree.children) == 1:
         tree = tree.children[0]
     leaves = [
         None if leaf.label == "-NONE-" else leaf for leaf in tree.leaves()
@@ -111,8 +111,11 @@ def _clean_tree(tree: Tree) -> Tree | None:
     full = tree.over(iter(leaves))
     if full is None:
         return None
-    roots = full.children if full.label == "TOP" else (full,)
-    return node("TOP", *map(_plain, roots))
+    outer = full.label in _OUTERMOST and full.children
+    return node("TOP", *map(_plain, full.children if outer else (full,)))
+
+
+_OUTERMOST = "TOP", "ROOT", "S1", "VROOT"  # as treebanks and parsers say
 
 
 def _plain(tree: Tree) -> Tree:
@@ -160,7 +163,12 @@ def read_treebank(path: Path) -> dict[str, list[Tree]]:
                 f"{index}, line {number}: {line!r} is not an article, a "
                 "line and a number of trees, with tabs between"
             ) from None
-        articles[article] = _clean(trees[i] for i in lines if i in trees)
+        if absent := [i for i in lines if i not in trees]:
+            raise DataError(
+                f"{index}, line {number}: no tree begins on line "
+                f"{absent[0]} of {path}"
+            )
+        articles[article] = _clean(trees[i] for i in lines)
     return articles
 
 

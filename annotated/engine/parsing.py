@@ -93,8 +93,8 @@ def f1_by(
 def recall_by_label(
     gold: Sequence[Tree], guesses: Sequence[Tree], least: int = 50
 ) -> list[tuple[str, float]]:
-    """Recall, in percent, of every label that occurs at least least times
-    in gold, worst first.
+    """Recall, in percent, of every label that gold has least times or
+    more, worst first.
     """
     counts, recalled = Counter[str](), Counter[str]()
     for tree, guess in zip(gold, guesses, strict=True):

@@ -147,6 +147,10 @@ def test_trees_may_be_deeper_than_pythons_stack() -> None:
         # the empty outer bracket, and TOP, are one thing
         (f"( {TINY} )", f"(TOP {TINY})"),
         (f"(TOP {TINY})", f"(TOP {TINY})"),
+        (f"(ROOT {TINY})", f"(TOP {TINY})"),
+        (f"(S1 {TINY})", f"(TOP {TINY})"),
+        (f"( (VROOT {TINY} {TINY}) )", f"(TOP {TINY} {TINY})"),
+        ("(ROOT it)", "(TOP (ROOT it))"),
         (TINY, f"(TOP {TINY})"),
         # functions, numbers, gaps and either-or labels
         ("(S (NP-SBJ-1 (PRP it)) (NP=2 (NN x)) (ADVP|PRT (RP up)))",
@@ -198,6 +202,16 @@ def test_an_index_divides_one_file(tmp_path: Path) -> None:
         "a.tree": 1,
         "b.tree": 1,
     }
+
+
+def test_an_index_of_another_file_is_told(tmp_path: Path) -> None:
+    path = file(tmp_path, f"{TINY}\n{TINY}\n", "x.mrg")
+    for bad, line in (("a.tree\t2\t2", 3), ("a.tree\t0\t1", 0)):
+        file(tmp_path, f"{bad}\n", "x.idx")
+        with pytest.raises(
+            DataError, match=f"no tree begins on line {line}"
+        ):
+            read_treebank(path)
 
 
 def test_a_folder_without_trees_is_told(tmp_path: Path) -> None:
