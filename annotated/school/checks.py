@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -938,12 +939,16 @@ def _outline(value: Any) -> str:
 
 def _foreign(filename: str) -> bool:
     """Whether a frame is of a library or of ours."""
-    ours = __name__.replace(".", "/")
+    path, ours = filename.replace("\\", "/"), __name__.replace(".", "/")
     return (
-        "site-packages" in filename
-        or "/lib/python" in filename
-        or filename.endswith(f"{ours}.py")
+        "site-packages" in path
+        or "dist-packages" in path  # of Debian, and of Colab
+        or path.startswith(_STANDARD)
+        or path.endswith(f"{ours}.py")
     )
+
+
+_STANDARD = str(Path(traceback.__file__).parent).replace("\\", "/")
 
 
 def examine_source(

@@ -10,6 +10,7 @@ import torch
 
 from annotated.school.checks import (
     Wrong,
+    _foreign,
     _values,
     drawn,
     examine,
@@ -370,6 +371,21 @@ def test_code_that_is_as_it_was_given_is_told_so_and_nothing_more():
     assert "It still does what it did as it was given." in text
     assert names("11-fix-targets", text) == []
     assert "our solution" not in text
+
+
+@pytest.mark.parametrize(
+    ("filename", "foreign"),
+    [
+        (r"C:\book\annotated\school\checks.py", True),
+        (r"C:\Python\Lib\site-packages\torch\nn\functional.py", True),
+        (ast.__file__, True),
+        ("/usr/local/lib/python3.12/dist-packages/torch/nn/x.py", True),
+        ("/home/ann/lib/python-course/answer.py", False),
+        (r"C:\Users\ann\answer.py", False),
+    ],
+)
+def test_lines_are_the_students_or_not_on_every_system(filename, foreign):
+    assert _foreign(filename) == foreign
 
 
 def test_of_a_crash_what_was_there_is_told():
