@@ -39,6 +39,8 @@ def reversal_model(seed: int = 0, **changes: Any) -> Transformer:
 
 def letter_ids(word: str) -> list[int]:
     """The token ids of a word; ValueError unless all letters are a to z."""
+    if other := set(word) - set(LETTERS):
+        raise ValueError(f"{min(other)!r} in {word!r} is not one of a to z")
     return [len(SPECIALS) + LETTERS.index(letter) for letter in word]
 
 

@@ -46,6 +46,12 @@ def test_a_model_that_knows_is_exact_and_writes_the_word():
     assert exact(Answers()) == 1.0
 
 
+@pytest.mark.parametrize("word", ["Cat", "straße", "two words", "日本"])
+def test_a_letter_that_the_model_does_not_know_is_named(word):
+    with pytest.raises(ValueError, match="in '.*' is not one of a to z"):
+        write(Answers(), word)
+
+
 def test_a_model_that_forgets_a_letter_is_never_exact():
     model = Answers(lambda written: written[:, 1:])
     assert write(model, "abc") == "ba"
