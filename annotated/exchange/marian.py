@@ -120,12 +120,18 @@ def _shape_of(config: Mapping[str, Any], where: Path) -> PartsShape:
         given = config.get(name, None if name in _NEEDED else value)
         if given is not value and given != value:
             raise _refused(where, name, given, json.dumps(value))
-    others = "activation_function", "eos_token_id", "decoder_start_token_id"
+    start = "decoder_start_token_id"
+    others = "activation_function", "eos_token_id", start
     for name in ("vocab_size", *others, *_FIELDS):
         if name not in config and name not in _DROPOUTS:
             raise RunError(f"{where} has no field {name}")
+    for name in ("vocab_size", "decoder_vocab_size", start):
+        value = config.get(name)
+        unset = value is None and name != "vocab_size"
+        if not unset and type(value) is not int:
+            raise _refused(where, name, value, "a whole number")
     activation = config["activation_function"]
-    if activation not in _ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         wanted = " or ".join(_ACTIVATIONS)
         raise _refused(where, "activation_function", activation, wanted)
     fields: dict[str, Any] = {"activation": _ACTIVATIONS[activation]}
