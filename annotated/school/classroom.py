@@ -426,8 +426,12 @@ class Classroom:
         return row
 
 
-# what a browser, Jupyter or a file manager adds to a second copy's name
-_COPY = re.compile(r"(?<=.)( ?\(\d+\)|[ -]+copy ?\d*)+$", re.I)
+# what a browser, Jupyter or a file manager adds to a second copy's name,
+# also one that speaks German, French, Spanish or Italian
+_WORD = "(cop(y|ie|ia)|kopie)"
+_COPY = re.compile(
+    rf"(?<=.)( ?\(({_WORD} ?\d*|\d+)\)|[ -]+{_WORD} ?\d*)+$", re.I
+)
 
 
 def _keep_beside(path: Path, raw: bytes) -> Path:

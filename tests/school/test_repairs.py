@@ -272,7 +272,20 @@ def test_what_is_no_notebook_in_its_place_has_a_row(handed_in, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["03 (1)", "03(2)", "03-Copy1", "03 copy", "03 - Copy (1)"]
+    "name",
+    [
+        "03 (1)",
+        "03(2)",
+        "03-Copy1",
+        "03 copy",
+        "03 - Copy (1)",
+        "03 - Kopie",
+        "03 - Kopie (2)",
+        "03 (Kopie)",
+        "03 - copia",
+        "03 (copy 2)",
+        "03 copie 2",
+    ],
 )
 def test_a_second_copy_has_its_name_again(name, handed_in, tmp_path):
     folder = tmp_path / "submitted/ann/03"
