@@ -19,7 +19,10 @@ from annotated.book.plots import (
     use_book_style,
 )
 from annotated.book.streams import Streams
+from annotated.book.tree_plots import plot_tree
+from annotated.corpora.treebanks import read_tree
 from annotated.engine.hooks import attention_blocks
+from annotated.parsing import brackets
 from tests.helpers import environment
 
 
@@ -149,3 +152,20 @@ def test_attention_that_stands_elsewhere_has_its_own_name():
     two = nn.ModuleList([part, copy.deepcopy(part)])
     model = nn.ModuleDict({"a": nn.ModuleDict({"b": two})})
     assert [*attention_blocks(model)] == ["a.b.0.own", "a.b.1.own"]
+
+
+def test_a_drawing_has_every_word_and_label_and_marks_what_is_wrong() -> (
+    None
+):
+    tree = read_tree("(S (NP (DT The) (NN dog)) (VP (VBZ barks)))")
+    figure, axes = plt.subplots()
+    plot_tree(tree, axes, {("VP", 2, 3)})
+    texts = [text.get_text() for text in axes.texts]
+    for word in ("The", "dog", "barks", "S", "NP", "VP", "DT"):
+        assert word in texts
+    bold = [
+        t.get_text() for t in axes.texts if t.get_fontweight() == "bold"
+    ]
+    assert bold == ["VP"]
+    assert ("VP", 2, 3) in brackets(tree)
+    plt.close(figure)

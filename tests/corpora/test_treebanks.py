@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from annotated.book.tree_plots import plot_tree
 from annotated.cli import dispatch
 from annotated.corpora import treebanks
 from annotated.corpora.treebanks import (
@@ -575,28 +574,6 @@ def test_the_model_reads_brackets_as_its_treebank_wrote_them() -> None:
     )
     parse_lines(run, ["the cat ( f(x) )"], SearchConfig())
     assert read == ["the cat -LRB- f-LRB-x-RRB- -RRB-"]
-
-
-# --- drawings --------------------------------------------------------------
-
-
-def test_a_drawing_has_every_word_and_label_and_marks_what_is_wrong() -> (
-    None
-):
-    import matplotlib.pyplot as plt
-
-    tree = read_tree(TINY)
-    figure, axes = plt.subplots()
-    plot_tree(tree, axes, {("VP", 2, 3)})
-    texts = [text.get_text() for text in axes.texts]
-    for word in ("The", "dog", "barks", "S", "NP", "VP", "DT"):
-        assert word in texts
-    bold = [
-        t.get_text() for t in axes.texts if t.get_fontweight() == "bold"
-    ]
-    assert bold == ["VP"]
-    assert ("VP", 2, 3) in brackets(tree)
-    plt.close(figure)
 
 
 # --- real trees, where they are --------------------------------------------
