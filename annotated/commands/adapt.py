@@ -53,7 +53,9 @@ class Adapt:
     def act(self) -> None:
         """Do what has not been done, step by step."""
         if (self.run is None) == (self.published is None):
-            raise UsageError("adapt: give --run or --published")
+            raise UsageError("adapt: give one of --run and --published")
+        if not self.minutes > 0:
+            raise UsageError("adapt: --minutes must be more than 0")
         # here, because --help does without
         from annotated.exchange.export import check_installed
 

@@ -179,7 +179,7 @@ def _begin(file: Path, made: dict[str, Any]) -> None:
     was = json_of(path)
     if was != made:
         was = was if isinstance(was, dict) else {}
-        unlike = [n for n in made if was.get(n) != made[n]]
+        unlike = [n for n in made | was if was.get(n) != made.get(n)]
         raise RunError(
             f"{file} was made with another {', '.join(unlike)}: delete it "
             f"and {path.name}, or choose another --out"

@@ -325,7 +325,7 @@ def _own_batches(
         raise RunError(
             f"batching {config.batching}: epoch {epoch} has no batch"
         )
-    return plan
+    return [pairs.astype(np.int64) for pairs in plan]
 
 
 # E5-trainer.md: The trainer

@@ -162,6 +162,22 @@ def test_what_lies_in_the_exported_folder_stays(
     assert len(lines) == before and (out / "notes").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("", "give one of --run and --published"),
+        ("--run pocket --published x", "give one of --run and"),
+        ("--run pocket --minutes 0", "--minutes must be more than 0"),
+        ("--run pocket --minutes nan", "--minutes must be more than 0"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything(
+    call: Call, lines: list[list[str]], words: str, told: str
+) -> None:
+    assert told in call(f"{LINE} {words}").complaint
+    assert lines == [] and not Path("out").exists()
+
+
 def test_a_published_model_is_imported_first(
     call: Call, lines: list[list[str]]
 ) -> None:

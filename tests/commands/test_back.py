@@ -206,4 +206,7 @@ def test_translations_are_drawn(call: Call, more: list[str]) -> None:
     run = Run.open(Path("pocket"))
     assert drawn == [one[0].text for one in run.translate(more, Sampling())]
     assert drawn != [one[0].text for one in run.translate(more)]
-    assert "made with another" in call(LINE).complaint
+    assert (
+        "with another beam, alpha, sample: delete it"
+        in call(LINE).complaint
+    )

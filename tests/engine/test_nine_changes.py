@@ -286,6 +286,22 @@ def test_a_loss_sends_its_gradient_through_the_maps() -> None:
 # --- batches that are none
 
 
+def test_numbers_of_pairs_may_be_of_any_integer_type() -> None:
+    """In eight bits, the number after 255 is 0."""
+    tokens = []
+    for kind in (np.uint8, np.int64):
+        plan = [np.arange(250, 256, dtype=kind)]
+        register("batching", "bytes")(lambda *_, plan=plan: plan)
+        recipe = TINY.changed(batching="bytes", max_steps=1, cooldown=0)
+        model = PackedTransformer(recipe.config(12, 12))
+        trainer = Trainer(
+            model, copy_corpus(300, vocab=12), recipe.training
+        )
+        assert len([*trainer.steps()]) == 1
+        tokens.append(trainer.tokens)
+    assert tokens[0] == tokens[1] > 0
+
+
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
