@@ -141,10 +141,9 @@ def _split_batch(
         goal = total[-1] * np.arange(1, parts) / parts
         cuts = np.searchsorted((total[1:] + total[:-1]) / 2, goal)
         ends = np.append(0, np.append(cuts, len(pairs)))
-        several = np.diff(ends) > 1
-        largest = max(
-            np.diff(side[ends])[several].max(initial=0) for side in sides
-        )
+        counted = np.diff(ends) > 1  # one pair alone may be too long
+        counted |= not counted.any()
+        largest = max(np.diff(side[ends])[counted].max() for side in sides)
         if most is None or largest <= most:
             return np.split(pairs, cuts)
         if parts >= len(pairs):
