@@ -30,7 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 2
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()  # here, where it is known who reads no more
+        return status
     except PressError as error:
         for line in error.problems:
             print(line, file=sys.stderr)

@@ -325,8 +325,12 @@ def test_a_file_that_is_missing_is_named(
     assert line.endswith("00-preface.md: No such file or directory")
 
 
-def test_a_reader_who_has_gone_is_no_traceback(book: Book) -> None:
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_reader_who_has_gone_is_no_traceback(
+    book: Book, buffered: bool
+) -> None:
     book.chapter("02-one", code("x = 1"))
+    unbuffered = {"PYTHONUNBUFFERED": "" if buffered else "1"}
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -340,6 +344,7 @@ def test_a_reader_who_has_gone_is_no_traceback(book: Book) -> None:
         ],
         stdout=writing,
         stderr=subprocess.PIPE,
+        env={**os.environ, **unbuffered},
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
