@@ -170,8 +170,18 @@ def main() -> None:
             raise  # our bug, not the user's mistake
         if debug:
             traceback.print_exc()
-        _complain(reason)
+        _complain((isinstance(error, OSError) and _unwritten()) or reason)
         sys.exit(2)
+
+
+def _unwritten() -> str:
+    """Why what was printed cannot be written; "" if it has been."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:  # or Python tries it again as it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return f"standard output: {error.strerror}"
+    return ""
 
 
 def _reader_gone(error: Exception) -> bool:

@@ -220,6 +220,25 @@ def test_threads_are_told_not_to_spin_before_torch_is_there() -> None:
     assert done.stdout.splitlines()[-1] == "1000 7", done.stderr
 
 
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="Linux has a full device"
+)
+def test_a_full_disk_behind_standard_output_is_one_line() -> None:
+    """Also where what is printed waits in a buffer until the end."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "annotated", "recipes"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment() | {"PYTHONUNBUFFERED": ""},
+            text=True,
+        )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "annotated: standard output: No space left on device\n"
+    )
+
+
 def test_a_reader_who_leaves_is_not_complained_to() -> None:
     for line in ("--help", "data list"):
         read, write = os.pipe()
