@@ -33,6 +33,7 @@ WRITERS = {
     "book.sweep Sweep.run": EMPTY,
     "checkpoints save_checkpoint": PLAIN,
     "checkpoints save_weights": PLAIN,
+    "cli _unwritten": MEMORY,
     "cli main": MEMORY,
     "engine.checkpoints _drop": "renames into a folder of aside",
     "engine.checkpoints write_checkpoint": FRESH,
