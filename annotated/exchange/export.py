@@ -228,9 +228,9 @@ def _fill_stack(spec: Any, model: Transformer, name: str) -> None:
     if isinstance(positions, SinusoidalPositions):
         positions(_POSITIONS)  # an exported table cannot grow
     if model.config.positions != "rotary":
-        # where nothing is given, it adds sinusoids
-        none = torch.zeros(_POSITIONS, model.config.d_model)
-        added = getattr(positions, "table", none)
+        # given no table, CTranslate2 adds sinusoids
+        zeros = torch.zeros(_POSITIONS, model.config.d_model)
+        added = getattr(positions, "table", zeros)
         spec.position_encodings.encodings = _array(added)
     stack: Any = getattr(model, name)
     if model.config.norm == "pre":
