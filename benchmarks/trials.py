@@ -65,6 +65,9 @@ TRIALS: dict[str, Change] = {
     "a rate half as high again": WORDS | {"rate": 1.764},
     "half as long again": WORDS | LONGER,
     "half as long again, dropout 0.3": WORDS | LONGER | {"dropout": 0.3},
+    "half as long again, rotary positions": WORDS
+    | LONGER
+    | {"positions": "rotary"},
     "three times as long": SLOWER | TRIPLE,
     "three times as long, dropout 0.3": SLOWER | TRIPLE | {"dropout": 0.3},
     "R-Drop": WORDS | TWICE,
