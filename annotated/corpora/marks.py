@@ -46,10 +46,11 @@ def protecting(
     """
     for one in protect:
         try:
-            empty = re.compile(one).search("") or len(one) > _WIDE
+            places = re.finditer(one, f" {one} ")
+            empty = re.search(one, "") or not all(m[0] for m in places)
         except re.error as error:
             raise ValueError(f"protect {one!r}: {error}") from None
-        if empty:
+        if empty or len(one) > _WIDE:
             raise ValueError(
                 f"protect {one[:40]!r} must match a piece of text, not the "
                 f"empty one, and have at most {_WIDE} characters"

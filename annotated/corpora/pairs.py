@@ -199,8 +199,8 @@ _ENDS = {
 
 def _suffix(path: Path) -> str:
     """The suffix in lower case; of a packed file, that of its contents."""
-    name = path.with_suffix("") if path.suffix in PACKED else path
-    return name.suffix.lower()
+    end = path.suffix.lower()
+    return path.with_suffix("").suffix.lower() if end in PACKED else end
 
 
 def _form_of(path: Path) -> str:

@@ -50,7 +50,8 @@ class Text:
                 file: Any = stack.enter_context(self.path.open("rb"))
                 if self.member:
                     file = _member(stack, file, self)
-                unpack = PACKED.get(Path(self.member or self.path).suffix)
+                name = Path(self.member or self.path)
+                unpack = PACKED.get(name.suffix.lower())
                 yield stack.enter_context(unpack(file)) if unpack else file
         except _DAMAGE as bad:
             raise DataError(
@@ -218,7 +219,7 @@ _DAMAGE = (
 def _member(stack: ExitStack, file: IO[bytes], text: Text) -> IO[bytes]:
     """The member of an archive whose name ends with text.member."""
     end = f"/{text.member}"
-    if text.path.suffix == ".zip":
+    if text.path.suffix.lower() == ".zip":
         archive = stack.enter_context(zipfile.ZipFile(file))
         for name in archive.namelist():
             if f"/{name}".endswith(end):

@@ -80,7 +80,7 @@ def check_compiler(
     try:
         wrong = wrong_gradients(config, precision, device)
     except Exception as error:
-        reason = str(error).strip().split("\n")[0]
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise RunError(
             f"cannot compile layers on {device} ({reason}): omit --compile"
         ) from None

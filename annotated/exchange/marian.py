@@ -783,13 +783,13 @@ def find_published(
     the one listed above, or the newest. RunError, with what to do, if it is
     not there, or is not what was published.
     """
-    if Path(name).is_dir():
+    if name and Path(name).is_dir():
         return Path(name), str(Path(name))
-    if Path(name).exists():
+    if name and Path(name).exists():
         raise RunError(f"{name} is a file: give the folder that it is in")
     if not re.fullmatch(r"([\w.-]+/)?[\w.-]+", name) or name[0] in "./":
         raise RunError(
-            f"{name} is neither a folder nor the name of a model"
+            f"{name!r} is neither a folder nor the name of a model"
         )
     full = name if "/" in name else f"{_OWNER}/{name}"
     pinned, known = _PUBLISHED.get(full, ("main", ""))

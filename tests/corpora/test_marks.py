@@ -227,6 +227,8 @@ def test_what_can_be_no_tag_is_refused(tags, complaint):
     [
         (["("], r"protect '\('"),
         (["x*"], "must match a piece of text"),
+        ([r"\b"], "must match a piece of text"),
+        (["(?=ab)"], "must match a piece of text"),
         (["x" * 501], "at most 500"),
         (["(?P<a>x)", "(?P<a>y)"], "protect: redefinition"),
     ],

@@ -41,7 +41,7 @@ from tests.helpers import nodes_of
         min_size=1,
         max_size=5,
     ),
-    st.sampled_from(["", ".gz", ".xz", ".bz2"]),
+    st.sampled_from(["", ".gz", ".xz", ".bz2", ".GZ"]),
 )
 def test_what_was_written_is_read(lines: list[str], end: str) -> None:
     content = "".join(line + "\n" for line in lines).encode()
@@ -50,7 +50,7 @@ def test_what_was_written_is_read(lines: list[str], end: str) -> None:
         ".gz": gzip.compress,
         ".xz": lzma.compress,
         ".bz2": bz2.compress,
-    }[end]
+    }[end.lower()]
     with tempfile.TemporaryDirectory() as folder:
         path = put(Path(folder) / f"lines{end}", pack(content))
         assert read_lines(path) == lines

@@ -141,5 +141,12 @@ def test_a_machine_without_a_compiler_is_told_why(compiles: Any) -> None:
     told = r"on cpu \(no compiler here\): omit --compile"
     with pytest.raises(RunError, match=told):
         check_compiler(CONFIG, "float32", "cpu")
+
+    def silent(model: Transformer) -> None:
+        raise AssertionError
+
+    compiles(silent)
+    with pytest.raises(RunError, match=r"on cpu \(AssertionError\)"):
+        check_compiler(CONFIG, "float32", "cpu")
     compiles(fine)
     check_compiler(CONFIG, "auto", "cpu")  # it may come to have one

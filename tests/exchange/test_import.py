@@ -293,6 +293,8 @@ def test_weights_with_another_hash_are_refused(
     ):
         find_published(name)
     find_published(name, "main")  # of which no hash is known
+    with pytest.raises(RunError, match="'' is neither a folder"):
+        find_published("")
     known = {name: ("abc", file_hash(path))}
     monkeypatch.setattr(marian, "_PUBLISHED", known)
     find_published(name)
