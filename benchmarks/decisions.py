@@ -68,7 +68,7 @@ FIRST: dict[str, Any] = {
     "vocab": 4000, "num_encoder_layers": 3, "num_decoder_layers": 3,
     "d_model": 128, "d_ff": 512, "dropout": 0.2, "bpe_dropout": 0.0,
     "warmup": 1200, "max_steps": 8200, "cooldown": 3300, "save_every": 200,
-    "keep": 4, "alpha": 1.2,
+    "keep": 4, "alpha": 1.2, "positions": "sinusoidal",
 }  # fmt: skip
 NOW = RECIPES["multi30k"]
 BASE = NOW.changed(**FIRST)

@@ -2,8 +2,8 @@
 to its end, judged on the validation set alone.
 
     python benchmarks/trials.py       # 30 to 60 minutes a trial
-    python benchmarks/trials.py --after "half as long again" \
-        --json book/results/multi30k-trials.json
+    python benchmarks/trials.py --json book/results/multi30k-trials.json \
+        --after "half as long again, rotary positions"
 
 Every trial is `annotated train multi30k` with the options that its line in
 TRIALS spells out in full, so that it stays the same trial when the recipe
@@ -82,7 +82,7 @@ TRIALS: dict[str, Change] = {
     "width 256, dropout 0.3": WORDS
     | {"d_model": 256, "rate": 1.663, "dropout": 0.3},
 }
-RECIPE = "half as long again"  # which the recipe is
+RECIPE = "half as long again, rotary positions"  # which the recipe is
 VALUES = "nats", "valid_bleu", "seconds"  # of a row, means over its seeds
 ALPHAS = (0.0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8)
 

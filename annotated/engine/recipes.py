@@ -176,7 +176,7 @@ def _corpus_recipes() -> dict[str, Recipe]:
         )
         .changed(vocab=8000, num_encoder_layers=3, num_decoder_layers=3)
         .changed(d_model=128, d_ff=512, num_heads=4, alpha=1.2)
-        .changed(norm="pre", dropout=0.2)
+        .changed(norm="pre", dropout=0.2, positions="rotary")
         .changed(batch_tokens=1500, warmup=1200, rate=1.176)
         .changed(max_steps=12_300, cooldown=4950, save_every=300, keep=4)
     )
@@ -199,6 +199,7 @@ def _corpus_recipes() -> dict[str, Recipe]:
             about="English to German, French, Spanish: everyday sentences"
         )
         .changed(data="tatoeba", alpha=1.0, valid_pairs=1000)
+        .changed(positions="sinusoidal")
         .changed(num_decoder_layers=2, d_model=160, d_ff=576, dropout=0.1)
         .changed(batch_tokens=2000, warmup=1500, rate=1.47)
         .changed(max_steps=8000, cooldown=3000)
