@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from annotated.book.figures import half_weights
+from annotated.engine.errors import RunError
+from annotated.engine.parts import PartsShape
 from annotated.engine.runs import Run
 from annotated.search import alignment
 from annotated.tokens import _BYTES, Tokenizer
@@ -19,15 +21,26 @@ __all__ = ["WORDS", "portable", "words_of"]
 
 # E27-look.md: A run in a page
 WORDS = "words.txt"  # of a run's folder: a line for each word
+_NEVER = (  # what the figure's JavaScript has as in the paper alone
+    "window", "activation", "output_bias", "norm_kind", "num_kv_heads",
+    "qk_norm", "gated", "windows", "parts",
+)  # fmt: skip
 
 
 def portable(folder: Path, line: str) -> tuple[dict[str, Any], bytes]:
     """A run of byte pairs that both languages share, for the figure `say`:
     its data, with a line as an example, and what is loaded when somebody
     asks for it: the weights in half precision, then merges and words as
-    JSON.
+    JSON. RunError for a part that the figure does not compute.
     """
     run = Run.open(folder)
+    shape, plain = asdict(run.recipe.model), asdict(PartsShape())
+    odd = [name for name in _NEVER if shape[name] != plain[name]]
+    if shape["positions"] not in ("sinusoidal", "rotary"):
+        odd.append("positions")
+    if odd:
+        said = ", ".join(f"{name} {shape[name]}" for name in odd)
+        raise RunError(f"{folder}: the page cannot compute {said}")
     layout, halves = half_weights(run.model)
     pieces = json.loads(run.source.inner.to_str())["model"]
     number = pieces["vocab"]

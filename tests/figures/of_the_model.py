@@ -27,7 +27,8 @@ from annotated.complexity import (
     path_length,
 )
 from annotated.corpora.sentencepieces import vocabulary
-from annotated.embeddings import sinusoids
+from annotated.embeddings import SinusoidalPositions, sinusoids
+from annotated.engine.parts import PartsConfig, build
 from annotated.engine.recipes import RECIPES
 from annotated.heads import knocked_out
 from annotated.masks import causal_mask, padding_mask, window_mask
@@ -72,11 +73,13 @@ def lookup() -> list[dict[str, Any]]:
     return cases
 
 
-def small_model(norm: str, tie: str) -> tuple[Transformer, Any, bytes]:
+def small_model(
+    norm: str, tie: str, positions: str = "sinusoidal"
+) -> tuple[Transformer, Any, bytes]:
     """A model whose parameters are what half precision leaves of them."""
     torch.manual_seed(0)
-    model = Transformer(
-        TransformerConfig(
+    model = build(
+        PartsConfig(
             src_vocab=12,
             tgt_vocab=12 if tie == "all" else 9,
             num_encoder_layers=2,
@@ -87,14 +90,16 @@ def small_model(norm: str, tie: str) -> tuple[Transformer, Any, bytes]:
             dropout=0.0,
             norm=norm,
             tie=tie,
+            positions=positions,
         )
     ).eval()
     for one in model.parameters():  # sharper than as drawn
         one.data += 0.3 * torch.randn_like(one)
     layout, halves = half_weights(model)
     model.half().double()
-    for positions in (model.src_positions, model.tgt_positions):
-        positions.table = sinusoids(256, 16, torch.float64)
+    for part in model.modules():
+        if isinstance(part, SinusoidalPositions):
+            part.table = sinusoids(256, part.table.size(1), torch.float64)
     return model, layout, halves
 
 
@@ -119,12 +124,13 @@ def translations(
 def engine() -> list[dict[str, Any]]:
     """Logits, maps and searches of small models, in float64."""
     cases = []
-    for norm, tie in (
+    for kind in (
         ("post", "decoder"),
         ("pre", "all"),
         ("post", "none"),
+        ("pre", "all", "rotary"),
     ):
-        model, layout, halves = small_model(norm, tie)
+        model, layout, halves = small_model(*kind)
         src, tgt = [4, 7, 5, 11, 3], [6, 4, 8]
         both = torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]])
         sentences = [

@@ -8,13 +8,15 @@ import re
 import shlex
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from annotated.book.portable import WORDS, words_of
+from annotated.book.portable import WORDS, portable, words_of
 from annotated.book.results import ledger
 from annotated.engine.data import open_data
+from annotated.engine.errors import RunError
 from annotated.engine.recipes import RECIPES
 from annotated.engine.runs import Run, read_recipe
 from tests.helpers import ROOT
@@ -145,3 +147,21 @@ def test_it_can_be_told_how_to_say_it() -> None:
         }[tuple(option[:1])]
         [[best]] = run.translate([line], **how)
         assert best.text == said
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"positions": "learned"}, "positions learned"),
+        ({"gated": True, "norm_kind": "rms"}, "norm_kind rms, gated True"),
+        ({"window": 3, "positions": "alibi"}, "window 3, positions alibi"),
+    ],
+)
+def test_what_the_page_cannot_compute_does_not_travel_in_it(
+    change: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = RECIPES["everyday"].changed(**change)
+    one = SimpleNamespace(recipe=recipe)
+    monkeypatch.setattr(Run, "open", lambda folder: one)
+    with pytest.raises(RunError, match=f"run: .*cannot compute {told}$"):
+        portable(Path("run"), "Good morning.")

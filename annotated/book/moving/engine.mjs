@@ -42,8 +42,7 @@ function softmax(scores) {
   const most = Math.max(...scores);
   let total = 0;
   for (let i = 0; i < scores.length; i++) total += scores[i] = Math.exp(scores[i] - most);
-  for (let i = 0; i < scores.length; i++) scores[i] /= total;
-  return scores;
+  return scores.map((x) => x / total);
 }
 
 /** found plus a matrix times x, four sums at a time. */
@@ -94,6 +93,7 @@ export class Transformer {
   constructor(config, layout, numbers) {
     this.config = config;
     this.pre = config.norm === "pre";
+    this.rotary = config.positions === "rotary";
     this.silent = new Set();
     this.off = new Set();
     this.weights = {};
@@ -110,41 +110,46 @@ export class Transformer {
   }
 
   linear(name, x) {
-    const weight = this.weights[`${name}.weight`], bias = this.weights[`${name}.bias`];
-    return times(weight, x, new Float32Array(bias));
+    return times(this.weights[`${name}.weight`], x, new Float32Array(this.weights[`${name}.bias`]));
   }
 
   norm(name, x) {
     const weight = this.weights[`${name}.weight`], bias = this.weights[`${name}.bias`];
     let mean = 0, variance = 0;
-    for (const value of x) mean += value / x.length;
-    for (const value of x) variance += (value - mean) ** 2 / x.length;
+    for (const y of x) mean += y / x.length;
+    for (const y of x) variance += (y - mean) ** 2 / x.length;
     const scale = 1 / Math.sqrt(variance + 1e-5);
-    return x.map((value, i) => (value - mean) * scale * weight[i] + bias[i]);
+    return x.map((y, i) => (y - mean) * scale * weight[i] + bias[i]);
   }
 
   /** x plus a sub-layer, the norm after it or before. */
   residual(name, x, sublayer) {
     const added = sublayer(this.pre ? this.norm(name, x) : x);
     this.watch?.(name, x, added);
-    const sum = this.off.has(name) ? x : x.map((value, i) => value + added[i]);
+    const sum = this.off.has(name) ? x : x.map((y, i) => y + added[i]);
     return this.pre ? sum : this.norm(name, sum);
   }
 
   feedForward(name, x) {
-    const inner = this.linear(`${name}.inner`, x).map((value) => Math.max(0, value));
-    return this.linear(`${name}.outer`, inner);
+    return this.linear(`${name}.outer`, this.linear(`${name}.inner`, x).map((y) => Math.max(0, y)));
+  }
+
+  /** Each pair of a query or key turned by the angles of its place, if it has one (chapter 26). */
+  turn(x, place) {
+    if (!this.rotary || place == null) return x;
+    const d = x.length / this.config.num_heads, angles = sinusoid(place, d);
+    return x.map((y, i) => y * angles[i % d | 1] + (i % 2 ? x[i - 1] : -x[i + 1]) * angles[i % d & -2]);
   }
 
   /** Keeps keys and values. */
-  extend(name, kept, x) {
-    kept.k.push(this.linear(`${name}.w_k`, x));
+  extend(name, kept, x, place) {
+    kept.k.push(this.turn(this.linear(`${name}.w_k`, x), place));
     kept.v.push(this.linear(`${name}.w_v`, x));
   }
 
   /** What x finds in what is kept; its weights go into rows, by head. */
-  attend(name, x, kept, rows, block) {
-    const q = this.linear(`${name}.w_q`, x), heads = this.config.num_heads;
+  attend(name, x, kept, rows, block, place) {
+    const q = this.turn(this.linear(`${name}.w_q`, x), place), heads = this.config.num_heads;
     const d = q.length / heads, wide = kept.v[0].length / heads;
     const found = new Float32Array(wide * heads);
     for (let head = 0; head < heads; head++) {
@@ -154,8 +159,7 @@ export class Transformer {
         return sum / Math.sqrt(d);
       }));
       rows.push(weights);
-      if (this.silent.has(`${block}.${head}`)) continue;
-      kept.v.forEach((v, j) => {
+      if (!this.silent.has(`${block}.${head}`)) kept.v.forEach((v, j) => {
         for (let i = head * wide; i < (head + 1) * wide; i++) found[i] += weights[j] * v[i];
       });
     }
@@ -164,7 +168,7 @@ export class Transformer {
 
   embed(table, id, position) {
     const size = this.config.d_model, places = sinusoid(position, size);
-    return places.map((place, i) => table[id * size + i] * Math.sqrt(size) + place);
+    return places.map((place, i) => table[id * size + i] * Math.sqrt(size) + (this.rotary ? 0 : place));
   }
 
   /** ids with EOS -> { memory, maps }, maps["encoder.0"][head][query][key]. */
@@ -174,12 +178,12 @@ export class Transformer {
     const maps = {};
     for (let n = 0; n < layers; n++) {
       const layer = `encoder.layers.${n}`, kept = { k: [], v: [] };
-      for (const x of xs) this.extend(`${layer}.attention`, kept, this.pre ? this.norm(`${layer}.norm1`, x) : x);
+      xs.forEach((x, i) => this.extend(`${layer}.attention`, kept, this.pre ? this.norm(`${layer}.norm1`, x) : x, i));
       const map = maps[`encoder.${n}`] = Array.from({ length: heads }, () => []);
-      xs = xs.map((x) => {
+      xs = xs.map((x, i) => {
         const rows = [];
         x = this.residual(`${layer}.norm1`, x, (y) =>
-          this.attend(`${layer}.attention`, y, kept, rows, `encoder.${n}`));
+          this.attend(`${layer}.attention`, y, kept, rows, `encoder.${n}`, i));
         rows.forEach((row, head) => map[head].push(row));
         return this.residual(`${layer}.norm2`, x, (y) => this.feedForward(`${layer}.feed_forward`, y));
       });
@@ -206,13 +210,13 @@ export class Transformer {
 
   /** One more token -> { logits, rows }, rows["cross.0"][head][key]. */
   step(state, id) {
-    let x = this.embed(this.target, id, state.length++);
-    const rows = {};
+    const rows = {}, place = state.length++;
+    let x = this.embed(this.target, id, place);
     state.layers.forEach(({ own, source }, n) => {
       const layer = `decoder.layers.${n}`;
       x = this.residual(`${layer}.norm1`, x, (y) => {
-        this.extend(`${layer}.attention`, own, y);
-        return this.attend(`${layer}.attention`, y, own, rows[`decoder.${n}`] = [], `decoder.${n}`);
+        this.extend(`${layer}.attention`, own, y, place);
+        return this.attend(`${layer}.attention`, y, own, rows[`decoder.${n}`] = [], `decoder.${n}`, place);
       });
       x = this.residual(`${layer}.norm2`, x, (y) =>
         this.attend(`${layer}.cross_attention`, y, source, rows[`cross.${n}`] = [], `cross.${n}`));
