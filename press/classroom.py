@@ -6,6 +6,8 @@ no hidden check, so nbgrader has nothing to take out of them.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import secrets
 from pathlib import Path
@@ -58,6 +60,7 @@ c.OverwriteCells.add_missing_cells = True
 c.Execute.timeout = 300
 c.Execute.interrupt_on_timeout = True
 '''
+WRITTEN = "written.json"  # the hashes of the files, as they were written
 CONTAINED = Path(__file__).with_name("contained.sh")
 GRADE = """\
 from annotated.school.classroom import grade
@@ -68,8 +71,8 @@ grade(lambda: {defines}, "{name}", {points:.1f})"""
 def classroom(root: Path, out: Path, seed: str = "") -> list[str]:
     """Write the course; what has been written. seed is the teacher's, from
     which the hidden checks are drawn; without one it is that of the course
-    that is there, or a new one. What a teacher has put into the settings
-    and the hidden checks is kept beside them.
+    that is there, or a new one. What a teacher has changed in a file, and
+    any other settings or hidden checks, are kept in the folder `kept`.
     """
     exercises = read_exercises(root)
     project = read_project(root)
@@ -92,16 +95,42 @@ def classroom(root: Path, out: Path, seed: str = "") -> list[str]:
             assignment(student, group)
         )
         expected[out / "solutions" / f"{page}.ipynb"] = solved
-    told = []
+    told, last = [], _hashes_of(out)
     for path, text in expected.items():
-        if path.parent == out and path.is_file():  # teachers write in it
-            before = path.read_text("utf-8")
-            if before != text:
-                old = path.with_name(f"{path.name}.old")
-                files.replace(old, before)
-                told.append(f"kept what {path} was as {old.name}")
+        name = path.relative_to(out).as_posix()
+        before = path.read_bytes() if path.is_file() else text.encode()
+        unchanged = path.parent != out and last.get(name) == _hash(before)
+        if before != text.encode() and not unchanged:
+            old = _kept(out / "kept" / name, before)
+            told.append(f"kept what {path} was as {old.relative_to(out)}")
         files.replace(path, text)
+        last[name] = _hash(text.encode())
+    files.replace(out / WRITTEN, _json(last))
     return [*(f"wrote {path}" for path in expected), *told]
+
+
+def _kept(path: Path, data: bytes) -> Path:
+    """Put data there, or beside it where something else is kept."""
+    places = (
+        path.with_name(f"{n}-{path.name}") for n in itertools.count(2)
+    )
+    for place in (path, *itertools.islice(places, 998)):
+        if not place.exists() or place.read_bytes() == data:
+            break
+    files.replace(place, data)
+    return place
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _hashes_of(out: Path) -> dict[str, str]:
+    """What was written last, by the names of the files; or nothing."""
+    try:
+        return dict(json.loads((out / WRITTEN).read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _seed_of(out: Path) -> str:

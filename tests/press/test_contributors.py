@@ -9,9 +9,11 @@ import sys
 from datetime import date
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
+from press import classroom as course
 from press import execute as executing
 from press import files
 from press import worlds as played
@@ -178,11 +180,43 @@ def test_what_a_teacher_has_added_to_a_course_is_kept(book: Book) -> None:
         file.write("c.Execute.timeout = 900\n")
     told = "\n".join(classroom(book.root, out))
     assert json.loads((out / "hidden.json").read_text("utf-8")) == hidden
-    assert (out / "hidden.json.old").read_text("utf-8") == mine
-    kept = (out / "nbgrader_config.py.old").read_text("utf-8")
+    assert (out / "kept/hidden.json").read_text("utf-8") == mine
+    kept = (out / "kept/nbgrader_config.py").read_text("utf-8")
     assert kept.endswith("c.Execute.timeout = 900\n")
-    assert "hidden.json was as hidden.json.old" in told
+    assert f"hidden.json was as {Path('kept/hidden.json')}" in told
     assert "kept" not in "\n".join(classroom(book.root, out))
+    (out / "hidden.json").write_text("{}", "utf-8")  # a seed is lost, too
+    classroom(book.root, out, "other")
+    assert (out / "kept/2-hidden.json").read_text("utf-8") == "{}"
+    classroom(book.root, out, "third")
+    other = json.loads((out / "kept/3-hidden.json").read_text("utf-8"))
+    assert other["seed"] == "other"
+
+
+def test_an_assignment_that_a_teacher_has_edited_is_kept(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, page = book.root / "classroom", {"text": "as in the book\n"}
+    group = [SimpleNamespace(chapter="02-x")]
+    monkeypatch.setattr(course, "by_page", lambda exercises: [group])
+    monkeypatch.setattr(course, "assignment", lambda notebook, group: page)
+    monkeypatch.setattr(
+        course, "exercise_notebook", lambda *given, **more: "{}"
+    )
+    classroom(book.root, out)
+    path = out / "source/02-x/02-x.ipynb"
+    page["text"] = "as in a later book\n"  # nobody has touched the file
+    assert "kept" not in "\n".join(classroom(book.root, out))
+    path.write_text("with a date for handing in\n", "utf-8")
+    for text in ("a third", "a fourth"):
+        page["text"] = text
+        told = "\n".join(classroom(book.root, out))
+        assert text in path.read_text("utf-8")
+        old = out / "kept/source/02-x/02-x.ipynb"
+        assert old.read_text("utf-8") == "with a date for handing in\n"
+        assert ("kept what" in told) == (text == "a third")
+    assert [p.name for p in old.parent.iterdir()] == ["02-x.ipynb"]
+    assert [p.name for p in path.parent.iterdir()] == ["02-x.ipynb"]
 
 
 def test_ctrl_c_begins_no_other_page(
