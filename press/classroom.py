@@ -111,10 +111,8 @@ def classroom(root: Path, out: Path, seed: str = "") -> list[str]:
 
 def _kept(path: Path, data: bytes) -> Path:
     """Put data there, or beside it where something else is kept."""
-    places = (
-        path.with_name(f"{n}-{path.name}") for n in itertools.count(2)
-    )
-    for place in (path, *itertools.islice(places, 998)):
+    for n in itertools.count(1):
+        place = path if n == 1 else path.with_name(f"{n}-{path.name}")
         if not place.exists() or place.read_bytes() == data:
             break
     files.replace(place, data)
