@@ -326,6 +326,29 @@ def test_beam_goes_on_a_word_at_a_time(
     assert window.faults == []
 
 
+def test_a_link_to_a_beam_has_its_step_and_its_probabilities(
+    window: Window, tmp_path: Path
+) -> None:
+    address = write(tmp_path, "beam", "page", "light")
+    page = window.open(address)
+    page.get_by_role("slider", name="is").focus()
+    press(page, "Home")  # “it” after the start
+    page.get_by_role("button", name="Next word").focus()
+    press(page, "Enter", "Enter")
+    page.wait_for_function("location.hash.includes('step=2')")
+    link, said, tree = page.url, window.said(), page.locator(".fx svg")
+    drawn = tree.text_content()
+    page.goto("about:blank")
+    page = window.open(link)
+    assert window.said() == said
+    assert tree.text_content() == drawn
+    chance = page.get_by_role("slider", name="is")
+    assert chance.get_attribute("aria-valuetext") == "0.01"
+    page.get_by_role("button", name="Start over").click()
+    page.wait_for_function("location.hash.includes('step=0')")
+    assert window.faults == []
+
+
 def test_bleu_follows_what_is_written(
     window: Window, tmp_path: Path
 ) -> None:
@@ -399,6 +422,25 @@ def test_the_cache_moves_its_rows(window: Window, tmp_path: Path) -> None:
     page.get_by_role("slider", name="beam").focus()
     press(page, "ArrowLeft")
     assert window.said().startswith("Step 1: 1 new")
+    assert window.faults == []
+
+
+def test_a_link_to_the_cache_has_its_step(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.open(write(tmp_path, "cache", "page", "light"))
+    page.get_by_role("button", name="Next step").focus()
+    press(page, "Enter", "Enter")
+    page.wait_for_function("location.hash === '#cache:beam=2&step=2'")
+    link, said = page.url, window.said()
+    page.goto("about:blank")
+    page = window.open(link)
+    assert window.said() == said
+    page.get_by_role("button", name="Start over").click()
+    page.wait_for_function("location.hash === '#cache:beam=2&step=0'")
+    page.goto("about:blank")
+    window.open(link.replace("step=2", "step=9"))
+    assert window.said() == said  # it has no more
     assert window.faults == []
 
 
@@ -488,6 +530,6 @@ def test_two_beams_grow_one_below_the_other(
     assert "“it barks” wins with -1.20" in one
     assert "“the dog” wins with -0.92" in two
     page.wait_for_function(
-        "location.hash === '#beam:beam=1&alpha=0&beside=2'"
+        "location.hash === '#beam:beam=1&alpha=0&beside=2&step=3'"
     )
     assert window.faults == []

@@ -43,6 +43,21 @@ export function reweigh(nexts, word, p) {
       : (1 - p) / (Object.keys(nexts).length - 1)]));
 }
 
+/** What a link carries of the chances that are not the original ones: all of a
+ *  word's, in their order. */
+export const changed = (chances, original) => Object.fromEntries(Object.keys(chances)
+  .filter((last) => Object.keys(chances[last]).some((word) => chances[last][word] !== original[last][word]))
+  .map((last) => [`after ${last}`, Object.values(chances[last]).map((p) => +p.toPrecision(6)).join(" ")]));
+
+/** The chances that a link asks for: the original ones of each word for which it
+ *  has nothing, or nothing that is a distribution over its next words. */
+export const restored = (asked, original) => Object.fromEntries(Object.entries(original).map(([last, nexts]) => {
+  const words = Object.keys(nexts), ps = (asked[`after ${last}`] ?? "").split(" ").map(Number);
+  const fits = ps.length === words.length && ps.every((p) => p >= 0)
+    && Math.abs(ps.reduce((a, b) => a + b) - 1) < 1e-3;
+  return [last, fits ? Object.fromEntries(words.map((word, i) => [word, ps[i]])) : { ...nexts }];
+}));
+
 /** "the dog barks" of ["<s>", "the", "dog", "barks", "</s>"]. */
 export const sentence = (words) => words.filter((w) => w !== START && w !== END).join(" ");
 
@@ -50,12 +65,13 @@ export default {
   render({ model, el, kit }) {
     const { make, draw } = kit;
     const original = model.get("chances");
-    const chances = structuredClone(original);
+    const chances = restored(model.asked, original);
     const arrows = Object.entries(original).flatMap(([last, nexts]) =>
       Object.keys(nexts).length > 1 ? Object.keys(nexts).map((word) => [last, word]) : []);
     let k = model.asked.beam ?? 2, alpha = model.asked.alpha ?? 0;
     let beside = Math.min(4, Math.max(0, Math.round(Number(model.asked.beside)) || 0)); // a second beam, 0 for none
-    let shown = 0, arrow = arrows[0];
+    let shown = Math.max(0, Math.round(Number(model.asked.step)) || 0), touched = Object.keys(model.asked).length > 0;
+    let arrow = arrows.find(([last]) => `after ${last}` in changed(chances, original)) ?? arrows[0];
 
     const searches = make("div");
     const voice = kit.voice();
@@ -78,6 +94,7 @@ export default {
       onchange: () => { arrow = arrows[pick.value]; show(); } },
     ...arrows.map(([last, word], i) =>
       make("option", { value: i }, `${name(word)} after ${name(last)}`)));
+    pick.value = arrows.indexOf(arrow);
 
     function tree(steps, winner) {
       const columns = [[{ words: [START], logP: 0, fate: "kept" }], ...steps.map((s) => s.grown)];
@@ -138,7 +155,10 @@ export default {
       searches.replaceChildren();
       const told = all.map(([width, found]) => [width, one(width, found)]);
       voice.say(beside ? told.map(([width, text]) => `${shown ? `Beam ${width}. ` : ""}${text}`).join(" ") : told[0][1]);
-      if (shown) model.keep({ beam: k, alpha, ...(beside && { beside }) });
+      if (touched) {
+        model.keep({ beam: k, alpha, ...(beside && { beside }), step: shown, ...changed(chances, original) });
+      }
+      touched = true;
     }
 
     const two = search(original, 2, 0).ended[0], same = (a, b) => JSON.stringify(a) === JSON.stringify(b);

@@ -15,7 +15,8 @@ export default {
     const size = model.get("size");
     const beams = Object.keys(searches).map(Number);
     let beam = beams.includes(Number(model.asked.beam)) ? Number(model.asked.beam) : beams[beams.length - 1];
-    let step = 0;
+    let step = Math.min(searches[beam].length - 1, Math.max(0, Math.round(Number(model.asked.step)) || 0));
+    let touched = Object.keys(model.asked).length > 0;
 
     const width = kit.range({ label: "beam", min: Math.min(...beams), max: Math.max(...beams),
       value: beam, oninput: (to) => { beam = to; step = 0; show(); } });
@@ -62,7 +63,8 @@ export default {
           : step ? "every row continues itself. " : "")
         + `${rows.length} new position${rows.length > 1 ? "s are" : " is"} computed (framed); without a `
         + `cache it would be ${whole}.`);
-      if (step) model.keep({ beam });
+      if (touched) model.keep({ beam, step });
+      touched = true;
     }
 
     el.append(
