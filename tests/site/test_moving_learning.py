@@ -86,6 +86,7 @@ def test_a_table_of_single_runs_is_drawn(
     page.get_by_role("button", name="BLEU", exact=True).focus()
     press(page, "Enter")
     assert ": 0 of 3 comparisons contradict" in window.said()
+    assert "On average it is 0.0 in your 8 draws" in window.said()
     page.wait_for_function("location.hash === '#draw:measure=bleu&draw=8'")
     page.get_by_role("button", name="All seeds").focus()
     press(page, "Enter")

@@ -22,26 +22,42 @@ export function lottery(values, [one, other]) {
   return mean(draws.map(Number));
 }
 
+/** The pairs that a draw contradicts under a measure: its runs are the same ones
+ *  under each, so that a draw counts for all of them. */
+export function contradicted(values, pairs, number) {
+  const rows = [...new Set(pairs.flat())], picked = pick(number, rows, values[rows[0]].length);
+  return pairs.filter(([a, b]) => (values[a][picked[a]] - values[b][picked[b]]) * apart(values, [a, b]) < 0);
+}
+
+const MOST = 1e6; // draws
+
 export default {
   render({ model, el, kit }) {
     const { make, draw } = kit;
     const measures = model.get("measures"), pairs = model.get("pairs");
     const names = model.get("names") ?? {}, rows = [...new Set(pairs.flat())];
+    const named = ([a, b]) => `${names[a] ?? a} > ${names[b] ?? b}`;
     let measure = model.asked.measure in measures ? model.asked.measure : Object.keys(measures)[0];
-    let number = Math.max(0, Math.floor(Number(model.asked.draw ?? 0)) || 0);
-    const seen = new Map(); // flips of each draw, by measure and number
-    let drawn = []; // since the prediction
+    let number = Math.min(MOST, Math.max(0, Math.floor(Number(model.asked.draw ?? 0)) || 0));
+    const seen = new Set(); // all draws
+    let drawn = new Set(); // those since the prediction
+    let touched = "draw" in model.asked;
 
     const which = kit.choice({ label: "Compare", value: measure,
       options: Object.entries(measures).map(([key, one]) => [key, one.name]),
       onchange: (to) => { measure = to; show(); } });
-    const again = kit.button("Train each row once: draw", () => { number += 1; show(); });
+    const again = kit.button("Train each row once: draw", next);
     const all = kit.button("All seeds", () => { number = 0; show(); });
     const [width, row, left] = [400, 21, 176];
     const svg = draw("svg", { viewBox: `0 0 ${width} ${row * pairs.length + 30}`, role: "img",
       style: "max-width:28rem;margin-top:.7rem" });
     const rest = make("div", {});
     const voice = kit.voice();
+
+    function next() {
+      number = number % MOST + 1;
+      show();
+    }
 
     function show() {
       const { values, unit, digits } = measures[measure];
@@ -51,7 +67,7 @@ export default {
         const [a, b] = pair;
         const now = picked ? values[a][picked[a]] - values[b][picked[b]] : whole;
         const every = values[a].flatMap((x) => values[b].map((y) => x - y));
-        return { name: `${names[a] ?? a} > ${names[b] ?? b}`, whole, now, every, flips: now * whole < 0,
+        return { name: named(pair), whole, now, every, flips: now * whole < 0,
           odds: lottery(values, pair) };
       });
       const most = Math.max(...found.flatMap(({ every }) => every.map(Math.abs)));
@@ -70,10 +86,10 @@ export default {
         draw("text", { x: width, y: foot + 16, "text-anchor": "end" }, `${unit} →`));
       const flipped = found.filter(({ flips }) => flips).map(({ name }) => name);
       if (number) {
-        seen.set(`${measure} ${number}`, flipped.length);
-        drawn.push([number, flipped]);
+        seen.add(number);
+        drawn.add(number);
       }
-      const own = [...seen].filter(([key]) => key.startsWith(`${measure} `)).map(([, n]) => n);
+      const own = [...seen].map((n) => contradicted(values, pairs, n).length);
       const expected = found.reduce((sum, { odds }) => sum + odds, 0);
       svg.setAttribute("aria-label", `Differences of ${pairs.length} comparisons; those that `
         + `contradict the mean of all seeds: ${flipped.join(", ") || "none"}`);
@@ -89,7 +105,8 @@ export default {
         ["comparison", "means", ...(number ? [`draw ${number}`] : []), "against"],
         found.map(({ name, whole, now, odds, every }) => [name, whole.toFixed(digits),
           ...(number ? [now.toFixed(digits)] : []), `${Math.round(odds * every.length)} of ${every.length}`]))));
-      if (number || "draw" in model.asked) model.keep({ measure, draw: number });
+      if (touched) model.keep({ measure, draw: number });
+      touched = true;
     }
 
     const [first] = Object.values(measures), sure = pairs.map((pair) => Math.abs(apart(first.values, pair)));
@@ -103,15 +120,15 @@ export default {
         + `which of the ${pairs.length} comparisons can point the other way?`, options: [
         ["any of them", "any"], ["those with a small difference", "small"], ["none", "none"]],
       act: "Now draw ten times, and watch which ones do.",
-      begin() { [measure, number, drawn] = [Object.keys(measures)[0], 0, []]; which.set(measure); show(); },
+      begin() { [measure, number, drawn] = [Object.keys(measures)[0], 0, new Set()]; which.set(measure); show(); },
       seen() {
-        if (new Set(drawn.map(([n]) => n)).size < 10 || measure !== Object.keys(measures)[0]) return null;
-        const met = new Set(drawn.flatMap(([, names]) => names));
-        return [can.length === 0 ? "none" : small ? "small" : "any", `In ten draws ${met.size} of ${pairs.length} `
-          + `comparisons pointed the other way at least once${met.size ? ` (${[...met].join(", ")})` : ""}. In all `
-          + `possible draws ${why}`];
+        if (drawn.size < 10 || measure !== Object.keys(measures)[0]) return null;
+        const met = new Set([...drawn].flatMap((n) => contradicted(first.values, pairs, n)).map(named));
+        return [can.length === 0 ? "none" : small ? "small" : "any", `In ${drawn.size === 10 ? "ten" : drawn.size} `
+          + `draws ${met.size} of ${pairs.length} comparisons pointed the other way at least once`
+          + `${met.size ? ` (${[...met].join(", ")})` : ""}. In all possible draws ${why}`];
       },
-      tell() { for (let n = 0; n < 10; n++) { number += 1; show(); } } }).node,
+      tell() { for (let n = 0; n < 10; n++) next(); } }).node,
       make("div", { class: "fx-row" }, which.node, again, all),
       svg, voice.node, rest);
     show();
