@@ -85,6 +85,8 @@ def test_film_moves_with_the_keyboard(
     press(page, "Enter")
     assert "“bb”: 1 of 2" in window.said()
     page.wait_for_function("location.hash === '#film:step=1'")
+    press(page, "Enter")
+    page.wait_for_function("location.hash === '#film:step=0'")
     assert window.faults == []
 
 

@@ -88,7 +88,7 @@ export default {
     const losses = smooth(model.get("losses"), 5);
     const steps = losses.map((_, i) => i + 1);
     const kept = frames.map((frame) => frame.step);
-    let now = Math.max(0, kept.indexOf(Number(model.asked.step ?? 0)));
+    let now = Math.max(0, kept.indexOf(Number(model.asked.step ?? 0))), touched = "step" in model.asked;
 
     const written = make("p", { class: "fx-mono fx-written" });
     const weight = (i, j) => frames[now].weights[i][j];
@@ -134,7 +134,8 @@ export default {
       voice.say(`After ${step} steps it writes ${text ? `“${text}”` : "nothing"}: `
         + `${right} of ${of} ${model.get("things")} in the right place, `
         + `at a loss of ${losses[at - 1].toFixed(2)}.${share}`);
-      if (i || model.asked.step) model.keep({ step });
+      if (touched) model.keep({ step });
+      touched = true;
     }
 
     el.append(
