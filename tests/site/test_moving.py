@@ -172,6 +172,30 @@ def test_a_link_to_its_state_can_be_copied(
     assert new_window.faults == []
 
 
+@pytest.mark.parametrize("form", ["page", "notebook"])
+def test_a_page_that_a_browser_has_saved_moves_again(
+    window: Window, tmp_path: Path, form: str
+) -> None:
+    """Ctrl+S writes what stands on the page: the figure, but no script's
+    hold on it.
+    """
+    page = stands(window, tmp_path, "film", form)
+    page.get_by_role("button", name="Later").click()
+    saved = tmp_path / "saved.html"
+    saved.write_text(
+        page.evaluate("document.documentElement.outerHTML"), "utf-8"
+    )
+    page.goto("about:blank")
+    page = window.open(saved.as_uri())
+    assert page.locator(".fx").count() == 1
+    assert window.said().startswith("After 0 steps")
+    page.get_by_role("button", name="Later").click()
+    assert window.said().startswith("After 1 steps")
+    assert not page.locator(".moves > img, .moves > svg").is_visible()
+    assert page.locator("#fx-look").count() == 1
+    assert window.faults == []
+
+
 def test_a_link_that_cannot_be_copied_is_selected(
     new_window: Window, tmp_path: Path
 ) -> None:

@@ -300,7 +300,8 @@ function link() {
   const told = make("span", { role: "status", class: "fx-soft" });
   const copy = async () => {
     const address = new URL(to, location.href).href;
-    told.replaceChildren(); // said again, if it is copied again
+    // said again, if it is copied again
+    told.replaceChildren();
     try {
       await navigator.clipboard.writeText(address);
       told.textContent = "Copied.";
@@ -329,8 +330,10 @@ export function host(name, figure, more = {}) {
   // reader's there, and Jupyter's in Jupyter
   const own = Boolean(document.currentScript?.src);
   const start = () => {
-    for (const box of document.querySelectorAll(`.moves-${name}:not([data-live])`)) {
-      box.dataset.live = "";
+    for (const box of document.querySelectorAll(`.moves-${name}`)) {
+      if (box.live) continue;
+      // no attribute: a page that a browser has saved would have it, and nothing that lives
+      box.live = true;
       bring(box, name, figure, more, own);
     }
   };
@@ -338,11 +341,14 @@ export function host(name, figure, more = {}) {
     document.addEventListener("DOMContentLoaded", start);
   } else {
     start();
-    setTimeout(start); // an output that is not yet in its page
+    // an output that is not yet in its page
+    setTimeout(start);
   }
 }
 
 function bring(box, name, figure, more, own) {
+  // where a page was saved, what stood there when it was
+  box.querySelector(".fx")?.remove();
   const data = JSON.parse(box.querySelector("script.moves-data").textContent);
   if (!document.getElementById("fx-look")) {
     document.head.append(make("style", { id: "fx-look" }, LOOK));
