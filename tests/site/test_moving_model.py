@@ -77,10 +77,19 @@ def test_stream_begins_as_the_address_says(
     window: Window, tmp_path: Path
 ) -> None:
     address = write(tmp_path, "stream", "page", "light")
-    window.open(f"{address}#stream:row=B-dk16&V=41000")
+    page = window.open(f"{address}#stream:row=B-dk16&V=41000")
     assert "it is the row “B-dk16” of Table 3, which says 58" in (
         window.said()
     )
+    page.get_by_role("slider", name="layers").focus()
+    press(page, "ArrowLeft")  # its heads stay as narrow as they are
+    page.wait_for_function(
+        "location.hash === '#stream:N=5&d=512&h=8&ff=2048&dk=16&V=41000'"
+    )
+    link, said = page.url, window.said()
+    page.goto("about:blank")
+    window.open(link)
+    assert window.said() == said
 
 
 def test_heads_are_chosen(window: Window, tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ export default {
     const scales = { N: [1, 2, 3, 4, 5, 6, 7, 8], d: [64, 128, 256, 512, 1024], h: [1, 2, 4, 8, 16, 32],
       ff: [256, 512, 1024, 2048, 4096] };
     const names = { N: "layers N", d: "width d_model", h: "heads h", ff: "inner width d_ff" };
-    const row = rows[asked.row] ? asked.row : "base", bounds = [30000, 48000];
+    const row = Object.hasOwn(rows, asked.row) ? asked.row : "base", bounds = [30000, 48000];
     let at = { ...rows[row], V: model.get("V") }, chosen = "source", touched = false;
     for (const key of ["N", "d", "h", "ff"]) {
       if (scales[key].includes(Number(asked[key]))) at[key] = Number(asked[key]);
     }
-    if (asked.V >= bounds[0] && asked.V <= bounds[1]) at.V = Number(asked.V);
+    // heads of another width than d / h are those of a row
+    if (asked.dk && Object.values(rows).some(({ dk }) => dk === Number(asked.dk))) at.dk = Number(asked.dk);
+    if (asked.V >= bounds[0] && asked.V <= bounds[1]) at.V = 250 * Math.round(asked.V / 250);
     const change = (more) => { at = { ...at, ...more }; touched = true; show(); };
     const sliders = Object.entries(scales).map(([key, list]) => [key, kit.range({ label: names[key], min: 0,
       max: list.length - 1, value: list.indexOf(at[key]), format: (i) => list[i].toLocaleString("en"),
@@ -64,8 +66,8 @@ export default {
         + `. With V = ${at.V.toLocaleString("en")}, ${fit.length} of the ${found.length} counts fit`
         + (fit.length && fit.length < found.length - 1 ? `: ${fit.map((one) => one.name).join(", ")}.`
           : fit.length === found.length - 1 ? `, all but ${found.find((one) => !one.fit).name}.` : "."));
-      const { N, d, h, ff, V } = at;
-      if (touched) model.keep(mine ? { row: mine.name, V } : { N, d, h, ff, V });
+      const { N, d, h, ff, dk, V } = at;
+      if (touched) model.keep(mine ? { row: mine.name, V } : { N, d, h, ff, ...(dk && { dk }), V });
     }
 
     el.append(make("style", {}, STYLE),
