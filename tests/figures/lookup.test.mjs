@@ -24,6 +24,7 @@ test("what weights mean", () => {
 
 test("a point from an address", () => {
   assert.deepEqual(point("1,-0.5"), [1, -0.5]);
+  assert.deepEqual(point("1e300,-40"), [2.5, -2.5]); // as far as the plane goes
   for (const text of [undefined, "1", "a,b", "1,2,3"]) assert.equal(point(text), null);
 });
 

@@ -125,7 +125,7 @@ def test_an_address_that_asks_for_nonsense_breaks_no_figure(
     names = set(
         re.findall(r"[a-z]\w*", (MOVING / f"{name}.mjs").read_text())
     )
-    for value in ("abc", "-1.5"):
+    for value in ("abc", "-1.5", "constructor"):
         asked = "&".join(f"{one}={value}" for one in sorted(names))
         window.page.goto("about:blank")
         page = window.open(f"{address}#{name}:{asked}")

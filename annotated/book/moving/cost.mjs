@@ -91,7 +91,7 @@ export default {
     // a share that is null is the one that is known of the device
     const numbers = (name) => (({ count, speed, watts, rent }) => ({ devices: count, speed, watts, rent, share: null }))(devices[name]);
     Object.assign(at, presets.base, numbers(presets.base.device));
-    if (devices[asked.device]) Object.assign(at, { device: asked.device }, numbers(asked.device));
+    if (Object.hasOwn(devices, asked.device)) Object.assign(at, { device: asked.device }, numbers(asked.device));
     else if (asked.device === OWN || "speed" in asked) Object.assign(at, { device: OWN, share: now().share });
     for (const key of Object.keys({ ...SCALES, ...FIELDS })) {
       if (key in asked && (key !== "speed" || at.device === OWN)) at[key] = allowed(key, asked[key], at[key]);

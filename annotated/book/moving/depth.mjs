@@ -34,9 +34,9 @@ export default {
   render({ model, el, kit }) {
     const { make } = kit, stacks = model.get("stacks"), learned = model.get("learned"), asked = model.asked;
     const DEPTHS = Object.keys(stacks.post.gradient).map(Number), most = DEPTHS.at(-1);
-    const at = { norm: asked.norm in NORMS ? asked.norm : "post", sums: asked.sums !== "0",
+    const at = { norm: Object.hasOwn(NORMS, asked.norm) ? asked.norm : "post", sums: asked.sums !== "0",
       layers: DEPTHS.includes(Number(asked.layers)) ? Number(asked.layers) : most };
-    let drawn = asked.draw in DRAWN ? asked.draw : "size", touched = false;
+    let drawn = Object.hasOwn(DRAWN, asked.draw) ? asked.draw : "size", touched = false;
     const looked = new Map(); // the stacks whose curves are drawn
     const act = (to) => {
       Object.assign(at, to);

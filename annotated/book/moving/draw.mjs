@@ -37,7 +37,7 @@ export default {
     const measures = model.get("measures"), pairs = model.get("pairs");
     const names = model.get("names") ?? {}, rows = [...new Set(pairs.flat())];
     const named = ([a, b]) => `${names[a] ?? a} > ${names[b] ?? b}`;
-    let measure = model.asked.measure in measures ? model.asked.measure : Object.keys(measures)[0];
+    let measure = Object.hasOwn(measures, model.asked.measure) ? model.asked.measure : Object.keys(measures)[0];
     let number = Math.min(MOST, Math.max(0, Math.floor(Number(model.asked.draw ?? 0)) || 0));
     const seen = new Set(); // all draws
     let drawn = new Set(); // those since the prediction

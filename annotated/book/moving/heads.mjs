@@ -18,7 +18,7 @@ export default {
   render({ model, el, kit }) {
     const { make, draw } = kit;
     const samples = model.get("samples"), heads = model.get("heads"), asked = model.asked;
-    let number = samples[asked.sentence] ? Number(asked.sentence) : 0, touched = false;
+    let number = Object.keys(samples).includes(asked.sentence) ? Number(asked.sentence) : 0, touched = false;
     let chosen = Math.max(0, heads.findIndex((one) => nameOf(one) === asked.head));
     const mapOf = ({ kind, layer, head }) => samples[number].maps[kind][layer][head];
     const pick = make("select", { "aria-label": "The sentence", onchange: () => {

@@ -31,10 +31,13 @@ export function meaning(weights) {
   return first > 1 ? "drawn to two values alike" : `drawn to value ${best}`;
 }
 
-/** "1,0.5" as [1, 0.5]; null unless that is two numbers. */
+const REACH = 2.5; // components go from -2.5 to 2.5
+const inside = (x) => Math.max(-REACH, Math.min(REACH, x));
+
+/** "1,0.5" as [1, 0.5], on the plane; null unless that is two numbers. */
 export function point(text) {
   const parts = (text ?? "").split(",").map(Number);
-  return parts.length === 2 && parts.every(Number.isFinite) ? parts : null;
+  return parts.length === 2 && parts.every(Number.isFinite) ? parts.map(inside) : null;
 }
 
 /** Which way each arrow's label stands from its tip: on, in the arrow's own
@@ -55,7 +58,6 @@ export function outwards(arrows) {
   });
 }
 
-const REACH = 2.5; // components go from -2.5 to 2.5
 const SIDE = 220;
 const EDGE = 18; // for the labels of tips at the edge
 const BOX = `${-EDGE} ${-EDGE} ${SIDE + 2 * EDGE} ${SIDE + 2 * EDGE}`;
@@ -96,7 +98,7 @@ export default {
     };
     const drag = (event) => {
       const [x, y] = under(event);
-      at[held] = [x, y].map((c) => Math.max(-REACH, Math.min(REACH, Math.round(c * 20) / 20)));
+      at[held] = [x, y].map((c) => inside(Math.round(c * 20) / 20));
       change();
     };
     // the nearest tip within a finger's width

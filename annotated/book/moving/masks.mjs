@@ -43,7 +43,7 @@ export default {
   render({ model, el, kit }) {
     const { make } = kit;
     const asked = model.asked;
-    let kind = asked.kind in KINDS ? asked.kind : "causal";
+    let kind = Object.hasOwn(KINDS, asked.kind) ? asked.kind : "causal";
     let how = ["before", "finite", "after"].includes(asked.how) ? asked.how : "before";
     let real = asked.real ?? n, layers = asked.layers ?? 1;
     let flipped = (asked.cells ?? "").split(".").filter(Boolean), touched = false;

@@ -47,7 +47,7 @@ const many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 export default {
   render({ model, el, kit }) {
     const { make, draw } = kit, words = model.get("words"), asked = model.asked;
-    const at = { word: words.includes(asked.word) ? asked.word : words[0], kind: asked.kind in KINDS ? asked.kind : "recurrent",
+    const at = { word: words.includes(asked.word) ? asked.word : words[0], kind: Object.hasOwn(KINDS, asked.kind) ? asked.kind : "recurrent",
       k: WIDTHS.includes(Number(asked.k)) ? Number(asked.k) : 5 };
     const inside = (x) => Math.min(at.word.length - 1, Math.max(0, Math.round(Number(x)) || 0));
     at.from = inside(asked.from ?? 0);

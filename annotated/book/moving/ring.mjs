@@ -40,7 +40,7 @@ export default {
     const of = (list, x, otherwise) => (list.includes(Number(x)) ? Number(x) : otherwise);
     const DEVICES = [2, 3, 4, 5, 6, 7, 8];
     const at = { n: of(DEVICES, asked.n, 4), link: of(LINKS, asked.link, 2), size: of(SIZES, asked.size, 0.26),
-      kind: asked.kind in alone ? asked.kind : Object.keys(alone)[0] };
+      kind: Object.hasOwn(alone, asked.kind) ? asked.kind : Object.keys(alone)[0] };
     let round = Math.min(2 * at.n - 2, Math.max(0, Math.round(Number(asked.round ?? 0)) || 0)), touched = false;
     let map = null, last = [];
 

@@ -92,7 +92,7 @@ export default {
     const { make, draw } = kit, voice = kit.voice(), into = model.get("into"), languages = Object.keys(into);
     const named = new Intl.DisplayNames("en", { type: "language" }), translators = {}, coming = {};
     const calm = globalThis.matchMedia("(prefers-reduced-motion: reduce)").matches;
-    let language = into[model.asked.into] ? model.asked.into : languages[0], own = false, boards = [], turn = 0;
+    let language = Object.hasOwn(into, model.asked.into) ? model.asked.into : languages[0], own = false, boards = [], turn = 0;
     const size = () => `${(into[language].size * 4 / 3e6).toFixed(1)} MB`;
     const translated = (which, text, prefix) => ({ which, ...translate(kit, translators[which], text, into[which].search, prefix) });
     const input = make("input", { type: "text", lang: "en", maxlength: 400, autocomplete: "off", "aria-label": "An English sentence",

@@ -28,7 +28,7 @@ export default {
   render({ model, el, kit }) {
     const { make } = kit;
     const widths = model.get("widths"), products = model.get("products"); // [query][width][key]
-    let query = products[model.asked.query] ? Number(model.asked.query) : 0, touched = false;
+    let query = Object.keys(products).includes(model.asked.query) ? Number(model.asked.query) : 0, touched = false;
     let place = Math.max(0, widths.indexOf(Number(model.asked.d ?? 64)));
     let factor = model.asked.factor !== "no";
 

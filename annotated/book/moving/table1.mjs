@@ -47,7 +47,7 @@ export default {
     const { make } = kit, names = Object.keys(LAYERS), asked = model.asked;
     const at = { ...model.get("start") };
     for (const key of Object.keys(SCALES)) if (SCALES[key].includes(Number(asked[key]))) at[key] = Number(asked[key]);
-    let column = asked.column in COLUMNS ? asked.column : "work", touched = false;
+    let column = Object.hasOwn(COLUMNS, asked.column) ? asked.column : "work", touched = false;
     const act = (to) => {
       Object.assign(at, to);
       touched = true;
