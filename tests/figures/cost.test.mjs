@@ -44,6 +44,7 @@ test("twice the width takes 3.4 times the operations", () => {
 
 test("numbers as one says them", () => {
   assert.equal(power(3.3e18), "3.3·10¹⁸");
+  assert.equal(power(4e-12), "4.0·10⁻¹²");
   assert.deepEqual([0.001, 0.5, 12, 84, 30000].map(time),
     ["3.6 seconds", "30 minutes", "12 hours", "3.5 days", "3.4 years"]);
   assert.deepEqual([0, 0.0416, 0.25, 2.48, 26.8, 1479].map(two), ["0.0", "0.042", "0.25", "2.5", "27", "1,479"]);

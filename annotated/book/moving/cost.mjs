@@ -62,7 +62,7 @@ export function allowed(key, asked, otherwise) {
 /** 3.3·10¹⁸ */
 export function power(x) {
   const [digits, exponent] = x.toExponential(1).split("e");
-  return `${digits}·10${[...String(+exponent)].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]).join("")}`;
+  return `${digits}·10${[...String(+exponent)].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c] ?? "⁻").join("")}`;
 }
 
 /** Hours as one says them. */
