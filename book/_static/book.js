@@ -183,6 +183,9 @@ window.addEventListener("load", () => setTimeout(() => {
     });
   }
 
+  // where the page was saved by a browser, what stood there when it was
+  for (const old of document.querySelectorAll(".tally")) old.remove();
+
   // of the choices of a question the first that was opened counts
   const boxes = [...document.querySelectorAll(".bd-article .choices")];
   const titleOf = (box) => box.closest(".admonition").querySelector(".admonition-title").textContent.trim();
@@ -285,44 +288,52 @@ window.addEventListener("load", () => setTimeout(() => {
     document.head.append(script);
   }
 
-  const seen = kept();
-  for (const link of document.querySelectorAll(".bd-sidebar-primary nav a.internal")) {
-    if (!seen[fileOf(link.href)]?.read) continue;
-    const mark = make("span", "✓", "read-mark");
-    mark.setAttribute("aria-hidden", "true");
-    link.append(mark, make("span", " (read)", "visually-hidden"));
-  }
-  const cards = [...document.querySelectorAll(".bd-article ul.cards a")];
-  for (const card of cards) {
-    const { read, guesses = {}, asked = 0 } = seen[fileOf(card.href)] ?? {};
-    const right = Object.values(guesses).filter((one) => one.right).length;
-    const parts = [read ? "read" : "", right ? `${right} of ${asked} predicted` : ""].filter(Boolean);
-    if (parts.length) card.querySelector("small").append(` · ${parts.join(" · ")}`);
-  }
-  // the page that was open last, or the first after it that has not been read
-  const order = cards.map((card) => fileOf(card.href));
-  const last = order.filter((name) => seen[name]?.at).sort((a, b) => seen[b].at - seen[a].at)[0];
-  const start = document.querySelector(".hero-words .button");
-  if (last && start) {
-    const next = order.slice(order.indexOf(last)).find((name) => !seen[name]?.read);
-    const card = cards[order.indexOf(next)];
-    const line = make("p", "", "progress-line");
-    if (card) {
-      const link = make("a", `Continue with ${card.querySelector("b").textContent}`, "button first");
-      link.href = card.getAttribute("href");
-      start.classList.remove("first");
-      start.before(link);
+  const OURS = ".read-mark, .read-mark + .visually-hidden, .progress-facts, .progress-link, .progress-line";
+  const progress = () => {
+    for (const old of document.querySelectorAll(OURS)) old.remove();
+    const seen = kept();
+    for (const link of document.querySelectorAll(".bd-sidebar-primary nav a.internal")) {
+      if (!seen[fileOf(link.href)]?.read) continue;
+      const mark = make("span", "✓", "read-mark");
+      mark.setAttribute("aria-hidden", "true");
+      link.append(mark, make("span", " (read)", "visually-hidden"));
     }
-    const count = order.filter((name) => seen[name]?.read).length;
-    const forget = make("button", "Forget this", "book-quiet");
-    forget.type = "button";
-    forget.addEventListener("click", () => {
-      localStorage.removeItem(KEPT);
-      location.reload();
-    });
-    line.append(`You have read ${count} of ${order.length} chapters, as far as this browser knows. `, forget);
-    start.closest("p").after(line);
-  }
+    const cards = [...document.querySelectorAll(".bd-article ul.cards a")];
+    for (const card of cards) {
+      const { read, guesses = {}, asked = 0 } = seen[fileOf(card.href)] ?? {};
+      const right = Object.values(guesses).filter((one) => one.right).length;
+      const parts = [read ? "read" : "", right ? `${right} of ${asked} predicted` : ""].filter(Boolean);
+      if (parts.length) card.querySelector("small").append(make("span", ` · ${parts.join(" · ")}`, "progress-facts"));
+    }
+    // the page that was open last, or the first after it that has not been read
+    const order = cards.map((card) => fileOf(card.href));
+    const last = order.filter((name) => seen[name]?.at).sort((a, b) => seen[b].at - seen[a].at)[0];
+    const start = document.querySelector(".hero-words .button");
+    start?.classList.add("first");
+    if (last && start) {
+      const next = order.slice(order.indexOf(last)).find((name) => !seen[name]?.read);
+      const card = cards[order.indexOf(next)];
+      const line = make("p", "", "progress-line");
+      if (card) {
+        const link = make("a", `Continue with ${card.querySelector("b").textContent}`, "button first progress-link");
+        link.href = card.getAttribute("href");
+        start.classList.remove("first");
+        start.before(link);
+      }
+      const count = order.filter((name) => seen[name]?.read).length;
+      const forget = make("button", "Forget this", "book-quiet");
+      forget.type = "button";
+      forget.addEventListener("click", () => {
+        localStorage.removeItem(KEPT);
+        location.reload();
+      });
+      line.append(`You have read ${count} of ${order.length} chapters, as far as this browser knows. `, forget);
+      start.closest("p").after(line);
+    }
+  };
+  progress();
+  // Back may show the page as it was left, and another has been read since
+  window.addEventListener("pageshow", ({ persisted }) => persisted && progress());
 })();
 
 (() => {

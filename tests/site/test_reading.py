@@ -192,6 +192,47 @@ def test_a_page_whose_foot_was_seen_is_marked_as_read(small: Tab) -> None:
     assert "02-one.html" in marked.get_attribute("href")
 
 
+READ = """localStorage["attention-annotated"] =
+  JSON.stringify({"02-one.html": {read: true}})"""
+LINK = ".bd-sidebar-primary a[href*='02-one']"
+MARKS = f"{LINK} .read-mark"
+
+
+def test_back_shows_what_has_been_read_since(small: Tab) -> None:
+    """A browser that goes back may show the page as it was left."""
+    page = small.open("03-two.html")
+    assert page.locator(MARKS).count() == 0
+    page.evaluate(READ)
+    for _ in range(2):
+        page.evaluate(
+            "dispatchEvent("
+            "new PageTransitionEvent('pageshow', {persisted: true}))"
+        )
+        assert page.locator(MARKS).count() == 1
+    assert small.faults == []
+
+
+def test_a_page_that_a_browser_has_saved_says_nothing_twice(
+    small: Tab,
+) -> None:
+    page = small.open("03-two.html")
+    page.evaluate(READ)
+    page = small.open("03-two.html")
+    text = page.evaluate("document.documentElement.outerHTML")
+    page.route(
+        "**/saved.html",
+        lambda route: route.fulfill(body=text, content_type="text/html"),
+    )
+    page = small.open("saved.html")
+    assert page.locator(MARKS).count() == 1
+    assert page.locator(LINK).text_content().count("(read)") == 1
+    assert page.locator(".tally").count() == 1
+    page.locator("#questions .choices summary").nth(0).click()
+    said = page.locator(".tally [role=status]")
+    assert "1 of 2 answered" in said.inner_text()
+    assert small.faults == []
+
+
 @pytest.mark.parametrize("script", [True, False])
 def test_the_reference_is_folded_but_on_its_own_pages(
     browser: Any, small: Tab, script: bool
