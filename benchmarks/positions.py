@@ -87,6 +87,7 @@ def run(settings: Settings, data: Path, way: str) -> dict[str, Any]:
     options = words(
         chosen(data.name, settings.share)
         | {"positions": way, "precision": settings.precision}
+        | {"max_minutes": 600}  # the steps are given
     )
     told = annotated(
         "train", "pair", "--data", str(data), "--out", str(folder),
