@@ -36,7 +36,7 @@ from ledger import (
 from run_recipe import curves
 
 from annotated.book.results import commit
-from annotated.engine.data import TextData
+from annotated.engine.data import open_data
 from annotated.engine.recipes import RECIPES, Recipe
 from annotated.engine.runs import Run
 
@@ -129,7 +129,7 @@ def bleu(folder: Path, split: str, *options: str) -> float:
 def nats_per_character(folder: Path, nll: float) -> float:
     """Of the validation text: comparable whatever a token is."""
     run = Run.open(folder)
-    data = TextData(run.recipe)
+    data = open_data(run.recipe)
     _, lines = data.text("valid")
     # each line's end is a token too
     tokens = int(data.corpus("valid").tgt.lengths.sum()) + len(lines)

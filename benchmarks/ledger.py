@@ -39,7 +39,9 @@ def options(settings: Any) -> list[str]:
         if value == field.default:
             continue
         if field.default is MISSING:
-            words.append(str(value))
+            words += map(
+                str, value if isinstance(value, tuple) else (value,)
+            )
         elif isinstance(value, bool):
             words.append(f"--{name}" if value else f"--no-{name}")
         elif isinstance(value, tuple):

@@ -42,7 +42,7 @@ VALUES = "nats", "valid_bleu", "seconds"
 class Settings:
     """What to run."""
 
-    data: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    data: Annotated[tuple[str, ...], tyro.conf.Positional]
     """folders that `annotated data prepare` has made"""
     work: Path = Path("positions")
     """a folder for the runs; those that have finished are not made again"""
@@ -115,8 +115,12 @@ def result(settings: Settings) -> dict[str, Any]:
     """The ledger's entry: every run that has finished."""
     notes = sorted(settings.work.glob("*/trial.json"))
     runs = [json.loads(note.read_text(encoding="utf-8")) for note in notes]
-    names = tuple(Path(name) for name in each(runs, "corpus"))
-    shown = replace(settings, data=names, work=Path("positions"), only=WAYS)
+    shown = replace(
+        settings,
+        data=tuple(each(runs, "corpus")),
+        work=Path("positions"),
+        only=WAYS,
+    )
     made = entry_of_runs(
         "positions.py", shown, {"runs": runs}, runs,
         packages=("numpy", "tokenizers", "sacrebleu"),
@@ -129,11 +133,12 @@ def main(settings: Settings) -> None:
         sys.exit(
             f"no positions {wrong.pop()!r}; there are {', '.join(WAYS)}"
         )
-    for data in settings.data:  # said now, and not when all is done
+    folders = [*map(Path, settings.data)]
+    for data in folders:  # said now, and not when all is done
         chosen(data.name, settings.share)
     os.environ["OMP_NUM_THREADS"] = "1"  # of the commands that are typed
     settings.work.mkdir(parents=True, exist_ok=True)
-    for data in settings.data:
+    for data in folders:
         for way in settings.only:
             run(settings, data, way)
     if settings.json:

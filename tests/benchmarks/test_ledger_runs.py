@@ -117,3 +117,42 @@ def test_what_is_kept_is_written_by_the_ledger(script: Path) -> None:
     own = r"(?:settings\.json|\bnote|\bkept)\.write_text\("
     apart = script.stem == "mutants"  # it runs in a copy without benchmarks
     assert apart or not re.search(own, text)
+
+
+def test_positions_are_compared_with_the_model_that_pair_chose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of its steps here, with the same peak of the rate."""
+    data, file = tmp_path / "data", tmp_path / "found.json"
+    data.mkdir()
+    for split, count in (("train", 400), ("valid", 20)):
+        lines = "".join("a " * (i % 7) + "b\n" for i in range(count))
+        for side in ("source", "target"):
+            (data / f"{split}.{side}").write_text(lines)
+    own = {
+        "data": "data", "d_model": 16, "d_ff": 16, "num_encoder_layers": 1,
+        "num_decoder_layers": 1, "dropout": 0.0, "batch_tokens": 200,
+        "max_steps": 12, "warmup": 4, "cooldown": 6, "rate": 1.0,
+    }  # fmt: skip
+    with benchmark("positions") as script:
+        found = {"pair-data": {"recipe": "pair", "settings": own}}
+        monkeypatch.setattr(script, "ledger", lambda: found)
+        script.main(
+            script.Settings(
+                data=(str(data),), work=tmp_path / "runs", share=0.5,
+                precision="float32", json=file,
+            )
+        )  # fmt: skip
+        with pytest.raises(SystemExit, match="no run of pair on 'other'"):
+            script.main(script.Settings(data=("other",)))
+    made = json.loads(file.read_text())
+    assert made["command"].startswith("python benchmarks/positions.py data")
+    one, other = made["metrics"]["runs"]
+    assert (one["positions"], other["positions"]) == (
+        "rotary",
+        "sinusoidal",
+    )
+    assert one["nats"] != other["nats"]
+    for steps in ("--max-steps 6", "--warmup 2", "--cooldown 3"):
+        assert steps in one["options"]
+    assert "--rate 0.707" in one["options"]

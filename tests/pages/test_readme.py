@@ -184,15 +184,11 @@ def test_its_figure_is_of_the_ledger() -> None:
     runs = captions()
     # the paper's apart
     [bleu] = set(re.findall(r"([\d.]+) BLEU(?! \(the)", TEXT))
-    [minutes] = re.findall(
-        r"(\d+) minutes on one core with bfloat16\s+instructions, "
-        r"some (\d+)\s+without; ",
-        TEXT,
-    )
+    [minutes] = re.findall(r"some (\d+) minutes on two cores; ", TEXT)
     [size] = re.findall(r"`multi30k`, ([\d.]+) million", TEXT)
     scores = mean(run["test"]["bleu"] for run in runs)
     assert float(bleu) == pytest.approx(scores, abs=0.051)
-    assert [*map(int, minutes)] == captions_minutes()
+    assert captions_minutes() == pytest.approx([int(minutes)] * 2, abs=1)
     assert float(size) == round(runs[0]["parameters"] / 1e6, 1)
 
 
