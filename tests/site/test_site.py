@@ -174,7 +174,7 @@ def test_the_first_page_is_made_from_the_chapters(built: Book) -> None:
     )
     assert "One idea carries it.</p>" in text
     assert re.search(r"<b>[34]\d\.\d BLEU</b> on\ncaptions", text)
-    assert re.search(r"took\n\d\d minutes of one core", text)
+    assert re.search(r"two cores\n\d+ minutes, side by side<", text)
     assert "%(" not in text
     assert '<meta name="description" content="A small Transformer' in text
     one = page(built, "02-one")
