@@ -116,6 +116,18 @@ def forking() -> Any:
     return context
 
 
+def write_pairs(folder: Path, **counts: int) -> Path:
+    """A folder of text for the recipe pair: so many lines in each split,
+    alike on both sides.
+    """
+    folder.mkdir()
+    for split, count in counts.items():
+        lines = "".join("a " * (i % 7) + "b\n" for i in range(count))
+        for side in ("source", "target"):
+            (folder / f"{split}.{side}").write_text(lines)
+    return folder
+
+
 @contextmanager
 def benchmark(name: str) -> Iterator[ModuleType]:
     """benchmarks/NAME.py, which is a script and in no package."""

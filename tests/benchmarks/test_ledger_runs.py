@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import ROOT, benchmark
+from tests.helpers import ROOT, benchmark, write_pairs
 
 Runs = list[dict[str, Any]]
 
@@ -123,12 +123,8 @@ def test_positions_are_compared_with_the_model_that_pair_chose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of its steps here, with the same peak of the rate."""
-    data, file = tmp_path / "data", tmp_path / "found.json"
-    data.mkdir()
-    for split, count in (("train", 400), ("valid", 20)):
-        lines = "".join("a " * (i % 7) + "b\n" for i in range(count))
-        for side in ("source", "target"):
-            (data / f"{split}.{side}").write_text(lines)
+    file = tmp_path / "found.json"
+    data = write_pairs(tmp_path / "data", train=400, valid=20)
     own = {
         "data": "data", "d_model": 16, "d_ff": 16, "num_encoder_layers": 1,
         "num_decoder_layers": 1, "dropout": 0.0, "batch_tokens": 200,

@@ -23,7 +23,7 @@ from annotated.engine.packing import FastDropout, PackedTransformer
 from annotated.engine.trainer import RunConfig
 from annotated.tokens import BOS, EOS
 from annotated.training import fingerprint, validate
-from tests.helpers import benchmark
+from tests.helpers import benchmark, write_pairs
 from tests.trainers import (
     CONFIG,
     far,
@@ -96,12 +96,8 @@ def test_a_run_goes_on_only_with_the_curriculum_that_it_had():
 
 
 def test_the_benchmark_of_curricula_writes_the_ledger(tmp_path):
-    file, data = tmp_path / "found.json", tmp_path / "data"
-    data.mkdir()
-    for split, count in (("train", 4000), ("valid", 20)):
-        lines = "".join("a " * (i % 7) + "b\n" for i in range(count))
-        for side in ("source", "target"):
-            (data / f"{split}.{side}").write_text(lines)
+    file = tmp_path / "found.json"
+    data = write_pairs(tmp_path / "data", train=4000, valid=20)
     with benchmark("curriculum") as script:
         settings = script.Settings(
             data=str(data), steps=6, d_model=16, layers=1, json=file
