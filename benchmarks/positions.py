@@ -4,10 +4,10 @@
 
 Each DATA is a folder that `annotated data prepare` has made of a corpus
 whose run of the recipe pair is in the ledger. The model and the schedule
-that pair chose there are trained twice, with the same first weights and the
-same batches, for a part of the steps: with sinusoidal positions and with
-rotary ones. Judged on the validation pairs alone. One thread, so that two
-processes can share the work (--only).
+that pair chose there are trained twice on the same batches, for a part of
+the steps: with sinusoidal positions and with rotary ones, whose first
+weights of self-attention are another draw. Judged on the validation pairs
+alone. One thread, so that two processes can share the work (--only).
 """
 
 from __future__ import annotations
